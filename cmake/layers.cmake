@@ -1,0 +1,62 @@
+# penstock_layer(NAME [TORCH] [USES targets...] [PRIVATE_USES targets...])
+#
+# One folder of penstock/ as one static library, penstock_NAME (alias penstock::NAME), which links
+# only what its row in docs/ARCHITECTURE.md names.  A word in USES without "::" is another layer.
+# TORCH puts the layer below the torch line: it links torch and shares the precompiled header.
+
+set(PENSTOCK_WARNINGS
+    -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wswitch-enum -Werror)
+
+set(PENSTOCK_SANITIZE_FLAGS)
+if(PENSTOCK_SANITIZE)
+  set(PENSTOCK_SANITIZE_FLAGS
+      -fsanitize=${PENSTOCK_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+  add_link_options(${PENSTOCK_SANITIZE_FLAGS})
+endif()
+
+configure_file(penstock/core/version.h.in include/penstock/core/version.h @ONLY)
+
+function(penstock_compile_options target)
+  target_compile_options(${target} PRIVATE ${PENSTOCK_WARNINGS} ${PENSTOCK_SANITIZE_FLAGS})
+endfunction()
+
+function(penstock_layer name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "USES;PRIVATE_USES")
+  file(GLOB sources CONFIGURE_DEPENDS
+    ${PROJECT_SOURCE_DIR}/penstock/${name}/*.cpp ${PROJECT_SOURCE_DIR}/penstock/${name}/*/*.cpp)
+  set(target penstock_${name})
+  add_library(${target} STATIC ${sources})
+  add_library(penstock::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+    $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  foreach(used IN LISTS arg_USES)
+    if(used MATCHES "::")
+      target_link_libraries(${target} PUBLIC ${used})
+    else()
+      target_link_libraries(${target} PUBLIC penstock_${used})
+    endif()
+  endforeach()
+  foreach(used IN LISTS arg_PRIVATE_USES)
+    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:${used}>)
+  endforeach()
+  penstock_compile_options(${target})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  if(arg_TORCH)
+    penstock_below_the_torch_line(${target})
+  endif()
+  set_property(GLOBAL APPEND PROPERTY PENSTOCK_INSTALLED ${target})
+endfunction()
+
+# penstock_public(NAME layers...): the interface target penstock::NAME over those layers.
+function(penstock_public name)
+  add_library(penstock_${name} INTERFACE)
+  add_library(penstock::${name} ALIAS penstock_${name})
+  set_target_properties(penstock_${name} PROPERTIES EXPORT_NAME ${name})
+  foreach(layer IN LISTS ARGN)
+    target_link_libraries(penstock_${name} INTERFACE penstock_${layer})
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY PENSTOCK_INSTALLED penstock_${name})
+endfunction()

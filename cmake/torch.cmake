@@ -1,0 +1,56 @@
+# Finds torch through Torch_DIR, or through the Python that PENSTOCK_PYTHON names (default: the
+# project's own .venv if there is one, else python3), and prepares what torch-side targets share.
+
+set(PENSTOCK_TORCH_VERSIONS_CHECKED "2.13" CACHE INTERNAL "torch versions penstock was compiled against")
+
+if(NOT Torch_DIR)
+  if(NOT PENSTOCK_PYTHON)
+    find_program(PENSTOCK_PYTHON NAMES python3
+      HINTS ${PROJECT_SOURCE_DIR}/.venv/bin NO_DEFAULT_PATH)
+    find_program(PENSTOCK_PYTHON NAMES python3)
+  endif()
+  execute_process(
+    COMMAND ${PENSTOCK_PYTHON} -c "import torch; print(torch.utils.cmake_prefix_path)"
+    OUTPUT_VARIABLE torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE
+    RESULT_VARIABLE torch_missing ERROR_QUIET)
+  if(torch_missing)
+    message(FATAL_ERROR
+      "penstock: ${PENSTOCK_PYTHON} has no torch.  Run ./setup.sh, or set PENSTOCK_PYTHON to a Python "
+      "that has torch, or Torch_DIR to a LibTorch; -DPENSTOCK_RUNTIME=OFF builds without torch.")
+  endif()
+  list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
+endif()
+find_package(Torch REQUIRED)
+
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" torch_minor "${Torch_VERSION}")
+if(NOT torch_minor IN_LIST PENSTOCK_TORCH_VERSIONS_CHECKED)
+  message(WARNING "penstock: compiled against torch ${PENSTOCK_TORCH_VERSIONS_CHECKED} so far, found "
+                  "torch ${Torch_VERSION}: it may work, nobody has tried")
+endif()
+if(EXISTS /usr/include/gloo/context.h)
+  message(STATUS "penstock: the system's gloo headers describe another gloo and are not used")
+endif()
+
+# Everything torch-side compiles with NDEBUG: the release wheel's inline code asserts otherwise.
+# -isystem keeps torch's own warnings out of ours.
+add_library(penstock_torch INTERFACE)
+target_link_libraries(penstock_torch INTERFACE ${TORCH_LIBRARIES})
+target_compile_definitions(penstock_torch INTERFACE NDEBUG)
+set_target_properties(penstock_torch PROPERTIES EXPORT_NAME torch)
+set_property(GLOBAL APPEND PROPERTY PENSTOCK_INSTALLED penstock_torch)
+
+# One precompiled header for all torch-side targets; reused, so built once.
+file(WRITE ${PROJECT_BINARY_DIR}/pch/empty.cpp.tmp "// Owner of the torch-side precompiled header.\n")
+configure_file(${PROJECT_BINARY_DIR}/pch/empty.cpp.tmp ${PROJECT_BINARY_DIR}/pch/torch_pch.cpp COPYONLY)
+add_library(penstock_torch_pch OBJECT ${PROJECT_BINARY_DIR}/pch/torch_pch.cpp)
+target_link_libraries(penstock_torch_pch PUBLIC penstock_torch)
+penstock_compile_options(penstock_torch_pch)
+target_compile_options(penstock_torch_pch PRIVATE -fpch-preprocess)
+target_precompile_headers(penstock_torch_pch PRIVATE
+  ${PROJECT_SOURCE_DIR}/penstock/nn/torch_headers.h)
+
+function(penstock_below_the_torch_line target)
+  target_link_libraries(${target} PUBLIC penstock_torch)
+  target_compile_options(${target} PRIVATE -fpch-preprocess)
+  target_precompile_headers(${target} REUSE_FROM penstock_torch_pch)
+endfunction()
