@@ -1,0 +1,82 @@
+// The plan: exactly what one rank's executor does in one step.
+//
+// lower() makes it from a verified schedule, a partition and a mesh; execute/ interprets it.  Every
+// peer, tag and buffer is decided here, so that the executor decides nothing.  No tensors, no torch.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/core/ids.h"
+#include "penstock/mesh/mesh.h"
+#include "penstock/partition/partition.h"
+#include "penstock/verify/verify.h"
+
+namespace penstock::lower {
+
+enum class Kind : std::uint8_t {
+  Forward,
+  Backward,
+  Send,             // Post; the tensor is held until the transfer is over.
+  Receive,          // Post, into a buffer slot.
+  AwaitSend,        // The transfer is known to be over or nearly so: wait, and drop the tensor.
+  ReduceGradients,
+};
+
+// Where a stage's input comes from, and where its output goes.  For a backward pass read it the
+// other way round: the gradient of the output comes from `output`'s side.
+enum class Route : std::uint8_t {
+  Batch,    // The input of stage 0; the output of the last stage goes to the loss.
+  Local,    // A neighbouring stage of the same rank: handed over without a copy.
+  Message,  // A stage of another rank.
+};
+
+struct Instruction {
+  Kind kind = Kind::Forward;
+  schedule::Action action;      // What it came from: names it in messages and traces.
+  std::int32_t chunk = 0;       // Index of the stage among this rank's stages.
+  Route from = Route::Batch;    // Forward, Backward: where the input (gradient) comes from.
+  Route to = Route::Batch;      // Forward, Backward: where the output (gradient) goes.
+  Rank peer;                    // Send, Receive, AwaitSend: the other rank, global.
+  std::int32_t tag = 0;         // Send, Receive: the message's name; see message_tag().
+  std::int32_t slot = 0;        // Send, AwaitSend: its entry among transfers under way.
+                                // Receive and its consumer: the buffer.
+  bool last = false;            // Backward: the stage's last one, after which gradients are final.
+};
+
+struct Plan {
+  std::string schedule;          // Title of the schedule, for messages.
+  schedule::Purpose purpose = schedule::Purpose::Train;
+  Rank rank;                     // Global.
+  std::int32_t stages = 0;
+  std::int32_t microbatches = 0;
+  std::vector<StageId> chunks;   // This rank's stages, in rising order.
+  std::vector<Instruction> instructions;
+  std::int32_t forward_slots = 0;   // Buffers for received activations, per chunk set.
+  std::int32_t backward_slots = 0;  // Buffers for received gradients.
+  std::int32_t send_slots = 0;      // Most transfers under way at once.
+  std::int32_t peak_activations = 0;
+  bool has_first_stage = false;
+  bool has_last_stage = false;
+};
+
+// A message's name as one non-negative integer, different for every message of a step:
+// direction, receiving stage, microbatch, part.
+// Throws: ScheduleError for more than 2^11 stages, 2^15 microbatches or 4 parts.
+std::int32_t message_tag(const schedule::Action& action, std::int32_t part);
+
+// Parts of a hop: the value itself, and the header that announces its shape.
+inline constexpr std::int32_t kValuePart = 0;
+inline constexpr std::int32_t kHeaderPart = 1;
+
+// REQUIRES: the schedule's ranks are the mesh's pipe axis, and its stages the partition's.
+// Throws: ScheduleError when the schedule is only a compute order.
+Plan lower(const verify::VerifiedSchedule& schedule, const partition::Partition& partition,
+           const mesh::Mesh& mesh, Rank rank);
+
+// A line per instruction: "3 SEND 0SEND_F1 to rank 1 slot 0".
+std::string to_string(const Plan& plan);
+std::string to_string(const Instruction& instruction);
+
+}  // namespace penstock::lower

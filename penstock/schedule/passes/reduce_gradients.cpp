@@ -1,0 +1,28 @@
+#include <map>
+#include <utility>
+
+#include "penstock/schedule/passes/passes.h"
+
+namespace penstock::schedule {
+
+Schedule add_reduce_gradients(Schedule schedule) {
+  for (Program& program : schedule.programs) {
+    std::map<StageId, std::size_t> last_backward;
+    for (std::size_t i = 0; i < program.size(); ++i) {
+      if (program[i].op == Op::Backward) last_backward[program[i].stage] = i;
+    }
+    Program with_reduce;
+    for (std::size_t i = 0; i < program.size(); ++i) {
+      const Action& action = program[i];
+      with_reduce.push_back(action);
+      const auto last = last_backward.find(action.stage);
+      if (last != last_backward.end() && last->second == i) {
+        with_reduce.push_back({.stage = action.stage, .op = Op::ReduceGradients});
+      }
+    }
+    program = std::move(with_reduce);
+  }
+  return schedule;
+}
+
+}  // namespace penstock::schedule

@@ -1,0 +1,116 @@
+#include "penstock/schedule/schedule.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::schedule {
+namespace {
+
+constexpr std::size_t kCsvBytesMax = std::size_t{1} << 30;
+
+Program parse_row(std::string_view row, const std::string& name, std::size_t line) {
+  Program program;
+  std::size_t begin = 0;
+  while (begin <= row.size()) {
+    const std::size_t end = std::min(row.find(',', begin), row.size());
+    const std::string_view cell = trim(row.substr(begin, end - begin));
+    if (!cell.empty()) {
+      try {
+        program.push_back(parse_action(cell));
+      } catch (const ParseError& error) {
+        throw ParseError(str(name, ":", line, ":", begin + 1, ": ", error.message()));
+      }
+    }
+    begin = end + 1;
+  }
+  return program;
+}
+
+void derive_sizes(Schedule& schedule) {
+  schedule.purpose = Purpose::Forward;
+  for (const Program& program : schedule.programs) {
+    for (const Action& action : program) {
+      schedule.stages = std::max(schedule.stages, action.stage.value + 1);
+      if (action.op == Op::Backward) schedule.purpose = Purpose::Train;
+      if (action.microbatch) {
+        schedule.microbatches = std::max(schedule.microbatches, action.microbatch->value + 1);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool is_lowered(const Schedule& schedule) {
+  const auto communicates = [](const Action& action) {
+    return is_send(action.op) || is_receive(action.op);
+  };
+  return std::any_of(schedule.programs.begin(), schedule.programs.end(), [&](const Program& p) {
+    return std::any_of(p.begin(), p.end(), communicates);
+  });
+}
+
+std::string title(const Schedule& schedule) {
+  return str(schedule.name, "(ranks=", schedule.ranks(), ", stages=", schedule.stages,
+             ", microbatches=", schedule.microbatches, ")");
+}
+
+std::string grid(const Schedule& schedule) {
+  std::string text;
+  for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
+    text += str("rank ", rank, ": ", join(schedule.programs[rank], " "), "\n");
+  }
+  return text;
+}
+
+std::string to_csv(const Schedule& schedule) {
+  std::string text;
+  for (const Program& program : schedule.programs) text += join(program, ",") + "\n";
+  return text;
+}
+
+Schedule parse_csv(std::string_view text, const std::string& name) {
+  Schedule schedule{.name = name};
+  if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+  if (trim(text).empty()) throw ParseError(name + ": no programs; expected a CSV row per rank");
+  std::size_t line = 1;
+  for (std::size_t begin = 0; begin <= text.size(); ++line) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    schedule.programs.push_back(parse_row(text.substr(begin, end - begin), name, line));
+    begin = end + 1;
+  }
+  derive_sizes(schedule);
+  return schedule;
+}
+
+Schedule load_csv(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    throw ConfigError(str("schedule file \"", path, "\": cannot be read: ", std::strerror(errno)));
+  }
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  if (text.size() > kCsvBytesMax) throw ParseError(str(path, ": larger than 1 GiB"));
+  return parse_csv(text, path);
+}
+
+std::string to_json(const Schedule& schedule) {
+  std::string text =
+      str("{\n  \"name\": ", json_quote(schedule.name), ",\n  \"ranks\": ", schedule.ranks(),
+          ",\n  \"stages\": ", schedule.stages, ",\n  \"microbatches\": ", schedule.microbatches,
+          ",\n  \"programs\": [\n");
+  for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
+    std::vector<std::string> quoted;
+    for (const Action& action : schedule.programs[rank]) quoted.push_back(str('"', action, '"'));
+    text += str("    [", join(quoted, ", "), "]",
+                rank + 1 < schedule.programs.size() ? ",\n" : "\n");
+  }
+  return text + "  ]\n}\n";
+}
+
+}  // namespace penstock::schedule

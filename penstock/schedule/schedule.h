@@ -1,0 +1,55 @@
+// A pipeline schedule: one program per rank, plus the sizes it was written for.
+//
+// Generators and load_csv() make it; verify turns it into a VerifiedSchedule; the printers below
+// are its text forms.  A rank here is a position on the mesh's pipe axis.  A Schedule may be wrong
+// in any way: only verify knows.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/schedule/action.h"
+
+namespace penstock::schedule {
+
+enum class Purpose : std::uint8_t {
+  Train,    // Every stage runs each microbatch forward and backward.
+  Forward,  // Forward only: evaluation and generation.
+};
+
+struct Schedule {
+  std::string name;  // For people: "1f1b", or the file it came from.
+  Purpose purpose = Purpose::Train;
+  std::int32_t stages = 0;
+  std::int32_t microbatches = 0;  // Per step and replica.
+  std::vector<Program> programs;  // By rank.
+
+  std::int32_t ranks() const { return static_cast<std::int32_t>(programs.size()); }
+};
+
+// True when the schedule says where to communicate, false when it only orders the compute.
+bool is_lowered(const Schedule& schedule);
+
+// "1f1b(ranks=2, stages=2, microbatches=8)": how messages name a schedule.
+std::string title(const Schedule& schedule);
+
+// A line per rank: "rank 0: 0F0 0F1 0B0 ...".
+std::string grid(const Schedule& schedule);
+
+// torch's CSV: a row per rank, actions joined by commas.
+// Law: parse_csv(to_csv(s)).programs == s.programs.
+std::string to_csv(const Schedule& schedule);
+
+// Empty cells (idle slots) are dropped.  Stages and microbatches are taken from the largest number
+// that appears; the purpose is Train when any backward does.
+// Throws: ParseError with `name`, line, column and what was expected.
+Schedule parse_csv(std::string_view text, const std::string& name);
+
+// Throws: ParseError as above; ConfigError when the file cannot be read.
+Schedule load_csv(const std::string& path);
+
+// {"name": ..., "ranks": ..., "stages": ..., "microbatches": ..., "programs": [["0F0", ...], ...]}.
+std::string to_json(const Schedule& schedule);
+
+}  // namespace penstock::schedule

@@ -1,0 +1,47 @@
+#include "penstock/verify/table.h"
+
+#include "penstock/core/check.h"
+
+namespace penstock::verify {
+
+using schedule::Action;
+using schedule::Op;
+
+namespace {
+constexpr std::size_t kOps = 7;
+}
+
+Table::Table(std::int32_t stages, std::int32_t microbatches)
+    : stages_(stages),
+      microbatches_(microbatches),
+      places_(kOps * static_cast<std::size_t>(stages) * static_cast<std::size_t>(microbatches)) {}
+
+std::size_t Table::cell(const Action& action) const {
+  const std::size_t microbatch = action.microbatch ? action.microbatch->index() : 0;
+  return (static_cast<std::size_t>(action.op) * static_cast<std::size_t>(stages_) +
+          action.stage.index()) *
+             static_cast<std::size_t>(microbatches_) +
+         microbatch;
+}
+
+const std::optional<Place>& Table::at(const Action& action) const { return places_[cell(action)]; }
+
+void Table::set(const Action& action, const Place& place) { places_[cell(action)] = place; }
+
+Needs needs_of(const Action& action, std::int32_t stages) {
+  PENSTOCK_CHECK(schedule::is_compute(action.op), action);
+  const auto of_stage = [&](std::int32_t stage, Op op) {
+    return Action{StageId(stage), op, action.microbatch};
+  };
+  const std::int32_t stage = action.stage.value;
+  Needs needs;
+  if (action.op == Op::Forward) {
+    if (stage > 0) needs.arrival = of_stage(stage - 1, Op::Forward);
+  } else {
+    needs.own = of_stage(stage, Op::Forward);
+    if (stage + 1 < stages) needs.arrival = of_stage(stage + 1, Op::Backward);
+  }
+  return needs;
+}
+
+}  // namespace penstock::verify

@@ -1,0 +1,317 @@
+#include "penstock/verify/verify.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/verify/replay.h"
+#include "penstock/verify/table.h"
+
+namespace penstock::verify {
+namespace {
+
+using schedule::Action;
+using schedule::Op;
+using schedule::Program;
+using schedule::Purpose;
+using schedule::Schedule;
+
+constexpr std::int32_t kWindow = 4;  // Actions shown on each side of the one objected to.
+
+// "1F0 1B0 [1F1] 1B1": the program around a step, the step itself in brackets.
+std::string window(const Program& program, std::int32_t step) {
+  const std::int32_t begin = std::max(0, step - kWindow);
+  const std::int32_t end = std::min(step + kWindow + 1, static_cast<std::int32_t>(program.size()));
+  std::string text = begin > 0 ? "..." : "";
+  for (std::int32_t i = begin; i < end; ++i) {
+    const std::string action = schedule::to_string(program[static_cast<std::size_t>(i)]);
+    if (!text.empty()) text += ' ';
+    text += i == step ? "[" + action + "]" : action;
+  }
+  return end < static_cast<std::int32_t>(program.size()) ? text + " ..." : text;
+}
+
+class Verifier {
+ public:
+  Verifier(const Schedule& schedule, const Limits& limits)
+      : schedule_(schedule),
+        limits_(limits),
+        lowered_(schedule::is_lowered(schedule)),
+        table_(std::max(schedule.stages, 0), std::max(schedule.microbatches, 0)) {}
+
+  Verdict run() {
+    if (schedule_.stages < 1 || schedule_.microbatches < 1 || schedule_.programs.empty()) {
+      object(Code::Missing, "the schedule is empty");
+      return std::move(verdict_);
+    }
+    rank_of_stage_.assign(static_cast<std::size_t>(schedule_.stages), {});
+    for_each_action([&](const Action& action, Place place) { enter(action, place); });
+    if (!out_of_range_) {
+      check_complete();
+      for_each_action([&](const Action& action, Place place) { check_order(action, place); });
+      check_reductions();
+    }
+    if (verdict_.diagnostics.empty()) check_whole();
+    return std::move(verdict_);
+  }
+
+ private:
+  template <class Visit>
+  void for_each_action(const Visit& visit) const {
+    for (std::size_t rank = 0; rank < schedule_.programs.size(); ++rank) {
+      const Program& program = schedule_.programs[rank];
+      for (std::size_t step = 0; step < program.size(); ++step) {
+        visit(program[step], Place{Rank(rank), static_cast<std::int32_t>(step)});
+      }
+    }
+  }
+
+  void object(Code code, std::string message, std::vector<std::string> notes = {}) {
+    verdict_.diagnostics.push_back(
+        {.code = code, .rank = {}, .step = {}, .message = std::move(message), .notes = std::move(notes)});
+  }
+
+  void object(Code code, const Place& place, std::string message, const std::string& repair) {
+    verdict_.diagnostics.push_back(
+        {.code = code,
+         .rank = place.rank,
+         .step = place.step,
+         .message = std::move(message),
+         .notes = {str("rank ", place.rank, ": ",
+                       window(schedule_.programs[place.rank.index()], place.step)),
+                   repair}});
+  }
+
+  static std::string at(const Place& place) {
+    return str("rank ", place.rank, " step ", place.step);
+  }
+
+  bool in_range(const Action& action) const {
+    return action.stage.value >= 0 && action.stage.value < schedule_.stages &&
+           (!action.microbatch || (action.microbatch->value >= 0 &&
+                                   action.microbatch->value < schedule_.microbatches)) &&
+           action.microbatch.has_value() == (action.op != Op::ReduceGradients);
+  }
+
+  void enter(const Action& action, const Place& place) {
+    const bool stage_ok = action.stage.value >= 0 && action.stage.value < schedule_.stages;
+    if (!in_range(action)) {
+      out_of_range_ = true;
+      object(stage_ok ? Code::BadMicrobatch : Code::BadStage, place,
+             str(action, " is out of range"),
+             str("stages are 0 to ", schedule_.stages - 1, ", microbatches 0 to ",
+                 schedule_.microbatches - 1));
+      return;
+    }
+    if (const auto& first = table_.at(action)) {
+      object(Code::Duplicate, place, str(action, " runs again"),
+             str("it first runs at ", at(*first), "; remove one of the two"));
+      return;
+    }
+    table_.set(action, place);
+    auto& holder = rank_of_stage_[action.stage.index()];
+    if (!holder) holder = place;
+    if (holder->rank != place.rank) {
+      object(Code::StageOnTwoRanks, place, str(action, " runs stage ", action.stage),
+             str("stage ", action.stage, " lives on rank ", holder->rank, " since step ",
+                 holder->step, "; keep all of its actions on one rank"));
+    }
+  }
+
+  void check_complete() {
+    for (std::int32_t s = 0; s < schedule_.stages; ++s) {
+      if (!rank_of_stage_[StageId(s).index()]) {
+        object(Code::Missing, str("stage ", s, " runs nowhere"),
+               {str("the schedule says it has ", schedule_.stages, " stages")});
+        continue;
+      }
+      for (std::int32_t m = 0; m < schedule_.microbatches; ++m) {
+        require({StageId(s), Op::Forward, Microbatch(m)});
+        if (schedule_.purpose == Purpose::Train) {
+          require({StageId(s), Op::Backward, Microbatch(m)});
+        }
+      }
+    }
+  }
+
+  void require(const Action& action) {
+    if (table_.at(action)) return;
+    object(Code::Missing, str(action, " is missing"),
+           {str("stage ", action.stage, " lives on rank ",
+                rank_of_stage_[action.stage.index()]->rank, "; add ", action, " there")});
+  }
+
+  bool same_rank(StageId a, StageId b) const {
+    const auto& rank_a = rank_of_stage_[a.index()];
+    const auto& rank_b = rank_of_stage_[b.index()];
+    return rank_a && rank_b && rank_a->rank == rank_b->rank;
+  }
+
+  // `action` at `place` needs `input`, which must stand earlier in the same program.
+  void check_before(const Action& action, const Place& place, const Action& input) {
+    const auto& input_place = table_.at(input);
+    if (!input_place || input_place->rank != place.rank) return;  // Missing: said elsewhere.
+    if (input_place->step < place.step) return;
+    object(Code::BeforeItsInput, place, str(action, " runs before ", input),
+           str(action, " needs ", input, ", which is at ", at(*input_place), "; swap them"));
+  }
+
+  void check_order(const Action& action, const Place& place) {
+    switch (action.op) {
+      case Op::Forward:
+      case Op::Backward: return check_compute(action, place);
+      case Op::SendForward: return check_send(action, place, Op::Forward);
+      case Op::SendBackward: return check_send(action, place, Op::Backward);
+      case Op::RecvForward:
+      case Op::RecvBackward: return check_partner(action, place, Code::UnpairedReceive);
+      case Op::ReduceGradients: return check_reduce(action, place);
+    }
+  }
+
+  void check_compute(const Action& action, const Place& place) {
+    const Needs needs = needs_of(action, schedule_.stages);
+    if (needs.own) check_before(action, place, *needs.own);
+    if (!needs.arrival) return;
+    if (same_rank(needs.arrival->stage, action.stage)) {
+      check_before(action, place, *needs.arrival);
+    } else if (lowered_) {
+      const Action receive{action.stage,
+                           action.op == Op::Forward ? Op::RecvForward : Op::RecvBackward,
+                           action.microbatch};
+      if (table_.at(receive)) {
+        check_before(action, place, receive);
+      } else {
+        object(Code::NotReceived, place, str(action, " never receives its input"),
+               str("add ", receive, " before it"));
+      }
+    }
+  }
+
+  void check_send(const Action& action, const Place& place, Op producer) {
+    check_before(action, place, {action.stage, producer, action.microbatch});
+    check_partner(action, place, Code::UnpairedSend);
+  }
+
+  void check_partner(const Action& action, const Place& place, Code code) {
+    const Action partner = schedule::other_end(action);
+    if (!in_range(partner)) {
+      object(Code::BadStage, place,
+             str(action, " has no stage at its other end"),
+             str("stages are 0 to ", schedule_.stages - 1));
+    } else if (same_rank(partner.stage, action.stage)) {
+      object(Code::LocalMessage, place, str(action, " stays on rank ", place.rank),
+             str("stages ", partner.stage, " and ", action.stage,
+                 " share a rank and hand over directly; remove it"));
+    } else if (!table_.at(partner)) {
+      const auto& holder = rank_of_stage_[partner.stage.index()];
+      object(code, place, str(action, " has no partner ", partner),
+             holder ? str("add ", partner, " on rank ", holder->rank)
+                    : str("stage ", partner.stage, " runs nowhere"));
+    }
+  }
+
+  void check_reduce(const Action& action, const Place& place) {
+    any_reduce_ = true;
+    for (std::int32_t m = 0; m < schedule_.microbatches; ++m) {
+      const Action backward{action.stage, Op::Backward, Microbatch(m)};
+      const auto& last = table_.at(backward);
+      if (last && last->rank == place.rank && last->step > place.step) {
+        object(Code::ReduceTooEarly, place, str(action, " runs before ", backward),
+               str("move it behind ", at(*last)));
+        return;
+      }
+    }
+  }
+
+  void check_reductions() {
+    if (!any_reduce_) return;
+    for (std::int32_t s = 0; s < schedule_.stages; ++s) {
+      if (table_.at({.stage = StageId(s), .op = Op::ReduceGradients})) continue;
+      object(Code::NotReduced, str("stage ", s, " has no REDUCE_GRAD, other stages have one"),
+             {str("add ", s, "REDUCE_GRAD after its last backward")});
+    }
+  }
+
+  void check_whole() {
+    for (const auto& place : rank_of_stage_) verdict_.facts.rank_of_stage.push_back(place->rank);
+    if (auto deadlock = replay(schedule_, verdict_.facts.rank_of_stage)) {
+      verdict_.diagnostics.push_back(std::move(*deadlock));
+      return;
+    }
+    for (std::size_t rank = 0; rank < schedule_.programs.size(); ++rank) count_activations(rank);
+  }
+
+  void count_activations(std::size_t rank) {
+    std::int32_t alive = 0;
+    std::int32_t peak = 0;
+    std::int32_t peak_step = 0;
+    const Program& program = schedule_.programs[rank];
+    for (std::size_t step = 0; step < program.size(); ++step) {
+      if (schedule_.purpose == Purpose::Forward) break;
+      if (program[step].op == Op::Forward) ++alive;
+      if (alive > peak) {
+        peak = alive;
+        peak_step = static_cast<std::int32_t>(step);
+      }
+      if (program[step].op == Op::Backward) --alive;
+    }
+    verdict_.facts.peak_activations.push_back(peak);
+    if (limits_.activations_max && peak > *limits_.activations_max) {
+      object(Code::TooManyActivations, {Rank(rank), peak_step},
+             str("holds ", peak, " activations, ", *limits_.activations_max, " allowed"),
+             "run backwards earlier, or allow more");
+    }
+  }
+
+  const Schedule& schedule_;
+  const Limits& limits_;
+  bool lowered_;
+  bool out_of_range_ = false;
+  bool any_reduce_ = false;
+  Table table_;
+  std::vector<std::optional<Place>> rank_of_stage_;
+  Verdict verdict_;
+};
+
+}  // namespace
+
+std::string to_string(Code code) {
+  char text[8];
+  std::snprintf(text, sizeof text, "S%03d", static_cast<int>(code));
+  return text;
+}
+
+std::string to_string(const Diagnostic& diagnostic) {
+  std::string text;
+  if (diagnostic.rank) text += str("rank ", *diagnostic.rank, " ");
+  if (diagnostic.step) text += str("step ", *diagnostic.step);
+  if (!text.empty()) text += ": ";
+  text += str(diagnostic.message, " [", to_string(diagnostic.code), "]");
+  for (const std::string& note : diagnostic.notes) text += "\n  note: " + note;
+  return text;
+}
+
+Verdict verify(const Schedule& schedule, const Limits& limits) {
+  return Verifier(schedule, limits).run();
+}
+
+VerifiedSchedule VerifiedSchedule::from(Schedule schedule, const Limits& limits) {
+  Verdict verdict = verify(schedule, limits);
+  if (verdict.diagnostics.empty()) {
+    return VerifiedSchedule(std::move(schedule), std::move(verdict.facts));
+  }
+  constexpr std::size_t kShown = 20;
+  std::string text = str("schedule ", schedule::title(schedule), ": ", verdict.diagnostics.size(),
+                         verdict.diagnostics.size() == 1 ? " objection" : " objections");
+  for (std::size_t i = 0; i < std::min(kShown, verdict.diagnostics.size()); ++i) {
+    text += "\n" + to_string(verdict.diagnostics[i]);
+  }
+  throw ScheduleError(text);
+}
+
+VerifiedSchedule::VerifiedSchedule(Schedule schedule, Facts facts)
+    : schedule_(std::move(schedule)), facts_(std::move(facts)) {}
+
+}  // namespace penstock::verify
