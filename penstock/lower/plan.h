@@ -53,9 +53,9 @@ struct Plan {
   std::int32_t microbatches = 0;
   std::vector<StageId> chunks;   // This rank's stages, in rising order.
   std::vector<Instruction> instructions;
-  std::int32_t forward_slots = 0;   // Buffers for received activations, per chunk set.
-  std::int32_t backward_slots = 0;  // Buffers for received gradients.
-  std::int32_t send_slots = 0;      // Most transfers under way at once.
+  std::vector<std::int32_t> forward_slots;   // By chunk: buffers for received activations.
+  std::vector<std::int32_t> backward_slots;  // By chunk: buffers for received gradients.
+  std::int32_t send_slots = 0;               // Most sends under way at once.
   std::int32_t peak_activations = 0;
   bool has_first_stage = false;
   bool has_last_stage = false;
@@ -63,7 +63,7 @@ struct Plan {
 
 // A message's name as one non-negative integer, different for every message of a step:
 // direction, receiving stage, microbatch, part.
-// Throws: ScheduleError for more than 2^11 stages, 2^15 microbatches or 4 parts.
+// Throws: ScheduleError for more than 2^11 stages, 2^16 microbatches or 4 parts.
 std::int32_t message_tag(const schedule::Action& action, std::int32_t part);
 
 // Parts of a hop: the value itself, and the header that announces its shape.
