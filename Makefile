@@ -1,0 +1,92 @@
+# The one door: every target sets up what it needs, so each works in a fresh clone.
+#
+# JOBS compilers run at once (default: what cores and memory allow), TEST_JOBS tests.
+JOBS = $(shell ./setup.sh --jobs)
+TEST_JOBS ?= 1
+PREFIX ?= /usr/local
+PYTHON ?= python3
+CTEST = ctest --output-on-failure --no-tests=error -j $(TEST_JOBS) --test-dir
+LINT = .venv-lint/bin
+CPP_FILES = git ls-files --cached --others --exclude-standard '*.h' '*.cpp'
+MAKEFLAGS += --no-print-directory
+
+.DEFAULT_GOAL := build
+.PHONY: build demo test fast dev asan tsan soak bench bench-peers golden lint format clang-tidy \
+  check-all install ci clean help
+
+build: ## Set up and build a release into build/, programs in build/bin (the default)
+	@./setup.sh release
+	cmake --build build -j $(JOBS)
+
+demo: build ## Train a small GPT on text of this machine: 2 pipeline stages x 2 replicas
+	build/bin/penstock train examples/gpt.json --nproc 4
+
+test: build ## Build and run every test
+	$(CTEST) build
+
+fast: ## Planning layers only: no torch, seconds
+	@./setup.sh plan-only
+	cmake --build build-plan -j $(JOBS)
+	$(CTEST) build-plan
+
+dev: ## Debug build in build-dev/, all tests
+	@./setup.sh dev
+	cmake --build build-dev -j $(JOBS)
+	$(CTEST) build-dev
+
+asan: ## All tests with the address and undefined-behaviour sanitizers
+	@./setup.sh asan
+	cmake --build build-asan -j $(JOBS)
+	UBSAN_OPTIONS=print_stacktrace=1 $(CTEST) build-asan
+
+tsan: ## All tests with the thread sanitizer
+	@./setup.sh tsan
+	cmake --build build-tsan -j $(JOBS)
+	TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan_suppressions.txt $(CTEST) build-tsan
+
+soak: build ## Kill and stop ranks, 20 times each
+	$(PYTHON) tests/process/soak.py
+
+bench: build ## Measure against the bare loop, and against the peers if they are set up
+	$(PYTHON) bench/run.py
+
+bench-peers: ## Install the systems that `make bench` compares with, into bench/.venv-peers
+	bench/setup_peers.sh
+
+golden: build ## Rewrite the texts in tests/golden/, to be reviewed as a diff
+	PENSTOCK_UPDATE_GOLDEN=1 $(CTEST) build
+
+lint: $(LINT)/ready ## Check format and rules, change nothing
+	$(PYTHON) tools/tidy.py
+	$(CPP_FILES) | xargs -r $(LINT)/clang-format --dry-run --Werror
+	$(LINT)/ruff check .
+	$(LINT)/ruff format --check .
+
+format: $(LINT)/ready ## Format C++ and Python files in place
+	$(CPP_FILES) | xargs -r $(LINT)/clang-format -i
+	$(LINT)/ruff check --fix .
+	$(LINT)/ruff format .
+
+clang-tidy: $(LINT)/ready ## Static analysis of the planning layers
+	@./setup.sh plan-only
+	sed -n 's|^ *"file": "\(.*/penstock/.*\)".*|\1|p' build-plan/compile_commands.json | \
+	  xargs -r -n 1 -P $(JOBS) $(LINT)/clang-tidy -p build-plan --quiet
+
+check-all: lint test fast asan tsan soak ## Everything that can fail, slowest last
+
+install: build ## Install under PREFIX (default /usr/local)
+	cmake --install build --prefix $(PREFIX)
+
+ci: ## What the continuous integration runs
+	.ci/run
+
+clean: ## Remove every build folder; .venv and runs stay
+	rm -rf build build-plan build-dev build-asan build-tsan
+
+help: ## This list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+$(LINT)/ready: tools/lint_requirements.txt
+	$(PYTHON) -m venv --clear .venv-lint
+	$(LINT)/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@

@@ -1,0 +1,243 @@
+#!/bin/sh
+# Prepares this checkout, so that a build can follow: libraries, torch, configuration.
+#
+#   ./setup.sh [PRESET]   PRESET: release (default), dev, asan, tsan, plan-only (needs no torch)
+#   ./setup.sh --jobs     prints how many compilers this machine can run at once
+#
+# `make` calls it before every build: what is done already costs a fraction of a second.
+# Installs missing Debian packages when it may (root, or sudo that asks nothing), else prints the
+# line to run and exits with 2.  Torch comes from the first of: PENSTOCK_PYTHON, Torch_DIR, what an
+# earlier run chose, .venv, a python3 that has it, a new .venv.  SETUP_DRY_RUN=1 only prints.
+set -eu
+cd "$(dirname "$0")"
+
+torch_version=2.13.0  # Installed into a new .venv.
+torch_checked=2.13    # Taken from a python3 that nobody pointed at only if it is this one.
+cmake_least=3.25
+gcc_least=12
+chosen_torch=build/.penstock-torch
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+fail() {
+  say "$@"
+  exit 2
+}
+run() {
+  if [ -n "${SETUP_DRY_RUN:-}" ]; then printf '+ %s\n' "$*"; else "$@"; fi
+}
+
+# One compiler costs up to 1.5 GiB below the torch line.
+jobs() {
+  cpus=$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)
+  {
+    cat /proc/meminfo 2>/dev/null
+    for limit in /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes; do
+      if [ -r "$limit" ]; then echo "limit: $(cat "$limit")"; fi
+    done
+  } | awk -v cpus="$cpus" '
+    /^MemAvailable:/ { bytes = $2 * 1024 }
+    /^limit: [0-9]/ { if (!limit || $2 < limit) limit = $2 }
+    END {
+      if (limit && (!bytes || limit < bytes)) bytes = limit
+      jobs = bytes ? int(bytes / (1.5 * 1024 * 1024 * 1024)) : cpus
+      if (jobs > cpus) jobs = cpus
+      print jobs < 1 ? 1 : jobs
+    }'
+}
+
+# Prints the version of the torch that Python $1 finds; fails if there is none to build against.
+# Looks without importing, which would take seconds.
+torch_of() {
+  "$1" - <<'PYTHON' 2>/dev/null
+import importlib.util, pathlib, re, sys
+spec = importlib.util.find_spec("torch")
+if spec is None or not spec.submodule_search_locations:
+    sys.exit(1)
+folder = pathlib.Path(spec.submodule_search_locations[0])
+if not (folder / "share/cmake/Torch/TorchConfig.cmake").is_file():
+    sys.exit(1)
+print(re.search(r"__version__ = '([^']+)'", (folder / "version.py").read_text())[1])
+PYTHON
+}
+
+# Sets `torch` to "python=PATH" or "torch_dir=PATH", or leaves it empty when a .venv must be made.
+choose_torch() {
+  torch=
+  found=
+  if [ -n "${PENSTOCK_PYTHON:-}" ]; then
+    asked="PENSTOCK_PYTHON=$PENSTOCK_PYTHON"
+    python=$(command -v "$PENSTOCK_PYTHON") || fail "$asked: no such program"
+    case $python in /*) ;; *) python=$PWD/$python ;; esac
+    found=$(torch_of "$python") || fail "$asked has no torch to build against"
+    torch="python=$python"
+    return
+  fi
+  if [ -n "${Torch_DIR:-}" ]; then
+    [ -f "$Torch_DIR/TorchConfig.cmake" ] || fail "Torch_DIR=$Torch_DIR holds no TorchConfig.cmake"
+    torch="torch_dir=$(cd "$Torch_DIR" && pwd)"
+    return
+  fi
+  if [ -r "$chosen_torch" ]; then
+    torch=$(cat "$chosen_torch")
+    case $torch in
+      python=*) found=$(torch_of "${torch#python=}") && return ;;
+      torch_dir=*) [ -f "${torch#torch_dir=}/TorchConfig.cmake" ] && return ;;
+    esac
+    torch=
+  fi
+  if [ -x .venv/bin/python ] && found=$(torch_of .venv/bin/python); then
+    torch="python=$PWD/.venv/bin/python"
+    return
+  fi
+  if [ ! -d .venv ] && python=$(command -v python3) && found=$(torch_of "$python"); then
+    case $found in
+      "$torch_checked" | "$torch_checked".*) torch="python=$python" ;;
+      *) say "$python has torch $found, penstock is checked with $torch_checked: making a .venv;" \
+        "PENSTOCK_PYTHON=$python uses it all the same" ;;
+    esac
+  fi
+}
+
+# Asks the compiler, without including anything: its version, and which libraries it cannot see.
+ask_compiler() {
+  flags=
+  for prefix in $(printf '%s' "${CMAKE_PREFIX_PATH:-}" | tr ':;' '  '); do
+    flags="$flags -I$prefix/include"
+  done
+  # shellcheck disable=SC2086  # The flags are words.
+  "${CXX:-g++}" $flags -std=c++20 -E -P -x c++ - <<'CPP'
+#if defined(__GNUC__) && !defined(__clang__)
+gcc __GNUC__
+#endif
+#if !__has_include(<nlohmann/json.hpp>)
+missing nlohmann-json3-dev
+#endif
+#if !__has_include(<CLI/CLI.hpp>)
+missing libcli11-dev
+#endif
+#if !__has_include(<gtest/gtest.h>)
+missing libgtest-dev
+#endif
+CPP
+}
+
+missing_packages() {
+  command -v cmake >/dev/null || echo cmake
+  command -v make >/dev/null || echo make
+  command -v python3 >/dev/null || echo python3
+  if command -v "${CXX:-g++}" >/dev/null; then
+    ask_compiler | sed -n 's/^missing //p'
+  else
+    echo g++ nlohmann-json3-dev libcli11-dev libgtest-dev
+  fi
+  if [ "$preset" != plan-only ] && [ -z "$torch" ]; then
+    python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
+  fi
+}
+
+install_packages() {
+  required=$(missing_packages | tr '\n' ' ')
+  optional=
+  if [ ! -f "$stamp" ] && ! command -v ccache >/dev/null; then optional=ccache; fi
+  [ -n "$required$optional" ] || return 0
+  sudo=
+  if [ "$(id -u)" != 0 ]; then sudo=sudo; fi
+  line="${sudo:+sudo }apt-get update && ${sudo:+sudo }apt-get install -y ${required% }"
+  if ! command -v apt-get >/dev/null || { [ -n "$sudo" ] && ! sudo -n true 2>/dev/null; }; then
+    [ -n "$required" ] || return 0
+    if command -v apt-get >/dev/null; then fail "packages are missing; run: $line"; fi
+    fail "missing, under Debian's names: ${required% }; install them, then run this again"
+  fi
+  say "installing $required$optional"
+  # shellcheck disable=SC2086  # Package names are words.
+  run $sudo apt-get -qq update &&
+    run $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+      $required $optional || {
+    [ -z "$required" ] || fail "the packages could not be installed; run: $line"
+    say "ccache could not be installed; building without it"
+  }
+  [ -z "${SETUP_DRY_RUN:-}" ] || return 0
+  required=$(missing_packages | tr '\n' ' ')
+  [ -z "$required" ] || fail "still missing after the installation: $required"
+}
+
+# Succeeds when version $1 is at least $2, by major and minor number.
+at_least() {
+  printf '%s %s\n' "$1" "$2" | awk '{
+    split($1, a, ".")
+    split($2, b, ".")
+    exit !(a[1] > b[1] || a[1] == b[1] && a[2] >= b[2])
+  }'
+}
+
+check_versions() {
+  command -v cmake >/dev/null || return 0  # Only a dry run comes here without it.
+  found_cmake=$(cmake --version | awk 'NR == 1 { print $3 }')
+  at_least "$found_cmake" "$cmake_least" ||
+    fail "cmake $found_cmake is too old: $cmake_least or newer is needed"
+  found_gcc=$(ask_compiler | sed -n 's/^gcc //p')
+  [ -z "$found_gcc" ] || at_least "$found_gcc" "$gcc_least" ||
+    fail "${CXX:-g++} $found_gcc is too old: $gcc_least or newer is needed (CXX names another)"
+}
+
+make_venv() {
+  if ! { [ -x .venv/bin/python ] && .venv/bin/python -m pip --version >/dev/null 2>&1; }; then
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+      fail "torch $torch_version needs Python 3.10 or newer; PENSTOCK_PYTHON may name another"
+    say "making .venv"
+    run python3 -m venv --clear .venv
+  fi
+  say "installing torch $torch_version into .venv"
+  run .venv/bin/python -m pip install --disable-pip-version-check "torch==$torch_version" ||
+    fail "torch could not be installed; run this again, or let PENSTOCK_PYTHON name one with it"
+  torch="python=$PWD/.venv/bin/python"
+  found=$torch_version
+  [ -n "${SETUP_DRY_RUN:-}" ] || found=$(torch_of .venv/bin/python) ||
+    fail "the torch in .venv holds no CMake files; remove .venv and run this again"
+}
+
+configure() {
+  launcher=
+  if command -v ccache >/dev/null; then
+    # Without this sloppiness every compilation with a precompiled header misses the cache.
+    launcher='env;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache'
+  fi
+  wanted="source=$PWD compiler=${CXX:-} $torch version=$found launcher=$launcher"
+  if [ -f "$stamp" ] && [ -f "$folder/Makefile" ]; then
+    if [ "$(cat "$stamp")" = "$wanted" ]; then return; fi
+    set -- --fresh
+  else
+    set --
+  fi
+  case $torch in
+    python=*) set -- "$@" "-DPENSTOCK_PYTHON=${torch#python=}" ;;
+    torch_dir=*) set -- "$@" "-DTorch_DIR=${torch#torch_dir=}" ;;
+  esac
+  run cmake --preset "$preset" "$@" "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher"
+  [ -z "${SETUP_DRY_RUN:-}" ] || return 0
+  printf '%s\n' "$wanted" >"$stamp"
+  if [ -n "$torch" ]; then
+    mkdir -p build
+    printf '%s\n' "$torch" >"$chosen_torch"
+  fi
+}
+
+preset=${1:-release}
+case $preset in
+  --jobs)
+    jobs
+    exit
+    ;;
+  release) folder=build ;;
+  plan-only) folder=build-plan ;;
+  dev | asan | tsan) folder=build-$preset ;;
+  *) fail "unknown preset $preset: release, dev, asan, tsan or plan-only" ;;
+esac
+stamp=$folder/.penstock-setup
+torch=
+found=
+if [ "$preset" != plan-only ] && command -v python3 >/dev/null; then choose_torch; fi
+install_packages
+check_versions
+if [ "$preset" != plan-only ] && [ -z "$torch" ]; then make_venv; fi
+configure

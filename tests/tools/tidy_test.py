@@ -1,0 +1,162 @@
+"""tools/tidy.py finds what it says it finds, in a small tree made here, and nothing else."""
+
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+import tidy
+
+CMAKE = """\
+penstock_layer(core USES Threads::Threads)  # a comment with (parentheses)
+penstock_layer(mesh USES core PRIVATE_USES json::json)
+penstock_layer(schedule USES core)
+penstock_layer(lower USES schedule
+  PRIVATE_USES mesh)
+penstock_layer(render USES lower)
+penstock_public(plan core mesh schedule lower render)
+penstock_layer(comm TORCH USES core)
+penstock_layer(execute TORCH USES lower comm)
+penstock_public(runtime plan comm execute)
+"""
+
+OPENING = "// What it is.\n//\n// Who reads it, and what it does not know.\n#pragma once\n"
+
+
+class TidyTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = Path(folder.name)
+        self.write("CMakeLists.txt", CMAKE)
+        for layer in ("core", "mesh", "schedule", "lower", "comm", "execute"):
+            self.write(f"penstock/{layer}/{layer}.h", OPENING)
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def findings(self):
+        return [str(finding) for finding in tidy.check_tree(self.root)]
+
+    def expect(self, *parts):
+        """One finding for each of `parts`, which it contains."""
+        findings = self.findings()
+        self.assertEqual(len(findings), len(parts), findings)
+        for finding, part in zip(findings, parts, strict=True):
+            self.assertIn(part, finding)
+
+    def test_a_tidy_tree_has_no_findings(self):
+        self.write(
+            "penstock/execute/a.cpp", '#include <ATen/ATen.h>\n#include "penstock/core/core.h"\n'
+        )
+        self.write("penstock/core/version.h.in", "// generated\n")
+        self.write(
+            "penstock/lower/a.cpp", '#include "penstock/core/version.h"\nstatic_assert(true);\n'
+        )
+        self.write("tests/lower/a_test.cpp", '#include "penstock/mesh/mesh.h"\n')
+        self.write("tests/golden/grid.txt", "0F0\n")
+        self.write("build/junk.cpp", "assert" + "(false);\n")
+        self.expect()
+
+    def test_a_layer_includes_what_it_uses_directly_or_not(self):
+        self.write("penstock/execute/a.cpp", '#include "penstock/schedule/schedule.h"\n')
+        self.write("penstock/lower/a.cpp", '#include "penstock/mesh/mesh.h"\n')
+        self.expect()
+
+    def test_a_layer_includes_nothing_else(self):
+        self.write("penstock/mesh/a.cpp", '\n#include "penstock/schedule/schedule.h"\n')
+        self.expect("penstock/mesh/a.cpp:2: layer mesh may not include")
+
+    def test_what_a_layer_uses_privately_is_not_handed_on(self):
+        self.write("penstock/render/a.cpp", '#include "penstock/mesh/mesh.h"\n')
+        self.expect("layer render may not include penstock/mesh/mesh.h")
+
+    def test_an_include_must_exist(self):
+        self.write("penstock/mesh/a.cpp", '#include "penstock/core/gone.h"\n')
+        self.expect("penstock/mesh/a.cpp:1: penstock/core/gone.h does not exist")
+
+    def test_no_torch_above_the_line(self):
+        self.write("penstock/core/a.cpp", "#include <c10/util/Exception.h>\n")
+        self.write("penstock/cli/plan/a.cpp", "#include <torch/types.h>\n")
+        self.write("penstock/cli/runtime/a.cpp", "#include <torch/types.h>\n")
+        self.write("tests/core/a_test.cpp", '#include "ATen/ATen.h"\n')
+        self.expect(
+            "penstock/cli/plan/a.cpp:1:", "penstock/core/a.cpp:1:", "tests/core/a_test.cpp:1:"
+        )
+
+    def test_programs_and_tests_above_the_line_stay_there(self):
+        include = '#include "penstock/comm/comm.h"\n'
+        self.write("penstock/cli/plan/a.cpp", include)
+        self.write("penstock/cli/runtime/a.cpp", include)
+        self.write("tests/core/a_test.cpp", include)
+        self.expect(
+            "the plan program may not include", "tests/core/a_test.cpp:1: layer core is above"
+        )
+
+    def test_layers_are_listed_in_order(self):
+        self.write(
+            "CMakeLists.txt", CMAKE + "penstock_layer(a USES b)\npenstock_layer(b USES comm)\n"
+        )
+        self.expect(
+            "CMakeLists.txt:11: layer a uses b", "CMakeLists.txt:12: layer b is above the torch"
+        )
+
+    def test_headers_open_with_what_they_are(self):
+        self.write("penstock/core/a.h", "// Short.\n#pragma once\n")
+        self.write("penstock/core/b.h", "#pragma once\n// Late.\n// Late.\n")
+        self.write("penstock/core/c.h", "// One.\n// Two.\nint x;\n#pragma once\n")
+        self.write("penstock/core/d.h", "// One.\n// Two.\n")
+        self.expect(
+            "a.h:2: the header opens with 1", "b.h:1: the", "c.h:3: expected", "d.h:1: #pragma"
+        )
+
+    def test_sizes(self):
+        self.write("penstock/core/a.cpp", "\n" * 501)
+        self.write("penstock/core/b.cpp", "\n" * 500)
+        self.write("tools/c.py", "#" * 100 + "\n" + "#" * 101 + "\n")
+        self.write("docs/long.md", "x" * 200 + "\n")
+        self.expect("a.cpp:501: 501 lines", "tools/c.py:2: 101 columns")
+
+    def test_words_that_do_not_belong(self):
+        self.write("docs/a.md", "TO" + "DO later\n")
+        self.write("b.sh", "cd /" + "work/main\nmktemp /tmp/a.XXXXXX\ncat $x/work/y\n")
+        self.write("c.txt", "pypi" + ".org\n")
+        self.expect(
+            "b.sh:1: a path of one machine", "c.txt:1: names a package", "docs/a.md:1: TO" + "DO"
+        )
+
+    def test_cpp_rules(self):
+        self.write("penstock/core/a.h", OPENING + "using namespace std;\n")
+        self.write(
+            "penstock/core/b.cpp",
+            "using namespace std;\nassert (x);\n"
+            'print("assert(x)");  // assert(x)\n#include <cassert>\n',
+        )
+        self.expect("a.h:5: a header opens", "b.cpp:2: use PENSTOCK_CHECK", "b.cpp:4: use")
+
+    def test_links(self):
+        self.write(
+            "docs/a.md", "# One, two\n[a](b.md) [b](#one-two) [c](#three)\n[d](../README.md)\n"
+        )
+        self.write("README.md", "[x](docs/a.md#one-two) [y](docs/a.md#no) [z](https://x.y/z)\n")
+        self.write(
+            "b.md",
+            "```\n[x](gone.md)\n```\n`[x](gone)`\n<!-- [x](gone)\n[x](gone)\n--> [y](gone)\n",
+        )
+        self.expect(
+            "README.md:1: the link docs/a.md#no", "b.md:7:", "a.md:2: the link #three", "b.md"
+        )
+
+    def test_folders_mirror_something(self):
+        self.write("penstock/misc/a.h", OPENING)
+        self.write("tests/mish/a_test.cpp", "")
+        self.write("tests/tools/a_test.py", "")
+        self.write("tools/a.py", "")
+        self.expect("penstock/misc is no layer", "tests/mish mirrors no folder")
+
+
+if __name__ == "__main__":
+    unittest.main()

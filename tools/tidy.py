@@ -1,0 +1,360 @@
+#!/usr/bin/env python3
+"""Checks the tree's own rules, those that no compiler knows.
+
+Prints `file:line: message` per finding and exits with 1 if there is any.  The layers and what each
+may use are read from the penstock_layer lines of CMakeLists.txt, so they are written down once.
+Needs the standard library only.  Usage: tools/tidy.py [ROOT]
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+LINES_MAX = 500
+COLUMNS_MAX = 100
+HEADER_COMMENT_LINES_MIN = 2
+
+CPP = {".h", ".cpp"}
+SOURCES = CPP | {".py", ".sh", ".cmake"}
+SOURCE_NAMES = {"CMakeLists.txt", "Makefile", "run"}
+TEXTS = SOURCES | {".md", ".in", ".json", ".jsonc", ".yaml", ".toml", ".txt", ".cff", ".svg", ""}
+SKIPPED_FOLDERS = re.compile(r"(build.*|\.venv.*|\.git|runs|__pycache__|\..*_cache)")
+
+# Folders of tests/ that stand for no folder of the tree, and what is in them.
+TEST_FOLDERS = {
+    "consumer": "a project outside the tree that uses an installed penstock",
+    "golden": "expected texts",
+    "parity": "comparison with other systems",
+    "process": "tests that start real processes",
+    "regress": "one test per bug",
+    "support": "what several test folders share",
+}
+
+TORCH_FOLDERS = {"ATen", "c10", "c10d", "caffe2", "torch"}
+
+# Spelt in pieces, so that this file passes its own check.
+UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3]) + r")\b")
+MACHINE_PATHS = re.compile(
+    r"(?<![\w.}])/(?:" + "|".join(["work", "home", "root", "opt", "Users"]) + r")/[\w.]"
+)
+REGISTRY_HOSTS = re.compile(
+    "|".join(["files[.]python" + "hosted", "pypi[.]" + "org", "download[.]py" + "torch"])
+)
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+ASSERT = re.compile(r"(?<!\w)assert\s*\(|^\s*#\s*include\s*<(?:cassert|assert\.h)>")
+MARKDOWN_LINK = re.compile(r"!?\[[^\]]*\]\(([^()\s]+)(?:\s+\"[^\"]*\")?\)")
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    path: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.message}"
+
+
+@dataclass
+class Layer:
+    torch: bool
+    uses: list[str]  # What it uses hands on to whoever uses it.
+    private_uses: list[str]
+
+
+@dataclass
+class Layers:
+    """The layers in the order of CMakeLists.txt, and the public targets made of them."""
+
+    layers: dict[str, Layer] = field(default_factory=dict)
+    public: dict[str, list[str]] = field(default_factory=dict)
+
+    def reach(self, names: list[str]) -> set[str]:
+        """The layers among `names` and all that they use, directly or not."""
+        reached: set[str] = set()
+        todo = list(names)
+        while todo:
+            name = todo.pop()
+            if name in reached:
+                continue
+            if name in self.layers:
+                reached.add(name)
+                todo += self.layers[name].uses
+            else:
+                todo += self.public.get(name, [])
+        return reached
+
+    def allowed(self, name: str) -> set[str]:
+        return self.reach([name, *self.layers[name].private_uses])
+
+    def below_torch_line(self, name: str) -> bool:
+        return name in self.layers and self.layers[name].torch
+
+
+@dataclass
+class Source:
+    """One text file: its path relative to the root, and its lines."""
+
+    path: str
+    lines: list[str]
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.path).suffix
+
+    @property
+    def is_source(self) -> bool:
+        return self.suffix in SOURCES or PurePosixPath(self.path).name in SOURCE_NAMES
+
+    def finding(self, line: int, message: str) -> Finding:
+        return Finding(self.path, line, message)
+
+
+def read_layers(text: str) -> tuple[Layers, list[Finding]]:
+    """Parses the calls of penstock_layer and penstock_public (cmake/layers.cmake)."""
+    result = Layers()
+    findings = []
+    uncommented = re.sub(r"#[^\n]*", "", text)
+    for call in re.finditer(r"\bpenstock_(layer|public)\s*\(([^)]*)\)", uncommented):
+        line = uncommented.count("\n", 0, call.start()) + 1
+        name, *words = call[2].split()
+        if call[1] == "public":
+            result.public[name] = words
+            continue
+        by_keyword: dict[str, list[str]] = {"TORCH": [], "USES": [], "PRIVATE_USES": []}
+        keyword = "TORCH"
+        for word in words:
+            if word in by_keyword:
+                keyword = word
+            elif "::" not in word:
+                by_keyword[keyword].append(word)
+        used_layers = by_keyword["USES"] + by_keyword["PRIVATE_USES"]
+        for used in used_layers:
+            if used not in result.layers:
+                findings.append(
+                    Finding(
+                        "CMakeLists.txt",
+                        line,
+                        f"layer {name} uses {used}, which is no layer listed before it",
+                    )
+                )
+        torch = "TORCH" in words
+        below = [used for used in used_layers if result.below_torch_line(used)]
+        if below and not torch:
+            findings.append(
+                Finding(
+                    "CMakeLists.txt",
+                    line,
+                    f"layer {name} is above the torch line and uses {below[0]}, which is below it",
+                )
+            )
+        result.layers[name] = Layer(torch, by_keyword["USES"], by_keyword["PRIVATE_USES"])
+    return result, findings
+
+
+def list_files(root: Path) -> list[str]:
+    """The files that git knows or would add; without git, all but those in skipped folders."""
+    if (root / ".git").exists():
+        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        git = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        if git.returncode == 0:
+            return sorted({name for name in git.stdout.split("\0") if (root / name).is_file()})
+    names = []
+    for path in root.rglob("*"):
+        relative = path.relative_to(root)
+        if path.is_file() and not any(map(SKIPPED_FOLDERS.fullmatch, relative.parts)):
+            names.append(relative.as_posix())
+    return sorted(names)
+
+
+def read_sources(root: Path, names: list[str]) -> Iterator[Source]:
+    for name in names:
+        if PurePosixPath(name).suffix not in TEXTS:
+            continue
+        try:
+            text = (root / name).read_text(encoding="utf-8")
+        except (UnicodeDecodeError, FileNotFoundError):
+            continue
+        yield Source(name, text.split("\n")[: -1 if text.endswith("\n") else None])
+
+
+def check_include(
+    source: Source, line: int, include: str, layers: Layers, names: set[str]
+) -> Iterator[Finding]:
+    parts = source.path.split("/")
+    owner = parts[1] if len(parts) > 2 else ""
+    target = include.split("/")
+    if parts[0] == "penstock" and owner == "cli":
+        program = "runtime" if parts[2] == "runtime" else "plan"
+        allowed = layers.reach([program]) | {"cli"}
+        torch, who = program == "runtime", f"the {program} program"
+    elif parts[0] in ("penstock", "tests") and owner in layers.layers:
+        allowed = layers.allowed(owner) if parts[0] == "penstock" else set(layers.layers)
+        torch, who = layers.below_torch_line(owner), f"layer {owner}"
+    else:
+        allowed, torch, who = set(layers.layers) | {"cli"}, True, ""
+    if target[0] in TORCH_FOLDERS and not torch:
+        yield source.finding(line, f"{who} is above the torch line: no {include} here")
+    if target[0] != "penstock" or len(target) < 3:
+        return
+    if target[1] in layers.layers and target[1] not in allowed:
+        can = ", ".join(sorted(allowed - {owner})) or "nothing"
+        yield source.finding(line, f"{who} may not include {include}; CMakeLists.txt allows {can}")
+    elif target[1] in layers.layers and not torch and layers.below_torch_line(target[1]):
+        yield source.finding(line, f"{who} is above the torch line, {include} is below it")
+    if include not in names and include + ".in" not in names:
+        yield source.finding(line, f"{include} does not exist")
+
+
+def check_cpp(source: Source, layers: Layers, names: set[str]) -> Iterator[Finding]:
+    for number, line in enumerate(source.lines, 1):
+        include = INCLUDE.match(line)
+        if include:
+            yield from check_include(source, number, include[2], layers, names)
+        code = re.sub(r'"(?:[^"\\]|\\.)*"', '""', line).split("//")[0]
+        if ASSERT.search(code):
+            yield source.finding(number, "use PENSTOCK_CHECK, which release builds keep")
+        if source.suffix == ".h" and code.startswith("using namespace"):
+            yield source.finding(number, "a header opens a namespace for all who include it")
+
+
+def check_header_opening(source: Source) -> Iterator[Finding]:
+    comment_lines = 0
+    for number, line in enumerate(source.lines, 1):
+        if line.startswith("//"):
+            comment_lines += len(line.strip("/ ")) > 0
+        elif line.startswith("#pragma once"):
+            if comment_lines < HEADER_COMMENT_LINES_MIN:
+                yield source.finding(
+                    number,
+                    f"the header opens with {comment_lines} lines of comment; say in at least "
+                    f"{HEADER_COMMENT_LINES_MIN} what it is, who uses it, what it does not know",
+                )
+            return
+        elif line.strip():
+            yield source.finding(number, "expected the opening comment, then #pragma once")
+            return
+    yield source.finding(1, "#pragma once is missing")
+
+
+def check_size(source: Source) -> Iterator[Finding]:
+    if len(source.lines) > LINES_MAX:
+        yield source.finding(LINES_MAX + 1, f"{len(source.lines)} lines, at most {LINES_MAX}")
+    for number, line in enumerate(source.lines, 1):
+        if len(line) > COLUMNS_MAX:
+            yield source.finding(number, f"{len(line)} columns, at most {COLUMNS_MAX}")
+
+
+def check_words(source: Source) -> Iterator[Finding]:
+    for number, line in enumerate(source.lines, 1):
+        if found := UNFINISHED.search(line):
+            yield source.finding(number, f"{found[0]}: finish it, or leave it to an issue")
+        if found := MACHINE_PATHS.search(line):
+            yield source.finding(number, f"a path of one machine: {line[found.start() :][:40]}")
+        if found := REGISTRY_HOSTS.search(line):
+            yield source.finding(number, f"names a package registry: {found[0]}")
+
+
+def markdown_lines(source: Source) -> Iterator[tuple[int, str]]:
+    """The lines outside code blocks and comments, without inline code."""
+    fenced = commented = False
+    for number, line in enumerate(source.lines, 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+            continue
+        if fenced:
+            continue
+        if commented and "-->" not in line:
+            continue
+        text = line.split("-->")[-1] if commented else line
+        text = re.sub(r"<!--.*?-->", "", text)
+        commented = "<!--" in text
+        yield number, re.sub(r"`[^`]*`", "", text.split("<!--")[0])
+
+
+def anchors(source: Source) -> set[str]:
+    """What a `#fragment` may name: the headings, as GitHub spells them."""
+    result = set()
+    fenced = False
+    for line in source.lines:
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and (heading := re.match(r"#+\s+(.*)", line)):
+            words = re.sub(r"[^\w\- ]", "", heading[1].strip().lower())
+            result.add(words.replace(" ", "-"))
+    return result
+
+
+def check_links(source: Source, root: Path, documents: dict[str, Source]) -> Iterator[Finding]:
+    for number, line in markdown_lines(source):
+        for link in MARKDOWN_LINK.findall(line):
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, fragment = link.partition("#")
+            target = (root / source.path).parent / name if name else root / source.path
+            if not target.exists():
+                yield source.finding(number, f"the link {link} leads nowhere")
+            elif fragment and target.resolve().is_relative_to(root):
+                document = documents.get(target.resolve().relative_to(root).as_posix())
+                if document and fragment not in anchors(document):
+                    yield source.finding(number, f"the link {link} names no heading")
+
+
+def check_folders(names: list[str], layers: Layers) -> Iterator[Finding]:
+    """Folders of penstock/ without a layer, and of tests/ that mirror nothing; once each."""
+    top = {name.split("/")[0] for name in names}
+    seen = set()
+    for name in names:
+        parts = name.split("/")
+        if len(parts) < 3 or (parts[0], parts[1]) in seen:
+            continue
+        seen.add((parts[0], parts[1]))
+        if parts[1] in layers.layers or parts[1] == "cli":
+            continue
+        if parts[0] == "penstock":
+            yield Finding(name, 1, f"penstock/{parts[1]} is no layer in CMakeLists.txt")
+        elif parts[0] == "tests" and parts[1] not in TEST_FOLDERS and parts[1] not in top:
+            yield Finding(
+                name,
+                1,
+                f"tests/{parts[1]} mirrors no folder of penstock/ or of the tree, and "
+                "TEST_FOLDERS in tools/tidy.py does not say what it is",
+            )
+
+
+def check_tree(root: Path) -> list[Finding]:
+    root = root.resolve()
+    names = list_files(root)
+    layers, findings = read_layers((root / "CMakeLists.txt").read_text(encoding="utf-8"))
+    sources = list(read_sources(root, names))
+    documents = {source.path: source for source in sources if source.suffix == ".md"}
+    findings += check_folders(names, layers)
+    for source in sources:
+        findings += check_words(source)
+        if source.is_source:
+            findings += check_size(source)
+        if source.suffix in CPP:
+            findings += check_cpp(source, layers, set(names))
+        if source.suffix == ".h":
+            findings += check_header_opening(source)
+        if source.suffix == ".md":
+            findings += check_links(source, root, documents)
+    return sorted(findings)
+
+
+def main(arguments: list[str]) -> int:
+    root = Path(arguments[0]) if arguments else Path(__file__).parent.parent
+    findings = check_tree(root)
+    for finding in findings:
+        print(finding)
+    if findings:
+        print(f"tidy: {len(findings)} findings", file=sys.stderr)
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
