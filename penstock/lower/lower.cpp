@@ -108,6 +108,7 @@ class Lowering {
   }
 
   void add_forward(const Action& action) {
+    await_proved_sends();
     Instruction forward = instruction(Kind::Forward, action);
     forward.from = route(action.stage, -1);
     forward.to = route(action.stage, +1);
@@ -117,10 +118,11 @@ class Lowering {
       if (schedule_.purpose == Purpose::Forward) forward_slots_[chunk].give_back(forward.slot);
     }
     plan_.instructions.push_back(forward);
-    await_sends_proved_by(action);
+    note_proved_sends(action);
   }
 
   void add_backward(const Action& action) {
+    await_proved_sends();
     Instruction backward = instruction(Kind::Backward, action);
     backward.from = route(action.stage, +1);
     backward.to = route(action.stage, -1);
@@ -135,7 +137,7 @@ class Lowering {
           received_.at({action.stage, Op::RecvForward, action.microbatch}));
     }
     plan_.instructions.push_back(backward);
-    await_sends_proved_by(action);
+    note_proved_sends(action);
   }
 
   void add_receive(const Action& action) {
@@ -163,13 +165,20 @@ class Lowering {
 
   // `action` has just had its input from a peer.  Whatever that peer had used up before it made
   // this input has reached it: those sends are over, so waiting for them costs nothing.
-  void await_sends_proved_by(const Action& action) {
+  void note_proved_sends(const Action& action) {
     const auto arrival = verify::needs_of(action, schedule_.stages).arrival;
     if (!arrival) return;
     const verify::Place producer = places_.at(*arrival).value();
     if (producer.rank.value == coordinate_.pipe) return;
+    for (UnderWay& sent : under_way_) {
+      if (sent.use.rank == producer.rank && sent.use.step <= producer.step) sent.proved = true;
+    }
+  }
+
+  // Ahead of the next compute action, so that no send waits behind these.
+  void await_proved_sends() {
     std::erase_if(under_way_, [&](const UnderWay& sent) {
-      if (sent.use.rank != producer.rank || sent.use.step > producer.step) return false;
+      if (!sent.proved) return false;
       Instruction await = sent.send;
       await.kind = Kind::AwaitSend;
       plan_.instructions.push_back(await);
@@ -181,6 +190,7 @@ class Lowering {
   struct UnderWay {
     Instruction send;
     verify::Place use;  // Where the peer's program uses the value up.
+    bool proved = false;
   };
 
   const VerifiedSchedule& verified_;

@@ -1,4 +1,4 @@
-// The torch headers that every torch-side file of penstock shares; precompiled once.
+// The torch headers that torch-side files share; precompiled once, never included by name.
 //
 // Narrow on purpose: torch/torch.h alone would cost each file several seconds more.
 #pragma once

@@ -1,0 +1,102 @@
+// What ranks say to each other: point-to-point transfers and collectives over groups of ranks.
+//
+// connect() makes one per process, run_ranks() one per thread; execute/ and train/ use it.  Gloo is
+// the one implementation so far.  Knows no schedules: a message is named by its tag alone.
+// Sockets exist only to ranks named in link() and make_group().
+// Thread safety: one thread issues operations; interrupt() may be called from any.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "penstock/core/ids.h"
+
+namespace penstock::comm {
+
+// An operation under way.  Holds its tensor until it is destroyed.
+class Transfer {
+ public:
+  virtual ~Transfer() = default;
+  // Returns once the operation is over.
+  // Throws: CommError when the peer is gone or the communicator's deadline has passed; it names the
+  // operation, the peer, the tag and the bytes.
+  virtual void wait() = 0;
+};
+
+// Some ranks that run collectives together, by its index in the communicator.
+struct Group {
+  std::int32_t index = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual Rank rank() const = 0;
+  virtual std::int32_t world_size() const = 0;
+
+  // The longest that any wait lasts.
+  virtual void set_deadline(std::chrono::milliseconds deadline) = 0;
+  virtual std::chrono::milliseconds deadline() const = 0;
+
+  // Opens the connections to `peers`; the peers do the same.  Links that exist are kept.
+  virtual void link(std::vector<Rank> peers) = 0;
+  // Collective over `ranks`, which are the same, and in the same order, on each of them.
+  virtual Group make_group(const std::vector<Rank>& ranks) = 0;
+
+  // Post a transfer of a contiguous tensor.  Messages between two ranks find each other by tag, in
+  // any order; two with one tag, by their order.  Sizes must agree on both ends.
+  // REQUIRES: link() named the peer; tag >= 0.
+  virtual std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) = 0;
+  virtual std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank from,
+                                            std::int32_t tag) = 0;
+
+  // Sums `tensor` over the group in place; every rank gets the same bits.
+  virtual std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) = 0;
+  // `tensor` of the group's `root`-th rank, to all of the group, in place.
+  virtual std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, Group group,
+                                              std::int32_t root) = 0;
+
+  // Small texts shared by all ranks.  get() waits until some rank has put the key.
+  // Throws: CommError after the deadline, naming the key.
+  virtual void put(const std::string& key, const std::string& value) = 0;
+  virtual std::string get(const std::string& key) = 0;
+
+  // Every rank waits for every other; for start and end, not for steps.
+  void barrier(const std::string& name);
+};
+
+// Where the ranks of a run find each other.
+struct Rendezvous {
+  enum class Kind : std::uint8_t {
+    Server,  // This rank holds the TCP store: at `host`:`port`, or on the listening `socket`.
+    Client,  // Another process holds it at `host`:`port`.
+    File,    // All ranks share the file `path`.
+  };
+  Kind kind = Kind::Client;
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;
+  int socket = -1;
+  std::string path;
+  std::string prefix;  // Keeps the keys of one run apart from another's in a shared store.
+  Rank rank;
+  std::int32_t world_size = 1;
+  // The address that Gloo listens on: a name or address of this host.
+  std::string listen = "127.0.0.1";
+};
+
+// Meets the other ranks, within `deadline`.
+// Throws: CommError that names the ranks which did not come.
+std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous,
+                                      std::chrono::milliseconds deadline);
+
+// Runs `body` on `world_size` threads, each with a communicator of its own over real Gloo on
+// loopback; rethrows the first error.  For tests and examples: ranks in one process.
+void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>& body,
+               std::chrono::milliseconds deadline = std::chrono::seconds(60));
+
+}  // namespace penstock::comm

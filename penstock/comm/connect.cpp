@@ -1,0 +1,116 @@
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include <ATen/Parallel.h>
+#include <c10/util/Logging.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/comm/gloo/gloo.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using Store = c10::intrusive_ptr<c10d::Store>;
+
+Store open_store(const Rendezvous& rendezvous, milliseconds deadline) {
+  if (rendezvous.kind == Rendezvous::Kind::File) {
+    auto store = c10::make_intrusive<c10d::FileStore>(rendezvous.path, rendezvous.world_size);
+    store->setTimeout(deadline);
+    return store;
+  }
+  c10d::TCPStoreOptions options;
+  options.port = rendezvous.port;
+  options.isServer = rendezvous.kind == Rendezvous::Kind::Server;
+  options.waitWorkers = false;
+  options.timeout = deadline;
+  if (options.isServer && rendezvous.socket >= 0) options.masterListenFd = rendezvous.socket;
+  return c10::make_intrusive<c10d::TCPStore>(rendezvous.host, options);
+}
+
+std::string where(const Rendezvous& rendezvous) {
+  return rendezvous.kind == Rendezvous::Kind::File
+             ? str("file \"", rendezvous.path, "\"")
+             : str(rendezvous.host, ":", rendezvous.port);
+}
+
+// Announces this rank and waits for all others; a run that lacks ranks says which.
+void meet(c10d::Store& store, const Rendezvous& rendezvous, milliseconds deadline) {
+  const auto key = [](std::int32_t rank) { return str("here/", rank); };
+  store.set(key(rendezvous.rank.value), std::vector<std::uint8_t>{1});
+  std::vector<std::string> keys;
+  for (std::int32_t rank = 0; rank < rendezvous.world_size; ++rank) keys.push_back(key(rank));
+  try {
+    store.wait(keys, deadline);
+  } catch (const std::exception&) {
+    std::vector<std::int32_t> absent;
+    for (std::int32_t rank = 0; rank < rendezvous.world_size; ++rank) {
+      if (!store.check({key(rank)})) absent.push_back(rank);
+    }
+    throw CommError(str("rank ", rendezvous.rank, " waited ", deadline.count() / 1000,
+                        " s at ", where(rendezvous), " for ranks ", join(absent, ", "), " of ",
+                        rendezvous.world_size));
+  }
+}
+
+}  // namespace
+
+void Communicator::barrier(const std::string& name) {
+  put(str(name, "/", rank()), "1");
+  for (std::int32_t other = 0; other < world_size(); ++other) get(str(name, "/", other));
+}
+
+std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds deadline) {
+  c10::initLogging();
+  Store store;
+  try {
+    store = open_store(rendezvous, deadline);
+  } catch (const std::exception& error) {
+    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+    const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
+    throw CommError(str("rank ", rendezvous.rank, " could not reach the store at ",
+                        where(rendezvous), ": ", text.substr(0, text.find('\n'))));
+  }
+  store = c10::make_intrusive<c10d::PrefixStore>("penstock" + rendezvous.prefix, store);
+  meet(*store, rendezvous, deadline);
+  return make_gloo(std::move(store), rendezvous.rank, rendezvous.world_size, rendezvous.listen,
+                   deadline);
+}
+
+void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>& body,
+               milliseconds deadline) {
+  c10::initLogging();
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::mutex mutex;
+  std::exception_ptr first_error;
+  const auto failed = [&] {
+    const std::lock_guard lock(mutex);
+    return first_error != nullptr;
+  };
+  std::vector<std::thread> threads;
+  for (std::int32_t rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      at::set_num_threads(1);
+      try {
+        const auto communicator = make_gloo(store, Rank(rank), world_size, "127.0.0.1", deadline);
+        body(*communicator);
+        // Gloo's sockets close with the communicator: not before the others are done.
+        if (!failed()) communicator->barrier("run_ranks/end");
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!first_error) first_error = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (first_error) std::rethrow_exception(first_error);
+}
+
+}  // namespace penstock::comm

@@ -1,0 +1,76 @@
+// Interprets one rank's plan, step after step.
+//
+// train/ makes one per plan (training, evaluation, generation), all over the same stages.  Short on
+// purpose: the plan has decided every peer, tag and buffer, and the executor knows no schedule by
+// name.
+// Shapes: inputs[m] and targets[m] are microbatch m's, first dimension the microbatch size; all
+// steps of one executor have the same shapes.
+// Units: event times are nanoseconds of the steady clock.
+// Thread safety: run() is called by one thread; `progress` may be read by any.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/execute/gradients.h"
+#include "penstock/execute/progress.h"
+#include "penstock/lower/plan.h"
+#include "penstock/stage/stage.h"
+
+namespace penstock::execute {
+
+struct StepInputs {
+  std::vector<at::Tensor> inputs;   // By microbatch; used by the rank of the first stage.
+  std::vector<at::Tensor> targets;  // By microbatch; used by the rank of the last stage.
+  nn::Loss loss;                    // Absent: the last stage's outputs are returned instead.
+  double loss_factor = 1.0;         // Multiplies every microbatch's loss in the backward pass.
+};
+
+struct StepResult {
+  std::vector<at::Tensor> losses;   // By microbatch, on the rank of the last stage: scalars.
+  std::vector<at::Tensor> outputs;  // By microbatch, there, when there is no loss.
+};
+
+// One instruction as it really ran.
+struct Event {
+  std::int32_t instruction = 0;    // Index into the plan.
+  std::int64_t start_ns = 0;
+  std::int64_t ready_ns = 0;       // When what it waited for had come; start_ns if nothing.
+  std::int64_t end_ns = 0;
+};
+
+class Executor {
+ public:
+  // `chunks` are the rank's stages in the plan's order; `reducers` likewise, or empty when nothing
+  // is to be reduced.  All references outlive the executor.
+  Executor(lower::Plan plan, std::vector<stage::Stage*> chunks,
+           std::vector<GradientReducer*> reducers, comm::Communicator& communicator,
+           Progress& progress);
+  ~Executor();
+
+  const lower::Plan& plan() const { return plan_; }
+
+  // Runs the plan once.  A training plan leaves the gradients in the stages' parameters, final.
+  // Throws: Error (CommError, ...) that names the instruction; the run is over then.
+  StepResult run(const StepInputs& inputs);
+
+  // Records the events of the next run().
+  void record_next_run() { recording_ = true; }
+  const std::vector<Event>& events() const { return events_; }
+
+ private:
+  struct Impl;
+  std::string where(std::int32_t index) const;
+
+  lower::Plan plan_;
+  bool recording_ = false;
+  std::vector<Event> events_;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace penstock::execute

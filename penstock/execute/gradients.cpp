@@ -1,0 +1,115 @@
+#include "penstock/execute/gradients.h"
+
+#include <ATen/ops/empty.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "penstock/core/check.h"
+
+namespace penstock::execute {
+namespace {
+
+class ReadyHook : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit ReadyHook(std::function<void()> ready) : ready_(std::move(ready)) {}
+  void operator()(const torch::autograd::Variable&) override { ready_(); }
+
+ private:
+  std::function<void()> ready_;
+};
+
+}  // namespace
+
+GradientReducer::GradientReducer(stage::Stage& stage, comm::Communicator& communicator,
+                                 comm::Group data_group, std::int32_t data_size,
+                                 std::int64_t bucket_bytes)
+    : stage_(stage), communicator_(communicator), group_(data_group) {
+  if (data_size == 1) return;
+  const auto& parameters = stage.parameters();
+  place_.resize(parameters.size());
+  arrived_.resize(parameters.size());
+  std::int64_t room = 0;
+  std::vector<std::int64_t> sizes;
+  for (std::size_t p = parameters.size(); p-- > 0;) {
+    const at::Tensor& tensor = parameters[p].tensor;
+    const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+    const bool same_type =
+        !buckets_.empty() &&
+        parameters[buckets_.back().parameters.back()].tensor.scalar_type() == tensor.scalar_type();
+    if (!same_type || bytes > room) {
+      buckets_.emplace_back();
+      sizes.push_back(0);
+      room = bucket_bytes;
+    }
+    Bucket& bucket = buckets_.back();
+    place_[p] = {buckets_.size() - 1, bucket.parameters.size()};
+    bucket.parameters.push_back(p);
+    bucket.offsets.push_back(sizes.back());
+    sizes.back() += tensor.numel();
+    room -= bytes;
+  }
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const at::Tensor& like = parameters[buckets_[b].parameters.front()].tensor;
+    buckets_[b].flat = at::empty({sizes[b]}, like.options().requires_grad(false));
+  }
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        parameters[p].tensor, std::make_unique<ReadyHook>([this, p] { ready(p); }));
+  }
+}
+
+GradientReducer::~GradientReducer() {
+  if (buckets_.empty()) return;
+  for (const auto& parameter : stage_.parameters()) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
+  }
+}
+
+void GradientReducer::arm() {
+  armed_ = true;
+  next_bucket_ = 0;
+  std::fill(arrived_.begin(), arrived_.end(), false);
+  for (Bucket& bucket : buckets_) bucket.missing = bucket.parameters.size();
+}
+
+void GradientReducer::ready(std::size_t parameter) {
+  if (!armed_ || arrived_[parameter]) return;
+  arrived_[parameter] = true;
+  const torch::NoGradGuard no_grad;
+  Bucket& bucket = buckets_[place_[parameter].first];
+  const at::Tensor& tensor = stage_.parameters()[parameter].tensor;
+  const at::Tensor view =
+      bucket.flat.narrow(0, bucket.offsets[place_[parameter].second], tensor.numel())
+          .view(tensor.sizes());
+  if (tensor.grad().defined()) {
+    view.copy_(tensor.grad());
+  } else {
+    view.zero_();
+  }
+  tensor.mutable_grad() = view;
+  --bucket.missing;
+  send_full_buckets();
+}
+
+void GradientReducer::send_full_buckets() {
+  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0; ++next_bucket_) {
+    Bucket& bucket = buckets_[next_bucket_];
+    bucket.transfer = communicator_.all_reduce(bucket.flat, group_);
+  }
+}
+
+void GradientReducer::disarm_and_send_rest() {
+  PENSTOCK_CHECK(armed_ || buckets_.empty(), "stage ", stage_.id());
+  for (std::size_t p = stage_.parameters().size(); p-- > 0 && !buckets_.empty();) ready(p);
+  armed_ = false;
+}
+
+void GradientReducer::finish() {
+  for (Bucket& bucket : buckets_) {
+    if (bucket.transfer) bucket.transfer->wait();
+    bucket.transfer.reset();
+  }
+}
+
+}  // namespace penstock::execute

@@ -1,0 +1,59 @@
+// Sums a stage's weight gradients over the data-parallel ranks, in buckets, while the stage's last
+// backward still runs.
+//
+// The executor arms it before that backward; autograd calls it as each gradient becomes final.
+// Buckets leave in one fixed order, the same on every rank.  With one data rank it does nothing.
+// Invariant: after finish(), every parameter's grad() is a view of its bucket and the same bits on
+// all data ranks.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/stage/stage.h"
+
+namespace penstock::execute {
+
+inline constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
+
+class GradientReducer {
+ public:
+  // `stage` outlives the reducer.  A parameter larger than `bucket_bytes` has a bucket to itself.
+  GradientReducer(stage::Stage& stage, comm::Communicator& communicator, comm::Group data_group,
+                  std::int32_t data_size, std::int64_t bucket_bytes = kBucketBytes);
+  ~GradientReducer();
+  GradientReducer(const GradientReducer&) = delete;
+  GradientReducer& operator=(const GradientReducer&) = delete;
+
+  // The next backward is the stage's last of this step: its gradients are final.
+  void arm();
+  // That backward is over: gradients that did not come count as zero.
+  void disarm_and_send_rest();
+  // Waits for all buckets.
+  void finish();
+
+ private:
+  struct Bucket {
+    at::Tensor flat;
+    std::vector<std::size_t> parameters;
+    std::vector<std::int64_t> offsets;
+    std::size_t missing = 0;
+    std::unique_ptr<comm::Transfer> transfer;
+  };
+  void ready(std::size_t parameter);
+  void send_full_buckets();
+
+  stage::Stage& stage_;
+  comm::Communicator& communicator_;
+  comm::Group group_;
+  bool armed_ = false;
+  std::vector<Bucket> buckets_;  // In reverse parameter order: about the order of the backward.
+  std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.
+  std::vector<bool> arrived_;
+  std::size_t next_bucket_ = 0;
+};
+
+}  // namespace penstock::execute

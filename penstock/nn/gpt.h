@@ -1,0 +1,36 @@
+// A GPT over bytes: embedding, pre-norm transformer blocks with causal attention, output head.
+//
+// train/ makes its model from it.  Parameter names are GPT-2's (docs/weights.md), weights are stored
+// [out, in].  Knows no text: a token is a byte.
+// Shapes: tokens [microbatch, sequence] int64; between layers [microbatch, sequence, hidden];
+// logits [microbatch, sequence, 256].
+// Source: Radford et al., GPT-2 (2019); initialisation as there, residual projections scaled by
+// 1 / sqrt(2 x layers).
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "penstock/nn/layer.h"
+
+namespace penstock::nn {
+
+inline constexpr std::int64_t kVocabulary = 256;
+
+struct GptOptions {
+  std::int64_t layers = 4;
+  std::int64_t hidden = 128;
+  std::int64_t heads = 4;  // Must divide hidden.
+  std::int64_t sequence_length = 128;
+};
+
+// layers + 2 specs: "transformer", "transformer.h.0", ..., "head".
+std::vector<LayerSpec> gpt_layers(const GptOptions& options);
+
+// The same with each block's attention left out: context-free, for comparison.
+// Blocks are x + Linear(ReLU(Linear(x))).
+std::vector<LayerSpec> byte_mlp_layers(const GptOptions& options);
+
+// Mean cross-entropy in nats per byte of logits [b, t, 256] against next bytes [b, t].
+at::Tensor next_byte_loss(const at::Tensor& logits, const at::Tensor& targets);
+
+}  // namespace penstock::nn

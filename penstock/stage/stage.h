@@ -1,0 +1,96 @@
+// One pipeline stage: some consecutive layers, and the activations that wait for their backward.
+//
+// execute/ drives it; train/ hands its parameters to the optimizer.  Knows no other stage, no
+// schedule and no messages.
+// Shapes: as the layers have them; the first dimension is the microbatch's.
+// Invariants: 1. activations_alive() is the number of microbatches between forward() and backward()
+// with a graph.  2. Weight gradients accumulate in the order of the backward() calls.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "penstock/core/ids.h"
+#include "penstock/nn/layer.h"
+
+namespace penstock::stage {
+
+// Counts live activations over all stages of a rank: the executor's proof that memory is what the
+// schedule says.
+struct ActivationCount {
+  std::int32_t alive = 0;
+  std::int32_t peak = 0;
+};
+
+struct NamedParameter {
+  std::string name;  // "transformer.h.0.attn.c_attn.weight"
+  at::Tensor tensor;
+};
+
+class Stage {
+ public:
+  // Builds layers [first_layer, end_layer) of the model, each from (seed, its index).
+  Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t first_layer,
+        std::int64_t end_layer, std::int64_t seed, std::shared_ptr<ActivationCount> count);
+
+  StageId id() const { return id_; }
+
+  // Runs the layers.  With `keep_graph`, the activation stays until backward(); the result is
+  // detached, and `input` becomes a leaf that collects a gradient if it is floating.
+  at::Tensor forward(Microbatch microbatch, const at::Tensor& input, bool keep_graph);
+
+  // As forward(), but ends in the loss, whose value is returned: a detached scalar.
+  at::Tensor forward_loss(Microbatch microbatch, const at::Tensor& input, const at::Tensor& target,
+                          const nn::Loss& loss, bool keep_graph);
+
+  // Adds this microbatch's weight gradients and returns the gradient of its input, undefined for
+  // an input that takes none.  `output_gradient` is the gradient of forward()'s result, or the
+  // factor of the loss (a scalar).
+  // Throws: Error when the output does not depend on anything that requires a gradient.
+  at::Tensor backward(Microbatch microbatch, const at::Tensor& output_gradient);
+
+  // The trainable ones, in layer order, under their full names.
+  const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  // Everything a checkpoint holds: all parameters, frozen ones too, and buffers.
+  std::vector<NamedParameter> state() const;
+  // Number of parameter tensors of each layer, in layer order.
+  const std::vector<std::int64_t>& parameters_per_layer() const { return parameters_per_layer_; }
+  std::int64_t first_layer() const { return first_layer_; }
+
+  // Forgets gradients and activations: after a step, or after one that failed.
+  void drop_gradients();
+  void drop_activations();
+
+ private:
+  // Alive between a microbatch's forward and backward.
+  class Activation {
+   public:
+    Activation(at::Tensor input, at::Tensor output, std::shared_ptr<ActivationCount> count);
+    ~Activation();
+    Activation(Activation&& other) noexcept = default;
+    Activation& operator=(Activation&& other) noexcept = default;
+    at::Tensor input;
+    at::Tensor output;
+
+   private:
+    std::shared_ptr<ActivationCount> count_;
+  };
+
+  at::Tensor run_layers(const at::Tensor& input) const;
+  void keep(Microbatch microbatch, const at::Tensor& input, const at::Tensor& output);
+
+  StageId id_;
+  std::int64_t first_layer_;
+  std::vector<std::string> layer_names_;
+  std::vector<std::shared_ptr<nn::Layer>> layers_;
+  std::vector<NamedParameter> parameters_;
+  std::vector<std::int64_t> parameters_per_layer_;
+  std::shared_ptr<ActivationCount> count_;
+  std::vector<std::unique_ptr<Activation>> activations_;  // By microbatch.
+};
+
+}  // namespace penstock::stage
