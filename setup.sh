@@ -203,23 +203,22 @@ configure() {
     launcher='env;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache'
   fi
   wanted="source=$PWD compiler=${CXX:-} $torch version=$found launcher=$launcher"
-  if [ -f "$stamp" ] && [ -f "$folder/Makefile" ]; then
-    if [ "$(cat "$stamp")" = "$wanted" ]; then return; fi
-    set -- --fresh
-  else
-    set --
+  set --
+  if [ -f "$stamp" ] && [ "$(cat "$stamp")" != "$wanted" ]; then
+    set -- --fresh  # Else what was found in another torch would stay in the cache.
+  elif [ -f "$stamp" ] && [ -f "$folder/Makefile" ]; then
+    return
   fi
   case $torch in
     python=*) set -- "$@" "-DPENSTOCK_PYTHON=${torch#python=}" ;;
     torch_dir=*) set -- "$@" "-DTorch_DIR=${torch#torch_dir=}" ;;
   esac
-  run cmake --preset "$preset" "$@" "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher"
-  [ -z "${SETUP_DRY_RUN:-}" ] || return 0
-  printf '%s\n' "$wanted" >"$stamp"
-  if [ -n "$torch" ]; then
-    mkdir -p build
-    printf '%s\n' "$torch" >"$chosen_torch"
+  if [ -z "${SETUP_DRY_RUN:-}" ]; then
+    mkdir -p "$folder" "$(dirname "$chosen_torch")"
+    printf '%s\n' "$wanted" >"$stamp"
+    if [ -n "$torch" ]; then printf '%s\n' "$torch" >"$chosen_torch"; fi
   fi
+  run cmake --preset "$preset" "$@" "-DCMAKE_CXX_COMPILER_LAUNCHER=$launcher"
 }
 
 preset=${1:-release}
