@@ -1,0 +1,56 @@
+// Who started this process, and which rank it is: the variables of six kinds of launcher.
+//
+// Read once, at start-up, by cli/ and train/.  Everything is a function of the variables given, so
+// that every rule is testable; only from_process_environment() reads the real ones.
+// Does not open a socket and does not know the mesh.
+//
+// Rules, first match wins:
+//   1. Own: PENSTOCK_CONTROL_FD, set by launcher.h.
+//   2. Torchrun: TORCHELASTIC_RUN_ID.  Before Slurm and Open MPI, which may start one per node.
+//   3. Open MPI: OMPI_COMM_WORLD_RANK.
+//   4. Environment: RANK or WORLD_SIZE, set by hand or by a script around srun.
+//   5. Slurm: SLURM_PROCID with a numeric SLURM_STEP_ID.  A bare sbatch script has no step.
+//   6. None: a single process.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "penstock/core/ids.h"
+
+namespace penstock::launch {
+
+enum class LauncherKind : std::uint8_t { None, Own, Torchrun, OpenMpi, Slurm, Environment };
+
+// "none", "penstock", "torchrun", "Open MPI", "Slurm", "RANK and WORLD_SIZE".
+std::string_view name_of(LauncherKind kind);
+std::ostream& operator<<(std::ostream& out, LauncherKind kind);
+
+struct LauncherEnvironment {
+  LauncherKind kind = LauncherKind::None;
+  Rank rank;  // In [0, world_size).
+  std::int32_t world_size = 1;
+  std::optional<std::int32_t> local_rank;  // Position among the ranks of this host, when known.
+  std::string master_addr;                 // Where rank 0 can be reached; empty: not told.
+  std::optional<std::uint16_t> master_port;
+  std::string job_id;        // Equal on all ranks of one run; empty: not told.
+  bool agent_store = false;  // torchrun's agent serves the store, rank 0 included.
+};
+
+// The value of a variable, or nothing when it is not set.
+using VariableLookup = std::function<std::optional<std::string>(const std::string& name)>;
+
+// Throws ConfigError when the variables contradict each other or one is missing or out of range;
+// the text names the variables found, what is allowed, and what to run.
+LauncherEnvironment detect_launcher(const VariableLookup& variable);
+
+// detect_launcher over this process's own environment.  Throws ConfigError as above.
+LauncherEnvironment from_process_environment();
+
+// The lookup that from_process_environment uses.
+std::optional<std::string> process_variable(const std::string& name);
+
+}  // namespace penstock::launch

@@ -1,0 +1,93 @@
+#include "penstock/launch/guard.h"
+
+#include <linux/close_range.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::launch {
+namespace {
+
+using Groups = std::array<pid_t, kGuardedGroupsMax>;  // 0: a free place.
+
+// Keeps one descriptor, so that the guard holds no pipe of the launcher's terminal or log open.
+void close_all_but(int kept) {
+  const auto below = static_cast<unsigned>(kept);
+  ::syscall(SYS_close_range, below + 1, ~0U, 0);
+  if (kept > 0) ::syscall(SYS_close_range, 0U, below - 1, 0);
+}
+
+void replace(Groups& groups, pid_t from, pid_t to) {
+  for (pid_t& group : groups) {
+    if (group != from) continue;
+    group = to;
+    return;
+  }
+}
+
+// Async-signal-safe calls only: the launcher may have threads.
+[[noreturn]] void run_guard(int channel) {
+  ::setsid();
+  ::prctl(PR_SET_NAME, "penstock-guard");
+  close_all_but(channel);
+  Groups groups{};
+  pid_t group = 0;
+  for (;;) {
+    const ssize_t size = ::read(channel, &group, sizeof group);
+    if (size < 0 && errno == EINTR) continue;
+    if (size != sizeof group) break;
+    if (group > 0) replace(groups, 0, group);
+    if (group < 0) replace(groups, -group, 0);
+  }
+  for (const pid_t left : groups) {
+    if (left > 0) ::kill(-left, SIGKILL);
+  }
+  ::_exit(0);
+}
+
+[[noreturn]] void throw_cannot_start(const char* what) {
+  throw ConfigError(str("cannot start the launcher: ", what, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
+Guard::Guard() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    throw_cannot_start("socketpair");
+  const FileDescriptor guard_end(ends[0]);
+  channel_.reset(ends[1]);
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // Stays so in the guard: only SIGKILL ends it.
+  pid_ = ::fork();
+  if (pid_ == 0) run_guard(guard_end.get());
+  const int error = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  errno = error;
+  if (pid_ < 0) throw_cannot_start("fork");
+}
+
+Guard::~Guard() {
+  channel_.reset();
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+// Should someone have killed the guard, the launcher goes on without it.
+void Guard::watch(pid_t group) { ::send(channel_.get(), &group, sizeof group, MSG_NOSIGNAL); }
+
+void Guard::forget(pid_t group) { watch(-group); }
+
+}  // namespace penstock::launch

@@ -1,0 +1,72 @@
+// Starts the ranks of one run on this machine, watches them, and says why a run failed.
+//
+// Used by cli/ (`penstock train --nproc`, `penstock launch -- any program`).  Knows processes and
+// the control channel (control.h), not what the ranks compute.  verdict.h decides, this acts.
+//
+// A rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
+// OMP_NUM_THREADS (its share of the cores, unless set), and, for penstock's own programs,
+// PENSTOCK_CONTROL_FD, PENSTOCK_HEARTBEAT_SECONDS, PENSTOCK_JOB_ID, and on rank 0, when asked for,
+// PENSTOCK_STORE_FD: a socket that already listens on MASTER_PORT.  A program that never says hello
+// on its channel is watched for exits and signals only.
+//
+// How a run ends:
+//   - A rank fails, is silent, or nobody advances: one root cause (verdict.h); the others get the
+//     abort message, then SIGTERM, then SIGKILL, all within grace_seconds.
+//   - Ctrl-C or SIGTERM (or SIGHUP): ranks with a channel are told to stop after their step, others
+//     get the signal and heartbeat_seconds to end.  A second signal kills all at once.
+//   - kill -9 of the launcher: the kernel kills every rank, the guard (guard.h) their children.
+// A rank's process group ends with the rank, so its children do not outlive it.
+// Thread safety: one launch at a time in a process (signal handlers); the calling thread must live
+// on.
+#pragma once
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/launch/process.h"
+
+namespace penstock::launch {
+
+inline constexpr int kRanksMax = 4096;
+
+// Who listens on MASTER_PORT.
+enum class StoreSocket : std::uint8_t {
+  Program,   // The program binds it itself; the port was free a moment ago.
+  Launcher,  // The launcher has it already and hands it to rank 0 as PENSTOCK_STORE_FD.
+};
+
+struct LaunchOptions {
+  int nproc = 1;  // Ranks, in [1, kRanksMax].
+  std::vector<std::string>
+      program{};  // argv of every rank; a name without '/' is looked up in PATH.
+  // Added to this process's variables, before the ranks' own; a later one replaces an earlier one.
+  std::vector<std::pair<std::string, std::string>> environment{};
+  std::string
+      log_dir{};  // Output of rank R goes to log_dir/rank-R.log; empty: to this process's own.
+  double heartbeat_seconds = 30;
+  double startup_seconds = 300;
+  double grace_seconds = 3;        // From the abort message to SIGKILL.
+  std::string host = "127.0.0.1";  // MASTER_ADDR.
+  std::uint16_t master_port = 0;   // 0: a free one.
+  StoreSocket store_socket = StoreSocket::Program;
+  std::ostream* messages = nullptr;  // What a user should see while it happens, and the summary.
+};
+
+struct LaunchResult {
+  int exit_code = 0;       // Of the run: docs/exit_codes.md, or the program's own.
+  std::string root_cause;  // Empty when every rank exited 0.
+  std::vector<std::string> notes;
+  std::vector<Ending> endings;  // By rank.
+};
+
+// Runs all ranks to their end.
+// Throws ConfigError, and leaves nothing running, when they cannot be started: options out of
+// range, port taken, program not executable, log_dir not writable, no more processes.
+LaunchResult launch(const LaunchOptions& options);
+
+// "penstock: <root cause>", then a line "  note: ..." per note; "" when every rank exited 0.
+std::string summary(const LaunchResult& result);
+
+}  // namespace penstock::launch

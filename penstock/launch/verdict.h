@@ -1,0 +1,86 @@
+// What the launcher has seen of its ranks, and the one root cause that it concludes from that.
+//
+// launcher.h records events here and asks after each one.  Pure: no process, socket or clock, so
+// every rule below is unit-tested as a table.
+// Units: *_ms are milliseconds since the launch.
+//
+// Root cause of a failure, first kind wins, then the earlier event, then the lower rank:
+//   1. an error report with a cause of its own, or a death by a signal;
+//   2. an unexplained exit, SIGABRT or SIGPIPE, or a report without a cause (code 1): these also
+//      happen to ranks that stumble over another's death;
+//   3. a rank that stopped answering, when all others only report that they waited;
+//   4. a report of a timeout (code 5), then of a lost peer (code 4).
+// Root cause of a hang:
+//   1. a rank that said hello and is silent for the heartbeat: a stopped one first;
+//   2. no rank advanced for the heartbeat while all are in a step, or for the start-up limit
+//      otherwise: the ranks that wait for nobody, else the ring of ranks that wait for each other.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/core/ids.h"
+#include "penstock/launch/control_message.h"
+#include "penstock/launch/process.h"
+
+namespace penstock::launch {
+
+// All that is known of one rank.
+struct RankRecord {
+  std::int64_t pid = 0;
+  bool said_hello = false;
+  bool done = false;      // Finished its work: need not advance.
+  bool said_bye = false;  // Goes on without the channel: only its exit is watched.
+  ProgressReport progress{};
+  std::optional<std::int64_t> last_step{};
+  std::int64_t heard_ms = 0;     // Last message.
+  std::int64_t advanced_ms = 0;  // Last change of the counter.
+  std::int64_t unreadable = 0;   // Messages that do not follow the grammar.
+  std::optional<ErrorReport> error{};
+  std::int64_t error_ms = 0;
+  std::optional<Ending> ending{};
+  std::int64_t ending_ms = 0;
+
+  // Its silence has a meaning.
+  bool answers() const { return said_hello && !said_bye && !ending; }
+};
+
+struct Limits {
+  std::int64_t heartbeat_ms = 30'000;
+  std::int64_t startup_ms = 300'000;
+};
+
+struct Observation {
+  std::vector<RankRecord> ranks{};
+  Limits limits{};
+  std::int64_t now_ms = 0;
+  std::optional<int>
+      stop_signal{};  // Passed on to the ranks: they may end of it, or with its code.
+  std::function<char(std::int64_t pid)> process_state{};  // As process_state() of process.h.
+};
+
+struct Verdict {
+  std::optional<Rank> rank{};  // Absent when no single one is to blame.
+  std::string root_cause{};    // "rank 2 was killed by SIGKILL; last seen at step 12, ...".
+  std::vector<std::string> notes{};
+  int exit_code = 0;
+};
+
+// Enters a message of a rank into its record.
+void enter_message(RankRecord& record, const RankMessage& message, std::int64_t now_ms);
+
+// A rank has failed: the time of the first such event, whatever its cause.
+std::optional<std::int64_t> first_failure_ms(const Observation& seen);
+// The root cause of the failures so far; nothing when no rank has failed.
+std::optional<Verdict> find_failure(const Observation& seen);
+// The root cause of a hang; nothing while every rank answers and someone advances.
+std::optional<Verdict> find_hang(const Observation& seen);
+
+// "step 12, instruction 1F3"; "step 12, waiting for rank 1 in 1RECV_B3 (2.8 s)"; "loading weights".
+std::string describe_position(const RankRecord& record, std::int64_t now_ms);
+// "3 other ranks were ended (2 by SIGTERM, 1 exited 4)"; "" when there are none.
+std::string describe_other_endings(const std::vector<RankRecord>& ranks, std::optional<Rank> but);
+
+}  // namespace penstock::launch
