@@ -1,9 +1,9 @@
 // The configuration of a run, as plain values.
 //
-// read_config() makes one from a JSON file and `--set` overrides, resolve() fills in what follows
-// from the number of processes; everything below reads it and nothing below sees a string where an
-// enum is meant.  Knows no tensors and no processes.
-// Names are DeepSpeed's where DeepSpeed has one.
+// read_config() makes one from a JSON file and `--set` overrides, resolve_mesh() and
+// resolve_batch() derive what follows from the number of processes; everything below reads it and
+// nothing below sees a string where an enum is meant.  Knows no tensors and no processes. Keys and
+// ranges are in fields.h; names are DeepSpeed's where DeepSpeed has one.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -17,34 +17,44 @@ enum class ModelType : std::uint8_t { Gpt, Mlp };
 
 struct ModelConfig {
   ModelType type = ModelType::Gpt;
-  std::int64_t layers = 4;            // Transformer blocks (gpt) or Linear-ReLU-Linear blocks (mlp).
-  std::int64_t hidden = 128;          // Width of the residual stream.
-  std::int64_t heads = 4;             // Attention heads; must divide hidden.
-  std::int64_t sequence_length = 128; // Tokens (bytes) per sample.
+  std::int64_t layers = 4;    // Transformer blocks (gpt) or Linear-ReLU-Linear blocks (mlp).
+  std::int64_t hidden = 128;  // Width of the residual stream.
+  std::int64_t heads = 4;     // Attention heads; must divide hidden.
+  std::int64_t sequence_length = 128;  // Tokens (bytes) per sample.
+
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
 struct DataConfig {
   std::string path;  // A file or a directory of text; empty: the Python standard library's sources.
+
+  friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
 
 struct MeshConfig {
-  std::int64_t pipe = 1;              // Pipeline ranks.
-  std::optional<std::int64_t> data;   // Data-parallel ranks; absent: world size / pipe.
+  std::int64_t pipe = 1;             // Pipeline ranks.
+  std::optional<std::int64_t> data;  // Data-parallel ranks; absent: world size / pipe.
+
+  friend bool operator==(const MeshConfig&, const MeshConfig&) = default;
 };
 
 struct ScheduleConfig {
-  std::string name = "1f1b";          // A registered schedule.
-  std::string file;                   // A CSV program instead of a name.
+  std::string name = "1f1b";  // A registered schedule; empty when `file` is given.
+  std::string file;           // A CSV program instead of a name.
   std::int64_t stages_per_rank = 1;
+
+  friend bool operator==(const ScheduleConfig&, const ScheduleConfig&) = default;
 };
 
 enum class PartitionMethod : std::uint8_t { Uniform, Parameters, LayerCost, Bounds, TypeRegex };
 
 struct PipelineConfig {
   PartitionMethod partition = PartitionMethod::Parameters;
-  std::string type_regex;             // For TypeRegex: matched against layer type names.
-  std::vector<double> layer_costs;    // For LayerCost: one a layer, any unit.
-  std::vector<std::int64_t> bounds;   // For Bounds: first layer of each stage, then the layer count.
+  std::string type_regex;            // For TypeRegex: matched against layer type names.
+  std::vector<double> layer_costs;   // For LayerCost: one a layer, any unit.
+  std::vector<std::int64_t> bounds;  // For Bounds: first layer of each stage, then the layer count.
+
+  friend bool operator==(const PipelineConfig&, const PipelineConfig&) = default;
 };
 
 enum class OptimizerType : std::uint8_t { AdamW, Sgd };
@@ -55,32 +65,40 @@ struct OptimizerConfig {
   std::array<double, 2> betas = {0.9, 0.999};  // AdamW.
   double eps = 1e-8;                           // AdamW.
   double weight_decay = 0.0;
-  double momentum = 0.0;                       // SGD.
+  double momentum = 0.0;  // SGD.
+
+  friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
 
 enum class SchedulerType : std::uint8_t { Constant, WarmupCosine };
 
 struct SchedulerConfig {
   SchedulerType type = SchedulerType::Constant;
-  std::int64_t warmup_num_steps = 0;           // Linear from warmup_min_ratio * lr to lr.
-  std::optional<std::int64_t> total_num_steps; // Absent: run.steps.
+  std::int64_t warmup_num_steps = 0;            // Linear from warmup_min_ratio * lr to lr.
+  std::optional<std::int64_t> total_num_steps;  // Absent: run.steps.
   double warmup_min_ratio = 0.0;
-  double cos_min_ratio = 1e-4;                 // lr at the end, as a fraction of lr.
+  double cos_min_ratio = 1e-4;  // lr at the end, as a fraction of lr.
+
+  friend bool operator==(const SchedulerConfig&, const SchedulerConfig&) = default;
 };
 
 struct LaunchConfig {
   double heartbeat_seconds = 30;  // A rank silent, or a run without progress, for so long is ended.
   double startup_seconds = 300;   // From the start of a rank to its first instruction.
+
+  friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 };
 
 struct RunConfig {
-  std::string directory;             // Empty: runs/<config name>-<time or job id>.
-  std::int64_t steps = 100;          // Optimizer steps.
-  std::int64_t eval_interval = 0;    // Steps between validations; 0: only at the end.
-  std::int64_t eval_batches = 8;     // Global batches averaged by one validation.
-  std::int64_t sample_bytes = 200;   // Bytes of text generated at the end; 0: none.
-  std::int64_t timeline_steps = 3;   // Steps recorded in timeline.json; 0: none.
-  std::string save;                  // Directory for the weights; empty: not saved.
+  std::string directory;            // Empty: runs/<config name>-<time or job id>.
+  std::int64_t steps = 100;         // Optimizer steps.
+  std::int64_t eval_interval = 0;   // Steps between validations; 0: only at the end.
+  std::int64_t eval_batches = 8;    // Global batches averaged by one validation.
+  std::int64_t sample_bytes = 200;  // Bytes of text generated at the end; 0: none.
+  std::int64_t timeline_steps = 3;  // Steps recorded in timeline.json; 0: none.
+  std::string save;                 // Directory for the weights; empty: not saved.
+
+  friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };
 
 // The batch-size triangle: train_batch_size = train_micro_batch_size_per_gpu x
@@ -90,6 +108,8 @@ struct BatchConfig {
   std::optional<std::int64_t> train_batch_size;                // Samples per optimizer step.
   std::optional<std::int64_t> train_micro_batch_size_per_gpu;  // Samples per microbatch.
   std::optional<std::int64_t> gradient_accumulation_steps;     // Microbatches per replica.
+
+  friend bool operator==(const BatchConfig&, const BatchConfig&) = default;
 };
 
 struct Config {
@@ -106,6 +126,8 @@ struct Config {
   ScheduleConfig schedule;
   LaunchConfig launch;
   RunConfig run;
+
+  friend bool operator==(const Config&, const Config&) = default;
 };
 
 }  // namespace penstock::config

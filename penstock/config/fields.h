@@ -1,0 +1,172 @@
+// The table of all keys: one line a key, with its place in Config, its kind and its meaning.
+//
+// Everything that handles keys is a visitor over this table: the reader (read.cpp), the writer
+// (write.cpp), the checks of hand-made configs (validate.cpp), the listing (keys.cpp).
+// Adding a key is adding a line.  Knows no JSON and no order of processing but its own.
+//
+// A visitor V has
+//   field(key, value, kind, meaning)   a value, of a kind of kinds.h
+//   section(key, body)                 an object, whose fields body() visits
+//   when(applies, selector, body)      fields that exist only for one choice made before them
+// Config may be const.
+#pragma once
+#include <array>
+#include <string_view>
+
+#include "penstock/config/config.h"
+#include "penstock/config/kinds.h"
+
+namespace penstock::config {
+
+// The choice that fields inside when() belong to.
+struct Selector {
+  std::string_view key;     // "optimizer.type".
+  std::string_view choice;  // "AdamW".
+};
+
+inline constexpr std::array<Name<ModelType>, 2> kModelTypes = {{
+    {ModelType::Gpt, "gpt"},
+    {ModelType::Mlp, "mlp"},
+}};
+
+inline constexpr std::array<Name<OptimizerType>, 2> kOptimizerTypes = {{
+    {OptimizerType::AdamW, "AdamW"},
+    {OptimizerType::Sgd, "SGD"},
+}};
+
+inline constexpr Refused kAdam = {
+    "Adam", "penstock has \"AdamW\", which with weight_decay 0 is the same update"};
+
+inline constexpr std::array<Name<SchedulerType>, 2> kSchedulerTypes = {{
+    {SchedulerType::Constant, "Constant"},
+    {SchedulerType::WarmupCosine, "WarmupCosineLR"},
+}};
+
+// Limits far beyond any use, so that sums and products of sizes cannot overflow.
+inline constexpr std::int64_t kManyRanks = 65536;
+inline constexpr std::int64_t kManySamples = 1 << 20;
+inline constexpr std::int64_t kManySteps = 1'000'000'000'000;
+inline constexpr double kManySeconds = 1e6;
+
+template <class Visitor, class Batch>
+void visit_batch(Visitor& v, Batch& b) {
+  v.field("train_batch_size", b.train_batch_size, Optional{Integer{1, kManySamples * 1024}},
+          "samples per optimizer step, over all ranks");
+  v.field("train_micro_batch_size_per_gpu", b.train_micro_batch_size_per_gpu,
+          Optional{Integer{1, kManySamples}}, "samples per microbatch");
+  v.field("gradient_accumulation_steps", b.gradient_accumulation_steps,
+          Optional{Integer{1, kManySamples}}, "microbatches per optimizer step of one replica");
+}
+
+template <class Visitor, class Optimizer>
+void visit_optimizer(Visitor& v, Optimizer& o) {
+  v.field("type", o.type, Choice<OptimizerType>{kOptimizerTypes, kAdam}, "update rule");
+  v.section("params", [&] {
+    v.field("lr", o.lr, Number{}, "learning rate");
+    v.field("weight_decay", o.weight_decay, Number{}, "decoupled for AdamW, L2 for SGD");
+    v.when(o.type == OptimizerType::AdamW, {"optimizer.type", "AdamW"}, [&] {
+      v.field("betas", o.betas, List{Number{.low = 0, .high = 1, .without_high = true}, 2},
+              "decay of the running mean of the gradient and of its square");
+      v.field("eps", o.eps, Number{}, "added to the root of the second moment");
+    });
+    v.when(o.type == OptimizerType::Sgd, {"optimizer.type", "SGD"}, [&] {
+      v.field("momentum", o.momentum, Number{.low = 0, .high = 1, .without_high = true},
+              "share of the previous update that is kept");
+    });
+  });
+}
+
+template <class Visitor, class Scheduler>
+void visit_scheduler(Visitor& v, Scheduler& s) {
+  v.field("type", s.type, Choice<SchedulerType>{kSchedulerTypes}, "course of the learning rate");
+  v.section("params", [&] {
+    v.when(s.type == SchedulerType::WarmupCosine, {"scheduler.type", "WarmupCosineLR"}, [&] {
+      v.field("warmup_num_steps", s.warmup_num_steps, Integer{0, kManySteps},
+              "steps of the linear rise");
+      v.field("total_num_steps", s.total_num_steps, Optional{Integer{1, kManySteps}},
+              "steps until the end of the cosine; null: run.steps");
+      v.field("warmup_min_ratio", s.warmup_min_ratio, Number{.low = 0, .high = 1},
+              "first learning rate, as a share of lr");
+      v.field("cos_min_ratio", s.cos_min_ratio, Number{.low = 0, .high = 1},
+              "last learning rate, as a share of lr");
+    });
+  });
+}
+
+template <class Visitor, class Model>
+void visit_model(Visitor& v, Model& m) {
+  v.field("type", m.type, Choice<ModelType>{kModelTypes}, "architecture");
+  v.field("layers", m.layers, Integer{1, 65536}, "blocks");
+  v.field("hidden", m.hidden, Integer{1, 1 << 20}, "width of the residual stream");
+  v.when(m.type == ModelType::Gpt, {"model.type", "gpt"},
+         [&] { v.field("heads", m.heads, Integer{1, 65536}, "attention heads; divides hidden"); });
+  v.field("sequence_length", m.sequence_length, Integer{1, 1 << 24}, "tokens per sample");
+}
+
+template <class Visitor, class Pipeline>
+void visit_pipeline(Visitor& v, Pipeline& p) {
+  v.field("partition", p, Partition{}, "how layers are cut into stages");
+  const bool by_cost = p.partition == PartitionMethod::LayerCost;
+  v.when(by_cost, {"pipeline.partition", "layer_cost"}, [&] {
+    v.field("layer_costs", p.layer_costs, List{Number{}}, "cost of each layer, in any unit");
+  });
+  const bool by_bounds = p.partition == PartitionMethod::Bounds;
+  v.when(by_bounds, {"pipeline.partition", "bounds"}, [&] {
+    v.field("bounds", p.bounds, List{Integer{0, 1 << 20}},
+            "first layer of each stage, then the number of layers");
+  });
+}
+
+template <class Visitor, class Schedule>
+void visit_schedule(Visitor& v, Schedule& s) {
+  v.field("name", s.name, Text{.may_be_empty = false}, "a registered schedule");
+  v.field("file", s.file, Text{.may_be_empty = false}, "a CSV program instead of a name");
+  v.field("stages_per_rank", s.stages_per_rank, Integer{1, 65536}, "stages that a rank holds");
+}
+
+template <class Visitor, class Run>
+void visit_run(Visitor& v, Run& r) {
+  v.field("directory", r.directory, Text{}, "output folder; empty: runs/NAME-TIME");
+  v.field("steps", r.steps, Integer{1, kManySteps}, "optimizer steps");
+  v.field("eval_interval", r.eval_interval, Integer{0, kManySteps},
+          "steps between validations; 0: only at the end");
+  v.field("eval_batches", r.eval_batches, Integer{1, kManySteps},
+          "global batches averaged by one validation");
+  v.field("sample_bytes", r.sample_bytes, Integer{0, 1 << 24},
+          "bytes of text generated at the end");
+  v.field("timeline_steps", r.timeline_steps, Integer{0, kManySteps},
+          "steps recorded in timeline.json");
+  v.field("save", r.save, Text{}, "folder for the weights; empty: not saved");
+}
+
+template <class Visitor, class ConfigT>
+void visit_config(Visitor& v, ConfigT& c) {
+  visit_batch(v, c.batch);
+  v.section("optimizer", [&] { visit_optimizer(v, c.optimizer); });
+  v.section("scheduler", [&] { visit_scheduler(v, c.scheduler); });
+  v.field("gradient_clipping", c.gradient_clipping, Number{},
+          "largest global 2-norm of the gradient; 0: no clipping");
+  v.field("steps_per_print", c.steps_per_print, Integer{1, kManySteps}, "steps between reports");
+  v.field("seed", c.seed, Integer{}, "of initialisation and data order");
+  v.section("model", [&] { visit_model(v, c.model); });
+  v.section("data", [&] {
+    v.field("path", c.data.path, Text{}, "a file or folder of text; empty: Python's own sources");
+  });
+  v.section("mesh", [&] {
+    v.field("pipe", c.mesh.pipe, Integer{1, kManyRanks}, "pipeline ranks");
+    v.field("data", c.mesh.data, Optional{Integer{1, kManyRanks}},
+            "data-parallel ranks; null: world size / pipe");
+  });
+  v.section("pipeline", [&] { visit_pipeline(v, c.pipeline); });
+  v.section("schedule", [&] { visit_schedule(v, c.schedule); });
+  v.section("launch", [&] {
+    const Number seconds{.low = 0, .high = kManySeconds, .without_low = true};
+    v.field("heartbeat_seconds", c.launch.heartbeat_seconds, seconds,
+            "longest silence of a rank, and longest time without progress");
+    v.field("startup_seconds", c.launch.startup_seconds, seconds,
+            "longest time from a rank's start to its first instruction");
+  });
+  v.section("run", [&] { visit_run(v, c.run); });
+}
+
+}  // namespace penstock::config

@@ -1,0 +1,194 @@
+#include "penstock/config/json_tree.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+#include <utility>
+
+#include "penstock/config/json_tokens.h"
+#include "penstock/config/wording.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::config {
+namespace {
+
+Origin locate(const Source& source, std::size_t offset) {
+  if (!source.is_file) return {source.name, 0, 0};
+  Origin origin{source.name, 1, 1};
+  for (const char c : std::string_view(source.text).substr(0, offset)) {
+    const bool continues_character = (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+    if (c == '\n') {
+      ++origin.line;
+      origin.column = 1;
+    } else if (!continues_character) {
+      ++origin.column;
+    }
+  }
+  return origin;
+}
+
+[[noreturn]] void refuse(const Source& source, std::size_t offset, const std::string& why) {
+  throw ParseError(str(to_string(locate(source, offset)), ": ", why));
+}
+
+// Rules on the bytes, which the library does not check or checks only inside strings.
+void check_bytes(const Source& source) {
+  const std::string_view text = source.text;
+  if (text.size() > kBytesMax) {
+    throw ParseError(
+        str(source.name, ": larger than ", kBytesMax, " bytes; is it the right file?"));
+  }
+  for (const std::string_view mark : {"\xEF\xBB\xBF", "\xFF\xFE", "\xFE\xFF"}) {
+    if (text.starts_with(mark)) {
+      refuse(source, 0, "the file starts with a byte order mark; save it as UTF-8 without one");
+    }
+  }
+  const std::size_t nul = text.find('\0');
+  if (nul != std::string_view::npos) refuse(source, nul, "a NUL byte: this is not a text file");
+}
+
+// Receives the library's events in the order of the text and builds the tree.
+class TreeBuilder {
+ public:
+  explicit TreeBuilder(std::shared_ptr<const Source> source) : source_(std::move(source)) {}
+
+  JsonValue take() { return std::move(root_); }
+
+  bool null() { return add(std::monostate{}); }
+  bool boolean(bool value) { return add(value); }
+  bool number_integer(std::int64_t value) { return add(value); }
+  bool number_unsigned(std::uint64_t value) {
+    if (value > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) {
+      return add(static_cast<double>(value));
+    }
+    return add(static_cast<std::int64_t>(value));
+  }
+  bool number_float(double value, const std::string&) { return add(value); }
+  bool string(std::string& value) { return add(std::move(value)); }
+  bool binary(nlohmann::json::binary_t&) { return false; }  // Only binary formats have it.
+
+  bool start_object(std::size_t) { return open(JsonValue::Object{}); }
+  bool start_array(std::size_t) { return open(JsonValue::Array{}); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+
+  bool key(std::string& key) {
+    const Span span = next_token();
+    if (!open_.back().keys.insert(key).second) {
+      refuse(*source_, span.begin, str("duplicate key ", in_quotes(key)));
+    }
+    auto& members = std::get<JsonValue::Object>(open_.back().value.data);
+    members.push_back({std::move(key), span, {}});
+    return true;
+  }
+
+  bool parse_error(std::size_t read, const std::string&, const nlohmann::json::exception& error) {
+    const SyntaxError wrong = describe_syntax_error(source_->text, end_, read, error.what());
+    refuse(*source_, wrong.offset, wrong.text);
+  }
+
+ private:
+  struct Open {
+    JsonValue value;
+    std::unordered_set<std::string> keys;  // So that a file of many keys takes linear time.
+  };
+
+  Span next_token() {
+    const std::size_t begin = skip_gap(source_->text, end_).end;
+    end_ = token_end(source_->text, begin);
+    return {static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end_)};
+  }
+
+  template <class Data>
+  JsonValue make(Data data) {
+    return {.data = std::move(data), .source = source_, .span = next_token()};
+  }
+
+  template <class Data>
+  bool add(Data data) {
+    attach(make(std::move(data)));
+    return true;
+  }
+
+  template <class Data>
+  bool open(Data data) {
+    open_.push_back({make(std::move(data)), {}});
+    if (open_.size() > kDepthMax) {
+      refuse(*source_, open_.back().value.span.begin, str("nested deeper than ", kDepthMax));
+    }
+    return true;
+  }
+
+  bool close() {
+    JsonValue value = std::move(open_.back().value);
+    value.span.end = next_token().end;
+    open_.pop_back();
+    attach(std::move(value));
+    return true;
+  }
+
+  void attach(JsonValue value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+    } else if (auto* array = std::get_if<JsonValue::Array>(&open_.back().value.data)) {
+      array->push_back(std::move(value));
+    } else {
+      std::get<JsonValue::Object>(open_.back().value.data).back().value = std::move(value);
+    }
+  }
+
+  std::shared_ptr<const Source> source_;
+  std::vector<Open> open_;
+  JsonValue root_;
+  std::size_t end_ = 0;  // Of the last token.
+};
+
+template <class Object>
+auto* find_in(Object& object, std::string_view key) {
+  const auto same = [key](const JsonMember& member) { return member.key == key; };
+  const auto at = std::find_if(object.begin(), object.end(), same);
+  return at == object.end() ? nullptr : &*at;
+}
+
+}  // namespace
+
+JsonValue parse_json(std::shared_ptr<const Source> source) {
+  check_bytes(*source);
+  TreeBuilder builder(source);
+  try {
+    constexpr auto format = nlohmann::json::input_format_t::json;
+    nlohmann::json::sax_parse(source->text, &builder, format, /*strict=*/true,
+                              /*ignore_comments=*/true);
+  } catch (const nlohmann::json::exception& error) {
+    throw ParseError(str(source->name, ": ", error.what()));
+  }
+  return builder.take();
+}
+
+JsonMember* find(JsonValue::Object& object, std::string_view key) { return find_in(object, key); }
+
+const JsonMember* find(const JsonValue::Object& object, std::string_view key) {
+  return find_in(object, key);
+}
+
+Origin origin_of(const JsonValue& value) { return locate(*value.source, value.span.begin); }
+
+Origin origin_of_key(const JsonMember& member) {
+  return locate(*member.value.source, member.key_span.begin);
+}
+
+std::string_view text_of(const JsonValue& value) {
+  return std::string_view(value.source->text)
+      .substr(value.span.begin, value.span.end - value.span.begin);
+}
+
+std::string found(const JsonValue& value) {
+  if (std::holds_alternative<JsonValue::Array>(value.data)) return "a list";
+  if (std::holds_alternative<JsonValue::Object>(value.data)) return "an object";
+  if (const auto* string = std::get_if<std::string>(&value.data)) return in_quotes(*string);
+  return std::string(text_of(value).substr(0, 40));
+}
+
+}  // namespace penstock::config

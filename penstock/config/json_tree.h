@@ -1,0 +1,70 @@
+// A JSON text as a tree in which every key and every value knows where it was written.
+//
+// read.cpp makes one from a file, override.cpp changes it, kinds.h takes values out of it.
+// Knows no key of the configuration.  Strict: RFC 8259 plus comments (// and /* */); duplicate
+// keys, a byte order mark, NUL bytes, bad UTF-8, texts over kBytesMax and nesting over kDepthMax
+// are refused.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "penstock/config/origin.h"
+
+namespace penstock::config {
+
+inline constexpr std::size_t kBytesMax = std::size_t{1} << 20;
+inline constexpr std::size_t kDepthMax = 64;
+
+// The text that values point into; shared by all values that came from it.
+struct Source {
+  std::string name;  // As errors print it: a file, or "--set model.layers=2".
+  std::string text;
+  bool is_file = true;  // Otherwise a command-line option, where line and column say nothing.
+};
+
+struct Span {
+  std::uint32_t begin = 0;  // Byte offset.
+  std::uint32_t end = 0;
+};
+
+struct JsonMember;
+
+struct JsonValue {
+  using Array = std::vector<JsonValue>;
+  using Object = std::vector<JsonMember>;  // In the order of the text.
+
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, Array, Object> data;
+  std::shared_ptr<const Source> source;
+  Span span;
+
+  bool is_null() const { return std::holds_alternative<std::monostate>(data); }
+};
+
+struct JsonMember {
+  std::string key;
+  Span key_span;  // In value.source.
+  JsonValue value;
+};
+
+// Throws: ParseError at the first place that breaks a rule, with file, line, column and the rule.
+JsonValue parse_json(std::shared_ptr<const Source> source);
+
+// The value or member with that key; null when there is none.
+JsonMember* find(JsonValue::Object& object, std::string_view key);
+const JsonMember* find(const JsonValue::Object& object, std::string_view key);
+
+Origin origin_of(const JsonValue& value);
+Origin origin_of_key(const JsonMember& member);
+
+// The value's own text, as the user wrote it.
+std::string_view text_of(const JsonValue& value);
+
+// For "expected ..., found ...": the text of a scalar, or "a list", "an object".
+std::string found(const JsonValue& value);
+
+}  // namespace penstock::config

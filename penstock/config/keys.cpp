@@ -1,0 +1,150 @@
+#include "penstock/config/keys.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "penstock/config/fields.h"
+#include "penstock/config/wording.h"
+#include "penstock/core/text.h"
+
+namespace penstock::config {
+namespace {
+
+// Top-level keys of DeepSpeed's file that may turn up in one written for it.
+constexpr std::array<std::string_view, 21> kDeepSpeedKeys = {
+    "zero_optimization",
+    "fp16",
+    "bf16",
+    "amp",
+    "activation_checkpointing",
+    "aio",
+    "autotuning",
+    "checkpoint",
+    "comms_logger",
+    "communication_data_type",
+    "compression_training",
+    "data_efficiency",
+    "data_types",
+    "elasticity",
+    "flops_profiler",
+    "gradient_predivide_factor",
+    "prescale_gradients",
+    "sparse_gradients",
+    "tensorboard",
+    "wall_clock_breakdown",
+    "zero_allow_untested_optimizer",
+};
+
+class Lister {
+ public:
+  template <class T, class Kind>
+  void field(std::string_view key, const T& value, const Kind& kind, std::string_view meaning) {
+    const std::string allowed = kind.allowed();
+    keys_.push_back({.path = join_path(section_, key),
+                     .type = allowed.empty() ? kind.noun() : str(kind.noun(), ", ", allowed),
+                     .fallback = kind.write(value),
+                     .only_for = only_for_,
+                     .meaning = std::string(meaning)});
+  }
+
+  template <class Body>
+  void section(std::string_view key, Body&& body) {
+    const std::string outer = section_;
+    section_ = join_path(section_, key);
+    body();
+    section_ = outer;
+  }
+
+  template <class Body>
+  void when(bool, const Selector& selector, Body&& body) {
+    only_for_ = str(selector.key, " ", json_quote(selector.choice));
+    body();
+    only_for_.clear();
+  }
+
+  std::vector<KeyInfo> take() { return std::move(keys_); }
+
+ private:
+  std::string section_;
+  std::string only_for_;
+  std::vector<KeyInfo> keys_;
+};
+
+std::vector<KeyInfo> list_keys() {
+  const Config defaults;
+  Lister lister;
+  visit_config(lister, defaults);
+  return lister.take();
+}
+
+// The only key of another section with that name: a "lr" at the top level is optimizer.params.lr.
+std::optional<std::string> misplaced(std::string_view key) {
+  if (key.size() > kWordMax) return {};
+  std::optional<std::string> found;
+  for (const KeyInfo& known : known_keys()) {
+    if (!known.path.ends_with(str(".", key))) continue;
+    if (found) return {};
+    found = known.path;
+  }
+  return found;
+}
+
+// All keys and sections, as an override may name them.
+std::vector<std::string> known_paths() {
+  std::set<std::string> paths;
+  for (const KeyInfo& known : known_keys()) {
+    paths.insert(known.path);
+    for (std::size_t dot = known.path.find('.'); dot != std::string::npos;
+         dot = known.path.find('.', dot + 1)) {
+      paths.insert(known.path.substr(0, dot));
+    }
+  }
+  return {paths.begin(), paths.end()};
+}
+
+}  // namespace
+
+const std::vector<KeyInfo>& known_keys() {
+  static const std::vector<KeyInfo> keys = list_keys();
+  return keys;
+}
+
+std::string unknown_key(std::string_view key, std::string_view section,
+                        const std::vector<std::string>& siblings) {
+  constexpr std::string_view kNotYet = "DeepSpeed has it, penstock does not yet";
+  const auto in_deepspeed = [&](std::string_view word) {
+    return section.empty() &&
+           std::find(kDeepSpeedKeys.begin(), kDeepSpeedKeys.end(), word) != kDeepSpeedKeys.end();
+  };
+  std::string text = str("unknown key ", in_quotes(key));
+  if (!section.empty()) text += str(" in ", section);
+  if (in_deepspeed(key)) return str(text, ": ", kNotYet);
+  if (const auto path = misplaced(key)) return str(text, "; did you mean ", json_quote(*path), "?");
+
+  std::vector<std::string> candidates = siblings;
+  if (section.empty()) {
+    candidates.insert(candidates.end(), kDeepSpeedKeys.begin(), kDeepSpeedKeys.end());
+  }
+  const auto near = key.size() <= kWordMax ? nearest(key, candidates) : std::nullopt;
+  if (!near) return text;
+  text += str("; did you mean ", json_quote(*near), "?");
+  return in_deepspeed(*near) ? str(text, " ", kNotYet) : text;
+}
+
+std::string unknown_path(std::string_view path) {
+  const std::vector<std::string> paths = known_paths();
+  if (std::binary_search(paths.begin(), paths.end(), path)) return "";
+  const std::size_t dot = path.rfind('.');
+  const std::string_view last = dot == std::string_view::npos ? path : path.substr(dot + 1);
+  const auto moved = misplaced(last);
+  const std::string text = str("unknown key ", in_quotes(path));
+  const std::string near = suggest(path, paths);
+  if (near.empty() && moved) return str(text, "; did you mean ", json_quote(*moved), "?");
+  if (near.empty() && dot == std::string_view::npos) return unknown_key(path, "", {});
+  return text + near;
+}
+
+}  // namespace penstock::config

@@ -1,0 +1,32 @@
+// The list of all configuration keys, made from the table in fields.h.
+//
+// Errors look for the nearest key in it; `--help` and the reference page print it.
+// Knows no values but the defaults.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::config {
+
+struct KeyInfo {
+  std::string path;      // "optimizer.params.lr".
+  std::string type;      // "a number, at least 0".
+  std::string fallback;  // The default, as JSON.
+  std::string only_for;  // "optimizer.type \"AdamW\"", or empty: for every config.
+  std::string meaning;   // A phrase.
+};
+
+// All keys, in the order of the table.
+const std::vector<KeyInfo>& known_keys();
+
+// What an error says about a key that is none of `siblings`, the keys of its section: the nearest
+// one, or the section where the key belongs, or that only DeepSpeed has it.  `section` is "" at the
+// top level.
+std::string unknown_key(std::string_view key, std::string_view section,
+                        const std::vector<std::string>& siblings);
+
+// The same for the whole path of an override; empty when `path` names a key or a section.
+std::string unknown_path(std::string_view path);
+
+}  // namespace penstock::config

@@ -1,0 +1,158 @@
+#include "penstock/config/kinds.h"
+
+#include <cmath>
+#include <regex>
+
+namespace penstock::config {
+namespace {
+
+constexpr std::array<Name<PartitionMethod>, 4> kPartitionNames = {{
+    {PartitionMethod::Uniform, "uniform"},
+    {PartitionMethod::Parameters, "parameters"},
+    {PartitionMethod::LayerCost, "layer_cost"},
+    {PartitionMethod::Bounds, "bounds"},
+}};
+constexpr Choice<PartitionMethod> kPartitionChoice{kPartitionNames};
+constexpr std::string_view kTypePrefix = "type:";
+
+std::string out_of_range(std::string_view value, const std::string& allowed) {
+  return str(" = ", value, ": must be ", allowed);
+}
+
+// A whole number written as 1e3 or 4.0, as peers' files do, is an integer where it is exact.
+std::optional<std::int64_t> exact_integer(double value) {
+  constexpr double kExact = 9007199254740992.0;  // 2^53.
+  if (std::trunc(value) != value || std::fabs(value) > kExact) return {};
+  return static_cast<std::int64_t>(value);
+}
+
+// std::regex recurses on its pattern: a long one could end the process.
+std::optional<std::string> check_pattern(const std::string& pattern) {
+  constexpr std::size_t kLongest = 256;
+  if (pattern.empty()) return str(": expected a pattern after \"", kTypePrefix, "\"");
+  if (pattern.size() > kLongest) {
+    return str(": the pattern is longer than ", kLongest, " bytes");
+  }
+  try {
+    std::regex compiled(pattern, std::regex::ECMAScript);
+  } catch (const std::regex_error& error) {
+    return str(" = ", in_quotes(str(kTypePrefix, pattern)),
+               ": not a regular expression: ", error.what());
+  }
+  return {};
+}
+
+}  // namespace
+
+Complaint wrong_type(std::string_view noun, const JsonValue& json) {
+  return {str(": expected ", noun, ", found ", found(json)), &json};
+}
+
+Complaint wrong_choice(const JsonValue& json, const std::vector<std::string>& names,
+                       const Refused& refused) {
+  const std::string& text = std::get<std::string>(json.data);
+  if (!refused.name.empty() && lower_case(text) == lower_case(refused.name)) {
+    return {str(" = ", in_quotes(text), ": ", refused.why), &json};
+  }
+  std::vector<std::string> listed;
+  for (const std::string& name : names) listed.push_back(json_quote(name));
+  return {str(" = ", in_quotes(text), ": expected ", either(listed), suggest(text, names)), &json};
+}
+
+std::string Integer::allowed() const {
+  return high == kAny ? str("at least ", low) : str("in [", low, ", ", high, "]");
+}
+
+std::optional<Complaint> Integer::read(const JsonValue& json, std::int64_t& value) const {
+  if (const auto* integer = std::get_if<std::int64_t>(&json.data)) {
+    value = *integer;
+  } else if (const auto* number = std::get_if<double>(&json.data)) {
+    const auto exact = exact_integer(*number);
+    const bool whole = std::trunc(*number) == *number;
+    if (!whole) return wrong_type(noun(), json);
+    if (!exact) return Complaint{out_of_range(found(json), allowed()), &json};
+    value = *exact;
+  } else {
+    return wrong_type(noun(), json);
+  }
+  if (const auto wrong = check(value)) return Complaint{*wrong, &json};
+  return {};
+}
+
+std::optional<std::string> Integer::check(std::int64_t value) const {
+  if (low <= value && value <= high) return {};
+  return out_of_range(std::to_string(value), allowed());
+}
+
+std::string Number::allowed() const {
+  if (high == kAny) return str(without_low ? "greater than " : "at least ", shortest(low));
+  return str("in ", without_low ? "(" : "[", shortest(low), ", ", shortest(high),
+             without_high ? ")" : "]");
+}
+
+std::optional<Complaint> Number::read(const JsonValue& json, double& value) const {
+  if (const auto* number = std::get_if<double>(&json.data)) {
+    value = *number;
+  } else if (const auto* integer = std::get_if<std::int64_t>(&json.data)) {
+    value = static_cast<double>(*integer);
+  } else {
+    return wrong_type(noun(), json);
+  }
+  if (const auto wrong = check(value)) return Complaint{*wrong, &json};
+  return {};
+}
+
+std::optional<std::string> Number::check(double value) const {
+  const bool above = without_low ? value > low : value >= low;
+  const bool below = without_high ? value < high : value <= high;
+  if (above && below && std::isfinite(value)) return {};
+  return out_of_range(shortest(value), allowed());
+}
+
+std::optional<Complaint> Text::read(const JsonValue& json, std::string& value) const {
+  if (const auto* text = std::get_if<std::string>(&json.data)) {
+    value = *text;
+  } else if (!json.source->is_file) {
+    value = std::string(text_of(json));
+  } else {
+    return wrong_type(noun(), json);
+  }
+  if (!may_be_empty && value.empty()) return wrong_type(noun(), json);
+  if (const auto wrong = check(value)) return Complaint{*wrong, &json};
+  return {};
+}
+
+std::optional<std::string> Text::check(const std::string& value) const {
+  if (value.find('\0') == std::string::npos) return {};
+  return ": holds a NUL character";
+}
+
+std::string Partition::noun() const {
+  return "\"uniform\", \"parameters\", \"type:REGEX\", \"layer_cost\" or \"bounds\"";
+}
+
+std::optional<Complaint> Partition::read(const JsonValue& json, PipelineConfig& value) const {
+  const auto* text = std::get_if<std::string>(&json.data);
+  if (text == nullptr) return wrong_type(noun(), json);
+  if (text->starts_with(kTypePrefix)) {
+    value.partition = PartitionMethod::TypeRegex;
+    value.type_regex = text->substr(kTypePrefix.size());
+    const auto wrong = check_pattern(value.type_regex);
+    return wrong ? std::optional(Complaint{*wrong, &json}) : std::nullopt;
+  }
+  if (!kPartitionChoice.read(json, value.partition)) return {};
+  const std::string hint = suggest(*text, kPartitionChoice.list());
+  return Complaint{str(" = ", in_quotes(*text), ": expected ", noun(), hint), &json};
+}
+
+std::optional<std::string> Partition::check(const PipelineConfig& value) const {
+  if (value.partition == PartitionMethod::TypeRegex) return check_pattern(value.type_regex);
+  return kPartitionChoice.check(value.partition);
+}
+
+std::string Partition::write(const PipelineConfig& value) const {
+  if (value.partition != PartitionMethod::TypeRegex) return kPartitionChoice.write(value.partition);
+  return json_quote(str(kTypePrefix, value.type_regex));
+}
+
+}  // namespace penstock::config

@@ -1,0 +1,43 @@
+// What follows from the configuration once the number of processes is known.
+//
+// cli/ and train call it before anything is built; mesh and the schedule get the results.
+// Knows no ranks and no devices.
+#pragma once
+#include <cstdint>
+
+#include "penstock/config/config.h"
+
+namespace penstock::config {
+
+// Sizes of the two axes of the mesh; pipe x data is the world size.
+struct MeshShape {
+  std::int32_t pipe = 1;
+  std::int32_t data = 1;
+  friend bool operator==(const MeshShape&, const MeshShape&) = default;
+};
+
+// REQUIRES: validate() accepts the config; world_size >= 1.
+// Throws: ConfigError when the axes do not make up the world, with those that would.
+MeshShape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size);
+
+// Invariant: train_batch_size = micro_batch_size x microbatches x data-parallel ranks.
+struct Batch {
+  std::int64_t train_batch_size = 0;  // Samples per optimizer step.
+  std::int64_t micro_batch_size = 0;  // Samples per microbatch.
+  std::int64_t microbatches = 0;      // Per optimizer step of one replica.
+  friend bool operator==(const Batch&, const Batch&) = default;
+};
+
+// The batch-size triangle.  Two values give the third.  Alone,
+//   train_batch_size: without a pipeline one microbatch, as in DeepSpeed.  In a pipeline as many as
+//     divide a replica's samples, up to 4 x pipe: there the bubble is below a fifth of the step,
+//     and more of them would only be smaller.
+//   train_micro_batch_size_per_gpu: one microbatch, as in DeepSpeed: penstock may cut the samples
+//     of a step into microbatches, but the number of samples is the user's.
+// REQUIRES: validate() accepts the config.
+// Throws: ConfigError when the values contradict each other or the mesh, with a note for each
+// change
+//         of one value that works; and when neither of the two above is given.
+Batch resolve_batch(const BatchConfig& batch, const MeshShape& mesh);
+
+}  // namespace penstock::config

@@ -1,0 +1,135 @@
+#include "penstock/config/validate.h"
+
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+#include <string>
+
+#include "penstock/config/fields.h"
+#include "penstock/config/wording.h"
+#include "penstock/core/text.h"
+
+namespace penstock::config {
+namespace {
+
+// Visitor: each value against its own kind.
+class RangeCheck {
+ public:
+  explicit RangeCheck(Problems& problems) : problems_(problems) {}
+
+  template <class T, class Kind>
+  void field(std::string_view key, const T& value, const Kind& kind, std::string_view /*meaning*/) {
+    if (const auto wrong = kind.check(value)) {
+      problems_.add({}, join_path(section_, key) + *wrong);
+    }
+  }
+
+  template <class Body>
+  void section(std::string_view key, Body&& body) {
+    const std::string outer = section_;
+    section_ = join_path(section_, key);
+    body();
+    section_ = outer;
+  }
+
+  template <class Body>
+  void when(bool applies, const Selector&, Body&& body) {
+    if (applies) body();
+  }
+
+ private:
+  std::string section_;
+  Problems& problems_;
+};
+
+// Where the first of those keys that was given was written.
+Origin first_given(const Origins& origins, std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys) {
+    const auto found = origins.find(key);
+    if (found != origins.end()) return found->second;
+  }
+  return {};
+}
+
+// The divisors of `n` next to `wanted` on either side.
+std::vector<std::int64_t> divisors_near(std::int64_t n, std::int64_t wanted) {
+  std::vector<std::int64_t> near;
+  for (std::int64_t d = std::min(wanted, n); d >= 1 && near.empty(); --d) {
+    if (n % d == 0) near.push_back(d);
+  }
+  for (std::int64_t d = wanted + 1; d <= n; ++d) {
+    if (n % d != 0) continue;
+    near.push_back(d);
+    break;
+  }
+  return near;
+}
+
+void check_heads(const ModelConfig& model, const Origins& origins, Problems& problems) {
+  if (model.type != ModelType::Gpt || model.hidden % model.heads == 0) return;
+  problems.add(first_given(origins, {"model.heads", "model.hidden"}),
+               str("model.heads = ", model.heads, ": must divide model.hidden = ", model.hidden,
+                   "; use ", either(divisors_near(model.hidden, model.heads))));
+}
+
+void check_partition(const PipelineConfig& pipeline, const Origins& origins, Problems& problems) {
+  const Origin origin =
+      first_given(origins, {"pipeline.bounds", "pipeline.layer_costs", "pipeline.partition"});
+  if (pipeline.partition == PartitionMethod::LayerCost && pipeline.layer_costs.empty()) {
+    problems.add(origin,
+                 "pipeline.layer_costs is missing: partition \"layer_cost\" needs one "
+                 "cost a layer");
+  }
+  if (pipeline.partition != PartitionMethod::Bounds) return;
+  const std::vector<std::int64_t>& bounds = pipeline.bounds;
+  if (bounds.empty()) {
+    problems.add(origin,
+                 "pipeline.bounds is missing: partition \"bounds\" needs the first layer "
+                 "of each stage, then the number of layers");
+    return;
+  }
+  const bool rises =
+      std::adjacent_find(bounds.begin(), bounds.end(), std::greater_equal<>()) == bounds.end();
+  if (bounds.size() >= 2 && bounds.front() == 0 && rises) return;
+  problems.add(origin, str("pipeline.bounds = [", join(bounds, ", "),
+                           "]: must start with 0, rise, and end with the number of layers"));
+}
+
+void check_warmup(const Config& config, const Origins& origins, Problems& problems) {
+  const SchedulerConfig& scheduler = config.scheduler;
+  if (scheduler.type != SchedulerType::WarmupCosine) return;
+  const std::int64_t total = scheduler.total_num_steps.value_or(config.run.steps);
+  if (scheduler.warmup_num_steps <= total) return;
+  const char* source = scheduler.total_num_steps ? "total_num_steps" : "run.steps";
+  problems.add(first_given(origins, {"scheduler.params.warmup_num_steps",
+                                     "scheduler.params.total_num_steps", "run.steps"}),
+               str("scheduler.params.warmup_num_steps = ", scheduler.warmup_num_steps,
+                   ": must be at most ", source, " = ", total));
+}
+
+void check_schedule(const ScheduleConfig& schedule, const Origins& origins, Problems& problems) {
+  if (schedule.name.empty() != schedule.file.empty()) return;
+  const Origin origin = first_given(origins, {"schedule.file", "schedule.name"});
+  if (schedule.name.empty()) {
+    problems.add(origin, "schedule: needs a name or a file");
+  } else {
+    problems.add(origin, str("schedule.file = ", in_quotes(schedule.file), ": schedule.name = ",
+                             in_quotes(schedule.name), " is given too; keep one of them"));
+  }
+}
+
+}  // namespace
+
+void validate(const Config& config, const Origins& origins) {
+  Problems problems;
+  RangeCheck ranges(problems);
+  visit_config(ranges, config);
+  problems.raise();  // The checks below divide by these values.
+  check_heads(config.model, origins, problems);
+  check_partition(config.pipeline, origins, problems);
+  check_warmup(config, origins, problems);
+  check_schedule(config.schedule, origins, problems);
+  problems.raise();
+}
+
+}  // namespace penstock::config

@@ -1,0 +1,61 @@
+#include "penstock/config/wording.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::config {
+
+std::string either(const std::vector<std::string>& choices) {
+  std::string text;
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) text += i + 1 == choices.size() ? " or " : ", ";
+    text += choices[i];
+  }
+  return text;
+}
+
+std::string either(const std::vector<std::int64_t>& choices) {
+  std::vector<std::string> words;
+  for (const std::int64_t choice : choices) words.push_back(std::to_string(choice));
+  return either(words);
+}
+
+std::string in_quotes(std::string_view text) {
+  constexpr std::size_t kLongest = 80;
+  if (text.size() <= kLongest) return json_quote(text);
+  std::size_t cut = kLongest;
+  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  return json_quote(text.substr(0, cut)) + "...";
+}
+
+std::string suggest(std::string_view word, const std::vector<std::string>& candidates) {
+  return word.size() <= kWordMax ? did_you_mean(word, candidates) : "";
+}
+
+std::string join_path(std::string_view section, std::string_view key) {
+  if (section.empty()) return std::string(key);
+  return str(section, ".", key);
+}
+
+void Problems::add(const Origin& origin, std::string text) {
+  if (!full()) problems_.push_back({origin, std::move(text)});
+}
+
+void Problems::raise() const {
+  if (problems_.empty()) return;
+  std::vector<Problem> sorted = problems_;
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const Problem& a, const Problem& b) { return a.origin < b.origin; });
+  std::vector<std::string> lines;
+  for (const Problem& problem : sorted) {
+    const std::string where = to_string(problem.origin);
+    lines.push_back(where.empty() ? problem.text : str(where, ": ", problem.text));
+  }
+  if (full()) lines.push_back("there may be more problems; only the first ones are listed");
+  throw ConfigError(lines.front(), {lines.begin() + 1, lines.end()});
+}
+
+}  // namespace penstock::config

@@ -1,0 +1,118 @@
+#include "penstock/config/write.h"
+
+#include <utility>
+#include <vector>
+
+#include "penstock/config/fields.h"
+#include "penstock/config/wording.h"
+
+namespace penstock::config {
+namespace {
+
+template <class Kind, class T>
+bool left_out(const Kind&, const T&) {
+  return false;
+}
+bool left_out(const Text& kind, const std::string& value) {
+  return !kind.may_be_empty && value.empty();
+}
+
+// An option's text may hold anything, and a comment ends with its line.
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20) c = ' ';
+  }
+  return text;
+}
+
+// Visitor: a line for each field, commented when there are origins.
+class Writer {
+ public:
+  explicit Writer(const Origins* origins) : origins_(origins) {}
+
+  template <class T, class Kind>
+  void field(std::string_view key, const T& value, const Kind& kind, std::string_view /*meaning*/) {
+    if (left_out(kind, value)) return;
+    add_item(json_quote(key) + ": " + kind.write(value), origin(join_path(section_, key)));
+  }
+
+  template <class Body>
+  void section(std::string_view key, Body&& body) {
+    add_item(json_quote(key) + ": {", "");
+    const std::string outer = section_;
+    section_ = join_path(section_, key);
+    indent_ += 2;
+    has_previous_ = false;
+    body();
+    indent_ -= 2;
+    section_ = outer;
+    close_section();
+  }
+
+  template <class Body>
+  void when(bool applies, const Selector&, Body&& body) {
+    if (applies) body();
+  }
+
+  std::string text() const {
+    std::string text = "{\n";
+    for (const Line& line : lines_) {
+      text += line.text;
+      if (!line.comment.empty()) text += "  // " + line.comment;
+      text += '\n';
+    }
+    return text + "}\n";
+  }
+
+ private:
+  struct Line {
+    std::string text;
+    std::string comment;
+  };
+
+  std::string origin(const std::string& path) const {
+    if (origins_ == nullptr) return "";
+    const auto found = origins_->find(path);
+    return found == origins_->end() ? "default" : one_line(to_string(found->second));
+  }
+
+  // One more member of the object that is open; the comma belongs to the line before it.
+  void add_item(const std::string& text, std::string comment) {
+    if (has_previous_) lines_.back().text += ',';
+    add_line(text, std::move(comment));
+    has_previous_ = true;
+  }
+
+  void close_section() {
+    if (has_previous_) {
+      add_line("}", "");
+    } else {
+      lines_.back().text += '}';
+    }
+    has_previous_ = true;
+  }
+
+  void add_line(const std::string& text, std::string comment) {
+    lines_.push_back({std::string(indent_, ' ') + text, std::move(comment)});
+  }
+
+  const Origins* origins_;
+  std::vector<Line> lines_;
+  std::string section_;
+  std::size_t indent_ = 2;
+  bool has_previous_ = false;  // In the object that is open.
+};
+
+std::string write(const Config& config, const Origins* origins) {
+  Writer writer(origins);
+  visit_config(writer, config);
+  return writer.text();
+}
+
+}  // namespace
+
+std::string to_text(const Config& config) { return write(config, nullptr); }
+
+std::string to_text(const ReadConfig& read) { return write(read.config, &read.origins); }
+
+}  // namespace penstock::config

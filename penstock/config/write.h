@@ -1,0 +1,23 @@
+// The text of a configuration, complete and readable again.
+//
+// The run folder keeps one as config.resolved.json; `penstock config` prints it.
+// Knows the table of keys (fields.h) and nothing that a run does with them.
+//
+// Law: parse_config(to_text(c), name).config == c for every c that passes validate() and whose
+// strings are UTF-8, when the fields that its choices do not use have their defaults.
+#pragma once
+#include <string>
+
+#include "penstock/config/config.h"
+#include "penstock/config/read.h"
+
+namespace penstock::config {
+
+// Every key that applies, defaults included, in a fixed order, a line each: equal configs give
+// equal texts, so a text can be compared between ranks.
+std::string to_text(const Config& config);
+
+// The same with a comment behind each value that says where it came from.
+std::string to_text(const ReadConfig& read);
+
+}  // namespace penstock::config

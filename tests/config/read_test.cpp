@@ -1,0 +1,267 @@
+#include "penstock/config/read.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "penstock/core/text.h"
+#include "tests/config/message_of.h"
+
+namespace penstock::config {
+namespace {
+
+std::string refusal(const std::string& text) {
+  return message_of([&] { parse_config(text, "gpt.json"); });
+}
+
+Config parse(const std::string& text) { return parse_config(text, "gpt.json").config; }
+
+TEST(ReadConfig, AnEmptyObjectIsTheDefaults) {
+  const ReadConfig read = parse_config("{}", "gpt.json");
+  EXPECT_EQ(read.config, Config{});
+  EXPECT_TRUE(read.origins.empty());
+}
+
+TEST(ReadConfig, EveryKeyReachesItsField) {
+  const Config c = parse(R"({
+    "train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,
+    "optimizer": {"type": "AdamW", "params":
+        {"lr": 3e-4, "betas": [0.8, 0.95], "eps": 1e-6, "weight_decay": 0.1}},
+    "scheduler": {"type": "WarmupCosineLR", "params":
+        {"warmup_num_steps": 5, "total_num_steps": 50, "warmup_min_ratio": 0.1,
+         "cos_min_ratio": 0.2}},
+    "gradient_clipping": 1, "steps_per_print": 3, "seed": 7,
+    "model": {"type": "gpt", "layers": 2, "hidden": 96, "heads": 3, "sequence_length": 64},
+    "data": {"path": "corpus"},
+    "mesh": {"pipe": 2, "data": 2},
+    "pipeline": {"partition": "bounds", "bounds": [0, 2, 4]},
+    "schedule": {"name": "zbv", "stages_per_rank": 2},
+    "launch": {"heartbeat_seconds": 5, "startup_seconds": 60.5},
+    "run": {"directory": "out", "steps": 50, "eval_interval": 10, "eval_batches": 2,
+            "sample_bytes": 0, "timeline_steps": 1, "save": "weights"}})");
+  Config expected;
+  expected.batch = {16, 2, 4};
+  expected.optimizer = {.lr = 3e-4, .betas = {0.8, 0.95}, .eps = 1e-6, .weight_decay = 0.1};
+  expected.scheduler = {SchedulerType::WarmupCosine, 5, 50, 0.1, 0.2};
+  expected.gradient_clipping = 1;
+  expected.steps_per_print = 3;
+  expected.seed = 7;
+  expected.model = {ModelType::Gpt, 2, 96, 3, 64};
+  expected.data.path = "corpus";
+  expected.mesh = {2, 2};
+  expected.pipeline = {PartitionMethod::Bounds, "", {}, {0, 2, 4}};
+  expected.schedule = {"zbv", "", 2};
+  expected.launch = {5, 60.5};
+  expected.run = {"out", 50, 10, 2, 0, 1, "weights"};
+  EXPECT_EQ(c, expected);
+}
+
+TEST(ReadConfig, ChoicesOfOtherFields) {
+  const Config c = parse(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9}},
+                             "model": {"type": "mlp"},
+                             "pipeline": {"partition": "layer_cost", "layer_costs": [1, 2.5]}})");
+  EXPECT_EQ(c.optimizer.type, OptimizerType::Sgd);
+  EXPECT_EQ(c.optimizer.momentum, 0.9);
+  EXPECT_EQ(c.model.type, ModelType::Mlp);
+  EXPECT_EQ(c.pipeline.layer_costs, (std::vector<double>{1, 2.5}));
+}
+
+TEST(ReadConfig, PartitionNamesItsMethodOrAPattern) {
+  const auto partition = [](const std::string& text) {
+    return parse("{\"pipeline\": {\"partition\": \"" + text + "\"}}").pipeline;
+  };
+  EXPECT_EQ(partition("uniform").partition, PartitionMethod::Uniform);
+  EXPECT_EQ(partition("parameters").partition, PartitionMethod::Parameters);
+  EXPECT_EQ(partition("type:Block|Head").partition, PartitionMethod::TypeRegex);
+  EXPECT_EQ(partition("type:Block|Head").type_regex, "Block|Head");
+}
+
+TEST(ReadConfig, AScheduleMayBeAPlainString) {
+  EXPECT_EQ(parse(R"({"schedule": "gpipe"})").schedule, (ScheduleConfig{"gpipe", "", 1}));
+  EXPECT_EQ(parse(R"({"schedule": "my/zb.csv"})").schedule, (ScheduleConfig{"", "my/zb.csv", 1}));
+}
+
+TEST(ReadConfig, AFileReplacesTheDefaultScheduleName) {
+  EXPECT_EQ(parse(R"({"schedule": {"file": "a.txt"}})").schedule, (ScheduleConfig{"", "a.txt", 1}));
+}
+
+TEST(ReadConfig, WholeNumbersMayBeWrittenAsFloats) {
+  EXPECT_EQ(parse(R"({"run": {"steps": 1e3}})").run.steps, 1000);
+  EXPECT_EQ(parse(R"({"seed": 4.0})").seed, 4);
+}
+
+TEST(ReadConfig, NullLeavesAnOptionalAbsent) {
+  EXPECT_EQ(parse(R"({"mesh": {"data": null}, "train_batch_size": null})"), Config{});
+}
+
+TEST(ReadConfig, OriginsAreTheValuesPlaces) {
+  const ReadConfig read = parse_config("{\"seed\": 1,\n \"model\": {\"layers\":2}}", "gpt.json");
+  ASSERT_EQ(read.origins.size(), 2u);
+  EXPECT_EQ(to_string(read.origins.at("seed")), "gpt.json:1:10");
+  EXPECT_EQ(to_string(read.origins.at("model.layers")), "gpt.json:2:21");
+}
+
+struct Refused {
+  std::string text;
+  std::string message;
+};
+
+class RefusedConfig : public testing::TestWithParam<Refused> {};
+
+TEST_P(RefusedConfig, NamesPlaceValueAndRepair) {
+  EXPECT_EQ(refusal(GetParam().text), "gpt.json:" + GetParam().message);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Keys, RefusedConfig,
+    testing::Values(
+        Refused{"{\n  \"optimiser\": {}}",
+                "2:3: unknown key \"optimiser\"; did you mean "
+                "\"optimizer\"?"},
+        Refused{"{\"zero_optimisation\": {}}",
+                "1:2: unknown key \"zero_optimisation\"; did you mean \"zero_optimization\"? "
+                "DeepSpeed has it, penstock does not yet"},
+        Refused{"{\"fp16\": {\"enabled\": true}}",
+                "1:2: unknown key \"fp16\": DeepSpeed has it, penstock does not yet"},
+        Refused{"{\"lr\": 1}", "1:2: unknown key \"lr\"; did you mean \"optimizer.params.lr\"?"},
+        Refused{"{\"xyzzyplugh\": 1}", "1:2: unknown key \"xyzzyplugh\""},
+        Refused{"{\"model\": {\"layrs\": 2}}",
+                "1:12: unknown key \"layrs\" in model; did you mean \"layers\"?"},
+        Refused{"{\"optimizer\": {\"lr\": 2}}",
+                "1:16: unknown key \"lr\" in optimizer; did you mean \"optimizer.params.lr\"?"},
+        Refused{"{\"optimizer\": {\"type\": \"SGD\", \"params\": {\"betas\": [0.9, 0.99]}}}",
+                "1:42: optimizer.params.betas: only optimizer.type \"AdamW\" takes it; remove it, "
+                "or change optimizer.type"},
+        Refused{"{\"optimizer\": {\"params\": {\"momentum\": 0.9}}}",
+                "1:27: optimizer.params.momentum: only optimizer.type \"SGD\" takes it; remove "
+                "it, or change optimizer.type"},
+        Refused{"{\"scheduler\": {\"params\": {\"warmup_num_steps\": 1}}}",
+                "1:27: scheduler.params.warmup_num_steps: only scheduler.type \"WarmupCosineLR\" "
+                "takes it; remove it, or change scheduler.type"},
+        Refused{"{\"model\": {\"type\": \"mlp\", \"heads\": 4}}",
+                "1:27: model.heads: only model.type \"gpt\" takes it; remove it, or change "
+                "model.type"},
+        Refused{"{\"pipeline\": {\"bounds\": [0, 4]}}",
+                "1:15: pipeline.bounds: only pipeline.partition \"bounds\" takes it; remove it, "
+                "or change pipeline.partition"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Types, RefusedConfig,
+    testing::Values(
+        Refused{"[]", "1:1: the config: expected an object, found a list"},
+        Refused{"{\"model\": 3}", "1:11: model: expected an object, found 3"},
+        Refused{"{\"schedule\": 3}", "1:14: schedule: expected an object, found 3"},
+        Refused{"{\"model\": {\"layers\": \"four\"}}",
+                "1:22: model.layers: expected an integer, found \"four\""},
+        Refused{"{\"model\": {\"layers\": 4.5}}",
+                "1:22: model.layers: expected an integer, found 4.5"},
+        Refused{"{\"model\": {\"layers\": null}}",
+                "1:22: model.layers: expected an integer, found null"},
+        Refused{"{\"train_batch_size\": {}}",
+                "1:22: train_batch_size: expected an integer, found an object"},
+        Refused{"{\"optimizer\": {\"params\": {\"lr\": true}}}",
+                "1:33: optimizer.params.lr: expected a number, found true"},
+        Refused{"{\"optimizer\": {\"params\": {\"betas\": 0.9}}}",
+                "1:36: optimizer.params.betas: expected a list of 2 numbers, found 0.9"},
+        Refused{"{\"optimizer\": {\"params\": {\"betas\": [0.9]}}}",
+                "1:36: optimizer.params.betas: expected a list of 2 numbers, found 1"},
+        Refused{"{\"optimizer\": {\"params\": {\"betas\": [0.9, \"x\"]}}}",
+                "1:42: optimizer.params.betas[1]: expected a number, found \"x\""},
+        Refused{"{\"pipeline\": {\"partition\": \"bounds\", \"bounds\": 4}}",
+                "1:48: pipeline.bounds: expected a list of integers, found 4"},
+        Refused{"{\"data\": {\"path\": 7}}", "1:19: data.path: expected a string, found 7"},
+        Refused{"{\"data\": {\"path\": \"a\\u0000\"}}", "1:19: data.path: holds a NUL character"},
+        Refused{"{\"schedule\": \"\"}",
+                "1:14: schedule.name: expected a string that is not empty, found \"\""},
+        Refused{"{\"model\": {\"type\": 1}}",
+                "1:20: model.type: expected \"gpt\" or \"mlp\", found 1"},
+        Refused{"{\"pipeline\": {\"partition\": []}}",
+                "1:28: pipeline.partition: expected \"uniform\", \"parameters\", \"type:REGEX\", "
+                "\"layer_cost\" or \"bounds\", found a list"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    Values, RefusedConfig,
+    testing::Values(
+        Refused{"{\"model\": {\"layers\": 0}}", "1:22: model.layers = 0: must be in [1, 65536]"},
+        Refused{"{\"seed\": -1}", "1:10: seed = -1: must be at least 0"},
+        Refused{"{\"seed\": 1e30}", "1:10: seed = 1e30: must be at least 0"},
+        Refused{"{\"seed\": 18446744073709551615}",
+                "1:10: seed = 18446744073709551615: must be at least 0"},
+        Refused{"{\"gradient_clipping\": -0.5}",
+                "1:23: gradient_clipping = -0.5: must be at least 0"},
+        Refused{"{\"optimizer\": {\"params\": {\"betas\": [0.9, 1]}}}",
+                "1:42: optimizer.params.betas[1] = 1: must be in [0, 1)"},
+        Refused{"{\"launch\": {\"heartbeat_seconds\": 0}}",
+                "1:34: launch.heartbeat_seconds = 0: must be in (0, 1e+06]"},
+        Refused{"{\"train_batch_size\": 0}",
+                "1:22: train_batch_size = 0: must be in [1, 1073741824]"},
+        Refused{"{\"model\": {\"type\": \"gpd\"}}",
+                "1:20: model.type = \"gpd\": expected \"gpt\" or \"mlp\"; did you mean \"gpt\"?"},
+        Refused{"{\"optimizer\": {\"type\": \"adamw\"}}",
+                "1:24: optimizer.type = \"adamw\": expected \"AdamW\" or \"SGD\"; did you mean "
+                "\"AdamW\"?"},
+        Refused{"{\"optimizer\": {\"type\": \"Adam\"}}",
+                "1:24: optimizer.type = \"Adam\": penstock has \"AdamW\", which with weight_decay "
+                "0 is the same update"},
+        Refused{"{\"scheduler\": {\"type\": \"OneCycle\"}}",
+                "1:24: scheduler.type = \"OneCycle\": expected \"Constant\" or "
+                "\"WarmupCosineLR\""},
+        Refused{"{\"pipeline\": {\"partition\": \"unifrom\"}}",
+                "1:28: pipeline.partition = \"unifrom\": expected \"uniform\", \"parameters\", "
+                "\"type:REGEX\", \"layer_cost\" or \"bounds\"; did you mean \"uniform\"?"},
+        Refused{"{\"pipeline\": {\"partition\": \"type:\"}}",
+                "1:28: pipeline.partition: expected a pattern after \"type:\""}));
+
+TEST(ReadConfig, ABadPatternIsRefused) {
+  EXPECT_TRUE(refusal("{\"pipeline\": {\"partition\": \"type:(a\"}}")
+                  .starts_with("gpt.json:1:28: pipeline.partition = \"type:(a\": not a regular "
+                               "expression: "));
+  EXPECT_EQ(refusal("{\"pipeline\": {\"partition\": \"type:" + std::string(10000, '(') + "\"}}"),
+            "gpt.json:1:28: pipeline.partition: the pattern is longer than 256 bytes");
+}
+
+TEST(ReadConfig, AllProblemsAreReportedInTheOrderOfTheText) {
+  EXPECT_EQ(refusal("{\"seed\": -1,\n"
+                    " \"modell\": {},\n"
+                    " \"optimizer\": {\"params\": {\"lr\": \"x\"}, \"typ\": 1}}"),
+            "gpt.json:1:10: seed = -1: must be at least 0\n"
+            "  note: gpt.json:2:2: unknown key \"modell\"; did you mean \"model\"?\n"
+            "  note: gpt.json:3:33: optimizer.params.lr: expected a number, found \"x\"\n"
+            "  note: gpt.json:3:39: unknown key \"typ\" in optimizer; did you mean \"type\"?");
+}
+
+TEST(ReadConfig, AWrongTypeDoesNotMakeItsParametersLookMisplaced) {
+  EXPECT_EQ(refusal(R"({"optimizer": {"type": "Adagrad", "params": {"momentum": 0.9}}})"),
+            "gpt.json:1:24: optimizer.type = \"Adagrad\": expected \"AdamW\" or \"SGD\"");
+}
+
+TEST(ReadConfig, ManyProblemsAreCutShort) {
+  std::string text = "{\"k0\": 0";
+  for (int i = 1; i < 50000; ++i) text += str(", \"k", i, "\": 0");
+  const std::string message = refusal(text + "}");
+  EXPECT_LT(message.size(), 4000u);
+  EXPECT_TRUE(message.ends_with("there may be more problems; only the first ones are listed"));
+}
+
+TEST(ReadConfig, ReadsFiles) {
+  const std::string file = testing::TempDir() + "penstock_read_config_test.json";
+  std::ofstream(file) << "{\"seed\": 3, \"sed\": 4}";
+  EXPECT_EQ(message_of([&] { read_config(file); }),
+            file + ":1:13: unknown key \"sed\"; did you mean \"seed\"?");
+  std::ofstream(file) << "{\"seed\": 3}";
+  EXPECT_EQ(read_config(file).config.seed, 3);
+  std::remove(file.c_str());
+}
+
+TEST(ReadConfig, SaysWhyAFileCannotBeRead) {
+  EXPECT_EQ(message_of([] { read_config("/nowhere/gpt.json"); }),
+            "cannot read the config \"/nowhere/gpt.json\": No such file or directory");
+  EXPECT_EQ(message_of([] { read_config("/"); }),
+            "cannot read the config \"/\": it is a directory");
+  EXPECT_EQ(message_of([] { read_config("/dev/zero"); }),
+            "/dev/zero: larger than 1048576 bytes; is it the right file?");
+}
+
+}  // namespace
+}  // namespace penstock::config

@@ -1,0 +1,86 @@
+#include "penstock/config/validate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "penstock/config/read.h"
+#include "tests/config/message_of.h"
+
+namespace penstock::config {
+namespace {
+
+std::string refusal(const std::string& text) {
+  return message_of([&] { parse_config(text, "gpt.json"); });
+}
+
+std::string refusal(const Config& config) {
+  return message_of([&] { validate(config); });
+}
+
+TEST(Validate, TheDefaultsAreValid) { EXPECT_EQ(refusal(Config{}), "no error"); }
+
+TEST(Validate, RangesHoldForConfigsMadeInCode) {
+  Config config;
+  config.model.layers = 0;
+  config.optimizer.betas = {0.9, 2};
+  config.gradient_clipping = std::nan("");
+  config.data.path = std::string("a\0b", 3);
+  config.batch.train_batch_size = -4;
+  EXPECT_EQ(refusal(config),
+            "train_batch_size = -4: must be in [1, 1073741824]\n"
+            "  note: optimizer.params.betas[1] = 2: must be in [0, 1)\n"
+            "  note: gradient_clipping = nan: must be at least 0\n"
+            "  note: model.layers = 0: must be in [1, 65536]\n"
+            "  note: data.path: holds a NUL character");
+}
+
+TEST(Validate, HeadsDivideHidden) {
+  EXPECT_EQ(refusal(R"({"model": {"hidden": 96, "heads": 5}})"),
+            "gpt.json:1:35: model.heads = 5: must divide model.hidden = 96; use 4 or 6");
+  EXPECT_EQ(refusal(R"({"model": {"hidden": 130}})"),
+            "gpt.json:1:22: model.heads = 4: must divide model.hidden = 130; use 2 or 5");
+  EXPECT_EQ(refusal(R"({"model": {"hidden": 8, "heads": 100}})"),
+            "gpt.json:1:34: model.heads = 100: must divide model.hidden = 8; use 8");
+  EXPECT_EQ(refusal(R"({"model": {"type": "mlp", "hidden": 130}})"), "no error");
+}
+
+TEST(Validate, APartitionHasWhatItsMethodNeeds) {
+  EXPECT_EQ(refusal(R"({"pipeline": {"partition": "layer_cost"}})"),
+            "gpt.json:1:28: pipeline.layer_costs is missing: partition \"layer_cost\" needs one "
+            "cost a layer");
+  EXPECT_EQ(refusal(R"({"pipeline": {"partition": "bounds"}})"),
+            "gpt.json:1:28: pipeline.bounds is missing: partition \"bounds\" needs the first "
+            "layer of each stage, then the number of layers");
+}
+
+TEST(Validate, BoundsRiseFromZero) {
+  for (const std::string bounds : {"0", "1, 4", "0, 2, 2", "0, 3, 2"}) {
+    EXPECT_EQ(refusal(R"({"pipeline": {"partition": "bounds", "bounds": [)" + bounds + "]}}"),
+              "gpt.json:1:48: pipeline.bounds = [" + bounds +
+                  "]: must start with 0, rise, and end with the number of layers");
+  }
+}
+
+TEST(Validate, WarmupEndsBeforeTheSteps) {
+  EXPECT_EQ(refusal(R"({"scheduler": {"type": "WarmupCosineLR", "params":
+                        {"warmup_num_steps": 9, "total_num_steps": 8}}})"),
+            "gpt.json:2:46: scheduler.params.warmup_num_steps = 9: must be at most "
+            "total_num_steps = 8");
+  EXPECT_EQ(refusal(R"({"scheduler": {"type": "WarmupCosineLR", "params":
+                        {"warmup_num_steps": 101}}})"),
+            "gpt.json:2:46: scheduler.params.warmup_num_steps = 101: must be at most run.steps = "
+            "100");
+}
+
+TEST(Validate, AScheduleHasANameOrAFile) {
+  EXPECT_EQ(refusal("{\"schedule\": {\"name\": \"1f1b\",\n\"file\": \"a.csv\"}}"),
+            "gpt.json:2:9: schedule.file = \"a.csv\": schedule.name = \"1f1b\" is given too; keep "
+            "one of them");
+  Config config;
+  config.schedule.name.clear();
+  EXPECT_EQ(refusal(config), "schedule: needs a name or a file");
+}
+
+}  // namespace
+}  // namespace penstock::config

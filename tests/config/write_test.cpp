@@ -1,0 +1,109 @@
+#include "penstock/config/write.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace penstock::config {
+namespace {
+
+std::vector<Config> various_configs() {
+  std::vector<Config> configs(6);
+  configs[1].batch = {16, 2, 4};
+  configs[1].mesh = {2, 2};
+  configs[1].optimizer = {OptimizerType::AdamW, 0.1, {1.0 / 3, 0}, 5e-324, 1e300, 0};
+  configs[2].optimizer = {.type = OptimizerType::Sgd, .lr = 0.1 + 0.2, .momentum = 0.9};
+  configs[2].scheduler = {SchedulerType::WarmupCosine, 5, 50, 0.1, 0.2};
+  configs[3].pipeline = {PartitionMethod::TypeRegex, "Block|\"\\\\d", {}, {}};
+  configs[3].schedule = {"", "a b/\"x\".csv", 2};
+  configs[4].pipeline = {PartitionMethod::LayerCost, "", {0.1, 2, 3e9}, {}};
+  configs[4].model.type = ModelType::Mlp;
+  configs[5].pipeline = {PartitionMethod::Bounds, "", {}, {0, 1, 7}};
+  configs[5].data.path = "\xC3\xA9\n\t\x7F // */ null";
+  configs[5].seed = INT64_MAX;
+  configs[5].launch = {0.25, 1e6};
+  return configs;
+}
+
+TEST(ToText, ReadsBackToTheSameConfig) {
+  for (const Config& config : various_configs()) {
+    const std::string text = to_text(config);
+    EXPECT_EQ(parse_config(text, "resolved.json").config, config) << text;
+  }
+}
+
+TEST(ToText, WithOriginsReadsBackToTheSameConfig) {
+  for (const Config& config : various_configs()) {
+    const ReadConfig read = parse_config(to_text(config), "resolved.json");
+    EXPECT_EQ(parse_config(to_text(read), "again.json").config, config) << to_text(read);
+  }
+}
+
+TEST(ToText, GivesEachValueItsOrigin) {
+  const std::vector<Override> overrides = {
+      {"run.steps", "50", "--steps"},
+      {"data.path", "a\nb", "--set data.path=a\nb"},
+      parse_override("schedule=gpipe"),
+  };
+  EXPECT_EQ(to_text(parse_config(R"({"seed": 7, "train_batch_size": 8,
+      "optimizer": {"type": "SGD"}})",
+                                 "gpt.json", overrides)),
+            R"({
+  "train_batch_size": 8,  // gpt.json:1:33
+  "train_micro_batch_size_per_gpu": null,  // default
+  "gradient_accumulation_steps": null,  // default
+  "optimizer": {
+    "type": "SGD",  // gpt.json:2:29
+    "params": {
+      "lr": 0.001,  // default
+      "weight_decay": 0,  // default
+      "momentum": 0  // default
+    }
+  },
+  "scheduler": {
+    "type": "Constant",  // default
+    "params": {}
+  },
+  "gradient_clipping": 0,  // default
+  "steps_per_print": 10,  // default
+  "seed": 7,  // gpt.json:1:10
+  "model": {
+    "type": "gpt",  // default
+    "layers": 4,  // default
+    "hidden": 128,  // default
+    "heads": 4,  // default
+    "sequence_length": 128  // default
+  },
+  "data": {
+    "path": "a\nb"  // --set data.path=a b
+  },
+  "mesh": {
+    "pipe": 1,  // default
+    "data": null  // default
+  },
+  "pipeline": {
+    "partition": "parameters"  // default
+  },
+  "schedule": {
+    "name": "gpipe",  // --set schedule=gpipe
+    "stages_per_rank": 1  // default
+  },
+  "launch": {
+    "heartbeat_seconds": 30,  // default
+    "startup_seconds": 300  // default
+  },
+  "run": {
+    "directory": "",  // default
+    "steps": 50,  // --steps
+    "eval_interval": 0,  // default
+    "eval_batches": 8,  // default
+    "sample_bytes": 200,  // default
+    "timeline_steps": 3,  // default
+    "save": ""  // default
+  }
+}
+)");
+}
+
+}  // namespace
+}  // namespace penstock::config
