@@ -29,9 +29,9 @@ std::size_t digits_end(std::string_view text, std::size_t begin) {
 
 [[noreturn]] void fail(std::string_view text, std::size_t position, std::string_view expected) {
   const std::string found =
-      position < text.size() ? str("\"", text.substr(position, 16), "\"") : "the end";
-  throw ParseError(str("action \"", text.substr(0, 40), "\" column ", position + 1, ": expected ",
-                       expected, ", found ", found));
+      position < text.size() ? json_quote(text.substr(position, 16)) : "the end";
+  throw ParseError(str("action ", json_quote(text.substr(0, 40)), " column ", position + 1,
+                       ": expected ", expected, ", found ", found));
 }
 
 std::int32_t parse_index(std::string_view text, std::size_t begin, std::size_t end,
@@ -90,13 +90,18 @@ Action other_end(const Action& action) {
     return Action{StageId(action.stage.value + offset), op, action.microbatch};
   };
   switch (action.op) {
-    case Op::SendForward: return at(+1, Op::RecvForward);
-    case Op::RecvForward: return at(-1, Op::SendForward);
-    case Op::SendBackward: return at(-1, Op::RecvBackward);
-    case Op::RecvBackward: return at(+1, Op::SendBackward);
+    case Op::SendForward:
+      return at(+1, Op::RecvForward);
+    case Op::RecvForward:
+      return at(-1, Op::SendForward);
+    case Op::SendBackward:
+      return at(-1, Op::RecvBackward);
+    case Op::RecvBackward:
+      return at(+1, Op::SendBackward);
     case Op::Forward:
     case Op::Backward:
-    case Op::ReduceGradients: break;
+    case Op::ReduceGradients:
+      break;
   }
   PENSTOCK_CHECK(false, "no other end: ", action);
   return action;

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -24,12 +23,29 @@ Program parse_row(std::string_view row, const std::string& name, std::size_t lin
       try {
         program.push_back(parse_action(cell));
       } catch (const ParseError& error) {
-        throw ParseError(str(name, ":", line, ":", begin + 1, ": ", error.message()));
+        const auto column = static_cast<std::size_t>(cell.data() - row.data()) + 1;
+        throw ParseError(str(name, ":", line, ":", column, ": ", error.message()));
       }
     }
     begin = end + 1;
   }
   return program;
+}
+
+// Reads no further than the limit, so that an endless file (a device) ends in an error too.
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text;
+  std::vector<char> block(std::size_t{1} << 16);
+  while (file && text.size() <= kCsvBytesMax) {
+    file.read(block.data(), std::ssize(block));
+    text.append(block.data(), static_cast<std::size_t>(file.gcount()));
+  }
+  if (!file.is_open() || file.bad()) {
+    throw ConfigError(str("schedule file \"", path, "\": cannot be read: ", std::strerror(errno)));
+  }
+  if (text.size() > kCsvBytesMax) throw ParseError(str(path, ": larger than 1 GiB"));
+  return text;
 }
 
 void derive_sizes(Schedule& schedule) {
@@ -89,15 +105,7 @@ Schedule parse_csv(std::string_view text, const std::string& name) {
   return schedule;
 }
 
-Schedule load_csv(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    throw ConfigError(str("schedule file \"", path, "\": cannot be read: ", std::strerror(errno)));
-  }
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  if (text.size() > kCsvBytesMax) throw ParseError(str(path, ": larger than 1 GiB"));
-  return parse_csv(text, path);
-}
+Schedule load_csv(const std::string& path) { return parse_csv(read_file(path), path); }
 
 std::string to_json(const Schedule& schedule) {
   std::string text =
@@ -107,8 +115,8 @@ std::string to_json(const Schedule& schedule) {
   for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
     std::vector<std::string> quoted;
     for (const Action& action : schedule.programs[rank]) quoted.push_back(str('"', action, '"'));
-    text += str("    [", join(quoted, ", "), "]",
-                rank + 1 < schedule.programs.size() ? ",\n" : "\n");
+    text +=
+        str("    [", join(quoted, ", "), "]", rank + 1 < schedule.programs.size() ? ",\n" : "\n");
   }
   return text + "  ]\n}\n";
 }

@@ -43,7 +43,7 @@ std::string to_csv(const Schedule& schedule);
 
 // Empty cells (idle slots) are dropped.  Stages and microbatches are taken from the largest number
 // that appears; the purpose is Train when any backward does.
-// Throws: ParseError with `name`, line, column and what was expected.
+// Throws: ParseError with `name`, line, column of the action, and what was expected.
 Schedule parse_csv(std::string_view text, const std::string& name);
 
 // Throws: ParseError as above; ConfigError when the file cannot be read.

@@ -3,8 +3,7 @@
 namespace penstock::schedule {
 
 Schedule gpipe(const Sizes& sizes) {
-  Schedule schedule{
-      .name = "gpipe", .stages = sizes.ranks, .microbatches = sizes.microbatches};
+  Schedule schedule{.name = "gpipe", .stages = sizes.ranks, .microbatches = sizes.microbatches};
   for (std::int32_t rank = 0; rank < sizes.ranks; ++rank) {
     Program program;
     for (const Op op : {Op::Forward, Op::Backward}) {

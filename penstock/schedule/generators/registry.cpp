@@ -18,8 +18,8 @@ const Generator& find(std::string_view name) {
     }
     names.emplace_back(generator.name);
   }
-  throw ScheduleError(str("unknown schedule \"", name, "\"", did_you_mean(name, names),
-                          " known schedules: ", join(names, ", ")));
+  throw ScheduleError(str("unknown schedule \"", name, "\"", did_you_mean(name, names)),
+                      {str("known schedules: ", join(names, ", "))});
 }
 
 void check_positive(std::string_view schedule, std::string_view what, std::int32_t value) {
@@ -27,6 +27,17 @@ void check_positive(std::string_view schedule, std::string_view what, std::int32
   if (value < 1 || value > kLimit) {
     throw ScheduleError(
         str("schedule ", schedule, ": ", what, " is ", value, ", must be 1 to ", kLimit));
+  }
+}
+
+// Bounds memory: a schedule is written out in full.
+void check_size(std::string_view schedule, const Sizes& sizes) {
+  constexpr std::int64_t kLimit = 1 << 26;
+  const std::int64_t cells = std::int64_t{sizes.ranks} * sizes.microbatches;
+  if (cells > kLimit) {
+    throw ScheduleError(str("schedule ", schedule, ": ", sizes.ranks, " ranks x ",
+                            sizes.microbatches, " microbatches are ", cells,
+                            " forwards, must be at most ", kLimit));
   }
 }
 
@@ -48,6 +59,7 @@ Schedule make_schedule(std::string_view name, const Sizes& sizes) {
     throw ScheduleError(str("schedule ", generator.name, ": stages_per_rank is ",
                             sizes.stages_per_rank, ", must be 1: it has one stage per rank"));
   }
+  check_size(generator.name, sizes);
   return generator.make(sizes);
 }
 

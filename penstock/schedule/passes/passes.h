@@ -7,13 +7,14 @@
 
 namespace penstock::schedule {
 
-// REDUCE_GRAD of a stage right after its last backward; a forward-only schedule is unchanged.
+// REDUCE_GRAD of a stage right after its last backward, unless the schedule has one for it already;
+// a forward-only schedule is unchanged.
 Schedule add_reduce_gradients(Schedule schedule);
 
 // SEND right after the action that makes the value; RECV `lookahead` compute actions before the one
 // that needs it, so that a transfer runs while its receiver computes.  Neighbouring stages on one
 // rank exchange nothing.
-// REQUIRES: a compute order that verifies.
+// REQUIRES: a compute order that verifies; lookahead >= 0.
 Schedule add_send_recv(const Schedule& schedule, std::int32_t lookahead = 4);
 
 // What penstock runs: both passes in turn.

@@ -11,6 +11,9 @@ Schedule add_reduce_gradients(Schedule schedule) {
     for (std::size_t i = 0; i < program.size(); ++i) {
       if (program[i].op == Op::Backward) last_backward[program[i].stage] = i;
     }
+    for (const Action& action : program) {
+      if (action.op == Op::ReduceGradients) last_backward.erase(action.stage);
+    }
     Program with_reduce;
     for (std::size_t i = 0; i < program.size(); ++i) {
       const Action& action = program[i];

@@ -2,6 +2,7 @@
 #include <optional>
 #include <utility>
 
+#include "penstock/core/check.h"
 #include "penstock/schedule/passes/passes.h"
 
 namespace penstock::schedule {
@@ -69,6 +70,7 @@ Program communicate(const Program& program, const std::vector<std::size_t>& rank
 }  // namespace
 
 Schedule add_send_recv(const Schedule& schedule, std::int32_t lookahead) {
+  PENSTOCK_CHECK(lookahead >= 0, "lookahead ", lookahead);
   Schedule lowered = schedule;
   const auto rank_of = placement(schedule);
   for (Program& program : lowered.programs) {
