@@ -106,8 +106,7 @@ class Replay {
 
 }  // namespace
 
-std::optional<Diagnostic> replay(const Schedule& schedule,
-                                 const std::vector<Rank>& rank_of_stage) {
+std::optional<Diagnostic> replay(const Schedule& schedule, const std::vector<Rank>& rank_of_stage) {
   return Replay(schedule, rank_of_stage).run();
 }
 

@@ -36,16 +36,36 @@ std::string window(const Program& program, std::int32_t step) {
 class Verifier {
  public:
   Verifier(const Schedule& schedule, const Limits& limits)
-      : schedule_(schedule),
-        limits_(limits),
-        lowered_(schedule::is_lowered(schedule)),
-        table_(std::max(schedule.stages, 0), std::max(schedule.microbatches, 0)) {}
+      : schedule_(schedule), limits_(limits), lowered_(schedule::is_lowered(schedule)) {}
 
   Verdict run() {
+    if (check_size()) check_actions();
+    if (verdict_.diagnostics.empty()) check_whole();
+    const auto place = [](const Diagnostic& d) { return std::pair(d.rank, d.step); };
+    std::ranges::stable_sort(verdict_.diagnostics, {}, place);
+    return std::move(verdict_);
+  }
+
+ private:
+  // Keeps the table in proportion to the schedule: two actions can name 2^48 cells.
+  bool check_size() {
     if (schedule_.stages < 1 || schedule_.microbatches < 1 || schedule_.programs.empty()) {
       object(Code::Missing, "the schedule is empty");
-      return std::move(verdict_);
+      return false;
     }
+    std::int64_t actions = 0;
+    for (const Program& program : schedule_.programs) actions += std::ssize(program);
+    const std::int64_t cells = std::int64_t{schedule_.stages} * schedule_.microbatches;
+    if (cells <= 4096 + 4 * actions) return true;
+    object(Code::Missing,
+           str(schedule_.stages, " stages x ", schedule_.microbatches, " microbatches need ", cells,
+               " forwards, the schedule has ", actions, " actions in all"),
+           {"number stages and microbatches from 0 without gaps"});
+    return false;
+  }
+
+  void check_actions() {
+    table_ = Table(schedule_.stages, schedule_.microbatches);
     rank_of_stage_.assign(static_cast<std::size_t>(schedule_.stages), {});
     for_each_action([&](const Action& action, Place place) { enter(action, place); });
     if (!out_of_range_) {
@@ -53,11 +73,8 @@ class Verifier {
       for_each_action([&](const Action& action, Place place) { check_order(action, place); });
       check_reductions();
     }
-    if (verdict_.diagnostics.empty()) check_whole();
-    return std::move(verdict_);
   }
 
- private:
   template <class Visit>
   void for_each_action(const Visit& visit) const {
     for (std::size_t rank = 0; rank < schedule_.programs.size(); ++rank) {
@@ -69,8 +86,11 @@ class Verifier {
   }
 
   void object(Code code, std::string message, std::vector<std::string> notes = {}) {
-    verdict_.diagnostics.push_back(
-        {.code = code, .rank = {}, .step = {}, .message = std::move(message), .notes = std::move(notes)});
+    verdict_.diagnostics.push_back({.code = code,
+                                    .rank = {},
+                                    .step = {},
+                                    .message = std::move(message),
+                                    .notes = std::move(notes)});
   }
 
   void object(Code code, const Place& place, std::string message, const std::string& repair) {
@@ -90,8 +110,8 @@ class Verifier {
 
   bool in_range(const Action& action) const {
     return action.stage.value >= 0 && action.stage.value < schedule_.stages &&
-           (!action.microbatch || (action.microbatch->value >= 0 &&
-                                   action.microbatch->value < schedule_.microbatches)) &&
+           (!action.microbatch ||
+            (action.microbatch->value >= 0 && action.microbatch->value < schedule_.microbatches)) &&
            action.microbatch.has_value() == (action.op != Op::ReduceGradients);
   }
 
@@ -110,6 +130,10 @@ class Verifier {
              str("it first runs at ", at(*first), "; remove one of the two"));
       return;
     }
+    if (schedule_.purpose == Purpose::Forward && belongs_to_backward(action.op)) {
+      object(Code::UnexpectedBackward, place, str(action, " in a forward-only schedule"),
+             "remove it, or add every backward");
+    }
     table_.set(action, place);
     auto& holder = rank_of_stage_[action.stage.index()];
     if (!holder) holder = place;
@@ -120,7 +144,27 @@ class Verifier {
     }
   }
 
+  static bool belongs_to_backward(Op op) {
+    switch (op) {
+      case Op::Backward:
+      case Op::SendBackward:
+      case Op::RecvBackward:
+      case Op::ReduceGradients:
+        return true;
+      case Op::Forward:
+      case Op::SendForward:
+      case Op::RecvForward:
+        return false;
+    }
+    return false;
+  }
+
   void check_complete() {
+    for (std::size_t rank = 0; rank < schedule_.programs.size(); ++rank) {
+      if (!schedule_.programs[rank].empty()) continue;
+      object(Code::Missing, str("rank ", rank, " has no actions"),
+             {"give it a stage, or remove its row"});
+    }
     for (std::int32_t s = 0; s < schedule_.stages; ++s) {
       if (!rank_of_stage_[StageId(s).index()]) {
         object(Code::Missing, str("stage ", s, " runs nowhere"),
@@ -161,12 +205,17 @@ class Verifier {
   void check_order(const Action& action, const Place& place) {
     switch (action.op) {
       case Op::Forward:
-      case Op::Backward: return check_compute(action, place);
-      case Op::SendForward: return check_send(action, place, Op::Forward);
-      case Op::SendBackward: return check_send(action, place, Op::Backward);
+      case Op::Backward:
+        return check_compute(action, place);
+      case Op::SendForward:
+        return check_send(action, place, Op::Forward);
+      case Op::SendBackward:
+        return check_send(action, place, Op::Backward);
       case Op::RecvForward:
-      case Op::RecvBackward: return check_partner(action, place, Code::UnpairedReceive);
-      case Op::ReduceGradients: return check_reduce(action, place);
+      case Op::RecvBackward:
+        return check_partner(action, place, Code::UnpairedReceive);
+      case Op::ReduceGradients:
+        return check_reduce(action, place);
     }
   }
 
@@ -197,8 +246,7 @@ class Verifier {
   void check_partner(const Action& action, const Place& place, Code code) {
     const Action partner = schedule::other_end(action);
     if (!in_range(partner)) {
-      object(Code::BadStage, place,
-             str(action, " has no stage at its other end"),
+      object(Code::BadStage, place, str(action, " has no stage at its other end"),
              str("stages are 0 to ", schedule_.stages - 1));
     } else if (same_rank(partner.stage, action.stage)) {
       object(Code::LocalMessage, place, str(action, " stays on rank ", place.rank),
@@ -270,7 +318,7 @@ class Verifier {
   bool lowered_;
   bool out_of_range_ = false;
   bool any_reduce_ = false;
-  Table table_;
+  Table table_{0, 0};
   std::vector<std::optional<Place>> rank_of_stage_;
   Verdict verdict_;
 };
@@ -307,6 +355,9 @@ VerifiedSchedule VerifiedSchedule::from(Schedule schedule, const Limits& limits)
                          verdict.diagnostics.size() == 1 ? " objection" : " objections");
   for (std::size_t i = 0; i < std::min(kShown, verdict.diagnostics.size()); ++i) {
     text += "\n" + to_string(verdict.diagnostics[i]);
+  }
+  if (verdict.diagnostics.size() > kShown) {
+    text += str("\n... and ", verdict.diagnostics.size() - kShown, " more");
   }
   throw ScheduleError(text);
 }

@@ -5,11 +5,11 @@
 // simulated, so nothing unverified runs, by type.  Knows no devices and no time.
 //
 // The rules.  Every stage lives on one rank and runs each microbatch's F (and, when training, B)
-// once.  F(s, m) needs F(s-1, m); B(s, m) needs F(s, m) and B(s+1, m).  A lowered program also needs
-// every value that crosses ranks sent once after it is made, and received once before it is used.
-// SEND and RECV only post; a compute action waits for its RECV, and every message finds its own
-// partner (named messages, the "tagged" channel).  REDUCE_GRAD comes after the stage's last B.
-// Cost: linear in the number of actions.
+// once.  F(s, m) needs F(s-1, m); B(s, m) needs F(s, m) and B(s+1, m).  A lowered program also
+// needs every value that crosses ranks sent once after it is made, and received once before it is
+// used. SEND and RECV only post; a compute action waits for its RECV, and every message finds its
+// own partner (named messages, the "tagged" channel).  REDUCE_GRAD comes after the stage's last B.
+// No rank is without a stage. Cost: linear in the number of actions.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -23,19 +23,20 @@ namespace penstock::verify {
 
 // Stable codes, listed with an example each in docs/errors.md.
 enum class Code : std::uint8_t {
-  BadStage = 1,        // S001: a stage that is out of range.
-  BadMicrobatch = 2,   // S002: a microbatch that is out of range, absent or superfluous.
-  StageOnTwoRanks = 3, // S003
-  Missing = 4,         // S004: a stage never runs a microbatch's F or B.
-  Duplicate = 5,       // S005: an action that appears twice.
-  BeforeItsInput = 12, // S012: a rank runs an action before one of its own that it needs.
-  UnpairedSend = 20,   // S020: a SEND whose RECV is nowhere, or on a wrong rank.
-  UnpairedReceive = 21,// S021: a RECV whose SEND is nowhere, or on a wrong rank.
-  NotReceived = 22,    // S022: a compute action whose input from another rank has no RECV.
-  LocalMessage = 23,   // S023: a SEND or RECV between stages of one rank.
-  Deadlock = 30,       // S030: ranks wait for each other; the note spells the cycle.
-  ReduceTooEarly = 40, // S040: REDUCE_GRAD before the stage's last B.
-  NotReduced = 41,     // S041: some stages have a REDUCE_GRAD, this one has none.
+  BadStage = 1,         // S001: a stage that is out of range.
+  BadMicrobatch = 2,    // S002: a microbatch that is out of range, absent or superfluous.
+  StageOnTwoRanks = 3,  // S003
+  Missing = 4,          // S004: a stage never runs a microbatch's F or B, or a rank runs nothing.
+  Duplicate = 5,        // S005: an action that appears twice.
+  UnexpectedBackward = 6,   // S006: a B, SEND_B, RECV_B or REDUCE_GRAD in a forward-only schedule.
+  BeforeItsInput = 12,      // S012: a rank runs an action before one of its own that it needs.
+  UnpairedSend = 20,        // S020: a SEND whose RECV is nowhere, or on a wrong rank.
+  UnpairedReceive = 21,     // S021: a RECV whose SEND is nowhere, or on a wrong rank.
+  NotReceived = 22,         // S022: a compute action whose input from another rank has no RECV.
+  LocalMessage = 23,        // S023: a SEND or RECV between stages of one rank.
+  Deadlock = 30,            // S030: ranks wait for each other; the note spells the cycle.
+  ReduceTooEarly = 40,      // S040: REDUCE_GRAD before the stage's last B.
+  NotReduced = 41,          // S041: some stages have a REDUCE_GRAD, this one has none.
   TooManyActivations = 50,  // S050: more live activations on a rank than allowed.
 };
 
@@ -47,7 +48,7 @@ struct Diagnostic {
   std::optional<Rank> rank;          // On the pipe axis.
   std::optional<std::int32_t> step;  // Index into that rank's program.
   std::string message;
-  std::vector<std::string> notes;    // The window of the program around it; the repair.
+  std::vector<std::string> notes;  // The window of the program around it; the repair.
 };
 
 // "rank 1 step 6: 1B0 runs before 1F0 [S012]", and a line per note.
@@ -67,8 +68,9 @@ struct Facts {
 };
 
 struct Verdict {
-  std::vector<Diagnostic> diagnostics;  // All of them, in program order; empty: it verifies.
-  Facts facts;                          // Meaningful only when there are no diagnostics.
+  // All of them: those of the whole schedule, then in program order.  Empty: it verifies.
+  std::vector<Diagnostic> diagnostics;
+  Facts facts;  // Meaningful only when there are no diagnostics.
 };
 
 Verdict verify(const schedule::Schedule& schedule, const Limits& limits = {});
