@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <regex>
 
 #include "penstock/core/error.h"
@@ -65,6 +66,10 @@ std::vector<double> checked_costs(const model::ModelMeta& layers, const ByCost& 
                             " must be a finite number, at least 0"));
     }
   }
+  if (std::isinf(std::accumulate(method.costs.begin(), method.costs.end(), 0.0))) {
+    throw ConfigError(
+        "partition by layer cost: the sum of the costs is not finite; scale them down");
+  }
   return method.costs;
 }
 
@@ -73,8 +78,8 @@ std::vector<double> type_costs(const model::ModelMeta& layers, const ByType& met
   try {
     regex = std::regex(method.regex, std::regex::ECMAScript | std::regex::icase);
   } catch (const std::regex_error& error) {
-    throw ConfigError(str("partition type:", method.regex, ": not a regular expression: ",
-                          error.what()));
+    throw ConfigError(
+        str("partition type:", method.regex, ": not a regular expression: ", error.what()));
   }
   std::vector<double> costs;
   std::vector<std::string> types;
@@ -99,8 +104,8 @@ std::vector<std::int64_t> checked_bounds(const model::ModelMeta& layers, std::in
       bounds.back() != std::ssize(layers) ||
       std::adjacent_find(bounds.begin(), bounds.end(), rising) != bounds.end()) {
     throw ConfigError(str("partition bounds [", join(bounds, ", "), "]: ", stages, " stages of ",
-                          layers.size(), " layers need ", stages + 1,
-                          " rising numbers from 0 to ", layers.size()));
+                          layers.size(), " layers need ", stages + 1, " rising numbers from 0 to ",
+                          layers.size()));
   }
   return bounds;
 }
@@ -108,6 +113,7 @@ std::vector<std::int64_t> checked_bounds(const model::ModelMeta& layers, std::in
 }  // namespace
 
 Partition partition(const model::ModelMeta& layers, std::int32_t stages, const Method& method) {
+  if (layers.empty()) throw ConfigError("cannot cut a model without layers into stages");
   if (stages < 1 || stages > std::ssize(layers)) {
     throw ConfigError(str("cannot cut ", layers.size(), " layers into ", stages,
                           " stages: a stage holds at least one layer; use 1 to ", layers.size(),

@@ -1,8 +1,8 @@
 // The mapping of layers to stages.
 //
 // partition() makes it from layer metadata and a method; lower and train read it.  Stages are
-// contiguous runs of layers, in order, none empty.  Knows nothing of ranks: which rank holds a stage
-// is the schedule's placement.
+// contiguous runs of layers, in order, none empty.  Knows nothing of ranks: which rank holds a
+// stage is the schedule's placement.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -42,10 +42,10 @@ struct Partition {
   std::int64_t end_layer(StageId stage) const { return bounds[stage.index() + 1]; }
 };
 
-// Among cuts with the same largest stage, the one whose early stages end soonest is taken, so the
-// result depends on nothing but the arguments.
-// Throws: ConfigError for more stages than layers, a regex that is malformed or matches nothing,
-// bounds or costs that do not fit the layers.
+// Of the cuts that minimise the largest stage: stage after stage, the rest is cut as well as it can
+// be, and among equals the stage ends soonest.  So the result depends on nothing but the arguments.
+// Throws: ConfigError for a model without layers, more stages than layers, a regex that is
+// malformed or matches nothing, bounds or costs that do not fit the layers.
 Partition partition(const model::ModelMeta& layers, std::int32_t stages, const Method& method);
 
 // A line per stage: "stage 0: layers 0..2 (embedding .. transformer.h.1), 123456 parameters".
