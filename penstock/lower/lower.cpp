@@ -32,6 +32,14 @@ verify::Table compute_places(const Schedule& schedule) {
   return table;
 }
 
+// One REDUCE_GRAD stands for all: verify objects to a schedule in which only some stages have one.
+bool reduces(const Schedule& schedule) {
+  return std::ranges::any_of(schedule.programs, [](const Program& program) {
+    return std::ranges::any_of(program,
+                               [](const Action& a) { return a.op == Op::ReduceGradients; });
+  });
+}
+
 class Lowering {
  public:
   Lowering(const VerifiedSchedule& verified, const mesh::Mesh& mesh, Rank rank)
@@ -95,12 +103,16 @@ class Lowering {
 
   void add(const Action& action) {
     switch (action.op) {
-      case Op::Forward: return add_forward(action);
-      case Op::Backward: return add_backward(action);
+      case Op::Forward:
+        return add_forward(action);
+      case Op::Backward:
+        return add_backward(action);
       case Op::SendForward:
-      case Op::SendBackward: return add_send(action);
+      case Op::SendBackward:
+        return add_send(action);
       case Op::RecvForward:
-      case Op::RecvBackward: return add_receive(action);
+      case Op::RecvBackward:
+        return add_receive(action);
       case Op::ReduceGradients:
         plan_.instructions.push_back(instruction(Kind::ReduceGradients, action));
         return;
@@ -115,6 +127,7 @@ class Lowering {
     if (forward.from == Route::Message) {
       const auto chunk = static_cast<std::size_t>(forward.chunk);
       forward.slot = received_.at({action.stage, Op::RecvForward, action.microbatch});
+      forward.peer = global(pipe_of(StageId(action.stage.value - 1)));
       if (schedule_.purpose == Purpose::Forward) forward_slots_[chunk].give_back(forward.slot);
     }
     plan_.instructions.push_back(forward);
@@ -130,6 +143,7 @@ class Lowering {
     const auto chunk = static_cast<std::size_t>(backward.chunk);
     if (backward.from == Route::Message) {
       backward.slot = received_.at({action.stage, Op::RecvBackward, action.microbatch});
+      backward.peer = global(pipe_of(StageId(action.stage.value + 1)));
       backward_slots_[chunk].give_back(backward.slot);
     }
     if (backward.to == Route::Message) {
@@ -215,8 +229,7 @@ std::int32_t message_tag(const Action& action, std::int32_t part) {
   constexpr std::int32_t kStages = 1 << 11;
   constexpr std::int32_t kMicrobatches = 1 << 16;
   constexpr std::int32_t kParts = 4;
-  const Action receive =
-      schedule::is_receive(action.op) ? action : schedule::other_end(action);
+  const Action receive = schedule::is_receive(action.op) ? action : schedule::other_end(action);
   const std::int32_t microbatch = receive.microbatch.value().value;
   if (receive.stage.value >= kStages || microbatch >= kMicrobatches || part >= kParts) {
     throw ScheduleError(str("message of ", action, " has no tag: at most ", kStages, " stages and ",
@@ -234,6 +247,11 @@ Plan lower(const VerifiedSchedule& verified, const partition::Partition& partiti
   if (schedule.ranks() > 1 && !schedule::is_lowered(schedule)) {
     throw ScheduleError(str("schedule ", schedule::title(schedule),
                             ": only orders the compute; add its messages first"));
+  }
+  if (schedule.purpose == Purpose::Train && mesh.shape().data > 1 && !reduces(schedule)) {
+    throw ScheduleError(str("schedule ", schedule::title(schedule), ": no REDUCE_GRAD, and ",
+                            mesh.shape().data,
+                            " replicas to keep equal; add one per stage, after its last backward"));
   }
   return Lowering(verified, mesh, rank).run();
 }

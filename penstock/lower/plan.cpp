@@ -8,9 +8,12 @@ namespace {
 
 std::string_view to_string(Route route) {
   switch (route) {
-    case Route::Batch: return "batch";
-    case Route::Local: return "local";
-    case Route::Message: return "message";
+    case Route::Batch:
+      return "batch";
+    case Route::Local:
+      return "local";
+    case Route::Message:
+      return "message";
   }
   return "";
 }
@@ -24,10 +27,14 @@ std::string to_string(const Instruction& instruction) {
     case Kind::Backward:
       return str("COMPUTE ", i.action, " from ", to_string(i.from), " to ", to_string(i.to),
                  i.from == Route::Message ? str(" slot ", i.slot) : "", i.last ? " last" : "");
-    case Kind::Send: return str("SEND ", i.action, " to rank ", i.peer, " slot ", i.slot);
-    case Kind::Receive: return str("RECEIVE ", i.action, " from rank ", i.peer, " slot ", i.slot);
-    case Kind::AwaitSend: return str("AWAIT ", i.action, " to rank ", i.peer, " slot ", i.slot);
-    case Kind::ReduceGradients: return str("REDUCE ", i.action);
+    case Kind::Send:
+      return str("SEND ", i.action, " to rank ", i.peer, " slot ", i.slot);
+    case Kind::Receive:
+      return str("RECEIVE ", i.action, " from rank ", i.peer, " slot ", i.slot);
+    case Kind::AwaitSend:
+      return str("AWAIT ", i.action, " to rank ", i.peer, " slot ", i.slot);
+    case Kind::ReduceGradients:
+      return str("REDUCE ", i.action);
   }
   PENSTOCK_CHECK(false, "kind ", static_cast<int>(i.kind));
   return {};

@@ -1,7 +1,8 @@
 // The plan: exactly what one rank's executor does in one step.
 //
 // lower() makes it from a verified schedule, a partition and a mesh; execute/ interprets it.  Every
-// peer, tag and buffer is decided here, so that the executor decides nothing.  No tensors, no torch.
+// peer, tag and buffer is decided here, so that the executor decides nothing.  No tensors, no
+// torch.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -18,40 +19,41 @@ namespace penstock::lower {
 enum class Kind : std::uint8_t {
   Forward,
   Backward,
-  Send,             // Post; the tensor is held until the transfer is over.
-  Receive,          // Post, into a buffer slot.
-  AwaitSend,        // The transfer is known to be over or nearly so: wait, and drop the tensor.
+  Send,       // Post; the tensor is held until the transfer is over.
+  Receive,    // Post, into a buffer slot.
+  AwaitSend,  // The transfer is known to be over or nearly so: wait, and drop the tensor.
   ReduceGradients,
 };
 
-// Where a stage's input comes from, and where its output goes.  For a backward pass read it the
-// other way round: the gradient of the output comes from `output`'s side.
+// Where a pass takes its input from, and where its output goes.  A backward pass takes the gradient
+// of the stage's output from the next stage and hands the gradient of its input to the previous
+// one.
 enum class Route : std::uint8_t {
-  Batch,    // The input of stage 0; the output of the last stage goes to the loss.
+  Batch,    // No stage: the batch before stage 0, the loss after the last stage.
   Local,    // A neighbouring stage of the same rank: handed over without a copy.
   Message,  // A stage of another rank.
 };
 
 struct Instruction {
   Kind kind = Kind::Forward;
-  schedule::Action action;      // What it came from: names it in messages and traces.
-  std::int32_t chunk = 0;       // Index of the stage among this rank's stages.
-  Route from = Route::Batch;    // Forward, Backward: where the input (gradient) comes from.
-  Route to = Route::Batch;      // Forward, Backward: where the output (gradient) goes.
-  Rank peer;                    // Send, Receive, AwaitSend: the other rank, global.
-  std::int32_t tag = 0;         // Send, Receive: the message's name; see message_tag().
-  std::int32_t slot = 0;        // Send, AwaitSend: its entry among transfers under way.
-                                // Receive and its consumer: the buffer.
-  bool last = false;            // Backward: the stage's last one, after which gradients are final.
+  schedule::Action action;    // What it came from: names it in messages and traces.
+  std::int32_t chunk = 0;     // Index of the stage among this rank's stages.
+  Route from = Route::Batch;  // Forward, Backward: where the input (gradient) comes from.
+  Route to = Route::Batch;    // Forward, Backward: where the output (gradient) goes.
+  Rank peer;                  // Send, Receive, AwaitSend: the other rank, global.
+  std::int32_t tag = 0;       // Send, Receive, AwaitSend: the message's name; see message_tag().
+  std::int32_t slot = 0;      // Send, AwaitSend: its entry among transfers under way.
+                              // Receive and its consumer: the buffer.
+  bool last = false;          // Backward: the stage's last one, after which gradients are final.
 };
 
 struct Plan {
-  std::string schedule;          // Title of the schedule, for messages.
+  std::string schedule;  // Title of the schedule, for messages.
   schedule::Purpose purpose = schedule::Purpose::Train;
-  Rank rank;                     // Global.
+  Rank rank;  // Global.
   std::int32_t stages = 0;
   std::int32_t microbatches = 0;
-  std::vector<StageId> chunks;   // This rank's stages, in rising order.
+  std::vector<StageId> chunks;  // This rank's stages, in rising order.
   std::vector<Instruction> instructions;
   std::vector<std::int32_t> forward_slots;   // By chunk: buffers for received activations.
   std::vector<std::int32_t> backward_slots;  // By chunk: buffers for received gradients.
@@ -71,7 +73,8 @@ inline constexpr std::int32_t kValuePart = 0;
 inline constexpr std::int32_t kHeaderPart = 1;
 
 // REQUIRES: the schedule's ranks are the mesh's pipe axis, and its stages the partition's.
-// Throws: ScheduleError when the schedule is only a compute order.
+// Throws: ScheduleError when the schedule is only a compute order, and when it trains several
+// replicas without a REDUCE_GRAD.
 Plan lower(const verify::VerifiedSchedule& schedule, const partition::Partition& partition,
            const mesh::Mesh& mesh, Rank rank);
 
