@@ -11,9 +11,8 @@ namespace penstock {
 }  // namespace penstock
 
 // PENSTOCK_CHECK(condition, values...): the values are printed as str(values...) prints them.
-#define PENSTOCK_CHECK(condition, ...)                                              \
-  do {                                                                              \
-    if (!(condition)) [[unlikely]]                                                  \
-      ::penstock::check_failed(__FILE__, __LINE__, #condition,                      \
-                               ::penstock::str(__VA_ARGS__));                       \
+#define PENSTOCK_CHECK(condition, ...)                                                        \
+  do {                                                                                        \
+    if (!(condition)) [[unlikely]]                                                            \
+      ::penstock::check_failed(__FILE__, __LINE__, #condition, ::penstock::str(__VA_ARGS__)); \
   } while (false)

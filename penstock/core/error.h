@@ -11,16 +11,17 @@
 
 namespace penstock {
 
-// Process exit codes; part of the interface (docs/exit_codes.md).  DO NOT CHANGE: scripts rely on them.
+// Process exit codes; part of the interface (docs/exit_codes.md).  DO NOT CHANGE: scripts rely on
+// them.
 enum class ExitCode : int {
   Ok = 0,
-  Failure = 1,     // An error without a code of its own.
-  Usage = 2,       // Command line, config, data path, environment, or a schedule that does not verify.
-  Checkpoint = 3,  // Weights that could not be read or written.
-  PeerLost = 4,    // A rank died, or the connection to it broke.
-  Hang = 5,        // A rank stopped answering, or nobody made progress.
-  Numerics = 6,    // A loss or a gradient norm that is not finite.
-  Preempted = 75,  // Stopped from outside before the last step; run the same command again.
+  Failure = 1,  // An error without a code of its own.
+  Usage = 2,    // Command line, config, data path, environment, or a schedule that does not verify.
+  Checkpoint = 3,     // Weights that could not be read or written.
+  PeerLost = 4,       // A rank died, or the connection to it broke.
+  Hang = 5,           // A rank stopped answering, or nobody made progress.
+  Numerics = 6,       // A loss or a gradient norm that is not finite.
+  Preempted = 75,     // Stopped from outside before the last step; run the same command again.
   Interrupted = 130,  // Ctrl-C.
 };
 

@@ -84,7 +84,8 @@ std::string lower_case(std::string_view text) {
 std::optional<std::int64_t> parse_integer(std::string_view text) {
   std::int64_t value = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || result.ec != std::errc{} || result.ptr != text.data() + text.size()) return {};
+  if (text.empty() || result.ec != std::errc{} || result.ptr != text.data() + text.size())
+    return {};
   return value;
 }
 

@@ -53,7 +53,8 @@ std::string json_quote(std::string_view text);
 
 // The candidate with the smallest edit distance to `word`, ignoring case; nothing when every one
 // is farther than a third of the longer word (at least 1, so that short words still match).
-std::optional<std::string> nearest(std::string_view word, const std::vector<std::string>& candidates);
+std::optional<std::string> nearest(std::string_view word,
+                                   const std::vector<std::string>& candidates);
 
 // "; did you mean \"x\"?" for the nearest candidate, or "" when none is near.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);

@@ -18,6 +18,9 @@ constexpr double kNotYet = std::numeric_limits<double>::infinity();
 }  // namespace
 
 Simulation simulate(const verify::VerifiedSchedule& verified, const Costs& costs) {
+  for (const double cost : {costs.forward, costs.backward, costs.latency}) {
+    PENSTOCK_CHECK(cost >= 0.0 && cost < kNotYet, "cost ", cost);
+  }
   const schedule::Schedule& schedule = verified.schedule();
   const verify::Table cells(schedule.stages, schedule.microbatches);
   std::vector<double> end_of(cells.cells(), kNotYet);

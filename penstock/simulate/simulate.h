@@ -13,9 +13,9 @@
 namespace penstock::simulate {
 
 struct Costs {
-  double forward = 1.0;   // One stage, one microbatch.
+  double forward = 1.0;  // One stage, one microbatch.
   double backward = 2.0;
-  double latency = 0.0;   // From the end of a producer to the arrival on another rank.
+  double latency = 0.0;  // From the end of a producer to the arrival on another rank.
 };
 
 struct Event {
@@ -31,6 +31,7 @@ struct Simulation {
   std::vector<Event> events;  // By rank, in program order.
 };
 
+// REQUIRES: costs are finite and not negative.
 Simulation simulate(const verify::VerifiedSchedule& schedule, const Costs& costs = {});
 
 }  // namespace penstock::simulate
