@@ -165,11 +165,11 @@ struct Executor::Impl {
   }
 
   void finish() {
+    progress.instruction.store(-1, std::memory_order_relaxed);
+    const WaitMark wait(progress, "finishing sends and gradient sums");
     mailbox.finish();
     if (plan.purpose == Purpose::Forward) return;
-    progress.waiting.store(true, std::memory_order_relaxed);
     for (GradientReducer* reducer : reducers) reducer->finish();
-    progress.waiting.store(false, std::memory_order_relaxed);
   }
 
   const lower::Plan& plan;
@@ -226,7 +226,6 @@ StepResult Executor::run(const StepInputs& inputs) {
   } catch (const std::exception& error) {
     throw Error(str(where(index), error.what()));
   }
-  progress.instruction.store(-1, std::memory_order_relaxed);
   recording_ = false;
   return std::move(impl_->result);
 }

@@ -28,7 +28,7 @@ std::int32_t header_tag(const Instruction& instruction) {
 }
 
 std::string describe(at::ScalarType dtype, at::IntArrayRef sizes) {
-  return str(at::toString(dtype), sizes);
+  return penstock::str(at::toString(dtype), sizes);
 }
 
 }  // namespace

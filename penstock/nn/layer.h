@@ -48,7 +48,7 @@ std::string type_name(const std::type_info& type);
 model::ModelMeta meta_of(const std::vector<LayerSpec>& layers);
 
 // Wraps any module that maps a tensor to a tensor.  Its parameters keep their own names.
-template <class Module>
+template <class Holder>
 class Wrapped : public Layer {
  public:
   template <class... Args>
@@ -64,7 +64,7 @@ class Wrapped : public Layer {
   at::Tensor forward(const at::Tensor& input) override { return module_->forward(input); }
 
  private:
-  Module module_;
+  Holder module_;
 };
 
 // A layer from any torch::nn module holder: layer<torch::nn::Linear>("fc", 8, 16).

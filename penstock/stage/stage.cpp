@@ -65,7 +65,7 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const at::Tensor& input,
   if (keep_graph && leaf.is_floating_point() && id_.value > 0) leaf.requires_grad_(true);
   const at::Tensor value = loss(run_layers(leaf), target);
   if (value.numel() != 1) {
-    throw Error(str("the loss has shape ", value.sizes(), "; it must be a scalar per microbatch"));
+    throw Error(penstock::str("the loss has shape ", value.sizes(), "; it must be a scalar per microbatch"));
   }
   if (keep_graph) keep(microbatch, leaf, value);
   return value.detach();

@@ -11,7 +11,10 @@
 
 namespace gloo {
 
-class Context;
+class Context {
+ public:
+  void setTimeout(std::chrono::milliseconds timeout);
+};
 
 namespace transport {
 class Device;

@@ -1,0 +1,30 @@
+// The safetensors file format: named tensors, nothing executable.
+//
+// weights.h writes models with it, tests read them back.  Strict: a file that breaks the format is
+// an error, and a tensor's name never becomes a path.
+// Source: the format's public description: 8 bytes little-endian header length, a JSON header
+// {"name": {"dtype", "shape", "data_offsets"}, "__metadata__": {...}}, then the bytes, without
+// holes, in the header's order.
+#pragma once
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace penstock::checkpoint {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// Writes to a file beside `path` and renames it, so that `path` is old or new, never half.
+// Throws: CheckpointError with the path and the system's reason, or for a type that has no name in
+// the format.
+void write_safetensors(const std::string& path, const NamedTensors& tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+// Throws: CheckpointError when the file cannot be read or breaks the format; it names the tensor,
+// the offset and what was expected.
+NamedTensors read_safetensors(const std::string& path);
+
+}  // namespace penstock::checkpoint

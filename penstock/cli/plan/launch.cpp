@@ -1,0 +1,39 @@
+#include "penstock/launch/launcher.h"
+
+#include <iostream>
+#include <memory>
+
+#include "penstock/cli/plan/commands.h"
+
+namespace penstock::cli {
+
+Command declare_launch_command(CLI::App& app) {
+  const auto options = std::make_shared<launch::LaunchOptions>();
+  app.add_option("--nproc", options->nproc, "ranks to start")
+      ->required()
+      ->type_name("N")
+      ->check(CLI::Range(1, launch::kRanksMax));
+  app.add_option("--log-dir", options->log_dir, "write rank R's output to DIR/rank-R.log")
+      ->type_name("DIR");
+  app.add_option("--host", options->host, "MASTER_ADDR of the ranks")
+      ->capture_default_str()
+      ->type_name("ADDRESS");
+  app.add_option("--master-port", options->master_port, "MASTER_PORT (default: a free one)")
+      ->type_name("PORT");
+  app.add_option("--heartbeat", options->heartbeat_seconds,
+                 "seconds of silence after which a penstock program is ended")
+      ->capture_default_str()
+      ->type_name("SECONDS");
+  app.add_option("program", options->program, "the program and its arguments, after --")
+      ->required()
+      ->type_name("PROGRAM ARGS");
+  app.prefix_command();
+  app.footer("Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.");
+  return [options, &app] {
+    for (const std::string& word : app.remaining()) options->program.push_back(word);
+    options->messages = &std::cerr;
+    return launch::launch(*options).exit_code;
+  };
+}
+
+}  // namespace penstock::cli

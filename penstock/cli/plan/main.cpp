@@ -1,0 +1,79 @@
+// `penstock`: plans, launches, and starts in milliseconds, because it does without torch.
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "penstock/cli/plan/commands.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/core/version.h"
+
+#ifndef PENSTOCK_TORCH_VERSION
+#define PENSTOCK_TORCH_VERSION ""
+#endif
+
+namespace {
+
+using penstock::ExitCode;
+
+std::string version_text() {
+  const std::string torch = PENSTOCK_TORCH_VERSION;
+  return penstock::str(
+      "penstock ", penstock::kVersion, "\n", "compiler ", penstock::kCompiler, ", ",
+      penstock::kBuildType, "\n",
+      torch.empty() ? "torch none (planning only)\nbackends none"
+                    : "torch " + torch + "\nbackends gloo");
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("penstock trains models by pipeline x data parallelism.");
+  app.set_version_flag("--version", version_text());
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  penstock train examples/gpt.json                         train, a process per rank\n"
+      "  penstock schedule 1f1b --ranks 4 --microbatches 8        print a schedule\n"
+      "  penstock launch --nproc 2 -- python3 script.py           start any program's ranks\n"
+      "Exit codes: 0 ok, 2 usage or config, 3 weights, 4 a rank was lost, 5 hang, 6 not finite,\n"
+      "75 stopped before the end, 130 Ctrl-C.");
+  std::vector<std::pair<CLI::App*, penstock::cli::Command>> commands;
+  const auto declare = [&](const char* name, const char* help,
+                           penstock::cli::Command (*declare_command)(CLI::App&)) {
+    CLI::App* subcommand = app.add_subcommand(name, help);
+    commands.emplace_back(subcommand, declare_command(*subcommand));
+  };
+  declare("train", "train a model from a config", penstock::cli::declare_train_command);
+  declare("launch", "start a program's ranks on this machine",
+          penstock::cli::declare_launch_command);
+  declare("schedule", "print a pipeline schedule", penstock::cli::declare_schedule_command);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : static_cast<int>(ExitCode::Usage);
+  }
+  for (const auto& [subcommand, command] : commands) {
+    if (subcommand->parsed()) return command();
+  }
+  return static_cast<int>(ExitCode::Usage);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return run(argc, argv);
+  } catch (const penstock::Error& error) {
+    std::fprintf(stderr, "penstock: %s\n", error.what());
+    return static_cast<int>(error.exit_code());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "penstock: %s\n", error.what());
+    return static_cast<int>(ExitCode::Failure);
+  }
+}

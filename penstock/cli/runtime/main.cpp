@@ -1,0 +1,52 @@
+// `penstock-runtime`: the commands that need tensors.  `penstock` starts it; users do not.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "penstock/cli/runtime/rank.h"
+#include "penstock/cli/train_command.h"
+#include "penstock/core/error.h"
+#include "penstock/core/version.h"
+
+namespace {
+
+void check_launcher_version() {
+  const char* version = std::getenv("PENSTOCK_LAUNCHER_VERSION");
+  if (version == nullptr || std::string(version) == penstock::kVersion) return;
+  throw penstock::ConfigError(penstock::str("penstock ", version, " started penstock-runtime ",
+                                            penstock::kVersion, ": two versions are mixed"),
+                              {"build or install both together"});
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("The part of penstock that needs torch; run `penstock` instead.");
+  app.require_subcommand(1);
+  penstock::cli::TrainCommand command;
+  CLI::App* train = app.add_subcommand("train", "be one rank of a run");
+  penstock::cli::declare_train(*train, command);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const int code = app.exit(error);
+    return code == 0 ? 0 : static_cast<int>(penstock::ExitCode::Usage);
+  }
+  check_launcher_version();
+  return penstock::cli::run_rank(command);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const penstock::Error& error) {
+    std::fprintf(stderr, "penstock: %s\n", error.what());
+    return static_cast<int>(error.exit_code());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "penstock: %s\n", error.what());
+    return static_cast<int>(penstock::ExitCode::Failure);
+  }
+}

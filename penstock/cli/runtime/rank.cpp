@@ -1,0 +1,160 @@
+#include "penstock/cli/runtime/rank.h"
+
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include <ATen/Parallel.h>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/execute/progress.h"
+#include "penstock/launch/control.h"
+#include "penstock/launch/environment.h"
+#include "penstock/lower/plan.h"
+#include "penstock/train/run.h"
+
+namespace penstock::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using launch::LauncherKind;
+using std::chrono::milliseconds;
+
+milliseconds to_ms(double seconds) { return milliseconds(static_cast<std::int64_t>(seconds * 1e3)); }
+
+std::string run_prefix() {
+  return launch::process_variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
+}
+
+comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const TrainCommand& command,
+                               const config::Config& config) {
+  comm::Rendezvous rendezvous{.kind = comm::Rendezvous::Kind::Client,
+                              .host = self.master_addr,
+                              .port = self.master_port.value_or(0),
+                              .prefix = run_prefix(),
+                              .rank = self.rank,
+                              .world_size = self.world_size,
+                              .listen = command.host};
+  if (self.kind == LauncherKind::None || !self.master_port) {
+    rendezvous.kind = comm::Rendezvous::Kind::File;
+    rendezvous.path = str(config.run.directory, "/rendezvous-", self.job_id);
+  } else if (self.rank.value == 0 && !self.agent_store) {
+    rendezvous.kind = comm::Rendezvous::Kind::Server;
+    const auto socket = launch::process_variable("PENSTOCK_STORE_FD");
+    if (socket) rendezvous.socket = static_cast<int>(parse_integer(*socket).value_or(-1));
+  }
+  return rendezvous;
+}
+
+// Turns the executor's progress into reports, and remembers the last for an error's sake.
+class Reporter {
+ public:
+  explicit Reporter(const execute::Progress& progress) : progress_(progress) {}
+
+  launch::ProgressReport report() {
+    launch::ProgressReport report{
+        .counter = static_cast<std::uint64_t>(progress_.counter.load(std::memory_order_relaxed)),
+        .step = progress_.step.load(std::memory_order_relaxed),
+        .phase = "training",
+        .doing = progress_.phase.load(std::memory_order_relaxed),
+        .waiting = progress_.waiting.load(std::memory_order_relaxed)};
+    const lower::Plan* plan = progress_.plan.load(std::memory_order_acquire);
+    const auto index = progress_.instruction.load(std::memory_order_relaxed);
+    if (plan != nullptr && index >= 0 && index < std::ssize(plan->instructions)) {
+      const auto& instruction = plan->instructions[static_cast<std::size_t>(index)];
+      report.doing = schedule::to_string(instruction.action);
+      if (report.waiting) report.waiting_for = instruction.peer;
+    }
+    report.waiting_ms = waited_ms(report);
+    return report;
+  }
+
+ private:
+  std::int64_t waited_ms(const launch::ProgressReport& report) {
+    const auto now = Clock::now();
+    if (!report.waiting || report.counter != counter_) since_ = now;
+    counter_ = report.counter;
+    return std::chrono::duration_cast<milliseconds>(now - since_).count();
+  }
+
+  const execute::Progress& progress_;
+  std::uint64_t counter_ = 0;
+  Clock::time_point since_ = Clock::now();
+};
+
+class Rank {
+ public:
+  explicit Rank(const TrainCommand& command)
+      : command_(command), control_(launch::ControlClient::from_process_environment()) {}
+
+  int run() {
+    try {
+      const ExitCode code = train();
+      control_.report_done();
+      return static_cast<int>(code);
+    } catch (const Error& error) {
+      return fail(error.what(), error.exit_code());
+    } catch (const std::exception& error) {
+      return fail(error.what(), ExitCode::Failure);
+    }
+  }
+
+ private:
+  ExitCode train() {
+    // One thread whatever the machine: with more, sums inside kernels split differently and the
+    // same run would give other bits on another layout.
+    at::set_num_threads(1);
+    const config::ReadConfig read = read_config_of(command_);
+    const config::LaunchConfig& launch = read.config.launch;
+    control_.set_phase("meeting the other ranks");
+    const auto self = launch::from_process_environment();
+    const auto communicator =
+        comm::connect(rendezvous_of(self, command_, read.config), to_ms(launch.startup_seconds));
+    // With a launcher that watches, its heartbeat speaks first: it knows more than a timeout.
+    communicator->set_deadline(
+        to_ms(launch.heartbeat_seconds * (control_.connected() ? 2 : 1) +
+              (control_.connected() ? 5 : 0)));
+    return train::run(read, *communicator, hooks());
+  }
+
+  train::RunHooks hooks() {
+    return {.phase = [this](const std::string& phase) { control_.set_phase(phase); },
+            .watch =
+                [this](const execute::Progress& progress) {
+                  reporter_.emplace(progress);
+                  control_.set_progress([this] { return reporter_->report(); });
+                },
+            .unwatch =
+                [this] {
+                  last_ = reporter_->report();
+                  control_.set_phase("after training");
+                },
+            .stop_requested = [this] { return control_.stop_requested(); }};
+  }
+
+  int fail(const std::string& message, ExitCode code) {
+    launch::ErrorReport report{.message = message, .exit_code = code};
+    if (last_) {
+      report.step = last_->step;
+      report.instruction = last_->doing;
+    }
+    control_.report_error(report);
+    if (!control_.connected()) std::fprintf(stderr, "penstock: %s\n", message.c_str());
+    return static_cast<int>(code);
+  }
+
+  const TrainCommand& command_;
+  launch::ControlClient control_;
+  std::optional<Reporter> reporter_;
+  std::optional<launch::ProgressReport> last_;
+};
+
+}  // namespace
+
+int run_rank(const TrainCommand& command) { return Rank(command).run(); }
+
+}  // namespace penstock::cli

@@ -1,0 +1,36 @@
+// The command line of `penstock train`, as both programs read it.
+//
+// `penstock` parses it to start ranks, `penstock-runtime` parses the same words to be one.
+// Knows no processes and no tensors.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "penstock/config/read.h"
+
+namespace penstock::cli {
+
+struct TrainCommand {
+  std::string config;                     // Path of the JSON file.
+  std::int64_t nproc = 0;                 // Local ranks; 0: as many as the mesh has.
+  std::string host = "127.0.0.1";         // What this host's ranks listen on.
+  std::uint16_t master_port = 0;          // 0: a free one.
+  std::vector<config::Override> overrides;  // In the order given; short options too.
+};
+
+// Declares the options on `app`; they are in `command` once the app has parsed.
+void declare_train(CLI::App& app, TrainCommand& command);
+
+// The words after `train` that give the same command again, in the run directory `run`.
+std::vector<std::string> words_of(const TrainCommand& command, const std::string& run);
+
+// Throws: ConfigError, ParseError.
+config::ReadConfig read_config_of(const TrainCommand& command);
+
+// The name in "runs/NAME-...": the config file's, without folder and extension.
+std::string run_name(const TrainCommand& command);
+
+}  // namespace penstock::cli

@@ -1,0 +1,18 @@
+// Text from a trained byte-level model, one byte after the other, through the whole pipeline.
+//
+// run.h calls it at the end of a run.  Knows no files.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "penstock/train/trainer.h"
+
+namespace penstock::train {
+
+// `bytes` bytes that continue `prompt`, drawn at temperature 0.8 from a generator of its own seeded
+// with `seed`.  Collective over the ranks of each replica; the text is returned on every rank.
+// REQUIRES: the prompt is as long as the model's sequence, on every rank.
+std::string generate(Trainer& trainer, const std::string& prompt, std::int64_t bytes,
+                     std::int64_t seed);
+
+}  // namespace penstock::train

@@ -1,0 +1,92 @@
+#include "penstock/train/metrics.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::train {
+namespace {
+
+// JSON has no number for these: they become strings, which json parsers read.
+std::string json_number(double value) {
+  const std::string text = shortest(value);
+  return std::isfinite(value) ? text : "\"" + text + "\"";
+}
+
+std::string duration(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::llround(seconds));
+  char text[32];
+  if (whole >= 3600) {
+    std::snprintf(text, sizeof text, "%ldh%02ldm", static_cast<long>(whole / 3600),
+                  static_cast<long>(whole / 60 % 60));
+  } else {
+    std::snprintf(text, sizeof text, "%ldm%02lds", static_cast<long>(whole / 60),
+                  static_cast<long>(whole % 60));
+  }
+  return text;
+}
+
+}  // namespace
+
+Metrics::Metrics(const std::string& folder, std::int64_t steps, std::int64_t tokens_per_step,
+                 std::int64_t steps_per_print, std::FILE* progress)
+    : file_(folder + "/metrics.jsonl"),
+      steps_(steps),
+      tokens_per_step_(tokens_per_step),
+      steps_per_print_(steps_per_print),
+      progress_(progress),
+      terminal_(::isatty(::fileno(progress)) != 0) {
+  if (!file_) {
+    throw ConfigError(
+        str("cannot write \"", folder, "/metrics.jsonl\": ", std::strerror(errno)));
+  }
+}
+
+void Metrics::step(const StepReport& report, double step_seconds) {
+  const double rate = static_cast<double>(tokens_per_step_) / step_seconds;
+  file_ << str("{\"step\": ", report.step, ", \"loss\": ", json_number(report.loss),
+               ", \"lr\": ", json_number(report.lr),
+               ", \"grad_norm\": ", json_number(report.grad_norm),
+               ", \"tokens_per_second\": ", json_number(std::round(rate * 10) / 10),
+               ", \"step_time_seconds\": ", json_number(step_seconds), "}\n")
+        << std::flush;
+  curve_.train.push_back({static_cast<double>(report.step), report.loss});
+  if (report.step > 1) {  // The first step also opens connections and warms caches.
+    seconds_ += step_seconds;
+    ++timed_steps_;
+  }
+  const bool due = steps_per_print_ > 0 && report.step % steps_per_print_ == 0;
+  if (terminal_ || due || report.step == 1 || report.step == steps_) print_progress(report, rate);
+}
+
+void Metrics::print_progress(const StepReport& report, double tokens_per_second) {
+  const double mean = timed_steps_ > 0 ? seconds_ / static_cast<double>(timed_steps_) : 0.0;
+  const double left = mean * static_cast<double>(steps_ - report.step);
+  std::fprintf(progress_, "%sstep %ld/%ld  loss %.4f  %.0f tokens/s  lr %.2e  eta %s%s",
+               terminal_ ? "\r\033[K" : "", static_cast<long>(report.step),
+               static_cast<long>(steps_), report.loss, tokens_per_second, report.lr,
+               report.step > 1 ? duration(left).c_str() : "?", terminal_ ? "" : "\n");
+  std::fflush(progress_);
+  line_open_ = terminal_;
+}
+
+void Metrics::validation(std::int64_t step, double loss) {
+  file_ << str("{\"step\": ", step, ", \"val_loss\": ", json_number(loss), "}\n") << std::flush;
+  curve_.validation.push_back({static_cast<double>(step), loss});
+  finish();
+  std::fprintf(progress_, "step %ld/%ld  validation loss %.4f\n", static_cast<long>(step),
+               static_cast<long>(steps_), loss);
+  std::fflush(progress_);
+}
+
+void Metrics::finish() {
+  if (line_open_) std::fprintf(progress_, "\n");
+  line_open_ = false;
+}
+
+}  // namespace penstock::train

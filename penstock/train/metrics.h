@@ -1,0 +1,47 @@
+// What a run writes down as it goes: metrics.jsonl, the progress line, and the loss curve.
+//
+// run.h makes one on rank 0.  Knows no ranks; every line is flushed, so a run that dies keeps what
+// it had.
+// Units: seconds; tokens per second of the whole run; losses in nats per byte.
+#pragma once
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "penstock/render/loss_svg.h"
+#include "penstock/train/trainer.h"
+
+namespace penstock::train {
+
+class Metrics {
+ public:
+  // Opens `folder`/metrics.jsonl.
+  // Throws: ConfigError when it cannot be written.
+  Metrics(const std::string& folder, std::int64_t steps, std::int64_t tokens_per_step,
+          std::int64_t steps_per_print, std::FILE* progress);
+
+  // Loss, norm and rate print so that they parse back to the same bits.
+  void step(const StepReport& report, double step_seconds);
+  void validation(std::int64_t step, double loss);
+  // Ends a progress line that is being rewritten.
+  void finish();
+
+  const render::LossCurve& curve() const { return curve_; }
+
+ private:
+  void print_progress(const StepReport& report, double tokens_per_second);
+
+  std::ofstream file_;
+  std::int64_t steps_;
+  std::int64_t tokens_per_step_;
+  std::int64_t steps_per_print_;
+  std::FILE* progress_;
+  bool terminal_;
+  bool line_open_ = false;
+  double seconds_ = 0.0;
+  std::int64_t timed_steps_ = 0;
+  render::LossCurve curve_;
+};
+
+}  // namespace penstock::train

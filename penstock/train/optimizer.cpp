@@ -1,0 +1,81 @@
+#include "penstock/train/optimizer.h"
+
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+namespace penstock::train {
+namespace {
+
+template <class Pick>
+std::vector<at::Tensor> gather(const std::vector<std::size_t>& which, const Pick& pick) {
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(which.size());
+  for (const std::size_t i : which) tensors.push_back(pick(i));
+  return tensors;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters)
+    : options_(options), parameters_(std::move(parameters)), states_(parameters_.size()) {}
+
+void Optimizer::step(double lr) {
+  const torch::NoGradGuard no_grad;
+  std::vector<std::size_t> which;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].grad().defined()) which.push_back(i);
+  }
+  if (which.empty()) return;
+  switch (options_.type) {
+    case config::OptimizerType::AdamW: return step_adamw(lr, which);
+    case config::OptimizerType::Sgd: return step_sgd(lr, which);
+  }
+}
+
+void Optimizer::step_adamw(double lr, const std::vector<std::size_t>& which) {
+  for (const std::size_t i : which) {
+    State& state = states_[i];
+    if (state.step.defined()) continue;
+    state = {at::zeros({}, at::kFloat), at::zeros_like(parameters_[i]),
+             at::zeros_like(parameters_[i])};
+  }
+  const auto steps = gather(which, [&](std::size_t i) { return states_[i].step; });
+  for (const at::Tensor& step : steps) step.add_(1);
+  at::_fused_adamw_(
+      gather(which, [&](std::size_t i) { return parameters_[i]; }),
+      gather(which, [&](std::size_t i) { return parameters_[i].grad(); }),
+      gather(which, [&](std::size_t i) { return states_[i].average; }),
+      gather(which, [&](std::size_t i) { return states_[i].average_sq; }),
+      /*max_exp_avg_sqs=*/at::TensorList{}, steps, lr, options_.betas[0], options_.betas[1],
+      options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+}
+
+void Optimizer::step_sgd(double lr, const std::vector<std::size_t>& which) {
+  const auto apply = [&](const std::vector<std::size_t>& some, bool first) {
+    if (some.empty()) return;
+    at::_fused_sgd_(
+        gather(some, [&](std::size_t i) { return parameters_[i]; }),
+        gather(some, [&](std::size_t i) { return parameters_[i].grad(); }),
+        options_.momentum == 0.0
+            ? std::vector<at::Tensor>{}
+            : gather(some, [&](std::size_t i) { return states_[i].average; }),
+        options_.weight_decay, options_.momentum, lr, /*dampening=*/0.0, /*nesterov=*/false,
+        /*maximize=*/false, first);
+  };
+  // A momentum buffer starts as the first gradient, so parameters that step for the first time
+  // are told apart.
+  std::vector<std::size_t> fresh, known;
+  for (const std::size_t i : which) {
+    State& state = states_[i];
+    const bool is_fresh = options_.momentum != 0.0 && !state.average.defined();
+    if (is_fresh) state.average = at::zeros_like(parameters_[i]);
+    (is_fresh ? fresh : known).push_back(i);
+  }
+  apply(fresh, /*first=*/true);
+  apply(known, /*first=*/false);
+}
+
+}  // namespace penstock::train

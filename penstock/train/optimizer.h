@@ -1,0 +1,36 @@
+// AdamW and SGD over a list of parameters, by ATen's fused kernels.
+//
+// The trainer owns one per rank.  Knows nothing of ranks: gradients are final when it steps.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "penstock/config/config.h"
+
+namespace penstock::train {
+
+class Optimizer {
+ public:
+  Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters);
+
+  // One step at learning rate `lr`, from the parameters' gradients; a parameter without a gradient
+  // stays as it is.  Gradients are left as they were.
+  void step(double lr);
+
+ private:
+  struct State {
+    at::Tensor step;        // AdamW: number of steps taken, a float scalar.
+    at::Tensor average;     // AdamW: of the gradient.  SGD: the momentum buffer.
+    at::Tensor average_sq;  // AdamW: of its square.
+  };
+  void step_adamw(double lr, const std::vector<std::size_t>& which);
+  void step_sgd(double lr, const std::vector<std::size_t>& which);
+
+  config::OptimizerConfig options_;
+  std::vector<at::Tensor> parameters_;
+  std::vector<State> states_;
+};
+
+}  // namespace penstock::train

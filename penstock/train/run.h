@@ -1,0 +1,33 @@
+// One run of `penstock train` on one rank: from a configuration to weights, metrics and pictures.
+//
+// cli/ calls it on every rank.  What a run directory holds: docs/run_directory.md.
+// Knows no command line and no process launch.
+#pragma once
+#include <functional>
+#include <optional>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/config/read.h"
+#include "penstock/core/error.h"
+#include "penstock/execute/progress.h"
+
+namespace penstock::train {
+
+// How the world outside the run hears of it and speaks to it; any may be empty.
+struct RunHooks {
+  std::function<void(const std::string& phase)> phase;
+  // Where the executor stands, from now on until the run is over.
+  std::function<void(const execute::Progress& progress)> watch;
+  std::function<void()> unwatch;
+  // The exit code to end with after this step; nothing: go on.
+  std::function<std::optional<ExitCode>()> stop_requested;
+};
+
+// Trains, validates, generates, saves.  Collective over all ranks; rank 0 writes the files of the
+// run directory, which `config.run.directory` names and which exists.
+// Returns: Ok, or the code that a hook asked to stop with.
+// Throws: Error of every kind.
+ExitCode run(const config::ReadConfig& read, comm::Communicator& communicator,
+             const RunHooks& hooks);
+
+}  // namespace penstock::train

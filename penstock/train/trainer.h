@@ -1,0 +1,138 @@
+// Wires planning, stages, executors and the optimizer into a training loop's body.
+//
+// The entry point for C++ users: make one on every rank, then call step() with this replica's batch.
+// Owns nothing that a layer below could own; knows no files and no command line.
+//
+//   comm::run_ranks(2, [](comm::Communicator& communicator) {
+//     train::Trainer trainer({.mesh = {.pipe = 2}, .microbatches = 4}, layers, loss, communicator);
+//     for (const auto& [input, target] : batches) trainer.step(input, target);
+//   });
+//
+// Shapes: input and target of a batch are [microbatches x microbatch size, ...].
+// Numerics: gradients accumulate in microbatch order; the loss is the mean over all samples of the
+// step; with one data rank every layout gives the same bits (docs/numerics.md).
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/config/config.h"
+#include "penstock/execute/executor.h"
+#include "penstock/mesh/mesh.h"
+#include "penstock/nn/layer.h"
+#include "penstock/partition/partition.h"
+#include "penstock/stage/stage.h"
+#include "penstock/train/optimizer.h"
+
+namespace penstock::train {
+
+struct TrainerOptions {
+  mesh::Shape mesh;
+  std::string schedule = "1f1b";     // A registered name, unless `program` is set.
+  std::string program;               // Path of a CSV program.
+  std::int32_t stages_per_rank = 1;
+  std::int32_t microbatches = 1;     // Per step and replica.
+  partition::Method partition = partition::ByParameters{};
+  config::OptimizerConfig optimizer;
+  config::SchedulerConfig scheduler;
+  std::int64_t total_steps = 100;    // For the learning-rate schedule.
+  double gradient_clipping = 0.0;    // Largest global 2-norm; 0: none.
+  std::int64_t seed = 1234;
+};
+
+struct StepReport {
+  std::int64_t step = 0;    // From 1.
+  double loss = 0.0;        // Mean over the step's samples, all replicas.
+  double lr = 0.0;
+  double grad_norm = 0.0;   // Global 2-norm before clipping, each parameter once.
+  bool stop = false;        // Some rank asked for it (request_stop): all ranks stop here.
+};
+
+class Trainer {
+ public:
+  // Collective over all ranks of `communicator`, which must outlive the trainer; `loss` is the mean
+  // over one microbatch's samples.
+  // Throws: ConfigError or ScheduleError when the options, the model and the world do not fit;
+  // CommError when the ranks do not have the same of them.
+  Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model, nn::Loss loss,
+          comm::Communicator& communicator);
+  ~Trainer();
+
+  // One optimizer step.  `input` is used on the first stage's ranks, `target` on the last's.
+  // Throws: NumericsError, on every rank, when the loss or the gradient norm is not finite; the
+  // parameters are then as before the step.
+  StepReport step(const at::Tensor& input, const at::Tensor& target);
+
+  // As step() without the optimizer: gradients stay in parameters() until the next step.
+  StepReport accumulate(const at::Tensor& input, const at::Tensor& target);
+
+  // Mean loss over a batch like step()'s, all replicas; keeps no graph, changes nothing.
+  double evaluate(const at::Tensor& input, const at::Tensor& target);
+
+  // The model's output for `input` as one microbatch, on the last stage's ranks; undefined
+  // elsewhere.  All calls have the same shape.
+  at::Tensor infer(const at::Tensor& input);
+
+  // Lets every rank stop after the same step: the next StepReport says so everywhere.
+  void request_stop() { stop_requested_ = true; }
+
+  // Sums `tensor` over all ranks of this replica, in place.
+  void sum_over_pipe(const at::Tensor& tensor);
+
+  bool is_first_stage() const { return train_->plan().has_first_stage; }
+  bool is_last_stage() const { return train_->plan().has_last_stage; }
+  const mesh::Mesh& mesh() const { return mesh_; }
+  const partition::Partition& partition() const { return partition_; }
+  const verify::VerifiedSchedule& schedule() const { return *schedule_; }
+  const std::vector<nn::LayerSpec>& model() const { return model_; }
+  std::vector<stage::Stage>& stages() { return stages_; }
+  const stage::ActivationCount& activations() const { return *activations_; }
+  execute::Executor& executor() { return *train_; }
+  execute::Progress& progress() { return progress_; }
+
+  // This rank's trainable parameters, in model order.
+  std::vector<stage::NamedParameter> parameters() const;
+
+ private:
+  struct Norms;
+  void build_stages();
+  void build_groups();
+  void handshake();
+  std::unique_ptr<execute::Executor> make_executor(const verify::VerifiedSchedule& schedule,
+                                                   bool reduce);
+  std::vector<at::Tensor> split(const at::Tensor& batch) const;
+  execute::StepInputs step_inputs(const at::Tensor& input, const at::Tensor& target) const;
+  StepReport run_backward(const at::Tensor& input, const at::Tensor& target);
+  double combine(const execute::StepResult& result, StepReport& report);
+  void clip(double norm);
+
+  TrainerOptions options_;
+  std::vector<nn::LayerSpec> model_;
+  nn::Loss loss_;
+  comm::Communicator& communicator_;
+  mesh::Mesh mesh_;
+  partition::Partition partition_;
+  std::optional<verify::VerifiedSchedule> schedule_;
+  std::shared_ptr<stage::ActivationCount> activations_;
+  std::vector<stage::Stage> stages_;
+  comm::Group data_group_;
+  comm::Group pipe_group_;
+  std::vector<std::unique_ptr<execute::GradientReducer>> reducers_;
+  execute::Progress progress_;
+  std::unique_ptr<execute::Executor> train_;
+  std::unique_ptr<execute::Executor> evaluate_;
+  std::unique_ptr<execute::Executor> infer_;
+  std::unique_ptr<Optimizer> optimizer_;
+  // Place of this rank's parameters among the whole model's, in model order, and their number.
+  std::vector<std::int64_t> parameter_place_;
+  std::int64_t model_parameters_ = 0;
+  std::int64_t steps_taken_ = 0;
+  bool stop_requested_ = false;
+};
+
+}  // namespace penstock::train
