@@ -66,6 +66,7 @@ std::vector<std::vector<StageId>> stages_by_rank(const VerifiedSchedule& verifie
 std::string stages_label(const std::vector<StageId>& stages) {
   if (stages.size() == 1) return "stage " + std::to_string(stages[0].value);
   std::vector<std::string> numbers;
+  numbers.reserve(stages.size());
   for (const StageId stage : stages) numbers.push_back(std::to_string(stage.value));
   if (numbers.size() > 4) {
     numbers.erase(numbers.begin() + 2, numbers.end() - 1);
