@@ -85,8 +85,9 @@ std::string encode_one(const ProgressReport& report) {
 }
 
 std::string encode_one(const ErrorReport& report) {
+  const int code = std::clamp(static_cast<int>(report.exit_code), 1, 255);  // An error is not 0.
   return line({"error", optional_number(report.step), escape(report.instruction),
-               escape(report.message), std::to_string(static_cast<int>(report.exit_code))});
+               escape(report.message), std::to_string(code)});
 }
 
 // Reads the fields of one line in order.  After the first bad field every answer is empty and

@@ -1,27 +1,18 @@
 #include "penstock/launch/launcher.h"
 
 #include <fcntl.h>
-#include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <ostream>
+#include <set>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/launch/control_message.h"
 #include "penstock/launch/guard.h"
-#include "penstock/launch/port.h"
-#include "penstock/launch/program.h"
-#include "penstock/launch/rank_environment.h"
+#include "penstock/launch/rank_processes.h"
 #include "penstock/launch/signals.h"
 #include "penstock/launch/verdict.h"
 
@@ -30,14 +21,11 @@ namespace {
 
 static_assert(kRanksMax <= static_cast<int>(kGuardedGroupsMax));
 
-constexpr int kTickMs = 100;
-constexpr int kTickWithoutPidfdMs = 20;
 constexpr std::int64_t kSettleMs = 300;  // For reports that explain a first failure.
 constexpr std::int64_t kSameSignalMs =
     200;                                  // A terminal and a wrapper may both pass one Ctrl-C on.
 constexpr std::int64_t kPausedMs = 1000;  // A longer tick: this process was itself stopped.
 constexpr std::int64_t kUnkillableMs = 5000;
-constexpr int kMessagesPerTick = 64;  // Of one rank: none keeps the others from being heard.
 
 std::int64_t to_ms(double seconds) { return std::llround(seconds * 1000); }
 
@@ -63,121 +51,41 @@ void open_standard_descriptors() {
   if (fd >= 0) ::close(fd);
 }
 
-FileDescriptor open_log(const std::string& directory, int rank) {
-  if (directory.empty()) return {};
-  std::error_code ignored;
-  std::filesystem::create_directories(directory, ignored);
-  const std::string path = str(directory, "/rank-", rank, ".log");
-  FileDescriptor log(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644));
-  if (!log) throw ConfigError(str("cannot write ", path, ": ", std::strerror(errno)));
-  return log;
-}
-
-// Launcher's end, rank's end.
-std::pair<FileDescriptor, FileDescriptor> make_channel() {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-    throw ConfigError(str("cannot start a rank: socketpair: ", std::strerror(errno)),
-                      {"the limit of open files: ulimit -n"});
-  }
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
 // One launch, from the first process to the last.
 class Launch {
  public:
-  explicit Launch(const LaunchOptions& options) : options_(options) {
+  explicit Launch(const LaunchOptions& options)
+      : options_(options),
+        grace_ms_(to_ms(options.grace_seconds)),
+        oom_kills_before_(oom_kills()),
+        processes_(options, seen_) {
     seen_.limits = {to_ms(options.heartbeat_seconds), to_ms(options.startup_seconds)};
+    seen_.must_report = options.channel == ControlChannel::Required;
     seen_.process_state = process_state;
-    oom_kills_before_ = oom_kills();
-  }
-
-  // Only reached with ranks alive when something threw.
-  ~Launch() {
-    for (std::size_t rank = 0; rank < channels_.size(); ++rank) {
-      if (alive(rank)) kill_and_reap(rank);
-    }
   }
 
   LaunchResult run() {
-    start_all();
-    while (alive_count_ > 0 && !given_up_) {
-      wait_for_event();
-      hear_all();
-      reap_ended();
+    processes_.start_all();
+    while (processes_.alive_count() > 0) {
+      processes_.wait(signals_.fd());
+      advance_clock();
+      processes_.hear();
+      processes_.bury();
       take_signals();
+      announce_stop();
       ending_started_ ? escalate() : judge();
     }
     return result();
   }
 
  private:
-  std::size_t ranks() const { return processes_.size(); }
-  RankRecord& record(std::size_t rank) { return seen_.ranks[rank]; }
-  bool alive(std::size_t rank) const { return !seen_.ranks[rank].ending; }
-  std::int64_t now_ms() const {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() -
-                                                                 start_)
-        .count();
-  }
+  std::size_t ranks() const { return seen_.ranks.size(); }
+  bool listens(std::size_t rank) const { return seen_.ranks[rank].answers(); }
 
-  void say(const std::string& text) const {
-    if (options_.messages != nullptr) *options_.messages << "penstock: " << text << std::endl;
-  }
-
-  // --- Starting ---------------------------------------------------------------------------------
-
-  void start_all() {
-    const char* path = std::getenv("PATH");
-    const std::string program = resolve_program(options_.program[0], path == nullptr ? "" : path);
-    Port port = options_.store_socket == StoreSocket::Launcher
-                    ? listen_on(options_.host, options_.master_port)
-                    : reserve_port(options_.host, options_.master_port);
-    if (options_.store_socket == StoreSocket::Program) port.socket.reset();
-    const std::string job_id = make_job_id();
-    for (int rank = 0; rank < options_.nproc; ++rank) {
-      RankVariables own{.rank = rank, .master_port = port.number, .job_id = job_id};
-      if (rank == 0 && port.socket) own.store_fd = port.socket.get();
-      start(program, own);
-    }
-  }
-
-  void start(const std::string& program, RankVariables& own) {
-    auto [launcher_end, rank_end] = make_channel();
-    const FileDescriptor log = open_log(options_.log_dir, own.rank);
-    own.control_fd = rank_end.get();
-    ProcessOptions process{.path = program,
-                           .arguments = options_.program,
-                           .environment = rank_environment(inherited_, options_, own),
-                           .inherited = {own.control_fd},
-                           .output = log.get()};
-    if (own.store_fd) process.inherited.push_back(*own.store_fd);
-    processes_.push_back(start_process(process));
-    guard_.watch(processes_.back().pid);
-    channels_.push_back(std::move(launcher_end));
-    seen_.ranks.emplace_back();
-    seen_.ranks.back().pid = processes_.back().pid;
-    ++alive_count_;
-  }
-
-  // --- Listening --------------------------------------------------------------------------------
-
-  void wait_for_event() {
-    std::vector<pollfd> wanted{{signals_.fd(), POLLIN, 0}};
-    int timeout_ms = kTickMs;
-    for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (channels_[rank]) wanted.push_back({channels_[rank].get(), POLLIN, 0});
-      if (!alive(rank)) continue;
-      if (processes_[rank].pidfd) {
-        wanted.push_back({processes_[rank].pidfd.get(), POLLIN, 0});
-      } else {
-        timeout_ms = kTickWithoutPidfdMs;
-      }
-    }
-    ::poll(wanted.data(), wanted.size(), timeout_ms);
+  void advance_clock() {
+    const auto since_start = std::chrono::steady_clock::now() - start_;
     const std::int64_t before = seen_.now_ms;
-    seen_.now_ms = now_ms();
+    seen_.now_ms = std::chrono::duration_cast<std::chrono::milliseconds>(since_start).count();
     if (seen_.now_ms - before > kPausedMs) forgive_silence();
   }
 
@@ -186,54 +94,8 @@ class Launch {
     for (RankRecord& rank : seen_.ranks) rank.heard_ms = rank.advanced_ms = seen_.now_ms;
   }
 
-  void hear_all() {
-    for (std::size_t rank = 0; rank < ranks(); ++rank) hear(rank);
-  }
-
-  void hear(std::size_t rank) {
-    for (int i = 0; i < kMessagesPerTick && channels_[rank]; ++i) {
-      std::array<char, kMessageBytesMax> buffer;
-      const ssize_t size =
-          ::recv(channels_[rank].get(), buffer.data(), buffer.size(), MSG_DONTWAIT | MSG_TRUNC);
-      if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
-      if (size <= 0) {
-        channels_[rank].reset();
-      } else {
-        hear_message(rank, {buffer.data(), std::min(buffer.size(), static_cast<std::size_t>(size))},
-                     static_cast<std::size_t>(size));
-      }
-    }
-  }
-
-  void hear_message(std::size_t rank, std::string_view line, std::size_t full_size) {
-    const auto message =
-        line.size() == full_size ? parse_rank_message(line) : std::optional<RankMessage>();
-    if (!message) {
-      ++record(rank).unreadable;
-      return;
-    }
-    enter_message(record(rank), *message, seen_.now_ms);
-    // A rank that starts to listen after the stop was announced must hear of it.
-    if (std::holds_alternative<Hello>(*message) && seen_.stop_signal) send_stop(rank);
-  }
-
-  void reap_ended() {
-    for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (!alive(rank) || !has_ended(processes_[rank].pid)) continue;
-      hear_all();  // Whatever was said before this death is older than it.
-      const Ending ending = kill_and_reap(rank);
-      record(rank).ending = ending;
-      record(rank).ending_ms = now_ms();
-      --alive_count_;
-    }
-  }
-
-  // The group first, while its number still cannot be another's.
-  Ending kill_and_reap(std::size_t rank) {
-    signal_group(processes_[rank].pid, SIGKILL);
-    guard_.forget(processes_[rank].pid);
-    processes_[rank].pidfd.reset();
-    return reap(processes_[rank].pid);
+  void say(const std::string& text) const {
+    if (options_.messages != nullptr) *options_.messages << "penstock: " << text << std::endl;
   }
 
   // --- Stopping on request ----------------------------------------------------------------------
@@ -243,7 +105,7 @@ class Launch {
       if (!seen_.stop_signal && !ending_started_) {
         stop_after_step(*signal);
       } else if (seen_.stop_signal != *signal || seen_.now_ms - stop_ms_ > kSameSignalMs) {
-        kill_now(*signal);
+        stop_at_once(*signal);
       }
     }
   }
@@ -257,21 +119,21 @@ class Launch {
     stop_ms_ = seen_.now_ms;
     say(str(signal_name(signal), ": stopping after the current step; once more to stop at once"));
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (alive(rank)) send_stop(rank);
+      if (!listens(rank)) processes_.signal(rank, signal);
     }
   }
 
-  void send_stop(std::size_t rank) {
-    if (record(rank).answers()) {
-      send(rank, Stop{stop_code()});
-    } else {
-      signal_group(processes_[rank].pid, *seen_.stop_signal);
+  // Also to a rank that begins to listen later.
+  void announce_stop() {
+    if (!seen_.stop_signal) return;
+    for (std::size_t rank = 0; rank < ranks(); ++rank) {
+      if (!listens(rank) || !knows_of_stop_.insert(rank).second) continue;
+      processes_.send(rank, Stop{stop_code()});
     }
   }
 
-  void kill_now(int signal) {
+  void stop_at_once(int signal) {
     say(str(signal_name(signal), ": stopping at once"));
-    if (!seen_.stop_signal) seen_.stop_signal = signal;
     if (!ending_started_) {
       verdict_ = Verdict{.root_cause = str("stopped at once by ", signal_name(signal)),
                          .exit_code = static_cast<int>(stop_code())};
@@ -284,7 +146,7 @@ class Launch {
   bool stop_overdue() const {
     if (!seen_.stop_signal || seen_.now_ms - stop_ms_ < seen_.limits.heartbeat_ms) return false;
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (alive(rank) && !seen_.ranks[rank].answers()) return true;
+      if (processes_.alive(rank) && !listens(rank)) return true;
     }
     return false;
   }
@@ -293,7 +155,7 @@ class Launch {
 
   void judge() {
     if (const auto failed_ms = first_failure_ms(seen_)) {
-      if (alive_count_ == 0 || seen_.now_ms - *failed_ms >= kSettleMs) {
+      if (processes_.alive_count() == 0 || seen_.now_ms - *failed_ms >= kSettleMs) {
         begin_ending(*find_failure(seen_));
       }
     } else if (auto hang = find_hang(seen_)) {
@@ -310,15 +172,14 @@ class Launch {
     verdict_ = std::move(verdict);
     add_memory_note();
     ending_started_ = true;
-    ending_ms_ = now_ms();
+    ending_ms_ = seen_.now_ms;
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (!alive(rank)) continue;
-      if (record(rank).answers()) {
-        send(rank, Abort{verdict_->root_cause});
+      if (listens(rank)) {
+        processes_.send(rank, Abort{verdict_->root_cause});
       } else {
-        signal_group(processes_[rank].pid, SIGTERM);
+        processes_.signal(rank, SIGTERM);
       }
-      signal_group(processes_[rank].pid, SIGCONT);  // A stopped rank acts on neither.
+      processes_.signal(rank, SIGCONT);  // A stopped rank acts on neither.
     }
   }
 
@@ -332,102 +193,79 @@ class Launch {
                                "; fewer or smaller microbatches in flight need less"));
   }
 
-  // Ranks with a channel had their word first; those that are left get SIGTERM, then SIGKILL.
+  // Ranks that listen had their word first; those that are left get SIGTERM, then SIGKILL.
   void escalate() {
     const std::int64_t since_ms = seen_.now_ms - ending_ms_;
-    const std::int64_t grace_ms = to_ms(options_.grace_seconds);
-    if (!killed_ && since_ms >= grace_ms) {
+    if (!killed_ && since_ms >= grace_ms_) {
       kill_all();
-    } else if (!terminated_ && since_ms >= grace_ms / 3) {
-      signal_all(SIGTERM);
+    } else if (!terminated_ && since_ms >= grace_ms_ / 3) {
       terminated_ = true;
+      processes_.signal_all(SIGTERM);
+    } else if (killed_ && seen_.now_ms - killed_ms_ > kUnkillableMs) {
+      for (std::string& note : processes_.abandon()) verdict_->notes.push_back(std::move(note));
     }
-    given_up_ = killed_ && seen_.now_ms - killed_ms_ > kUnkillableMs;
   }
 
   void kill_all() {
     terminated_ = killed_ = true;
-    killed_ms_ = now_ms();
-    signal_all(SIGKILL);
-  }
-
-  void signal_all(int signal) {
-    for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (alive(rank)) signal_group(processes_[rank].pid, signal);
-    }
-  }
-
-  void send(std::size_t rank, const LauncherMessage& message) {
-    if (!channels_[rank]) return;
-    const std::string line = encode(message);
-    ::send(channels_[rank].get(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    killed_ms_ = seen_.now_ms;
+    processes_.signal_all(SIGKILL);
   }
 
   // --- The result -------------------------------------------------------------------------------
 
-  LaunchResult result() {
-    LaunchResult result;
-    if (verdict_) {
-      result = {verdict_->exit_code, verdict_->root_cause, verdict_->notes, {}};
-      add_ending_notes(result);
-    } else {
-      finish_quietly(result);
-    }
+  LaunchResult result() const {
+    LaunchResult result = verdict_ ? failed() : ended_in_order();
     for (const RankRecord& rank : seen_.ranks) result.endings.push_back(*rank.ending);
     if (options_.messages != nullptr) *options_.messages << summary(result) << std::flush;
     return result;
   }
 
-  // No rank failed: all exited 0, or stopped early in good order.
-  void finish_quietly(LaunchResult& result) const {
-    if (seen_.stop_signal) {
-      result.exit_code = static_cast<int>(stop_code());
-      result.root_cause = str("stopped by ", signal_name(*seen_.stop_signal));
-      result.notes = {"run the same command again to go on"};
-      return;
-    }
-    for (const RankRecord& rank : seen_.ranks) {
-      if (rank.ending->value != 0) result.exit_code = rank.ending->value;
-    }
-    if (result.exit_code != 0) result.root_cause = "stopped before the last step";
-  }
-
-  void add_ending_notes(LaunchResult& result) {
+  LaunchResult failed() const {
+    LaunchResult result{verdict_->exit_code, verdict_->root_cause, verdict_->notes, {}};
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (alive(rank)) {
-        result.notes.push_back(str("rank ", rank, " (process ", processes_[rank].pid, ") ",
-                                   describe_process_state(process_state(processes_[rank].pid)),
-                                   " and cannot be killed; left behind"));
-        record(rank).ending = Ending{Ending::Kind::Signalled, SIGKILL};
-      }
-      if (record(rank).unreadable > 0) {
-        result.notes.push_back(str("rank ", rank, " sent ", record(rank).unreadable,
-                                   " unreadable messages on its control channel"));
-      }
+      if (seen_.ranks[rank].unreadable == 0) continue;
+      result.notes.push_back(str("rank ", rank, " sent ", seen_.ranks[rank].unreadable,
+                                 " unreadable messages on its control channel"));
     }
     if (!options_.log_dir.empty() && verdict_->rank) {
       result.notes.push_back(str("output: ", options_.log_dir, "/rank-", *verdict_->rank, ".log"));
     }
     const std::string others = describe_other_endings(seen_.ranks, verdict_->rank);
     if (!others.empty()) result.notes.push_back(others);
+    return result;
+  }
+
+  // No rank failed: all exited 0, or stopped early in good order.
+  LaunchResult ended_in_order() const {
+    LaunchResult result;
+    if (seen_.stop_signal) {
+      result.exit_code = static_cast<int>(stop_code());
+      result.root_cause = str("stopped by ", signal_name(*seen_.stop_signal));
+      result.notes = {"run the same command again to go on"};
+      return result;
+    }
+    for (const RankRecord& rank : seen_.ranks) {
+      if (rank.ending->value != 0) result.exit_code = rank.ending->value;
+    }
+    if (result.exit_code != 0) result.root_cause = "stopped before the last step";
+    return result;
   }
 
   const LaunchOptions& options_;
-  const std::vector<std::string> inherited_ = process_environment();
+  const std::int64_t grace_ms_;
+  const std::optional<std::int64_t> oom_kills_before_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  SignalPipe signals_;
-  Guard guard_;
-  std::vector<Process> processes_;  // By rank, as the two below.
-  std::vector<FileDescriptor> channels_;
   Observation seen_;
-  std::size_t alive_count_ = 0;
-  std::optional<std::int64_t> oom_kills_before_;
-  std::int64_t stop_ms_ = 0;
+  SignalPipe signals_;
+  RankProcesses processes_;
+
+  std::int64_t stop_ms_ = 0;  // When seen_.stop_signal came.
+  std::set<std::size_t> knows_of_stop_;
   std::optional<Verdict> verdict_;  // Fixed once the ending starts.
   bool ending_started_ = false;
   bool terminated_ = false;
   bool killed_ = false;
-  bool given_up_ = false;
   std::int64_t ending_ms_ = 0;
   std::int64_t killed_ms_ = 0;
 };

@@ -6,8 +6,8 @@
 // A rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
 // OMP_NUM_THREADS (its share of the cores, unless set), and, for penstock's own programs,
 // PENSTOCK_CONTROL_FD, PENSTOCK_HEARTBEAT_SECONDS, PENSTOCK_JOB_ID, and on rank 0, when asked for,
-// PENSTOCK_STORE_FD: a socket that already listens on MASTER_PORT.  A program that never says hello
-// on its channel is watched for exits and signals only.
+// PENSTOCK_STORE_FD: a socket that already listens on MASTER_PORT.  Standard input is
+// /dev/null.
 //
 // How a run ends:
 //   - A rank fails, is silent, or nobody advances: one root cause (verdict.h); the others get the
@@ -37,6 +37,12 @@ enum class StoreSocket : std::uint8_t {
   Launcher,  // The launcher has it already and hands it to rank 0 as PENSTOCK_STORE_FD.
 };
 
+// Whether the ranks must say hello on their control channel.
+enum class ControlChannel : std::uint8_t {
+  Optional,  // Any program; one that never says hello is watched for exits and signals only.
+  Required,  // penstock's own: a rank that is not heard of within startup_seconds hangs.
+};
+
 struct LaunchOptions {
   int nproc = 1;  // Ranks, in [1, kRanksMax].
   std::vector<std::string>
@@ -51,6 +57,7 @@ struct LaunchOptions {
   std::string host = "127.0.0.1";  // MASTER_ADDR.
   std::uint16_t master_port = 0;   // 0: a free one.
   StoreSocket store_socket = StoreSocket::Program;
+  ControlChannel channel = ControlChannel::Optional;
   std::ostream* messages = nullptr;  // What a user should see while it happens, and the summary.
 };
 

@@ -1,6 +1,6 @@
 // What the launcher has seen of its ranks, and the one root cause that it concludes from that.
 //
-// launcher.h records events here and asks after each one.  Pure: no process, socket or clock, so
+// launcher.h enters events and asks after each one.  Pure: no process, socket or clock, so
 // every rule below is unit-tested as a table.
 // Units: *_ms are milliseconds since the launch.
 //
@@ -13,7 +13,8 @@
 // Root cause of a hang:
 //   1. a rank that said hello and is silent for the heartbeat: a stopped one first;
 //   2. no rank advanced for the heartbeat while all are in a step, or for the start-up limit
-//      otherwise: the ranks that wait for nobody, else the ring of ranks that wait for each other.
+//      otherwise: the ranks that wait for nobody, else the ring of ranks that wait for each other,
+//      else, when all have finished their work, the ranks that do not end.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -31,7 +32,7 @@ namespace penstock::launch {
 struct RankRecord {
   std::int64_t pid = 0;
   bool said_hello = false;
-  bool done = false;      // Finished its work: need not advance.
+  bool done = false;      // Finished its work: must end within the start-up limit.
   bool said_bye = false;  // Goes on without the channel: only its exit is watched.
   ProgressReport progress{};
   std::optional<std::int64_t> last_step{};
@@ -56,8 +57,8 @@ struct Observation {
   std::vector<RankRecord> ranks{};
   Limits limits{};
   std::int64_t now_ms = 0;
-  std::optional<int>
-      stop_signal{};  // Passed on to the ranks: they may end of it, or with its code.
+  bool must_report = false;          // Every rank is to say hello within startup_ms.
+  std::optional<int> stop_signal{};  // Passed on to the ranks, which may end by it.
   std::function<char(std::int64_t pid)> process_state{};  // As process_state() of process.h.
 };
 

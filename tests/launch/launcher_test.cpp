@@ -183,6 +183,15 @@ TEST_F(Launcher, AStartUpThatHangsSaysWhereEveryRankIs) {
   EXPECT_HAS(result.root_cause, "rank 1 waits for nobody at loading weights");
 }
 
+TEST_F(Launcher, ARankThatNeverReportsIsFoundWhereItMust) {
+  use_shell("sleep 60", 2);
+  options.startup_seconds = 0.3;
+  options.channel = ControlChannel::Required;
+  const LaunchResult result = run();
+  EXPECT_EQ(result.exit_code, 5);
+  EXPECT_HAS(result.root_cause, "has not reported yet");
+}
+
 TEST_F(Launcher, GarbageOnTheChannelIsCountedAndHarmless) {
   use_role("garbage", 2);
   const LaunchResult result = run();
@@ -192,7 +201,7 @@ TEST_F(Launcher, GarbageOnTheChannelIsCountedAndHarmless) {
 }
 
 TEST_F(Launcher, AnEarlyEndInGoodOrderIsNotAFailure) {
-  use_role("early end", 1, 0);
+  use_role("early end", 2);
   const LaunchResult result = run();
   EXPECT_EQ(result.exit_code, 75);
   EXPECT_EQ(result.root_cause, "stopped before the last step");

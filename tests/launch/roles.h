@@ -76,7 +76,9 @@ class LaunchTest : public testing::Test {
   void use_role(const std::string& role, int nproc, int faulty_rank = 1) {
     options.nproc = nproc;
     options.program = {"/proc/self/exe"};
-    options.environment = {{kRoleVariable, role}, {kFaultyRankVariable, str(faulty_rank)}};
+    options.environment = {{kRoleVariable, role},
+                           {kFaultyRankVariable, str(faulty_rank)},
+                           {"TSAN_OPTIONS", "atexit_sleep_ms=0"}};  // _exit at once.
   }
 
   void use_shell(const std::string& script, int nproc) {

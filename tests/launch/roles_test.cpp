@@ -33,6 +33,7 @@ class Role {
       sleep_ms(5);
       ++counter_;
       if (name_ == "short" && step_ == kFaultStep) break;
+      if (name_ == "early end" && step_ == kFaultStep) return 75;
       if (step_ == kFaultStep) fault();
       if (const auto code = control_.stop_requested()) return stop(*code);
     }
@@ -75,17 +76,16 @@ class Role {
       fail();
     } else if (name_ == "kill and follow" || name_ == "error") {
       follow();
-    } else if (name_ != "early end") {
+    } else {
       wait_for(faulty_);
     }
   }
 
   void fail() {
     if (name_ == "kill" || name_ == "kill and follow") ::raise(SIGKILL);
-    if (name_ == "crash") ::raise(SIGSEGV);
+    if (name_ == "crash") crash();
     if (name_ == "stop") ::raise(SIGSTOP);
     if (name_ == "exit") leave(3);
-    if (name_ == "early end") leave(75);
     if (name_ == "garbage") send_garbage();
     if (name_ == "error") {
       control_.report_error({.step = step_.load(),
@@ -95,6 +95,12 @@ class Role {
       leave(6);
     }
     for (;;) ::pause();  // "hang".
+  }
+
+  [[noreturn]] static void crash() {
+    ::signal(SIGSEGV, SIG_DFL);  // A sanitizer would report it and exit.
+    ::raise(SIGSEGV);
+    leave(1);
   }
 
   // What a rank does whose peer is gone, a little later.

@@ -154,6 +154,7 @@ TEST_F(Failures, AForeignProgramsCodeIsTheRunsCode) {
 
 TEST_F(Failures, AnEarlyEndInGoodOrderIsNone) {
   exits(1, 10'100, 75);
+  enter_message(rank(2), Bye{}, 10'100);
   exits(2, 10'100, 130);
   EXPECT_EQ(failure(), "none");
 }
@@ -281,13 +282,35 @@ TEST_F(Hangs, ARankThatNeverReportedHoldsTheOthersUp) {
 
 TEST_F(Hangs, ADoneRankNeedNotAdvanceButMustAnswer) {
   for (int r = 0; r < 4; ++r) enter_message(rank(r), Done{}, 10'000);
-  for (int r = 0; r < 4; ++r) rank(r).heard_ms = 99'000;
-  seen.now_ms = 100'000;
+  for (int r = 0; r < 4; ++r) rank(r).heard_ms = 49'000;
+  seen.now_ms = 50'000;
   EXPECT_EQ(hang(), "none");
-  rank(1).heard_ms = 97'000;
+  rank(1).heard_ms = 47'000;
   EXPECT_EQ(hang(),
             "rank 1 stopped answering for 3.0 s (process 1001 sleeps; last seen at the end of its "
             "work) [5]");
+}
+
+TEST_F(Hangs, RanksThatHaveFinishedMustEndOneDay) {
+  for (int r = 0; r < 4; ++r) enter_message(rank(r), Done{}, 10'000);
+  exits(0, 10'000, 0);
+  enter_message(rank(2), Bye{}, 10'000);
+  enter_message(rank(3), Bye{}, 10'000);
+  rank(1).heard_ms = 70'000;
+  seen.now_ms = 70'000;
+  EXPECT_EQ(hang(),
+            "no rank made progress for 60.0 s outside a step: rank 1 has finished its work and "
+            "does not end [5]");
+}
+
+TEST_F(Hangs, WhereEveryRankMustReportSilenceFromTheStartIsAHang) {
+  for (int r = 0; r < 4; ++r) rank(r) = RankRecord{.pid = 1000 + r};
+  seen.now_ms = 60'000;
+  EXPECT_EQ(hang(), "none");
+  seen.must_report = true;
+  EXPECT_NE(
+      hang().find("before the first step: rank 0 (process 1000) has not reported yet; rank 1"),
+      std::string::npos);
 }
 
 TEST(Endings, AreCountedByKind) {

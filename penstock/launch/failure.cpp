@@ -1,0 +1,156 @@
+#include <algorithm>
+#include <csignal>
+#include <tuple>
+
+#include "penstock/core/text.h"
+#include "penstock/launch/verdict.h"
+#include "penstock/launch/verdict_text.h"
+
+namespace penstock::launch {
+namespace {
+
+enum class Tier : std::uint8_t { Cause, Unexplained, Timeout, LostPeer };
+
+struct Failure {
+  Tier tier = Tier::Cause;
+  std::int64_t ms = 0;
+  std::size_t rank = 0;
+  friend bool operator<(const Failure& a, const Failure& b) {
+    return std::tie(a.tier, a.ms, a.rank) < std::tie(b.tier, b.ms, b.rank);
+  }
+};
+
+Tier tier_of(ExitCode code) {
+  if (code == ExitCode::PeerLost) return Tier::LostPeer;
+  if (code == ExitCode::Hang) return Tier::Timeout;
+  if (code == ExitCode::Failure) return Tier::Unexplained;
+  return Tier::Cause;
+}
+
+bool is_stop_code(int exit_code) {
+  return exit_code == static_cast<int>(ExitCode::Preempted) ||
+         exit_code == static_cast<int>(ExitCode::Interrupted);
+}
+
+std::optional<Tier> tier_of_ending(const RankRecord& record, std::optional<int> stop_signal) {
+  const int value = record.ending->value;
+  if (record.ending->kind == Ending::Kind::Signalled) {
+    if (stop_signal == value) return std::nullopt;
+    return value == SIGABRT || value == SIGPIPE ? Tier::Unexplained : Tier::Cause;
+  }
+  const bool on_channel = record.said_hello && !record.said_bye;
+  if (value == 0 || (stop_signal && !on_channel)) return std::nullopt;
+  if (record.said_hello && is_stop_code(value)) return std::nullopt;
+  const bool lost_peer = record.said_hello && value == static_cast<int>(ExitCode::PeerLost);
+  return lost_peer ? Tier::LostPeer : Tier::Unexplained;
+}
+
+std::optional<Failure> failure_of(const Observation& seen, std::size_t rank) {
+  const RankRecord& record = seen.ranks[rank];
+  if (record.error) return Failure{tier_of(record.error->exit_code), record.error_ms, rank};
+  if (!record.ending) return std::nullopt;
+  const auto tier = tier_of_ending(record, seen.stop_signal);
+  if (!tier) return std::nullopt;
+  return Failure{*tier, record.ending_ms, rank};
+}
+
+std::vector<Failure> failures_of(const Observation& seen) {
+  std::vector<Failure> failures;
+  for (std::size_t rank = 0; rank < seen.ranks.size(); ++rank) {
+    if (const auto failure = failure_of(seen, rank)) failures.push_back(*failure);
+  }
+  return failures;
+}
+
+// Splits an Error::what() into its message and its notes.
+void take_error_text(const std::string& text, std::string& message,
+                     std::vector<std::string>& notes) {
+  constexpr std::string_view kNote = "  note: ";
+  for (const std::string& line : split(printable(text), '\n')) {
+    if (line.starts_with(kNote)) {
+      notes.push_back(line.substr(kNote.size()));
+    } else {
+      message += (message.empty() ? "" : "\n  ") + line;
+    }
+  }
+}
+
+Verdict verdict_of_report(const RankRecord& record, std::size_t rank) {
+  const ErrorReport& report = *record.error;
+  Verdict verdict;
+  std::string where;
+  if (report.step) where += str(" at step ", *report.step);
+  if (!report.instruction.empty()) {
+    where += str(report.step ? "," : " at", " instruction ", printable(report.instruction));
+  }
+  std::string message;
+  take_error_text(report.message, message, verdict.notes);
+  verdict.root_cause = str(rank_text(rank), " failed", where, ": ", message);
+  verdict.exit_code = static_cast<int>(report.exit_code);
+  return verdict;
+}
+
+Verdict verdict_of_ending(const RankRecord& record, std::size_t rank) {
+  Verdict verdict;
+  const Ending& ending = *record.ending;
+  if (ending.kind == Ending::Kind::Signalled) {
+    verdict.root_cause = str(rank_text(rank), " was killed by ", signal_name(ending.value));
+    verdict.exit_code = static_cast<int>(ExitCode::PeerLost);
+  } else {
+    verdict.root_cause = str(rank_text(rank), " exited ", ending.value,
+                             record.said_hello ? " without a report" : "");
+    verdict.exit_code = ending.value;
+  }
+  verdict.root_cause += last_seen(record);
+  return verdict;
+}
+
+std::string first_line(const std::string& text) {
+  return printable(text.substr(0, text.find('\n')));
+}
+
+void add_failure_notes(const Observation& seen, Verdict& verdict) {
+  add_rank_notes(seen, verdict, [&](const RankRecord& record) -> std::string {
+    if (record.error) return " then reported: " + first_line(record.error->message);
+    if (!record.answers() || !record.progress.waiting) return "";
+    return ": " + describe_position(record, seen.now_ms);
+  });
+}
+
+// Ranks that report a timeout may all have waited for one that is stopped.
+std::optional<Verdict> verdict_of_stopped_rank(const Observation& seen) {
+  const auto silent = silent_rank(seen, 0);
+  if (!silent || !is_stopped(seen, seen.ranks[*silent])) return std::nullopt;
+  return verdict_of_silence(seen, *silent);
+}
+
+Verdict verdict_of_failure(const Observation& seen, const Failure& root) {
+  const RankRecord& record = seen.ranks[root.rank];
+  Verdict verdict =
+      record.error ? verdict_of_report(record, root.rank) : verdict_of_ending(record, root.rank);
+  verdict.rank = Rank(root.rank);
+  return verdict;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> first_failure_ms(const Observation& seen) {
+  std::optional<std::int64_t> first;
+  for (const Failure& failure : failures_of(seen)) {
+    first = std::min(first.value_or(failure.ms), failure.ms);
+  }
+  return first;
+}
+
+std::optional<Verdict> find_failure(const Observation& seen) {
+  const std::vector<Failure> failures = failures_of(seen);
+  if (failures.empty()) return std::nullopt;
+  const Failure root = *std::min_element(failures.begin(), failures.end());
+  std::optional<Verdict> verdict;
+  if (root.tier >= Tier::Timeout) verdict = verdict_of_stopped_rank(seen);
+  if (!verdict) verdict = verdict_of_failure(seen, root);
+  add_failure_notes(seen, *verdict);
+  return verdict;
+}
+
+}  // namespace penstock::launch
