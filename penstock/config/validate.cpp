@@ -95,16 +95,17 @@ void check_partition(const PipelineConfig& pipeline, const Origins& origins, Pro
                            "]: must start with 0, rise, and end with the number of layers"));
 }
 
+// Against run.steps nothing is checked: a run cut short with --steps may end inside its warm-up.
 void check_warmup(const Config& config, const Origins& origins, Problems& problems) {
   const SchedulerConfig& scheduler = config.scheduler;
-  if (scheduler.type != SchedulerType::WarmupCosine) return;
-  const std::int64_t total = scheduler.total_num_steps.value_or(config.run.steps);
-  if (scheduler.warmup_num_steps <= total) return;
-  const char* source = scheduler.total_num_steps ? "total_num_steps" : "run.steps";
+  if (scheduler.type != SchedulerType::WarmupCosine || !scheduler.total_num_steps ||
+      scheduler.warmup_num_steps <= *scheduler.total_num_steps) {
+    return;
+  }
   problems.add(first_given(origins, {"scheduler.params.warmup_num_steps",
-                                     "scheduler.params.total_num_steps", "run.steps"}),
+                                     "scheduler.params.total_num_steps"}),
                str("scheduler.params.warmup_num_steps = ", scheduler.warmup_num_steps,
-                   ": must be at most ", source, " = ", total));
+                   ": must be at most total_num_steps = ", *scheduler.total_num_steps));
 }
 
 void check_schedule(const ScheduleConfig& schedule, const Origins& origins, Problems& problems) {

@@ -9,6 +9,7 @@
 #include "penstock/cli/runtime/rank.h"
 #include "penstock/cli/train_command.h"
 #include "penstock/core/error.h"
+#include "penstock/core/text.h"
 #include "penstock/core/version.h"
 
 namespace {

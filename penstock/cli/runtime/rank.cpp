@@ -131,6 +131,7 @@ class Rank {
             .unwatch =
                 [this] {
                   last_ = reporter_->report();
+                  control_.set_progress(nullptr);
                   control_.set_phase("after training");
                 },
             .stop_requested = [this] { return control_.stop_requested(); }};
