@@ -4,12 +4,16 @@
 // outlives every store and process group, so a dead or stopped rank 0 is reported like any other.
 // Does not know plans or tensors: what the rank is doing comes from a callback.
 //
-//   auto control = ControlClient::from_process_environment();       // Does nothing without a
-//   launcher. control.set_phase("loading weights"); control.set_progress([&] { return
-//   executor.progress(); });      // Reads relaxed atomics. for (...) { trainer.step(); if
-//   (control.stop_requested()) ...save, return *stop_requested(); } control.report_done();
-//   ... catch (const Error& error) { control.report_error({...}); return code; }  // Prints
-//   nothing.
+//   auto control = ControlClient::from_process_environment();  // Null without our launcher.
+//   control.set_phase("loading weights");
+//   control.set_progress([&] { return executor.progress(); });  // Reads relaxed atomics.
+//   for (...) {
+//     trainer.step();
+//     if (const auto code = control.stop_requested()) { save(); return *code; }
+//   }
+//   control.set_progress({});  // Before the executor goes.
+//   control.report_done();
+// and where errors end: control.report_error({...}); the launcher prints it, the rank does not.
 //
 // Wire: AF_UNIX SOCK_SEQPACKET, so a message (control_message.h) arrives whole or not at all.
 // Thread safety: every method may be called from any thread, the constructors and destructor not.
@@ -50,6 +54,7 @@ class ControlClient {
 
   // `progress` is called by the heartbeat thread, every min(1 s, heartbeat / 5), until replaced;
   // after set_progress returns, the old one is not running.  A callback that blocks is silence.
+  // REQUIRES: what `progress` refers to outlives it; set_progress({}) removes it.
   void set_progress(std::function<ProgressReport()> progress);
   // For the time before there is a callback: names the phase, and counts as progress.
   void set_phase(const std::string& phase);
@@ -64,7 +69,8 @@ class ControlClient {
 
   // Waits up to 1 s for room in the channel, and is then lost: the exit code still tells.
   void report_error(const ErrorReport& report);
-  // The last step is finished and saved.
+  // The last step is finished and saved: the process ends, or the client goes, within the
+  // launcher's startup_seconds.
   void report_done();
 
  private:

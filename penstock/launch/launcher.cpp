@@ -22,9 +22,10 @@ namespace {
 static_assert(kRanksMax <= static_cast<int>(kGuardedGroupsMax));
 
 constexpr std::int64_t kSettleMs = 300;  // For reports that explain a first failure.
-constexpr std::int64_t kSameSignalMs =
-    200;                                  // A terminal and a wrapper may both pass one Ctrl-C on.
-constexpr std::int64_t kPausedMs = 1000;  // A longer tick: this process was itself stopped.
+// A terminal and a wrapper may both pass one Ctrl-C on.
+constexpr std::int64_t kSameSignalMs = 200;
+// A longer tick: this process was itself stopped.
+constexpr std::int64_t kPausedMs = 1000;
 constexpr std::int64_t kUnkillableMs = 5000;
 
 std::int64_t to_ms(double seconds) { return std::llround(seconds * 1000); }

@@ -6,8 +6,8 @@
 // A rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
 // OMP_NUM_THREADS (its share of the cores, unless set), and, for penstock's own programs,
 // PENSTOCK_CONTROL_FD, PENSTOCK_HEARTBEAT_SECONDS, PENSTOCK_JOB_ID, and on rank 0, when asked for,
-// PENSTOCK_STORE_FD: a socket that already listens on MASTER_PORT.  Standard input is
-// /dev/null.
+// PENSTOCK_STORE_FD: a socket that already listens on MASTER_PORT.  Its standard input
+// is /dev/null.
 //
 // How a run ends:
 //   - A rank fails, is silent, or nobody advances: one root cause (verdict.h); the others get the
@@ -16,8 +16,7 @@
 //     get the signal and heartbeat_seconds to end.  A second signal kills all at once.
 //   - kill -9 of the launcher: the kernel kills every rank, the guard (guard.h) their children.
 // A rank's process group ends with the rank, so its children do not outlive it.
-// Thread safety: one launch at a time in a process (signal handlers); the calling thread must live
-// on.
+// Thread safety: one launch at a time in a process, because of the signal handlers.
 #pragma once
 #include <cstdint>
 #include <iosfwd>
@@ -44,15 +43,13 @@ enum class ControlChannel : std::uint8_t {
 };
 
 struct LaunchOptions {
-  int nproc = 1;  // Ranks, in [1, kRanksMax].
-  std::vector<std::string>
-      program{};  // argv of every rank; a name without '/' is looked up in PATH.
+  int nproc = 1;                       // Ranks, in [1, kRanksMax].
+  std::vector<std::string> program{};  // argv of every rank; without a '/', looked up in PATH.
   // Added to this process's variables, before the ranks' own; a later one replaces an earlier one.
   std::vector<std::pair<std::string, std::string>> environment{};
-  std::string
-      log_dir{};  // Output of rank R goes to log_dir/rank-R.log; empty: to this process's own.
-  double heartbeat_seconds = 30;
-  double startup_seconds = 300;
+  std::string log_dir{};  // Rank R writes to log_dir/rank-R.log; empty: to this process's output.
+  double heartbeat_seconds = 30;   // Of silence, or without progress while all are in a step.
+  double startup_seconds = 300;    // Without progress outside a step: start-up, saving, the end.
   double grace_seconds = 3;        // From the abort message to SIGKILL.
   std::string host = "127.0.0.1";  // MASTER_ADDR.
   std::uint16_t master_port = 0;   // 0: a free one.
