@@ -94,12 +94,14 @@ std::string to_csv(const Schedule& schedule) {
 Schedule parse_csv(std::string_view text, const std::string& name) {
   Schedule schedule{.name = name};
   if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
-  if (trim(text).empty()) throw ParseError(name + ": no programs; expected a CSV row per rank");
   std::size_t line = 1;
   for (std::size_t begin = 0; begin <= text.size(); ++line) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     schedule.programs.push_back(parse_row(text.substr(begin, end - begin), name, line));
     begin = end + 1;
+  }
+  if (std::ranges::all_of(schedule.programs, &Program::empty)) {
+    throw ParseError(name + ": no actions; expected a CSV row per rank");
   }
   derive_sizes(schedule);
   return schedule;

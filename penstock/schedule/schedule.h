@@ -38,7 +38,7 @@ std::string title(const Schedule& schedule);
 std::string grid(const Schedule& schedule);
 
 // torch's CSV: a row per rank, actions joined by commas.
-// Law: parse_csv(to_csv(s)).programs == s.programs.
+// Law: parse_csv(to_csv(s)).programs == s.programs, unless s has no action at all.
 std::string to_csv(const Schedule& schedule);
 
 // Empty cells (idle slots) are dropped.  Stages and microbatches are taken from the largest number

@@ -84,9 +84,9 @@ TEST(Csv, RefusalsNameFileLineAndColumn) {
             "\";0F1\"");
 }
 
-TEST(Csv, EmptyFilesHaveNoPrograms) {
-  for (const char* text : {"", "\n", "\n\n", " \r\n\t\n"}) {
-    EXPECT_EQ(parse_refusal(text), "plan.csv: no programs; expected a CSV row per rank");
+TEST(Csv, FilesWithoutActionsAreRefused) {
+  for (const char* text : {"", "\n", "\n\n", " \r\n\t\n", ",,\n,"}) {
+    EXPECT_EQ(parse_refusal(text), "plan.csv: no actions; expected a CSV row per rank");
   }
 }
 
