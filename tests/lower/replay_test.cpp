@@ -1,0 +1,285 @@
+// Plans of all ranks, run against each other: messages meet, buffers are free when they are filled,
+// and waiting for a send never waits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "penstock/core/text.h"
+#include "penstock/lower/plan.h"
+#include "penstock/schedule/generators/generators.h"
+#include "penstock/schedule/passes/passes.h"
+#include "tests/support/schedules.h"
+
+namespace penstock::lower {
+namespace {
+
+using schedule::Op;
+using schedule::Purpose;
+using schedule::Schedule;
+using testing_support::Random;
+using verify::VerifiedSchedule;
+
+std::vector<Plan> plans_of(const Schedule& schedule) {
+  const auto verified = VerifiedSchedule::from(schedule);
+  partition::Partition partition;
+  for (std::int32_t s = 0; s <= schedule.stages; ++s) partition.bounds.push_back(s);
+  const auto mesh = mesh::make_mesh(schedule.ranks(), {.pipe = schedule.ranks(), .data = 1});
+  std::vector<Plan> plans;
+  for (std::int32_t r = 0; r < schedule.ranks(); ++r) {
+    plans.push_back(lower(verified, partition, mesh, Rank(r)));
+  }
+  return plans;
+}
+
+// Every generator at every size; then random orders, which put any stages on any ranks.
+template <class Check>
+void for_each_schedule(const Check& check) {
+  for (const auto& generator : schedule::registry()) {
+    for (std::int32_t ranks = 1; ranks <= 8; ++ranks) {
+      for (std::int32_t microbatches = 1; microbatches <= 24; ++microbatches) {
+        check(schedule::lower_communication(
+            generator.make({.ranks = ranks, .microbatches = microbatches})));
+        if (testing::Test::HasFatalFailure()) return;
+      }
+    }
+  }
+  Random random;
+  SCOPED_TRACE(random.seed_text());
+  for (int trial = 0; trial < 200; ++trial) {
+    const Schedule order = testing_support::random_order(random);
+    check(schedule::add_send_recv(schedule::add_reduce_gradients(order), random.between(0, 5)));
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(Lowering, KeepsTheProgramOfEveryRank) {
+  for_each_schedule([](const Schedule& schedule) {
+    const auto plans = plans_of(schedule);
+    for (std::size_t r = 0; r < plans.size(); ++r) {
+      schedule::Program program;
+      for (const Instruction& i : plans[r].instructions) {
+        if (i.kind != Kind::AwaitSend) program.push_back(i.action);
+      }
+      ASSERT_EQ(program, schedule.programs[r]) << title(schedule) << " rank " << r;
+    }
+  });
+}
+
+TEST(Lowering, EverySendHasItsReceiveWithTheSameTagOnThePeer) {
+  for_each_schedule([](const Schedule& schedule) {
+    const auto plans = plans_of(schedule);
+    // From, to, tag.
+    std::set<std::tuple<Rank, Rank, std::int32_t>> sends;
+    std::set<std::tuple<Rank, Rank, std::int32_t>> receives;
+    std::set<std::int32_t> tags;
+    std::size_t count = 0;
+    for (const Plan& plan : plans) {
+      for (const Instruction& i : plan.instructions) {
+        if (i.kind == Kind::Send) {
+          sends.insert({plan.rank, i.peer, i.tag});
+          tags.insert(i.tag);
+          ++count;
+        } else if (i.kind == Kind::Receive) {
+          receives.insert({i.peer, plan.rank, i.tag});
+        }
+      }
+    }
+    ASSERT_EQ(sends, receives) << grid(schedule);
+    ASSERT_EQ(tags.size(), count) << "a tag names two messages\n" << grid(schedule);
+  });
+}
+
+TEST(Lowering, LastBackwardIsMarkedOncePerStage) {
+  for_each_schedule([](const Schedule& schedule) {
+    for (const Plan& plan : plans_of(schedule)) {
+      std::map<StageId, bool> last;  // Of the latest backward seen.
+      for (const Instruction& i : plan.instructions) {
+        if (i.kind != Kind::Backward) {
+          ASSERT_FALSE(i.last);
+          continue;
+        }
+        ASSERT_FALSE(last[i.action.stage]) << "a backward after the last one";
+        last[i.action.stage] = i.last;
+      }
+      for (const auto& [stage, is_last] : last) ASSERT_TRUE(is_last) << "stage " << stage;
+    }
+  });
+}
+
+// Slots of one kind on one rank: each is filled, then emptied, then filled again.
+class Buffers {
+ public:
+  void fill(std::int32_t slot, const std::string& content) {
+    ASSERT_TRUE(content_.emplace(slot, content).second)
+        << content << " into slot " << slot << ", which holds " << content_.at(slot);
+    most_ = std::max(most_, static_cast<std::int32_t>(content_.size()));
+    slots_.insert(slot);
+  }
+  // What slot holds; "" when it is empty.
+  std::string at(std::int32_t slot) const {
+    const auto found = content_.find(slot);
+    return found == content_.end() ? "" : found->second;
+  }
+  void empty(std::int32_t slot) { content_.erase(slot); }
+  bool all_empty() const { return content_.empty(); }
+  // The number of slots ever used is the most in use at once: none is wasted.
+  std::int32_t most() const { return most_; }
+  std::int32_t used() const { return static_cast<std::int32_t>(slots_.size()); }
+
+ private:
+  std::map<std::int32_t, std::string> content_;
+  std::set<std::int32_t> slots_;
+  std::int32_t most_ = 0;
+};
+
+TEST(Lowering, BuffersAreFreeWhenTheyAreFilledAndNoneIsWasted) {
+  for_each_schedule([](const Schedule& schedule) {
+    for (const Plan& plan : plans_of(schedule)) {
+      SCOPED_TRACE(to_string(plan));
+      std::vector<Buffers> forward(plan.chunks.size());
+      std::vector<Buffers> backward(plan.chunks.size());
+      std::map<std::string, std::int32_t> activation_slot;  // "1F0": held until its backward.
+      for (const Instruction& i : plan.instructions) {
+        const auto chunk = static_cast<std::size_t>(i.chunk);
+        ASSERT_EQ(plan.chunks[chunk], i.action.stage);
+        const std::string text = str(i.action);
+        if (i.kind == Kind::Receive) {
+          (i.action.op == Op::RecvForward ? forward : backward)[chunk].fill(i.slot, text);
+        } else if (i.kind == Kind::Forward && i.from == Route::Message) {
+          ASSERT_EQ(forward[chunk].at(i.slot), str(i.action.stage, "RECV_F", *i.action.microbatch));
+          activation_slot[text] = i.slot;
+          if (plan.purpose == Purpose::Forward) forward[chunk].empty(i.slot);
+        } else if (i.kind == Kind::Backward) {
+          if (i.from == Route::Message) {
+            ASSERT_EQ(backward[chunk].at(i.slot),
+                      str(i.action.stage, "RECV_B", *i.action.microbatch));
+            backward[chunk].empty(i.slot);
+          }
+          const auto held = activation_slot.find(str(i.action.stage, "F", *i.action.microbatch));
+          if (held != activation_slot.end()) forward[chunk].empty(held->second);
+        }
+        if (testing::Test::HasFatalFailure()) return;
+      }
+      for (std::size_t chunk = 0; chunk < plan.chunks.size(); ++chunk) {
+        ASSERT_TRUE(forward[chunk].all_empty() && backward[chunk].all_empty());
+        ASSERT_EQ(plan.forward_slots[chunk], forward[chunk].most());
+        ASSERT_EQ(plan.backward_slots[chunk], backward[chunk].most());
+        ASSERT_EQ(forward[chunk].used(), forward[chunk].most());
+        ASSERT_EQ(backward[chunk].used(), backward[chunk].most());
+      }
+    }
+  });
+}
+
+TEST(Lowering, SendSlotsAreHeldFromSendToItsAwait) {
+  for_each_schedule([](const Schedule& schedule) {
+    for (const Plan& plan : plans_of(schedule)) {
+      SCOPED_TRACE(to_string(plan));
+      Buffers under_way;
+      for (const Instruction& i : plan.instructions) {
+        if (i.kind == Kind::Send) under_way.fill(i.slot, str(i.action, i.peer, i.tag));
+        if (i.kind != Kind::AwaitSend) continue;
+        ASSERT_EQ(under_way.at(i.slot), str(i.action, i.peer, i.tag)) << "awaits another send";
+        under_way.empty(i.slot);
+        if (testing::Test::HasFatalFailure()) return;
+      }
+      ASSERT_EQ(plan.send_slots, under_way.most());
+      ASSERT_EQ(under_way.used(), under_way.most());
+    }
+  });
+}
+
+// Runs the plans of all ranks; `pick` chooses whose turn it is among those that can move.  Says
+// what went wrong, or "".
+template <class Pick>
+std::string run(const std::vector<Plan>& plans, const Pick& pick) {
+  std::vector<std::size_t> next(plans.size(), 0);
+  std::set<std::int32_t> sent;      // Tags.
+  std::set<std::int32_t> received;  // Posted.
+  std::set<std::string> done;       // "1F0", over all ranks.
+  const auto arrival_tag = [](const Instruction& i) {
+    const Op receive = i.kind == Kind::Forward ? Op::RecvForward : Op::RecvBackward;
+    return message_tag({i.action.stage, receive, i.action.microbatch}, kValuePart);
+  };
+  const auto can_run = [&](const Instruction& i) {
+    if (i.kind != Kind::Forward && i.kind != Kind::Backward) return true;
+    if (i.from == Route::Message) {
+      return sent.contains(arrival_tag(i)) && received.contains(arrival_tag(i));
+    }
+    const bool forward = i.kind == Kind::Forward;
+    return i.from == Route::Batch || done.contains(str(i.action.stage.value + (forward ? -1 : 1),
+                                                       forward ? "F" : "B", *i.action.microbatch));
+  };
+  while (true) {
+    std::vector<std::size_t> movable;
+    for (std::size_t r = 0; r < plans.size(); ++r) {
+      if (next[r] < plans[r].instructions.size() && can_run(plans[r].instructions[next[r]])) {
+        movable.push_back(r);
+      }
+    }
+    if (movable.empty()) break;
+    const std::size_t rank = pick(movable);
+    const Instruction& i = plans[rank].instructions[next[rank]++];
+    if (i.kind == Kind::Send) sent.insert(i.tag);
+    if (i.kind == Kind::Receive) received.insert(i.tag);
+    if (i.kind == Kind::Forward || i.kind == Kind::Backward) done.insert(str(i.action));
+    if (i.kind == Kind::AwaitSend) {
+      const auto partner = schedule::other_end(i.action);
+      const std::string use =
+          str(partner.stage, i.action.op == Op::SendForward ? "F" : "B", *partner.microbatch);
+      if (!done.contains(use)) return str("rank ", rank, " waits for ", i.action);
+    }
+  }
+  for (std::size_t r = 0; r < plans.size(); ++r) {
+    if (next[r] < plans[r].instructions.size()) {
+      return str("rank ", r, " is stuck at ", to_string(plans[r].instructions[next[r]]));
+    }
+  }
+  return "";
+}
+
+TEST(Lowering, AwaitsOnlySendsThatAreOverWhoeverIsFast) {
+  Random random;
+  SCOPED_TRACE(random.seed_text());
+  for_each_schedule([&](const Schedule& schedule) {
+    const auto plans = plans_of(schedule);
+    using Ranks = std::vector<std::size_t>;
+    ASSERT_EQ(run(plans, [](const Ranks& ranks) { return ranks.front(); }), "") << grid(schedule);
+    ASSERT_EQ(run(plans, [](const Ranks& ranks) { return ranks.back(); }), "") << grid(schedule);
+    if (schedule.microbatches <= 8) {
+      ASSERT_EQ(run(plans, [&](const Ranks& ranks) { return random.one_of(ranks); }), "")
+          << grid(schedule);
+    }
+  });
+}
+
+std::ptrdiff_t count(const Plan& plan, Kind kind) {
+  return std::ranges::count(plan.instructions, kind, &Instruction::kind);
+}
+
+TEST(Lowering, GradientsThatComeBackProveEverySendOfTheFirstRank) {
+  for (std::int32_t ranks = 2; ranks <= 5; ++ranks) {
+    for (const auto& generator : schedule::registry()) {
+      const auto plans = plans_of(
+          schedule::lower_communication(generator.make({.ranks = ranks, .microbatches = 12})));
+      EXPECT_EQ(count(plans[0], Kind::Send), 12);
+      // On two ranks 1F1B has the answer to the last send only with its last action.
+      const bool last_is_open = generator.name == "1f1b" && ranks == 2;
+      EXPECT_EQ(count(plans[0], Kind::AwaitSend), last_is_open ? 11 : 12);
+    }
+  }
+}
+
+TEST(Lowering, NothingProvesTheSendsOfAForwardOnlyPipeline) {
+  const auto plans = plans_of(
+      schedule::lower_communication(schedule::forward_only({.ranks = 3, .microbatches = 5})));
+  EXPECT_EQ(count(plans[0], Kind::AwaitSend), 0);
+  EXPECT_EQ(plans[0].send_slots, 5);
+}
+
+}  // namespace
+}  // namespace penstock::lower
