@@ -65,6 +65,7 @@ int start_ranks(const TrainCommand& command, const config::Config& config) {
                                 .host = command.host,
                                 .master_port = command.master_port,
                                 .store_socket = launch::StoreSocket::Launcher,
+                                .channel = launch::ControlChannel::Required,
                                 .messages = &std::cerr};
   for (std::string& word : words_of(command, run)) options.program.push_back(std::move(word));
   return launch::launch(options).exit_code;

@@ -1,0 +1,87 @@
+// What the pipeline benchmarks share: two processes, their arguments, and how a step is timed.
+//
+// Each benchmark is a program of its own, so that bench/run.py can alternate them.  One process per
+// rank, one thread each, Gloo on loopback, a file store.
+// Units: milliseconds.  A step's time is that of the slower rank, between two meetings.
+#pragma once
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace penstock::bench {
+
+struct Options {
+  long width = 8;
+  long batch = 32;
+  long microbatches = 32;
+  long steps = 30;
+  std::string schedule = "1f1b";
+  bool sgd = false;  // A step of SGD at lr 0 belongs to the timed step.
+};
+
+inline Options parse(int argc, char** argv) {
+  Options options;
+  const std::map<std::string, long*> numbers = {{"--width", &options.width},
+                                                {"--batch", &options.batch},
+                                                {"--microbatches", &options.microbatches},
+                                                {"--steps", &options.steps}};
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const auto number = numbers.find(word);
+    if (word == "--sgd") {
+      options.sgd = true;
+    } else if (word == "--schedule" && i + 1 < argc) {
+      options.schedule = argv[++i];
+    } else if (number != numbers.end() && i + 1 < argc) {
+      *number->second = std::atol(argv[++i]);
+    } else {
+      std::fprintf(stderr, "%s: unknown argument \"%s\"\n", argv[0], argv[i]);
+      std::exit(2);
+    }
+  }
+  return options;
+}
+
+inline double now_ms() {
+  return std::chrono::duration<double, std::milli>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Runs `rank_body(rank, store path)` in two processes; both must return 0.
+inline int run_two_ranks(const std::function<int(int rank, const std::string& store)>& rank_body) {
+  char folder[] = "/tmp/penstock-bench-XXXXXX";
+  if (::mkdtemp(folder) == nullptr) return 1;
+  const std::string store = std::string(folder) + "/store";
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(rank_body(1, store));
+  int status = rank_body(0, store);
+  int child_status = 0;
+  ::waitpid(child, &child_status, 0);
+  ::unlink(store.c_str());
+  ::rmdir(folder);
+  return status != 0 || child_status != 0 ? 1 : 0;
+}
+
+// One JSON line; `times` are the timed steps.
+inline void print_result(const char* name, const Options& options, std::vector<double> times,
+                         const std::string& more = "") {
+  std::sort(times.begin(), times.end());
+  std::printf(
+      "{\"name\": \"%s\", \"schedule\": \"%s\", \"width\": %ld, \"batch\": %ld, "
+      "\"microbatches\": %ld, \"sgd\": %s, \"steps\": %zu, \"median_ms\": %.4f, \"min_ms\": %.4f%s}\n",
+      name, options.schedule.c_str(), options.width, options.batch, options.microbatches,
+      options.sgd ? "true" : "false", times.size(), times[times.size() / 2], times.front(),
+      more.c_str());
+}
+
+}  // namespace penstock::bench
