@@ -38,16 +38,23 @@ Schedule lowered(std::string_view name, const Sizes& sizes) {
   return schedule::lower_communication(schedule::make_schedule(name, sizes));
 }
 
+// As lowered(), with receives posted `lookahead` compute actions ahead.
+Schedule with_messages(std::string_view name, const Sizes& sizes, std::int32_t lookahead) {
+  return schedule::add_send_recv(
+      schedule::add_reduce_gradients(schedule::make_schedule(name, sizes)), lookahead);
+}
+
 TEST(Plans, ReadAsTheRecordedText) {
-  const Schedule schedule = lowered("1f1b", {.ranks = 3, .microbatches = 4});
+  const Schedule schedule = with_messages("1f1b", {.ranks = 3, .microbatches = 4}, 4);
   std::string text;
   for (std::int32_t r = 0; r < 3; ++r) text += to_string(lower_schedule(schedule, r)) + "\n";
   testing_support::expect_golden("plan_1f1b_3x4.txt", text);
 }
 
 TEST(Plans, OfStagesThatShareRanksReadAsTheRecordedText) {
-  const Schedule schedule = schedule::lower_communication(
-      rows({"0F0,0F1,3F0,3B0,3F1,3B1,0B0,0B1", "1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1"}));
+  const Schedule order =
+      rows({"0F0,0F1,3F0,3B0,3F1,3B1,0B0,0B1", "1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1"});
+  const Schedule schedule = schedule::add_send_recv(schedule::add_reduce_gradients(order), 4);
   std::string text;
   for (std::int32_t r = 0; r < 2; ++r) text += to_string(lower_schedule(schedule, r)) + "\n";
   testing_support::expect_golden("plan_v_2x2.txt", text);
@@ -107,7 +114,6 @@ TEST(Plans, AreTheSameInEveryReplicaButForPeers) {
 }
 
 TEST(Plans, OneFOneBBuffersDoNotGrowWithMicrobatches) {
-  constexpr std::int32_t kLookahead = 4;  // Receives are posted that many compute actions ahead.
   for (std::int32_t ranks = 2; ranks <= 6; ++ranks) {
     const Schedule few = lowered("1f1b", {.ranks = ranks, .microbatches = 16});
     const Schedule many = lowered("1f1b", {.ranks = ranks, .microbatches = 64});
@@ -117,9 +123,18 @@ TEST(Plans, OneFOneBBuffersDoNotGrowWithMicrobatches) {
       EXPECT_EQ(plan.forward_slots, longer.forward_slots);
       EXPECT_EQ(plan.backward_slots, longer.backward_slots);
       EXPECT_EQ(plan.send_slots, longer.send_slots);
-      EXPECT_LE(plan.forward_slots[0], ranks - r + kLookahead);
-      EXPECT_LE(plan.backward_slots[0], kLookahead + 1);
       EXPECT_EQ(plan.peak_activations, ranks - r);
+    }
+  }
+}
+
+TEST(Plans, LookaheadIsWhatBuffersCostBeyondTheLiveMicrobatches) {
+  for (const std::int32_t lookahead : {0, 1, 2, 4, 8}) {
+    const Schedule schedule = with_messages("1f1b", {.ranks = 4, .microbatches = 24}, lookahead);
+    for (std::int32_t r = 0; r < 4; ++r) {
+      const Plan plan = lower_schedule(schedule, r);
+      EXPECT_LE(plan.forward_slots[0], 4 - r + lookahead) << "rank " << r;
+      EXPECT_LE(plan.backward_slots[0], lookahead + 1) << "rank " << r;
     }
   }
 }
