@@ -101,12 +101,13 @@ void Mailbox::post(Slot& slot, const Hop& hop) {
     slot.buffer = at::empty(hop.sizes, at::TensorOptions().dtype(hop.dtype));
   }
   slot.transfer = communicator_.receive(slot.buffer, slot.posted.peer, slot.posted.tag);
+  slot.pending = true;
 }
 
 void Mailbox::receive(const Instruction& instruction) {
   const bool forward = is_forward(instruction);
   Slot& at = slot(instruction, forward);
-  PENSTOCK_CHECK(!at.transfer, instruction.action);
+  PENSTOCK_CHECK(!at.pending, instruction.action);
   at.posted = instruction;
   const Hop& in = hop(instruction.chunk, forward, /*incoming=*/true);
   if (in.known) post(at, in);
@@ -117,9 +118,9 @@ at::Tensor Mailbox::take(const Instruction& consumer) {
   Slot& at = slot(consumer, forward);
   Hop& in = hop(consumer.chunk, forward, /*incoming=*/true);
   if (!in.known) learn(at.posted, in);
-  if (!at.transfer) post(at, in);
+  if (!at.pending) post(at, in);
   wait(*at.transfer);
-  at.transfer.reset();
+  at.pending = false;
   return at.buffer;
 }
 

@@ -40,7 +40,10 @@ class Mailbox {
   };
   struct Slot {
     at::Tensor buffer;
+    // Kept past its end, until the slot is used again: Gloo's thread may still be inside a
+    // transfer that has just woken us, and destroying it then makes both spin for a lock.
     std::unique_ptr<comm::Transfer> transfer;
+    bool pending = false;
     lower::Instruction posted;
   };
   Hop& hop(std::int32_t chunk, bool forward, bool incoming);
