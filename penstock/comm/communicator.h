@@ -3,7 +3,7 @@
 // connect() makes one per process, run_ranks() one per thread; execute/ and train/ use it.  Gloo is
 // the one implementation so far.  Knows no schedules: a message is named by its tag alone.
 // Sockets exist only to ranks named in link() and make_group().
-// Thread safety: one thread issues operations; interrupt() may be called from any.
+// Thread safety: one thread at a time.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -66,8 +66,14 @@ class Communicator {
   virtual void put(const std::string& key, const std::string& value) = 0;
   virtual std::string get(const std::string& key) = 0;
 
-  // Every rank waits for every other; for start and end, not for steps.
+  // Collective over all ranks: every rank's text, by rank.  Goes through the store, so it is for
+  // start and end, not for steps.  The name says in messages what is exchanged; it may repeat.
+  std::vector<std::string> exchange(const std::string& name, const std::string& text);
+  // Every rank waits for every other.
   void barrier(const std::string& name);
+
+ private:
+  std::int64_t exchanges_ = 0;
 };
 
 // Where the ranks of a run find each other.

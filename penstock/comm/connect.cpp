@@ -1,3 +1,4 @@
+#include <condition_variable>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -62,10 +63,17 @@ void meet(c10d::Store& store, const Rendezvous& rendezvous, milliseconds deadlin
 
 }  // namespace
 
-void Communicator::barrier(const std::string& name) {
-  put(str(name, "/", rank()), "1");
-  for (std::int32_t other = 0; other < world_size(); ++other) get(str(name, "/", other));
+std::vector<std::string> Communicator::exchange(const std::string& name, const std::string& text) {
+  const std::string key = str(name, "/", exchanges_++, "/");
+  put(str(key, rank()), text);
+  std::vector<std::string> texts;
+  for (std::int32_t other = 0; other < world_size(); ++other) {
+    texts.push_back(get(str(key, other)));
+  }
+  return texts;
 }
+
+void Communicator::barrier(const std::string& name) { exchange(name, "here"); }
 
 std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds deadline) {
   c10::initLogging();
@@ -89,23 +97,27 @@ void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>
   c10::initLogging();
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::mutex mutex;
+  std::condition_variable changed;
   std::exception_ptr first_error;
-  const auto failed = [&] {
-    const std::lock_guard lock(mutex);
-    return first_error != nullptr;
-  };
+  std::int32_t finished = 0;
   std::vector<std::thread> threads;
   for (std::int32_t rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
       at::set_num_threads(1);
+      // Goes last: its end is an error for its peers, and not the first.
+      std::unique_ptr<Communicator> communicator;
       try {
-        const auto communicator = make_gloo(store, Rank(rank), world_size, "127.0.0.1", deadline);
+        communicator = make_gloo(store, Rank(rank), world_size, "127.0.0.1", deadline);
         body(*communicator);
         // Gloo's sockets close with the communicator: not before the others are done.
-        if (!failed()) communicator->barrier("run_ranks/end");
+        std::unique_lock lock(mutex);
+        ++finished;
+        changed.notify_all();
+        changed.wait(lock, [&] { return finished == world_size || first_error; });
       } catch (...) {
         const std::lock_guard lock(mutex);
         if (!first_error) first_error = std::current_exception();
+        changed.notify_all();
       }
     });
   }

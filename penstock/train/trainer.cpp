@@ -61,6 +61,25 @@ verify::VerifiedSchedule forward_schedule(const verify::VerifiedSchedule& traini
   return verify::VerifiedSchedule::from(schedule::add_send_recv(forward));
 }
 
+// For comparison between ranks: different options, different texts.
+std::string describe(const config::OptimizerConfig& optimizer) {
+  const bool adamw = optimizer.type == config::OptimizerType::AdamW;
+  std::vector<std::string> numbers;
+  for (const double number : {optimizer.lr, optimizer.betas[0], optimizer.betas[1], optimizer.eps,
+                              optimizer.weight_decay, optimizer.momentum}) {
+    numbers.push_back(shortest(number));
+  }
+  return str(adamw ? "AdamW" : "SGD", "(lr, betas, eps, weight_decay, momentum: ",
+             join(numbers, ", "), ")");
+}
+
+std::string describe(const config::SchedulerConfig& scheduler) {
+  if (scheduler.type == config::SchedulerType::Constant) return "constant";
+  return str("WarmupCosineLR(", scheduler.warmup_num_steps, ", ",
+             scheduler.total_num_steps.value_or(0), ", ", shortest(scheduler.warmup_min_ratio),
+             ", ", shortest(scheduler.cos_min_ratio), ")");
+}
+
 void check_names(const std::vector<nn::LayerSpec>& model) {
   std::vector<std::string> names;
   for (const auto& spec : model) names.push_back(spec.meta.name);
@@ -112,13 +131,16 @@ void Trainer::handshake() {
       {"partition", join(partition_.bounds, " ")},
       {"layers of the model", str(model_.size(), " (", stable_hash(layers), ")")},
       {"seed", str(options_.seed)},
+      {"optimizer", describe(options_.optimizer)},
+      {"scheduler", describe(options_.scheduler)},
+      {"steps", str(options_.total_steps)},
       {"gradient_clipping", shortest(options_.gradient_clipping)},
   };
   std::string text;
   for (const auto& [name, value] : facts) text += name + "=" + value + "\n";
-  communicator_.put(str("handshake/", communicator_.rank()), text);
-  for (std::int32_t rank = 0; rank < communicator_.world_size(); ++rank) {
-    const auto theirs = penstock::split(communicator_.get(str("handshake/", rank)), '\n');
+  const std::vector<std::string> texts = communicator_.exchange("handshake", text);
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const auto theirs = penstock::split(texts[rank], '\n');
     const auto ours = penstock::split(text, '\n');
     for (std::size_t i = 0; i < ours.size(); ++i) {
       if (i < theirs.size() && ours[i] == theirs[i]) continue;

@@ -18,11 +18,16 @@ using Backend = c10::intrusive_ptr<c10d::Backend>;
 using Work = c10::intrusive_ptr<c10d::Work>;
 using std::chrono::milliseconds;
 
-// The first line of what c10d or Gloo threw, without its backtrace.
+// The first line of what c10d or Gloo threw, without backtrace, place in their source or advice.
 std::string reason(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  return text.substr(0, text.find('\n'));
+  std::string line = text.substr(0, text.find('\n'));
+  line = line.substr(0, line.find(". This is typically caused by"));
+  if (const std::size_t place = line.find("] "); line.starts_with("[/") && place < line.size()) {
+    line.erase(0, place + 2);
+  }
+  return line;
 }
 
 struct Operation {
