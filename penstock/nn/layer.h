@@ -4,10 +4,12 @@
 // own, so that initial weights are the same bits in every layout.  Knows no stages.
 // Shapes: [microbatch, ...] in and out; one floating tensor crosses a stage boundary.
 #pragma once
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -47,12 +49,12 @@ std::string type_name(const std::type_info& type);
 
 model::ModelMeta meta_of(const std::vector<LayerSpec>& layers);
 
-// Wraps any module that maps a tensor to a tensor.  Its parameters keep their own names.
+// Wraps any module that maps a tensor to a tensor, held by a torch::nn::ModuleHolder or a
+// std::shared_ptr.  Its parameters keep their own names.
 template <class Holder>
 class Wrapped : public Layer {
  public:
-  template <class... Args>
-  explicit Wrapped(const Args&... args) : module_(args...) {
+  explicit Wrapped(Holder module) : module_(std::move(module)) {
     for (const auto& parameter : module_->named_parameters(/*recurse=*/false)) {
       register_parameter(parameter.key(), parameter.value(), parameter.value().requires_grad());
     }
@@ -62,16 +64,37 @@ class Wrapped : public Layer {
     for (const auto& child : module_->named_children()) register_module(child.key(), child.value());
   }
   at::Tensor forward(const at::Tensor& input) override { return module_->forward(input); }
+  void train(bool on = true) override {
+    Layer::train(on);
+    module_->train(on);
+  }
 
  private:
   Holder module_;
 };
 
-// A layer from any torch::nn module holder: layer<torch::nn::Linear>("fc", 8, 16).
-template <class Module, class... Args>
+template <class T>
+concept ModuleHolder = requires { typename T::ContainedType; };
+
+// A layer from a torch::nn module and its arguments: layer<torch::nn::Linear>("fc", 8, 16).
+template <ModuleHolder Module, class... Args>
 LayerSpec layer(std::string name, const Args&... args) {
+  static_assert(!(ModuleHolder<Args> || ...),
+                "a module made here would be shared by all ranks and not seeded: give layer() a "
+                "function that makes it");
   return {.meta = {std::move(name), type_name(typeid(typename Module::ContainedType)), kNotCounted},
-          .make = [=] { return std::make_shared<Wrapped<Module>>(args...); }};
+          .make = [=] { return std::make_shared<Wrapped<Module>>(Module(args...)); }};
+}
+
+// A layer from a function that makes a module, called once on each rank that needs it:
+// layer("mlp", [] { return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU()); }).
+template <class Make>
+  requires(!ModuleHolder<Make>) && std::invocable<const Make&>
+LayerSpec layer(std::string name, Make make) {
+  using Holder = std::invoke_result_t<const Make&>;
+  using Contained = std::remove_reference_t<decltype(*std::declval<Holder&>())>;
+  return {.meta = {std::move(name), type_name(typeid(Contained)), kNotCounted},
+          .make = [make] { return std::make_shared<Wrapped<Holder>>(make()); }};
 }
 
 }  // namespace penstock::nn

@@ -36,7 +36,11 @@ Stage::Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t f
   }
 }
 
-at::Tensor Stage::run_layers(const at::Tensor& input) const {
+at::Tensor Stage::run_layers(const at::Tensor& input, bool training) {
+  if (training != training_) {
+    for (const auto& layer : layers_) layer->train(training);
+    training_ = training;
+  }
   at::Tensor value = input;
   for (const auto& layer : layers_) value = layer->forward(value);
   return value;
@@ -53,7 +57,7 @@ at::Tensor Stage::forward(Microbatch microbatch, const at::Tensor& input, bool k
   const c10::AutoGradMode grad_mode(keep_graph);
   at::Tensor leaf = input.detach();
   if (keep_graph && leaf.is_floating_point() && id_.value > 0) leaf.requires_grad_(true);
-  const at::Tensor output = run_layers(leaf);
+  const at::Tensor output = run_layers(leaf, keep_graph);
   if (keep_graph) keep(microbatch, leaf, output);
   return output.detach();
 }
@@ -63,9 +67,10 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const at::Tensor& input,
   const c10::AutoGradMode grad_mode(keep_graph);
   at::Tensor leaf = input.detach();
   if (keep_graph && leaf.is_floating_point() && id_.value > 0) leaf.requires_grad_(true);
-  const at::Tensor value = loss(run_layers(leaf), target);
+  const at::Tensor value = loss(run_layers(leaf, keep_graph), target);
   if (value.numel() != 1) {
-    throw Error(penstock::str("the loss has shape ", value.sizes(), "; it must be a scalar per microbatch"));
+    throw Error(penstock::str("the loss has shape ", value.sizes(),
+                              "; it must be a scalar per microbatch"));
   }
   if (keep_graph) keep(microbatch, leaf, value);
   return value.detach();

@@ -40,7 +40,8 @@ class Stage {
   StageId id() const { return id_; }
 
   // Runs the layers.  With `keep_graph`, the activation stays until backward(); the result is
-  // detached, and `input` becomes a leaf that collects a gradient if it is floating.
+  // detached, and `input` becomes a leaf that collects a gradient if it is floating.  Without, the
+  // layers run as torch's Module::eval() has them.
   at::Tensor forward(Microbatch microbatch, const at::Tensor& input, bool keep_graph);
 
   // As forward(), but ends in the loss, whose value is returned: a detached scalar.
@@ -71,8 +72,8 @@ class Stage {
    public:
     Activation(at::Tensor input, at::Tensor output, std::shared_ptr<ActivationCount> count);
     ~Activation();
-    Activation(Activation&& other) noexcept = default;
-    Activation& operator=(Activation&& other) noexcept = default;
+    Activation(const Activation&) = delete;
+    Activation& operator=(const Activation&) = delete;
     at::Tensor input;
     at::Tensor output;
 
@@ -80,13 +81,14 @@ class Stage {
     std::shared_ptr<ActivationCount> count_;
   };
 
-  at::Tensor run_layers(const at::Tensor& input) const;
+  at::Tensor run_layers(const at::Tensor& input, bool training);
   void keep(Microbatch microbatch, const at::Tensor& input, const at::Tensor& output);
 
   StageId id_;
   std::int64_t first_layer_;
   std::vector<std::string> layer_names_;
   std::vector<std::shared_ptr<nn::Layer>> layers_;
+  bool training_ = true;
   std::vector<NamedParameter> parameters_;
   std::vector<std::int64_t> parameters_per_layer_;
   std::shared_ptr<ActivationCount> count_;
