@@ -73,6 +73,12 @@ struct Executor::Impl {
     return {};
   }
 
+  // A stage may hand back its input, or a view of it.  A receive buffer is used again while the
+  // value is still needed, so it must not leave the stage.
+  static void own(at::Tensor& value, const at::Tensor& input, const Instruction& instruction) {
+    if (instruction.from == Route::Message && share_storage(value, input)) value = value.clone();
+  }
+
   void forward(const Instruction& instruction, const at::Tensor& input, const StepInputs& step) {
     const Microbatch microbatch = *instruction.action.microbatch;
     stage::Stage& stage = *chunks[static_cast<std::size_t>(instruction.chunk)];
@@ -83,6 +89,7 @@ struct Executor::Impl {
       return;
     }
     at::Tensor output = stage.forward(microbatch, input, keep_graph);
+    own(output, input, instruction);
     switch (instruction.to) {
       case Route::Batch: result.outputs[microbatch.index()] = std::move(output); return;
       case Route::Local:
@@ -90,8 +97,6 @@ struct Executor::Impl {
         return;
       case Route::Message:
         mailbox.expect_gradient_like(instruction.chunk, output);
-        // A receive buffer is used again while this value may still be on its way.
-        if (share_storage(output, input)) output = output.clone();
         outputs[cell(instruction.chunk, instruction.action)] = std::move(output);
         return;
     }
@@ -113,6 +118,7 @@ struct Executor::Impl {
     const auto chunk = static_cast<std::size_t>(instruction.chunk);
     if (instruction.last && !reducers.empty()) reducers[chunk]->arm();
     at::Tensor of_input = chunks[chunk]->backward(*instruction.action.microbatch, gradient);
+    own(of_input, gradient, instruction);
     switch (instruction.to) {
       case Route::Batch: return;
       case Route::Local:
@@ -120,7 +126,6 @@ struct Executor::Impl {
             std::move(of_input);
         return;
       case Route::Message:
-        if (share_storage(of_input, gradient)) of_input = of_input.clone();
         input_gradients[cell(instruction.chunk, instruction.action)] = std::move(of_input);
         return;
     }
@@ -166,9 +171,12 @@ struct Executor::Impl {
 
   void finish() {
     progress.instruction.store(-1, std::memory_order_relaxed);
-    const WaitMark wait(progress, "finishing sends and gradient sums");
-    mailbox.finish();
+    {
+      const WaitMark wait(progress, "finishing sends");
+      mailbox.finish();
+    }
     if (plan.purpose == Purpose::Forward) return;
+    const WaitMark wait(progress, "summing gradients over replicas");
     for (GradientReducer* reducer : reducers) reducer->finish();
   }
 

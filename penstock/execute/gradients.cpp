@@ -29,8 +29,8 @@ GradientReducer::GradientReducer(stage::Stage& stage, comm::Communicator& commun
   const auto& parameters = stage.parameters();
   place_.resize(parameters.size());
   arrived_.resize(parameters.size());
+  absent_.resize(parameters.size());
   std::int64_t room = 0;
-  std::vector<std::int64_t> sizes;
   for (std::size_t p = parameters.size(); p-- > 0;) {
     const at::Tensor& tensor = parameters[p].tensor;
     const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
@@ -39,19 +39,19 @@ GradientReducer::GradientReducer(stage::Stage& stage, comm::Communicator& commun
         parameters[buckets_.back().parameters.back()].tensor.scalar_type() == tensor.scalar_type();
     if (!same_type || bytes > room) {
       buckets_.emplace_back();
-      sizes.push_back(0);
       room = bucket_bytes;
     }
     Bucket& bucket = buckets_.back();
     place_[p] = {buckets_.size() - 1, bucket.parameters.size()};
     bucket.parameters.push_back(p);
-    bucket.offsets.push_back(sizes.back());
-    sizes.back() += tensor.numel();
+    bucket.offsets.push_back(bucket.size);
+    bucket.size += tensor.numel();
     room -= bytes;
   }
-  for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    const at::Tensor& like = parameters[buckets_[b].parameters.front()].tensor;
-    buckets_[b].flat = at::empty({sizes[b]}, like.options().requires_grad(false));
+  for (Bucket& bucket : buckets_) {
+    const at::Tensor& like = parameters[bucket.parameters.front()].tensor;
+    bucket.flat = at::empty({bucket.size + std::ssize(bucket.parameters)},
+                            like.options().requires_grad(false));
   }
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     torch::autograd::impl::set_post_acc_grad_hooks(
@@ -70,7 +70,11 @@ void GradientReducer::arm() {
   armed_ = true;
   next_bucket_ = 0;
   std::fill(arrived_.begin(), arrived_.end(), false);
-  for (Bucket& bucket : buckets_) bucket.missing = bucket.parameters.size();
+  std::fill(absent_.begin(), absent_.end(), false);
+  for (Bucket& bucket : buckets_) {
+    bucket.missing = bucket.parameters.size();
+    bucket.flat.narrow(0, bucket.size, std::ssize(bucket.parameters)).fill_(1);
+  }
 }
 
 void GradientReducer::ready(std::size_t parameter) {
@@ -78,14 +82,16 @@ void GradientReducer::ready(std::size_t parameter) {
   arrived_[parameter] = true;
   const torch::NoGradGuard no_grad;
   Bucket& bucket = buckets_[place_[parameter].first];
+  const std::size_t entry = place_[parameter].second;
   const at::Tensor& tensor = stage_.parameters()[parameter].tensor;
   const at::Tensor view =
-      bucket.flat.narrow(0, bucket.offsets[place_[parameter].second], tensor.numel())
-          .view(tensor.sizes());
+      bucket.flat.narrow(0, bucket.offsets[entry], tensor.numel()).view(tensor.sizes());
   if (tensor.grad().defined()) {
     view.copy_(tensor.grad());
   } else {
     view.zero_();
+    absent_[parameter] = true;
+    bucket.flat.narrow(0, bucket.size + static_cast<std::int64_t>(entry), 1).zero_();
   }
   tensor.mutable_grad() = view;
   --bucket.missing;
@@ -107,8 +113,22 @@ void GradientReducer::disarm_and_send_rest() {
 
 void GradientReducer::finish() {
   for (Bucket& bucket : buckets_) {
-    if (bucket.transfer) bucket.transfer->wait();
+    if (!bucket.transfer) continue;
+    bucket.transfer->wait();
     bucket.transfer.reset();
+    drop_absent_gradients(bucket);
+  }
+}
+
+// As without replicas: an optimizer step must not decay a parameter that nothing depends on.
+void GradientReducer::drop_absent_gradients(const Bucket& bucket) {
+  for (std::size_t entry = 0; entry < bucket.parameters.size(); ++entry) {
+    const std::size_t parameter = bucket.parameters[entry];
+    if (!absent_[parameter]) continue;
+    const at::Tensor replicas = bucket.flat[bucket.size + static_cast<std::int64_t>(entry)];
+    if (replicas.item<double>() == 0.0) {
+      stage_.parameters()[parameter].tensor.mutable_grad().reset();
+    }
   }
 }
 

@@ -4,7 +4,7 @@
 // The executor arms it before that backward; autograd calls it as each gradient becomes final.
 // Buckets leave in one fixed order, the same on every rank.  With one data rank it does nothing.
 // Invariant: after finish(), every parameter's grad() is a view of its bucket and the same bits on
-// all data ranks.
+// all data ranks; a parameter that got no gradient on any of them has none.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -30,7 +30,7 @@ class GradientReducer {
 
   // The next backward is the stage's last of this step: its gradients are final.
   void arm();
-  // That backward is over: gradients that did not come count as zero.
+  // That backward is over: gradients that did not come on this rank count as zero.
   void disarm_and_send_rest();
   // Waits for all buckets.
   void finish();
@@ -40,11 +40,13 @@ class GradientReducer {
     at::Tensor flat;
     std::vector<std::size_t> parameters;
     std::vector<std::int64_t> offsets;
+    std::int64_t size = 0;  // Of all parameters together; then a flag each: it has a gradient.
     std::size_t missing = 0;
     std::unique_ptr<comm::Transfer> transfer;
   };
   void ready(std::size_t parameter);
   void send_full_buckets();
+  void drop_absent_gradients(const Bucket& bucket);
 
   stage::Stage& stage_;
   comm::Communicator& communicator_;
@@ -53,6 +55,7 @@ class GradientReducer {
   std::vector<Bucket> buckets_;  // In reverse parameter order: about the order of the backward.
   std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.
   std::vector<bool> arrived_;
+  std::vector<bool> absent_;  // This rank had no gradient.
   std::size_t next_bucket_ = 0;
 };
 
