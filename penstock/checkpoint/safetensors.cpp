@@ -23,6 +23,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr std::size_t kHeaderBytesMax = std::size_t{100} << 20;
 constexpr std::size_t kLengthBytes = 8;
+constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 48;  // Of one tensor.
 
 constexpr std::array<std::pair<at::ScalarType, const char*>, 9> kTypes = {{
     {at::kFloat, "F32"},
@@ -44,14 +45,15 @@ const char* name_of(at::ScalarType type, const std::string& tensor) {
                             ", which safetensors cannot hold"));
 }
 
-at::ScalarType type_of(const std::string& name, const std::string& tensor) {
+at::ScalarType type_of(const std::string& name, const std::string& tensor,
+                       const std::string& path) {
   std::vector<std::string> known;
   for (const auto& [type, candidate] : kTypes) {
     if (name == candidate) return type;
     known.emplace_back(candidate);
   }
-  throw CheckpointError(str("tensor \"", tensor, "\" has dtype \"", name, "\", known are ",
-                            join(known, ", ")));
+  throw CheckpointError(str("\"", path, "\": tensor \"", tensor, "\" has dtype \"", name,
+                            "\", known are ", join(known, ", ")));
 }
 
 std::string header_of(const NamedTensors& tensors,
@@ -109,26 +111,46 @@ struct Entry {
   std::uint64_t end = 0;
 };
 
+// Natural numbers below 2^63 and nothing else; nlohmann's get() would also take 1.5 and true.
+std::vector<std::int64_t> natural_numbers(const nlohmann::json& value) {
+  std::vector<std::int64_t> numbers;
+  for (const auto& item : value.get_ref<const nlohmann::json::array_t&>()) {
+    const auto number = item.get_ref<const nlohmann::json::number_unsigned_t&>();
+    numbers.push_back(static_cast<std::int64_t>(number));
+    if (numbers.back() < 0) throw std::out_of_range("too large");
+  }
+  return numbers;
+}
+
 Entry parse_entry(const std::string& name, const nlohmann::json& value, const std::string& path) {
   Entry entry{.name = name};
   try {
-    entry.type = type_of(value.at("dtype").get<std::string>(), name);
-    entry.shape = value.at("shape").get<std::vector<std::int64_t>>();
-    const auto offsets = value.at("data_offsets").get<std::array<std::uint64_t, 2>>();
-    entry.begin = offsets[0];
-    entry.end = offsets[1];
-  } catch (const nlohmann::json::exception&) {
+    entry.type = type_of(value.at("dtype").get<std::string>(), name, path);
+    entry.shape = natural_numbers(value.at("shape"));
+    const auto offsets = natural_numbers(value.at("data_offsets"));
+    if (offsets.size() != 2) throw std::out_of_range("not a pair");
+    entry.begin = static_cast<std::uint64_t>(offsets[0]);
+    entry.end = static_cast<std::uint64_t>(offsets[1]);
+  } catch (const CheckpointError&) {
+    throw;
+  } catch (const std::exception&) {
     throw CheckpointError(str("\"", path, "\": tensor \"", name,
-                              "\" needs a dtype, a shape and two data_offsets"));
+                              "\" needs a dtype, a shape and two data_offsets, all in whole "
+                              "numbers; it has ", value.dump().substr(0, 200)));
   }
-  std::uint64_t bytes = at::elementSize(entry.type);
+  // Sizes beside a zero count too: torch multiplies them into strides.
+  std::uint64_t span = at::elementSize(entry.type);
+  bool empty = false;
   for (const std::int64_t size : entry.shape) {
-    if (size < 0 || (size > 0 && bytes > (std::uint64_t{1} << 48) / static_cast<std::uint64_t>(size))) {
+    const auto factor = static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1));
+    if (span > kBytesMax / factor) {
       throw CheckpointError(str("\"", path, "\": tensor \"", name, "\" has an impossible shape [",
                                 join(entry.shape, ", "), "]"));
     }
-    bytes *= static_cast<std::uint64_t>(size);
+    span *= factor;
+    empty = empty || size == 0;
   }
+  const std::uint64_t bytes = empty ? 0 : span;
   if (entry.end < entry.begin || entry.end - entry.begin != bytes) {
     throw CheckpointError(str("\"", path, "\": tensor \"", name, "\" needs ", bytes,
                               " bytes, its data_offsets are [", entry.begin, ", ", entry.end, "]"));

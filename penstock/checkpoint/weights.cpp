@@ -28,7 +28,7 @@ std::map<std::string, std::set<std::string>> read_index(const std::string& path)
   try {
     for (const auto& [tensor, shard] : json.at("weight_map").items()) {
       const auto name = shard.get<std::string>();
-      if (name.find('/') != std::string::npos) {
+      if (name.find('/') != std::string::npos || name.empty() || name.starts_with(".")) {
         throw CheckpointError(str("\"", path, "\": shard \"", name, "\" is not a plain file name"));
       }
       shards[name].insert(tensor);
