@@ -73,7 +73,8 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const at::Tensor& input,
                               "; it must be a scalar per microbatch"));
   }
   if (keep_graph) keep(microbatch, leaf, value);
-  return value.detach();
+  // Of its own: torch's losses reduce in place, so theirs keeps the storage of a whole microbatch.
+  return value.detach().clone();
 }
 
 at::Tensor Stage::backward(Microbatch microbatch, const at::Tensor& output_gradient) {
