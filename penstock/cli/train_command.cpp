@@ -32,7 +32,8 @@ void declare_train(CLI::App& app, TrainCommand& command) {
   declare_key(app, command, "--data", "data.path",
               "PATH: text file or folder (default: Python's standard library)");
   declare_key(app, command, "--steps", "run.steps", "N: optimizer steps");
-  declare_key(app, command, "--run", "run.directory", "DIR: run directory (default: runs/NAME-TIME)");
+  declare_key(app, command, "--run", "run.directory",
+              "DIR: run directory (default: runs/NAME-TIME)");
   declare_key(app, command, "--save", "run.save", "DIR: save the weights there at the end");
   app.add_option_function<std::vector<std::string>>(
          "--set",
@@ -45,11 +46,13 @@ void declare_train(CLI::App& app, TrainCommand& command) {
   app.add_option("--host", command.host, "address that this host's ranks listen on")
       ->capture_default_str()
       ->type_name("ADDRESS");
-  app.add_option("--master-port", command.master_port, "port of rank 0's store (default: a free one)")
-      ->type_name("PORT");
+  app.add_option("--master-port", command.master_port,
+                 "port of rank 0's store (default: a free one)")
+      ->type_name("PORT")
+      ->check(CLI::Range(0, 65535));
   app.footer(
       "Started by torchrun, srun or mpirun, this process is one rank of theirs:\n"
-      "  torchrun --nproc-per-node 4 --no-python penstock train gpt.json");
+      "  torchrun --nproc-per-node 4 --no-python -- penstock train gpt.json");
 }
 
 std::vector<std::string> words_of(const TrainCommand& command, const std::string& run) {

@@ -2,17 +2,21 @@
 //
 // main.cpp declares all of them; each returns the process's exit code or throws Error.
 #pragma once
-#include <functional>
-
 #include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
 
 namespace penstock::cli {
 
 // Declares itself on `app`; the returned function runs it after parsing.
 using Command = std::function<int()>;
 
+// The words after the first "--" of the command line, which no option parser may touch.
+using Words = std::vector<std::string>;
+
 Command declare_train_command(CLI::App& app);
-Command declare_launch_command(CLI::App& app);
+Command declare_launch_command(CLI::App& app, const Words& program);
 Command declare_schedule_command(CLI::App& app);
 
 }  // namespace penstock::cli

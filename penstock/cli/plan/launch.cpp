@@ -1,13 +1,13 @@
-#include "penstock/launch/launcher.h"
-
 #include <iostream>
 #include <memory>
 
 #include "penstock/cli/plan/commands.h"
+#include "penstock/core/error.h"
+#include "penstock/launch/launcher.h"
 
 namespace penstock::cli {
 
-Command declare_launch_command(CLI::App& app) {
+Command declare_launch_command(CLI::App& app, const Words& program) {
   const auto options = std::make_shared<launch::LaunchOptions>();
   app.add_option("--nproc", options->nproc, "ranks to start")
       ->required()
@@ -19,18 +19,21 @@ Command declare_launch_command(CLI::App& app) {
       ->capture_default_str()
       ->type_name("ADDRESS");
   app.add_option("--master-port", options->master_port, "MASTER_PORT (default: a free one)")
-      ->type_name("PORT");
+      ->type_name("PORT")
+      ->check(CLI::Range(0, 65535));
   app.add_option("--heartbeat", options->heartbeat_seconds,
                  "seconds of silence after which a penstock program is ended")
       ->capture_default_str()
       ->type_name("SECONDS");
-  app.add_option("program", options->program, "the program and its arguments, after --")
-      ->required()
-      ->type_name("PROGRAM ARGS");
-  app.prefix_command();
-  app.footer("Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.");
-  return [options, &app] {
-    for (const std::string& word : app.remaining()) options->program.push_back(word);
+  app.footer(
+      "After -- comes the program: penstock launch --nproc 2 -- python3 script.py ARGS\n"
+      "Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.");
+  return [options, &program] {
+    if (program.empty()) {
+      throw ConfigError("launch: no program to launch",
+                        {"it comes after --: penstock launch --nproc 2 -- python3 script.py"});
+    }
+    options->program = program;
     options->messages = &std::cerr;
     return launch::launch(*options).exit_code;
   };

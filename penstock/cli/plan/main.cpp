@@ -1,4 +1,6 @@
 // `penstock`: plans, launches, and starts in milliseconds, because it does without torch.
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -6,9 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "penstock/cli/plan/commands.h"
+#include "penstock/cli/usage.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
@@ -23,11 +24,10 @@ using penstock::ExitCode;
 
 std::string version_text() {
   const std::string torch = PENSTOCK_TORCH_VERSION;
-  return penstock::str(
-      "penstock ", penstock::kVersion, "\n", "compiler ", penstock::kCompiler, ", ",
-      penstock::kBuildType, "\n",
-      torch.empty() ? "torch none (planning only)\nbackends none"
-                    : "torch " + torch + "\nbackends gloo");
+  return penstock::str("penstock ", penstock::kVersion, "\n", "compiler ", penstock::kCompiler,
+                       ", ", penstock::kBuildType, "\n",
+                       torch.empty() ? "torch none (planning only)\nbackends none"
+                                     : "torch " + torch + "\nbackends gloo");
 }
 
 int run(int argc, char** argv) {
@@ -41,24 +41,32 @@ int run(int argc, char** argv) {
       "  penstock launch --nproc 2 -- python3 script.py           start any program's ranks\n"
       "Exit codes: 0 ok, 2 usage or config, 3 weights, 4 a rank was lost, 5 hang, 6 not finite,\n"
       "75 stopped before the end, 130 Ctrl-C.");
+  // What follows "--" is another program's command line.
+  char** const separator =
+      std::find_if(argv, argv + argc, [](const char* word) { return std::string(word) == "--"; });
+  const penstock::cli::Words program(std::min(separator + 1, argv + argc), argv + argc);
   std::vector<std::pair<CLI::App*, penstock::cli::Command>> commands;
-  const auto declare = [&](const char* name, const char* help,
-                           penstock::cli::Command (*declare_command)(CLI::App&)) {
+  const auto declare = [&](const char* name, const char* help, const auto& declare_command) {
     CLI::App* subcommand = app.add_subcommand(name, help);
     commands.emplace_back(subcommand, declare_command(*subcommand));
   };
   declare("train", "train a model from a config", penstock::cli::declare_train_command);
   declare("launch", "start a program's ranks on this machine",
-          penstock::cli::declare_launch_command);
+          [&](CLI::App& launch) { return penstock::cli::declare_launch_command(launch, program); });
   declare("schedule", "print a pipeline schedule", penstock::cli::declare_schedule_command);
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(separator - argv), argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? 0 : static_cast<int>(ExitCode::Usage);
+    if (error.get_exit_code() == 0) return app.exit(error);  // Help or version.
+    throw penstock::cli::usage_error(app, error);
   }
   for (const auto& [subcommand, command] : commands) {
-    if (subcommand->parsed()) return command();
+    if (!subcommand->parsed()) continue;
+    if (!program.empty() && subcommand->get_name() != "launch") {
+      throw penstock::ConfigError(penstock::str(subcommand->get_name(), ": unexpected word \"",
+                                                program.front(), "\" after --"));
+    }
+    return command();
   }
   return static_cast<int>(ExitCode::Usage);
 }

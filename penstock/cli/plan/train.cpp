@@ -1,3 +1,8 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <iostream>
@@ -12,6 +17,8 @@
 #include "penstock/core/version.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/launcher.h"
+#include "penstock/schedule/generators/generators.h"
+#include "penstock/verify/verify.h"
 
 namespace penstock::cli {
 namespace {
@@ -39,24 +46,71 @@ std::string job_run_directory(const std::string& name, const launch::LauncherEnv
   return str("runs/", name, "-", job.empty() ? "job" : job);
 }
 
-void make_run_directory(const std::string& directory) {
+// A folder that files can be made in.  Made and tried before anything is trained: a run that
+// cannot write its results is best not begun.
+void make_folder(const std::string& folder, const std::string& what, const std::string& option) {
   std::error_code error;
-  fs::create_directories(directory, error);
+  fs::create_directories(folder, error);
   if (error) {
-    throw ConfigError(str("cannot make the run directory \"", directory, "\": ", error.message()),
-                      {"choose another with --run"});
+    throw ConfigError(str("cannot make the ", what, " \"", folder, "\": ", error.message()),
+                      {str("choose another with ", option)});
   }
+  const std::string probe = str(folder, "/.probe-", ::getpid());
+  const int file = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0) {
+    throw ConfigError(
+        str("cannot write to the ", what, " \"", folder, "\": ", std::strerror(errno)),
+        {str("choose another with ", option)});
+  }
+  ::close(file);
+  ::unlink(probe.c_str());
+}
+
+void make_folders(const config::Config& config, const std::string& run) {
+  make_folder(run, "run directory", "--run");
+  if (!config.run.save.empty()) make_folder(config.run.save, "folder for the weights", "--save");
+}
+
+// What every rank would find wrong is said once, before any starts.
+void check_schedule(const config::ScheduleConfig& schedule, std::int32_t pipe,
+                    std::int64_t microbatches) {
+  if (!schedule.file.empty()) {
+    verify::VerifiedSchedule::from(schedule::load_csv(schedule.file));
+    return;
+  }
+  schedule::make_schedule(schedule.name,
+                          {.ranks = pipe,
+                           .stages_per_rank = static_cast<std::int32_t>(schedule.stages_per_rank),
+                           .microbatches = static_cast<std::int32_t>(microbatches)});
+}
+
+void check_data(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || fs::exists(path, error)) return;
+  throw ConfigError(
+      str("data path \"", path, "\" does not exist (looked at ", fs::absolute(path).string(), ")"));
+}
+
+void check_plan(const TrainCommand& command, const config::Config& config,
+                std::int64_t world_size) {
+  try {
+    const config::MeshShape mesh = config::resolve_mesh(config.mesh, world_size);
+    const config::Batch batch = config::resolve_batch(config.batch, mesh);
+    check_schedule(config.schedule, mesh.pipe, batch.microbatches);
+  } catch (const Error& error) {
+    throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
+  }
+  check_data(config.data.path);
 }
 
 int start_ranks(const TrainCommand& command, const config::Config& config) {
-  const std::int64_t nproc = command.nproc > 0
-                                 ? command.nproc
-                                 : config.mesh.pipe * config.mesh.data.value_or(1);
-  config::resolve_batch(config.batch, config::resolve_mesh(config.mesh, nproc));
+  const std::int64_t nproc =
+      command.nproc > 0 ? command.nproc : config.mesh.pipe * config.mesh.data.value_or(1);
+  check_plan(command, config, nproc);
   const std::string runtime = runtime_program();
-  const std::string run = config.run.directory.empty() ? fresh_run_directory(run_name(command))
-                                                       : config.run.directory;
-  make_run_directory(run);
+  const std::string run =
+      config.run.directory.empty() ? fresh_run_directory(run_name(command)) : config.run.directory;
+  make_folders(config, run);
   launch::LaunchOptions options{.nproc = static_cast<int>(nproc),
                                 .program = {runtime, "train"},
                                 .environment = {{kVersionVariable, kVersion}},
@@ -80,10 +134,11 @@ int run_train(const TrainCommand& command) {
                           self.rank, " of ", self.world_size, " already, started by ", self.kind),
                       {"leave --nproc out, or run it outside that launcher"});
   }
+  check_plan(command, read.config, self.world_size);
   const std::string run = read.config.run.directory.empty()
                               ? job_run_directory(run_name(command), self)
                               : read.config.run.directory;
-  make_run_directory(run);
+  make_folders(read.config, run);
   std::vector<std::string> words = {runtime_program(), "train"};
   for (std::string& word : words_of(command, run)) words.push_back(std::move(word));
   become(words);

@@ -1,13 +1,13 @@
 // `penstock-runtime`: the commands that need tensors.  `penstock` starts it; users do not.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "penstock/cli/runtime/rank.h"
 #include "penstock/cli/train_command.h"
+#include "penstock/cli/usage.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
@@ -31,8 +31,8 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int code = app.exit(error);
-    return code == 0 ? 0 : static_cast<int>(penstock::ExitCode::Usage);
+    if (error.get_exit_code() == 0) return app.exit(error);  // Help.
+    throw penstock::cli::usage_error(app, error);
   }
   check_launcher_version();
   return penstock::cli::run_rank(command);
@@ -41,6 +41,8 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // torch's own log tells in many lines what our errors tell in one; a user's choice stays.
+  ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
   try {
     return run(argc, argv);
   } catch (const penstock::Error& error) {

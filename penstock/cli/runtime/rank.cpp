@@ -1,12 +1,12 @@
 #include "penstock/cli/runtime/rank.h"
 
+#include <ATen/Parallel.h>
+
 #include <chrono>
 #include <cstdio>
 #include <exception>
 #include <optional>
 #include <string>
-
-#include <ATen/Parallel.h>
 
 #include "penstock/comm/communicator.h"
 #include "penstock/core/error.h"
@@ -14,6 +14,7 @@
 #include "penstock/execute/progress.h"
 #include "penstock/launch/control.h"
 #include "penstock/launch/environment.h"
+#include "penstock/launch/port.h"
 #include "penstock/lower/plan.h"
 #include "penstock/train/run.h"
 
@@ -24,7 +25,9 @@ using Clock = std::chrono::steady_clock;
 using launch::LauncherKind;
 using std::chrono::milliseconds;
 
-milliseconds to_ms(double seconds) { return milliseconds(static_cast<std::int64_t>(seconds * 1e3)); }
+milliseconds to_ms(double seconds) {
+  return milliseconds(static_cast<std::int64_t>(seconds * 1e3));
+}
 
 std::string run_prefix() {
   return launch::process_variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
@@ -44,8 +47,10 @@ comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const Tr
     rendezvous.path = str(config.run.directory, "/rendezvous-", self.job_id);
   } else if (self.rank.value == 0 && !self.agent_store) {
     rendezvous.kind = comm::Rendezvous::Kind::Server;
+    // Not c10d's own socket, which would listen on every address of this host.
     const auto socket = launch::process_variable("PENSTOCK_STORE_FD");
-    if (socket) rendezvous.socket = static_cast<int>(parse_integer(*socket).value_or(-1));
+    rendezvous.socket = socket ? static_cast<int>(parse_integer(*socket).value_or(-1))
+                               : launch::listen_on(command.host, rendezvous.port).socket.release();
   }
   return rendezvous;
 }
@@ -115,9 +120,8 @@ class Rank {
     const auto communicator =
         comm::connect(rendezvous_of(self, command_, read.config), to_ms(launch.startup_seconds));
     // With a launcher that watches, its heartbeat speaks first: it knows more than a timeout.
-    communicator->set_deadline(
-        to_ms(launch.heartbeat_seconds * (control_.connected() ? 2 : 1) +
-              (control_.connected() ? 5 : 0)));
+    communicator->set_deadline(to_ms(launch.heartbeat_seconds * (control_.connected() ? 2 : 1) +
+                                     (control_.connected() ? 5 : 0)));
     return train::run(read, *communicator, hooks());
   }
 
@@ -130,7 +134,8 @@ class Rank {
                 },
             .unwatch =
                 [this] {
-                  last_ = reporter_->report();
+                  // Where an error came from; work after the steps has no instruction.
+                  if (std::uncaught_exceptions() > 0) last_ = reporter_->report();
                   control_.set_progress(nullptr);
                   control_.set_phase("after training");
                 },
@@ -139,7 +144,8 @@ class Rank {
 
   int fail(const std::string& message, ExitCode code) {
     launch::ErrorReport report{.message = message, .exit_code = code};
-    if (last_) {
+    // A loss that is not finite is the same on every rank, and its message names the step.
+    if (last_ && code != ExitCode::Numerics) {
       report.step = last_->step;
       report.instruction = last_->doing;
     }

@@ -1,0 +1,75 @@
+#include "penstock/cli/usage.h"
+
+#include <string>
+#include <vector>
+
+#include "penstock/core/text.h"
+
+namespace penstock::cli {
+namespace {
+
+// The app that read the last words: a subcommand where there is one.
+const CLI::App& innermost(const CLI::App& app) {
+  const auto parsed = app.get_subcommands();
+  return parsed.empty() ? app : innermost(*parsed.front());
+}
+
+std::string command_line(const CLI::App& app) {
+  const CLI::App* parent = app.get_parent();
+  return parent == nullptr ? "penstock" : str(command_line(*parent), " ", app.get_name());
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  return names;
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+// The first word that nothing took: an option before a value, which may be its own.
+std::string unexpected_word(const CLI::App& app) {
+  const std::vector<std::string> words = app.remaining();
+  for (const std::string& word : words) {
+    if (word.starts_with("-")) return word;
+  }
+  return words.empty() ? "" : words.front();
+}
+
+std::string complaint(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string word = unexpected_word(app);
+  if (word.starts_with("-")) {
+    const std::string name = word.substr(0, word.find('='));
+    return str("unknown option \"", name, "\"", did_you_mean(name, option_names(app)));
+  }
+  const std::vector<std::string> commands = command_names(app);
+  if (!word.empty() && !commands.empty()) {
+    const std::string near = did_you_mean(word, commands);
+    return str("unknown command \"", word, "\"",
+               near.empty() ? str("; there are ", join(commands, ", ")) : near);
+  }
+  if (!word.empty()) return str("unexpected word \"", word, "\"");
+  if (!commands.empty()) return str("which command? there are ", join(commands, ", "));
+  const std::string text = error.what();
+  if (error.get_name() == "ArgumentMismatch") {
+    return str(text.substr(0, text.find(':')), " needs a value");
+  }
+  return text;
+}
+
+}  // namespace
+
+ConfigError usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& inner = innermost(app);
+  const std::string command = command_line(inner);
+  const std::string prefix = &inner == &app ? "" : inner.get_name() + ": ";
+  return ConfigError(prefix + complaint(inner, error), {str("for help: ", command, " --help")});
+}
+
+}  // namespace penstock::cli
