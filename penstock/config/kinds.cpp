@@ -70,7 +70,10 @@ std::optional<Complaint> Integer::read(const JsonValue& json, std::int64_t& valu
     const auto exact = exact_integer(*number);
     const bool whole = std::trunc(*number) == *number;
     if (!whole) return wrong_type(noun(), json);
-    if (!exact) return Complaint{out_of_range(found(json), allowed()), &json};
+    if (!exact) {
+      const std::string limit = high == kAny ? "at most 9223372036854775807" : allowed();
+      return Complaint{out_of_range(found(json), *number < 0 ? allowed() : limit), &json};
+    }
     value = *exact;
   } else {
     return wrong_type(noun(), json);
