@@ -110,7 +110,15 @@ std::string first_line(const std::string& text) {
 }
 
 void add_failure_notes(const Observation& seen, Verdict& verdict) {
+  const RankRecord* root = verdict.rank ? &seen.ranks[verdict.rank->index()] : nullptr;
+  const auto says_the_same = [&](const RankRecord& record) {
+    return root != nullptr && &record != root && root->error && record.error &&
+           record.error->message == root->error->message;
+  };
+  const auto same = std::count_if(seen.ranks.begin(), seen.ranks.end(), says_the_same);
+  if (same > 0) verdict.notes.push_back(str(same, " other ranks reported the same"));
   add_rank_notes(seen, verdict, [&](const RankRecord& record) -> std::string {
+    if (says_the_same(record)) return "";
     if (record.error) return " then reported: " + first_line(record.error->message);
     if (!record.answers() || !record.progress.waiting) return "";
     return ": " + describe_position(record, seen.now_ms);
