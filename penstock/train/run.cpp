@@ -29,19 +29,26 @@ std::vector<nn::LayerSpec> make_model(const config::ModelConfig& model) {
                                .heads = model.heads,
                                .sequence_length = model.sequence_length};
   switch (model.type) {
-    case config::ModelType::Gpt: return nn::gpt_layers(options);
-    case config::ModelType::Mlp: return nn::byte_mlp_layers(options);
+    case config::ModelType::Gpt:
+      return nn::gpt_layers(options);
+    case config::ModelType::Mlp:
+      return nn::byte_mlp_layers(options);
   }
   return {};
 }
 
 partition::Method make_method(const config::PipelineConfig& pipeline) {
   switch (pipeline.partition) {
-    case config::PartitionMethod::Uniform: return partition::Uniform{};
-    case config::PartitionMethod::Parameters: return partition::ByParameters{};
-    case config::PartitionMethod::LayerCost: return partition::ByCost{pipeline.layer_costs};
-    case config::PartitionMethod::Bounds: return partition::ByBounds{pipeline.bounds};
-    case config::PartitionMethod::TypeRegex: return partition::ByType{pipeline.type_regex};
+    case config::PartitionMethod::Uniform:
+      return partition::Uniform{};
+    case config::PartitionMethod::Parameters:
+      return partition::ByParameters{};
+    case config::PartitionMethod::LayerCost:
+      return partition::ByCost{pipeline.layer_costs};
+    case config::PartitionMethod::Bounds:
+      return partition::ByBounds{pipeline.bounds};
+    case config::PartitionMethod::TypeRegex:
+      return partition::ByType{pipeline.type_regex};
   }
   return {};
 }
@@ -121,9 +128,10 @@ class Run {
   void load_data() {
     const std::string path = config_.data.path.empty() ? python_library() : config_.data.path;
     if (path.empty()) {
-      throw ConfigError("no data: data.path is not set and there is no python3, whose standard "
-                        "library is the default text",
-                        {"give a text file or a directory with --data"});
+      throw ConfigError(
+          "no data: data.path is not set and there is no python3, whose standard "
+          "library is the default text",
+          {"give a text file or a directory with --data"});
     }
     data_ = TextData::load(path);
     data_->require(batch_.train_batch_size, config_.model.sequence_length);
@@ -132,8 +140,8 @@ class Run {
   void write_plan() {
     checkpoint::write_atomically(file("config.resolved.json"), {config::to_text(read_)});
     const verify::VerifiedSchedule& schedule = trainer_->schedule();
-    checkpoint::write_atomically(
-        file("schedule.svg"), {render::schedule_svg(schedule, simulate::simulate(schedule))});
+    checkpoint::write_atomically(file("schedule.svg"),
+                                 {render::schedule_svg(schedule, simulate::simulate(schedule))});
     checkpoint::write_atomically(file("schedule.csv"), {schedule::to_csv(schedule.schedule())});
     metrics_.emplace(config_.run.directory, config_.run.steps,
                      batch_.train_batch_size * config_.model.sequence_length,
@@ -143,13 +151,13 @@ class Run {
 
   std::string summary() const {
     const verify::VerifiedSchedule& schedule = trainer_->schedule();
-    return str("penstock: ", mesh::to_string(trainer_->mesh().shape()), ", ",
-               schedule::title(schedule.schedule()), ", ", batch_.train_batch_size,
-               " samples a step\n",
-               partition::to_string(trainer_->partition(), nn::meta_of(trainer_->model())),
-               "data: ", data_->path(), ", ", data_->files(), " files, ", data_->training_bytes(),
-               " bytes to train on, ", data_->validation_bytes(), " to validate\n",
-               "run directory: ", config_.run.directory, "\n");
+    return str(
+        "penstock: ", mesh::to_string(trainer_->mesh().shape()), ", ",
+        schedule::title(schedule.schedule()), ", ", batch_.train_batch_size, " samples a step\n",
+        partition::to_string(trainer_->partition(), nn::meta_of(trainer_->model())),
+        "data: ", data_->path(), ", ", data_->files(), data_->files() == 1 ? " file, " : " files, ",
+        data_->training_bytes(), " bytes to train on, ", data_->validation_bytes(),
+        " to validate\n", "run directory: ", config_.run.directory, "\n");
   }
 
   void train() {
