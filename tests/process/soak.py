@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""Kills and stops every rank of a 2 x 2 run in turn, many times, and counts how often all was well.
+
+Prints "N of N" and the longest time to the end of all processes; exits with 1 after any failure.
+PENSTOCK_SEED repeats the moments of an earlier soak.  Needs the standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import statistics
+import sys
+import time
+import unittest
+
+import failures
+import support
+
+
+def one(rank: int, number: signal.Signals, generator: random.Random) -> tuple[float | None, str]:
+    """The seconds to the end, and what was wrong; no seconds when the run did not get there."""
+    seconds = None
+
+    class Once(failures.FailureTest):
+        def runTest(self) -> None:  # noqa: N802
+            nonlocal seconds
+            seconds = self.fail_rank(rank, number, generator, generator.uniform(0, 0.5)).seconds
+
+    result = unittest.TestResult()
+    Once().run(result)
+    return seconds, "\n".join(text for _, text in result.failures + result.errors)
+
+
+def soak(number: signal.Signals, times: int, limit: float, generator: random.Random) -> bool:
+    all_good = True
+    for rank in range(4):
+        good, taken = 0, []
+        for i in range(times):
+            seconds, wrong = one(rank, number, generator)
+            if seconds is not None:
+                taken.append(seconds)
+            good += not wrong
+            if wrong:
+                print(f"{number.name} {i + 1} of rank {rank}:\n{wrong}", flush=True)
+        timing = f"{statistics.median(taken):.2f} s, at most {max(taken):.2f} s" if taken else "-"
+        print(
+            f"{number.name} of rank {rank}: {good} of {times}; over after {timing} ({limit:g} s)",
+            flush=True,
+        )
+        all_good = all_good and good == times
+    return all_good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20, help="of each rank (default 20)")
+    parser.add_argument("--stops", type=int, default=20, help="of each rank (default 20)")
+    options = parser.parse_args()
+    if not support.PENSTOCK.exists():
+        print(f"there is no {support.PENSTOCK}: run `make` first, or set PENSTOCK_BUILD")
+        return 1
+    print(f"PENSTOCK_SEED={support.SEED}", flush=True)
+    generator = random.Random(support.SEED)
+    began = time.monotonic()
+    killed = soak(signal.SIGKILL, options.kills, failures.KILL_SECONDS_MAX, generator)
+    stopped = soak(signal.SIGSTOP, options.stops, failures.STOP_SECONDS_MAX, generator)
+    verdict = "all well" if killed and stopped else "NOT well"
+    total = 4 * (options.kills + options.stops)
+    print(f"{total} runs, {verdict}, {time.monotonic() - began:.0f} s")
+    return 0 if killed and stopped else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
