@@ -96,7 +96,7 @@ void visit_scheduler(Visitor& v, Scheduler& s) {
 template <class Visitor, class Model>
 void visit_model(Visitor& v, Model& m) {
   v.field("type", m.type, Choice<ModelType>{kModelTypes}, "architecture");
-  v.field("layers", m.layers, Integer{1, 65536}, "blocks");
+  v.field("layers", m.layers, Integer{0, 65536}, "blocks; 0: embedding and head alone");
   v.field("hidden", m.hidden, Integer{1, 1 << 20}, "width of the residual stream");
   v.when(m.type == ModelType::Gpt, {"model.type", "gpt"},
          [&] { v.field("heads", m.heads, Integer{1, 65536}, "attention heads; divides hidden"); });

@@ -91,8 +91,8 @@ TEST(Override, AnUnknownPathNamesTheNearestKey) {
 TEST(Override, ValuesAreCheckedAsThoseOfAFile) {
   EXPECT_EQ(refusal("{}", {"model.layers=x"}),
             "--set model.layers=x: model.layers: expected an integer, found \"x\"");
-  EXPECT_EQ(refusal("{}", {"model.layers=0"}),
-            "--set model.layers=0: model.layers = 0: must be in [1, 65536]");
+  EXPECT_EQ(refusal("{}", {"model.layers=-1"}),
+            "--set model.layers=-1: model.layers = -1: must be in [0, 65536]");
   EXPECT_EQ(refusal("{}", {"model=gpt"}),
             "--set model=gpt: model: expected an object, found \"gpt\"");
   EXPECT_EQ(refusal("{}", {R"(model={"layrs": 1})"}),

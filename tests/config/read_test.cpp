@@ -183,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Values, RefusedConfig,
     testing::Values(
-        Refused{"{\"model\": {\"layers\": 0}}", "1:22: model.layers = 0: must be in [1, 65536]"},
+        Refused{"{\"model\": {\"layers\": -1}}", "1:22: model.layers = -1: must be in [0, 65536]"},
         Refused{"{\"seed\": -1}", "1:10: seed = -1: must be at least 0"},
         Refused{"{\"seed\": 1e30}", "1:10: seed = 1e30: must be at least 0"},
         Refused{"{\"seed\": 18446744073709551615}",

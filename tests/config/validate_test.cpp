@@ -22,7 +22,7 @@ TEST(Validate, TheDefaultsAreValid) { EXPECT_EQ(refusal(Config{}), "no error"); 
 
 TEST(Validate, RangesHoldForConfigsMadeInCode) {
   Config config;
-  config.model.layers = 0;
+  config.model.layers = -1;
   config.optimizer.betas = {0.9, 2};
   config.gradient_clipping = std::nan("");
   config.data.path = std::string("a\0b", 3);
@@ -31,7 +31,7 @@ TEST(Validate, RangesHoldForConfigsMadeInCode) {
             "train_batch_size = -4: must be in [1, 1073741824]\n"
             "  note: optimizer.params.betas[1] = 2: must be in [0, 1)\n"
             "  note: gradient_clipping = nan: must be at least 0\n"
-            "  note: model.layers = 0: must be in [1, 65536]\n"
+            "  note: model.layers = -1: must be in [0, 65536]\n"
             "  note: data.path: holds a NUL character");
 }
 
