@@ -34,6 +34,10 @@ schedule::Schedule training_schedule(const TrainerOptions& options) {
                             " rows, the mesh has ", options.mesh.pipe,
                             " pipeline ranks: one row per rank"));
   }
+  if (program.purpose == schedule::Purpose::Forward) {
+    throw ScheduleError(str("schedule file \"", options.program,
+                            "\" has no backward: it cannot train; add the B of each F"));
+  }
   if (program.microbatches != options.microbatches) {
     throw ScheduleError(str("schedule file \"", options.program, "\" has ", program.microbatches,
                             " microbatches, the batch has ", options.microbatches));
@@ -300,7 +304,7 @@ StepReport Trainer::run_backward(const at::Tensor& input, const at::Tensor& targ
   return report;
 }
 
-StepReport Trainer::accumulate(const at::Tensor& input, const at::Tensor& target) {
+StepReport Trainer::compute_gradients(const at::Tensor& input, const at::Tensor& target) {
   return run_backward(input, target);
 }
 

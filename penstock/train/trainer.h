@@ -69,7 +69,7 @@ class Trainer {
   StepReport step(const at::Tensor& input, const at::Tensor& target);
 
   // As step() without the optimizer: gradients stay in parameters() until the next step.
-  StepReport accumulate(const at::Tensor& input, const at::Tensor& target);
+  StepReport compute_gradients(const at::Tensor& input, const at::Tensor& target);
 
   // Mean loss over a batch like step()'s, all replicas; keeps no graph, changes nothing.
   double evaluate(const at::Tensor& input, const at::Tensor& target);
