@@ -1,0 +1,283 @@
+"""What a run leaves for its user, and what the programs print.  Needs the standard library only."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import math
+import re
+import shutil
+import struct
+import subprocess
+import time
+import unittest
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import support
+from support import PENSTOCK, ProcessTest, losses
+
+STEP_KEYS = {"step", "loss", "lr", "grad_norm", "tokens_per_second", "step_time_seconds"}
+ELEMENT_BYTES = {"F32": 4, "I64": 8}
+
+
+def read_safetensors(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
+    """Name to dtype, shape and bytes, by the format's own rules and nothing of ours."""
+    content = path.read_bytes()
+    (size,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + size])
+    header.pop("__metadata__", None)
+    data = content[8 + size :]
+    tensors, end = {}, 0
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        first, last = entry["data_offsets"]
+        length = math.prod(entry["shape"]) * ELEMENT_BYTES[entry["dtype"]]
+        if first != end or last - first != length:
+            raise ValueError(f"{path}: {name} is at {first}..{last}, after {end}, of {length}")
+        tensors[name] = (entry["dtype"], entry["shape"], data[first:last])
+        end = last
+    if end != len(data):
+        raise ValueError(f"{path}: {len(data) - end} bytes belong to no tensor")
+    return tensors
+
+
+def read_weights(folder: Path) -> dict[str, tuple[str, list[int], bytes]]:
+    """The tensors that the index names, each from the file that it names."""
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    files = {name: read_safetensors(folder / name) for name in set(index["weight_map"].values())}
+    tensors = {name: files[file][name] for name, file in index["weight_map"].items()}
+    stored = sum(len(tensor) for file in files.values() for _, _, tensor in file.values())
+    if stored != index["metadata"]["total_size"] or len(tensors) != sum(map(len, files.values())):
+        raise ValueError(f"{folder}: the index and the files do not agree")
+    return tensors
+
+
+def without_comments(text: str) -> str:
+    """JSON of a text whose comments begin with two blanks, as penstock writes them."""
+    return re.sub(r"  //[^\n]*", "", text)
+
+
+class RunDirectory(ProcessTest):
+    @classmethod
+    def setUpClass(cls) -> None:
+        """One run, which every test here looks at."""
+        cls.maker = ProcessTest()
+        cls.maker.setUp()
+        cls.addClassCleanup(cls.maker.doCleanups)
+        config = cls.maker.config(run={"steps": 6, "eval_interval": 3, "timeline_steps": 2})
+        began = time.monotonic()
+        run = cls.maker.start_train(config, "run", "--save", "run/weights")
+        run.await_step(1)
+        cls.first_step_seconds = time.monotonic() - began
+        cls.result = run.wait()
+        cls.maker.assert_code(cls.result, 0)
+        cls.run_directory = run.directory
+
+    def file(self, name: str) -> Path:
+        return self.run_directory / name
+
+    def test_time_to_the_first_step(self) -> None:
+        print(f"first finished step after {self.first_step_seconds:.2f} s")
+        self.assertLess(self.first_step_seconds, support.PATIENCE)
+
+    def test_holds_these_files_and_no_others(self) -> None:
+        names = {path.name for path in self.run_directory.iterdir()}
+        expected = {"config.resolved.json", "metrics.jsonl", "loss.svg", "schedule.svg"}
+        expected |= {"schedule.csv", "timeline.json", "sample.txt", "weights"}
+        self.assertEqual(names, expected)
+        self.maker.assert_nothing_left()
+
+    def test_resolved_config_gives_the_same_run(self) -> None:
+        text = self.file("config.resolved.json").read_text()
+        values = json.loads(without_comments(text))
+        self.assertEqual(values["model"]["hidden"], 32)
+        self.assertIn("// default", text)
+        self.assertIn("tiny.json:", text)
+        self.assertIn("// --save", text)
+        result = self.train(self.file("config.resolved.json"), "--run", "again", "--save", "w")
+        self.assert_code(result, 0)
+        self.assertEqual(losses(self.folder / "again"), losses(self.run_directory))
+
+    def test_metrics(self) -> None:
+        rows = [json.loads(line) for line in support.raw_lines(self.run_directory)]
+        steps = [row for row in rows if "val_loss" not in row]
+        self.assertEqual([row["step"] for row in steps], [1, 2, 3, 4, 5, 6])
+        for row in steps:
+            self.assertEqual(set(row), STEP_KEYS)
+            self.assertGreater(row["tokens_per_second"], 0)
+            self.assertGreater(row["step_time_seconds"], 0)
+            self.assertTrue(3 < row["loss"] < 7 and row["grad_norm"] > 0, row)
+        validations = [row for row in rows if "val_loss" in row]
+        self.assertEqual([row["step"] for row in validations], [3, 6])
+        self.assertEqual(set(validations[0]), {"step", "val_loss"})
+
+    def test_numbers_parse_back_to_the_same_bits(self) -> None:
+        for row in losses(self.run_directory):
+            for text in filter(None, row[1:]):
+                # The shortest text that does: no digit too few, none too many.
+                self.assertEqual(float(repr(float(text))), float(text))
+                self.assertLessEqual(len(text.replace(".", "")), len(repr(float(text))))
+
+    def test_pictures_are_well_formed(self) -> None:
+        for name in ("loss.svg", "schedule.svg"):
+            root = ElementTree.parse(self.file(name)).getroot()
+            self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg", name)
+            self.assertGreater(len(list(root.iter())), 20, name)
+
+    def test_timeline_has_every_action_of_every_rank_once(self) -> None:
+        events = json.loads(self.file("timeline.json").read_text())["traceEvents"]
+        named = [event for event in events if event["ph"] == "M"]
+        ranks = {e["pid"]: e["args"]["name"] for e in named if e["name"] == "process_name"}
+        self.assertEqual(ranks, {rank: f"rank {rank}" for rank in range(4)})
+        rows = {(e["pid"], e["args"]["name"]) for e in named if e["name"] == "thread_name"}
+        both = ("compute", "communication")
+        self.assertEqual(rows, set(itertools.product(range(4), both)))
+        complete = [event for event in events if event["ph"] == "X"]
+        self.assertTrue(all(e["ts"] >= 0 and e["dur"] >= 0 for e in complete))
+        self.assertEqual({e["pid"] for e in complete if e["tid"] == 1}, set(range(4)))
+        computed = sorted(
+            (e["pid"], int(e["args"]["step"]), e["name"]) for e in complete if e["tid"] == 0
+        )
+        # Ranks 0 and 1 are the replicas of stage 0.
+        expected = sorted(
+            (rank, step, f"{rank // 2}{op}{microbatch}")
+            for rank, step, op, microbatch in itertools.product(range(4), (1, 2), "FB", range(4))
+        )
+        self.assertEqual(computed, expected)
+
+    def test_a_row_of_the_timeline_does_one_thing_at_a_time(self) -> None:
+        events = json.loads(self.file("timeline.json").read_text())["traceEvents"]
+        for rank in range(4):
+            mine = [e for e in events if e["ph"] == "X" and (e["pid"], e["tid"]) == (rank, 0)]
+            mine.sort(key=lambda event: event["ts"])
+            for before, after in itertools.pairwise(mine):
+                # Microseconds are written with a nanosecond's digits.
+                self.assertLessEqual(before["ts"] + before["dur"], after["ts"] + 0.01)
+
+    def test_sample(self) -> None:
+        sample = self.file("sample.txt").read_bytes()
+        prompt, generated = sample[:-4], sample[-4:]
+        self.assertEqual(len(prompt), 16)
+        self.assertIn(prompt.strip(b"\n"), self.maker.text.read_bytes())
+        self.assertEqual(len(generated), 4)
+        self.assertIn("sample", self.result.out)
+
+    def test_program_is_what_ran(self) -> None:
+        program = self.file("schedule.csv")
+        rows = [row.split(",") for row in program.read_text().splitlines()]
+        self.assertEqual(len(rows), 2, "a row per pipeline rank")
+        for op, microbatch in itertools.product("FB", range(4)):
+            self.assertEqual(
+                [row.count(f"{s}{op}{microbatch}") for s, row in enumerate(rows)], [1, 1]
+            )
+        changes = {"run": {"steps": 6, "eval_interval": 3}, "schedule": {"file": str(program)}}
+        self.assert_code(self.train(self.config(**changes), "--run", "again"), 0)
+        self.assertEqual(losses(self.folder / "again"), losses(self.run_directory))
+
+    def test_weights(self) -> None:
+        tensors = read_weights(self.file("weights"))
+        self.assertEqual(tensors["transformer.wte.weight"][:2], ("F32", [256, 32]))
+        layers = {match[1] for name in tensors if (match := re.search(r"\.h\.(\d+)\.", name))}
+        self.assertEqual(layers, {"0", "1"})
+        for name, (_, _, data) in tensors.items():
+            values = struct.unpack(f"<{len(data) // 4}f", data)
+            self.assertTrue(all(map(math.isfinite, values)), name)
+        json.loads(without_comments((self.file("weights") / "config.json").read_text()))
+
+    def test_weights_by_the_safetensors_package(self) -> None:
+        if not importlib.util.find_spec("safetensors") or not importlib.util.find_spec("numpy"):
+            self.skipTest("safetensors or numpy is not installed")
+        from safetensors.numpy import load_file
+
+        ours = read_weights(self.file("weights"))
+        theirs = {}
+        for path in self.file("weights").glob("*.safetensors"):
+            theirs.update(load_file(path))
+        self.assertEqual(set(theirs), set(ours))
+        for name, tensor in theirs.items():
+            self.assertEqual((list(tensor.shape), tensor.tobytes()), ours[name][1:], name)
+
+
+class Repeats(ProcessTest):
+    def weights(self, config: Path, run: str) -> dict[str, tuple[str, list[int], bytes]]:
+        self.assert_code(self.train(config, "--run", run, "--save", f"{run}-weights"), 0)
+        return read_weights(self.folder / f"{run}-weights")
+
+    def test_one_seed_gives_the_same_bits_and_another_does_not(self) -> None:
+        first = self.weights(self.config(), "first")
+        self.assertEqual(first, self.weights(self.config(), "second"))
+        self.assertEqual(losses(self.folder / "first"), losses(self.folder / "second"))
+        other = self.weights(self.config(seed=8), "other")
+        self.assertNotEqual(first, other)
+        pairs = zip(losses(self.folder / "first"), losses(self.folder / "other"), strict=True)
+        for mine, theirs in pairs:
+            self.assertNotEqual(mine[1:], theirs[1:])
+
+    def test_default_data_and_run_directory(self) -> None:
+        config = self.config(data={"path": ""}, run={"steps": 1}, mesh={"pipe": 1, "data": 1})
+        self.assert_code(self.train(config), 0)
+        (run,) = (self.folder / "runs").iterdir()
+        self.assertRegex(run.name, r"^tiny-\d{8}-\d{6}$")
+        self.assertEqual(len(losses(run)), 2)
+
+
+class Programs(ProcessTest):
+    def test_version(self) -> None:
+        result = self.run_words(PENSTOCK, "--version")
+        self.assert_code(result, 0)
+        self.assertRegex(result.out, r"^penstock \d+\.\d+\.\d+")
+        self.assertRegex(result.out, r"compiler \w+ \d+.*\ntorch \d+\.\d+.*\nbackends gloo\n")
+
+    def test_help_needs_no_torch(self) -> None:
+        times = []
+        for _ in range(10):
+            began = time.monotonic()
+            shown = subprocess.run([PENSTOCK, "--help"], capture_output=True, text=True, check=True)
+            times.append(time.monotonic() - began)
+        print(f"--help: {1000 * min(times):.1f} ms, at most {1000 * max(times):.1f} ms of 10")
+        for word in ("train", "launch", "schedule", "Exit codes"):
+            self.assertIn(word, shown.stdout)
+        if shutil.which("ldd"):
+            libraries = subprocess.run(["ldd", PENSTOCK], capture_output=True, text=True).stdout
+            self.assertIn("libc.so", libraries)
+            self.assertNotIn("torch", libraries)
+            self.assertNotIn("c10", libraries)
+
+    def test_help_of_every_command(self) -> None:
+        for command, word in (("train", "--nproc"), ("launch", "--log-dir"), ("schedule", "1f1b")):
+            result = self.run_words(PENSTOCK, command, "--help")
+            self.assert_code(result, 0)
+            self.assertIn(word, result.out)
+
+    def schedule(self, *words: object) -> str:
+        sizes = ("--ranks", 2, "--microbatches", 3)
+        result = self.run_words(PENSTOCK, "schedule", *words, *sizes)
+        self.assert_code(result, 0)
+        return result.out
+
+    def test_schedule_formats(self) -> None:
+        grid = "rank 0: 0F0 0F1 0B0 0F2 0B1 0B2\nrank 1: 1F0 1B0 1F1 1B1 1F2 1B2\n"
+        self.assertEqual(self.schedule("1f1b"), grid)
+        self.assertEqual(self.schedule("1f1b", "--format", "grid"), grid)
+        rows = ["0F0,0F1,0B0,0F2,0B1,0B2", "1F0,1B0,1F1,1B1,1F2,1B2"]
+        self.assertEqual(self.schedule("1f1b", "--format", "csv").splitlines(), rows)
+        self.assertIn("0F2", json.dumps(json.loads(self.schedule("gpipe", "--format", "json"))))
+        root = ElementTree.fromstring(self.schedule("gpipe", "--format", "svg"))
+        self.assertEqual(root.tag, "{http://www.w3.org/2000/svg}svg")
+        self.schedule("1f1b", "--format", "csv", "-o", "order.csv")
+        self.assertEqual((self.folder / "order.csv").read_text().splitlines(), rows)
+
+    def test_a_printed_schedule_can_be_trained_by(self) -> None:
+        sizes = ("--ranks", 2, "--microbatches", 4, "--format", "csv", "-o", "order.csv")
+        self.assert_code(self.run_words(PENSTOCK, "schedule", "gpipe", *sizes), 0)
+        self.assert_code(self.train(self.config(), "--run", "name"), 0)
+        by_file = self.config("file.json", schedule={"file": "order.csv"})
+        self.assert_code(self.train(by_file, "--run", "file"), 0)
+        self.assertEqual(len(losses(self.folder / "file")), 6)
+        first = [row[1] for row in losses(self.folder / "name")]
+        self.assertEqual(first[0], losses(self.folder / "file")[0][1])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
