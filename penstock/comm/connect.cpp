@@ -1,10 +1,13 @@
-#include <condition_variable>
-#include <exception>
-#include <mutex>
-#include <thread>
-
 #include <ATen/Parallel.h>
 #include <c10/util/Logging.h>
+
+#include <condition_variable>
+#include <exception>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -36,10 +39,25 @@ Store open_store(const Rendezvous& rendezvous, milliseconds deadline) {
   return c10::make_intrusive<c10d::TCPStore>(rendezvous.host, options);
 }
 
+// c10d waits without a deadline for a program that takes the connection and never answers.
+Store open_store_within(const Rendezvous& rendezvous, milliseconds deadline) {
+  const auto opened = std::make_shared<std::promise<Store>>();
+  std::future<Store> store = opened->get_future();
+  std::thread([=] {
+    try {
+      opened->set_value(open_store(rendezvous, deadline));
+    } catch (...) {
+      opened->set_exception(std::current_exception());
+    }
+  }).detach();
+  constexpr milliseconds kLonger(2000);  // It may name its own reason at the deadline.
+  if (store.wait_for(deadline + kLonger) == std::future_status::ready) return store.get();
+  throw std::runtime_error("what listens there does not answer; is it another program?");
+}
+
 std::string where(const Rendezvous& rendezvous) {
-  return rendezvous.kind == Rendezvous::Kind::File
-             ? str("file \"", rendezvous.path, "\"")
-             : str(rendezvous.host, ":", rendezvous.port);
+  return rendezvous.kind == Rendezvous::Kind::File ? str("file \"", rendezvous.path, "\"")
+                                                   : str(rendezvous.host, ":", rendezvous.port);
 }
 
 // Announces this rank and waits for all others; a run that lacks ranks says which.
@@ -55,8 +73,8 @@ void meet(c10d::Store& store, const Rendezvous& rendezvous, milliseconds deadlin
     for (std::int32_t rank = 0; rank < rendezvous.world_size; ++rank) {
       if (!store.check({key(rank)})) absent.push_back(rank);
     }
-    throw CommError(str("rank ", rendezvous.rank, " waited ", deadline.count() / 1000,
-                        " s at ", where(rendezvous), " for ranks ", join(absent, ", "), " of ",
+    throw CommError(str("rank ", rendezvous.rank, " waited ", deadline.count() / 1000, " s at ",
+                        where(rendezvous), " for ranks ", join(absent, ", "), " of ",
                         rendezvous.world_size));
   }
 }
@@ -79,7 +97,7 @@ std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds
   c10::initLogging();
   Store store;
   try {
-    store = open_store(rendezvous, deadline);
+    store = open_store_within(rendezvous, deadline);
   } catch (const std::exception& error) {
     const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
     const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
