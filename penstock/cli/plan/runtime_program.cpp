@@ -19,8 +19,9 @@ std::string runtime_program() {
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
   const fs::path runtime = self.parent_path().parent_path() / "libexec" / "penstock-runtime";
   if (error || !fs::exists(runtime)) {
-    throw Error(str("cannot find \"", runtime.string(), "\", which holds the commands that need torch"),
-                {"build it with `make`, or install it beside bin/penstock"});
+    throw Error(
+        str("cannot find \"", runtime.string(), "\", which holds the commands that need torch"),
+        {"build it with `make`, or install it beside bin/penstock"});
   }
   return runtime.string();
 }
