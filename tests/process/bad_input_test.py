@@ -230,6 +230,19 @@ class Environment(BadInputTest):
         self.assert_refused(result, pattern, code=4)
         self.assertLess(result.seconds, 15)
 
+    def test_a_stranger_at_the_master_port(self) -> None:
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            port = silent.getsockname()[1]
+            config = self.config(launch={"startup_seconds": 2})
+            variables = hand(RANK="1", MASTER_PORT=str(port))
+            result = self.train(config, "--run", "strange", **variables)
+        self.assert_refused(
+            result, rf"rank 1 could not reach the store at 127.0.0.1:{port}: .*", code=4
+        )
+        self.assertLess(result.seconds, 15)
+
     def test_no_runtime_program(self) -> None:
         alone = self.folder / "bin" / "penstock"
         alone.parent.mkdir()
