@@ -1,0 +1,155 @@
+#include "penstock/execute/gradients.h"
+
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include "penstock/nn/mlp.h"
+#include "tests/execute/pipeline.h"
+
+namespace penstock::execute {
+namespace {
+
+constexpr std::int64_t kWidth = 6;
+
+StepInputs random_step(std::size_t microbatches, double replicas) {
+  StepInputs step{.loss = mean_squared_error,
+                  .loss_factor = 1.0 / (static_cast<double>(microbatches) * replicas)};
+  for (std::size_t m = 0; m < microbatches; ++m) {
+    step.inputs.push_back(at::rand({4, kWidth}));
+    step.targets.push_back(at::rand({4, kWidth}));
+  }
+  return step;
+}
+
+// Gradients by name, of each replica.
+std::vector<Gradients> reduced(const std::vector<nn::LayerSpec>& model, const mesh::Shape& shape,
+                               std::int32_t microbatches, const std::vector<StepInputs>& replicas,
+                               std::int64_t bucket_bytes = kBucketBytes, int runs = 1) {
+  std::vector<Gradients> gradients(replicas.size());
+  std::mutex mutex;
+  const auto schedule = from_name("1f1b", {.ranks = shape.pipe, .microbatches = microbatches});
+  comm::run_ranks(shape.pipe * shape.data, [&](comm::Communicator& communicator) {
+    RankPipeline rank(communicator, schedule, model, shape, bucket_bytes);
+    const auto replica = communicator.rank().index() % replicas.size();
+    for (int run = 0; run < runs; ++run) rank.run(replicas[replica]);
+    const std::lock_guard lock(mutex);
+    for (const auto& stage : rank.stages) {
+      for (const auto& parameter : stage->parameters()) {
+        gradients[replica][parameter.name] = parameter.tensor.grad();
+      }
+    }
+  });
+  return gradients;
+}
+
+void expect_equal(const Gradients& a, const Gradients& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, gradient] : a) EXPECT_TRUE(same_bits(gradient, b.at(name))) << name;
+}
+
+// The sum over replicas of plain gradients, whose loss factors contain the number of replicas.
+Gradients plain_sum(const std::vector<nn::LayerSpec>& model,
+                    const std::vector<StepInputs>& replicas) {
+  Gradients sum = plain_run(model, replicas[0]).gradients;
+  for (std::size_t i = 1; i < replicas.size(); ++i) {
+    for (const auto& [name, gradient] : plain_run(model, replicas[i]).gradients) {
+      sum[name] = sum[name] + gradient;
+    }
+  }
+  return sum;
+}
+
+TEST(GradientReducer, TwoReplicasHaveTheBitsOfTheMeanOfPlainGradients) {
+  // Two summands: their sum does not depend on the order, so it is exact to the bit.
+  const auto model = nn::mlp_layers(kWidth, 4);
+  const std::vector<StepInputs> replicas = {random_step(3, 2), random_step(3, 2)};
+  for (const mesh::Shape shape : {mesh::Shape{.pipe = 1, .data = 2}, {.pipe = 2, .data = 2}}) {
+    const auto gradients = reduced(model, shape, 3, replicas, kBucketBytes, /*runs=*/2);
+    expect_equal(gradients[0], plain_sum(model, replicas));
+    expect_equal(gradients[1], gradients[0]);
+  }
+}
+
+TEST(GradientReducer, ThreeReplicasAgreeToTheBitAndWithTheMeanToAFewRoundings) {
+  const auto model = nn::mlp_layers(kWidth, 2);
+  const std::vector<StepInputs> replicas = {random_step(2, 3), random_step(2, 3),
+                                            random_step(2, 3)};
+  const auto gradients = reduced(model, {.pipe = 1, .data = 3}, 2, replicas);
+  expect_equal(gradients[1], gradients[0]);
+  expect_equal(gradients[2], gradients[0]);
+  for (const auto& [name, plain] : plain_sum(model, replicas)) {
+    const double difference = (gradients[0].at(name) - plain).abs().max().item<double>();
+    EXPECT_LE(difference, 4 * 6e-8 * plain.abs().max().item<double>()) << name;
+  }
+}
+
+TEST(GradientReducer, BucketBoundariesDoNotChangeABit) {
+  const auto model = nn::mlp_layers(kWidth, 3);
+  const std::vector<StepInputs> replicas = {random_step(2, 2), random_step(2, 2)};
+  const Gradients expected = plain_sum(model, replicas);
+  // A weight has 144 bytes, a bias 24: one parameter a bucket, pairs, odd cuts, all in one.
+  for (const std::int64_t bytes : {1, 24, 144, 168, 169, 200, 1 << 20}) {
+    SCOPED_TRACE(bytes);
+    expect_equal(reduced(model, {.pipe = 1, .data = 2}, 2, replicas, bytes)[1], expected);
+  }
+}
+
+// Has a parameter that nothing depends on, and one that only inputs above a threshold reach.
+class Partly : public nn::Layer {
+ public:
+  Partly()
+      : idle_(register_parameter("idle", at::rand({3}))),
+        sometimes_(register_parameter("sometimes", at::rand({kWidth}))) {}
+  at::Tensor forward(const at::Tensor& input) override {
+    return input.sum().item<double>() > 0 ? input * sometimes_ : input;
+  }
+
+ private:
+  at::Tensor idle_, sometimes_;
+};
+
+TEST(GradientReducer, AParameterThatNoReplicaUsesHasNoGradientAsWithoutReplicas) {
+  std::vector<nn::LayerSpec> model = nn::mlp_layers(kWidth, 1);
+  model.push_back({{"partly", "Partly", 3 + kWidth}, [] { return std::make_shared<Partly>(); }});
+  model.insert(model.begin(),
+               {{"first", "Partly", 3 + kWidth}, [] { return std::make_shared<Partly>(); }});
+  std::vector<StepInputs> replicas = {random_step(1, 2), random_step(1, 2)};
+  replicas[1].inputs[0] = -replicas[1].inputs[0];  // Does not use "first.sometimes".
+  for (const std::int64_t bytes : {std::int64_t{1}, kBucketBytes}) {
+    const auto gradients = reduced(model, {.pipe = 1, .data = 2}, 1, replicas, bytes, /*runs=*/2);
+    for (const Gradients& of_replica : gradients) {
+      EXPECT_FALSE(of_replica.at("first.idle").defined());
+      EXPECT_FALSE(of_replica.at("partly.idle").defined());
+      EXPECT_TRUE(same_bits(of_replica.at("first.sometimes"),
+                            plain_run(model, replicas[0]).gradients.at("first.sometimes")));
+    }
+    expect_equal(gradients[0], gradients[1]);
+  }
+}
+
+TEST(GradientReducer, ParametersOfSeveralTypesEachHaveTheirOwnBuckets) {
+  std::vector<nn::LayerSpec> model = {nn::layer("wide",
+                                                [] {
+                                                  torch::nn::Linear linear(kWidth, kWidth);
+                                                  linear->to(at::kDouble);
+                                                  return linear;
+                                                }),
+                                      nn::mlp_layers(kWidth, 1)[0]};
+  class Narrow : public nn::Layer {
+   public:
+    at::Tensor forward(const at::Tensor& input) override { return input.to(at::kFloat); }
+  };
+  model.insert(model.begin() + 1,
+               {{"narrow", "Narrow", 0}, [] { return std::make_shared<Narrow>(); }});
+  std::vector<StepInputs> replicas = {random_step(2, 2), random_step(2, 2)};
+  for (auto& step : replicas) {
+    for (auto& input : step.inputs) input = input.to(at::kDouble);
+  }
+  const auto gradients = reduced(model, {.pipe = 1, .data = 2}, 2, replicas);
+  EXPECT_EQ(gradients[0].at("wide.weight").scalar_type(), at::kDouble);
+  expect_equal(gradients[0], plain_sum(model, replicas));
+}
+
+}  // namespace
+}  // namespace penstock::execute

@@ -1,0 +1,149 @@
+// One rank's share of a pipeline, built by hand: what Trainer wires, without optimizer and messages
+// of its own.  And the reference: the same model in one piece under plain autograd.
+#pragma once
+#include <ATen/ops/full.h>
+#include <ATen/ops/mse_loss.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "penstock/execute/executor.h"
+#include "penstock/lower/plan.h"
+#include "penstock/schedule/generators/generators.h"
+#include "penstock/schedule/passes/passes.h"
+
+namespace penstock::execute {
+
+inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
+         std::memcmp(a.contiguous().const_data_ptr(), b.contiguous().const_data_ptr(),
+                     a.nbytes()) == 0;
+}
+
+inline at::Tensor mean_squared_error(const at::Tensor& output, const at::Tensor& target) {
+  return at::mse_loss(output, target);
+}
+
+// A program that ranks run, from a compute order in torch's CSV or from a registered name.
+inline verify::VerifiedSchedule from_csv(const std::string& csv) {
+  const auto order = verify::VerifiedSchedule::from(schedule::parse_csv(csv, "test"));
+  return verify::VerifiedSchedule::from(schedule::lower_communication(order.schedule()));
+}
+inline verify::VerifiedSchedule from_name(const std::string& name, const schedule::Sizes& sizes) {
+  return verify::VerifiedSchedule::from(
+      schedule::lower_communication(schedule::make_schedule(name, sizes)));
+}
+
+// Stages of equal numbers of layers.
+inline partition::Partition cut(const std::vector<nn::LayerSpec>& model, std::int32_t stages) {
+  return partition::partition(nn::meta_of(model), stages, partition::Uniform{});
+}
+
+constexpr std::int64_t kSeed = 11;
+
+struct RankPipeline {
+  RankPipeline(comm::Communicator& communicator, const verify::VerifiedSchedule& schedule,
+               const std::vector<nn::LayerSpec>& model, const mesh::Shape& shape,
+               std::int64_t bucket_bytes = kBucketBytes) {
+    const auto mesh = mesh::make_mesh(communicator.world_size(), shape);
+    const auto partition = cut(model, schedule.schedule().stages);
+    lower::Plan plan = lower::lower(schedule, partition, mesh, communicator.rank());
+    std::vector<Rank> peers;
+    for (const auto& instruction : plan.instructions) {
+      if (instruction.kind == lower::Kind::Send || instruction.kind == lower::Kind::Receive) {
+        peers.push_back(instruction.peer);
+      }
+    }
+    communicator.link(peers);
+    const auto group = communicator.make_group(mesh.data_group(communicator.rank()));
+    for (const StageId id : plan.chunks) {
+      stages.push_back(std::make_unique<stage::Stage>(id, model, partition.first_layer(id),
+                                                      partition.end_layer(id), kSeed, count));
+      reducers.push_back(std::make_unique<GradientReducer>(*stages.back(), communicator, group,
+                                                           shape.data, bucket_bytes));
+    }
+    std::vector<stage::Stage*> chunks;
+    std::vector<GradientReducer*> all;
+    for (const auto& stage : stages) chunks.push_back(stage.get());
+    for (const auto& reducer : reducers) all.push_back(reducer.get());
+    if (plan.purpose == schedule::Purpose::Forward) all.clear();
+    executor.emplace(std::move(plan), chunks, all, communicator, progress);
+  }
+
+  StepResult run(const StepInputs& inputs) {
+    for (const auto& stage : stages) stage->drop_gradients();
+    return executor->run(inputs);
+  }
+
+  std::shared_ptr<stage::ActivationCount> count = std::make_shared<stage::ActivationCount>();
+  std::vector<std::unique_ptr<stage::Stage>> stages;
+  std::vector<std::unique_ptr<GradientReducer>> reducers;
+  Progress progress;
+  std::optional<Executor> executor;
+};
+
+using Gradients = std::map<std::string, at::Tensor>;  // Undefined: none.
+
+// The whole model in one process: losses by microbatch and accumulated gradients.
+struct PlainRun {
+  std::vector<at::Tensor> losses;
+  Gradients gradients;
+};
+
+inline PlainRun plain_run(const std::vector<nn::LayerSpec>& model, const StepInputs& step) {
+  PlainRun run;
+  std::vector<std::shared_ptr<nn::Layer>> layers;
+  for (std::size_t i = 0; i < model.size(); ++i) {
+    layers.push_back(nn::build(model[i], kSeed, static_cast<std::int64_t>(i)));
+  }
+  for (std::size_t m = 0; m < step.inputs.size(); ++m) {
+    at::Tensor value = step.inputs[m];
+    for (const auto& layer : layers) value = layer->forward(value);
+    const at::Tensor loss = step.loss(value, step.targets[m]);
+    torch::autograd::backward({loss}, {at::full({}, step.loss_factor)});
+    run.losses.push_back(loss.detach());
+  }
+  for (std::size_t i = 0; i < model.size(); ++i) {
+    for (const auto& parameter : layers[i]->named_parameters()) {
+      run.gradients[model[i].meta.name + "." + parameter.key()] = parameter.value().grad();
+    }
+  }
+  return run;
+}
+
+// Collects what ranks, which are threads, leave behind.
+class Collected {
+ public:
+  void add(const RankPipeline& rank, const StepResult& result) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& stage : rank.stages) {
+      for (const auto& parameter : stage->parameters()) {
+        run_.gradients[parameter.name] = parameter.tensor.grad();
+      }
+    }
+    if (rank.executor->plan().has_last_stage) run_.losses = result.losses;
+  }
+  void expect_equals(const PlainRun& plain) const {
+    ASSERT_EQ(run_.losses.size(), plain.losses.size());
+    for (std::size_t m = 0; m < plain.losses.size(); ++m) {
+      EXPECT_TRUE(same_bits(run_.losses[m], plain.losses[m])) << "loss of microbatch " << m;
+    }
+    ASSERT_EQ(run_.gradients.size(), plain.gradients.size());
+    for (const auto& [name, gradient] : plain.gradients) {
+      EXPECT_TRUE(same_bits(run_.gradients.at(name), gradient)) << name;
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  PlainRun run_;
+};
+
+}  // namespace penstock::execute

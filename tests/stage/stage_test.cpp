@@ -1,0 +1,207 @@
+#include "penstock/stage/stage.h"
+
+#include <gtest/gtest.h>
+
+#include <ATen/ops/equal.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "penstock/core/error.h"
+#include "penstock/nn/gpt.h"
+#include "penstock/nn/mlp.h"
+
+namespace penstock::stage {
+namespace {
+
+constexpr std::int64_t kWidth = 6;
+
+at::Tensor mean_squared_error(const at::Tensor& output, const at::Tensor& target) {
+  return at::mse_loss(output, target);
+}
+
+std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters) {
+  std::vector<std::string> names;
+  for (const auto& parameter : parameters) names.push_back(parameter.name);
+  return names;
+}
+
+// A frozen Linear, then a trainable one, then a BatchNorm.
+std::vector<nn::LayerSpec> partly_frozen() {
+  return {nn::layer("frozen",
+                    [] {
+                      torch::nn::Linear linear(kWidth, kWidth);
+                      linear->weight.set_requires_grad(false);
+                      linear->bias.set_requires_grad(false);
+                      return linear;
+                    }),
+          nn::layer<torch::nn::Linear>("fc", kWidth, kWidth),
+          nn::layer<torch::nn::BatchNorm1d>("norm", kWidth)};
+}
+
+class StageTest : public testing::Test {
+ protected:
+  Stage stage(std::int32_t id, const std::vector<nn::LayerSpec>& layers) const {
+    return {StageId(id), layers, 0, std::ssize(layers), /*seed=*/1, count};
+  }
+  std::shared_ptr<ActivationCount> count = std::make_shared<ActivationCount>();
+};
+
+TEST_F(StageTest, ActivationsLiveFromForwardToBackwardOverAllStagesOfARank) {
+  Stage first = stage(0, nn::mlp_layers(kWidth, 1)), second = stage(1, nn::mlp_layers(kWidth, 1));
+  const at::Tensor x = at::rand({4, kWidth});
+  first.forward(Microbatch(0), x, /*keep_graph=*/true);
+  first.forward(Microbatch(2), x, true);
+  second.forward(Microbatch(0), x, true);
+  first.forward(Microbatch(1), x, /*keep_graph=*/false);
+  EXPECT_EQ(count->alive, 3);
+  EXPECT_EQ(count->peak, 3);
+  second.backward(Microbatch(0), at::ones({4, kWidth}));
+  EXPECT_EQ(count->alive, 2);
+  second.forward(Microbatch(1), x, true);
+  EXPECT_EQ(count->peak, 3);
+  first.drop_activations();
+  second.drop_activations();
+  EXPECT_EQ(count->alive, 0);
+}
+
+TEST_F(StageTest, GradientsAreAutogradsAndAccumulateInTheOrderOfTheCalls) {
+  const auto layers = nn::mlp_layers(kWidth, 2);
+  Stage staged = stage(1, layers);
+  std::vector<std::shared_ptr<nn::Layer>> plain = {nn::build(layers[0], 1, 0),
+                                                   nn::build(layers[1], 1, 1)};
+  std::vector<at::Tensor> inputs, input_gradients;
+  const at::Tensor seed = at::rand({4, kWidth});
+  for (std::int32_t m = 0; m < 3; ++m) inputs.push_back(at::rand({4, kWidth}));
+  for (std::int32_t m = 0; m < 3; ++m) staged.forward(Microbatch(m), inputs[m], true);
+  for (std::int32_t m = 0; m < 3; ++m) {
+    input_gradients.push_back(staged.backward(Microbatch(m), seed));
+  }
+  for (std::size_t m = 0; m < 3; ++m) {
+    const at::Tensor leaf = inputs[m].detach().requires_grad_(true);
+    const at::Tensor output = plain[1]->forward(plain[0]->forward(leaf));
+    torch::autograd::backward({output}, {seed});
+    EXPECT_TRUE(at::equal(leaf.grad(), input_gradients[m]));
+  }
+  ASSERT_EQ(staged.parameters().size(), 8u);
+  for (std::size_t i = 0; i < 8; ++i) {
+    EXPECT_TRUE(at::equal(staged.parameters()[i].tensor.grad(),
+                          plain[i / 4]->parameters()[i % 4].grad()));
+  }
+  staged.drop_gradients();
+  for (const auto& parameter : staged.parameters()) EXPECT_FALSE(parameter.tensor.grad().defined());
+}
+
+TEST_F(StageTest, OnlyFloatingInputsOfLaterStagesGetAGradient) {
+  Stage first = stage(0, nn::mlp_layers(kWidth, 1)), second = stage(1, nn::mlp_layers(kWidth, 1));
+  Stage words = stage(1, {nn::layer<torch::nn::Embedding>("wte", 5, kWidth)});
+  const at::Tensor x = at::rand({4, kWidth});
+  EXPECT_FALSE(first.forward(Microbatch(0), x, true).requires_grad());
+  EXPECT_FALSE(first.backward(Microbatch(0), at::ones({4, kWidth})).defined());
+  second.forward(Microbatch(0), x, true);
+  EXPECT_EQ(second.backward(Microbatch(0), at::ones({4, kWidth})).sizes(), x.sizes());
+  words.forward(Microbatch(0), at::ones({4}, at::kLong), true);
+  EXPECT_FALSE(words.backward(Microbatch(0), at::ones({4, kWidth})).defined());
+  EXPECT_FALSE(x.requires_grad()) << "the caller's tensor must stay as it was";
+}
+
+TEST_F(StageTest, TheLossIsADetachedScalarAndItsFactorScalesTheGradients) {
+  Stage last = stage(1, nn::mlp_layers(kWidth, 1));
+  const at::Tensor x = at::rand({4, kWidth}), y = at::rand({4, kWidth});
+  const auto gradient = [&](double factor) {
+    last.drop_gradients();
+    const at::Tensor loss =
+        last.forward_loss(Microbatch(0), x, y, mean_squared_error, /*keep_graph=*/true);
+    EXPECT_EQ(loss.dim(), 0);
+    EXPECT_FALSE(loss.requires_grad());
+    EXPECT_EQ(loss.storage().nbytes(), sizeof(float)) << "it outlives the microbatch";
+    last.backward(Microbatch(0), at::scalar_tensor(factor));
+    return last.parameters()[0].tensor.grad().clone();
+  };
+  EXPECT_TRUE(at::equal(gradient(1.0) * 0.25, gradient(0.25)));
+}
+
+TEST_F(StageTest, FrozenParametersAreSavedButNotTrained) {
+  Stage staged = stage(1, partly_frozen());
+  EXPECT_EQ(names_of(staged.parameters()),
+            (std::vector<std::string>{"fc.weight", "fc.bias", "norm.weight", "norm.bias"}));
+  EXPECT_EQ(staged.parameters_per_layer(), (std::vector<std::int64_t>{0, 2, 2}));
+  EXPECT_EQ(names_of(staged.state()),
+            (std::vector<std::string>{"frozen.weight", "frozen.bias", "fc.weight", "fc.bias",
+                                      "norm.weight", "norm.bias", "norm.running_mean",
+                                      "norm.running_var", "norm.num_batches_tracked"}));
+  staged.forward(Microbatch(0), at::rand({8, kWidth}), true);
+  EXPECT_TRUE(staged.backward(Microbatch(0), at::ones({8, kWidth})).defined());
+  EXPECT_FALSE(staged.state()[0].tensor.grad().defined());
+  EXPECT_TRUE(staged.state()[2].tensor.grad().defined());
+}
+
+TEST_F(StageTest, BuffersInStateAreTheOnesThatTrainingMoves) {
+  Stage staged = stage(0, partly_frozen());
+  const at::Tensor before = staged.state()[6].tensor.clone();
+  staged.forward(Microbatch(0), at::rand({8, kWidth}), true);
+  EXPECT_FALSE(at::equal(staged.state()[6].tensor, before));
+  const at::Tensor after = staged.state()[6].tensor.clone();
+  staged.forward(Microbatch(1), at::rand({8, kWidth}), /*keep_graph=*/false);
+  EXPECT_TRUE(at::equal(staged.state()[6].tensor, after)) << "evaluation moves nothing";
+}
+
+TEST_F(StageTest, WithoutAGraphLayersAreInEvalModeAndTrainAgainAfterwards) {
+  Stage staged = stage(0, {nn::layer<torch::nn::Dropout>("drop", 0.5)});
+  const at::Tensor x = at::ones({128});
+  EXPECT_TRUE(at::equal(staged.forward(Microbatch(0), x, /*keep_graph=*/false), x));
+  EXPECT_FALSE(at::equal(staged.forward(Microbatch(0), x, true), x));
+  staged.drop_activations();
+  EXPECT_TRUE(at::equal(staged.forward(Microbatch(0), x, false), x));
+}
+
+TEST_F(StageTest, AStageInWhichNothingCanBeTrainedSaysSo) {
+  Stage staged = stage(0, {partly_frozen()[0]});
+  staged.forward(Microbatch(0), at::rand({2, kWidth}), true);
+  try {
+    staged.backward(Microbatch(0), at::ones({2, kWidth}));
+    ADD_FAILURE() << "a backward without parameters passed";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("stage 0: its output does not require a gradient"),
+              std::string::npos)
+        << error.message();
+  }
+  EXPECT_EQ(count->alive, 0);
+}
+
+TEST_F(StageTest, ALossThatIsNoScalarIsRefusedWithItsShape) {
+  Stage last = stage(0, nn::mlp_layers(kWidth, 1));
+  const auto per_sample = [](const at::Tensor& output, const at::Tensor& target) {
+    return (output - target).pow(2).mean(1);
+  };
+  try {
+    last.forward_loss(Microbatch(0), at::rand({4, kWidth}), at::rand({4, kWidth}), per_sample,
+                      true);
+    ADD_FAILURE() << "a loss of four numbers passed";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("shape [4]"), std::string::npos) << error.message();
+  }
+  EXPECT_EQ(count->alive, 0);
+}
+
+using StageDeathTest = StageTest;
+
+TEST_F(StageDeathTest, ABackwardWithoutItsForwardIsABug) {
+  Stage staged = stage(0, nn::mlp_layers(kWidth, 1));
+  EXPECT_DEATH(staged.backward(Microbatch(3), at::ones({1})),
+               "stage 0 microbatch 3 has no activation");
+  staged.forward(Microbatch(0), at::rand({2, kWidth}), true);
+  staged.backward(Microbatch(0), at::ones({2, kWidth}));
+  EXPECT_DEATH(staged.backward(Microbatch(0), at::ones({2, kWidth})), "has no activation");
+}
+
+TEST_F(StageDeathTest, TwoForwardsOfOneMicrobatchAreABug) {
+  Stage staged = stage(0, nn::mlp_layers(kWidth, 1));
+  staged.forward(Microbatch(0), at::rand({2, kWidth}), true);
+  EXPECT_DEATH(staged.forward(Microbatch(0), at::rand({2, kWidth}), true), "runs forward twice");
+}
+
+}  // namespace
+}  // namespace penstock::stage
