@@ -1,0 +1,100 @@
+// The penstock side of the parity tests: writes what penstock computes for others to compare with.
+//
+//   parity_dump steps FOLDER         initial.safetensors, then step-1.safetensors, step-2, step-3:
+//                                    batch, loss and every gradient of a run on one rank
+//   parity_dump logits WEIGHTS FILE  tokens and logits of the model that `penstock train` saved
+#include <ATen/Parallel.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include "penstock/checkpoint/weights.h"
+#include "penstock/comm/communicator.h"
+#include "penstock/config/read.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/nn/gpt.h"
+#include "penstock/train/trainer.h"
+
+namespace {
+
+using namespace penstock;
+using checkpoint::NamedTensors;
+
+constexpr std::int64_t kSteps = 3;
+
+void dump_steps(const std::string& folder) {
+  const nn::GptOptions gpt{.layers = 2, .hidden = 32, .heads = 4, .sequence_length = 24};
+  const train::TrainerOptions options{
+      .microbatches = 3,  // Not a power of two: the loss's factor is rounded.
+      .optimizer = {.lr = 1e-2, .betas = {0.9, 0.95}, .weight_decay = 0.1}};
+  comm::run_ranks(1, [&](comm::Communicator& communicator) {
+    train::Trainer trainer(options, nn::gpt_layers(gpt), nn::next_byte_loss, communicator);
+    NamedTensors initial;
+    for (const auto& [name, tensor] : trainer.parameters()) initial.emplace_back(name, tensor);
+    checkpoint::write_safetensors(folder + "/initial.safetensors", initial);
+    for (std::int64_t step = 1; step <= kSteps; ++step) {
+      const at::Tensor text = at::randint(256, {6, gpt.sequence_length + 1}, at::kLong);
+      NamedTensors dump = {{"input", text.slice(1, 0, -1).contiguous()},
+                           {"target", text.slice(1, 1).contiguous()}};
+      const auto report = trainer.compute_gradients(dump[0].second, dump[1].second);
+      dump.emplace_back("loss", at::scalar_tensor(report.loss, at::kDouble));
+      for (const auto& [name, tensor] : trainer.parameters()) {
+        dump.emplace_back("gradient." + name, tensor.grad());
+      }
+      checkpoint::write_safetensors(str(folder, "/step-", step, ".safetensors"), dump);
+      trainer.step(dump[0].second, dump[1].second);
+    }
+  });
+}
+
+void dump_logits(const std::string& weights, const std::string& path) {
+  const config::ModelConfig model = config::read_config(weights + "/config.json", {}).config.model;
+  const auto specs = nn::gpt_layers({.layers = model.layers,
+                                     .hidden = model.hidden,
+                                     .heads = model.heads,
+                                     .sequence_length = model.sequence_length});
+  NamedTensors saved = checkpoint::read_weights(weights);
+  const torch::NoGradGuard no_grad;
+  const at::Tensor tokens = at::randint(256, {4, model.sequence_length}, at::kLong);
+  at::Tensor value = tokens;
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const auto layer = nn::build(specs[i], 0, static_cast<std::int64_t>(i));
+    auto parameters = layer->named_parameters();
+    for (const auto& [name, tensor] : saved) {
+      const std::string prefix = specs[i].meta.name + ".";
+      if (!name.starts_with(prefix) || !parameters.contains(name.substr(prefix.size()))) continue;
+      parameters[name.substr(prefix.size())].copy_(tensor);
+      ++used;
+    }
+    value = layer->forward(value);
+  }
+  if (used != saved.size()) throw Error(str(used, " of ", saved.size(), " tensors have a place"));
+  checkpoint::write_safetensors(path, {{"tokens", tokens}, {"logits", value}});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  at::set_num_threads(1);
+  try {
+    if (words.size() == 2 && words[0] == "steps") {
+      dump_steps(words[1]);
+    } else if (words.size() == 3 && words[0] == "logits") {
+      dump_logits(words[1], words[2]);
+    } else {
+      std::fprintf(stderr, "usage: parity_dump steps FOLDER | logits WEIGHTS FILE\n");
+      return 2;
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "parity_dump: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
