@@ -4,13 +4,14 @@
 // before the step, nothing is checked, shapes are known: what a runtime can hope to come close to.
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
-#include <torch/csrc/distributed/c10d/FileStore.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
+
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "bench/two_ranks.h"
 
@@ -52,8 +53,10 @@ class BareRank {
       for (auto& parameter : net_->parameters()) parameter.mutable_grad().reset();
       meet(0.0);
       const double start = now_ms();
-      if (rank_ == 0) first();
-      else last();
+      if (rank_ == 0)
+        first();
+      else
+        last();
       if (options_.sgd) optimizer_->step();
       const double slower = meet(now_ms() - start);
       if (step >= 5) times.push_back(slower);
@@ -138,7 +141,6 @@ class BareRank {
 
 int main(int argc, char** argv) {
   const Options options = penstock::bench::parse(argc, argv);
-  return penstock::bench::run_two_ranks([&](int rank, const std::string& store) {
-    return BareRank(options, rank, store).run();
-  });
+  return penstock::bench::run_two_ranks(
+      [&](int rank, const std::string& store) { return BareRank(options, rank, store).run(); });
 }

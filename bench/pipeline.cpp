@@ -1,5 +1,5 @@
-// penstock itself on the peers' pipeline benchmark: plan, executor and Gloo as `penstock train` uses
-// them, without data or metrics.
+// penstock itself on the peers' pipeline benchmark: plan, executor and Gloo as `penstock train`
+// uses them, without data or metrics.
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mse_loss.h>
@@ -22,11 +22,9 @@ using bench::Options;
 
 int run_rank(const Options& options, int rank, const std::string& path) {
   at::set_num_threads(1);
-  const auto communicator = comm::connect({.kind = comm::Rendezvous::Kind::File,
-                                           .path = path,
-                                           .rank = Rank(rank),
-                                           .world_size = 2},
-                                          std::chrono::seconds(60));
+  const auto communicator = comm::connect(
+      {.kind = comm::Rendezvous::Kind::File, .path = path, .rank = Rank(rank), .world_size = 2},
+      std::chrono::seconds(60));
   communicator->link({Rank(1 - rank)});
   const comm::Group both = communicator->make_group({Rank(0), Rank(1)});
   const auto meet = [&](double value) {
@@ -40,8 +38,8 @@ int run_rank(const Options& options, int rank, const std::string& path) {
   const auto mesh = mesh::make_mesh(2, {.pipe = 2, .data = 1});
   const auto model = nn::mlp_layers(options.width, 8);
   const auto partition = partition::partition(nn::meta_of(model), 2, partition::Uniform{});
-  const auto verified = verify::VerifiedSchedule::from(
-      schedule::lower_communication(schedule::make_schedule(
+  const auto verified =
+      verify::VerifiedSchedule::from(schedule::lower_communication(schedule::make_schedule(
           options.schedule,
           {.ranks = 2, .microbatches = static_cast<std::int32_t>(options.microbatches)})));
   const auto count = std::make_shared<stage::ActivationCount>();
@@ -72,9 +70,10 @@ int run_rank(const Options& options, int rank, const std::string& path) {
   }
   const double peak = meet(count->peak);
   if (rank == 0) {
-    bench::print_result("penstock", options, times,
-                        penstock::str(", \"peak_activations\": ", peak, ", \"planned_activations\": ",
-                            verified.facts().peak_activations[0]));
+    bench::print_result(
+        "penstock", options, times,
+        penstock::str(", \"peak_activations\": ", peak,
+                      ", \"planned_activations\": ", verified.facts().peak_activations[0]));
   }
   communicator->barrier("end");
   return 0;
@@ -84,7 +83,6 @@ int run_rank(const Options& options, int rank, const std::string& path) {
 
 int main(int argc, char** argv) {
   const Options options = bench::parse(argc, argv);
-  return bench::run_two_ranks([&](int rank, const std::string& store) {
-    return run_rank(options, rank, store);
-  });
+  return bench::run_two_ranks(
+      [&](int rank, const std::string& store) { return run_rank(options, rank, store); });
 }

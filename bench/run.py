@@ -10,7 +10,6 @@ The peers run if bench/setup_peers.sh has installed them (`make bench-peers`).
 """
 
 import argparse
-import glob
 import json
 import os
 import platform
@@ -18,9 +17,10 @@ import random
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PEERS = os.path.join(ROOT, "bench", ".venv-peers", "bin", "python")
+ROOT = Path(__file__).resolve().parent.parent
+PEERS = ROOT / "bench" / ".venv-peers" / "bin" / "python"
 SMALL = ["--width", "8", "--batch", "32", "--microbatches", "32"]
 LARGE = ["--width", "512", "--batch", "256", "--microbatches", "8"]
 
@@ -41,15 +41,15 @@ CASES = [
 ]  # fmt: skip
 
 
-def command_of(contender: str, build: str) -> list[str] | None:
+def command_of(contender: str, build: Path) -> list[str] | None:
     """The words that start a contender, or None where it is not installed."""
     programs = {"penstock": "bench_pipeline", "bare": "bench_bare_loop"}
     if contender in programs:
-        return [os.path.join(build, "bench", programs[contender])]
-    if not os.path.exists(PEERS):
+        return [str(build / "bench" / programs[contender])]
+    if not PEERS.exists():
         return None
     script = {"torch": "torch_pipelining.py", "deepspeed": "deepspeed_pipeline.py"}[contender]
-    return [PEERS, os.path.join(ROOT, "bench", "peers", script)]
+    return [str(PEERS), str(ROOT / "bench" / "peers" / script)]
 
 
 def run_once(command: list[str], arguments: list[str], steps: int) -> dict:
@@ -74,7 +74,7 @@ def spread(values: list[float]) -> dict:
     }
 
 
-def measure(case, build: str, alternations: int, steps: int) -> list[dict]:
+def measure(case, build: Path, alternations: int, steps: int) -> list[dict]:
     name, arguments, contenders, ratios = case
     commands = {c: command_of(c, build) for c in contenders}
     present = [c for c in contenders if commands[c]]
@@ -87,7 +87,8 @@ def measure(case, build: str, alternations: int, steps: int) -> list[dict]:
             medians[contender].append(result["median_ms"])
             planned = result.get("planned_activations")
             if planned is not None and result["peak_activations"] != planned:
-                sys.exit(f"{name}: {result['peak_activations']} activations alive, {planned} planned")
+                alive = result["peak_activations"]
+                sys.exit(f"{name}: {alive} activations alive, {planned} planned")
     lines = [{"case": name, "contender": c, **spread(medians[c])} for c in present]
     for over, under, bar in ratios:
         if over in medians and under in medians:
@@ -104,13 +105,13 @@ def measure(case, build: str, alternations: int, steps: int) -> list[dict]:
 
 def remove_deepspeed_buffers() -> None:
     """DeepSpeed leaves its all-reduce buffers in shared memory."""
-    for path in glob.glob("/dev/shm/deepspeed_allreduce_buffer_*"):
-        os.unlink(path)
+    for path in Path("/dev/shm").glob("deepspeed_allreduce_buffer_*"):
+        path.unlink()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", default=os.path.join(ROOT, "build"))
+    parser.add_argument("--build", type=Path, default=ROOT / "build")
     parser.add_argument("--alternations", type=int, default=12)
     parser.add_argument("--steps", type=int, default=30, help="timed steps of one run")
     parser.add_argument("--case", help="only cases whose name contains this")

@@ -7,5 +7,6 @@ python=${PYTHON:-python3}
 if [ ! -x .venv-peers/bin/python ]; then "$python" -m venv .venv-peers; fi
 .venv-peers/bin/python -m pip install --quiet torch==2.13.0 numpy
 DS_BUILD_OPS=0 .venv-peers/bin/python -m pip install --quiet deepspeed==0.19.8
-DS_ACCELERATOR=cpu .venv-peers/bin/python -c \
-  'import torch, deepspeed; print("peers: torch", torch.__version__, "deepspeed", deepspeed.__version__)'
+DS_ACCELERATOR=cpu .venv-peers/bin/python -c '
+import deepspeed, torch
+print("peers: torch", torch.__version__, "deepspeed", deepspeed.__version__)'

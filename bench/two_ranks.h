@@ -78,7 +78,8 @@ inline void print_result(const char* name, const Options& options, std::vector<d
   std::sort(times.begin(), times.end());
   std::printf(
       "{\"name\": \"%s\", \"schedule\": \"%s\", \"width\": %ld, \"batch\": %ld, "
-      "\"microbatches\": %ld, \"sgd\": %s, \"steps\": %zu, \"median_ms\": %.4f, \"min_ms\": %.4f%s}\n",
+      "\"microbatches\": %ld, \"sgd\": %s, \"steps\": %zu, \"median_ms\": %.4f, \"min_ms\": "
+      "%.4f%s}\n",
       name, options.schedule.c_str(), options.width, options.batch, options.microbatches,
       options.sgd ? "true" : "false", times.size(), times[times.size() / 2], times.front(),
       more.c_str());

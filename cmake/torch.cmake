@@ -1,7 +1,7 @@
 # Finds torch through Torch_DIR, or through the Python that PENSTOCK_PYTHON names (default: the
 # project's own .venv if there is one, else python3), and prepares what torch-side targets share.
 
-set(PENSTOCK_TORCH_VERSIONS_CHECKED "2.13" CACHE INTERNAL "torch versions penstock was compiled against")
+set(PENSTOCK_TORCH_VERSIONS_CHECKED "2.13" CACHE INTERNAL "versions of torch compiled against")
 
 if(NOT Torch_DIR)
   if(NOT PENSTOCK_PYTHON)
@@ -15,8 +15,9 @@ if(NOT Torch_DIR)
     RESULT_VARIABLE torch_missing ERROR_QUIET)
   if(torch_missing)
     message(FATAL_ERROR
-      "penstock: ${PENSTOCK_PYTHON} has no torch.  Run ./setup.sh, or set PENSTOCK_PYTHON to a Python "
-      "that has torch, or Torch_DIR to a LibTorch; -DPENSTOCK_RUNTIME=OFF builds without torch.")
+      "penstock: ${PENSTOCK_PYTHON} has no torch.  Run ./setup.sh, or set PENSTOCK_PYTHON to a "
+      "Python that has torch, or Torch_DIR to a LibTorch; -DPENSTOCK_RUNTIME=OFF builds without "
+      "torch.")
   endif()
   list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
 endif()
@@ -24,8 +25,9 @@ find_package(Torch REQUIRED)
 
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" torch_minor "${Torch_VERSION}")
 if(NOT torch_minor IN_LIST PENSTOCK_TORCH_VERSIONS_CHECKED)
-  message(WARNING "penstock: compiled against torch ${PENSTOCK_TORCH_VERSIONS_CHECKED} so far, found "
-                  "torch ${Torch_VERSION}: it may work, nobody has tried")
+  message(WARNING
+    "penstock: compiled against torch ${PENSTOCK_TORCH_VERSIONS_CHECKED} so far, found torch "
+    "${Torch_VERSION}: it may work, nobody has tried")
 endif()
 if(EXISTS /usr/include/gloo/context.h)
   message(STATUS "penstock: the system's gloo headers describe another gloo and are not used")
@@ -40,9 +42,9 @@ set_target_properties(penstock_torch PROPERTIES EXPORT_NAME torch)
 set_property(GLOBAL APPEND PROPERTY PENSTOCK_INSTALLED penstock_torch)
 
 # One precompiled header for all torch-side targets; reused, so built once.
-file(WRITE ${PROJECT_BINARY_DIR}/pch/empty.cpp.tmp "// Owner of the torch-side precompiled header.\n")
-configure_file(${PROJECT_BINARY_DIR}/pch/empty.cpp.tmp ${PROJECT_BINARY_DIR}/pch/torch_pch.cpp COPYONLY)
-add_library(penstock_torch_pch OBJECT ${PROJECT_BINARY_DIR}/pch/torch_pch.cpp)
+set(pch_owner ${PROJECT_BINARY_DIR}/pch/torch_pch.cpp)
+file(CONFIGURE OUTPUT ${pch_owner} CONTENT "// Owner of the torch-side precompiled header.\n")
+add_library(penstock_torch_pch OBJECT ${pch_owner})
 target_link_libraries(penstock_torch_pch PUBLIC penstock_torch)
 penstock_compile_options(penstock_torch_pch)
 target_compile_options(penstock_torch_pch PRIVATE -fpch-preprocess)

@@ -1,5 +1,7 @@
 #include "penstock/checkpoint/safetensors.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -7,10 +9,8 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <set>
-
-#include <ATen/ops/empty.h>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "penstock/checkpoint/atomic_file.h"
 #include "penstock/core/error.h"
@@ -71,10 +71,9 @@ std::string header_of(const NamedTensors& tensors,
       throw CheckpointError(str("two tensors are called \"", name, "\""));
     }
     const std::size_t end = offset + tensor.nbytes();
-    entries.push_back(penstock::str(json_quote(name), ":{\"dtype\":\"",
-                                    name_of(tensor.scalar_type(), name), "\",\"shape\":[",
-                                    join(tensor.sizes(), ","), "],\"data_offsets\":[", offset, ",",
-                                    end, "]}"));
+    entries.push_back(penstock::str(
+        json_quote(name), ":{\"dtype\":\"", name_of(tensor.scalar_type(), name), "\",\"shape\":[",
+        join(tensor.sizes(), ","), "],\"data_offsets\":[", offset, ",", end, "]}"));
     offset = end;
   }
   std::string header = str("{", join(entries, ","), "}");
@@ -136,7 +135,8 @@ Entry parse_entry(const std::string& name, const nlohmann::json& value, const st
   } catch (const std::exception&) {
     throw CheckpointError(str("\"", path, "\": tensor \"", name,
                               "\" needs a dtype, a shape and two data_offsets, all in whole "
-                              "numbers; it has ", value.dump().substr(0, 200)));
+                              "numbers; it has ",
+                              value.dump().substr(0, 200)));
   }
   // Sizes beside a zero count too: torch multiplies them into strides.
   std::uint64_t span = at::elementSize(entry.type);
@@ -214,8 +214,8 @@ NamedTensors read_safetensors(const std::string& path) {
     offset = entry.end;
   }
   if (offset != data.size()) {
-    throw CheckpointError(str("\"", path, "\": ", data.size() - offset,
-                              " bytes after the last tensor"));
+    throw CheckpointError(
+        str("\"", path, "\": ", data.size() - offset, " bytes after the last tensor"));
   }
   return tensors;
 }

@@ -6,12 +6,12 @@
 // {"name": {"dtype", "shape", "data_offsets"}, "__metadata__": {...}}, then the bytes, without
 // holes, in the header's order.
 #pragma once
+#include <ATen/core/Tensor.h>
+
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 namespace penstock::checkpoint {
 

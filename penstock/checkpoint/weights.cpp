@@ -6,9 +6,8 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <set>
-
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "penstock/checkpoint/atomic_file.h"
 #include "penstock/core/error.h"
@@ -48,12 +47,12 @@ std::string shard_name(std::int32_t index, std::int32_t count) {
 }
 
 void write_index(const std::string& folder, const Index& index) {
-  std::string text = str("{\n  \"metadata\": {\"total_size\": ", index.total_bytes,
-                         "},\n  \"weight_map\": {\n");
+  std::string text =
+      str("{\n  \"metadata\": {\"total_size\": ", index.total_bytes, "},\n  \"weight_map\": {\n");
   std::vector<std::string> lines;
   for (std::size_t shard = 0; shard < index.names.size(); ++shard) {
-    const std::string file = shard_name(static_cast<std::int32_t>(shard),
-                                        static_cast<std::int32_t>(index.names.size()));
+    const std::string file =
+        shard_name(static_cast<std::int32_t>(shard), static_cast<std::int32_t>(index.names.size()));
     for (const std::string& name : index.names[shard]) {
       lines.push_back(str("    ", json_quote(name), ": ", json_quote(file)));
     }

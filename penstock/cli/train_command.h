@@ -3,21 +3,20 @@
 // `penstock` parses it to start ranks, `penstock-runtime` parses the same words to be one.
 // Knows no processes and no tensors.
 #pragma once
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include <CLI/CLI.hpp>
 
 #include "penstock/config/read.h"
 
 namespace penstock::cli {
 
 struct TrainCommand {
-  std::string config;                     // Path of the JSON file.
-  std::int64_t nproc = 0;                 // Local ranks; 0: as many as the mesh has.
-  std::string host = "127.0.0.1";         // What this host's ranks listen on.
-  std::uint16_t master_port = 0;          // 0: a free one.
+  std::string config;                       // Path of the JSON file.
+  std::int64_t nproc = 0;                   // Local ranks; 0: as many as the mesh has.
+  std::string host = "127.0.0.1";           // What this host's ranks listen on.
+  std::uint16_t master_port = 0;            // 0: a free one.
   std::vector<config::Override> overrides;  // In the order given; short options too.
 };
 

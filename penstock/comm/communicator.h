@@ -5,14 +5,14 @@
 // Sockets exist only to ranks named in link() and make_group().
 // Thread safety: one thread at a time.
 #pragma once
+#include <ATen/core/Tensor.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "penstock/core/ids.h"
 

@@ -1,10 +1,10 @@
 #include "penstock/execute/executor.h"
 
-#include <chrono>
-#include <utility>
-
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
+
+#include <chrono>
+#include <utility>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
@@ -25,8 +25,8 @@ std::int64_t now_ns() {
 }
 
 bool share_storage(const at::Tensor& a, const at::Tensor& b) {
-  return a.defined() && b.defined() && a.storage().unsafeGetStorageImpl() ==
-                                           b.storage().unsafeGetStorageImpl();
+  return a.defined() && b.defined() &&
+         a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
 }
 
 }  // namespace
@@ -65,10 +65,12 @@ struct Executor::Impl {
   at::Tensor forward_input(const Instruction& instruction, const StepInputs& step) {
     const std::size_t microbatch = instruction.action.microbatch->index();
     switch (instruction.from) {
-      case Route::Batch: return step.inputs.at(microbatch);
+      case Route::Batch:
+        return step.inputs.at(microbatch);
       case Route::Local:
         return std::move(handed_over[cell(instruction.chunk, instruction.action)]);
-      case Route::Message: return mailbox.take(instruction);
+      case Route::Message:
+        return mailbox.take(instruction);
     }
     return {};
   }
@@ -91,7 +93,9 @@ struct Executor::Impl {
     at::Tensor output = stage.forward(microbatch, input, keep_graph);
     own(output, input, instruction);
     switch (instruction.to) {
-      case Route::Batch: result.outputs[microbatch.index()] = std::move(output); return;
+      case Route::Batch:
+        result.outputs[microbatch.index()] = std::move(output);
+        return;
       case Route::Local:
         handed_over[cell(neighbour(instruction, +1), instruction.action)] = std::move(output);
         return;
@@ -109,7 +113,8 @@ struct Executor::Impl {
                         result.losses[instruction.action.microbatch->index()].options());
       case Route::Local:
         return std::move(input_gradients[cell(instruction.chunk, instruction.action)]);
-      case Route::Message: return mailbox.take(instruction);
+      case Route::Message:
+        return mailbox.take(instruction);
     }
     return {};
   }
@@ -120,10 +125,10 @@ struct Executor::Impl {
     at::Tensor of_input = chunks[chunk]->backward(*instruction.action.microbatch, gradient);
     own(of_input, gradient, instruction);
     switch (instruction.to) {
-      case Route::Batch: return;
+      case Route::Batch:
+        return;
       case Route::Local:
-        input_gradients[cell(neighbour(instruction, -1), instruction.action)] =
-            std::move(of_input);
+        input_gradients[cell(neighbour(instruction, -1), instruction.action)] = std::move(of_input);
         return;
       case Route::Message:
         input_gradients[cell(instruction.chunk, instruction.action)] = std::move(of_input);
@@ -158,9 +163,12 @@ struct Executor::Impl {
         came();
         return backward(instruction, gradient);
       }
-      case Kind::Send: return send(instruction);
-      case Kind::Receive: return mailbox.receive(instruction);
-      case Kind::AwaitSend: return mailbox.await(instruction);
+      case Kind::Send:
+        return send(instruction);
+      case Kind::Receive:
+        return mailbox.receive(instruction);
+      case Kind::AwaitSend:
+        return mailbox.await(instruction);
       case Kind::ReduceGradients:
         if (!reducers.empty()) {
           reducers[static_cast<std::size_t>(instruction.chunk)]->disarm_and_send_rest();
@@ -240,9 +248,9 @@ StepResult Executor::run(const StepInputs& inputs) {
 
 std::string Executor::where(std::int32_t index) const {
   const auto at = static_cast<std::size_t>(index);
-  const std::string instruction =
-      at < plan_.instructions.size() ? lower::to_string(plan_.instructions[at])
-                                     : std::string("the end of the step");
+  const std::string instruction = at < plan_.instructions.size()
+                                      ? lower::to_string(plan_.instructions[at])
+                                      : std::string("the end of the step");
   return str("rank ", plan_.rank, ", ", plan_.schedule, ", instruction ", index, " (", instruction,
              "): ");
 }

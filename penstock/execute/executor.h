@@ -8,13 +8,13 @@
 // Units: event times are nanoseconds of the steady clock.
 // Thread safety: run() is called by one thread; `progress` may be read by any.
 #pragma once
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "penstock/comm/communicator.h"
 #include "penstock/execute/gradients.h"
@@ -38,9 +38,9 @@ struct StepResult {
 
 // One instruction as it really ran.
 struct Event {
-  std::int32_t instruction = 0;    // Index into the plan.
+  std::int32_t instruction = 0;  // Index into the plan.
   std::int64_t start_ns = 0;
-  std::int64_t ready_ns = 0;       // When what it waited for had come; start_ns if nothing.
+  std::int64_t ready_ns = 0;  // When what it waited for had come; start_ns if nothing.
   std::int64_t end_ns = 0;
 };
 

@@ -6,11 +6,11 @@
 // Invariant: after finish(), every parameter's grad() is a view of its bucket and the same bits on
 // all data ranks; a parameter that got no gradient on any of them has none.
 #pragma once
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "penstock/comm/communicator.h"
 #include "penstock/stage/stage.h"

@@ -86,10 +86,10 @@ void Mailbox::send(const Instruction& instruction, const at::Tensor& value) {
   Hop& out = hop(instruction.chunk, is_forward(instruction), /*incoming=*/false);
   if (!out.known) announce(instruction, contiguous, out);
   if (contiguous.sizes() != at::IntArrayRef(out.sizes) || contiguous.scalar_type() != out.dtype) {
-    throw Error(str(instruction.action, ": sends ",
-                    describe(contiguous.scalar_type(), contiguous.sizes()),
-                    ", but the first message of this hop was ", describe(out.dtype, out.sizes)),
-                {"every microbatch of a run has the same shape"});
+    throw Error(
+        str(instruction.action, ": sends ", describe(contiguous.scalar_type(), contiguous.sizes()),
+            ", but the first message of this hop was ", describe(out.dtype, out.sizes)),
+        {"every microbatch of a run has the same shape"});
   }
   auto& transfer = sends_[static_cast<std::size_t>(instruction.slot)];
   PENSTOCK_CHECK(!transfer, instruction.action);

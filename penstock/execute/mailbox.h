@@ -4,10 +4,10 @@
 // hop is preceded by a header of fixed size, and every later message must have the same shape, so a
 // wrong size never reaches the transport, where it would be fatal.
 #pragma once
+#include <ATen/core/Tensor.h>
+
 #include <memory>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "penstock/comm/communicator.h"
 #include "penstock/execute/progress.h"
@@ -55,8 +55,8 @@ class Mailbox {
 
   comm::Communicator& communicator_;
   Progress& progress_;
-  std::vector<Hop> hops_;                    // Four a chunk.
-  std::vector<std::vector<Slot>> forward_;   // By chunk, then slot.
+  std::vector<Hop> hops_;                   // Four a chunk.
+  std::vector<std::vector<Slot>> forward_;  // By chunk, then slot.
   std::vector<std::vector<Slot>> backward_;
   std::vector<std::unique_ptr<comm::Transfer>> sends_;  // By send slot.
 };

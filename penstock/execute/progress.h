@@ -13,11 +13,11 @@ struct Plan;
 namespace penstock::execute {
 
 struct Progress {
-  std::atomic<std::int64_t> counter{0};       // Instructions finished since the start.
-  std::atomic<std::int64_t> step{0};          // Optimizer step, counted from 1; 0: not yet stepping.
-  std::atomic<std::int32_t> instruction{-1};  // Index into `plan`; -1: between plans.
-  std::atomic<const char*> phase{"starting"}; // What it does between plans; a string literal.
-  std::atomic<bool> waiting{false};           // For a peer or a group, inside either.
+  std::atomic<std::int64_t> counter{0};  // Instructions finished since the start.
+  std::atomic<std::int64_t> step{0};     // Optimizer step, counted from 1; 0: not yet stepping.
+  std::atomic<std::int32_t> instruction{-1};   // Index into `plan`; -1: between plans.
+  std::atomic<const char*> phase{"starting"};  // What it does between plans; a string literal.
+  std::atomic<bool> waiting{false};            // For a peer or a group, inside either.
   std::atomic<const lower::Plan*> plan{nullptr};
 };
 

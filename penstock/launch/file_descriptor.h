@@ -1,4 +1,6 @@
-// An open file descriptor, closed with its owner.  Used by this folder only.
+// An open file descriptor, closed with its owner.
+//
+// Used by launch/ and by who takes a socket from it; knows nothing of what is behind it.
 #pragma once
 #include <unistd.h>
 

@@ -1,4 +1,6 @@
-// The variables of one rank, from the launcher's own and the options.  Used by launcher.h.
+// The variables of one rank, from the launcher's own and the options.
+//
+// Used by launcher.h; starts nothing and reads no environment itself.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,4 +1,6 @@
-// Words about ranks that the verdicts share.  Used by failure.cpp and hang.cpp only.
+// Words about ranks that the verdicts share.
+//
+// Used by failure.cpp and hang.cpp only; decides nothing.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,5 @@
 #include "penstock/nn/gpt.h"
 
-#include <cmath>
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/gelu.h>
@@ -11,6 +9,8 @@
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
+
+#include <cmath>
 
 #include "penstock/core/text.h"
 
@@ -58,8 +58,8 @@ class Attention : public torch::nn::Module {
  public:
   explicit Attention(const GptOptions& options)
       : heads_(options.heads),
-        c_attn_(register_module(
-            "c_attn", linear(options.hidden, 3 * options.hidden, true, kInitStd))),
+        c_attn_(
+            register_module("c_attn", linear(options.hidden, 3 * options.hidden, true, kInitStd))),
         c_proj_(register_module(
             "c_proj", linear(options.hidden, options.hidden, true,
                              kInitStd / std::sqrt(2.0 * static_cast<double>(options.layers))))) {}
@@ -84,8 +84,7 @@ class Attention : public torch::nn::Module {
 class FeedForward : public torch::nn::Module {
  public:
   explicit FeedForward(const GptOptions& options)
-      : c_fc_(register_module("c_fc",
-                              linear(options.hidden, 4 * options.hidden, true, kInitStd))),
+      : c_fc_(register_module("c_fc", linear(options.hidden, 4 * options.hidden, true, kInitStd))),
         c_proj_(register_module(
             "c_proj", linear(4 * options.hidden, options.hidden, true,
                              kInitStd / std::sqrt(2.0 * static_cast<double>(options.layers))))) {}
@@ -138,12 +137,10 @@ class Head : public Layer {
  public:
   explicit Head(const GptOptions& options)
       : ln_f_(register_module("ln_f", layer_norm(options.hidden))),
-        lm_head_(register_module("lm_head",
-                                 linear(options.hidden, kVocabulary, false, kInitStd))) {}
-
-  at::Tensor forward(const at::Tensor& x) override {
-    return lm_head_->forward(ln_f_->forward(x));
+        lm_head_(register_module("lm_head", linear(options.hidden, kVocabulary, false, kInitStd))) {
   }
+
+  at::Tensor forward(const at::Tensor& x) override { return lm_head_->forward(ln_f_->forward(x)); }
 
  private:
   torch::nn::LayerNorm ln_f_;
@@ -164,8 +161,8 @@ std::vector<LayerSpec> around(const GptOptions& options, const char* block_type,
     layers.push_back({{str("transformer.h.", i), block_type, block_parameters},
                       make(options, std::type_identity<BlockType>{})});
   }
-  layers.push_back({{"head", "Head", 2 * h + kVocabulary * h},
-                    make(options, std::type_identity<Head>{})});
+  layers.push_back(
+      {{"head", "Head", 2 * h + kVocabulary * h}, make(options, std::type_identity<Head>{})});
   return layers;
 }
 

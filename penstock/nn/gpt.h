@@ -1,11 +1,10 @@
 // A GPT over bytes: embedding, pre-norm transformer blocks with causal attention, output head.
 //
-// train/ makes its model from it.  Parameter names are GPT-2's (docs/weights.md), weights are stored
-// [out, in].  Knows no text: a token is a byte.
-// Shapes: tokens [microbatch, sequence] int64; between layers [microbatch, sequence, hidden];
-// logits [microbatch, sequence, 256].
-// Source: Radford et al., GPT-2 (2019); initialisation as there, residual projections scaled by
-// 1 / sqrt(2 x layers).
+// train/ makes its model from it.  Parameter names are GPT-2's (docs/weights.md), weights are
+// stored [out, in].  Knows no text: a token is a byte. Shapes: tokens [microbatch, sequence] int64;
+// between layers [microbatch, sequence, hidden]; logits [microbatch, sequence, 256]. Source:
+// Radford et al., GPT-2 (2019); initialisation as there, residual projections scaled by 1 / sqrt(2
+// x layers).
 #pragma once
 #include <cstdint>
 #include <vector>

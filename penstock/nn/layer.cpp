@@ -1,10 +1,10 @@
 #include "penstock/nn/layer.h"
 
-#include <mutex>
-
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Generator.h>
 #include <c10/util/Type.h>
+
+#include <mutex>
 
 #include "penstock/core/text.h"
 

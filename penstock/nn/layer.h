@@ -4,6 +4,9 @@
 // own, so that initial weights are the same bits in every layout.  Knows no stages.
 // Shapes: [microbatch, ...] in and out; one floating tensor crosses a stage boundary.
 #pragma once
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -13,9 +16,6 @@
 #include <typeinfo>
 #include <utility>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
 
 #include "penstock/model/layer_meta.h"
 
@@ -36,9 +36,9 @@ struct LayerSpec {
   std::function<std::shared_ptr<Layer>()> make;
 };
 
-// Makes the layer with torch's default generator seeded from (seed, index) for the time of the call;
-// the generator's own state is put back.  The same arguments give the same bits on every rank.
-// Thread safety: calls take turns.
+// Makes the layer with torch's default generator seeded from (seed, index) for the time of the
+// call; the generator's own state is put back.  The same arguments give the same bits on every
+// rank. Thread safety: calls take turns.
 std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index);
 
 // Fills in the parameter counts that are not known yet, by building those layers one at a time.

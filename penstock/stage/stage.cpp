@@ -1,17 +1,16 @@
 #include "penstock/stage/stage.h"
 
-#include <algorithm>
-
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 
 namespace penstock::stage {
 
-Stage::Activation::Activation(at::Tensor in, at::Tensor out,
-                              std::shared_ptr<ActivationCount> count)
+Stage::Activation::Activation(at::Tensor in, at::Tensor out, std::shared_ptr<ActivationCount> count)
     : input(std::move(in)), output(std::move(out)), count_(std::move(count)) {
   ++count_->alive;
   count_->peak = std::max(count_->peak, count_->alive);

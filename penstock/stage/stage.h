@@ -6,13 +6,13 @@
 // Invariants: 1. activations_alive() is the number of microbatches between forward() and backward()
 // with a graph.  2. Weight gradients accumulate in the order of the backward() calls.
 #pragma once
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "penstock/core/ids.h"
 #include "penstock/nn/layer.h"

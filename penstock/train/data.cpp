@@ -1,5 +1,7 @@
 #include "penstock/train/data.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -9,8 +11,6 @@
 #include <fstream>
 #include <iterator>
 #include <vector>
-
-#include <ATen/ops/empty.h>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -104,11 +104,12 @@ TextData TextData::load(const std::string& path) {
 void TextData::require(std::int64_t samples, std::int64_t sequence_length) const {
   const auto check = [&](const char* part, std::int64_t has, std::int64_t needs) {
     if (has >= needs) return;
-    throw ConfigError(str("data path \"", path_, "\" is too small: ", has, " bytes of ", part,
-                          " text in ", files_, files_ == 1 ? " file" : " files", ", needs ", needs),
-                      {str("a batch is train_batch_size ", samples, " x model.sequence_length ",
-                           sequence_length, " bytes; validation gets 5 % of the text, and needs "
-                           "one sample")});
+    throw ConfigError(
+        str("data path \"", path_, "\" is too small: ", has, " bytes of ", part, " text in ",
+            files_, files_ == 1 ? " file" : " files", ", needs ", needs),
+        {str("a batch is train_batch_size ", samples, " x model.sequence_length ", sequence_length,
+             " bytes; validation gets 5 % of the text, and needs "
+             "one sample")});
   };
   check("training", training_bytes(), samples * sequence_length + 1);
   check("validation", validation_bytes(), sequence_length + 1);

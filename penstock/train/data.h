@@ -5,10 +5,10 @@
 // Shapes: a batch is tokens [samples, sequence] and targets [samples, sequence], int64 in [0, 256);
 // targets are the tokens that follow.
 #pragma once
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <string>
-
-#include <ATen/core/Tensor.h>
 
 namespace penstock::train {
 

@@ -42,8 +42,7 @@ Metrics::Metrics(const std::string& folder, std::int64_t steps, std::int64_t tok
       progress_(progress),
       terminal_(::isatty(::fileno(progress)) != 0) {
   if (!file_) {
-    throw ConfigError(
-        str("cannot write \"", folder, "/metrics.jsonl\": ", std::strerror(errno)));
+    throw ConfigError(str("cannot write \"", folder, "/metrics.jsonl\": ", std::strerror(errno)));
   }
 }
 

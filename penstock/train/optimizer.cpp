@@ -30,8 +30,10 @@ void Optimizer::step(double lr) {
   }
   if (which.empty()) return;
   switch (options_.type) {
-    case config::OptimizerType::AdamW: return step_adamw(lr, which);
-    case config::OptimizerType::Sgd: return step_sgd(lr, which);
+    case config::OptimizerType::AdamW:
+      return step_adamw(lr, which);
+    case config::OptimizerType::Sgd:
+      return step_sgd(lr, which);
   }
 }
 
@@ -44,13 +46,13 @@ void Optimizer::step_adamw(double lr, const std::vector<std::size_t>& which) {
   }
   const auto steps = gather(which, [&](std::size_t i) { return states_[i].step; });
   for (const at::Tensor& step : steps) step.add_(1);
-  at::_fused_adamw_(
-      gather(which, [&](std::size_t i) { return parameters_[i]; }),
-      gather(which, [&](std::size_t i) { return parameters_[i].grad(); }),
-      gather(which, [&](std::size_t i) { return states_[i].average; }),
-      gather(which, [&](std::size_t i) { return states_[i].average_sq; }),
-      /*max_exp_avg_sqs=*/at::TensorList{}, steps, lr, options_.betas[0], options_.betas[1],
-      options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false);
+  at::_fused_adamw_(gather(which, [&](std::size_t i) { return parameters_[i]; }),
+                    gather(which, [&](std::size_t i) { return parameters_[i].grad(); }),
+                    gather(which, [&](std::size_t i) { return states_[i].average; }),
+                    gather(which, [&](std::size_t i) { return states_[i].average_sq; }),
+                    /*max_exp_avg_sqs=*/at::TensorList{}, steps, lr, options_.betas[0],
+                    options_.betas[1], options_.weight_decay, options_.eps, /*amsgrad=*/false,
+                    /*maximize=*/false);
 }
 
 void Optimizer::step_sgd(double lr, const std::vector<std::size_t>& which) {
@@ -59,9 +61,8 @@ void Optimizer::step_sgd(double lr, const std::vector<std::size_t>& which) {
     at::_fused_sgd_(
         gather(some, [&](std::size_t i) { return parameters_[i]; }),
         gather(some, [&](std::size_t i) { return parameters_[i].grad(); }),
-        options_.momentum == 0.0
-            ? std::vector<at::Tensor>{}
-            : gather(some, [&](std::size_t i) { return states_[i].average; }),
+        options_.momentum == 0.0 ? std::vector<at::Tensor>{}
+                                 : gather(some, [&](std::size_t i) { return states_[i].average; }),
         options_.weight_decay, options_.momentum, lr, /*dampening=*/0.0, /*nesterov=*/false,
         /*maximize=*/false, first);
   };

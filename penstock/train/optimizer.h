@@ -2,10 +2,10 @@
 //
 // The trainer owns one per rank.  Knows nothing of ranks: gradients are final when it steps.
 #pragma once
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <vector>
-
-#include <ATen/core/Tensor.h>
 
 #include "penstock/config/config.h"
 

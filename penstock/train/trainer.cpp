@@ -1,14 +1,14 @@
 #include "penstock/train/trainer.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/version.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
@@ -22,10 +22,10 @@ namespace {
 
 schedule::Schedule training_schedule(const TrainerOptions& options) {
   if (options.program.empty()) {
-    const schedule::Schedule order = schedule::make_schedule(
-        options.schedule, {.ranks = options.mesh.pipe,
-                           .stages_per_rank = options.stages_per_rank,
-                           .microbatches = options.microbatches});
+    const schedule::Schedule order =
+        schedule::make_schedule(options.schedule, {.ranks = options.mesh.pipe,
+                                                   .stages_per_rank = options.stages_per_rank,
+                                                   .microbatches = options.microbatches});
     return schedule::lower_communication(order);
   }
   schedule::Schedule program = schedule::load_csv(options.program);
@@ -73,8 +73,8 @@ std::string describe(const config::OptimizerConfig& optimizer) {
                               optimizer.weight_decay, optimizer.momentum}) {
     numbers.push_back(shortest(number));
   }
-  return str(adamw ? "AdamW" : "SGD", "(lr, betas, eps, weight_decay, momentum: ",
-             join(numbers, ", "), ")");
+  return str(adamw ? "AdamW" : "SGD",
+             "(lr, betas, eps, weight_decay, momentum: ", join(numbers, ", "), ")");
 }
 
 std::string describe(const config::SchedulerConfig& scheduler) {
@@ -148,11 +148,11 @@ void Trainer::handshake() {
     const auto ours = penstock::split(text, '\n');
     for (std::size_t i = 0; i < ours.size(); ++i) {
       if (i < theirs.size() && ours[i] == theirs[i]) continue;
-      throw CommError(str("ranks ", communicator_.rank(), " and ", rank,
-                          " do not run the same thing: rank ", communicator_.rank(), " has ",
-                          ours[i], ", rank ", rank, " has ",
-                          i < theirs.size() ? theirs[i] : "nothing"),
-                      {"start every rank with the same program and config"}, ExitCode::Usage);
+      throw CommError(
+          str("ranks ", communicator_.rank(), " and ", rank, " do not run the same thing: rank ",
+              communicator_.rank(), " has ", ours[i], ", rank ", rank, " has ",
+              i < theirs.size() ? theirs[i] : "nothing"),
+          {"start every rank with the same program and config"}, ExitCode::Usage);
     }
   }
 }
@@ -226,7 +226,8 @@ std::vector<at::Tensor> Trainer::split(const at::Tensor& batch) const {
   const std::int64_t microbatches = options_.microbatches;
   if (batch.dim() == 0 || batch.size(0) == 0 || batch.size(0) % microbatches != 0) {
     throw Error(penstock::str("a batch of shape ", batch.sizes(), " does not split into ",
-                              microbatches, " microbatches of equal size along its first dimension"));
+                              microbatches,
+                              " microbatches of equal size along its first dimension"));
   }
   return batch.split(batch.size(0) / microbatches);
 }
@@ -294,7 +295,7 @@ void Trainer::clip(double norm) {
   if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
 }
 
-StepReport Trainer::run_backward(const at::Tensor& input, const at::Tensor& target) {
+StepReport Trainer::compute_gradients(const at::Tensor& input, const at::Tensor& target) {
   StepReport report{.step = steps_taken_ + 1};
   progress_.step.store(report.step, std::memory_order_relaxed);
   for (stage::Stage& stage : stages_) stage.drop_gradients();
@@ -304,12 +305,8 @@ StepReport Trainer::run_backward(const at::Tensor& input, const at::Tensor& targ
   return report;
 }
 
-StepReport Trainer::compute_gradients(const at::Tensor& input, const at::Tensor& target) {
-  return run_backward(input, target);
-}
-
 StepReport Trainer::step(const at::Tensor& input, const at::Tensor& target) {
-  StepReport report = run_backward(input, target);
+  StepReport report = compute_gradients(input, target);
   if (!std::isfinite(report.grad_norm)) {
     throw NumericsError(str("step ", report.step, ": the gradient norm is ",
                             shortest(report.grad_norm), " at loss ", shortest(report.loss)),
@@ -318,8 +315,8 @@ StepReport Trainer::step(const at::Tensor& input, const at::Tensor& target) {
   }
   const torch::NoGradGuard no_grad;
   clip(report.grad_norm);
-  report.lr = options_.optimizer.lr *
-              lr_factor(options_.scheduler, report.step, options_.total_steps);
+  report.lr =
+      options_.optimizer.lr * lr_factor(options_.scheduler, report.step, options_.total_steps);
   optimizer_->step(report.lr);
   steps_taken_ = report.step;
   return report;

@@ -1,7 +1,7 @@
 // Wires planning, stages, executors and the optimizer into a training loop's body.
 //
-// The entry point for C++ users: make one on every rank, then call step() with this replica's batch.
-// Owns nothing that a layer below could own; knows no files and no command line.
+// The entry point for C++ users: make one on every rank, then call step() with this replica's
+// batch. Owns nothing that a layer below could own; knows no files and no command line.
 //
 //   comm::run_ranks(2, [](comm::Communicator& communicator) {
 //     train::Trainer trainer({.mesh = {.pipe = 2}, .microbatches = 4}, layers, loss, communicator);
@@ -33,24 +33,24 @@ namespace penstock::train {
 
 struct TrainerOptions {
   mesh::Shape mesh;
-  std::string schedule = "1f1b";     // A registered name, unless `program` is set.
-  std::string program;               // Path of a CSV program.
+  std::string schedule = "1f1b";  // A registered name, unless `program` is set.
+  std::string program;            // Path of a CSV program.
   std::int32_t stages_per_rank = 1;
-  std::int32_t microbatches = 1;     // Per step and replica.
+  std::int32_t microbatches = 1;  // Per step and replica.
   partition::Method partition = partition::ByParameters{};
   config::OptimizerConfig optimizer;
   config::SchedulerConfig scheduler;
-  std::int64_t total_steps = 100;    // For the learning-rate schedule.
-  double gradient_clipping = 0.0;    // Largest global 2-norm; 0: none.
+  std::int64_t total_steps = 100;  // For the learning-rate schedule.
+  double gradient_clipping = 0.0;  // Largest global 2-norm; 0: none.
   std::int64_t seed = 1234;
 };
 
 struct StepReport {
-  std::int64_t step = 0;    // From 1.
-  double loss = 0.0;        // Mean over the step's samples, all replicas.
+  std::int64_t step = 0;  // From 1.
+  double loss = 0.0;      // Mean over the step's samples, all replicas.
   double lr = 0.0;
-  double grad_norm = 0.0;   // Global 2-norm before clipping, each parameter once.
-  bool stop = false;        // Some rank asked for it (request_stop): all ranks stop here.
+  double grad_norm = 0.0;  // Global 2-norm before clipping, each parameter once.
+  bool stop = false;       // Some rank asked for it (request_stop): all ranks stop here.
 };
 
 class Trainer {
@@ -99,7 +99,6 @@ class Trainer {
   std::vector<stage::NamedParameter> parameters() const;
 
  private:
-  struct Norms;
   void build_stages();
   void build_groups();
   void handshake();
@@ -107,7 +106,6 @@ class Trainer {
                                                    bool reduce);
   std::vector<at::Tensor> split(const at::Tensor& batch) const;
   execute::StepInputs step_inputs(const at::Tensor& input, const at::Tensor& target) const;
-  StepReport run_backward(const at::Tensor& input, const at::Tensor& target);
   double combine(const execute::StepResult& result, StepReport& report);
   void clip(double norm);
 

@@ -24,8 +24,7 @@ std::string cell(const std::string& text) { return join(split(text, '|'), "\\|")
 std::string expected_table() {
   std::string table(kHead);
   for (const KeyInfo& key : known_keys()) {
-    const std::string only =
-        key.only_for.empty() ? "" : str("; only with ", cell(key.only_for));
+    const std::string only = key.only_for.empty() ? "" : str("; only with ", cell(key.only_for));
     table += str("| `", key.path, "` | ", cell(key.type), " | `", cell(key.fallback), "` | ",
                  cell(key.meaning), only, " |\n");
   }

@@ -1,12 +1,11 @@
 #include "penstock/stage/stage.h"
 
-#include <gtest/gtest.h>
-
 #include <ATen/ops/equal.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include "penstock/core/error.h"
@@ -87,8 +86,8 @@ TEST_F(StageTest, GradientsAreAutogradsAndAccumulateInTheOrderOfTheCalls) {
   }
   ASSERT_EQ(staged.parameters().size(), 8u);
   for (std::size_t i = 0; i < 8; ++i) {
-    EXPECT_TRUE(at::equal(staged.parameters()[i].tensor.grad(),
-                          plain[i / 4]->parameters()[i % 4].grad()));
+    EXPECT_TRUE(
+        at::equal(staged.parameters()[i].tensor.grad(), plain[i / 4]->parameters()[i % 4].grad()));
   }
   staged.drop_gradients();
   for (const auto& parameter : staged.parameters()) EXPECT_FALSE(parameter.tensor.grad().defined());

@@ -1,4 +1,6 @@
 // A folder that goes, with all that is in it, when the test is over.
+//
+// For tests that write files; knows nothing of what they hold.
 #pragma once
 #include <gtest/gtest.h>
 #include <unistd.h>

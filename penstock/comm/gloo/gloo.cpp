@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
-
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <utility>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
@@ -101,9 +100,8 @@ class Gloo : public Communicator {
 
   void link(std::vector<Rank> peers) override {
     // Both ends of every pair take the pairs in one global order, so none waits in a circle.
-    std::sort(peers.begin(), peers.end(), [&](Rank a, Rank b) {
-      return std::minmax(a, rank_) < std::minmax(b, rank_);
-    });
+    std::sort(peers.begin(), peers.end(),
+              [&](Rank a, Rank b) { return std::minmax(a, rank_) < std::minmax(b, rank_); });
     for (const Rank peer : peers) {
       if (peer == rank_ || links_.contains(peer)) continue;
       const auto [low, high] = std::minmax(peer, rank_);
@@ -123,9 +121,9 @@ class Gloo : public Communicator {
     const std::string members = str("ranks ", join(ranks, ", "));
     Ring ring{.all_reduce = {"all-reduce over", members}, .broadcast = {"broadcast over", members}};
     if (ranks.size() > 1) {
-      ring.backend = connect(str("group/", groups_.size(), "/", join(ranks, "-")),
-                             static_cast<int>(self - ranks.begin()),
-                             static_cast<int>(ranks.size()), members);
+      ring.backend =
+          connect(str("group/", groups_.size(), "/", join(ranks, "-")),
+                  static_cast<int>(self - ranks.begin()), static_cast<int>(ranks.size()), members);
     }
     groups_.push_back(std::move(ring));
     return {static_cast<std::int32_t>(groups_.size()) - 1};
@@ -209,8 +207,9 @@ class Gloo : public Communicator {
     try {
       action();
     } catch (const std::exception& error) {
-      throw CommError(str("rank ", rank_, " waited for \"", key, "\" in the store: ", reason(error)),
-                      {str("the deadline is ", deadline_.count(), " ms")});
+      throw CommError(
+          str("rank ", rank_, " waited for \"", key, "\" in the store: ", reason(error)),
+          {str("the deadline is ", deadline_.count(), " ms")});
     }
   }
 

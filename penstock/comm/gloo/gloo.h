@@ -6,7 +6,6 @@
 #include <chrono>
 #include <memory>
 #include <string>
-
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "penstock/comm/communicator.h"
