@@ -91,7 +91,12 @@ std::vector<std::string> Communicator::exchange(const std::string& name, const s
   return texts;
 }
 
-void Communicator::barrier(const std::string& name) { exchange(name, "here"); }
+void Communicator::barrier(const std::string& name) {
+  exchange(name, "here");
+  const std::string key = str(name, "/", exchanges_, "/passed/");
+  if (rank().value != 0) return put(str(key, rank()), "1");
+  for (std::int32_t other = 1; other < world_size(); ++other) get(str(key, other));
+}
 
 std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds deadline) {
   c10::initLogging();
