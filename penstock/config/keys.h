@@ -1,6 +1,6 @@
 // The list of all configuration keys, made from the table in fields.h.
 //
-// Errors look for the nearest key in it; `--help` and the reference page print it.
+// Errors look for the nearest key in it; docs/configuration.md lists it.
 // Knows no values but the defaults.
 #pragma once
 #include <string>

@@ -1,6 +1,6 @@
 // The text of a configuration, complete and readable again.
 //
-// The run folder keeps one as config.resolved.json; `penstock config` prints it.
+// The run folder keeps one as config.resolved.json.
 // Knows the table of keys (fields.h) and nothing that a run does with them.
 //
 // Law: parse_config(to_text(c), name).config == c for every c that passes validate() and whose

@@ -21,7 +21,7 @@ enum class ExitCode : int {
   PeerLost = 4,       // A rank died, or the connection to it broke.
   Hang = 5,           // A rank stopped answering, or nobody made progress.
   Numerics = 6,       // A loss or a gradient norm that is not finite.
-  Preempted = 75,     // Stopped from outside before the last step; run the same command again.
+  Preempted = 75,     // Stopped from outside before the last step.
   Interrupted = 130,  // Ctrl-C.
 };
 

@@ -243,7 +243,7 @@ class Launch {
     if (seen_.stop_signal) {
       result.exit_code = static_cast<int>(stop_code());
       result.root_cause = str("stopped by ", signal_name(*seen_.stop_signal));
-      result.notes = {"run the same command again to go on"};
+      result.notes = {"the same command starts it again, from the first step"};
       return result;
     }
     for (const RankRecord& rank : seen_.ranks) {

@@ -2,10 +2,13 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/multinomial.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/grad_mode.h>
+
+#include "penstock/core/error.h"
 
 namespace penstock::train {
 namespace {
@@ -33,6 +36,9 @@ std::string generate(Trainer& trainer, const std::string& prompt, std::int64_t b
     const at::Tensor next = at::zeros({1}, at::kLong);
     if (trainer.is_last_stage()) {
       const at::Tensor last = logits[0][-1].to(at::kFloat) / kTemperature;
+      if (!at::isfinite(last).all().item<bool>()) {
+        throw NumericsError("generating text: the model's output is not finite");
+      }
       next.copy_(at::multinomial(last.softmax(0), 1, /*replacement=*/false, generator));
     }
     trainer.sum_over_pipe(next);

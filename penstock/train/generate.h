@@ -12,6 +12,7 @@ namespace penstock::train {
 // `bytes` bytes that continue `prompt`, drawn at temperature 0.8 from a generator of its own seeded
 // with `seed`.  Collective over the ranks of each replica; the text is returned on every rank.
 // REQUIRES: the prompt is as long as the model's sequence, on every rank.
+// Throws: NumericsError, on the last stage's rank, for an output that is not finite.
 std::string generate(Trainer& trainer, const std::string& prompt, std::int64_t bytes,
                      std::int64_t seed);
 

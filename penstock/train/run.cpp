@@ -1,6 +1,7 @@
 #include "penstock/train/run.h"
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 
@@ -201,8 +202,12 @@ class Run {
                                             config_.model.sequence_length);
       sum += trainer_->evaluate(batch.input, batch.target);
     }
-    if (metrics_) {
-      metrics_->validation(step, sum / static_cast<double>(config_.run.eval_batches));
+    const double loss = sum / static_cast<double>(config_.run.eval_batches);
+    if (metrics_) metrics_->validation(step, loss);
+    if (!std::isfinite(loss)) {
+      throw NumericsError(str("step ", step, ": the validation loss is ", shortest(loss)),
+                          {"the update of this step left weights that are not finite",
+                           "lower optimizer.params.lr, or set gradient_clipping"});
     }
   }
 

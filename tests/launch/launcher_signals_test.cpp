@@ -57,7 +57,7 @@ TEST_F(LauncherSignals, SigtermIsAPreemption) {
   send(SIGTERM);
   EXPECT_EQ(end(), exited(ExitCode::Preempted));
   EXPECT_NE(log(1).find("saved"), std::string::npos);
-  EXPECT_NE(told().find("run the same command again"), std::string::npos) << told();
+  EXPECT_NE(told().find("the same command starts it again"), std::string::npos) << told();
 }
 
 TEST_F(LauncherSignals, AFailedSaveIsTheRootCause) {

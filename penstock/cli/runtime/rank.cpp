@@ -1,6 +1,7 @@
 #include "penstock/cli/runtime/rank.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 
 #include <chrono>
 #include <cstdio>
@@ -29,8 +30,13 @@ milliseconds to_ms(double seconds) {
   return milliseconds(static_cast<std::int64_t>(seconds * 1e3));
 }
 
-std::string run_prefix() {
-  return launch::process_variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
+// Which start of the job this is: a restarted or requeued one keeps its id, and what the last start
+// left in a store or a rendezvous file is not for this one.
+std::string start_number() {
+  for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}) {
+    if (const auto count = launch::process_variable(name)) return *count;
+  }
+  return "0";
 }
 
 comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const TrainCommand& command,
@@ -38,13 +44,13 @@ comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const Tr
   comm::Rendezvous rendezvous{.kind = comm::Rendezvous::Kind::Client,
                               .host = self.master_addr,
                               .port = self.master_port.value_or(0),
-                              .prefix = run_prefix(),
+                              .prefix = start_number(),
                               .rank = self.rank,
                               .world_size = self.world_size,
                               .listen = command.host};
   if (self.kind == LauncherKind::None || !self.master_port) {
     rendezvous.kind = comm::Rendezvous::Kind::File;
-    rendezvous.path = str(config.run.directory, "/rendezvous-", self.job_id);
+    rendezvous.path = str(config.run.directory, "/rendezvous-", self.job_id, "-", start_number());
   } else if (self.rank.value == 0 && !self.agent_store) {
     rendezvous.kind = comm::Rendezvous::Kind::Server;
     // Not c10d's own socket, which would listen on every address of this host.
@@ -103,6 +109,8 @@ class Rank {
       return static_cast<int>(code);
     } catch (const Error& error) {
       return fail(error.what(), error.exit_code());
+    } catch (const c10::Error& error) {
+      return fail(error.what_without_backtrace(), ExitCode::Failure);
     } catch (const std::exception& error) {
       return fail(error.what(), ExitCode::Failure);
     }
