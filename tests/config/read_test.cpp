@@ -185,9 +185,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Refused{"{\"model\": {\"layers\": -1}}", "1:22: model.layers = -1: must be in [0, 65536]"},
         Refused{"{\"seed\": -1}", "1:10: seed = -1: must be at least 0"},
-        Refused{"{\"seed\": 1e30}", "1:10: seed = 1e30: must be at least 0"},
+        Refused{"{\"seed\": 1e30}", "1:10: seed = 1e30: must be at most 9223372036854775807"},
         Refused{"{\"seed\": 18446744073709551615}",
-                "1:10: seed = 18446744073709551615: must be at least 0"},
+                "1:10: seed = 18446744073709551615: must be at most 9223372036854775807"},
         Refused{"{\"gradient_clipping\": -0.5}",
                 "1:23: gradient_clipping = -0.5: must be at least 0"},
         Refused{"{\"optimizer\": {\"params\": {\"betas\": [0.9, 1]}}}",
