@@ -111,6 +111,20 @@ TEST(DualPipeV, OverlapsForwardsWithBackwards) {
             "(2F3;1B1)OVERLAP_F_B 2B2 1B2 2I3 1I3 2W3 1W3\n");
 }
 
+// In stage units: f + b of a rank is 6.
+TEST(VBlocks, BubbleIsAtMostItsShareOf1F1B) {
+  const auto expect_bubble_at_most = [](std::string_view name, double share) {
+    for_each_size_of(find_generator(name), {}, [&](const Generator& generator, const Sizes& sizes) {
+      if (sizes.microbatches < sizes.ranks) return;
+      const auto verified = VerifiedSchedule::from(generator.make(sizes));
+      const double bubble = simulate::simulate(verified).makespan - 6 * sizes.microbatches;
+      EXPECT_LE(bubble, share * 6 * (sizes.ranks - 1) + 1e-9) << title(verified.schedule());
+    });
+  };
+  expect_bubble_at_most("v_half", 1.0 / 2);
+  expect_bubble_at_most("v_min", 2.0 / 3);
+}
+
 TEST(ForwardOnly, StagesGoRoundTheRanks) {
   const Schedule order = forward_only({.ranks = 2, .stages_per_rank = 2, .microbatches = 2});
   EXPECT_EQ(grid(order),
@@ -155,6 +169,7 @@ std::optional<std::int32_t> bubble_of(std::string_view name, const Sizes& sizes)
   if (name == "interleaved_zero_bubble") return when(m % p == 0, p - 1);
   if (name == "zbv") return when(m >= 2 * p - 1, p - 1);
   if (name == "dualpipev") return 2 * (p - 1);
+  if (name == "v_half" || name == "v_min") return {};  // Bounded: see VBlocks.
   if (name == "forward_only") return when(m >= p, p - 1);
   ADD_FAILURE() << "no bubble for " << name;
   return {};
@@ -190,6 +205,8 @@ std::int32_t peak_of(std::string_view name, const Sizes& sizes, std::int32_t r) 
   if (name == "interleaved_zero_bubble") return std::min(m * v, (v - 1) * n + p);
   if (name == "zbv") return std::min({2 * m, 2 * p, m + r + 1});
   if (name == "dualpipev") return 2 * p + 1;
+  if (name == "v_half") return 2 * ((p + 2) / 2);
+  if (name == "v_min") return 2 * ((p + 4) / 3);
   if (name == "forward_only") return 0;
   ADD_FAILURE() << "no peak for " << name;
   return -1;
@@ -203,7 +220,12 @@ void expect_peaks(const Generator& generator, const Sizes& sizes) {
   for (std::int32_t r = 0; r < sizes.ranks; ++r) {
     expected.push_back(peak_of(generator.name, sizes, r));
   }
-  ASSERT_EQ(verdict.facts.peak_activations, expected) << title(order);
+  if (generator.peak.starts_with("at most ")) {
+    ASSERT_LE(*std::ranges::max_element(verdict.facts.peak_activations), expected[0])
+        << title(order);
+  } else {
+    ASSERT_EQ(verdict.facts.peak_activations, expected) << title(order);
+  }
 }
 
 TEST(Generators, PeakActivationsAreTheClosedForm) { for_each_generated({}, expect_peaks); }
@@ -230,7 +252,7 @@ TEST(Generators, GroupsOfEverySizeVerifyAndKeepToTheirPeak) {
 TEST(Generators, PlaceStagesInALoopOrToAndFro) {
   for_each_generated({.microbatches_max = 16}, [](const Generator& generator, const Sizes& sizes) {
     const auto verified = VerifiedSchedule::from(generator.make(sizes));
-    const bool folds = generator.name == "zbv" || generator.name == "dualpipev";
+    const bool folds = generator.constraints.starts_with("v = 2");
     for (std::int32_t s = 0; s < verified.schedule().stages; ++s) {
       const bool back = folds && s >= sizes.ranks;
       const std::int32_t rank = back ? 2 * sizes.ranks - 1 - s : s % sizes.ranks;
@@ -255,6 +277,7 @@ TEST(Generators, CostWhatTheLiteratureSays) {
                       {"interleaved_zero_bubble", 4, 24.75, 3.0, 49.75, 3.5},
                       {"zbv", 2, 25.5, 0, 51.5, 0},
                       {"dualpipev", 2, 27, 11.1, 55, 12.7},
+                      {"v_min", 2, 29.5, 18.6, 61.5, 22.0},
                       {"looped_bfs", 2, 28.5, 15.8, 58.5, 17.9}};
   for (const Row& row : rows) {
     for (const std::int32_t ranks : {4, 8}) {

@@ -5,6 +5,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/schedule/generators/generators.h"
+#include "tests/support/golden.h"
 
 namespace penstock::schedule {
 namespace {
@@ -62,6 +63,16 @@ TEST(Registry, TableHasALinePerSchedule) {
     EXPECT_TRUE(lines[i + 1].starts_with(std::string(registry()[i].name) + " ")) << lines[i + 1];
     EXPECT_TRUE(lines[i + 1].ends_with(registry()[i].summary)) << lines[i + 1];
   }
+}
+
+TEST(Registry, IsTheTableOfTheSchedulesPage) {
+  const std::string page = testing_support::read_source_file("docs/schedules.md");
+  std::string table = "| name | | sizes | bubble | peak activations |\n|---|---|---|---|---|\n";
+  for (const Generator& g : registry()) {
+    table += str("| `", g.name, "` | ", g.summary, " | ", g.constraints, " | ", g.bubble, " | ",
+                 g.peak, " |\n");
+  }
+  EXPECT_NE(page.find(table + "\n"), std::string::npos) << "docs/schedules.md wants\n" << table;
 }
 
 TEST(Registry, UnknownNamesGetTheNearest) {

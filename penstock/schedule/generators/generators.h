@@ -58,6 +58,12 @@ Schedule interleaved_zero_bubble(const Sizes& sizes);
 // memory of 1F1B.  Source: arXiv 2401.10241, section 6; the rule is torch's ScheduleZBVZeroBubble.
 Schedule zbv(const Sizes& sizes);
 
+// As ZB-V with about a half or a third of its memory, for some bubble.
+// Source: Qi et al., Pipeline parallelism with controllable memory, arXiv 2405.15362: its building
+// blocks.  How they are squeezed is ours: its greedy reordering is not given as a rule.
+Schedule v_half(const Sizes& sizes);
+Schedule v_min(const Sizes& sizes);
+
 // Two chunks per rank, to and fro; in the steady state every F is overlapped with a B.
 // Source: DeepSeek-V3, arXiv 2412.19437, and the DualPipe repository's DualPipeV ("cut in half").
 Schedule dualpipev(const Sizes& sizes);
