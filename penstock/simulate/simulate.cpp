@@ -44,13 +44,15 @@ class Simulator {
         costs_(costs),
         cells_(schedule_.stages, schedule_.microbatches),
         end_of_(cells_.cells(), kNotYet),
+        waiter_(cells_.cells(), kNobody),
         ranks_(schedule_.programs.size()) {}
 
   Simulation run() {
-    bool moved = true;
-    while (moved) {
-      moved = false;
-      for (std::size_t rank = 0; rank < ranks_.size(); ++rank) moved |= advance(rank);
+    for (std::size_t rank = ranks_.size(); rank > 0; --rank) ready_.push_back(rank - 1);
+    while (!ready_.empty()) {
+      const std::size_t rank = ready_.back();
+      ready_.pop_back();
+      advance(rank);
     }
     Simulation simulation;
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) summarize(rank, simulation);
@@ -64,30 +66,40 @@ class Simulator {
     std::vector<Event> events;
   };
 
-  // Runs the rank's program as far as arrivals allow; whether that was anywhere.
-  bool advance(std::size_t rank) {
+  static constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
+
+  // Runs the rank's program as far as arrivals allow; then it waits for the first that is missing.
+  void advance(std::size_t rank) {
     RankState& state = ranks_[rank];
     const Program& program = schedule_.programs[rank];
-    const std::size_t before = state.next;
     while (state.next < program.size()) {
       const std::size_t width = program[state.next].overlaps_next ? 2 : 1;
       const auto together = std::span(program).subspan(state.next, width);
       if (schedule::is_compute(together.front().op)) {
         double start = state.clock;
-        for (const Action& action : together) start = std::max(start, arrival_time(action));
-        if (start == kNotYet) break;
+        for (const Action& action : together) {
+          const double arrival = arrival_time(action);
+          if (arrival == kNotYet) {
+            waiter_[cells_.cell(*arrival_of(action))] = rank;
+            return;
+          }
+          start = std::max(start, arrival);
+        }
         compute(Rank(rank), together, start);
       }
       state.next += width;
     }
-    return state.next > before;
+  }
+
+  std::optional<Action> arrival_of(const Action& action) const {
+    return verify::needs_of(action, schedule_.stages).arrival;
   }
 
   double arrival_time(const Action& action) const {
-    const auto needs = verify::needs_of(action, schedule_.stages);
-    if (!needs.arrival) return 0.0;
-    const bool local = verified_.rank_of(needs.arrival->stage) == verified_.rank_of(action.stage);
-    return end_of_[cells_.cell(*needs.arrival)] + (local ? 0.0 : costs_.latency);
+    const auto arrival = arrival_of(action);
+    if (!arrival) return 0.0;
+    const bool local = verified_.rank_of(arrival->stage) == verified_.rank_of(action.stage);
+    return end_of_[cells_.cell(*arrival)] + (local ? 0.0 : costs_.latency);
   }
 
   void compute(Rank rank, std::span<const Action> together, double start) {
@@ -99,7 +111,9 @@ class Simulator {
       state.clock = end;
     }
     for (const Action& action : together) {
-      end_of_[cells_.cell(verify::value_of(action))] = state.clock;
+      const std::size_t cell = cells_.cell(verify::value_of(action));
+      end_of_[cell] = state.clock;
+      if (waiter_[cell] != kNobody) ready_.push_back(waiter_[cell]);
     }
   }
 
@@ -139,7 +153,9 @@ class Simulator {
   const Costs& costs_;
   verify::Table cells_;  // Only its numbering of cells.
   std::vector<double> end_of_;
+  std::vector<std::size_t> waiter_;  // By cell: the rank that waits for it.
   std::vector<RankState> ranks_;
+  std::vector<std::size_t> ready_;
 };
 
 }  // namespace

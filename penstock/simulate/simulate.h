@@ -4,6 +4,7 @@
 // runs its compute actions strictly in order, an action starts when its rank is free and its inputs
 // are there, a value that crosses ranks takes `latency`, links are unlimited.  An overlapped pair
 // starts when both can, takes as long as both, and hands on what it made at its end.
+// Cost: linear in the number of actions.
 // Units: any; times and costs share one.
 #pragma once
 #include <optional>

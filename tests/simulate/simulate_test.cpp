@@ -200,6 +200,12 @@ TEST(Simulate, MemoryIsHeldFromFToBOrWithItsKeptShareToW) {
   EXPECT_EQ(peak("0F0,0F1", 1), std::vector{0.0}) << "nothing is kept without backwards";
 }
 
+TEST(Simulate, ManyRanksTakeTimeInProportion) {
+  const auto verified =
+      VerifiedSchedule::from(schedule::one_f_one_b({.ranks = 20'000, .microbatches = 2}));
+  EXPECT_EQ(simulate(verified).makespan, 3 * (20'000 + 1));
+}
+
 TEST(Simulate, FreeActionsTakeNoTime) {
   const Simulation result = run({"0F0,0B0", "1F0,1B0"}, {.forward = 0, .backward = 0});
   EXPECT_EQ(result.makespan, 0);

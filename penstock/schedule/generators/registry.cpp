@@ -36,6 +36,13 @@ std::string two_stages(const Sizes& sizes) {
              ", must be 2: its stages run down the ranks and up again");
 }
 
+// They are worked out step by step on all ranks, and the steps grow with the ranks.
+std::string two_stages_and_few_ranks(const Sizes& sizes) {
+  constexpr std::int32_t kRanksMax = 4096;
+  if (sizes.ranks <= kRanksMax) return two_stages(sizes);
+  return str("ranks is ", sizes.ranks, ", must be at most ", kRanksMax);
+}
+
 std::string two_stages_and_as_many_microbatches(const Sizes& sizes) {
   const std::int64_t stages = std::int64_t{2} * sizes.ranks;
   if (const std::string objection = two_stages(sizes); !objection.empty()) return objection;
@@ -163,7 +170,7 @@ const std::vector<Generator>& registry() {
        .peak = "at most 2((p+2)/2)",
        .stages_per_rank = 2,
        .make = v_half,
-       .objection = two_stages},
+       .objection = two_stages_and_few_ranks},
       {.name = "v_min",
        .aliases = {},
        .summary = "as ZB-V with about a third of the memory",
@@ -172,7 +179,7 @@ const std::vector<Generator>& registry() {
        .peak = "at most 2((p+4)/3)",
        .stages_per_rank = 2,
        .make = v_min,
-       .objection = two_stages},
+       .objection = two_stages_and_few_ranks},
       {.name = "dualpipev",
        .aliases = {"ScheduleDualPipeV"},
        .summary = "two stages per rank, down and up, forwards overlapped with backwards",
