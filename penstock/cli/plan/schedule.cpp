@@ -46,6 +46,11 @@ std::int32_t given(const std::optional<std::int32_t>& value, std::string_view op
 
 int run_schedule(const ScheduleCommand& command) {
   if (command.name.empty()) {
+    if (command.ranks || command.stages_per_rank || command.microbatches ||
+        command.microbatch_group) {
+      throw ConfigError("schedule: NAME is required with sizes",
+                        {"without sizes, the table of schedules is printed"});
+    }
     write(schedule::registry_table(), command.output);
     return static_cast<int>(ExitCode::Ok);
   }
