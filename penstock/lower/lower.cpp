@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <string_view>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
@@ -30,6 +31,38 @@ verify::Table compute_places(const Schedule& schedule) {
     }
   }
   return table;
+}
+
+// The executor runs an overlapped pair as an F and then a B, and nothing of the rest of these.
+std::string_view not_yet_run(Op op) {
+  switch (op) {
+    case Op::BackwardInput:
+    case Op::BackwardWeight:
+      return "split backward";
+    case Op::Unshard:
+    case Op::Reshard:
+      return "UNSHARD and RESHARD";
+    case Op::Forward:
+    case Op::Backward:
+    case Op::SendForward:
+    case Op::RecvForward:
+    case Op::SendBackward:
+    case Op::RecvBackward:
+    case Op::ReduceGradients:
+      return {};
+  }
+  return {};
+}
+
+void check_ops(const Schedule& schedule) {
+  for (const Program& program : schedule.programs) {
+    for (const Action& action : program) {
+      const std::string_view what = not_yet_run(action.op);
+      if (what.empty()) continue;
+      throw ScheduleError(str("schedule ", schedule::title(schedule), ": has ", action,
+                              ", and the executor does not run ", what, " yet"));
+    }
+  }
 }
 
 // One REDUCE_GRAD stands for all: verify objects to a schedule in which only some stages have one.
@@ -98,7 +131,8 @@ class Lowering {
   }
 
   Instruction instruction(Kind kind, const Action& action) const {
-    return {.kind = kind, .action = action, .chunk = chunk_of_.at(action.stage)};
+    const Action alone{action.stage, action.op, action.microbatch};
+    return {.kind = kind, .action = alone, .chunk = chunk_of_.at(action.stage)};
   }
 
   void add(const Action& action) {
@@ -116,6 +150,11 @@ class Lowering {
       case Op::ReduceGradients:
         plan_.instructions.push_back(instruction(Kind::ReduceGradients, action));
         return;
+      case Op::BackwardInput:
+      case Op::BackwardWeight:
+      case Op::Unshard:
+      case Op::Reshard:
+        PENSTOCK_CHECK(false, action, " is refused before");
     }
   }
 
@@ -253,6 +292,7 @@ Plan lower(const VerifiedSchedule& verified, const partition::Partition& partiti
                             mesh.shape().data,
                             " replicas to keep equal; add one per stage, after its last backward"));
   }
+  check_ops(schedule);
   return Lowering(verified, mesh, rank).run();
 }
 

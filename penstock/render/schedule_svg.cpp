@@ -1,9 +1,11 @@
 #include "penstock/render/schedule_svg.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <string_view>
 #include <vector>
 
 #include "penstock/core/check.h"
@@ -148,11 +150,32 @@ Picture lay_out(const VerifiedSchedule& verified, const Simulation& simulation) 
   return picture;
 }
 
+struct Style {
+  Op op;
+  std::string_view name;
+  Colour alone;  // Where every rank has one stage.
+  Colour first;  // Else from a rank's first stage
+  Colour last;   // to its last one.
+};
+
+constexpr std::array<Style, 4> kStyles = {{
+    {Op::Forward, "forward", kBlue, kSkyBlue, kBlue},
+    {Op::Backward, "backward", kOrange, kOrange, kVermilion},
+    {Op::BackwardInput, "input gradients", kPink, kLightPink, kPink},
+    {Op::BackwardWeight, "weight gradients", kGreen, kLightGreen, kGreen},
+}};
+
+const Style& style_of(Op op) {
+  const auto style = std::ranges::find(kStyles, op, &Style::op);
+  PENSTOCK_CHECK(style != kStyles.end(), to_string(op), " takes no time");
+  return *style;
+}
+
 Colour colour_of(const Picture& picture, Op op, std::size_t chunk) {
-  const bool is_forward = op == Op::Forward;
-  if (picture.chunks == 1) return is_forward ? kBlue : kOrange;
+  const Style& style = style_of(op);
+  if (picture.chunks == 1) return style.alone;
   const double share = static_cast<double>(chunk) / static_cast<double>(picture.chunks - 1);
-  return is_forward ? blend(kSkyBlue, kBlue, share) : blend(kOrange, kVermilion, share);
+  return blend(style.first, style.last, share);
 }
 
 void define_hatch(Svg& svg) {
@@ -191,15 +214,15 @@ void draw_head(Svg& svg, const Picture& picture) {
   svg.text(kMargin, kMargin + 14, elided(picture.title, kTitleSize, line),
            {{"font-size", kTitleSize}, {"font-weight", "bold"}});
   double x = kMargin;
-  for (const Op op : {Op::Forward, Op::Backward}) {
-    const bool is_forward = op == Op::Forward;
-    if (!is_forward && picture.verified.schedule().purpose == schedule::Purpose::Forward) continue;
+  for (const Style& style : kStyles) {
+    const auto drawn = [&](const Event& event) { return event.action.op == style.op; };
+    if (std::ranges::none_of(picture.simulation.events, drawn)) continue;
     std::vector<std::string> fills;
     fills.reserve(picture.chunks);
     for (std::size_t chunk = 0; chunk < picture.chunks; ++chunk) {
-      fills.push_back(to_string(colour_of(picture, op, chunk)));
+      fills.push_back(to_string(colour_of(picture, style.op, chunk)));
     }
-    x = draw_legend_entry(svg, x, fills, is_forward ? "forward" : "backward");
+    x = draw_legend_entry(svg, x, fills, style.name);
   }
   x = draw_legend_entry(svg, x, {"url(#" + std::string(kHatch) + ")"}, "idle");
   if (picture.chunks > 1) draw_legend_entry(svg, x, {}, "darker: the rank's later stages");

@@ -1,4 +1,4 @@
-// Draws a simulated schedule: a row per rank, a box per forward and backward, idle time hatched.
+// Draws a simulated schedule: a row per rank, a box per compute action, idle time hatched.
 //
 // `penstock schedule --format svg` and the documentation use it.  A box carries its microbatch's
 // number; on a rank with several stages, later ones are darker.  A schedule that is too long for

@@ -1,5 +1,6 @@
 #include "penstock/schedule/action.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -10,20 +11,26 @@
 namespace penstock::schedule {
 namespace {
 
-constexpr std::array<std::pair<Op, std::string_view>, 7> kNames = {{
+constexpr std::array<std::pair<Op, std::string_view>, kOps> kNames = {{
     {Op::Forward, "F"},
     {Op::Backward, "B"},
+    {Op::BackwardInput, "I"},
+    {Op::BackwardWeight, "W"},
     {Op::SendForward, "SEND_F"},
     {Op::RecvForward, "RECV_F"},
     {Op::SendBackward, "SEND_B"},
     {Op::RecvBackward, "RECV_B"},
+    {Op::Unshard, "UNSHARD"},
+    {Op::Reshard, "RESHARD"},
     {Op::ReduceGradients, "REDUCE_GRAD"},
 }};
+constexpr std::string_view kOverlap = "OVERLAP_F_B";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-std::size_t digits_end(std::string_view text, std::size_t begin) {
-  while (begin < text.size() && is_digit(text[begin])) ++begin;
+// Where the digits that begin at `begin` end.
+std::size_t digits_end(std::string_view text, std::size_t begin, std::size_t end) {
+  while (begin < end && is_digit(text[begin])) ++begin;
   return begin;
 }
 
@@ -42,7 +49,51 @@ std::int32_t parse_index(std::string_view text, std::size_t begin, std::size_t e
   return static_cast<std::int32_t>(*value);
 }
 
+std::string known_ops() {
+  std::vector<std::string_view> names;
+  names.reserve(kNames.size());
+  for (const auto& [op, name] : kNames) names.push_back(name);
+  return "one of " + join(names, ", ");
+}
+
+// The action in [begin, end) of `text`; columns of errors count from the start of `text`.
+Action parse_within(std::string_view text, std::size_t begin, std::size_t end) {
+  const std::size_t stage_end = digits_end(text, begin, end);
+  if (stage_end == begin) fail(text, begin, "a stage number");
+  std::size_t op_end = stage_end;
+  while (op_end < end && !is_digit(text[op_end])) ++op_end;
+  const std::string_view word = text.substr(stage_end, op_end - stage_end);
+  for (const auto& [op, name] : kNames) {
+    if (name != word) continue;
+    Action action{.stage = StageId(parse_index(text, begin, stage_end, "a stage")), .op = op};
+    if (!has_microbatch(op)) {
+      if (op_end != end) fail(text, op_end, str("no microbatch after ", name));
+      return action;
+    }
+    const std::size_t digits = digits_end(text, op_end, end);
+    if (digits == op_end) fail(text, op_end, "a microbatch number");
+    if (digits != end) fail(text, digits, "the end of the action");
+    action.microbatch = Microbatch(parse_index(text, op_end, digits, "a microbatch"));
+    return action;
+  }
+  fail(text, stage_end, known_ops());
+}
+
+bool is_pair(const Program& program, std::size_t i) {
+  return program[i].overlaps_next && i + 1 < program.size();
+}
+
 }  // namespace
+
+bool is_compute(Op op) { return op == Op::Forward || is_backward(op); }
+
+bool is_backward(Op op) {
+  return op == Op::Backward || op == Op::BackwardInput || op == Op::BackwardWeight;
+}
+
+bool has_microbatch(Op op) {
+  return op != Op::Unshard && op != Op::Reshard && op != Op::ReduceGradients;
+}
 
 std::string_view to_string(Op op) {
   for (const auto& [candidate, name] : kNames) {
@@ -63,26 +114,38 @@ std::ostream& operator<<(std::ostream& out, const Action& action) {
   return out << to_string(action);
 }
 
-Action parse_action(std::string_view text) {
-  const std::size_t stage_end = digits_end(text, 0);
-  if (stage_end == 0) fail(text, 0, "a stage number");
-  std::size_t op_end = stage_end;
-  while (op_end < text.size() && !is_digit(text[op_end])) ++op_end;
-  const std::string_view word = text.substr(stage_end, op_end - stage_end);
-  for (const auto& [op, name] : kNames) {
-    if (name != word) continue;
-    Action action{.stage = StageId(parse_index(text, 0, stage_end, "a stage")), .op = op};
-    if (op == Op::ReduceGradients) {
-      if (op_end != text.size()) fail(text, op_end, "no microbatch after REDUCE_GRAD");
-      return action;
+Action parse_action(std::string_view text) { return parse_within(text, 0, text.size()); }
+
+std::vector<std::string> to_cells(const Program& program) {
+  std::vector<std::string> cells;
+  cells.reserve(program.size());
+  for (std::size_t i = 0; i < program.size(); ++i) {
+    if (!is_pair(program, i)) {
+      cells.push_back(to_string(program[i]));
+      continue;
     }
-    const std::size_t end = digits_end(text, op_end);
-    if (end == op_end) fail(text, op_end, "a microbatch number");
-    if (end != text.size()) fail(text, end, "the end of the action");
-    action.microbatch = Microbatch(parse_index(text, op_end, end, "a microbatch"));
-    return action;
+    cells.push_back(str('(', program[i], ';', program[i + 1], ')', kOverlap));
+    ++i;
   }
-  fail(text, stage_end, "one of F, B, SEND_F, RECV_F, SEND_B, RECV_B, REDUCE_GRAD");
+  return cells;
+}
+
+void parse_cell(std::string_view text, Program& program) {
+  if (!text.starts_with('(')) {
+    program.push_back(parse_action(text));
+    return;
+  }
+  const std::size_t middle = std::min(text.find(';'), text.size());
+  const std::size_t close = std::min(text.find(')', middle), text.size());
+  Action forward = parse_within(text, 1, middle);
+  if (forward.op != Op::Forward) fail(text, 1, "an F");
+  if (middle == text.size()) fail(text, middle, "; and a B");
+  const Action backward = parse_within(text, middle + 1, close);
+  if (backward.op != Op::Backward) fail(text, middle + 1, "a B");
+  if (close == text.size()) fail(text, close, str(')', kOverlap));
+  if (text.substr(close + 1) != kOverlap) fail(text, close + 1, kOverlap);
+  forward.overlaps_next = true;
+  program.insert(program.end(), {forward, backward});
 }
 
 Action other_end(const Action& action) {
@@ -100,6 +163,10 @@ Action other_end(const Action& action) {
       return at(+1, Op::SendBackward);
     case Op::Forward:
     case Op::Backward:
+    case Op::BackwardInput:
+    case Op::BackwardWeight:
+    case Op::Unshard:
+    case Op::Reshard:
     case Op::ReduceGradients:
       break;
   }

@@ -21,7 +21,7 @@ Program parse_row(std::string_view row, const std::string& name, std::size_t lin
     const std::string_view cell = trim(row.substr(begin, end - begin));
     if (!cell.empty()) {
       try {
-        program.push_back(parse_action(cell));
+        parse_cell(cell, program);
       } catch (const ParseError& error) {
         const auto column = static_cast<std::size_t>(cell.data() - row.data()) + 1;
         throw ParseError(str(name, ":", line, ":", column, ": ", error.message()));
@@ -53,7 +53,7 @@ void derive_sizes(Schedule& schedule) {
   for (const Program& program : schedule.programs) {
     for (const Action& action : program) {
       schedule.stages = std::max(schedule.stages, action.stage.value + 1);
-      if (action.op == Op::Backward) schedule.purpose = Purpose::Train;
+      if (is_backward(action.op)) schedule.purpose = Purpose::Train;
       if (action.microbatch) {
         schedule.microbatches = std::max(schedule.microbatches, action.microbatch->value + 1);
       }
@@ -80,14 +80,14 @@ std::string title(const Schedule& schedule) {
 std::string grid(const Schedule& schedule) {
   std::string text;
   for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
-    text += str("rank ", rank, ": ", join(schedule.programs[rank], " "), "\n");
+    text += str("rank ", rank, ": ", join(to_cells(schedule.programs[rank]), " "), "\n");
   }
   return text;
 }
 
 std::string to_csv(const Schedule& schedule) {
   std::string text;
-  for (const Program& program : schedule.programs) text += join(program, ",") + "\n";
+  for (const Program& program : schedule.programs) text += join(to_cells(program), ",") + "\n";
   return text;
 }
 
@@ -116,7 +116,9 @@ std::string to_json(const Schedule& schedule) {
           ",\n  \"programs\": [\n");
   for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
     std::vector<std::string> quoted;
-    for (const Action& action : schedule.programs[rank]) quoted.push_back(str('"', action, '"'));
+    for (const std::string& cell : to_cells(schedule.programs[rank])) {
+      quoted.push_back(str('"', cell, '"'));
+    }
     text +=
         str("    [", join(quoted, ", "), "]", rank + 1 < schedule.programs.size() ? ",\n" : "\n");
   }

@@ -26,6 +26,9 @@ schedule::Schedule training_schedule(const TrainerOptions& options) {
         schedule::make_schedule(options.schedule, {.ranks = options.mesh.pipe,
                                                    .stages_per_rank = options.stages_per_rank,
                                                    .microbatches = options.microbatches});
+    if (order.purpose == schedule::Purpose::Forward) {
+      throw ScheduleError(str("schedule ", order.name, " has no backward: it cannot train"));
+    }
     return schedule::lower_communication(order);
   }
   schedule::Schedule program = schedule::load_csv(options.program);

@@ -1,5 +1,6 @@
 #include "penstock/verify/replay.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -11,6 +12,7 @@ namespace {
 
 using schedule::Action;
 using schedule::Op;
+using schedule::Program;
 using schedule::Schedule;
 
 class Replay {
@@ -42,6 +44,17 @@ class Replay {
 
   const Action& head(std::size_t rank) const { return schedule_.programs[rank][next_[rank]]; }
 
+  // How many actions start together: 2 at an overlapped pair.
+  std::size_t width(std::size_t rank) const { return head(rank).overlaps_next ? 2 : 1; }
+
+  // What the next action of `rank`, or either half of an overlapped pair, still waits for.
+  std::optional<Action> unmet(std::size_t rank) const {
+    for (std::size_t i = 0; i < width(rank); ++i) {
+      if (const auto awaited = unmet(schedule_.programs[rank][next_[rank] + i])) return awaited;
+    }
+    return {};
+  }
+
   // The action on another rank that `action` still waits for.  Order within the rank has been
   // checked, so what stands before `action` in its own program is done.
   std::optional<Action> unmet(const Action& action) const {
@@ -60,16 +73,25 @@ class Replay {
 
   void advance(std::size_t rank) {
     while (next_[rank] < schedule_.programs[rank].size()) {
-      const Action& action = head(rank);
-      if (const auto awaited = unmet(action)) {
+      if (const auto awaited = unmet(rank)) {
         waiter_[table_.cell(*awaited)] = rank;
         return;
       }
-      const std::size_t cell = table_.cell(action);
-      done_[cell] = true;
-      ++next_[rank];
-      if (waiter_[cell] != kNobody && waiter_[cell] != rank) ready_.push_back(waiter_[cell]);
+      for (std::size_t left = width(rank); left > 0; --left) {
+        const std::size_t cell = table_.cell(value_of(head(rank)));
+        done_[cell] = true;
+        ++next_[rank];
+        if (waiter_[cell] != kNobody && waiter_[cell] != rank) ready_.push_back(waiter_[cell]);
+      }
     }
+  }
+
+  // The action itself where unmet() names what it makes.
+  Action spelt_out(const Action& awaited) const {
+    if (awaited.op != Op::Backward) return awaited;
+    const Program& program = schedule_.programs[rank_of_stage_[awaited.stage.index()].index()];
+    const bool whole = std::ranges::find(program, awaited) != program.end();
+    return {awaited.stage, whole ? Op::Backward : Op::BackwardInput, awaited.microbatch};
   }
 
   Diagnostic deadlock(std::size_t rank) const {
@@ -82,7 +104,7 @@ class Replay {
                           .message = str(head(rank), " waits for itself: deadlock")};
     std::size_t at = rank;
     do {
-      const Action awaited = unmet(head(at)).value();
+      const Action awaited = spelt_out(unmet(at).value());
       diagnostic.notes.push_back(str("rank ", at, " step ", next_[at], ": ", head(at),
                                      " waits for ", awaited, " of rank ", awaited_rank(at)));
       at = awaited_rank(at);
@@ -91,7 +113,7 @@ class Replay {
   }
 
   std::size_t awaited_rank(std::size_t rank) const {
-    return rank_of_stage_[unmet(head(rank)).value().stage.index()].index();
+    return rank_of_stage_[unmet(rank).value().stage.index()].index();
   }
 
   const Schedule& schedule_;

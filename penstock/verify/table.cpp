@@ -7,14 +7,11 @@ namespace penstock::verify {
 using schedule::Action;
 using schedule::Op;
 
-namespace {
-constexpr std::size_t kOps = 7;
-}
-
 Table::Table(std::int32_t stages, std::int32_t microbatches)
     : stages_(stages),
       microbatches_(microbatches),
-      places_(kOps * static_cast<std::size_t>(stages) * static_cast<std::size_t>(microbatches)) {}
+      places_(schedule::kOps * static_cast<std::size_t>(stages) *
+              static_cast<std::size_t>(microbatches)) {}
 
 std::size_t Table::cell(const Action& action) const {
   const std::size_t microbatch = action.microbatch ? action.microbatch->index() : 0;
@@ -28,6 +25,12 @@ const std::optional<Place>& Table::at(const Action& action) const { return place
 
 void Table::set(const Action& action, const Place& place) { places_[cell(action)] = place; }
 
+Action Table::maker_of(const Action& action) const {
+  if (action.op != Op::Backward || at(action)) return action;
+  const Action input{action.stage, Op::BackwardInput, action.microbatch};
+  return at(input) ? input : action;
+}
+
 Needs needs_of(const Action& action, std::int32_t stages) {
   PENSTOCK_CHECK(schedule::is_compute(action.op), action);
   const auto of_stage = [&](std::int32_t stage, Op op) {
@@ -37,11 +40,18 @@ Needs needs_of(const Action& action, std::int32_t stages) {
   Needs needs;
   if (action.op == Op::Forward) {
     if (stage > 0) needs.arrival = of_stage(stage - 1, Op::Forward);
+  } else if (action.op == Op::BackwardWeight) {
+    needs.own = of_stage(stage, Op::BackwardInput);
   } else {
     needs.own = of_stage(stage, Op::Forward);
     if (stage + 1 < stages) needs.arrival = of_stage(stage + 1, Op::Backward);
   }
   return needs;
+}
+
+Action value_of(const Action& action) {
+  const Op op = action.op == Op::BackwardInput ? Op::Backward : action.op;
+  return {action.stage, op, action.microbatch};
 }
 
 }  // namespace penstock::verify

@@ -7,6 +7,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/verify/replay.h"
+#include "penstock/verify/shards.h"
 #include "penstock/verify/table.h"
 
 namespace penstock::verify {
@@ -72,6 +73,7 @@ class Verifier {
       check_complete();
       for_each_action([&](const Action& action, Place place) { check_order(action, place); });
       check_reductions();
+      check_shards();
     }
   }
 
@@ -112,7 +114,7 @@ class Verifier {
     return action.stage.value >= 0 && action.stage.value < schedule_.stages &&
            (!action.microbatch ||
             (action.microbatch->value >= 0 && action.microbatch->value < schedule_.microbatches)) &&
-           action.microbatch.has_value() == (action.op != Op::ReduceGradients);
+           action.microbatch.has_value() == schedule::has_microbatch(action.op);
   }
 
   void enter(const Action& action, const Place& place) {
@@ -125,7 +127,8 @@ class Verifier {
                  schedule_.microbatches - 1));
       return;
     }
-    if (const auto& first = table_.at(action)) {
+    const bool repeatable = action.op == Op::Unshard || action.op == Op::Reshard;
+    if (const auto& first = table_.at(action); first && !repeatable) {
       object(Code::Duplicate, place, str(action, " runs again"),
              str("it first runs at ", at(*first), "; remove one of the two"));
       return;
@@ -147,6 +150,8 @@ class Verifier {
   static bool belongs_to_backward(Op op) {
     switch (op) {
       case Op::Backward:
+      case Op::BackwardInput:
+      case Op::BackwardWeight:
       case Op::SendBackward:
       case Op::RecvBackward:
       case Op::ReduceGradients:
@@ -154,6 +159,8 @@ class Verifier {
       case Op::Forward:
       case Op::SendForward:
       case Op::RecvForward:
+      case Op::Unshard:
+      case Op::Reshard:
         return false;
     }
     return false;
@@ -173,9 +180,7 @@ class Verifier {
       }
       for (std::int32_t m = 0; m < schedule_.microbatches; ++m) {
         require({StageId(s), Op::Forward, Microbatch(m)});
-        if (schedule_.purpose == Purpose::Train) {
-          require({StageId(s), Op::Backward, Microbatch(m)});
-        }
+        if (schedule_.purpose == Purpose::Train) require_backward(StageId(s), Microbatch(m));
       }
     }
   }
@@ -187,14 +192,32 @@ class Verifier {
                 rank_of_stage_[action.stage.index()]->rank, "; add ", action, " there")});
   }
 
+  // Either a B, or an I and a W.
+  void require_backward(StageId stage, Microbatch microbatch) {
+    const Action whole{stage, Op::Backward, microbatch};
+    const Action input{stage, Op::BackwardInput, microbatch};
+    const Action weight{stage, Op::BackwardWeight, microbatch};
+    const bool any_half = table_.at(input) || table_.at(weight);
+    if (!any_half) return require(whole);
+    if (!table_.at(whole)) {
+      require(input);
+      require(weight);
+      return;
+    }
+    const Action& half = table_.at(input) ? input : weight;
+    object(Code::TwoBackwards, *table_.at(half), str(half, " runs beside ", whole),
+           str(whole, " is at ", at(*table_.at(whole)), "; keep the one or the other"));
+  }
+
   bool same_rank(StageId a, StageId b) const {
     const auto& rank_a = rank_of_stage_[a.index()];
     const auto& rank_b = rank_of_stage_[b.index()];
     return rank_a && rank_b && rank_a->rank == rank_b->rank;
   }
 
-  // `action` at `place` needs `input`, which must stand earlier in the same program.
-  void check_before(const Action& action, const Place& place, const Action& input) {
+  // `action` at `place` needs what `input` makes, which must stand earlier in the same program.
+  void check_before(const Action& action, const Place& place, const Action& needed) {
+    const Action input = table_.maker_of(needed);
     const auto& input_place = table_.at(input);
     if (!input_place || input_place->rank != place.rank) return;  // Missing: said elsewhere.
     if (input_place->step < place.step) return;
@@ -205,7 +228,11 @@ class Verifier {
   void check_order(const Action& action, const Place& place) {
     switch (action.op) {
       case Op::Forward:
+        if (action.overlaps_next) check_overlap(action, place);
+        return check_compute(action, place);
       case Op::Backward:
+      case Op::BackwardInput:
+      case Op::BackwardWeight:
         return check_compute(action, place);
       case Op::SendForward:
         return check_send(action, place, Op::Forward);
@@ -216,6 +243,22 @@ class Verifier {
         return check_partner(action, place, Code::UnpairedReceive);
       case Op::ReduceGradients:
         return check_reduce(action, place);
+      case Op::Unshard:
+      case Op::Reshard:
+        return;  // check_shards() follows them through the whole program.
+    }
+  }
+
+  // The B of the same microbatch, on whatever stage, needs the F: the two cannot overlap.
+  void check_overlap(const Action& action, const Place& place) {
+    const Program& program = schedule_.programs[place.rank.index()];
+    const auto next = static_cast<std::size_t>(place.step) + 1;
+    if (next >= program.size() || program[next].op != Op::Backward) {
+      object(Code::BadOverlap, place, str(action, " overlaps no backward"),
+             "put a B right behind it");
+    } else if (program[next].microbatch == action.microbatch) {
+      object(Code::BadOverlap, place, str(action, " overlaps ", program[next], ", which needs it"),
+             "overlap backwards of earlier microbatches");
     }
   }
 
@@ -263,7 +306,9 @@ class Verifier {
   void check_reduce(const Action& action, const Place& place) {
     any_reduce_ = true;
     for (std::int32_t m = 0; m < schedule_.microbatches; ++m) {
-      const Action backward{action.stage, Op::Backward, Microbatch(m)};
+      const Action whole{action.stage, Op::Backward, Microbatch(m)};
+      const Action weight{action.stage, Op::BackwardWeight, Microbatch(m)};
+      const Action& backward = table_.at(weight) ? weight : whole;
       const auto& last = table_.at(backward);
       if (last && last->rank == place.rank && last->step > place.step) {
         object(Code::ReduceTooEarly, place, str(action, " runs before ", backward),
@@ -282,6 +327,14 @@ class Verifier {
     }
   }
 
+  void check_shards() {
+    for (std::size_t rank = 0; rank < schedule_.programs.size(); ++rank) {
+      for (ShardFault& fault : shard_faults(schedule_.programs[rank])) {
+        object(fault.code, {Rank(rank), fault.step}, std::move(fault.message), fault.repair);
+      }
+    }
+  }
+
   void check_whole() {
     for (const auto& place : rank_of_stage_) verdict_.facts.rank_of_stage.push_back(place->rank);
     if (auto deadlock = replay(schedule_, verdict_.facts.rank_of_stage)) {
@@ -290,6 +343,8 @@ class Verifier {
     }
     for (std::size_t rank = 0; rank < schedule_.programs.size(); ++rank) count_activations(rank);
   }
+
+  static bool ends_activation(Op op) { return op == Op::Backward || op == Op::BackwardWeight; }
 
   void count_activations(std::size_t rank) {
     std::int32_t alive = 0;
@@ -303,7 +358,7 @@ class Verifier {
         peak = alive;
         peak_step = static_cast<std::int32_t>(step);
       }
-      if (program[step].op == Op::Backward) --alive;
+      if (ends_activation(program[step].op)) --alive;
     }
     verdict_.facts.peak_activations.push_back(peak);
     if (limits_.activations_max && peak > *limits_.activations_max) {

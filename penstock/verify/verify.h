@@ -4,12 +4,15 @@
 // objection; VerifiedSchedule::from() throws them.  Only a VerifiedSchedule can be lowered or
 // simulated, so nothing unverified runs, by type.  Knows no devices and no time.
 //
-// The rules.  Every stage lives on one rank and runs each microbatch's F (and, when training, B)
-// once.  F(s, m) needs F(s-1, m); B(s, m) needs F(s, m) and B(s+1, m).  A lowered program also
-// needs every value that crosses ranks sent once after it is made, and received once before it is
-// used. SEND and RECV only post; a compute action waits for its RECV, and every message finds its
-// own partner (named messages, the "tagged" channel).  REDUCE_GRAD comes after the stage's last B.
-// No rank is without a stage. Cost: linear in the number of actions.
+// The rules.  Every stage lives on one rank and runs each microbatch's F once and, when training,
+// either its B or its I and its W, once.  F(s, m) needs F(s-1, m); B(s, m) and I(s, m) need F(s, m)
+// and the B or I of (s+1, m); W(s, m) needs I(s, m).  An overlapped pair is an F and the B right
+// behind it, of another microbatch: it starts when both can.  A lowered program also needs every
+// value that crosses ranks sent once after it is made, and received once before it is used.  SEND
+// and RECV only post; a compute action waits for its RECV, and every message finds its own partner
+// (named messages, the "tagged" channel).  REDUCE_GRAD comes after the stage's last B or W.  On a
+// rank with an UNSHARD, a stage computes only between its UNSHARD and its RESHARD.  No rank is
+// without a stage.  Cost: linear in the number of actions.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -23,20 +26,24 @@ namespace penstock::verify {
 
 // Stable codes, listed with an example each in docs/errors.md.
 enum class Code : std::uint8_t {
-  BadStage = 1,         // S001: a stage that is out of range.
-  BadMicrobatch = 2,    // S002: a microbatch that is out of range, absent or superfluous.
-  StageOnTwoRanks = 3,  // S003
-  Missing = 4,          // S004: a stage never runs a microbatch's F or B, or a rank runs nothing.
-  Duplicate = 5,        // S005: an action that appears twice.
-  UnexpectedBackward = 6,   // S006: a B, SEND_B, RECV_B or REDUCE_GRAD in a forward-only schedule.
+  BadStage = 1,             // S001: a stage that is out of range.
+  BadMicrobatch = 2,        // S002: a microbatch that is out of range, absent or superfluous.
+  StageOnTwoRanks = 3,      // S003
+  Missing = 4,              // S004: a stage never runs an F, B, I or W, or a rank runs nothing.
+  Duplicate = 5,            // S005: an action that appears twice.
+  UnexpectedBackward = 6,   // S006: part of a backward in a forward-only schedule.
+  BadOverlap = 7,           // S007: an overlapped F without a B of another microbatch behind it.
+  TwoBackwards = 8,         // S008: a B beside an I or a W of the same stage and microbatch.
   BeforeItsInput = 12,      // S012: a rank runs an action before one of its own that it needs.
   UnpairedSend = 20,        // S020: a SEND whose RECV is nowhere, or on a wrong rank.
   UnpairedReceive = 21,     // S021: a RECV whose SEND is nowhere, or on a wrong rank.
   NotReceived = 22,         // S022: a compute action whose input from another rank has no RECV.
   LocalMessage = 23,        // S023: a SEND or RECV between stages of one rank.
   Deadlock = 30,            // S030: ranks wait for each other; the note spells the cycle.
-  ReduceTooEarly = 40,      // S040: REDUCE_GRAD before the stage's last B.
+  ReduceTooEarly = 40,      // S040: REDUCE_GRAD before the stage's last B or W.
   NotReduced = 41,          // S041: some stages have a REDUCE_GRAD, this one has none.
+  NotUnsharded = 42,        // S042: a stage computes without its weights, before UNSHARD.
+  ShardTwice = 43,          // S043: UNSHARD of an unsharded stage, or RESHARD of a sharded one.
   TooManyActivations = 50,  // S050: more live activations on a rank than allowed.
 };
 
@@ -63,7 +70,7 @@ struct Limits {
 struct Facts {
   std::vector<Rank> rank_of_stage;
   // By rank: most (stage, microbatch) activations alive at once.  An activation lives from its F
-  // to its B; a forward-only schedule keeps none.
+  // to its B or W; a forward-only schedule keeps none.
   std::vector<std::int32_t> peak_activations;
 };
 

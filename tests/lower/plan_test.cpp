@@ -180,6 +180,25 @@ TEST(Lower, NeedsReductionsBetweenReplicas) {
   EXPECT_EQ(refusal(schedule::lower_communication(forward), 2), "accepted");
 }
 
+TEST(Lower, RefusesWhatTheExecutorDoesNotRunYet) {
+  EXPECT_EQ(refusal(lowered("zb_h1", {.ranks = 2, .microbatches = 2}), 1),
+            "schedule zb_h1(ranks=2, stages=2, microbatches=2): has 0I0, and the executor does not "
+            "run split backward yet");
+  EXPECT_EQ(refusal(rows({"0UNSHARD,0F0,0B0"}), 1),
+            "schedule test(ranks=1, stages=1, microbatches=1): has 0UNSHARD, and the executor does "
+            "not run UNSHARD and RESHARD yet");
+}
+
+TEST(Lower, AnOverlappedPairIsAForwardAndThenABackward) {
+  const Plan plan = lower_schedule(rows({"0F0,(0F1;0B0)OVERLAP_F_B,0B1"}), 0);
+  EXPECT_EQ(to_string(plan),
+            "plan of rank 0 for test(ranks=1, stages=1, microbatches=2), stages 0\n"
+            "0 COMPUTE 0F0 from batch to batch\n"
+            "1 COMPUTE 0F1 from batch to batch\n"
+            "2 COMPUTE 0B0 from batch to batch\n"
+            "3 COMPUTE 0B1 from batch to batch last\n");
+}
+
 TEST(LowerDeathTest, MeshesOfAnotherSizeAreABug) {
   const auto verified = VerifiedSchedule::from(lowered("gpipe", {.ranks = 2}));
   const auto mesh = mesh::make_mesh(3, {.pipe = 3, .data = 1});

@@ -311,6 +311,10 @@ class CommandLine(BadInputTest):
     def test_schedule(self) -> None:
         sizes = ("--ranks", 2, "--microbatches", 3)
         self.refuse_words(r'"1f1c"; did you mean "1f1b"\?', "schedule", "1f1c", *sizes)
+        self.refuse_words(r"NAME is required with sizes", "schedule", *sizes)
+        self.refuse_words(r"--ranks is required", "schedule", "1f1b", "--microbatches", 3)
+        self.refuse_words(r"--microbatches is required", "schedule", "zbv", "--ranks", 2)
+        self.refuse_words(r"sizes that work: microbatches=4", "schedule", "dualpipev", *sizes)
         self.refuse_words(r"--format: xml not in", "schedule", "1f1b", *sizes, "--format", "xml")
         self.refuse_words(
             r'cannot write "/proc/1/x"', "schedule", "1f1b", *sizes, "-o", "/proc/1/x"

@@ -268,6 +268,17 @@ class Programs(ProcessTest):
         self.schedule("1f1b", "--format", "csv", "-o", "order.csv")
         self.assertEqual((self.folder / "order.csv").read_text().splitlines(), rows)
 
+    def test_schedules_without_a_name_are_a_table(self) -> None:
+        result = self.run_words(PENSTOCK, "schedule")
+        self.assert_code(result, 0)
+        for name in ("1f1b", "interleaved_1f1b", "zbv", "dualpipev"):
+            self.assertRegex(result.out, rf"(?m)^{name} ")
+
+    def test_schedules_with_several_stages_per_rank(self) -> None:
+        self.assertIn("rank 0: 0F0 0F1 0F2 3F0 3I0 3W0", self.schedule("ZB-V"))
+        rows = self.schedule("looped_bfs", "--stages-per-rank", 3).splitlines()
+        self.assertTrue(rows[1].startswith("rank 1: 1F0 1F1 1F2 3F0 3F1 3F2 5F0"))
+
     def test_a_printed_schedule_can_be_trained_by(self) -> None:
         sizes = ("--ranks", 2, "--microbatches", 4, "--format", "csv", "-o", "order.csv")
         self.assert_code(self.run_words(PENSTOCK, "schedule", "gpipe", *sizes), 0)

@@ -84,6 +84,26 @@ TEST(ScheduleSvg, EachChunkHasItsShade) {
   }
 }
 
+TEST(ScheduleSvg, HalvesOfSplitBackwardsHaveTheirOwnColours) {
+  const std::string one = drawn(schedule::zb_h1({.ranks = 2, .microbatches = 3}));
+  for (const Colour colour : {kBlue, kPink, kGreen}) {
+    EXPECT_EQ(occurrences(one, "fill=\"" + to_string(colour) + '"'), 2u * 3u + 1u);
+  }
+  EXPECT_EQ(occurrences(one, ">backward</text>"), 0u) << "there is none that is whole";
+  const std::string two =
+      drawn(schedule::zbv({.ranks = 2, .stages_per_rank = 2, .microbatches = 3}));
+  for (const Colour colour : {kSkyBlue, kBlue, kLightPink, kPink, kLightGreen, kGreen}) {
+    EXPECT_EQ(occurrences(two, "fill=\"" + to_string(colour) + '"'), 2u * 3u + 1u);
+  }
+  EXPECT_EQ(misplaced_tag(two), "");
+}
+
+TEST(ScheduleSvg, OverlappedPairsAreDrawnOneAfterTheOther) {
+  const std::string picture =
+      drawn(schedule::dualpipev({.ranks = 2, .stages_per_rank = 2, .microbatches = 4}));
+  EXPECT_EQ(occurrences(picture, "<title>"), 3u * 2u * 2u * 4u - 11u) << "11 Bs are whole";
+}
+
 TEST(ScheduleSvg, ManyStagesAreAbbreviated) {
   const std::string picture =
       drawn(schedule::forward_only({.ranks = 2, .stages_per_rank = 6, .microbatches = 2}));

@@ -2,14 +2,18 @@
 
 #include <gtest/gtest.h>
 
+#include <iterator>
+
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
 namespace penstock::schedule {
 namespace {
 
-constexpr Op kOps[] = {Op::Forward,      Op::Backward,     Op::SendForward,    Op::RecvForward,
-                       Op::SendBackward, Op::RecvBackward, Op::ReduceGradients};
+constexpr Op kAllOps[] = {Op::Forward,     Op::Backward,    Op::BackwardInput,  Op::BackwardWeight,
+                          Op::SendForward, Op::RecvForward, Op::SendBackward,   Op::RecvBackward,
+                          Op::Unshard,     Op::Reshard,     Op::ReduceGradients};
+static_assert(std::size(kAllOps) == kOps);
 
 std::string refusal(std::string_view text) {
   try {
@@ -20,11 +24,11 @@ std::string refusal(std::string_view text) {
 }
 
 TEST(Actions, ParseIsTheInverseOfPrint) {
-  for (const Op op : kOps) {
+  for (const Op op : kAllOps) {
     for (const std::int32_t stage : {0, 1, 9, 10, 63, 16777215}) {
       for (const std::int32_t m : {0, 1, 10, 16777215}) {
         Action action{.stage = StageId(stage), .op = op};
-        if (op != Op::ReduceGradients) action.microbatch = Microbatch(m);
+        if (has_microbatch(op)) action.microbatch = Microbatch(m);
         EXPECT_EQ(parse_action(to_string(action)), action) << action;
       }
     }
@@ -46,17 +50,19 @@ TEST(Actions, RefusalsNameColumnAndWhatWasExpectedThere) {
   EXPECT_EQ(refusal("F0"), "action \"F0\" column 1: expected a stage number, found \"F0\"");
   EXPECT_EQ(refusal(""), "action \"\" column 1: expected a stage number, found the end");
   EXPECT_EQ(refusal("0Q0"),
-            "action \"0Q0\" column 2: expected one of F, B, SEND_F, RECV_F, SEND_B, RECV_B, "
-            "REDUCE_GRAD, found \"Q0\"");
+            "action \"0Q0\" column 2: expected one of F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, "
+            "UNSHARD, RESHARD, REDUCE_GRAD, found \"Q0\"");
   EXPECT_EQ(refusal("0"),
-            "action \"0\" column 2: expected one of F, B, SEND_F, RECV_F, SEND_B, RECV_B, "
-            "REDUCE_GRAD, found the end");
+            "action \"0\" column 2: expected one of F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, "
+            "UNSHARD, RESHARD, REDUCE_GRAD, found the end");
   EXPECT_EQ(refusal("0f0"),
-            "action \"0f0\" column 2: expected one of F, B, SEND_F, RECV_F, SEND_B, RECV_B, "
-            "REDUCE_GRAD, found \"f0\"");
+            "action \"0f0\" column 2: expected one of F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, "
+            "UNSHARD, RESHARD, REDUCE_GRAD, found \"f0\"");
   EXPECT_EQ(refusal("0REDUCE_GRAD1"),
             "action \"0REDUCE_GRAD1\" column 13: expected no microbatch after REDUCE_GRAD, found "
             "\"1\"");
+  EXPECT_EQ(refusal("0UNSHARD0"),
+            "action \"0UNSHARD0\" column 9: expected no microbatch after UNSHARD, found \"0\"");
   EXPECT_EQ(refusal("16777216F0"),
             "action \"16777216F0\" column 1: expected a stage below 16777216, found "
             "\"16777216F0\"");
@@ -67,8 +73,9 @@ TEST(Actions, RefusalsNameColumnAndWhatWasExpectedThere) {
 
 TEST(Actions, RefusalsAreReadableForBinaryText) {
   EXPECT_EQ(refusal(std::string_view("0F\0\xFF\x1B", 5)),
-            "action \"0F\\u0000\xEF\xBF\xBD\\u001b\" column 2: expected one of F, B, SEND_F, "
-            "RECV_F, SEND_B, RECV_B, REDUCE_GRAD, found \"F\\u0000\xEF\xBF\xBD\\u001b\"");
+            "action \"0F\\u0000\xEF\xBF\xBD\\u001b\" column 2: expected one of F, B, I, W, "
+            "SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD, found "
+            "\"F\\u0000\xEF\xBF\xBD\\u001b\"");
 }
 
 TEST(Actions, RefusalsOfLongTextsAreShort) {
@@ -89,9 +96,61 @@ TEST(OtherEndDeathTest, OfAComputeActionIsABug) {
   EXPECT_DEATH(other_end(parse_action("0F0")), "no other end: 0F0");
 }
 
-TEST(Ops, AreComputeSendReceiveOrReduce) {
-  for (const Op op : kOps) {
-    EXPECT_EQ(is_compute(op) + is_send(op) + is_receive(op) + (op == Op::ReduceGradients), 1)
+Program parse(std::string_view cell) {
+  Program program;
+  parse_cell(cell, program);
+  return program;
+}
+
+std::string cell_refusal(std::string_view cell) {
+  try {
+    return "accepted as " + join(to_cells(parse(cell)), ",");
+  } catch (const ParseError& error) {
+    return error.what();
+  }
+}
+
+TEST(OverlappedPairs, AreTwoActionsInOneCell) {
+  const Program program = parse("(0F4;3B2)OVERLAP_F_B");
+  const Action forward{StageId(0), Op::Forward, Microbatch(4), true};
+  const Action backward{StageId(3), Op::Backward, Microbatch(2)};
+  EXPECT_EQ(program, (Program{forward, backward}));
+  EXPECT_EQ(to_cells(program), std::vector<std::string>{"(0F4;3B2)OVERLAP_F_B"});
+  EXPECT_EQ(join(program, " "), "0F4 3B2") << "each alone";
+}
+
+TEST(OverlappedPairs, OfAnUnfinishedProgramPrintAsTheForward) {
+  const Action forward{StageId(0), Op::Forward, Microbatch(4), true};
+  EXPECT_EQ(to_cells({forward}), std::vector<std::string>{"0F4"});
+}
+
+TEST(OverlappedPairs, RefusalsNameTheColumn) {
+  const auto expected = [](std::string_view cell, int column, const char* what) {
+    EXPECT_TRUE(cell_refusal(cell).starts_with(
+        str("action ", json_quote(cell), " column ", column, ": expected ", what, ", found ")))
+        << cell_refusal(cell);
+  };
+  expected("(0F4;3B2)", 10, "OVERLAP_F_B");
+  expected("(0F4;3B2)OVERLAP_F_B1", 10, "OVERLAP_F_B");
+  expected("(0F4;3B2", 9, ")OVERLAP_F_B");
+  expected("(0F4)OVERLAP_F_B", 5, "the end of the action");
+  expected("(0F4", 5, "; and a B");
+  expected("(0B4;3B2)OVERLAP_F_B", 2, "an F");
+  expected("(0F4;3F2)OVERLAP_F_B", 6, "a B");
+  expected("(0F4;3I2)OVERLAP_F_B", 6, "a B");
+  expected("(0F;3B2)OVERLAP_F_B", 4, "a microbatch number");
+  expected("(0F4;3B2;1F0)OVERLAP_F_B", 9, "the end of the action");
+  expected("(;)OVERLAP_F_B", 2, "a stage number");
+  expected("()OVERLAP_F_B", 2, "a stage number");
+  expected("(", 2, "a stage number");
+  expected("0OVERLAP_F_B", 2,
+           "one of F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, "
+           "RESHARD, REDUCE_GRAD");
+}
+
+TEST(Ops, AreComputeSendReceiveOrOfAllMicrobatches) {
+  for (const Op op : kAllOps) {
+    EXPECT_EQ(is_compute(op) + is_send(op) + is_receive(op) + !has_microbatch(op), 1)
         << to_string(op);
   }
 }

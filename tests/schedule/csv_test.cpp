@@ -77,8 +77,8 @@ TEST(Csv, RefusalsNameFileLineAndColumn) {
   EXPECT_EQ(parse_refusal("F0"),
             "plan.csv:1:1: action \"F0\" column 1: expected a stage number, found \"F0\"");
   EXPECT_EQ(parse_refusal("0F0,0Q0"),
-            "plan.csv:1:5: action \"0Q0\" column 2: expected one of F, B, SEND_F, RECV_F, SEND_B, "
-            "RECV_B, REDUCE_GRAD, found \"Q0\"");
+            "plan.csv:1:5: action \"0Q0\" column 2: expected one of F, B, I, W, SEND_F, RECV_F, "
+            "SEND_B, RECV_B, UNSHARD, RESHARD, REDUCE_GRAD, found \"Q0\"");
   EXPECT_EQ(parse_refusal("0F0;0F1"),
             "plan.csv:1:1: action \"0F0;0F1\" column 4: expected the end of the action, found "
             "\";0F1\"");

@@ -90,7 +90,7 @@ TEST(Simulate, EveryActionStartsAsSoonAsRankAndInputAllow) {
         if (verified.rank_of(StageId(from)) != event.rank) arrival += costs.latency;
       }
       EXPECT_EQ(event.start, std::max(free[event.rank.value], arrival)) << event.action;
-      EXPECT_EQ(event.end, event.start + (forward ? costs.forward : costs.backward));
+      EXPECT_EQ(event.end, event.start + costs.of(event.action));
       free[event.rank.value] = event.end;
     }
   }
@@ -122,6 +122,90 @@ TEST(Simulate, AgreesWithAnIndependentSimulator) {
   }
 }
 
+// Costs by their name in the recorded file.
+Costs costs_of(std::string_view name, std::int32_t stages) {
+  if (name == "unit") return {};
+  if (name == "b2") return {.input = 1.25, .weight = 0.75, .latency = 0.125};
+  std::vector<double> forward, input, weight, activation;
+  for (std::int32_t s = 0; s < stages; ++s) {
+    forward.push_back(2 + s % 3);
+    input.push_back(3 + 5 * s % 4);
+    weight.push_back(1 + 3 * s % 3);
+    activation.push_back(1 + s % 2);
+  }
+  return {.forward = forward,
+          .input = input,
+          .weight = weight,
+          .latency = 0.5,
+          .activation = activation,
+          .keep = 0.5};
+}
+
+TEST(Simulate, AgreesWithAnIndependentSimulatorOnEveryTorchSchedule) {
+  const auto lines = testing_support::golden_lines("simulated_torch_orders.txt");
+  EXPECT_EQ(lines.size(), 3u * 322u);
+  for (const std::string& line : lines) {
+    SCOPED_TRACE(line);
+    const auto parts = split(line, '|');
+    ASSERT_EQ(parts.size(), 6u);
+    const auto words = split(trim(parts[0]), ' ');
+    ASSERT_EQ(words.size(), 5u);
+    const auto verified = VerifiedSchedule::from(
+        schedule::make_schedule(words[0], {.ranks = std::stoi(words[1]),
+                                           .stages_per_rank = std::stoi(words[2]),
+                                           .microbatches = std::stoi(words[3])}));
+    const Simulation result = simulate(verified, costs_of(words[4], verified.schedule().stages));
+    EXPECT_EQ(shortest(result.makespan), trim(parts[1]));
+    EXPECT_EQ(join(result.busy, " "), trim(parts[2]));
+    EXPECT_EQ(join(result.span, " "), trim(parts[3]));
+    EXPECT_EQ(join(verified.facts().peak_activations, " "), trim(parts[4]));
+    EXPECT_EQ(join(result.peak_memory, " "), trim(parts[5]));
+  }
+}
+
+TEST(Simulate, SplitBackwardSendsItsGradientBeforeItsW) {
+  const Simulation result = run({"0F0,0I0,0W0", "1F0,1I0,1W0"}, {.input = 2, .weight = 4});
+  EXPECT_EQ(timeline(result, 0), "0F0@0-1 0I0@4-6 0W0@6-10");
+  EXPECT_EQ(timeline(result, 1), "1F0@1-2 1I0@2-4 1W0@4-8");
+}
+
+TEST(Simulate, BackwardCostsAsItsHalvesUnlessToldOtherwise) {
+  EXPECT_EQ(run({"0F0,0B0"}, {.input = 2, .weight = 4}).makespan, 7);
+  EXPECT_EQ(run({"0F0,0B0"}, {.input = 2, .weight = 4, .backward = 5}).makespan, 6);
+}
+
+TEST(Simulate, CostsMayDifferByStage) {
+  const Simulation result = run({"0F0,0B0", "1F0,1B0"}, {.forward = std::vector<double>{1, 3},
+                                                         .backward = std::vector<double>{2, 5}});
+  EXPECT_EQ(timeline(result, 0), "0F0@0-1 0B0@9-11");
+  EXPECT_EQ(timeline(result, 1), "1F0@1-4 1B0@4-9");
+}
+
+TEST(Simulate, OverlappedPairStartsWhenBothCanAndHandsOnAtItsEnd) {
+  const Simulation result = run({"0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2", "1F0,1B0,1F1,1B1,1F2,1B2"},
+                                {.backward = 2, .latency = 0.5});
+  EXPECT_EQ(timeline(result, 0), "0F0@0-1 0F1@1-2 0F2@5-6 0B0@6-8 0B1@8-10 0B2@12-14");
+  EXPECT_EQ(timeline(result, 1),
+            "1F0@1.5-2.5 1B0@2.5-4.5 1F1@4.5-5.5 1B1@5.5-7.5 1F2@8.5-9.5 "
+            "1B2@9.5-11.5");
+}
+
+TEST(Simulate, MemoryIsHeldFromFToBOrWithItsKeptShareToW) {
+  const auto peak = [](const std::string& program, double keep) {
+    return run({program}, {.activation = 8, .keep = keep}).peak_memory;
+  };
+  EXPECT_EQ(peak("0F0,0F1,0B0,0B1", 1), std::vector{16.0});
+  EXPECT_EQ(peak("0F0,0I0,0F1,0I1,0W0,0W1", 1), std::vector{16.0});
+  EXPECT_EQ(peak("0F0,0I0,0F1,0I1,0W0,0W1", 0.25), std::vector{10.0});
+  EXPECT_EQ(peak("0F0,0F1", 1), std::vector{0.0}) << "nothing is kept without backwards";
+}
+
+TEST(Simulate, ManyRanksTakeTimeInProportion) {
+  const auto verified =
+      VerifiedSchedule::from(schedule::one_f_one_b({.ranks = 20'000, .microbatches = 2}));
+  EXPECT_EQ(simulate(verified).makespan, 3 * (20'000 + 1));
+}
+
 TEST(Simulate, FreeActionsTakeNoTime) {
   const Simulation result = run({"0F0,0B0", "1F0,1B0"}, {.forward = 0, .backward = 0});
   EXPECT_EQ(result.makespan, 0);
@@ -130,6 +214,8 @@ TEST(Simulate, FreeActionsTakeNoTime) {
 
 TEST(SimulateDeathTest, CostsThatAreNoTimesAreABug) {
   EXPECT_DEATH(run({"0F0"}, {.forward = -1}), "cost -1");
+  EXPECT_DEATH(run({"0F0"}, {.keep = 1.5}), "keep 1.5");
+  EXPECT_DEATH(run({"0F0"}, {.weight = std::vector<double>{1, 2}}), "2 costs for 1 stages");
   EXPECT_DEATH(run({"0F0"}, {.latency = std::numeric_limits<double>::infinity()}), "cost inf");
   EXPECT_DEATH(run({"0F0"}, {.backward = std::numeric_limits<double>::quiet_NaN()}), "cost -?nan");
 }

@@ -25,7 +25,7 @@ inline std::string reason_against(const schedule::Schedule& schedule) {
   for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
     if (schedule.programs[rank].empty()) return str("rank ", rank, " is idle");
     for (const auto& action : schedule.programs[rank]) {
-      all.insert(str(action));
+      if (action.op != Op::Unshard && action.op != Op::Reshard) all.insert(str(action));
       if (rank_of.emplace(action.stage.value, rank).first->second != rank) return "two homes";
     }
   }
@@ -38,7 +38,10 @@ inline std::string reason_against(const schedule::Schedule& schedule) {
     if (any_reduce && trains) wanted.insert(str(s, "REDUCE_GRAD"));
     for (int m = 0; m < schedule.microbatches; ++m) {
       wanted.insert(str(s, "F", m));
-      if (trains) wanted.insert(str(s, "B", m));
+      const bool split = all.contains(str(s, "I", m)) || all.contains(str(s, "W", m));
+      if (trains && !split) wanted.insert(str(s, "B", m));
+      if (trains && split) wanted.insert(str(s, "I", m));
+      if (trains && split) wanted.insert(str(s, "W", m));
       if (!lowered || s == 0 || !rank_of.contains(s) || !rank_of.contains(s - 1)) continue;
       if (rank_of[s] == rank_of[s - 1]) continue;
       wanted.insert(str(s - 1, "SEND_F", m));
@@ -49,30 +52,48 @@ inline std::string reason_against(const schedule::Schedule& schedule) {
   }
   if (!std::equal(all.begin(), all.end(), wanted.begin(), wanted.end())) return "wrong actions";
 
+  std::map<std::size_t, bool> sharded;  // By rank.
+  for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
+    for (const auto& action : schedule.programs[rank]) {
+      if (action.op == Op::Unshard) sharded[rank] = true;
+    }
+  }
+  std::set<int> whole;  // Stages.
   std::set<std::string> done;
   const auto has = [&](const auto&... parts) { return done.contains(str(parts...)); };
   const auto can_run = [&](const schedule::Action& action) {
     const int s = action.stage.value;
     const int m = action.microbatch ? action.microbatch->value : 0;
+    const auto made = [&](int by, const std::string& op) {
+      return has(by, op, m) || (op == "B" && has(by, "I", m));
+    };
     const auto arrived = [&](int from, const char* op) {
-      if (rank_of[from] == rank_of[s] || !lowered) return has(from, op, m);
+      if (rank_of[from] == rank_of[s] || !lowered) return made(from, op);
       return has(from, "SEND_", op, m) && has(s, "RECV_", op, m);
     };
+    if (schedule::is_compute(action.op) && sharded[rank_of[s]] && !whole.contains(s)) return false;
     switch (action.op) {
       case Op::Forward:
         return s == 0 || arrived(s - 1, "F");
+      case Op::BackwardWeight:
+        return has(s, "I", m);
+      case Op::Unshard:
+        return !whole.contains(s);
+      case Op::Reshard:
+        return whole.contains(s);
       case Op::Backward:
+      case Op::BackwardInput:
         return has(s, "F", m) && (s + 1 == schedule.stages || arrived(s + 1, "B"));
       case Op::SendForward:
         return has(s, "F", m);
       case Op::SendBackward:
-        return has(s, "B", m);
+        return made(s, "B");
       case Op::RecvForward:
       case Op::RecvBackward:
         return true;
       case Op::ReduceGradients:
         for (int each = 0; each < schedule.microbatches; ++each) {
-          if (!has(s, "B", each)) return false;
+          if (!has(s, "B", each) && !has(s, "W", each)) return false;
         }
         return true;
     }
@@ -83,8 +104,20 @@ inline std::string reason_against(const schedule::Schedule& schedule) {
     moved = false;
     for (std::size_t rank = 0; rank < next.size(); ++rank) {
       const auto& program = schedule.programs[rank];
-      for (; next[rank] < program.size() && can_run(program[next[rank]]); ++next[rank]) {
-        done.insert(str(program[next[rank]]));
+      while (next[rank] < program.size() && can_run(program[next[rank]])) {
+        const std::size_t first = next[rank];
+        std::size_t last = first;
+        if (program[first].overlaps_next) {
+          last = first + 1;
+          if (last == program.size() || program[last].op != Op::Backward) return "half a pair";
+          if (!can_run(program[last])) break;
+        }
+        for (std::size_t i = first; i <= last; ++i) {
+          done.insert(str(program[i]));
+          if (program[i].op == Op::Unshard) whole.insert(program[i].stage.value);
+          if (program[i].op == Op::Reshard) whole.erase(program[i].stage.value);
+        }
+        next[rank] = last + 1;
         moved = true;
       }
     }

@@ -91,6 +91,96 @@ TEST(Verify, UnexpectedBackward) {
   EXPECT_EQ(objections(schedule), "rank 0 step 1: 0B0 in a forward-only schedule [S006]");
 }
 
+TEST(Verify, BadOverlap) {
+  EXPECT_EQ(objections(rows({"(0F0;0B0)OVERLAP_F_B"})),
+            "rank 0 step 0: 0F0 overlaps 0B0, which needs it [S007]");
+  EXPECT_EQ(objections(rows({"0F0,(1F0;0B0)OVERLAP_F_B,1B0"})),
+            "rank 0 step 1: 1F0 overlaps 0B0, which needs it [S007]\n"
+            "rank 0 step 2: 0B0 runs before 1B0 [S012]");
+  Schedule schedule = rows({"0F0,(0F1;0B0)OVERLAP_F_B,0B1"});
+  EXPECT_EQ(objections(schedule), "");
+  schedule.programs[0].insert(schedule.programs[0].begin() + 2, {StageId(0), Op::Unshard});
+  schedule.programs[0].insert(schedule.programs[0].begin(), {StageId(0), Op::Unshard});
+  EXPECT_EQ(objections(schedule),
+            "rank 0 step 2: 0F1 overlaps no backward [S007]\n"
+            "rank 0 step 3: 0UNSHARD finds stage 0 unsharded [S043]");
+  schedule = rows({"0F0,0B0,0F1,0B1"});
+  schedule.programs[0].back() = {StageId(0), Op::Forward, Microbatch(1), true};
+  schedule.programs[0][2] = {StageId(0), Op::Backward, Microbatch(1)};
+  EXPECT_EQ(objections(schedule),
+            "rank 0 step 2: 0B1 runs before 0F1 [S012]\n"
+            "rank 0 step 3: 0F1 overlaps no backward [S007]");
+}
+
+TEST(Verify, DeadlockOfAnOverlappedPairThatWaitsForItself) {
+  // Without the overlap, 0F1 runs and then 0B0 when rank 1 has it.
+  EXPECT_EQ(objections(rows({"0F0,0F1,0B0,0B1", "1F0,1F1,1B0,1B1"})), "");
+  const auto verdict = verify(rows({"0F0,(0F1;0B0)OVERLAP_F_B,0B1", "1F0,1F1,1B0,1B1"}));
+  ASSERT_EQ(verdict.diagnostics.size(), 1u);
+  EXPECT_EQ(to_string(verdict.diagnostics[0]),
+            "rank 0 step 1: 0F1 waits for itself: deadlock [S030]\n"
+            "  note: rank 0 step 1: 0F1 waits for 1B0 of rank 1\n"
+            "  note: rank 1 step 1: 1F1 waits for 0F1 of rank 0");
+}
+
+TEST(Verify, TwoBackwards) {
+  EXPECT_EQ(objections(rows({"0F0,0B0,0W0"})), "rank 0 step 2: 0W0 runs beside 0B0 [S008]");
+  EXPECT_EQ(objections(rows({"0F0,0I0,0B0"})), "rank 0 step 1: 0I0 runs beside 0B0 [S008]");
+}
+
+TEST(Verify, SplitBackwardIsMissingByHalves) {
+  EXPECT_EQ(objections(rows({"0F0,0I0"})), "0W0 is missing [S004]");
+  EXPECT_EQ(objections(rows({"0F0,0W0"})), "0I0 is missing [S004]");
+  EXPECT_EQ(objections(rows({"0F0,0F1,0I0,0W0"})), "0B1 is missing [S004]");
+}
+
+TEST(Verify, SplitBackwardComesAfterItsInputs) {
+  EXPECT_EQ(objections(rows({"0F0,1F0,1I0,0I0,0W0,1W0"})), "");
+  EXPECT_EQ(objections(rows({"0F0,1F0,1B0,0I0,0W0"})), "") << "one stage split, one not";
+  EXPECT_EQ(objections(rows({"0F0,1F0,1I0,0B0,1W0"})), "");
+  EXPECT_EQ(objections(rows({"0I0,0F0,0W0"})), "rank 0 step 0: 0I0 runs before 0F0 [S012]");
+  EXPECT_EQ(objections(rows({"0F0,0W0,0I0"})), "rank 0 step 1: 0W0 runs before 0I0 [S012]");
+  EXPECT_EQ(objections(rows({"0F0,1F0,0I0,1I0,0W0,1W0"})),
+            "rank 0 step 2: 0I0 runs before 1I0 [S012]");
+}
+
+TEST(Verify, SplitBackwardSendsWhatTheIMakes) {
+  EXPECT_EQ(objections(rows({"0F0,0SEND_F0,0RECV_B0,0I0,0W0", "1RECV_F0,1F0,1I0,1SEND_B0,1W0"})),
+            "");
+  EXPECT_EQ(objections(rows({"0F0,0SEND_F0,0RECV_B0,0I0,0W0", "1RECV_F0,1F0,1SEND_B0,1I0,1W0"})),
+            "rank 1 step 2: 1SEND_B0 runs before 1I0 [S012]");
+}
+
+TEST(Verify, DeadlockNamesTheIOfASplitBackward) {
+  const auto verdict = verify(rows({"0F0,0B0,0F1,0B1", "1F0,1F1,1I0,1W0,1B1"}));
+  ASSERT_EQ(verdict.diagnostics.size(), 1u);
+  EXPECT_EQ(verdict.diagnostics[0].notes[0], "rank 0 step 1: 0B0 waits for 1I0 of rank 1");
+}
+
+TEST(Verify, ActivationsLiveToTheirW) {
+  EXPECT_EQ(verify(rows({"0F0,0I0,0F1,0I1,0W0,0W1"})).facts.peak_activations,
+            std::vector<std::int32_t>{2});
+  EXPECT_EQ(verify(rows({"0F0,0I0,0W0,0F1,0I1,0W1"})).facts.peak_activations,
+            std::vector<std::int32_t>{1});
+}
+
+TEST(Verify, NotUnsharded) {
+  EXPECT_EQ(objections(rows({"0UNSHARD,0F0,0RESHARD,0UNSHARD,0B0"})), "");
+  EXPECT_EQ(objections(rows({"0UNSHARD,0F0,0B0", "1F0,1B0"})), "") << "rank 1 shards nothing";
+  EXPECT_EQ(objections(rows({"0F0,0UNSHARD,0B0"})),
+            "rank 0 step 0: 0F0 runs on a stage that is not unsharded [S042]");
+  EXPECT_EQ(objections(rows({"0UNSHARD,0F0,0RESHARD,0I0,0W0"})),
+            "rank 0 step 3: 0I0 runs on a stage that is not unsharded [S042]\n"
+            "rank 0 step 4: 0W0 runs on a stage that is not unsharded [S042]");
+}
+
+TEST(Verify, ShardTwice) {
+  EXPECT_EQ(objections(rows({"0UNSHARD,0F0,0UNSHARD,0B0"})),
+            "rank 0 step 2: 0UNSHARD finds stage 0 unsharded [S043]");
+  EXPECT_EQ(objections(rows({"0F0,0B0,0RESHARD"})),
+            "rank 0 step 2: 0RESHARD finds stage 0 sharded [S043]");
+}
+
 TEST(Verify, BeforeItsInput) {
   EXPECT_EQ(objections(rows({"0B0,0F0"})), "rank 0 step 0: 0B0 runs before 0F0 [S012]");
   EXPECT_EQ(objections(rows({"1F0,0F0,1B0,0B0"})), "rank 0 step 0: 1F0 runs before 0F0 [S012]");
@@ -155,6 +245,8 @@ TEST(Verify, DeadlockOfMessagesNamesTheSends) {
 TEST(Verify, ReduceTooEarly) {
   EXPECT_EQ(objections(rows({"0F0,0F1,0B0,0REDUCE_GRAD,0B1"})),
             "rank 0 step 3: 0REDUCE_GRAD runs before 0B1 [S040]");
+  EXPECT_EQ(objections(rows({"0F0,0I0,0REDUCE_GRAD,0W0"})),
+            "rank 0 step 2: 0REDUCE_GRAD runs before 0W0 [S040]");
 }
 
 TEST(Verify, NotReduced) {

@@ -1,7 +1,7 @@
-#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "penstock/cli/plan/commands.h"
 #include "penstock/core/error.h"
@@ -15,7 +15,10 @@ namespace {
 
 struct ScheduleCommand {
   std::string name;
-  schedule::Sizes sizes;
+  std::optional<std::int32_t> ranks;
+  std::optional<std::int32_t> stages_per_rank;  // Absent: as the schedule likes it.
+  std::optional<std::int32_t> microbatches;
+  std::optional<std::int32_t> microbatch_group;
   std::string format = "grid";
   std::string output;
 };
@@ -27,41 +30,62 @@ std::string text_of(const verify::VerifiedSchedule& verified, const std::string&
   return schedule::grid(verified.schedule());
 }
 
-int run_schedule(const ScheduleCommand& command) {
-  const auto verified =
-      verify::VerifiedSchedule::from(schedule::make_schedule(command.name, command.sizes));
-  const std::string text = text_of(verified, command.format);
-  if (command.output.empty()) {
+void write(const std::string& text, const std::string& path) {
+  if (path.empty()) {
     std::cout << text << std::flush;
-  } else {
-    std::ofstream file(command.output, std::ios::binary);
-    if (!(file << text << std::flush)) {
-      throw ConfigError(str("cannot write \"", command.output, "\""));
-    }
+    return;
   }
+  std::ofstream file(path, std::ios::binary);
+  if (!(file << text << std::flush)) throw ConfigError(str("cannot write \"", path, "\""));
+}
+
+std::int32_t given(const std::optional<std::int32_t>& value, std::string_view option) {
+  if (!value) throw ConfigError(str("schedule: ", option, " is required with NAME"));
+  return *value;
+}
+
+int run_schedule(const ScheduleCommand& command) {
+  if (command.name.empty()) {
+    if (command.ranks || command.stages_per_rank || command.microbatches ||
+        command.microbatch_group) {
+      throw ConfigError("schedule: NAME is required with sizes",
+                        {"without sizes, the table of schedules is printed"});
+    }
+    write(schedule::registry_table(), command.output);
+    return static_cast<int>(ExitCode::Ok);
+  }
+  const schedule::Generator& generator = schedule::find_generator(command.name);
+  const schedule::Sizes sizes{
+      .ranks = given(command.ranks, "--ranks"),
+      .stages_per_rank = command.stages_per_rank.value_or(generator.stages_per_rank),
+      .microbatches = given(command.microbatches, "--microbatches"),
+      .microbatch_group = command.microbatch_group};
+  const auto verified =
+      verify::VerifiedSchedule::from(schedule::make_schedule(generator.name, sizes));
+  write(text_of(verified, command.format), command.output);
   return static_cast<int>(ExitCode::Ok);
 }
 
 std::string known_schedules() {
-  std::string text = "Schedules:\n";
-  for (const schedule::Generator& generator : schedule::registry()) {
-    char line[128];
-    std::snprintf(line, sizeof line, "  %-8s %s\n", std::string(generator.name).c_str(),
-                  std::string(generator.summary).c_str());
-    text += line;
-  }
-  return text;
+  std::vector<std::string_view> names;
+  for (const schedule::Generator& generator : schedule::registry()) names.push_back(generator.name);
+  return "Schedules: " + join(names, ", ") +
+         ".\nWithout NAME: what each of them needs and what it costs.";
 }
 
 }  // namespace
 
 Command declare_schedule_command(CLI::App& app) {
   const auto command = std::make_shared<ScheduleCommand>();
-  app.add_option("name", command->name, "which schedule; see below")->required()->type_name("NAME");
-  app.add_option("--ranks", command->sizes.ranks, "pipeline ranks")->required()->type_name("P");
-  app.add_option("--microbatches", command->sizes.microbatches, "microbatches per step")
-      ->required()
-      ->type_name("M");
+  app.add_option("name", command->name, "which schedule; see below")->type_name("NAME");
+  app.add_option("--ranks", command->ranks, "pipeline ranks")->type_name("P");
+  app.add_option("--stages-per-rank", command->stages_per_rank, "stages that a rank holds")
+      ->type_name("V");
+  app.add_option("--microbatches", command->microbatches, "microbatches per step")->type_name("M");
+  app.add_option(
+         "--microbatch-group", command->microbatch_group,
+         "microbatches that pass a stage before the rank's next one (interleaved schedules)")
+      ->type_name("N");
   app.add_option("--format", command->format, "grid, csv, json or svg")
       ->capture_default_str()
       ->type_name("FORMAT")

@@ -1,19 +1,13 @@
-#include "penstock/schedule/generators/generators.h"
+#include "penstock/schedule/generators/rows.h"
 
 namespace penstock::schedule {
 
 Schedule gpipe(const Sizes& sizes) {
-  Schedule schedule{.name = "gpipe", .stages = sizes.ranks, .microbatches = sizes.microbatches};
-  for (std::int32_t rank = 0; rank < sizes.ranks; ++rank) {
-    Program program;
+  return write_rows("gpipe", sizes, in_a_loop, [&](Row& row) {
     for (const Op op : {Op::Forward, Op::Backward}) {
-      for (std::int32_t m = 0; m < sizes.microbatches; ++m) {
-        program.push_back({StageId(rank), op, Microbatch(m)});
-      }
+      for (std::int32_t m = 0; m < sizes.microbatches; ++m) row.add(op, 0, m);
     }
-    schedule.programs.push_back(std::move(program));
-  }
-  return schedule;
+  });
 }
 
 }  // namespace penstock::schedule

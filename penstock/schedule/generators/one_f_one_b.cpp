@@ -1,25 +1,18 @@
 #include <algorithm>
 
-#include "penstock/schedule/generators/generators.h"
+#include "penstock/schedule/generators/rows.h"
 
 namespace penstock::schedule {
 
 Schedule one_f_one_b(const Sizes& sizes) {
-  Schedule schedule{.name = "1f1b", .stages = sizes.ranks, .microbatches = sizes.microbatches};
-  for (std::int32_t rank = 0; rank < sizes.ranks; ++rank) {
-    Program program;
-    const auto add = [&](Op op, std::int32_t m) {
-      program.push_back({StageId(rank), op, Microbatch(m)});
-    };
-    const std::int32_t warmup = std::min(sizes.microbatches, sizes.ranks - rank);
-    for (std::int32_t m = 0; m < warmup; ++m) add(Op::Forward, m);
+  return write_rows("1f1b", sizes, in_a_loop, [&](Row& row) {
+    const std::int32_t warmup = std::min(sizes.microbatches, sizes.ranks - row.rank());
+    for (std::int32_t m = 0; m < warmup; ++m) row.add(Op::Forward, 0, m);
     for (std::int32_t m = 0; m < sizes.microbatches; ++m) {
-      add(Op::Backward, m);
-      if (warmup + m < sizes.microbatches) add(Op::Forward, warmup + m);
+      row.add(Op::Backward, 0, m);
+      if (warmup + m < sizes.microbatches) row.add(Op::Forward, 0, warmup + m);
     }
-    schedule.programs.push_back(std::move(program));
-  }
-  return schedule;
+  });
 }
 
 }  // namespace penstock::schedule

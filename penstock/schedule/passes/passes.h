@@ -7,13 +7,13 @@
 
 namespace penstock::schedule {
 
-// REDUCE_GRAD of a stage right after its last backward, unless the schedule has one for it already;
+// REDUCE_GRAD of a stage right after its last B or W, unless the schedule has one for it already;
 // a forward-only schedule is unchanged.
 Schedule add_reduce_gradients(Schedule schedule);
 
 // SEND right after the action that makes the value; RECV `lookahead` compute actions before the one
 // that needs it, so that a transfer runs while its receiver computes.  Neighbouring stages on one
-// rank exchange nothing.
+// rank exchange nothing.  Around an overlapped pair, both RECVs come before and both SENDs after.
 // REQUIRES: a compute order that verifies; lookahead >= 0.
 Schedule add_send_recv(const Schedule& schedule, std::int32_t lookahead = 4);
 

@@ -4,12 +4,17 @@
 #include "penstock/schedule/passes/passes.h"
 
 namespace penstock::schedule {
+namespace {
+
+bool makes_weight_gradients(Op op) { return op == Op::Backward || op == Op::BackwardWeight; }
+
+}  // namespace
 
 Schedule add_reduce_gradients(Schedule schedule) {
   for (Program& program : schedule.programs) {
     std::map<StageId, std::size_t> last_backward;
     for (std::size_t i = 0; i < program.size(); ++i) {
-      if (program[i].op == Op::Backward) last_backward[program[i].stage] = i;
+      if (makes_weight_gradients(program[i].op)) last_backward[program[i].stage] = i;
     }
     for (const Action& action : program) {
       if (action.op == Op::ReduceGradients) last_backward.erase(action.stage);

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "penstock/core/check.h"
@@ -19,53 +21,80 @@ std::vector<std::size_t> placement(const Schedule& schedule) {
   return rank_of;
 }
 
+// The direction in which a compute action takes and hands on values: +1 to later stages, -1 to
+// earlier ones, 0 when it stays on its stage.
+std::int32_t direction_of(Op op) {
+  if (op == Op::Forward) return 1;
+  return op == Op::Backward || op == Op::BackwardInput ? -1 : 0;
+}
+
+bool crosses_ranks(StageId stage, std::int32_t offset, const std::vector<std::size_t>& rank_of) {
+  const std::int32_t other = stage.value + offset;
+  return offset != 0 && other >= 0 && other < static_cast<std::int32_t>(rank_of.size()) &&
+         rank_of[StageId(other).index()] != rank_of[stage.index()];
+}
+
 // The SEND that carries what a compute action makes, if a stage on another rank wants it.
 std::optional<Action> send_after(const Action& action, const std::vector<std::size_t>& rank_of) {
-  const bool forward = action.op == Op::Forward;
-  const std::int32_t to = action.stage.value + (forward ? 1 : -1);
-  if (!is_compute(action.op) || to < 0 || to >= static_cast<std::int32_t>(rank_of.size()) ||
-      rank_of[StageId(to).index()] == rank_of[action.stage.index()]) {
-    return {};
-  }
-  return Action{action.stage, forward ? Op::SendForward : Op::SendBackward, action.microbatch};
+  const std::int32_t direction = direction_of(action.op);
+  if (!crosses_ranks(action.stage, direction, rank_of)) return {};
+  return Action{action.stage, direction > 0 ? Op::SendForward : Op::SendBackward,
+                action.microbatch};
 }
 
 // The RECV that brings what a compute action needs, if a stage on another rank makes it.
 std::optional<Action> receive_before(const Action& action,
                                      const std::vector<std::size_t>& rank_of) {
-  const bool forward = action.op == Op::Forward;
-  const std::int32_t from = action.stage.value + (forward ? -1 : 1);
-  if (!is_compute(action.op) || from < 0 || from >= static_cast<std::int32_t>(rank_of.size()) ||
-      rank_of[StageId(from).index()] == rank_of[action.stage.index()]) {
-    return {};
-  }
-  return Action{action.stage, forward ? Op::RecvForward : Op::RecvBackward, action.microbatch};
+  const std::int32_t direction = direction_of(action.op);
+  if (!crosses_ranks(action.stage, -direction, rank_of)) return {};
+  return Action{action.stage, direction > 0 ? Op::RecvForward : Op::RecvBackward,
+                action.microbatch};
 }
 
-Program communicate(const Program& program, const std::vector<std::size_t>& rank_of,
-                    std::size_t lookahead) {
-  std::vector<Action> computes;
-  for (const Action& action : program) {
-    if (is_compute(action.op)) computes.push_back(action);
+class Communicating {
+ public:
+  Communicating(const Program& program, const std::vector<std::size_t>& rank_of,
+                std::size_t lookahead)
+      : program_(program), rank_of_(rank_of), lookahead_(lookahead) {
+    std::ranges::copy_if(program, std::back_inserter(computes_),
+                         [](const Action& action) { return is_compute(action.op); });
   }
-  Program result;
-  std::size_t next_compute = 0;  // Computes emitted so far.
-  std::size_t next_receive = 0;  // Computes whose receive has been posted.
-  for (const Action& action : program) {
-    if (is_compute(action.op)) {
-      const std::size_t posted_end = std::min(next_compute + lookahead + 1, computes.size());
-      for (; next_receive < posted_end; ++next_receive) {
-        if (const auto receive = receive_before(computes[next_receive], rank_of)) {
-          result.push_back(*receive);
-        }
+
+  Program run() {
+    for (std::size_t i = 0; i < program_.size();) {
+      // Nothing comes between the two of an overlapped pair.
+      const std::size_t width = program_[i].overlaps_next ? 2 : 1;
+      const std::span<const Action> together = std::span(program_).subspan(i, width);
+      if (is_compute(program_[i].op)) receive(width);
+      result_.insert(result_.end(), together.begin(), together.end());
+      for (const Action& action : together) {
+        if (const auto send = send_after(action, rank_of_)) result_.push_back(*send);
       }
-      ++next_compute;
+      i += width;
     }
-    result.push_back(action);
-    if (const auto send = send_after(action, rank_of)) result.push_back(*send);
+    return std::move(result_);
   }
-  return result;
-}
+
+ private:
+  // Posts what the next `width` compute actions need, and the lookahead behind the first of them.
+  void receive(std::size_t width) {
+    const std::size_t end = std::min(ran_ + std::max(width, lookahead_ + 1), computes_.size());
+    for (; posted_ < end; ++posted_) {
+      if (const auto receive = receive_before(computes_[posted_], rank_of_)) {
+        result_.push_back(*receive);
+      }
+    }
+    ran_ += width;
+  }
+
+  const Program& program_;
+  const std::vector<std::size_t>& rank_of_;
+  std::size_t lookahead_;
+  std::vector<Action> computes_;
+  Program result_;
+  std::size_t ran_ = 0;     // Computes emitted so far.
+  std::size_t posted_ = 0;  // Computes whose receive has been posted.
+};
 
 }  // namespace
 
@@ -74,7 +103,7 @@ Schedule add_send_recv(const Schedule& schedule, std::int32_t lookahead) {
   Schedule lowered = schedule;
   const auto rank_of = placement(schedule);
   for (Program& program : lowered.programs) {
-    program = communicate(program, rank_of, static_cast<std::size_t>(lookahead));
+    program = Communicating(program, rank_of, static_cast<std::size_t>(lookahead)).run();
   }
   return lowered;
 }

@@ -1,0 +1,49 @@
+// DeepSpeed's pipeline instructions, as plain values: its dialect of a rank's program.
+//
+// The functions of steps.h write them; whoever speaks DeepSpeed's API shows them.  They name
+// buffers where an Action names a microbatch.  Knows no schedule. Source: the instruction classes
+// of deepspeed.runtime.pipe.schedule, by name.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::schedule::deepspeed {
+
+enum class Kind : std::uint8_t {
+  LoadMicroBatch,  // The next inputs on the first stage, the next labels on the last.
+  ForwardPass,
+  BackwardPass,
+  SendActivation,
+  RecvActivation,
+  SendGrad,
+  RecvGrad,
+  ReduceTiedGrads,
+  ReduceGrads,
+  OptimizerStep,
+};
+
+// False for what comes once, at the end: ReduceTiedGrads, ReduceGrads, OptimizerStep.
+bool has_buffer(Kind kind);
+
+struct Instruction {
+  Kind kind = Kind::ForwardPass;
+  std::optional<std::int32_t> buffer = {};  // Absent where !has_buffer(kind).
+  friend bool operator==(const Instruction&, const Instruction&) = default;
+};
+
+// A barrier of all stages between any two successive steps cannot deadlock.
+using Step = std::vector<Instruction>;
+
+// "ForwardPass(buffer_id=1)", "OptimizerStep()".
+// Law: parse_instruction(to_string(i)) == i for every valid Instruction.
+std::string to_string(const Instruction& instruction);
+std::ostream& operator<<(std::ostream& out, const Instruction& instruction);
+
+// Throws: ParseError, which names the text, the column, and what was expected there.
+Instruction parse_instruction(std::string_view text);
+
+}  // namespace penstock::schedule::deepspeed

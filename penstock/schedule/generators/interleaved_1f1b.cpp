@@ -1,0 +1,24 @@
+#include <algorithm>
+
+#include "penstock/schedule/generators/rows.h"
+#include "penstock/schedule/generators/units.h"
+
+namespace penstock::schedule {
+
+Schedule interleaved_1f1b(const Sizes& sizes) {
+  const auto forwards = forward_units(sizes);
+  const auto backwards = backward_units(sizes);
+  return write_rows("interleaved_1f1b", sizes, in_a_loop, [&](Row& row) {
+    const auto from_last_rank = static_cast<std::size_t>(2 * (sizes.ranks - 1 - row.rank()));
+    const auto ahead = static_cast<std::size_t>((sizes.stages_per_rank - 1) * group_of(sizes));
+    const std::size_t warmup = std::min(forwards.size(), ahead + from_last_rank);
+    for (std::size_t k = 0; k < forwards.size() + warmup; ++k) {
+      if (k < forwards.size()) row.add(Op::Forward, forwards[k].chunk, forwards[k].microbatch);
+      if (k < warmup) continue;
+      const Unit& unit = backwards[k - warmup];
+      row.add(Op::Backward, unit.chunk, unit.microbatch);
+    }
+  });
+}
+
+}  // namespace penstock::schedule
