@@ -9,9 +9,11 @@ import unittest
 import support
 from support import PENSTOCK, ProcessTest, losses
 
+# One write, so that the lines of two ranks cannot mix in the pipe that they share.
 SHOW = (
-    "import os; print('|'.join(os.environ.get(n, '-') for n in "
-    "('RANK','LOCAL_RANK','WORLD_SIZE','LOCAL_WORLD_SIZE','MASTER_ADDR','MASTER_PORT')))"
+    "import os; os.write(1, ('|'.join(os.environ.get(n, '-') for n in "
+    "('RANK','LOCAL_RANK','WORLD_SIZE','LOCAL_WORLD_SIZE','MASTER_ADDR','MASTER_PORT'))"
+    " + chr(10)).encode())"
 )
 
 

@@ -71,7 +71,7 @@ void check_size(std::string_view schedule, const Sizes& sizes) {
 // "nearest sizes that work: microbatches=8, microbatches=10"; other sizes stay as they are.
 std::vector<std::string> repairs(const Generator& generator, const Sizes& sizes) {
   std::vector<std::string> found;
-  const auto consider = [&](std::string_view what, std::int32_t Sizes::*member, std::int32_t step,
+  const auto consider = [&](std::string_view what, std::int32_t Sizes::* member, std::int32_t step,
                             std::int32_t limit) {
     Sizes other = sizes;
     for (std::int32_t i = 0; i < limit; ++i) {
