@@ -1,5 +1,7 @@
 #include "penstock/cli/usage.h"
 
+#include <cstdio>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -70,6 +72,18 @@ ConfigError usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const std::string command = command_line(inner);
   const std::string prefix = &inner == &app ? "" : inner.get_name() + ": ";
   return ConfigError(prefix + complaint(inner, error), {str("for help: ", command, " --help")});
+}
+
+int exit_code_of(const std::function<int()>& program) {
+  try {
+    return program();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "penstock: %s\n", error.what());
+    return static_cast<int>(error.exit_code());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "penstock: %s\n", error.what());
+    return static_cast<int>(ExitCode::Failure);
+  }
 }
 
 }  // namespace penstock::cli

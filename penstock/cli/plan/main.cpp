@@ -2,8 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
-#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,13 +73,5 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
-  try {
-    return run(argc, argv);
-  } catch (const penstock::Error& error) {
-    std::fprintf(stderr, "penstock: %s\n", error.what());
-    return static_cast<int>(error.exit_code());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "penstock: %s\n", error.what());
-    return static_cast<int>(ExitCode::Failure);
-  }
+  return penstock::cli::exit_code_of([&] { return run(argc, argv); });
 }

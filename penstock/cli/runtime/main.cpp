@@ -1,8 +1,6 @@
 // `penstock-runtime`: the commands that need tensors.  `penstock` starts it; users do not.
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <string>
 
 #include "penstock/cli/runtime/rank.h"
@@ -43,13 +41,5 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   // torch's own log tells in many lines what our errors tell in one; a user's choice stays.
   ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
-  try {
-    return run(argc, argv);
-  } catch (const penstock::Error& error) {
-    std::fprintf(stderr, "penstock: %s\n", error.what());
-    return static_cast<int>(error.exit_code());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "penstock: %s\n", error.what());
-    return static_cast<int>(penstock::ExitCode::Failure);
-  }
+  return penstock::cli::exit_code_of([&] { return run(argc, argv); });
 }
