@@ -131,7 +131,7 @@ class Lowering {
   }
 
   Instruction instruction(Kind kind, const Action& action) const {
-    const Action alone{action.stage, action.op, action.microbatch};
+    const Action alone{.stage = action.stage, .op = action.op, .microbatch = action.microbatch};
     return {.kind = kind, .action = alone, .chunk = chunk_of_.at(action.stage)};
   }
 
@@ -165,7 +165,8 @@ class Lowering {
     forward.to = route(action.stage, +1);
     if (forward.from == Route::Message) {
       const auto chunk = static_cast<std::size_t>(forward.chunk);
-      forward.slot = received_.at({action.stage, Op::RecvForward, action.microbatch});
+      forward.slot = received_.at(
+          {.stage = action.stage, .op = Op::RecvForward, .microbatch = action.microbatch});
       forward.peer = global(pipe_of(StageId(action.stage.value - 1)));
       if (schedule_.purpose == Purpose::Forward) forward_slots_[chunk].give_back(forward.slot);
     }
@@ -181,13 +182,14 @@ class Lowering {
     backward.last = last_backward_.at(action.stage) == *action.microbatch;
     const auto chunk = static_cast<std::size_t>(backward.chunk);
     if (backward.from == Route::Message) {
-      backward.slot = received_.at({action.stage, Op::RecvBackward, action.microbatch});
+      backward.slot = received_.at(
+          {.stage = action.stage, .op = Op::RecvBackward, .microbatch = action.microbatch});
       backward.peer = global(pipe_of(StageId(action.stage.value + 1)));
       backward_slots_[chunk].give_back(backward.slot);
     }
     if (backward.to == Route::Message) {
-      forward_slots_[chunk].give_back(
-          received_.at({action.stage, Op::RecvForward, action.microbatch}));
+      forward_slots_[chunk].give_back(received_.at(
+          {.stage = action.stage, .op = Op::RecvForward, .microbatch = action.microbatch}));
     }
     plan_.instructions.push_back(backward);
     note_proved_sends(action);
@@ -211,7 +213,7 @@ class Lowering {
     send.tag = message_tag(action, kValuePart);
     send.slot = send_slots_.take();
     const Op consumer = action.op == Op::SendForward ? Op::Forward : Op::Backward;
-    const Action use{partner.stage, consumer, action.microbatch};
+    const Action use{.stage = partner.stage, .op = consumer, .microbatch = action.microbatch};
     under_way_.push_back({send, places_.at(use).value()});
     plan_.instructions.push_back(send);
   }

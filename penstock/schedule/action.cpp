@@ -150,7 +150,8 @@ void parse_cell(std::string_view text, Program& program) {
 
 Action other_end(const Action& action) {
   const auto at = [&](std::int32_t offset, Op op) {
-    return Action{StageId(action.stage.value + offset), op, action.microbatch};
+    return Action{
+        .stage = StageId(action.stage.value + offset), .op = op, .microbatch = action.microbatch};
   };
   switch (action.op) {
     case Op::SendForward:

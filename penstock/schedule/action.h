@@ -42,10 +42,11 @@ inline constexpr std::size_t kOps = 11;
 struct Action {
   StageId stage;  // The acting stage: the sender of a SEND, the receiver of a RECV.
   Op op = Op::Forward;
-  std::optional<Microbatch> microbatch = {};  // Absent where !has_microbatch(op).
   bool overlaps_next = false;                 // F only: runs together with the B right behind it.
+  std::optional<Microbatch> microbatch = {};  // Absent where !has_microbatch(op).
   friend auto operator<=>(const Action&, const Action&) = default;
 };
+static_assert(sizeof(Action) <= 16, "large programs have tens of millions: keep them packed");
 
 using Program = std::vector<Action>;  // What one rank does, in order.
 

@@ -62,7 +62,7 @@ verify::VerifiedSchedule forward_schedule(const verify::VerifiedSchedule& traini
   for (std::int32_t m = 0; m < microbatches; ++m) {
     for (std::int32_t s = 0; s < model.stages; ++s) {
       forward.programs[training.rank_of(StageId(s)).index()].push_back(
-          {StageId(s), schedule::Op::Forward, Microbatch(m)});
+          {.stage = StageId(s), .op = schedule::Op::Forward, .microbatch = Microbatch(m)});
     }
   }
   return verify::VerifiedSchedule::from(schedule::add_send_recv(forward));

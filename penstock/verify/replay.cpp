@@ -91,7 +91,9 @@ class Replay {
     if (awaited.op != Op::Backward) return awaited;
     const Program& program = schedule_.programs[rank_of_stage_[awaited.stage.index()].index()];
     const bool whole = std::ranges::find(program, awaited) != program.end();
-    return {awaited.stage, whole ? Op::Backward : Op::BackwardInput, awaited.microbatch};
+    return {.stage = awaited.stage,
+            .op = whole ? Op::Backward : Op::BackwardInput,
+            .microbatch = awaited.microbatch};
   }
 
   Diagnostic deadlock(std::size_t rank) const {

@@ -27,14 +27,15 @@ void Table::set(const Action& action, const Place& place) { places_[cell(action)
 
 Action Table::maker_of(const Action& action) const {
   if (action.op != Op::Backward || at(action)) return action;
-  const Action input{action.stage, Op::BackwardInput, action.microbatch};
+  const Action input{
+      .stage = action.stage, .op = Op::BackwardInput, .microbatch = action.microbatch};
   return at(input) ? input : action;
 }
 
 Needs needs_of(const Action& action, std::int32_t stages) {
   PENSTOCK_CHECK(schedule::is_compute(action.op), action);
   const auto of_stage = [&](std::int32_t stage, Op op) {
-    return Action{StageId(stage), op, action.microbatch};
+    return Action{.stage = StageId(stage), .op = op, .microbatch = action.microbatch};
   };
   const std::int32_t stage = action.stage.value;
   Needs needs;
@@ -51,7 +52,7 @@ Needs needs_of(const Action& action, std::int32_t stages) {
 
 Action value_of(const Action& action) {
   const Op op = action.op == Op::BackwardInput ? Op::Backward : action.op;
-  return {action.stage, op, action.microbatch};
+  return {.stage = action.stage, .op = op, .microbatch = action.microbatch};
 }
 
 }  // namespace penstock::verify

@@ -179,7 +179,7 @@ class Verifier {
         continue;
       }
       for (std::int32_t m = 0; m < schedule_.microbatches; ++m) {
-        require({StageId(s), Op::Forward, Microbatch(m)});
+        require({.stage = StageId(s), .op = Op::Forward, .microbatch = Microbatch(m)});
         if (schedule_.purpose == Purpose::Train) require_backward(StageId(s), Microbatch(m));
       }
     }
@@ -194,9 +194,9 @@ class Verifier {
 
   // Either a B, or an I and a W.
   void require_backward(StageId stage, Microbatch microbatch) {
-    const Action whole{stage, Op::Backward, microbatch};
-    const Action input{stage, Op::BackwardInput, microbatch};
-    const Action weight{stage, Op::BackwardWeight, microbatch};
+    const Action whole{.stage = stage, .op = Op::Backward, .microbatch = microbatch};
+    const Action input{.stage = stage, .op = Op::BackwardInput, .microbatch = microbatch};
+    const Action weight{.stage = stage, .op = Op::BackwardWeight, .microbatch = microbatch};
     const bool any_half = table_.at(input) || table_.at(weight);
     if (!any_half) return require(whole);
     if (!table_.at(whole)) {
@@ -269,9 +269,9 @@ class Verifier {
     if (same_rank(needs.arrival->stage, action.stage)) {
       check_before(action, place, *needs.arrival);
     } else if (lowered_) {
-      const Action receive{action.stage,
-                           action.op == Op::Forward ? Op::RecvForward : Op::RecvBackward,
-                           action.microbatch};
+      const Action receive{.stage = action.stage,
+                           .op = action.op == Op::Forward ? Op::RecvForward : Op::RecvBackward,
+                           .microbatch = action.microbatch};
       if (table_.at(receive)) {
         check_before(action, place, receive);
       } else {
@@ -282,7 +282,8 @@ class Verifier {
   }
 
   void check_send(const Action& action, const Place& place, Op producer) {
-    check_before(action, place, {action.stage, producer, action.microbatch});
+    check_before(action, place,
+                 {.stage = action.stage, .op = producer, .microbatch = action.microbatch});
     check_partner(action, place, Code::UnpairedSend);
   }
 
@@ -306,8 +307,9 @@ class Verifier {
   void check_reduce(const Action& action, const Place& place) {
     any_reduce_ = true;
     for (std::int32_t m = 0; m < schedule_.microbatches; ++m) {
-      const Action whole{action.stage, Op::Backward, Microbatch(m)};
-      const Action weight{action.stage, Op::BackwardWeight, Microbatch(m)};
+      const Action whole{.stage = action.stage, .op = Op::Backward, .microbatch = Microbatch(m)};
+      const Action weight{
+          .stage = action.stage, .op = Op::BackwardWeight, .microbatch = Microbatch(m)};
       const Action& backward = table_.at(weight) ? weight : whole;
       const auto& last = table_.at(backward);
       if (last && last->rank == place.rank && last->step > place.step) {

@@ -218,7 +218,8 @@ std::string run(const std::vector<Plan>& plans, const Pick& pick) {
   std::set<std::string> done;       // "1F0", over all ranks.
   const auto arrival_tag = [](const Instruction& i) {
     const Op receive = i.kind == Kind::Forward ? Op::RecvForward : Op::RecvBackward;
-    return message_tag({i.action.stage, receive, i.action.microbatch}, kValuePart);
+    return message_tag({.stage = i.action.stage, .op = receive, .microbatch = i.action.microbatch},
+                       kValuePart);
   };
   const auto can_run = [&](const Instruction& i) {
     if (i.kind != Kind::Forward && i.kind != Kind::Backward) return true;

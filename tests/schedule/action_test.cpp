@@ -36,9 +36,12 @@ TEST(Actions, ParseIsTheInverseOfPrint) {
 }
 
 TEST(Actions, AreSpeltAsTorchSpellsThem) {
-  EXPECT_EQ(str(Action{StageId(2), Op::Forward, Microbatch(0)}), "2F0");
-  EXPECT_EQ(str(Action{StageId(1), Op::SendForward, Microbatch(3)}), "1SEND_F3");
-  EXPECT_EQ(str(Action{StageId(0), Op::RecvBackward, Microbatch(12)}), "0RECV_B12");
+  EXPECT_EQ(str(Action{.stage = StageId(2), .op = Op::Forward, .microbatch = Microbatch(0)}),
+            "2F0");
+  EXPECT_EQ(str(Action{.stage = StageId(1), .op = Op::SendForward, .microbatch = Microbatch(3)}),
+            "1SEND_F3");
+  EXPECT_EQ(str(Action{.stage = StageId(0), .op = Op::RecvBackward, .microbatch = Microbatch(12)}),
+            "0RECV_B12");
   EXPECT_EQ(str(Action{.stage = StageId(3), .op = Op::ReduceGradients}), "3REDUCE_GRAD");
 }
 
@@ -112,15 +115,17 @@ std::string cell_refusal(std::string_view cell) {
 
 TEST(OverlappedPairs, AreTwoActionsInOneCell) {
   const Program program = parse("(0F4;3B2)OVERLAP_F_B");
-  const Action forward{StageId(0), Op::Forward, Microbatch(4), true};
-  const Action backward{StageId(3), Op::Backward, Microbatch(2)};
+  const Action forward{
+      .stage = StageId(0), .op = Op::Forward, .overlaps_next = true, .microbatch = Microbatch(4)};
+  const Action backward{.stage = StageId(3), .op = Op::Backward, .microbatch = Microbatch(2)};
   EXPECT_EQ(program, (Program{forward, backward}));
   EXPECT_EQ(to_cells(program), std::vector<std::string>{"(0F4;3B2)OVERLAP_F_B"});
   EXPECT_EQ(join(program, " "), "0F4 3B2") << "each alone";
 }
 
 TEST(OverlappedPairs, OfAnUnfinishedProgramPrintAsTheForward) {
-  const Action forward{StageId(0), Op::Forward, Microbatch(4), true};
+  const Action forward{
+      .stage = StageId(0), .op = Op::Forward, .overlaps_next = true, .microbatch = Microbatch(4)};
   EXPECT_EQ(to_cells({forward}), std::vector<std::string>{"0F4"});
 }
 

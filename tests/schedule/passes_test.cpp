@@ -73,7 +73,8 @@ std::int32_t furthest_receive(const Program& program) {
     if (!is_receive(receive->op)) continue;
     const Op user = receive->op == Op::RecvForward ? Op::Forward : Op::Backward;
     const auto use =
-        std::find(receive, program.end(), Action{receive->stage, user, receive->microbatch});
+        std::find(receive, program.end(),
+                  Action{.stage = receive->stage, .op = user, .microbatch = receive->microbatch});
     const auto between =
         std::count_if(receive, use, [](const Action& a) { return is_compute(a.op); });
     furthest = std::max(furthest, static_cast<std::int32_t>(between));

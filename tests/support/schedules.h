@@ -45,7 +45,8 @@ inline void split_backwards(schedule::Program& program, double split, Random& ra
     program[i].op = Op::BackwardInput;
     std::size_t at = i + 1 + random.index_of(program.size() - i);
     while (program[at - 1].overlaps_next) ++at;
-    const schedule::Action weight{program[i].stage, Op::BackwardWeight, program[i].microbatch};
+    const schedule::Action weight{
+        .stage = program[i].stage, .op = Op::BackwardWeight, .microbatch = program[i].microbatch};
     program.insert(program.begin() + static_cast<std::ptrdiff_t>(at), weight);
   }
 }
@@ -84,8 +85,9 @@ inline schedule::Schedule random_order(Random& random, const RandomOrder& kind =
     return result.programs[static_cast<std::size_t>(rank_of[stage_of(m).index()])];
   };
   const auto run = [&](std::size_t m) {
-    program_of(m).push_back(
-        {stage_of(m), hop[m] < stages ? Op::Forward : Op::Backward, Microbatch(m)});
+    program_of(m).push_back({.stage = stage_of(m),
+                             .op = hop[m] < stages ? Op::Forward : Op::Backward,
+                             .microbatch = Microbatch(m)});
     if (++hop[m] == hops) std::erase(active, m);
   };
   while (!active.empty()) {

@@ -36,7 +36,7 @@ TEST(Verify, BadStage) {
   EXPECT_EQ(objections(schedule),
             "rank 0 step 1: 1F0 is out of range [S001]\n"
             "rank 0 step 2: 1B0 is out of range [S001]");
-  schedule.programs[0] = {{StageId(-1), Op::Forward, Microbatch(0)}};
+  schedule.programs[0] = {{.stage = StageId(-1), .op = Op::Forward, .microbatch = Microbatch(0)}};
   EXPECT_EQ(objections(schedule), "rank 0 step 0: -1F0 is out of range [S001]");
 }
 
@@ -46,9 +46,10 @@ TEST(Verify, BadMicrobatch) {
   EXPECT_EQ(objections(schedule),
             "rank 0 step 1: 0F1 is out of range [S002]\n"
             "rank 0 step 3: 0B1 is out of range [S002]");
-  schedule.programs[0] = {{StageId(0), Op::Forward, Microbatch(-1)},
-                          {StageId(0), Op::Backward, {}},
-                          {StageId(0), Op::ReduceGradients, Microbatch(0)}};
+  schedule.programs[0] = {
+      {.stage = StageId(0), .op = Op::Forward, .microbatch = Microbatch(-1)},
+      {.stage = StageId(0), .op = Op::Backward},
+      {.stage = StageId(0), .op = Op::ReduceGradients, .microbatch = Microbatch(0)}};
   EXPECT_EQ(objections(schedule),
             "rank 0 step 0: 0F-1 is out of range [S002]\n"
             "rank 0 step 1: 0B is out of range [S002]\n"
@@ -105,8 +106,9 @@ TEST(Verify, BadOverlap) {
             "rank 0 step 2: 0F1 overlaps no backward [S007]\n"
             "rank 0 step 3: 0UNSHARD finds stage 0 unsharded [S043]");
   schedule = rows({"0F0,0B0,0F1,0B1"});
-  schedule.programs[0].back() = {StageId(0), Op::Forward, Microbatch(1), true};
-  schedule.programs[0][2] = {StageId(0), Op::Backward, Microbatch(1)};
+  schedule.programs[0].back() = {
+      .stage = StageId(0), .op = Op::Forward, .overlaps_next = true, .microbatch = Microbatch(1)};
+  schedule.programs[0][2] = {.stage = StageId(0), .op = Op::Backward, .microbatch = Microbatch(1)};
   EXPECT_EQ(objections(schedule),
             "rank 0 step 2: 0B1 runs before 0F1 [S012]\n"
             "rank 0 step 3: 0F1 overlaps no backward [S007]");

@@ -31,7 +31,7 @@ class Row {
       : sizes_(sizes), rank_(rank), placement_(placement) {}
 
   void add(Op op, std::int32_t chunk, std::int32_t microbatch) {
-    program_.push_back({stage(chunk), op, Microbatch(microbatch)});
+    program_.push_back({.stage = stage(chunk), .op = op, .microbatch = Microbatch(microbatch)});
   }
   void add_overlapped(std::int32_t forward_chunk, std::int32_t forward_microbatch,
                       std::int32_t backward_chunk, std::int32_t backward_microbatch) {

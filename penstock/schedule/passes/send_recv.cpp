@@ -38,8 +38,9 @@ bool crosses_ranks(StageId stage, std::int32_t offset, const std::vector<std::si
 std::optional<Action> send_after(const Action& action, const std::vector<std::size_t>& rank_of) {
   const std::int32_t direction = direction_of(action.op);
   if (!crosses_ranks(action.stage, direction, rank_of)) return {};
-  return Action{action.stage, direction > 0 ? Op::SendForward : Op::SendBackward,
-                action.microbatch};
+  return Action{.stage = action.stage,
+                .op = direction > 0 ? Op::SendForward : Op::SendBackward,
+                .microbatch = action.microbatch};
 }
 
 // The RECV that brings what a compute action needs, if a stage on another rank makes it.
@@ -47,8 +48,9 @@ std::optional<Action> receive_before(const Action& action,
                                      const std::vector<std::size_t>& rank_of) {
   const std::int32_t direction = direction_of(action.op);
   if (!crosses_ranks(action.stage, -direction, rank_of)) return {};
-  return Action{action.stage, direction > 0 ? Op::RecvForward : Op::RecvBackward,
-                action.microbatch};
+  return Action{.stage = action.stage,
+                .op = direction > 0 ? Op::RecvForward : Op::RecvBackward,
+                .microbatch = action.microbatch};
 }
 
 class Communicating {
