@@ -34,8 +34,8 @@ verify::Table compute_places(const Schedule& schedule) {
 }
 
 // The executor runs an overlapped pair as an F and then a B, and nothing of the rest of these.
-std::string_view not_yet_run(Op op) {
-  switch (op) {
+std::string_view not_yet_run(const Action& action) {
+  switch (action.op) {
     case Op::BackwardInput:
     case Op::BackwardWeight:
       return "split backward";
@@ -48,8 +48,9 @@ std::string_view not_yet_run(Op op) {
     case Op::RecvForward:
     case Op::SendBackward:
     case Op::RecvBackward:
-    case Op::ReduceGradients:
       return {};
+    case Op::ReduceGradients:
+      return action.microbatch ? "a REDUCE_GRAD of one microbatch" : "";
   }
   return {};
 }
@@ -57,7 +58,7 @@ std::string_view not_yet_run(Op op) {
 void check_ops(const Schedule& schedule) {
   for (const Program& program : schedule.programs) {
     for (const Action& action : program) {
-      const std::string_view what = not_yet_run(action.op);
+      const std::string_view what = not_yet_run(action);
       if (what.empty()) continue;
       throw ScheduleError(str("schedule ", schedule::title(schedule), ": has ", action,
                               ", and the executor does not run ", what, " yet"));

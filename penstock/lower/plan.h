@@ -75,8 +75,8 @@ inline constexpr std::int32_t kHeaderPart = 1;
 // REQUIRES: the schedule's ranks are the mesh's pipe axis, and its stages the partition's.
 // An overlapped pair becomes its F, then its B.
 // Throws: ScheduleError when the schedule is only a compute order, when it trains several replicas
-// without a REDUCE_GRAD, and when it has an I, W, UNSHARD or RESHARD, which the executor does not
-// run yet.
+// without a REDUCE_GRAD, and when it has an I, W, UNSHARD, RESHARD or a REDUCE_GRAD of one
+// microbatch, which the executor does not run yet.
 Plan lower(const verify::VerifiedSchedule& schedule, const partition::Partition& partition,
            const mesh::Mesh& mesh, Rank rank);
 

@@ -66,10 +66,8 @@ Action parse_within(std::string_view text, std::size_t begin, std::size_t end) {
   for (const auto& [op, name] : kNames) {
     if (name != word) continue;
     Action action{.stage = StageId(parse_index(text, begin, stage_end, "a stage")), .op = op};
-    if (!has_microbatch(op)) {
-      if (op_end != end) fail(text, op_end, str("no microbatch after ", name));
-      return action;
-    }
+    if (op_end == end && !has_microbatch(op)) return action;
+    if (!may_have_microbatch(op)) fail(text, op_end, str("no microbatch after ", name));
     const std::size_t digits = digits_end(text, op_end, end);
     if (digits == op_end) fail(text, op_end, "a microbatch number");
     if (digits != end) fail(text, digits, "the end of the action");

@@ -35,7 +35,8 @@ enum class Op : std::uint8_t {
   RecvBackward,     // RECV_B: the gradient of this stage's output from the next stage.
   Unshard,          // UNSHARD: gather this stage's weights from the data ranks.
   Reshard,          // RESHARD: drop the gathered weights, keep the own shard.
-  ReduceGradients,  // REDUCE_GRAD: sum this stage's weight gradients over the data ranks.
+  ReduceGradients,  // REDUCE_GRAD: sum this stage's weight gradients over the data ranks; those of
+                    // one microbatch where it names one.
 };
 inline constexpr std::size_t kOps = 11;
 
@@ -43,7 +44,7 @@ struct Action {
   StageId stage;  // The acting stage: the sender of a SEND, the receiver of a RECV.
   Op op = Op::Forward;
   bool overlaps_next = false;                 // F only: runs together with the B right behind it.
-  std::optional<Microbatch> microbatch = {};  // Absent where !has_microbatch(op).
+  std::optional<Microbatch> microbatch = {};  // As has_ and may_have_microbatch(op) say.
   friend auto operator<=>(const Action&, const Action&) = default;
 };
 static_assert(sizeof(Action) <= 16, "large programs have tens of millions: keep them packed");
@@ -58,6 +59,9 @@ inline bool is_send(Op op) { return op == Op::SendForward || op == Op::SendBackw
 inline bool is_receive(Op op) { return op == Op::RecvForward || op == Op::RecvBackward; }
 // False for what a stage does for all microbatches: UNSHARD, RESHARD, REDUCE_GRAD.
 bool has_microbatch(Op op);
+// True for REDUCE_GRAD too, which is of all microbatches ("2REDUCE_GRAD") or of one
+// ("2REDUCE_GRAD3").
+inline bool may_have_microbatch(Op op) { return has_microbatch(op) || op == Op::ReduceGradients; }
 
 std::string_view to_string(Op op);
 

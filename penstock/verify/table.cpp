@@ -11,14 +11,18 @@ Table::Table(std::int32_t stages, std::int32_t microbatches)
     : stages_(stages),
       microbatches_(microbatches),
       places_(schedule::kOps * static_cast<std::size_t>(stages) *
-              static_cast<std::size_t>(microbatches)) {}
+                  static_cast<std::size_t>(microbatches) +
+              static_cast<std::size_t>(stages)) {}
 
 std::size_t Table::cell(const Action& action) const {
+  const auto stages = static_cast<std::size_t>(stages_);
+  const auto microbatches = static_cast<std::size_t>(microbatches_);
+  const std::size_t stage = action.stage.index();
+  if (action.op == Op::ReduceGradients && !action.microbatch) {
+    return schedule::kOps * stages * microbatches + stage;
+  }
   const std::size_t microbatch = action.microbatch ? action.microbatch->index() : 0;
-  return (static_cast<std::size_t>(action.op) * static_cast<std::size_t>(stages_) +
-          action.stage.index()) *
-             static_cast<std::size_t>(microbatches_) +
-         microbatch;
+  return (static_cast<std::size_t>(action.op) * stages + stage) * microbatches + microbatch;
 }
 
 const std::optional<Place>& Table::at(const Action& action) const { return places_[cell(action)]; }

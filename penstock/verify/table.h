@@ -15,7 +15,8 @@ struct Place {
   std::int32_t step = 0;  // Index into the rank's program.
 };
 
-// One cell per (op, stage, microbatch); ops of all microbatches use microbatch 0.
+// One cell per (op, stage, microbatch); UNSHARD and RESHARD use microbatch 0, and a REDUCE_GRAD of
+// all microbatches has a cell of its own.
 class Table {
  public:
   Table(std::int32_t stages, std::int32_t microbatches);

@@ -114,7 +114,8 @@ class Verifier {
     return action.stage.value >= 0 && action.stage.value < schedule_.stages &&
            (!action.microbatch ||
             (action.microbatch->value >= 0 && action.microbatch->value < schedule_.microbatches)) &&
-           action.microbatch.has_value() == schedule::has_microbatch(action.op);
+           (action.microbatch ? schedule::may_have_microbatch(action.op)
+                              : !schedule::has_microbatch(action.op));
   }
 
   void enter(const Action& action, const Place& place) {
@@ -306,7 +307,9 @@ class Verifier {
 
   void check_reduce(const Action& action, const Place& place) {
     any_reduce_ = true;
-    for (std::int32_t m = 0; m < schedule_.microbatches; ++m) {
+    const std::int32_t begin = action.microbatch ? action.microbatch->value : 0;
+    const std::int32_t end = action.microbatch ? begin + 1 : schedule_.microbatches;
+    for (std::int32_t m = begin; m < end; ++m) {
       const Action whole{.stage = action.stage, .op = Op::Backward, .microbatch = Microbatch(m)};
       const Action weight{
           .stage = action.stage, .op = Op::BackwardWeight, .microbatch = Microbatch(m)};
@@ -322,10 +325,32 @@ class Verifier {
 
   void check_reductions() {
     if (!any_reduce_) return;
-    for (std::int32_t s = 0; s < schedule_.stages; ++s) {
-      if (table_.at({.stage = StageId(s), .op = Op::ReduceGradients})) continue;
-      object(Code::NotReduced, str("stage ", s, " has no REDUCE_GRAD, other stages have one"),
-             {str("add ", s, "REDUCE_GRAD after its last backward")});
+    for (std::int32_t s = 0; s < schedule_.stages; ++s) check_reductions_of(StageId(s));
+  }
+
+  // Either one REDUCE_GRAD of all microbatches, or one of each.
+  void check_reductions_of(StageId stage) {
+    const Action of_all{.stage = stage, .op = Op::ReduceGradients};
+    std::vector<Action> present;
+    std::vector<Action> absent;
+    for (std::int32_t m = 0; m < schedule_.microbatches; ++m) {
+      const Action of_one{.stage = stage, .op = Op::ReduceGradients, .microbatch = Microbatch(m)};
+      (table_.at(of_one) ? present : absent).push_back(of_one);
+    }
+    if (table_.at(of_all)) {
+      for (const Action& reduce : present) {
+        object(Code::Duplicate, *table_.at(reduce), str(reduce, " runs beside ", of_all),
+               "both sum the gradients of that microbatch; remove one of the two");
+      }
+    } else if (present.empty()) {
+      object(Code::NotReduced, str("stage ", stage, " has no REDUCE_GRAD, other stages have one"),
+             {str("add ", of_all, " after its last backward")});
+    } else {
+      for (const Action& reduce : absent) {
+        object(
+            Code::NotReduced, str(reduce, " is missing, other microbatches have theirs"),
+            {str("add it after the B or W of stage ", stage, ", microbatch ", *reduce.microbatch)});
+      }
     }
   }
 

@@ -10,9 +10,10 @@
 // behind it, of another microbatch: it starts when both can.  A lowered program also needs every
 // value that crosses ranks sent once after it is made, and received once before it is used.  SEND
 // and RECV only post; a compute action waits for its RECV, and every message finds its own partner
-// (named messages, the "tagged" channel).  REDUCE_GRAD comes after the stage's last B or W.  On a
-// rank with an UNSHARD, a stage computes only between its UNSHARD and its RESHARD.  No rank is
-// without a stage.  Cost: linear in the number of actions.
+// (named messages, the "tagged" channel).  REDUCE_GRAD comes after the stage's last B or W, that of
+// one microbatch after its B or W; a stage has one of all microbatches or one of each.  On a rank
+// with an UNSHARD, a stage computes only between its UNSHARD and its RESHARD.  No rank is without a
+// stage.  Cost: linear in the number of actions.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -40,8 +41,8 @@ enum class Code : std::uint8_t {
   NotReceived = 22,         // S022: a compute action whose input from another rank has no RECV.
   LocalMessage = 23,        // S023: a SEND or RECV between stages of one rank.
   Deadlock = 30,            // S030: ranks wait for each other; the note spells the cycle.
-  ReduceTooEarly = 40,      // S040: REDUCE_GRAD before the stage's last B or W.
-  NotReduced = 41,          // S041: some stages have a REDUCE_GRAD, this one has none.
+  ReduceTooEarly = 40,      // S040: REDUCE_GRAD before the last B or W whose gradients it sums.
+  NotReduced = 41,          // S041: a stage or microbatch without its REDUCE_GRAD; others have one.
   NotUnsharded = 42,        // S042: a stage computes without its weights, before UNSHARD.
   ShardTwice = 43,          // S043: UNSHARD of an unsharded stage, or RESHARD of a sharded one.
   TooManyActivations = 50,  // S050: more live activations on a rank than allowed.

@@ -187,6 +187,12 @@ TEST(Lower, RefusesWhatTheExecutorDoesNotRunYet) {
   EXPECT_EQ(refusal(rows({"0UNSHARD,0F0,0B0"}), 1),
             "schedule test(ranks=1, stages=1, microbatches=1): has 0UNSHARD, and the executor does "
             "not run UNSHARD and RESHARD yet");
+  const Schedule each = schedule::add_reduce_gradients(
+      schedule::gpipe({.ranks = 1, .microbatches = 2}), schedule::Reduction::OfEach);
+  EXPECT_EQ(
+      refusal(each, 2),
+      "schedule gpipe(ranks=1, stages=1, microbatches=2): has 0REDUCE_GRAD0, and the executor "
+      "does not run a REDUCE_GRAD of one microbatch yet");
 }
 
 TEST(Lower, AnOverlappedPairIsAForwardAndThenABackward) {

@@ -30,6 +30,8 @@ TEST(Actions, ParseIsTheInverseOfPrint) {
         Action action{.stage = StageId(stage), .op = op};
         if (has_microbatch(op)) action.microbatch = Microbatch(m);
         EXPECT_EQ(parse_action(to_string(action)), action) << action;
+        if (may_have_microbatch(op)) action.microbatch = Microbatch(m);
+        EXPECT_EQ(parse_action(to_string(action)), action) << action;
       }
     }
   }
@@ -43,6 +45,9 @@ TEST(Actions, AreSpeltAsTorchSpellsThem) {
   EXPECT_EQ(str(Action{.stage = StageId(0), .op = Op::RecvBackward, .microbatch = Microbatch(12)}),
             "0RECV_B12");
   EXPECT_EQ(str(Action{.stage = StageId(3), .op = Op::ReduceGradients}), "3REDUCE_GRAD");
+  EXPECT_EQ(
+      str(Action{.stage = StageId(3), .op = Op::ReduceGradients, .microbatch = Microbatch(1)}),
+      "3REDUCE_GRAD1");
 }
 
 TEST(Actions, RefusalsNameColumnAndWhatWasExpectedThere) {
@@ -61,9 +66,8 @@ TEST(Actions, RefusalsNameColumnAndWhatWasExpectedThere) {
   EXPECT_EQ(refusal("0f0"),
             "action \"0f0\" column 2: expected one of F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, "
             "UNSHARD, RESHARD, REDUCE_GRAD, found \"f0\"");
-  EXPECT_EQ(refusal("0REDUCE_GRAD1"),
-            "action \"0REDUCE_GRAD1\" column 13: expected no microbatch after REDUCE_GRAD, found "
-            "\"1\"");
+  EXPECT_EQ(refusal("0REDUCE_GRAD1x"),
+            "action \"0REDUCE_GRAD1x\" column 14: expected the end of the action, found \"x\"");
   EXPECT_EQ(refusal("0UNSHARD0"),
             "action \"0UNSHARD0\" column 9: expected no microbatch after UNSHARD, found \"0\"");
   EXPECT_EQ(refusal("16777216F0"),

@@ -21,9 +21,24 @@ TEST(ReduceGradients, FollowsTheLastBackwardOfEachStage) {
             "rank 0: 0F0 1F0 0F1 1F1 1B0 0B0 1B1 1REDUCE_GRAD 0B1 0REDUCE_GRAD\n");
 }
 
+TEST(ReduceGradients, OfEachMicrobatchFollowItsBackward) {
+  EXPECT_EQ(grid(add_reduce_gradients(rows({"0F0,0F1,0I1,0W1,0B0"}), Reduction::OfEach)),
+            "rank 0: 0F0 0F1 0I1 0W1 0REDUCE_GRAD1 0B0 0REDUCE_GRAD0\n");
+  Random random;
+  SCOPED_TRACE(random.seed_text());
+  for (int trial = 0; trial < 100; ++trial) {
+    const Schedule order = random_order(random, {.overlap = 0.5, .split = 0.5});
+    const Schedule reducing = add_reduce_gradients(order, Reduction::OfEach);
+    const auto verdict = verify::verify(add_send_recv(reducing));
+    ASSERT_TRUE(verdict.diagnostics.empty()) << to_string(verdict.diagnostics[0]);
+    EXPECT_EQ(testing_support::compute_only(reducing).programs, order.programs);
+  }
+}
+
 TEST(ReduceGradients, AreNotAddedTwice) {
   const Schedule once = add_reduce_gradients(one_f_one_b({.ranks = 2, .microbatches = 3}));
   EXPECT_EQ(add_reduce_gradients(once).programs, once.programs);
+  EXPECT_EQ(add_reduce_gradients(once, Reduction::OfEach).programs, once.programs);
 }
 
 TEST(ReduceGradients, LeaveForwardOnlySchedulesAlone) {

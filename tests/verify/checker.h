@@ -33,10 +33,12 @@ inline std::string reason_against(const schedule::Schedule& schedule) {
   // Exactly these actions, each once.
   std::set<std::string> wanted;
   bool any_reduce = false;
-  for (const auto& text : all) any_reduce = any_reduce || text.ends_with("REDUCE_GRAD");
+  for (const auto& text : all) any_reduce = any_reduce || text.find("REDUCE_GRAD") < text.size();
   for (int s = 0; s < schedule.stages; ++s) {
-    if (any_reduce && trains) wanted.insert(str(s, "REDUCE_GRAD"));
+    const bool reduces_all = all.contains(str(s, "REDUCE_GRAD"));
+    if (reduces_all && trains) wanted.insert(str(s, "REDUCE_GRAD"));
     for (int m = 0; m < schedule.microbatches; ++m) {
+      if (any_reduce && !reduces_all && trains) wanted.insert(str(s, "REDUCE_GRAD", m));
       wanted.insert(str(s, "F", m));
       const bool split = all.contains(str(s, "I", m)) || all.contains(str(s, "W", m));
       if (trains && !split) wanted.insert(str(s, "B", m));
@@ -93,6 +95,7 @@ inline std::string reason_against(const schedule::Schedule& schedule) {
         return true;
       case Op::ReduceGradients:
         for (int each = 0; each < schedule.microbatches; ++each) {
+          if (action.microbatch && each != m) continue;
           if (!has(s, "B", each) && !has(s, "W", each)) return false;
         }
         return true;

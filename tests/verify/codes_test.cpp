@@ -46,14 +46,13 @@ TEST(Verify, BadMicrobatch) {
   EXPECT_EQ(objections(schedule),
             "rank 0 step 1: 0F1 is out of range [S002]\n"
             "rank 0 step 3: 0B1 is out of range [S002]");
-  schedule.programs[0] = {
-      {.stage = StageId(0), .op = Op::Forward, .microbatch = Microbatch(-1)},
-      {.stage = StageId(0), .op = Op::Backward},
-      {.stage = StageId(0), .op = Op::ReduceGradients, .microbatch = Microbatch(0)}};
+  schedule.programs[0] = {{.stage = StageId(0), .op = Op::Forward, .microbatch = Microbatch(-1)},
+                          {.stage = StageId(0), .op = Op::Backward},
+                          {.stage = StageId(0), .op = Op::Unshard, .microbatch = Microbatch(0)}};
   EXPECT_EQ(objections(schedule),
             "rank 0 step 0: 0F-1 is out of range [S002]\n"
             "rank 0 step 1: 0B is out of range [S002]\n"
-            "rank 0 step 2: 0REDUCE_GRAD0 is out of range [S002]");
+            "rank 0 step 2: 0UNSHARD0 is out of range [S002]");
 }
 
 TEST(Verify, StageOnTwoRanks) {
@@ -78,6 +77,10 @@ TEST(Verify, Duplicate) {
   EXPECT_EQ(objections(rows({"0F0,0B0,0F0"})), "rank 0 step 2: 0F0 runs again [S005]");
   EXPECT_EQ(objections(rows({"0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD"})),
             "rank 0 step 3: 0REDUCE_GRAD runs again [S005]");
+  EXPECT_EQ(objections(rows({"0F0,0B0,0REDUCE_GRAD0,0REDUCE_GRAD0"})),
+            "rank 0 step 3: 0REDUCE_GRAD0 runs again [S005]");
+  EXPECT_EQ(objections(rows({"0F0,0F1,0B0,0REDUCE_GRAD0,0B1,0REDUCE_GRAD"})),
+            "rank 0 step 3: 0REDUCE_GRAD0 runs beside 0REDUCE_GRAD [S005]");
   EXPECT_EQ(objections(rows({"0F0,0B0", "1F0,1B0,0F0"})), "rank 1 step 2: 0F0 runs again [S005]");
 }
 
@@ -249,11 +252,21 @@ TEST(Verify, ReduceTooEarly) {
             "rank 0 step 3: 0REDUCE_GRAD runs before 0B1 [S040]");
   EXPECT_EQ(objections(rows({"0F0,0I0,0REDUCE_GRAD,0W0"})),
             "rank 0 step 2: 0REDUCE_GRAD runs before 0W0 [S040]");
+  EXPECT_EQ(objections(rows({"0F0,0F1,0B0,0REDUCE_GRAD0,0REDUCE_GRAD1,0B1"})),
+            "rank 0 step 4: 0REDUCE_GRAD1 runs before 0B1 [S040]");
+  EXPECT_EQ(objections(rows({"0F0,0I0,0F1,0B1,0REDUCE_GRAD1,0REDUCE_GRAD0,0W0"})),
+            "rank 0 step 5: 0REDUCE_GRAD0 runs before 0W0 [S040]");
 }
 
 TEST(Verify, NotReduced) {
   EXPECT_EQ(objections(rows({"0F0,0B0,0REDUCE_GRAD", "1F0,1B0"})),
             "stage 1 has no REDUCE_GRAD, other stages have one [S041]");
+  EXPECT_EQ(objections(rows({"0F0,0B0,0REDUCE_GRAD0", "1F0,1B0"})),
+            "stage 1 has no REDUCE_GRAD, other stages have one [S041]");
+  EXPECT_EQ(objections(rows({"0F0,0F1,0F2,0B0,0B1,0REDUCE_GRAD1,0B2"})),
+            "0REDUCE_GRAD0 is missing, other microbatches have theirs [S041]\n"
+            "0REDUCE_GRAD2 is missing, other microbatches have theirs [S041]");
+  EXPECT_EQ(objections(rows({"0F0,0F1,0B0,0REDUCE_GRAD0,0B1,0REDUCE_GRAD1"})), "");
 }
 
 TEST(Verify, TooManyActivations) {

@@ -66,7 +66,9 @@ Schedule good_schedule(Random& random) {
                                       : generated(random);
   if (random.chance(0.3)) order = testing_support::with_shards(std::move(order));
   if (random.chance(0.3)) return order;
-  return schedule::add_send_recv(schedule::add_reduce_gradients(std::move(order)),
+  const auto reduction =
+      random.one_of<schedule::Reduction>({schedule::Reduction::OfAll, schedule::Reduction::OfEach});
+  return schedule::add_send_recv(schedule::add_reduce_gradients(std::move(order), reduction),
                                  random.between(0, 5));
 }
 
@@ -159,6 +161,7 @@ void scramble(std::string& text, Random& random) {
                                                   "",
                                                   "16777215F0",
                                                   "0REDUCE_GRAD",
+                                                  "0REDUCE_GRAD0",
                                                   "0I0",
                                                   "0W0",
                                                   "1I0",

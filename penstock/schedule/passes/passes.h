@@ -7,9 +7,13 @@
 
 namespace penstock::schedule {
 
-// REDUCE_GRAD of a stage right after its last B or W, unless the schedule has one for it already;
-// a forward-only schedule is unchanged.
-Schedule add_reduce_gradients(Schedule schedule);
+enum class Reduction : std::uint8_t {
+  OfAll,   // One REDUCE_GRAD per stage, right after its last B or W.
+  OfEach,  // One per stage and microbatch, right after each B or W.
+};
+// Adds them to stages that have no REDUCE_GRAD yet; a forward-only schedule is unchanged.
+// REQUIRES: stages in range.
+Schedule add_reduce_gradients(Schedule schedule, Reduction reduction = Reduction::OfAll);
 
 // SEND right after the action that makes the value; RECV `lookahead` compute actions before the one
 // that needs it, so that a transfer runs while its receiver computes.  Neighbouring stages on one

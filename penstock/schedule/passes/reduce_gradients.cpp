@@ -1,4 +1,3 @@
-#include <map>
 #include <utility>
 
 #include "penstock/schedule/passes/passes.h"
@@ -8,23 +7,38 @@ namespace {
 
 bool makes_weight_gradients(Op op) { return op == Op::Backward || op == Op::BackwardWeight; }
 
+// By stage: its Bs and Ws; 0 for a stage that reduces already.
+std::vector<std::int64_t> backwards_to_reduce(const Schedule& schedule) {
+  std::vector<std::int64_t> backwards(static_cast<std::size_t>(schedule.stages), 0);
+  std::vector<bool> reduced(backwards.size(), false);
+  for (const Program& program : schedule.programs) {
+    for (const Action& action : program) {
+      if (makes_weight_gradients(action.op)) ++backwards[action.stage.index()];
+      if (action.op == Op::ReduceGradients) reduced[action.stage.index()] = true;
+    }
+  }
+  for (std::size_t stage = 0; stage < backwards.size(); ++stage) {
+    if (reduced[stage]) backwards[stage] = 0;
+  }
+  return backwards;
+}
+
 }  // namespace
 
-Schedule add_reduce_gradients(Schedule schedule) {
+Schedule add_reduce_gradients(Schedule schedule, Reduction reduction) {
+  std::vector<std::int64_t> left = backwards_to_reduce(schedule);
   for (Program& program : schedule.programs) {
-    std::map<StageId, std::size_t> last_backward;
-    for (std::size_t i = 0; i < program.size(); ++i) {
-      if (makes_weight_gradients(program[i].op)) last_backward[program[i].stage] = i;
-    }
-    for (const Action& action : program) {
-      if (action.op == Op::ReduceGradients) last_backward.erase(action.stage);
-    }
     Program with_reduce;
-    for (std::size_t i = 0; i < program.size(); ++i) {
-      const Action& action = program[i];
+    with_reduce.reserve(program.size());
+    for (const Action& action : program) {
       with_reduce.push_back(action);
-      const auto last = last_backward.find(action.stage);
-      if (last != last_backward.end() && last->second == i) {
+      std::int64_t& to_come = left[action.stage.index()];
+      if (!makes_weight_gradients(action.op) || to_come == 0) continue;
+      --to_come;
+      if (reduction == Reduction::OfEach) {
+        with_reduce.push_back(
+            {.stage = action.stage, .op = Op::ReduceGradients, .microbatch = action.microbatch});
+      } else if (to_come == 0) {
         with_reduce.push_back({.stage = action.stage, .op = Op::ReduceGradients});
       }
     }
