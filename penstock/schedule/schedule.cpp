@@ -1,17 +1,13 @@
 #include "penstock/schedule/schedule.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/schedule/schedule_file.h"
 
 namespace penstock::schedule {
 namespace {
-
-constexpr std::size_t kCsvBytesMax = std::size_t{1} << 30;
 
 Program parse_row(std::string_view row, const std::string& name, std::size_t line) {
   Program program;
@@ -30,22 +26,6 @@ Program parse_row(std::string_view row, const std::string& name, std::size_t lin
     begin = end + 1;
   }
   return program;
-}
-
-// Reads no further than the limit, so that an endless file (a device) ends in an error too.
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  std::vector<char> block(std::size_t{1} << 16);
-  while (file && text.size() <= kCsvBytesMax) {
-    file.read(block.data(), std::ssize(block));
-    text.append(block.data(), static_cast<std::size_t>(file.gcount()));
-  }
-  if (!file.is_open() || file.bad()) {
-    throw ConfigError(str("schedule file \"", path, "\": cannot be read: ", std::strerror(errno)));
-  }
-  if (text.size() > kCsvBytesMax) throw ParseError(str(path, ": larger than 1 GiB"));
-  return text;
 }
 
 void derive_sizes(Schedule& schedule) {
@@ -107,7 +87,7 @@ Schedule parse_csv(std::string_view text, const std::string& name) {
   return schedule;
 }
 
-Schedule load_csv(const std::string& path) { return parse_csv(read_file(path), path); }
+Schedule load_csv(const std::string& path) { return parse_csv(read_schedule_file(path), path); }
 
 std::string to_json(const Schedule& schedule) {
   std::string text =

@@ -1,13 +1,10 @@
-// DeepSpeed's dialect against what DeepSpeed writes, and against the IR.
+// DeepSpeed's schedules, clock and instructions against what DeepSpeed writes.
 #include <gtest/gtest.h>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/schedule/deepspeed/steps.h"
-#include "penstock/schedule/generators/generators.h"
-#include "penstock/verify/verify.h"
 #include "tests/support/golden.h"
-#include "tests/support/schedules.h"
 
 namespace penstock::schedule::deepspeed {
 namespace {
@@ -43,46 +40,56 @@ TEST(DeepSpeed, StepsAndBuffersAreThoseOfDeepSpeed) {
   }
 }
 
-template <class StepsOf>
-Schedule as_schedule(std::int32_t microbatches, std::int32_t stages, const StepsOf& steps) {
-  Schedule schedule{.name = "deepspeed", .stages = stages, .microbatches = microbatches};
-  for (std::int32_t s = 0; s < stages; ++s) {
-    const Position position{.microbatches = microbatches, .stages = stages, .stage = s};
-    schedule.programs.push_back(to_program(steps(position), StageId(s)));
-  }
-  return schedule;
-}
-
-TEST(DeepSpeed, TrainScheduleIs1F1BAndVerifies) {
-  for (std::int32_t stages = 1; stages <= 8; ++stages) {
-    for (std::int32_t m = 1; m <= 24; ++m) {
-      for (const TrainVersion version : {TrainVersion::Original, TrainVersion::Later}) {
-        const Schedule schedule = as_schedule(
-            m, stages, [&](const Position& position) { return train_steps(position, version); });
-        ASSERT_TRUE(verify::verify(schedule).diagnostics.empty()) << grid(schedule);
-        ASSERT_EQ(testing_support::compute_only(schedule).programs,
-                  one_f_one_b({.ranks = stages, .microbatches = m}).programs);
+TEST(DeepSpeed, OneStepIsThatOfAllSteps) {
+  for (std::int32_t stages = 1; stages <= 5; ++stages) {
+    for (std::int32_t stage = 0; stage < stages; ++stage) {
+      for (std::int32_t m = 1; m <= 6; ++m) {
+        const Position at{.microbatches = m, .stages = stages, .stage = stage};
+        const auto train = train_steps(at);
+        for (std::int32_t t = 0; t < train_step_count(at); ++t) {
+          EXPECT_EQ(train_step(at, t, TrainVersion::Original, train_buffers(at)),
+                    train[static_cast<std::size_t>(t)]);
+        }
+        EXPECT_EQ(static_cast<std::int32_t>(train.size()), 2 * (m + stages - 1));
+        EXPECT_EQ(static_cast<std::int32_t>(inference_steps(at).size()), m + stages - 1);
+        EXPECT_EQ(static_cast<std::int32_t>(data_parallel_steps(at).size()), m);
       }
     }
   }
 }
 
-TEST(DeepSpeed, InferenceScheduleIsForwardOnlyAndVerifies) {
+TEST(DeepSpeed, BuffersOfATrainStepAreThoseAskedFor) {
+  const Position at{.microbatches = 8, .stages = 2, .stage = 0};
+  EXPECT_EQ(join(train_step(at, 10, TrainVersion::Original, 4), " "),
+            "LoadMicroBatch(buffer_id=1) ForwardPass(buffer_id=1)");
+}
+
+TEST(DeepSpeedClock, ForwardAndBackwardAreWhereTheFormulasPutThem) {
   for (std::int32_t stages = 1; stages <= 8; ++stages) {
-    for (std::int32_t m = 1; m <= 24; ++m) {
-      Schedule schedule = as_schedule(m, stages, inference_steps);
-      schedule.purpose = Purpose::Forward;
-      ASSERT_TRUE(verify::verify(schedule).diagnostics.empty()) << grid(schedule);
-      ASSERT_EQ(testing_support::compute_only(schedule).programs,
-                forward_only({.ranks = stages, .microbatches = m}).programs);
+    for (std::int32_t s = 0; s < stages; ++s) {
+      const Position at{.microbatches = 24, .stages = stages, .stage = s};
+      for (std::int32_t k = -30; k <= 30; ++k) {
+        EXPECT_EQ(step_to_micro_batch(at, 2 * k + s), (Tick{k, true}));
+        EXPECT_EQ(step_to_micro_batch(at, 2 * k + 2 * stages - 1 - s), (Tick{k, false}));
+      }
     }
   }
 }
 
-TEST(DeepSpeed, DataParallelScheduleVerifies) {
-  const Schedule schedule = as_schedule(3, 1, data_parallel_steps);
-  EXPECT_EQ(grid(schedule), "rank 0: 0F0 0B0 0F1 0B1 0F2 0B2 0REDUCE_GRAD\n");
-  EXPECT_TRUE(verify::verify(schedule).diagnostics.empty());
+TEST(DeepSpeedClock, IdsAreHalvesRoundedDown) {
+  // By hand, on both sides of every parity: stage 2 and stage 3 of 5.
+  const Position even{.microbatches = 8, .stages = 5, .stage = 2};
+  const Position odd{.microbatches = 8, .stages = 5, .stage = 3};
+  EXPECT_EQ(even_step_forward_id(even, 6), 2);    // 6/2 - 2/2
+  EXPECT_EQ(even_step_forward_id(odd, 6), 2);     // 6/2 - 3/2
+  EXPECT_EQ(odd_step_forward_id(even, 7), 2);     // (7-1)/2 - 2/2
+  EXPECT_EQ(odd_step_forward_id(odd, 7), 2);      // (7-1)/2 - 3/2
+  EXPECT_EQ(even_step_backward_id(even, 8), 0);   // 8/2 - 5 + (2+1)/2
+  EXPECT_EQ(even_step_backward_id(odd, 8), 1);    // 8/2 - 5 + (3+1)/2
+  EXPECT_EQ(odd_step_backward_id(even, 9), 1);    // (9-1)/2 - 5 + 1 + 2/2
+  EXPECT_EQ(odd_step_backward_id(odd, 9), 1);     // (9-1)/2 - 5 + 1 + 3/2
+  EXPECT_EQ(even_step_forward_id(even, -1), -2);  // -1/2 is -1.
+  EXPECT_EQ(odd_step_backward_id(even, 0), -4);   // -1/2 - 5 + 1 + 2/2
 }
 
 TEST(DeepSpeedInstructions, ParseIsTheInverseOfPrint) {
@@ -97,35 +104,65 @@ TEST(DeepSpeedInstructions, ParseIsTheInverseOfPrint) {
   EXPECT_EQ(str(Instruction{.kind = Kind::OptimizerStep}), "OptimizerStep()");
 }
 
-TEST(DeepSpeedInstructions, RefusalsNameTheColumn) {
-  const auto refusal = [](std::string_view text) -> std::string {
-    try {
-      return str("accepted as ", parse_instruction(text));
-    } catch (const ParseError& error) {
-      return error.what();
-    }
-  };
-  EXPECT_EQ(
-      refusal("ForwardPas(buffer_id=1)"),
-      "instruction \"ForwardPas(buffer_id=1)\" column 1: expected the name of an instruction");
-  EXPECT_EQ(refusal("ForwardPass()"),
-            "instruction \"ForwardPass()\" column 12: expected (buffer_id=");
-  EXPECT_EQ(refusal("ForwardPass(buffer_id=)"),
-            "instruction \"ForwardPass(buffer_id=)\" column 23: expected a buffer number");
-  EXPECT_EQ(refusal("ForwardPass(buffer_id=-1)"),
-            "instruction \"ForwardPass(buffer_id=-1)\" column 23: expected a buffer number");
-  EXPECT_EQ(refusal("ForwardPass(buffer_id=01)"),
-            "instruction \"ForwardPass(buffer_id=01)\" column 23: expected a buffer number without "
-            "sign or zeros");
-  EXPECT_EQ(refusal("ForwardPass(buffer_id=1"),
-            "instruction \"ForwardPass(buffer_id=1\" column 24: expected )");
-  EXPECT_EQ(refusal("OptimizerStep(buffer_id=1)"),
-            "instruction \"OptimizerStep(buffer_id=1)\" column 14: expected () and the end");
-  EXPECT_EQ(refusal(""), "instruction \"\" column 1: expected the name of an instruction");
+TEST(DeepSpeedInstructions, KindsHaveTheNamesOfTheirClasses) {
+  for (std::size_t i = 0; i < kKinds; ++i) {
+    const auto kind = static_cast<Kind>(i);
+    EXPECT_EQ(find_kind(to_string(kind)), kind);
+  }
+  EXPECT_EQ(find_kind("forwardpass"), std::nullopt);
+  EXPECT_EQ(find_kind(""), std::nullopt);
 }
 
-TEST(DeepSpeedDeathTest, PositionsOutsideThePipelineAreABug) {
-  EXPECT_DEATH(train_steps({.microbatches = 1, .stages = 2, .stage = 2}), "stage 2 of 2");
+template <class Call>
+std::string refusal(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "accepted";
+}
+
+TEST(DeepSpeedInstructions, RefusalsNameColumnAndWhatIsThere) {
+  const auto parse = [](std::string_view text) {
+    return refusal([&] { parse_instruction(text); });
+  };
+  EXPECT_EQ(
+      parse("ForwardPas(buffer_id=1)"),
+      "instruction \"ForwardPas(buffer_id=1)\" column 1: expected the name of an instruction, "
+      "found \"ForwardPas\"; did you mean \"ForwardPass\"?");
+  EXPECT_EQ(parse("CommitP2P()"),
+            "instruction \"CommitP2P()\" column 1: expected the name of an instruction, found "
+            "\"CommitP2P\"");
+  EXPECT_EQ(parse("ForwardPass()"),
+            "instruction \"ForwardPass()\" column 12: expected (buffer_id=, found \"()\"");
+  EXPECT_EQ(parse("ForwardPass(buffer_id=)"),
+            "instruction \"ForwardPass(buffer_id=)\" column 23: expected a buffer number, found "
+            "\")\"");
+  EXPECT_EQ(parse("ForwardPass(buffer_id=-1)"),
+            "instruction \"ForwardPass(buffer_id=-1)\" column 23: expected a buffer number, found "
+            "\"-1)\"");
+  EXPECT_EQ(parse("ForwardPass(buffer_id=01)"),
+            "instruction \"ForwardPass(buffer_id=01)\" column 23: expected a buffer number without "
+            "sign or zeros, found \"01)\"");
+  EXPECT_EQ(parse("ForwardPass(buffer_id=1"),
+            "instruction \"ForwardPass(buffer_id=1\" column 24: expected ), found the end");
+  EXPECT_EQ(parse("OptimizerStep(buffer_id=1)"),
+            "instruction \"OptimizerStep(buffer_id=1)\" column 14: expected () and the end, found "
+            "\"(buffer_id=1)\"");
+  EXPECT_EQ(parse(""),
+            "instruction \"\" column 1: expected the name of an instruction, found \"\"");
+}
+
+TEST(DeepSpeed, PositionsOutsideThePipelineAreNamedWithTheirRange) {
+  EXPECT_EQ(refusal([] { train_steps({.microbatches = 1, .stages = 2, .stage = 2}); }),
+            "stage_id is 2, must be 0 to 1");
+  EXPECT_EQ(refusal([] { inference_steps({.microbatches = 0, .stages = 2, .stage = -1}); }),
+            "micro_batches is 0, must be 1 to 16777216; stage_id is -1, must be 0 to 1");
+  EXPECT_EQ(refusal([] { data_parallel_steps({.microbatches = 1, .stages = 0, .stage = 0}); }),
+            "stages is 0, must be 1 to 16777216");
+  EXPECT_EQ(refusal([] { train_buffers({.microbatches = 1, .stages = 1, .stage = 1}); }),
+            "stage_id is 1, must be 0 to 0");
 }
 
 }  // namespace

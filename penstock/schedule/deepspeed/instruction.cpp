@@ -12,7 +12,7 @@
 namespace penstock::schedule::deepspeed {
 namespace {
 
-constexpr std::array<std::pair<Kind, std::string_view>, 10> kNames = {{
+constexpr std::array<std::pair<Kind, std::string_view>, kKinds> kNames = {{
     {Kind::LoadMicroBatch, "LoadMicroBatch"},
     {Kind::ForwardPass, "ForwardPass"},
     {Kind::BackwardPass, "BackwardPass"},
@@ -26,17 +26,23 @@ constexpr std::array<std::pair<Kind, std::string_view>, 10> kNames = {{
 }};
 constexpr std::string_view kArgument = "(buffer_id=";
 
-std::string_view name_of(Kind kind) {
-  for (const auto& [candidate, name] : kNames) {
-    if (candidate == kind) return name;
-  }
-  PENSTOCK_CHECK(false, "instruction ", static_cast<int>(kind));
-  return {};
+std::string place(std::string_view text, std::size_t column) {
+  return str("instruction ", json_quote(text.substr(0, 60)), " column ", column + 1);
 }
 
 [[noreturn]] void fail(std::string_view text, std::size_t column, std::string_view expected) {
-  throw ParseError(str("instruction ", json_quote(text.substr(0, 60)), " column ", column + 1,
-                       ": expected ", expected));
+  const std::string found =
+      column < text.size() ? json_quote(text.substr(column, 16)) : std::string("the end");
+  throw ParseError(str(place(text, column), ": expected ", expected, ", found ", found));
+}
+
+[[noreturn]] void fail_unknown(std::string_view text, std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto& known : kNames) names.emplace_back(known.second);
+  const std::string_view shown = name.substr(0, 60);
+  throw ParseError(str(place(text, 0), ": expected the name of an instruction, found ",
+                       json_quote(shown), did_you_mean(shown, names)),
+                   {"instructions: " + join(names, ", ")});
 }
 
 std::int32_t parse_buffer(std::string_view text, std::size_t begin) {
@@ -57,9 +63,25 @@ bool has_buffer(Kind kind) {
   return kind != Kind::ReduceTiedGrads && kind != Kind::ReduceGrads && kind != Kind::OptimizerStep;
 }
 
+std::string_view to_string(Kind kind) {
+  for (const auto& [candidate, name] : kNames) {
+    if (candidate == kind) return name;
+  }
+  PENSTOCK_CHECK(false, "instruction ", static_cast<int>(kind));
+  return {};
+}
+
+std::optional<Kind> find_kind(std::string_view name) {
+  for (const auto& [kind, candidate] : kNames) {
+    if (candidate == name) return kind;
+  }
+  return {};
+}
+
 std::string to_string(const Instruction& instruction) {
-  const std::string_view name = name_of(instruction.kind);
-  return instruction.buffer ? str(name, kArgument, *instruction.buffer, ")") : str(name, "()");
+  std::string text(to_string(instruction.kind));
+  if (!instruction.buffer) return text + "()";
+  return text.append(kArgument).append(std::to_string(*instruction.buffer)).append(")");
 }
 
 std::ostream& operator<<(std::ostream& out, const Instruction& instruction) {
@@ -68,17 +90,16 @@ std::ostream& operator<<(std::ostream& out, const Instruction& instruction) {
 
 Instruction parse_instruction(std::string_view text) {
   const std::size_t open = std::min(text.find('('), text.size());
-  for (const auto& [kind, name] : kNames) {
-    if (text.substr(0, open) != name) continue;
-    const std::string_view rest = text.substr(open);
-    if (!has_buffer(kind)) {
-      if (rest != "()") fail(text, open, "() and the end");
-      return {.kind = kind};
-    }
-    if (!rest.starts_with(kArgument)) fail(text, open, kArgument);
-    return {.kind = kind, .buffer = parse_buffer(text, open + kArgument.size())};
+  const std::string_view name = text.substr(0, open);
+  const auto kind = find_kind(name);
+  if (!kind) fail_unknown(text, name);
+  const std::string_view rest = text.substr(open);
+  if (!has_buffer(*kind)) {
+    if (rest != "()") fail(text, open, "() and the end");
+    return {.kind = *kind};
   }
-  fail(text, 0, "the name of an instruction");
+  if (!rest.starts_with(kArgument)) fail(text, open, kArgument);
+  return {.kind = *kind, .buffer = parse_buffer(text, open + kArgument.size())};
 }
 
 }  // namespace penstock::schedule::deepspeed

@@ -1,9 +1,11 @@
 // DeepSpeed's pipeline instructions, as plain values: its dialect of a rank's program.
 //
 // The functions of steps.h write them; whoever speaks DeepSpeed's API shows them.  They name
-// buffers where an Action names a microbatch.  Knows no schedule. Source: the instruction classes
-// of deepspeed.runtime.pipe.schedule, by name.
+// buffers where an Action names a microbatch.  Knows no schedule.  An engine holds per buffer the
+// inputs, the labels, the outputs and their gradients.
+// Source: the instruction classes of deepspeed.runtime.pipe.schedule, by name.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <ostream>
@@ -15,16 +17,22 @@ namespace penstock::schedule::deepspeed {
 
 enum class Kind : std::uint8_t {
   LoadMicroBatch,  // The next inputs on the first stage, the next labels on the last.
-  ForwardPass,
-  BackwardPass,
-  SendActivation,
+  ForwardPass,     // Outputs from inputs; on the last stage the loss, too.
+  BackwardPass,    // With the gradients received, onto those of the parameters.
+  SendActivation,  // Send and Recv are paired and may block.
   RecvActivation,
-  SendGrad,
-  RecvGrad,
-  ReduceTiedGrads,
-  ReduceGrads,
-  OptimizerStep,
+  SendGrad,         // Of the inputs, to the stage before.
+  RecvGrad,         // Of the outputs, from the stage behind.
+  ReduceTiedGrads,  // Waits for all stages that hold a tied module.
+  ReduceGrads,      // Over the replicas, within the stage.
+  OptimizerStep,    // Once, then the gradients are zero.
 };
+inline constexpr std::size_t kKinds = 10;
+
+// The name of its class: "ForwardPass".
+std::string_view to_string(Kind kind);
+// The kind of that name, if there is one.
+std::optional<Kind> find_kind(std::string_view name);
 
 // False for what comes once, at the end: ReduceTiedGrads, ReduceGrads, OptimizerStep.
 bool has_buffer(Kind kind);
@@ -43,7 +51,8 @@ using Step = std::vector<Instruction>;
 std::string to_string(const Instruction& instruction);
 std::ostream& operator<<(std::ostream& out, const Instruction& instruction);
 
-// Throws: ParseError, which names the text, the column, and what was expected there.
+// Throws: ParseError, which names the text, the column, what was expected there and what was found;
+// an unknown instruction by its name, with the nearest one.
 Instruction parse_instruction(std::string_view text);
 
 }  // namespace penstock::schedule::deepspeed

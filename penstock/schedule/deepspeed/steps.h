@@ -1,45 +1,46 @@
-// DeepSpeed's three schedules as steps of instructions, and as programs of the IR.
+// DeepSpeed's three schedules, each as the steps of one stage, and their numbers of buffers.
 //
 // A view for those who speak that dialect; the generators of the registry are what penstock plans
-// with.  Knows no engine: what an instruction does with its buffer is in instruction.h's source.
+// with.  stepped.h puts the stages together.  Knows no engine: what an instruction does with its
+// buffer is in instruction.h.
+// Throws, everywhere: ScheduleError for a position outside the pipeline, as check_position().
 // Source: deepspeed.runtime.pipe.schedule; TrainSchedule of two versions.
 #pragma once
 #include <cstdint>
 #include <vector>
 
-#include "penstock/schedule/action.h"
+#include "penstock/schedule/deepspeed/clock.h"
 #include "penstock/schedule/deepspeed/instruction.h"
 
 namespace penstock::schedule::deepspeed {
-
-// REQUIRES, everywhere: microbatches >= 1, stages >= 1, stage in [0, stages).
-struct Position {
-  std::int32_t microbatches = 1;
-  std::int32_t stages = 1;
-  std::int32_t stage = 0;
-};
 
 enum class TrainVersion : std::uint8_t {
   Original,  // Receives before it sends going forward; a buffer more.
   Later,     // As DeepSpeed 0.16: the other order, so that no buffer is filled before it is sent.
 };
 
-// 1F1B on a clock of 2 (microbatches + stages - 1) steps: F of microbatch k at step 2k + stage, B
-// at 2k + 2 stages - 1 - stage.  Steps without work are empty.
+// 1F1B on the clock of clock.h: train_step_count() steps, those without work empty.
 std::vector<Step> train_steps(const Position& position,
                               TrainVersion version = TrainVersion::Original);
 std::int32_t train_buffers(const Position& position, TrainVersion version = TrainVersion::Original);
 
-// Forward only: microbatch k at step k + stage, in two buffers.
+// Its step number `step`, with another number of buffers than train_buffers() says.
+// REQUIRES: 0 <= step < train_step_count(position), buffers >= 1.
+Step train_step(const Position& position, std::int32_t step, TrainVersion version,
+                std::int32_t buffers);
+
+// Forward only: microbatch k at step k + stage, in two buffers; microbatches + stages - 1 steps.
 std::vector<Step> inference_steps(const Position& position);
 inline constexpr std::int32_t kInferenceBuffers = 2;
+
+// Its step number `step`.  REQUIRES: 0 <= step < microbatches + stages - 1.
+Step inference_step(const Position& position, std::int32_t step);
 
 // A step per microbatch, all of it on one rank, in one buffer.
 std::vector<Step> data_parallel_steps(const Position& position);
 inline constexpr std::int32_t kDataParallelBuffers = 1;
 
-// What the steps do, as actions of the IR: the k-th instruction of a kind is microbatch k.  Loads,
-// the reduction of tied weights and the optimizer's step have no action.
-Program to_program(const std::vector<Step>& steps, StageId stage);
+// Its step number `step`.  REQUIRES: 0 <= step < microbatches.
+Step data_parallel_step(const Position& position, std::int32_t step);
 
 }  // namespace penstock::schedule::deepspeed
