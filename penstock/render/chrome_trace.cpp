@@ -4,16 +4,17 @@
 #include <sstream>
 #include <string_view>
 
+#include "penstock/core/check.h"
 #include "penstock/core/text.h"
 #include "penstock/render/number.h"
 
 namespace penstock::render {
 namespace {
 
-std::string thread_name(int thread) {
-  if (thread == kComputeThread) return "compute";
-  if (thread == kCommunicationThread) return "communication";
-  return "thread " + std::to_string(thread);
+const std::string& thread_name(const Trace& trace, int thread) {
+  const auto index = static_cast<std::size_t>(thread);
+  PENSTOCK_CHECK(index < trace.threads.size(), "thread ", thread, " has no name");
+  return trace.threads[index];
 }
 
 // Puts a comma and a new line between rows, whatever they are.
@@ -40,10 +41,10 @@ std::string metadata(std::string_view kind, int process, int thread, const std::
          ",\"args\":{" + args + "}}";
 }
 
-void add_names(Rows& rows, std::span<const TraceEvent> events) {
+void add_names(Rows& rows, const Trace& trace) {
   std::set<std::pair<int, int>> threads;
   std::set<int> named;
-  for (const TraceEvent& event : events) threads.insert({event.process, event.thread});
+  for (const TraceEvent& event : trace.events) threads.insert({event.process, event.thread});
   for (const auto& [process, thread] : threads) {
     if (named.insert(process).second) {
       const std::string name = json_quote("rank " + std::to_string(process));
@@ -51,8 +52,8 @@ void add_names(Rows& rows, std::span<const TraceEvent> events) {
       rows.add(
           metadata("process_sort_index", process, 0, "\"sort_index\":" + std::to_string(process)));
     }
-    rows.add(
-        metadata("thread_name", process, thread, "\"name\":" + json_quote(thread_name(thread))));
+    const std::string name = json_quote(thread_name(trace, thread));
+    rows.add(metadata("thread_name", process, thread, "\"name\":" + name));
     rows.add(
         metadata("thread_sort_index", process, thread, "\"sort_index\":" + std::to_string(thread)));
   }
@@ -71,19 +72,27 @@ std::string row(const TraceEvent& event) {
   return text + ",\"args\":{" + join(args, ",") + "}}";
 }
 
+std::string row(const TraceCounter& counter) {
+  return "{\"name\":" + json_quote(counter.name) +
+         ",\"ph\":\"C\",\"pid\":" + std::to_string(counter.process) +
+         ",\"ts\":" + fixed(counter.time_us, 3) + ",\"args\":{" + json_quote(counter.name) + ':' +
+         shortest(counter.value) + "}}";
+}
+
 }  // namespace
 
-void write_chrome_trace(std::ostream& out, std::span<const TraceEvent> events) {
+void write_chrome_trace(std::ostream& out, const Trace& trace) {
   out << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
   Rows rows(out);
-  add_names(rows, events);
-  for (const TraceEvent& event : events) rows.add(row(event));
+  add_names(rows, trace);
+  for (const TraceEvent& event : trace.events) rows.add(row(event));
+  for (const TraceCounter& counter : trace.counters) rows.add(row(counter));
   out << "\n]}\n";
 }
 
-std::string chrome_trace(std::span<const TraceEvent> events) {
+std::string chrome_trace(const Trace& trace) {
   std::ostringstream out;
-  write_chrome_trace(out, events);
+  write_chrome_trace(out, trace);
   return std::move(out).str();
 }
 

@@ -1,11 +1,11 @@
 // Writes what ranks did, and when, as a trace for chrome://tracing and ui.perfetto.dev.
 //
-// The trainer turns the executor's events into rows and calls this.  Knows no instruction: names
-// and categories are the caller's. Units: microseconds, printed with three decimals. Source: the
-// "JSON Array Format" of the Trace Event Format, complete ("X") and metadata events.
+// The trainer turns the executor's events into rows and calls this; timeline_trace.h does it for
+// timelines.  Knows no instruction: names and categories are the caller's. Units: microseconds,
+// printed with three decimals. Source: the "JSON Array Format" of the Trace Event Format, complete
+// ("X"), counter ("C") and metadata events.
 #pragma once
 #include <ostream>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,12 +25,26 @@ struct TraceEvent {
   std::vector<std::pair<std::string, std::string>> args;  // Shown when the event is selected.
 };
 
-// One JSON object: a name for every rank and thread that occurs, by rising rank, then the events in
-// the order given, a line each.
-// REQUIRES: times are finite.
-void write_chrome_trace(std::ostream& out, std::span<const TraceEvent> events);
+// A number of one process over time, drawn as a curve: it holds until the next one of that name.
+struct TraceCounter {
+  std::string name;
+  int process = 0;
+  double time_us = 0;
+  double value = 0;
+};
+
+struct Trace {
+  std::vector<std::string> threads = {"compute", "communication"};  // Names, by number.
+  std::vector<TraceEvent> events;
+  std::vector<TraceCounter> counters;
+};
+
+// One JSON object: a name for every rank and thread that occurs, by rising rank, then events and
+// counters in the order given, a line each.
+// REQUIRES: times and values are finite; every event's thread has a name.
+void write_chrome_trace(std::ostream& out, const Trace& trace);
 
 // The same as text.
-std::string chrome_trace(std::span<const TraceEvent> events);
+std::string chrome_trace(const Trace& trace);
 
 }  // namespace penstock::render

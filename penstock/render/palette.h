@@ -24,6 +24,7 @@ inline constexpr Colour kPink{0xCC, 0x79, 0xA7};  // Their "reddish purple".
 inline constexpr Colour kLightPink{0xE6, 0xBC, 0xD3};
 inline constexpr Colour kGreen{0x00, 0x9E, 0x73};  // Their "bluish green".
 inline constexpr Colour kLightGreen{0x7F, 0xCE, 0xB9};
+inline constexpr Colour kYellow{0xF0, 0xE4, 0x42};
 
 inline constexpr Colour kPaper{0xFF, 0xFF, 0xFF};
 inline constexpr Colour kInk{0x1F, 0x24, 0x30};

@@ -1,9 +1,7 @@
-// Draws a simulated schedule: a row per rank, a box per compute action, idle time hatched.
+// Draws a simulated schedule, as timeline_svg.h does.
 //
-// `penstock schedule --format svg` and the documentation use it.  A box carries its microbatch's
-// number; on a rank with several stages, later ones are darker.  A schedule that is too long for
-// 4000 pixels is squeezed into them, and loses the numbers.
-// Knows no measured times: for those see chrome_trace.h.
+// `penstock schedule --format svg`, run directories and the documentation use it.
+// Knows no measured times.
 #pragma once
 #include <string>
 

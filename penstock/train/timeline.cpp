@@ -67,14 +67,14 @@ std::string Timeline::gather(comm::Communicator& communicator) const {
   const auto key = [](std::int32_t rank) { return str("timeline/", rank); };
   communicator.put(key(communicator.rank().value), lines_);
   if (communicator.rank().value != 0) return {};
-  std::vector<render::TraceEvent> events;
+  render::Trace trace;
   for (std::int32_t rank = 0; rank < communicator.world_size(); ++rank) {
-    read_lines(communicator.get(key(rank)), rank, events);
+    read_lines(communicator.get(key(rank)), rank, trace.events);
   }
   double origin = std::numeric_limits<double>::infinity();
-  for (const auto& event : events) origin = std::min(origin, event.start_us);
-  for (auto& event : events) event.start_us -= origin;
-  return render::chrome_trace(events);
+  for (const auto& event : trace.events) origin = std::min(origin, event.start_us);
+  for (auto& event : trace.events) event.start_us -= origin;
+  return render::chrome_trace(trace);
 }
 
 }  // namespace penstock::train

@@ -6,7 +6,10 @@
 #include "penstock/cli/plan/commands.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/render/schedule_svg.h"
+#include "penstock/render/simulated_timeline.h"
+#include "penstock/render/timeline_page.h"
+#include "penstock/render/timeline_svg.h"
+#include "penstock/render/timeline_trace.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/simulate/simulate.h"
 
@@ -26,8 +29,11 @@ struct ScheduleCommand {
 std::string text_of(const verify::VerifiedSchedule& verified, const std::string& format) {
   if (format == "csv") return schedule::to_csv(verified.schedule());
   if (format == "json") return schedule::to_json(verified.schedule());
-  if (format == "svg") return render::schedule_svg(verified, simulate::simulate(verified));
-  return schedule::grid(verified.schedule());
+  if (format == "grid") return schedule::grid(verified.schedule());
+  const auto timeline = render::simulated_timeline(verified, simulate::simulate(verified));
+  if (format == "svg") return render::timeline_svg(timeline);
+  if (format == "trace") return render::chrome_trace(render::trace_of(timeline));
+  return render::timeline_page(timeline.title, {&timeline, 1});
 }
 
 void write(const std::string& text, const std::string& path) {
@@ -86,10 +92,10 @@ Command declare_schedule_command(CLI::App& app) {
          "--microbatch-group", command->microbatch_group,
          "microbatches that pass a stage before the rank's next one (interleaved schedules)")
       ->type_name("N");
-  app.add_option("--format", command->format, "grid, csv, json or svg")
+  app.add_option("--format", command->format, "grid, csv, json, svg, html or trace")
       ->capture_default_str()
       ->type_name("FORMAT")
-      ->check(CLI::IsMember({"grid", "csv", "json", "svg"}));
+      ->check(CLI::IsMember({"grid", "csv", "json", "svg", "html", "trace"}));
   app.add_option("-o,--output", command->output, "write to FILE")->type_name("FILE");
   app.footer(known_schedules());
   return [command] { return run_schedule(*command); };

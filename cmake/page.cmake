@@ -1,0 +1,15 @@
+# The files of the HTML page as strings of penstock_render: a program that is one file, and a page
+# that is one file, too.
+set(folder ${PROJECT_SOURCE_DIR}/penstock/render/page)
+set(page_js "")
+foreach(name IN ITEMS data draw view main)
+  file(READ ${folder}/${name}.js script)
+  string(APPEND page_js "${script}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${folder}/${name}.js)
+endforeach()
+foreach(name IN ITEMS html css)
+  file(READ ${folder}/page.${name} page_${name})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${folder}/page.${name})
+endforeach()
+configure_file(${folder}/parts.cpp.in ${PROJECT_BINARY_DIR}/page/parts.cpp @ONLY)
+target_sources(penstock_render PRIVATE ${PROJECT_BINARY_DIR}/page/parts.cpp)

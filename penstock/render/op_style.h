@@ -1,0 +1,36 @@
+// How the drawings tell ops apart: a name, colours, and a mark for prints without colour.
+//
+// Pictures and pages of timelines use it.  Knows no schedule: a shade is a place among the stages
+// of a rank.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+#include "penstock/render/palette.h"
+#include "penstock/schedule/action.h"
+
+namespace penstock::render {
+
+// A light line within the box.  Half a backward has it on the side of its other half: the line
+// divides I, above, from W, below.
+enum class Mark : std::uint8_t { None, Below, Above };
+
+struct OpStyle {
+  schedule::Op op;
+  std::string_view name;  // "forward"
+  Colour alone;           // Where every rank has one stage.
+  Colour first;           // Else from a rank's first stage
+  Colour last;            // to its last one.
+  Mark mark;
+};
+
+// By the number of the op.
+extern const std::array<OpStyle, schedule::kOps> kOpStyles;
+
+inline const OpStyle& style_of(schedule::Op op) { return kOpStyles[static_cast<std::size_t>(op)]; }
+
+// REQUIRES: shade < shades.
+Colour colour_of(const OpStyle& style, std::size_t shade, std::size_t shades);
+
+}  // namespace penstock::render

@@ -1,0 +1,120 @@
+#include "penstock/render/timeline_page.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "penstock/config/json_tree.h"
+#include "penstock/core/error.h"
+#include "penstock/render/simulated_timeline.h"
+#include "penstock/schedule/generators/generators.h"
+#include "tests/render/svg_text.h"
+#include "tests/support/schedules.h"
+
+namespace penstock::render {
+namespace {
+
+using config::JsonValue;
+
+Timeline timeline_of(const schedule::Schedule& schedule) {
+  const auto verified = verify::VerifiedSchedule::from(schedule);
+  return simulated_timeline(verified, simulate::simulate(verified));
+}
+
+std::string page_of(const Timeline& timeline) {
+  return timeline_page(timeline.title, {&timeline, 1});
+}
+
+// The text of the element that begins with `open`.
+std::string element(const std::string& page, const std::string& open) {
+  const std::size_t begin = page.find(open) + open.size();
+  return page.substr(begin, page.find("</script>", begin) - begin);
+}
+
+JsonValue data_of(const std::string& page) {
+  const std::string text = element(page, "<script type=\"application/json\" id=\"data\">\n");
+  return config::parse_json(
+      std::make_shared<config::Source>(config::Source{.name = "page", .text = text}));
+}
+
+const JsonValue& at(const JsonValue& value, const std::string& key) {
+  return config::find(std::get<JsonValue::Object>(value.data), key)->value;
+}
+const JsonValue& at(const JsonValue& value, std::size_t index) {
+  return std::get<JsonValue::Array>(value.data)[index];
+}
+std::string text(const JsonValue& value) { return std::string(config::text_of(value)); }
+
+TEST(TimelinePage, HoldsEveryBarOfEveryRow) {
+  const JsonValue data =
+      data_of(page_of(timeline_of(testing_support::rows({"0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"}))));
+  const JsonValue& rows = at(at(at(data, "timelines"), 0), "rows");
+  const JsonValue& lane = at(at(at(rows, 0), "lanes"), 0);
+  EXPECT_EQ(text(at(lane, "op")), "\"aabb\"");
+  EXPECT_EQ(text(at(lane, "microbatch")), "[0,1,0,1]");
+  EXPECT_EQ(text(at(lane, "start")), "[0,1,4,7]");
+  EXPECT_EQ(text(at(lane, "length")), "[1,1,2,2]");
+  EXPECT_EQ(text(at(lane, "waits")), "[2,1,0,1,3,1,0,3]") << "0B0 for 1B0, 0B1 for 1B1";
+  EXPECT_EQ(text(at(at(rows, 0), "memory")), "[0,1,1,2,6,1,9,0]");
+  EXPECT_EQ(text(at(at(rows, 1), "stages")), "[1]");
+}
+
+TEST(TimelinePage, ABarsStageIsItsPlaceAmongTheRanksStages) {
+  const JsonValue data = data_of(
+      page_of(timeline_of(schedule::zbv({.ranks = 2, .stages_per_rank = 2, .microbatches = 1}))));
+  const JsonValue& row = at(at(at(at(data, "timelines"), 0), "rows"), 1);
+  EXPECT_EQ(text(at(row, "stages")), "[1,2]");
+  EXPECT_EQ(text(at(at(at(row, "lanes"), 0), "chunk")), "[0,1,1,1,0,0]");
+}
+
+TEST(TimelinePage, OverlappedPairsAreNamedByTheirForward) {
+  const JsonValue data =
+      data_of(page_of(timeline_of(testing_support::rows({"0F0,(0F1;0B0)OVERLAP_F_B,0B1"}))));
+  const JsonValue& lane = at(at(at(at(at(data, "timelines"), 0), "rows"), 0), "lanes");
+  EXPECT_EQ(text(at(at(lane, 0), "pairs")), "[1]");
+}
+
+TEST(TimelinePage, NeedsNothingFromElsewhere) {
+  const std::string page =
+      page_of(timeline_of(schedule::one_f_one_b({.ranks = 2, .microbatches = 2})));
+  for (const char* link : {"http:", "https:", "src=", "@import", "url(", "<link", "fetch("}) {
+    EXPECT_EQ(occurrences(page, link), 0u) << link;
+  }
+  EXPECT_EQ(occurrences(page, "default-src 'none'"), 1u) << "and a browser would refuse it";
+  EXPECT_EQ(occurrences(page, "{{"), 0u) << "every place is filled in";
+}
+
+TEST(TimelinePage, ANameIsTextWhateverItHolds) {
+  Timeline timeline = timeline_of(testing_support::rows({"0F0,0B0"}));
+  timeline.title = "</script><script>alert(1)</script>{{data}}\"\\\xFF";
+  const std::string page = page_of(timeline);
+  EXPECT_EQ(occurrences(page, "<script>"), 1u) << "the page's own";
+  EXPECT_EQ(occurrences(page, "</script>"), 2u) << "of the data and of the page's own";
+  const JsonValue data = data_of(page);
+  EXPECT_EQ(std::get<std::string>(at(at(at(data, "timelines"), 0), "title").data),
+            "</script><script>alert(1)</script>{{data}}\"\\\xEF\xBF\xBD");
+}
+
+TEST(TimelinePage, TimelinesStandBelowEachOther) {
+  const Timeline one = timeline_of(testing_support::rows({"0F0,0B0"}));
+  Timeline two = one;
+  two.unit = "us";
+  const std::vector<Timeline> both = {one, two};
+  const JsonValue data = data_of(timeline_page("both", both));
+  EXPECT_EQ(text(at(at(at(data, "timelines"), 1), "unit")), "\"us\"");
+}
+
+TEST(TimelinePage, RefusesWhatNoBrowserWouldOpen) {
+  Timeline timeline = timeline_of(testing_support::rows({"0F0,0B0"}));
+  auto& bars = timeline.rows[0].lanes[0].bars;
+  bars.resize(kPageBarsMax + 1, bars[0]);
+  try {
+    page_of(timeline);
+    FAIL() << "a page of too many bars";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.message(), "a page of 2000001 actions: at most 2000000");
+  }
+}
+
+}  // namespace
+}  // namespace penstock::render
