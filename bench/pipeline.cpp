@@ -20,11 +20,19 @@ using namespace penstock;
 using bench::now_ms;
 using bench::Options;
 
+comm::Transport transport_of(const std::string& name) {
+  if (name == "gloo") return comm::Transport::Gloo;
+  return name == "shm" ? comm::Transport::Shm : comm::Transport::Auto;
+}
+
 int run_rank(const Options& options, int rank, const std::string& path) {
   at::set_num_threads(1);
-  const auto communicator = comm::connect(
-      {.kind = comm::Rendezvous::Kind::File, .path = path, .rank = Rank(rank), .world_size = 2},
-      std::chrono::seconds(60));
+  const auto communicator = comm::connect({.kind = comm::Rendezvous::Kind::File,
+                                           .path = path,
+                                           .rank = Rank(rank),
+                                           .world_size = 2,
+                                           .transport = transport_of(options.transport)},
+                                          std::chrono::seconds(60));
   communicator->link({Rank(1 - rank)});
   const comm::Group both = communicator->make_group({Rank(0), Rank(1)});
   const auto meet = [&](double value) {

@@ -24,7 +24,8 @@ struct Options {
   long microbatches = 32;
   long steps = 30;
   std::string schedule = "1f1b";
-  bool sgd = false;  // A step of SGD at lr 0 belongs to the timed step.
+  std::string transport = "auto";  // penstock only.
+  bool sgd = false;                // A step of SGD at lr 0 belongs to the timed step.
 };
 
 inline Options parse(int argc, char** argv) {
@@ -40,6 +41,8 @@ inline Options parse(int argc, char** argv) {
       options.sgd = true;
     } else if (word == "--schedule" && i + 1 < argc) {
       options.schedule = argv[++i];
+    } else if (word == "--transport" && i + 1 < argc) {
+      options.transport = argv[++i];
     } else if (number != numbers.end() && i + 1 < argc) {
       *number->second = std::atol(argv[++i]);
     } else {

@@ -1,9 +1,8 @@
 // What ranks say to each other: point-to-point transfers and collectives over groups of ranks.
 //
-// connect() makes one per process, run_ranks() one per thread; execute/ and train/ use it.  Gloo is
-// the one implementation so far.  Knows no schedules: a message is named by its tag alone.
-// Sockets exist only to ranks named in link() and make_group().
-// Thread safety: one thread at a time.
+// connect() makes one per process, run_ranks() one per thread; execute/ and train/ use it.  Knows
+// no schedules: a message is named by its tag alone. Connections exist only to ranks named in
+// link() and make_group(). Thread safety: one thread at a time, but for interrupt().
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -28,6 +27,13 @@ class Transfer {
   virtual void wait() = 0;
 };
 
+// What carries the messages between two ranks.  Collectives are Gloo's.
+enum class Transport : std::uint8_t {
+  Auto,  // Shared memory between ranks of one host, else Gloo.
+  Gloo,
+  Shm,  // Shared memory; an error between hosts.
+};
+
 // Some ranks that run collectives together, by its index in the communicator.
 struct Group {
   std::int32_t index = 0;
@@ -42,14 +48,17 @@ class Communicator {
   // The longest that any wait lasts.
   virtual void set_deadline(std::chrono::milliseconds deadline) = 0;
   virtual std::chrono::milliseconds deadline() const = 0;
+  // Every wait for a rank ends, now and later, in a CommError with this reason.  May be called by
+  // any thread.
+  virtual void interrupt(const std::string& reason) = 0;
 
   // Opens the connections to `peers`; the peers do the same.  Links that exist are kept.
   virtual void link(std::vector<Rank> peers) = 0;
   // Collective over `ranks`, which are the same, and in the same order, on each of them.
   virtual Group make_group(const std::vector<Rank>& ranks) = 0;
 
-  // Post a transfer of a contiguous tensor.  Messages between two ranks find each other by tag, in
-  // any order; two with one tag, by their order.  Sizes must agree on both ends.
+  // Post a transfer of a contiguous tensor in host memory.  Messages between two ranks find each
+  // other by tag, in any order; two with one tag, by their order.  Sizes must agree on both ends.
   // REQUIRES: link() named the peer; tag >= 0.
   virtual std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) = 0;
   virtual std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank from,
@@ -94,6 +103,7 @@ struct Rendezvous {
   std::int32_t world_size = 1;
   // The address that Gloo listens on: a name or address of this host.
   std::string listen = "127.0.0.1";
+  Transport transport = Transport::Auto;
 };
 
 // Meets the other ranks, within `deadline`.
@@ -101,9 +111,10 @@ struct Rendezvous {
 std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous,
                                       std::chrono::milliseconds deadline);
 
-// Runs `body` on `world_size` threads, each with a communicator of its own over real Gloo on
-// loopback; rethrows the first error.  For tests and examples: ranks in one process.
+// Runs `body` on `world_size` threads, each with a communicator of its own on loopback; rethrows
+// the first error.  For tests and examples: ranks in one process.
 void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>& body,
-               std::chrono::milliseconds deadline = std::chrono::seconds(60));
+               std::chrono::milliseconds deadline = std::chrono::seconds(60),
+               Transport transport = Transport::Auto);
 
 }  // namespace penstock::comm

@@ -14,7 +14,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "penstock/comm/communicator.h"
-#include "penstock/comm/gloo/gloo.h"
+#include "penstock/comm/world.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -111,12 +111,12 @@ std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds
   }
   store = c10::make_intrusive<c10d::PrefixStore>("penstock" + rendezvous.prefix, store);
   meet(*store, rendezvous, deadline);
-  return make_gloo(std::move(store), rendezvous.rank, rendezvous.world_size, rendezvous.listen,
-                   deadline);
+  return make_world(std::move(store), rendezvous.rank, rendezvous.world_size, rendezvous.listen,
+                    rendezvous.transport, deadline);
 }
 
 void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>& body,
-               milliseconds deadline) {
+               milliseconds deadline, Transport transport) {
   c10::initLogging();
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::mutex mutex;
@@ -130,9 +130,9 @@ void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>
       // Goes last: its end is an error for its peers, and not the first.
       std::unique_ptr<Communicator> communicator;
       try {
-        communicator = make_gloo(store, Rank(rank), world_size, "127.0.0.1", deadline);
+        communicator = make_world(store, Rank(rank), world_size, "127.0.0.1", transport, deadline);
         body(*communicator);
-        // Gloo's sockets close with the communicator: not before the others are done.
+        // Connections close with the communicator: not before the others are done.
         std::unique_lock lock(mutex);
         ++finished;
         changed.notify_all();

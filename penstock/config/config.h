@@ -82,9 +82,13 @@ struct SchedulerConfig {
   friend bool operator==(const SchedulerConfig&, const SchedulerConfig&) = default;
 };
 
+// What carries messages between two ranks; as comm::Transport, which knows no config.
+enum class Transport : std::uint8_t { Auto, Gloo, Shm };
+
 struct LaunchConfig {
   double heartbeat_seconds = 30;  // A rank silent, or a run without progress, for so long is ended.
   double startup_seconds = 300;   // From the start of a rank to its first instruction.
+  Transport transport = Transport::Auto;
 
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 };

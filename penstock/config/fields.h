@@ -29,6 +29,11 @@ inline constexpr std::array<Name<ModelType>, 2> kModelTypes = {{
     {ModelType::Mlp, "mlp"},
 }};
 
+inline constexpr std::array<Name<Transport>, 3> kTransports = {{
+    {Transport::Auto, "auto"},
+    {Transport::Gloo, "gloo"},
+    {Transport::Shm, "shm"},
+}};
 inline constexpr std::array<Name<OptimizerType>, 2> kOptimizerTypes = {{
     {OptimizerType::AdamW, "AdamW"},
     {OptimizerType::Sgd, "SGD"},
@@ -165,6 +170,8 @@ void visit_config(Visitor& v, ConfigT& c) {
             "longest silence of a rank, and longest time without progress");
     v.field("startup_seconds", c.launch.startup_seconds, seconds,
             "longest time from a rank's start to its first instruction");
+    v.field("transport", c.launch.transport, Choice<Transport>{kTransports},
+            "what carries messages between two ranks; auto: shm on one host, else gloo");
   });
   v.section("run", [&] { visit_run(v, c.run); });
 }

@@ -47,8 +47,18 @@ at::Tensor awkward(Rank rank, std::int64_t numel) {
   return (x * 0.37f + 1.7f * static_cast<float>(rank.value)).sin() * std::pow(10.0, rank.value % 3);
 }
 
-TEST(Communicator, MessagesFindEachOtherByTagInAnyOrder) {
-  run_ranks(2, [](Communicator& communicator) {
+// What holds for messages over every transport.
+class Messages : public testing::TestWithParam<Transport> {
+ protected:
+  void run(std::int32_t world_size, const std::function<void(Communicator&)>& body) {
+    run_ranks(world_size, body, std::chrono::seconds(60), GetParam());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Gloo, Messages, testing::Values(Transport::Gloo));
+INSTANTIATE_TEST_SUITE_P(Shm, Messages, testing::Values(Transport::Shm));
+
+TEST_P(Messages, MessagesFindEachOtherByTagInAnyOrder) {
+  run(2, [](Communicator& communicator) {
     constexpr std::int32_t kMessages = 16;
     const Rank peer(1 - communicator.rank().value);
     communicator.link({peer});
@@ -71,8 +81,8 @@ TEST(Communicator, MessagesFindEachOtherByTagInAnyOrder) {
   });
 }
 
-TEST(Communicator, TwoMessagesWithOneTagKeepTheirOrder) {
-  run_ranks(2, [](Communicator& communicator) {
+TEST_P(Messages, TwoMessagesWithOneTagKeepTheirOrder) {
+  run(2, [](Communicator& communicator) {
     communicator.link({Rank(0), Rank(1)});
     std::vector<at::Tensor> values;
     std::vector<std::unique_ptr<Transfer>> transfers;
@@ -91,8 +101,8 @@ TEST(Communicator, TwoMessagesWithOneTagKeepTheirOrder) {
   });
 }
 
-TEST(Communicator, LargeEmptyAndEveryTypeOfTensorArrive) {
-  run_ranks(2, [](Communicator& communicator) {
+TEST_P(Messages, LargeEmptyAndEveryTypeOfTensorArrive) {
+  run(2, [](Communicator& communicator) {
     const Rank peer(1 - communicator.rank().value);
     communicator.link({peer});
     const std::vector<at::Tensor> values = {
@@ -118,8 +128,8 @@ TEST(Communicator, LargeEmptyAndEveryTypeOfTensorArrive) {
   });
 }
 
-TEST(Communicator, ATransferKeepsItsTensorAlive) {
-  run_ranks(2, [](Communicator& communicator) {
+TEST_P(Messages, ATransferKeepsItsTensorAlive) {
+  run(2, [](Communicator& communicator) {
     communicator.link({Rank(0), Rank(1)});
     if (communicator.rank().value == 0) {
       const auto transfer = communicator.send(at::full({1 << 20}, 3.0f), Rank(1), 0);
@@ -190,9 +200,9 @@ TEST(Communicator, BroadcastGivesTheRootsValueWhoeverIsRoot) {
   });
 }
 
-TEST(Communicator, ManyRanksLinkInAnyOrder) {
+TEST_P(Messages, ManyRanksLinkInAnyOrder) {
   constexpr std::int32_t kRanks = 8;
-  run_ranks(kRanks, [](Communicator& communicator) {
+  run(kRanks, [](Communicator& communicator) {
     const std::int32_t rank = communicator.rank().value;
     std::vector<Rank> peers;
     for (std::int32_t i = 0; i < kRanks; ++i) {
@@ -238,8 +248,73 @@ TEST(Communicator, BarrierHoldsEveryRankUntilTheLastEachTime) {
   });
 }
 
-TEST(Deadline, AReceiveThatNeverComesNamesPeerTagBytesAndDeadline) {
+TEST_P(Messages, AnInterruptEndsWaitsOfMessagesAndCollectivesWithItsReason) {
+  run(2, [](Communicator& communicator) {
+    communicator.link({Rank(0), Rank(1)});
+    const Group group = communicator.make_group({Rank(0), Rank(1)});
+    if (communicator.rank().value == 0) {
+      const auto start = std::chrono::steady_clock::now();
+      std::thread other([&] {
+        std::this_thread::sleep_for(milliseconds(50));
+        communicator.interrupt("rank 1 failed: out of luck");
+      });
+      const CommError message =
+          failure_of([&] { communicator.receive(at::zeros({6}), Rank(1), 1)->wait(); });
+      other.join();
+      const CommError later =
+          failure_of([&] { communicator.receive(at::zeros({6}), Rank(1), 2)->wait(); });
+      EXPECT_STREQ(message.what(), "rank 1 failed: out of luck");
+      EXPECT_STREQ(later.what(), message.what());
+      EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(1500));
+    } else {
+      std::thread other([&] {
+        std::this_thread::sleep_for(milliseconds(50));
+        communicator.interrupt("enough");
+      });
+      const CommError collective =
+          failure_of([&] { communicator.all_reduce(at::zeros({6}), group)->wait(); });
+      other.join();
+      EXPECT_STREQ(collective.what(), "enough");
+    }
+    communicator.put(str("done/", communicator.rank()), "");
+    communicator.get(str("done/", 1 - communicator.rank().value));
+  });
+}
+
+TEST(SharedMemory, AMessageOfAnotherSizeIsAnErrorWithBothSizes) {
   run_ranks(2, [](Communicator& communicator) {
+    communicator.link({Rank(0), Rank(1)});
+    if (communicator.rank().value == 0) {
+      communicator.send(at::zeros({8}), Rank(1), 3)->wait();
+    } else {
+      const CommError error =
+          failure_of([&] { communicator.receive(at::zeros({4}), Rank(0), 3)->wait(); });
+      expect_contains(error.message(), {"receive from rank 0", "tag 3", "16 bytes", "32 bytes"});
+    }
+    communicator.barrier("end");
+  });
+}
+
+TEST(SharedMemory, MoreMessagesThanTheRingHoldsBothWaysAtOnce) {
+  run_ranks(2, [](Communicator& communicator) {
+    constexpr std::int32_t kMessages = 10000;
+    const Rank peer(1 - communicator.rank().value);
+    communicator.link({peer});
+    const at::Tensor value = at::zeros({1}, at::kLong);
+    for (std::int32_t i = 0; i < kMessages; ++i) {
+      value.fill_(i);
+      communicator.send(value, peer, i);
+    }
+    for (std::int32_t i = kMessages; i-- > 0;) {
+      communicator.receive(value, peer, i)->wait();
+      ASSERT_EQ(value.item<std::int64_t>(), i);
+    }
+    communicator.barrier("end");
+  });
+}
+
+TEST_P(Messages, AReceiveThatNeverComesNamesPeerTagBytesAndDeadline) {
+  run(2, [](Communicator& communicator) {
     communicator.link({Rank(0), Rank(1)});
     if (communicator.rank().value == 0) {
       communicator.set_deadline(milliseconds(200));
@@ -281,11 +356,11 @@ TEST(Deadline, AKeyThatNobodyPutsIsNamed) {
   });
 }
 
-TEST(RunRanks, APeerThatIsGoneEndsTheWaitAtOnceAndItsErrorIsTheFirst) {
+TEST_P(Messages, APeerThatIsGoneEndsTheWaitAtOnceAndItsErrorIsTheFirst) {
   std::string heard;
   const auto start = std::chrono::steady_clock::now();
   try {
-    run_ranks(2, [&](Communicator& communicator) {
+    run(2, [&](Communicator& communicator) {
       communicator.link({Rank(0), Rank(1)});
       if (communicator.rank().value == 1) throw std::runtime_error("rank 1 had enough");
       const CommError error =

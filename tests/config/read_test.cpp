@@ -37,7 +37,7 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
     "mesh": {"pipe": 2, "data": 2},
     "pipeline": {"partition": "bounds", "bounds": [0, 2, 4]},
     "schedule": {"name": "zbv", "stages_per_rank": 2},
-    "launch": {"heartbeat_seconds": 5, "startup_seconds": 60.5},
+    "launch": {"heartbeat_seconds": 5, "startup_seconds": 60.5, "transport": "gloo"},
     "run": {"directory": "out", "steps": 50, "eval_interval": 10, "eval_batches": 2,
             "sample_bytes": 0, "timeline_steps": 1, "save": "weights"}})");
   Config expected;
@@ -52,7 +52,7 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
   expected.mesh = {2, 2};
   expected.pipeline = {PartitionMethod::Bounds, "", {}, {0, 2, 4}};
   expected.schedule = {"zbv", "", 2};
-  expected.launch = {5, 60.5};
+  expected.launch = {5, 60.5, Transport::Gloo};
   expected.run = {"out", 50, 10, 2, 0, 1, "weights"};
   EXPECT_EQ(c, expected);
 }

@@ -90,7 +90,8 @@ TEST(ToText, GivesEachValueItsOrigin) {
   },
   "launch": {
     "heartbeat_seconds": 30,  // default
-    "startup_seconds": 300  // default
+    "startup_seconds": 300,  // default
+    "transport": "auto"  // default
   },
   "run": {
     "directory": "",  // default

@@ -147,12 +147,17 @@ class Sizes(ProcessTest):
 class Sockets(ProcessTest):
     """Established TCP connections, seen from outside."""
 
-    def connections(self, pipe: int, data: int) -> dict[tuple[int, int], int]:
+    def connections(
+        self, pipe: int, data: int, transport: str = "gloo"
+    ) -> dict[tuple[int, int], int]:
         """How many sockets each rank has to each other one, rank 0's store included."""
         config = self.config(
-            mesh={"pipe": pipe, "data": data}, run={"steps": 100_000}, model={"layers": 4}
+            mesh={"pipe": pipe, "data": data},
+            run={"steps": 100_000},
+            model={"layers": 4},
+            launch={"transport": transport},
         )
-        run = self.start_train(config, f"{pipe}x{data}")
+        run = self.start_train(config, f"{pipe}x{data}-{transport}")
         run.await_step(3)
         pids = run.ranks()
         sockets = support.tcp_sockets()
@@ -190,6 +195,11 @@ class Sockets(ProcessTest):
             )
             | {(0, 0): 2 * store},
         )
+
+    def test_shared_memory_has_none_for_messages(self) -> None:
+        counts = self.connections(2, 1, "auto")
+        group, store = 1, 1
+        self.assertEqual(counts, both_ways({(0, 1): group + store}) | {(0, 0): 2 * store})
 
     def test_a_pipeline_of_four_has_neighbours_and_one_group(self) -> None:
         counts = self.connections(4, 1)

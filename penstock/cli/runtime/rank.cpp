@@ -39,6 +39,18 @@ std::string start_number() {
   return "0";
 }
 
+comm::Transport transport_of(config::Transport transport) {
+  switch (transport) {
+    case config::Transport::Auto:
+      return comm::Transport::Auto;
+    case config::Transport::Gloo:
+      return comm::Transport::Gloo;
+    case config::Transport::Shm:
+      return comm::Transport::Shm;
+  }
+  return comm::Transport::Auto;
+}
+
 comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const TrainCommand& command,
                                const config::Config& config) {
   comm::Rendezvous rendezvous{.kind = comm::Rendezvous::Kind::Client,
@@ -47,7 +59,8 @@ comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const Tr
                               .prefix = start_number(),
                               .rank = self.rank,
                               .world_size = self.world_size,
-                              .listen = command.host};
+                              .listen = command.host,
+                              .transport = transport_of(config.launch.transport)};
   if (self.kind == LauncherKind::None || !self.master_port) {
     rendezvous.kind = comm::Rendezvous::Kind::File;
     rendezvous.path = str(config.run.directory, "/rendezvous-", self.job_id, "-", start_number());

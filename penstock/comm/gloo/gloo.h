@@ -1,19 +1,46 @@
-// The Gloo implementation of Communicator, over any c10d store.
+// Gloo: process groups for collectives, and links of two ranks each.
 //
-// Made by connect() and run_ranks() only.  Each link and each group is a process group of its own,
+// World makes them, over any c10d store.  Each link and each group is a process group of its own,
 // so that sockets exist only between ranks that talk.
 #pragma once
 #include <chrono>
 #include <memory>
 #include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "penstock/comm/communicator.h"
+#include "penstock/comm/links.h"
 
 namespace penstock::comm {
 
-std::unique_ptr<Communicator> make_gloo(c10::intrusive_ptr<c10d::Store> store, Rank rank,
-                                        std::int32_t world_size, const std::string& listen,
-                                        std::chrono::milliseconds deadline);
+using Backend = c10::intrusive_ptr<c10d::Backend>;
+
+// Makes process groups of this rank.
+class GlooConnector {
+ public:
+  // `listen`: the name or address of this host that its sockets listen on.
+  GlooConnector(c10::intrusive_ptr<c10d::Store> store, Rank rank, const std::string& listen);
+  ~GlooConnector();
+
+  // Meets the other members, who call it with the same name and size, each with an index of its
+  // own. Throws: CommError, naming `peers`, after `deadline`.
+  Backend connect(const std::string& name, int index, int size, const std::string& peers,
+                  std::chrono::milliseconds deadline);
+  // A link to `peer`, who calls it too.
+  std::unique_ptr<Link> link(Rank peer, WaitRules& rules);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Starts `post` and wraps its work, which is about `tensor`.  `operation` outlives the transfer.
+// Throws: CommError.
+std::unique_ptr<Transfer> start_gloo(const Operation& operation, const at::Tensor& tensor,
+                                     std::int32_t tag, WaitRules& rules,
+                                     const std::function<c10::intrusive_ptr<c10d::Work>()>& post);
+
+// The first line of what c10d or Gloo threw, without backtrace, place in their source or advice.
+std::string reason(const std::exception& error);
 
 }  // namespace penstock::comm

@@ -1,0 +1,41 @@
+// How messages travel between two ranks: what a Communicator's send() and receive() stand on.
+//
+// One implementation per transport, a folder each: gloo/, shm/.  World chooses one for each peer;
+// nobody above comm/ knows which it is.
+// Thread safety: one thread at a time.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/comm/interrupt.h"
+
+namespace penstock::comm {
+
+// What every wait of a communicator heeds.
+struct WaitRules {
+  std::chrono::milliseconds deadline{0};
+  Interrupt interrupt;
+};
+
+// What is waited for, as messages say it: "receive from rank 3, tag 5, 24 bytes".
+struct Operation {
+  const char* verb = "";  // "receive from", "send to", "all-reduce over", ...
+  std::string peers;      // "rank 3" or "ranks 0, 2".
+
+  std::string describe(std::int32_t tag, std::uint64_t bytes) const;  // -1: it has no tag.
+};
+
+// Both directions between this rank and one other.  send() and receive() as Communicator's.
+class Link {
+ public:
+  virtual ~Link() = default;
+  virtual std::unique_ptr<Transfer> send(const at::Tensor& tensor, std::int32_t tag) = 0;
+  virtual std::unique_ptr<Transfer> receive(const at::Tensor& tensor, std::int32_t tag) = 0;
+};
+
+}  // namespace penstock::comm

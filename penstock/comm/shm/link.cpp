@@ -1,0 +1,167 @@
+#include "penstock/comm/shm/link.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "penstock/comm/shm/channel.h"
+#include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::comm {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kSlice(100);  // Between two looks at whether the peer lives.
+// About what it costs to fall asleep and to be woken.
+constexpr microseconds kSpin(30);
+
+// A send, which is over when it begins.
+class Done : public Transfer {
+ public:
+  void wait() override {}
+};
+
+class ShmLink : public Link {
+ public:
+  ShmLink(Rank peer, WaitRules& rules, const ExchangeAddresses& exchange)
+      : rules_(rules),
+        send_{"send to", str("rank ", peer)},
+        receive_{"receive from", str("rank ", peer)},
+        // Its process first, then its box.
+        peer_address_(exchange(str(getpid(), " ", outbox_.address()))),
+        inbox_(peer_address_.substr(peer_address_.find(' ') + 1)),
+        liveness_(std::stoi(peer_address_)) {}
+
+  std::unique_ptr<Transfer> send(const at::Tensor& tensor, std::int32_t tag) override;
+  std::unique_ptr<Transfer> receive(const at::Tensor& tensor, std::int32_t tag) override;
+
+ private:
+  class Receive;
+
+  // Brings what has come to the receives that ask for it.
+  void sort_mail();
+  // Where the wait for `operation` has to end with an error, it does.
+  void check_wait(const std::string& what, Clock::time_point start) const;
+  void deliver(const shm::Entry& entry, Receive& receive);
+
+  WaitRules& rules_;
+  Operation send_;
+  Operation receive_;
+  shm::Outbox outbox_;
+  std::string peer_address_;
+  shm::Inbox inbox_;
+  shm::Liveness liveness_;
+  std::vector<Receive*> asked_for_;       // In the order of their receive().
+  std::deque<shm::Entry> not_asked_for_;  // In the order of their send().
+};
+
+class ShmLink::Receive : public Transfer {
+ public:
+  Receive(ShmLink& link, const at::Tensor& into, std::int32_t wanted)
+      : link_(link), tensor(into), tag(wanted) {}
+  ~Receive() override { std::erase(link_.asked_for_, this); }
+  Receive(const Receive&) = delete;
+  Receive& operator=(const Receive&) = delete;
+
+  void wait() override {
+    const auto start = Clock::now();
+    while (true) {
+      link_.sort_mail();
+      if (!error.empty()) throw CommError(error);
+      if (arrived) return;
+      link_.check_wait(describe(), start);
+      link_.inbox_.await(kSpin, kSlice);
+    }
+  }
+
+  std::string describe() const { return link_.receive_.describe(tag, tensor.nbytes()); }
+
+ private:
+  ShmLink& link_;
+
+ public:
+  const at::Tensor tensor;
+  const std::int32_t tag;
+  bool arrived = false;
+  std::string error;
+};
+
+void ShmLink::deliver(const shm::Entry& entry, Receive& receive) {
+  if (entry.bytes != receive.tensor.nbytes()) {
+    receive.error = str(receive.describe(), ": a message of ", entry.bytes, " bytes came");
+    return;
+  }
+  inbox_.read(entry, receive.tensor.mutable_data_ptr());
+  receive.arrived = true;
+}
+
+void ShmLink::sort_mail() {
+  while (const auto entry = inbox_.take()) {
+    const auto receive = std::ranges::find(asked_for_, entry->tag, &Receive::tag);
+    if (receive == asked_for_.end()) {
+      not_asked_for_.push_back(*entry);
+    } else {
+      Receive* found = *receive;
+      asked_for_.erase(receive);
+      deliver(*entry, *found);
+    }
+  }
+}
+
+void ShmLink::check_wait(const std::string& what, Clock::time_point start) const {
+  rules_.interrupt.check();
+  const auto deadline = rules_.deadline;
+  const std::vector<std::string> note = {str("the wait's deadline is ", deadline.count(), " ms")};
+  if (inbox_.closed()) throw CommError(what + " failed: the peer has closed", note);
+  if (!liveness_.alive()) throw CommError(what + " failed: the peer's process is gone", note);
+  if (Clock::now() - start >= deadline) throw CommError(what + " failed: timed out", note);
+}
+
+std::unique_ptr<Transfer> ShmLink::send(const at::Tensor& tensor, std::int32_t tag) {
+  PENSTOCK_CHECK(tensor.is_contiguous() && tensor.is_cpu(), "tag ", tag);
+  const auto start = Clock::now();
+  while (!outbox_.put(tensor.const_data_ptr(), tensor.nbytes(), tag)) {
+    // Full: the peer may be in this very place, so its messages are taken meanwhile.
+    sort_mail();
+    check_wait(send_.describe(tag, tensor.nbytes()), start);
+    std::this_thread::sleep_for(microseconds(100));
+  }
+  return std::make_unique<Done>();
+}
+
+std::unique_ptr<Transfer> ShmLink::receive(const at::Tensor& tensor, std::int32_t tag) {
+  PENSTOCK_CHECK(tensor.is_contiguous() && tensor.is_cpu(), "tag ", tag);
+  auto receive = std::make_unique<Receive>(*this, tensor, tag);
+  const auto entry = std::ranges::find(not_asked_for_, tag, &shm::Entry::tag);
+  if (entry == not_asked_for_.end()) {
+    asked_for_.push_back(receive.get());
+  } else {
+    const shm::Entry found = *entry;
+    not_asked_for_.erase(entry);
+    deliver(found, *receive);
+  }
+  return receive;
+}
+
+}  // namespace
+
+std::unique_ptr<Link> make_shm_link(Rank peer, WaitRules& rules,
+                                    const ExchangeAddresses& exchange) {
+  try {
+    return std::make_unique<ShmLink>(peer, rules, exchange);
+  } catch (const std::system_error& error) {
+    throw CommError(str("no shared memory with rank ", peer, ": ", error.what()),
+                    {"launch.transport = tcp or gloo does without"});
+  }
+}
+
+}  // namespace penstock::comm

@@ -1,0 +1,181 @@
+#include "penstock/comm/world.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "penstock/comm/gloo/gloo.h"
+#include "penstock/comm/links.h"
+#include "penstock/comm/shm/channel.h"
+#include "penstock/comm/shm/link.h"
+#include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+class Nothing : public Transfer {
+ public:
+  void wait() override {}
+};
+
+struct Ring {
+  Backend backend;  // Null for a group of one.
+  Operation all_reduce;
+  Operation broadcast;
+};
+
+class World : public Communicator {
+ public:
+  World(c10::intrusive_ptr<c10d::Store> store, Rank rank, std::int32_t world_size,
+        const std::string& listen, Transport transport, milliseconds deadline)
+      : store_(std::move(store)),
+        rank_(rank),
+        world_size_(world_size),
+        transport_(transport),
+        host_(shm::host_identity()),
+        gloo_(store_, rank, listen) {
+    rules_.deadline = deadline;
+    if (uses_shared_memory()) put(host_key(rank_), host_);
+  }
+
+  Rank rank() const override { return rank_; }
+  std::int32_t world_size() const override { return world_size_; }
+  void set_deadline(milliseconds deadline) override { rules_.deadline = deadline; }
+  milliseconds deadline() const override { return rules_.deadline; }
+  void interrupt(const std::string& reason) override { rules_.interrupt.raise(reason); }
+
+  void link(std::vector<Rank> peers) override {
+    // Both ends of every pair take the pairs in one global order, so none waits in a circle.
+    std::sort(peers.begin(), peers.end(),
+              [&](Rank a, Rank b) { return std::minmax(a, rank_) < std::minmax(b, rank_); });
+    for (const Rank peer : peers) {
+      if (peer != rank_ && !links_.contains(peer)) links_[peer] = make_link(peer);
+    }
+  }
+
+  Group make_group(const std::vector<Rank>& ranks) override {
+    const auto self = std::find(ranks.begin(), ranks.end(), rank_);
+    PENSTOCK_CHECK(self != ranks.end(), "rank ", rank_, " is not in its group");
+    const std::string members = str("ranks ", join(ranks, ", "));
+    Ring ring{.all_reduce = {"all-reduce over", members}, .broadcast = {"broadcast over", members}};
+    if (ranks.size() > 1) {
+      ring.backend = gloo_.connect(str("group/", groups_.size(), "/", join(ranks, "-")),
+                                   static_cast<int>(self - ranks.begin()),
+                                   static_cast<int>(ranks.size()), members, rules_.deadline);
+    }
+    groups_.push_back(std::move(ring));
+    return {static_cast<std::int32_t>(groups_.size()) - 1};
+  }
+
+  std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) override {
+    return linked(to).send(tensor, tag);
+  }
+
+  std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank from,
+                                    std::int32_t tag) override {
+    return linked(from).receive(tensor, tag);
+  }
+
+  std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) override {
+    const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
+    if (!ring.backend) return std::make_unique<Nothing>();
+    std::vector<at::Tensor> tensors = {tensor};
+    c10d::AllreduceOptions options;
+    options.timeout = rules_.deadline;
+    return start_gloo(ring.all_reduce, tensor, -1, rules_,
+                      [&] { return ring.backend->allreduce(tensors, options); });
+  }
+
+  std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, Group group,
+                                      std::int32_t root) override {
+    const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
+    if (!ring.backend) return std::make_unique<Nothing>();
+    std::vector<at::Tensor> tensors = {tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    options.timeout = rules_.deadline;
+    return start_gloo(ring.broadcast, tensor, -1, rules_,
+                      [&] { return ring.backend->broadcast(tensors, options); });
+  }
+
+  void put(const std::string& key, const std::string& value) override {
+    in_store(key, [&] { store_->set(key, std::vector<std::uint8_t>(value.begin(), value.end())); });
+  }
+
+  std::string get(const std::string& key) override {
+    std::string value;
+    in_store(key, [&] {
+      store_->wait({key}, rules_.deadline);
+      const auto bytes = store_->get(key);
+      value.assign(bytes.begin(), bytes.end());
+    });
+    return value;
+  }
+
+ private:
+  bool uses_shared_memory() const {
+    return transport_ == Transport::Auto || transport_ == Transport::Shm;
+  }
+
+  static std::string host_key(Rank rank) { return str("host/", rank); }
+
+  std::unique_ptr<Link> make_link(Rank peer) {
+    const bool one_host = uses_shared_memory() && !host_.empty() && get(host_key(peer)) == host_;
+    if (one_host)
+      return make_shm_link(peer, rules_, [&](const std::string& mine) {
+        put(str("shm/", rank_, "-", peer), mine);
+        return get(str("shm/", peer, "-", rank_));
+      });
+    if (transport_ == Transport::Shm) {
+      throw CommError(str("launch.transport = shm: ranks ", rank_, " and ", peer,
+                          " do not share a host, a user and a process namespace"),
+                      {"launch.transport = auto takes shared memory only where there is some"});
+    }
+    return gloo_.link(peer, rules_);
+  }
+
+  Link& linked(Rank peer) const {
+    const auto link = links_.find(peer);
+    PENSTOCK_CHECK(link != links_.end(), "rank ", rank_, " has no link to rank ", peer);
+    return *link->second;
+  }
+
+  template <class Action>
+  void in_store(const std::string& key, const Action& action) {
+    try {
+      action();
+    } catch (const std::exception& error) {
+      throw CommError(
+          str("rank ", rank_, " waited for \"", key, "\" in the store: ", reason(error)),
+          {str("the deadline is ", rules_.deadline.count(), " ms")});
+    }
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  Rank rank_;
+  std::int32_t world_size_;
+  Transport transport_;
+  std::string host_;
+  GlooConnector gloo_;
+  WaitRules rules_;
+  std::map<Rank, std::unique_ptr<Link>> links_;
+  std::vector<Ring> groups_;
+};
+
+}  // namespace
+
+std::string Operation::describe(std::int32_t tag, std::uint64_t bytes) const {
+  return str(verb, " ", peers, tag < 0 ? "" : str(", tag ", tag), ", ", bytes, " bytes");
+}
+
+std::unique_ptr<Communicator> make_world(c10::intrusive_ptr<c10d::Store> store, Rank rank,
+                                         std::int32_t world_size, const std::string& listen,
+                                         Transport transport, milliseconds deadline) {
+  return std::make_unique<World>(std::move(store), rank, world_size, listen, transport, deadline);
+}
+
+}  // namespace penstock::comm

@@ -1,0 +1,18 @@
+// The Communicator: a store for texts, Gloo for collectives, and a link per peer for messages.
+//
+// Made by connect() and run_ranks() only.  It chooses the transport of each link.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "penstock/comm/communicator.h"
+
+namespace penstock::comm {
+
+std::unique_ptr<Communicator> make_world(c10::intrusive_ptr<c10d::Store> store, Rank rank,
+                                         std::int32_t world_size, const std::string& listen,
+                                         Transport transport, std::chrono::milliseconds deadline);
+
+}  // namespace penstock::comm
