@@ -46,6 +46,18 @@ enum class Code : std::uint8_t {
   NotUnsharded = 42,        // S042: a stage computes without its weights, before UNSHARD.
   ShardTwice = 43,          // S043: UNSHARD of an unsharded stage, or RESHARD of a sharded one.
   TooManyActivations = 50,  // S050: more live activations on a rank than allowed.
+
+  // Of a schedule in DeepSpeed's form alone (stepped.h).
+  ScatteredEnds = 60,        // S060: the ends of a message or tied reduction in different steps.
+  Circle = 61,               // S061: within a step, stages wait for each other.
+  UnequalSteps = 62,         // S062: the stages have different numbers of steps.
+  WrongStage = 63,           // S063: an instruction that its stage has no use or neighbour for.
+  NoSuchBuffer = 64,         // S064: a buffer id outside the stage's buffers.
+  NothingThere = 65,         // S065: a buffer does not hold what an instruction needs.
+  Overwrites = 66,           // S066: a buffer still holds what somebody needs.
+  OtherMicrobatch = 67,      // S067: labels or a gradient of another microbatch than the output's.
+  Unused = 68,               // S068: a load or an input that no ForwardPass uses.
+  OptimizerOutOfPlace = 69,  // S069: a reduction or OptimizerStep too early, twice or not at all.
 };
 
 // "S012".

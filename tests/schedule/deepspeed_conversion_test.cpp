@@ -8,6 +8,7 @@
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/verify/verify.h"
 #include "tests/support/schedules.h"
+#include "tests/support/stepped.h"
 
 namespace penstock::schedule::deepspeed {
 namespace {
@@ -96,37 +97,11 @@ TEST(DeepSpeedConversion, BackwardsInAnyOrderComeBackInThatOrder) {
   EXPECT_EQ(testing_support::compute_only(to_schedule(stepped)).programs, order.programs);
 }
 
-// A random order of one stage per rank, each F in the order of microbatches.
-Schedule random_order_of_one_stage_per_rank(testing_support::Random& random) {
-  const std::int32_t stages = random.between(1, 4);
-  const std::int32_t microbatches = random.between(1, 6);
-  Schedule order{.name = "random",
-                 .stages = stages,
-                 .microbatches = microbatches,
-                 .programs = std::vector<Program>(static_cast<std::size_t>(stages))};
-  std::vector<std::int32_t> hop(static_cast<std::size_t>(microbatches), 0);
-  for (;;) {
-    std::vector<std::size_t> movable;
-    for (std::size_t m = 0; m < hop.size(); ++m) {
-      const bool over = hop[m] == 2 * stages;
-      const bool behind = m > 0 && hop[m] < stages && hop[m - 1] <= hop[m];
-      if (!over && !behind) movable.push_back(m);
-    }
-    if (movable.empty()) return order;
-    const std::size_t m = movable[random.index_of(movable.size())];
-    const std::int32_t at = hop[m]++;
-    const StageId stage(at < stages ? at : 2 * stages - 1 - at);
-    order.programs[stage.index()].push_back({.stage = stage,
-                                             .op = at < stages ? Op::Forward : Op::Backward,
-                                             .microbatch = Microbatch(m)});
-  }
-}
-
 TEST(DeepSpeedConversion, RandomOrdersSurviveTheWayThereAndBack) {
   testing_support::Random random;
   SCOPED_TRACE(random.seed_text());
   for (int trial = 0; trial < 500; ++trial) {
-    const Schedule order = random_order_of_one_stage_per_rank(random);
+    const Schedule order = testing_support::random_order_in_steps(random);
     for (const TrainVersion version : {TrainVersion::Original, TrainVersion::Later}) {
       const SteppedSchedule stepped = to_stepped(order, version);
       const Schedule schedule = to_schedule(stepped);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "penstock/core/text.h"
+#include "penstock/verify/stepped.h"
 #include "penstock/verify/verify.h"
 #include "tests/support/golden.h"
 
@@ -16,6 +17,7 @@ using testing_support::read_source_file;
 struct Section {
   std::string sizes;  // What stands behind ```csv.
   std::string csv;
+  std::string steps;  // In place of a CSV: a schedule in DeepSpeed's form.
   std::string text;
   bool has_repair = false;
 };
@@ -34,6 +36,8 @@ std::map<std::string, Section> sections_of(const std::string& page) {
       if (fence.starts_with("csv")) section.sizes = fence.substr(3);
     } else if (fence.starts_with("csv")) {
       section.csv += line + "\n";
+    } else if (fence == "steps") {
+      section.steps += line + "\n";
     } else if (fence == "text") {
       section.text += line + "\n";
     } else if (line.starts_with("Repair: ")) {
@@ -57,6 +61,9 @@ std::set<std::string> codes_of(const std::string& header) {
 }
 
 Verdict verify_example(const Section& section) {
+  if (!section.steps.empty()) {
+    return verify_stepped(schedule::deepspeed::parse_stepped(section.steps, "example"));
+  }
   schedule::Schedule schedule = schedule::parse_csv(section.csv, "example");
   Limits limits;
   for (const std::string& size : split(trim(section.sizes), ' ')) {

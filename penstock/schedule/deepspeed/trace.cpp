@@ -24,6 +24,8 @@ struct Buffer {
   std::optional<Name> output_gradient;
   std::optional<Name> input_gradient;
   bool is_sent = false;  // The output.
+  InstructionPlace input_place;
+  InstructionPlace labels_place;
 };
 
 std::string spell(const Name& microbatch) {
@@ -45,12 +47,9 @@ class StageTrace {
   }
 
   void run() {
-    const bool bounded = check_buffers();
-    if (bounded) buffers_.resize(static_cast<std::size_t>(std::max(0, most_ + 1)));
-    visit([&](const Instruction& instruction) {
-      microbatches.push_back(bounded ? follow(instruction) : Name());
-    });
-    for (std::size_t i = received_; bounded && i < arriving_.size(); ++i) {
+    visit([&](const Instruction& instruction) { microbatches.push_back(follow(instruction)); });
+    check_unused();
+    for (std::size_t i = received_; i < arriving_.size(); ++i) {
       faults_.push_back({Fault::Unpaired, arriving_[i].place,
                          str("SendActivation is never received by stage ", here_.stage),
                          str("add a RecvActivation on stage ", here_.stage)});
@@ -78,18 +77,19 @@ class StageTrace {
     faults_.push_back({fault, here_, std::move(message), std::move(repair)});
   }
 
-  bool check_buffers() {
-    const std::size_t before = faults_.size();
-    visit([&](const Instruction& instruction) {
-      if (!instruction.buffer) return;
-      most_ = std::max(most_, *instruction.buffer);
-      if (*instruction.buffer >= 0 && *instruction.buffer < steps_.buffers) return;
-      object(Fault::NoSuchBuffer, str(instruction, " names no buffer of its stage"),
-             steps_.buffers > 0
-                 ? str("stage ", here_.stage, " has buffers 0 to ", steps_.buffers - 1)
-                 : str("stage ", here_.stage, " has no buffers"));
-    });
-    return faults_.size() == before;
+  // A load or a received input that no ForwardPass uses: the next iteration would begin with it.
+  void check_unused() {
+    const auto unused = [&](const InstructionPlace& place) {
+      const Step& step = steps_.steps[static_cast<std::size_t>(place.step)];
+      faults_.push_back({Fault::Unused, place,
+                         str(step[static_cast<std::size_t>(place.index)], " is used by nobody"),
+                         "remove it, or add the ForwardPass that uses it"});
+    };
+    for (const Buffer& buffer : buffers_) {
+      const bool ran = !is_first_ && (buffer.output || buffer.input_gradient);
+      if (buffer.input && !ran) unused(buffer.input_place);
+      if (buffer.labels && !(is_first_ && buffer.input)) unused(buffer.labels_place);
+    }
   }
 
   Name follow(const Instruction& instruction) {
@@ -117,17 +117,14 @@ class StageTrace {
   }
 
   Buffer& buffer_of(const Instruction& instruction) {
-    return buffers_[static_cast<std::size_t>(*instruction.buffer)];
+    const auto id = static_cast<std::size_t>(*instruction.buffer);
+    if (id >= buffers_.size()) buffers_.resize(id + 1);
+    return buffers_[id];
   }
 
   Name load(const Instruction& instruction) {
     Buffer& buffer = buffer_of(instruction);
     const Name next = Microbatch(loaded_++);
-    if (!is_first_ && !is_last_) {
-      object(Fault::WrongStage, str(instruction, " is of no use to stage ", here_.stage),
-             "the first stage loads inputs, the last one labels; remove it");
-      return next;
-    }
     if (is_first_) put_input(instruction, buffer, next);
     if (is_last_) {
       if (buffer.labels) {
@@ -136,12 +133,12 @@ class StageTrace {
                "run the ForwardPass that needs them first, or load into another buffer");
       }
       buffer.labels = next;
+      buffer.labels_place = here_;
     }
     return next;
   }
 
   Name receive_activation(const Instruction& instruction) {
-    if (is_first_) return no_neighbour(instruction, "before");
     Name microbatch;
     if (received_ < arriving_.size()) {
       microbatch = arriving_[received_].microbatch;
@@ -154,19 +151,25 @@ class StageTrace {
     return microbatch;
   }
 
-  // In training an input is of use until its gradient has left, or was made on the first stage.
+  // In training the input of a stage is of use until its gradient has left; that of the first stage
+  // has none, so until it has run forward.
   void put_input(const Instruction& instruction, Buffer& buffer, const Name& microbatch) {
     if (buffer.input) {
-      const std::string_view need = buffer.input_gradient ? "its gradient is still to be sent"
-                                    : !buffer.output      ? "it is still to run forward"
-                                    : buffer.is_sent || is_last_ ? "it is still to run backward"
-                                                                 : "its output is still to be sent";
       object(Fault::Overwrites,
-             str(instruction, " overwrites the input of ", spell(*buffer.input), ": ", need),
+             str(instruction, " overwrites the input of ", spell(*buffer.input), ": ",
+                 use_of_input(buffer)),
              "put that first, or use another buffer");
-      buffer = {.labels = buffer.labels};
     }
     buffer.input = microbatch;
+    buffer.input_place = here_;
+  }
+
+  std::string_view use_of_input(const Buffer& buffer) const {
+    if (is_first_) return "it is still to run forward";
+    if (buffer.input_gradient) return "its gradient is still to be sent";
+    if (!buffer.output) return "it is still to run forward";
+    return buffer.is_sent || is_last_ ? "it is still to run backward"
+                                      : "its output is still to be sent";
   }
 
   Name forward(const Instruction& instruction) {
@@ -186,7 +189,7 @@ class StageTrace {
     if (is_last_) check_labels(instruction, buffer, microbatch);
     if (trains_ || !is_last_) buffer.output = microbatch;
     buffer.is_sent = false;
-    if (!trains_) buffer.input.reset();
+    if (!trains_ || is_first_) buffer.input.reset();
     return microbatch;
   }
 
@@ -194,7 +197,8 @@ class StageTrace {
     if (!buffer.labels) {
       object(Fault::NothingThere, str(instruction, " finds no labels in its buffer"),
              "put a LoadMicroBatch before it: the last stage loads the labels");
-    } else if (*buffer.labels && microbatch && *buffer.labels != microbatch) {
+    } else if (*buffer.labels && microbatch && *buffer.labels != microbatch && !mislabeled_) {
+      mislabeled_ = true;
       object(Fault::OtherMicrobatch,
              str(instruction, " has the input of ", spell(microbatch), " and the labels of ",
                  spell(*buffer.labels)),
@@ -204,7 +208,6 @@ class StageTrace {
   }
 
   Name send_activation(const Instruction& instruction) {
-    if (is_last_) return no_neighbour(instruction, "behind");
     Buffer& buffer = buffer_of(instruction);
     const Name microbatch = buffer.output.value_or(Name());
     if (!buffer.output || buffer.is_sent) {
@@ -218,7 +221,6 @@ class StageTrace {
   }
 
   Name receive_gradient(const Instruction& instruction) {
-    if (is_last_) return no_neighbour(instruction, "behind");
     Buffer& buffer = buffer_of(instruction);
     if (!buffer.output) {
       object(Fault::NothingThere, str(instruction, " finds no output in its buffer"),
@@ -252,32 +254,21 @@ class StageTrace {
     }
     buffer.output.reset();
     buffer.output_gradient.reset();
-    if (is_first_) {
-      buffer.input.reset();
-    } else {
-      buffer.input_gradient = microbatch;
-    }
+    if (!is_first_) buffer.input_gradient = microbatch;
     return microbatch;
   }
 
   Name send_gradient(const Instruction& instruction) {
-    if (is_first_) return no_neighbour(instruction, "before");
     Buffer& buffer = buffer_of(instruction);
     const Name microbatch = buffer.input_gradient.value_or(Name());
     if (!buffer.input_gradient) {
       object(Fault::NothingThere, str(instruction, " finds no gradient to send in its buffer"),
              "put a BackwardPass before it");
     }
+    if (buffer.input == buffer.input_gradient) buffer.input.reset();  // Else it was overwritten.
     buffer.input_gradient.reset();
-    buffer.input.reset();
     gradients_sent.push_back({microbatch, here_});
     return microbatch;
-  }
-
-  Name no_neighbour(const Instruction& instruction, std::string_view side) {
-    object(Fault::WrongStage, str(instruction, ": no stage is ", side, " stage ", here_.stage),
-           "remove it");
-    return {};
   }
 
   const StageSteps& steps_;
@@ -288,9 +279,9 @@ class StageTrace {
   std::vector<TraceFault>& faults_;
   InstructionPlace here_;
   std::vector<Buffer> buffers_;
-  std::int32_t most_ = -1;
   std::int32_t loaded_ = 0;
   std::size_t received_ = 0;
+  bool mislabeled_ = false;  // What follows is likely to be shifted, too: said once.
 };
 
 // The gradients that stage s sends are those that the stage before it takes them for.
@@ -309,6 +300,7 @@ void check_gradients(const Messages& sent, const Messages& received,
                         str("RecvGrad brings the gradient of ", spell(sent[i].microbatch),
                             " to the output of ", spell(received[i].microbatch)),
                         "receive gradients in the order in which they are sent"});
+      return;  // What follows is likely to be shifted, too.
     }
   }
 }
@@ -326,7 +318,8 @@ bool trains(const SteppedSchedule& schedule) {
 }
 
 Trace trace(const SteppedSchedule& schedule) {
-  Trace result;
+  Trace result{.microbatches = {}, .faults = misplaced(schedule)};
+  if (!result.faults.empty()) return result;
   const bool training = trains(schedule);
   Messages arriving;
   Messages expected;  // The gradients that the stage before receives.

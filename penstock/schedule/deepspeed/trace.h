@@ -20,6 +20,7 @@ enum class Fault : std::uint8_t {
   NothingThere,     // The buffer does not hold what the instruction needs.
   Overwrites,       // The buffer still holds what somebody needs.
   OtherMicrobatch,  // Labels or a gradient of another microbatch than the output's.
+  Unused,           // A load or an input that no ForwardPass uses.
   Unpaired,         // A send that is never received, or the other way round.
 };
 
@@ -38,10 +39,15 @@ struct TraceFault {
 
 struct Trace {
   // By stage: one entry per instruction, steps in turn; absent for reductions, the optimizer, and
-  // where a fault hides it.
+  // where a fault hides it.  Empty when a
+  // buffer or a neighbour does not exist.
   std::vector<std::vector<std::optional<Microbatch>>> microbatches;
   std::vector<TraceFault> faults;  // By stage, in order.
 };
+
+// Instructions that their stage has no use, no neighbour or no buffer for.  trace() goes on only
+// when there are none.
+std::vector<TraceFault> misplaced(const SteppedSchedule& schedule);
 
 Trace trace(const SteppedSchedule& schedule);
 
