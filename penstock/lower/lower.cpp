@@ -21,7 +21,7 @@ using verify::VerifiedSchedule;
 
 // Positions of all compute actions in their ranks' programs.
 verify::Table compute_places(const Schedule& schedule) {
-  verify::Table table(schedule.stages, schedule.microbatches);
+  verify::Table table(schedule);
   for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
     const Program& program = schedule.programs[rank];
     for (std::size_t step = 0; step < program.size(); ++step) {

@@ -52,7 +52,7 @@ std::vector<std::string> notes_of(const VerifiedSchedule& verified, const Simula
 
 // What an action does to its rank's memory: taken as it starts, given back as it ends.
 double memory_of(const Action& action, const Costs& costs) {
-  const double activation = costs.activation.at(action.stage);
+  const double activation = costs.activation.at(action.stage, *action.microbatch);
   switch (action.op) {
     case Op::Forward:
       return activation;
@@ -90,16 +90,24 @@ std::vector<Level> levels_of(const std::vector<Bar>& bars, const Costs& costs) {
 class Bars {
  public:
   explicit Bars(const Schedule& schedule)
-      : cells_(schedule.stages, schedule.microbatches), places_(cells_.cells()) {}
+      : stages_(static_cast<std::size_t>(schedule.stages)),
+        microbatches_(static_cast<std::size_t>(schedule.microbatches)),
+        places_(schedule::kOps * stages_ * microbatches_) {}
 
   // Under the value that it makes, by which others ask for it.
   void set(const Action& action, const BarPlace& place) {
-    places_[cells_.cell(verify::value_of(action))] = place;
+    places_[cell(verify::value_of(action))] = place;
   }
-  const BarPlace& at(const Action& value) const { return places_[cells_.cell(value)]; }
+  const BarPlace& at(const Action& value) const { return places_[cell(value)]; }
 
  private:
-  verify::Table cells_;  // Only its numbering of cells.
+  std::size_t cell(const Action& value) const {
+    const std::size_t row = static_cast<std::size_t>(value.op) * stages_ + value.stage.index();
+    return row * microbatches_ + value.microbatch->index();
+  }
+
+  std::size_t stages_;
+  std::size_t microbatches_;
   std::vector<BarPlace> places_;
 };
 

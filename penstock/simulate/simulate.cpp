@@ -5,187 +5,270 @@
 #include <span>
 
 #include "penstock/core/check.h"
-#include "penstock/verify/table.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/simulate/links.h"
+#include "penstock/simulate/record.h"
+#include "penstock/verify/live_activations.h"
+#include "penstock/verify/replay.h"
 
 namespace penstock::simulate {
 namespace {
 
 using schedule::Action;
 using schedule::Op;
-using schedule::Program;
-using schedule::Purpose;
-using schedule::Schedule;
+using verify::Channels;
+using verify::LiveActivations;
+using verify::Standing;
 
-constexpr double kNotYet = std::numeric_limits<double>::infinity();
-
-void check_costs(const Costs& costs, std::int32_t stages) {
-  const auto check = [](double cost) {
-    PENSTOCK_CHECK(cost >= 0.0 && cost < kNotYet, "cost ", cost);
-  };
-  const auto check_all = [&](const PerStage& of) {
-    const auto count = std::ssize(of.values());
-    PENSTOCK_CHECK(count == 1 || count == stages, count, " costs for ", stages, " stages");
-    std::ranges::for_each(of.values(), check);
-  };
-  check_all(costs.forward);
-  check_all(costs.input);
-  check_all(costs.weight);
-  if (costs.backward) check_all(*costs.backward);
-  check_all(costs.activation);
-  check(costs.latency);
-  PENSTOCK_CHECK(costs.keep >= 0.0 && costs.keep <= 1.0, "keep ", costs.keep);
-}
-
-class Simulator {
+// The clock of a replay: when each rank is free, each message ready or there, each stream idle.
+class Clock {
  public:
-  Simulator(const verify::VerifiedSchedule& verified, const Costs& costs)
-      : verified_(verified),
-        schedule_(verified.schedule()),
+  Clock(const Standing& standing, const Costs& costs, Detail detail)
+      : at_(standing),
         costs_(costs),
-        cells_(schedule_.stages, schedule_.microbatches),
-        end_of_(cells_.cells(), kNotYet),
-        waiter_(cells_.cells(), kNobody),
-        ranks_(schedule_.programs.size()) {}
+        links_(costs, standing.hops),
+        record_(detail),
+        ranks_(standing.schedule.programs.size(), RankState(standing.schedule, costs)),
+        message_(standing.hops.messages()),
+        gathered_(static_cast<std::size_t>(standing.schedule.stages)),
+        link_free_(links_.count()),
+        queue_free_(standing.queues.size()) {}
 
-  Simulation run() {
-    for (std::size_t rank = ranks_.size(); rank > 0; --rank) ready_.push_back(rank - 1);
-    while (!ready_.empty()) {
-      const std::size_t rank = ready_.back();
-      ready_.pop_back();
-      advance(rank);
-    }
-    Simulation simulation;
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) summarize(rank, simulation);
-    return simulation;
-  }
+  // What Replay calls.
+  void compute(std::size_t rank, std::span<const Action> together);
+  void beside(std::size_t rank, const Action& action);
+  void post(std::size_t rank, MessageId message) { message_[message].wait_for(ranks_[rank].free); }
+  bool set_out(MessageId message);
+  MessageId next_arrival();
+  void go_on(std::size_t rank, MessageId message);
+
+  Simulation result() &&;
 
  private:
   struct RankState {
-    std::size_t next = 0;
-    double clock = 0.0;
-    std::vector<Event> events;
+    RankState(const schedule::Schedule& schedule, const Costs& costs)
+        : live(schedule.purpose, costs.activation, costs.keep) {}
+
+    Moment free;    // From when the rank can compute.
+    Moment gather;  // From when its gather stream is free.
+    Moment reduce;  // From when its reduce stream is free.
+    std::optional<double> first_start;
+    double last_end = 0.0;
+    double busy = 0.0;
+    LiveActivations live;
+    std::int32_t unsharded = 0;
+    std::int32_t unshard_peak = 0;
+    std::vector<Wait> waits;
+    std::vector<MemoryPoint> memory;
   };
 
-  static constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
+  void deliver(MessageId message, Moment start);
+  Moment occupy(Moment& stream, std::size_t rank, const Action& action);
+  void note_wait(std::size_t rank, const Action& awaited, Rank peer, double time);
+  void note_memory(RankState& state, double time);
+  Action source_of(MessageId message) const;
 
-  // Runs the rank's program as far as arrivals allow; then it waits for the first that is missing.
-  void advance(std::size_t rank) {
-    RankState& state = ranks_[rank];
-    const Program& program = schedule_.programs[rank];
-    while (state.next < program.size()) {
-      const std::size_t width = program[state.next].overlaps_next ? 2 : 1;
-      const auto together = std::span(program).subspan(state.next, width);
-      if (schedule::is_compute(together.front().op)) {
-        double start = state.clock;
-        for (const Action& action : together) {
-          const double arrival = arrival_time(action);
-          if (arrival == kNotYet) {
-            waiter_[cells_.cell(*arrival_of(action))] = rank;
-            return;
-          }
-          start = std::max(start, arrival);
-        }
-        compute(Rank(rank), together, start);
-      }
-      state.next += width;
-    }
-  }
-
-  std::optional<Action> arrival_of(const Action& action) const {
-    return verify::needs_of(action, schedule_.stages).arrival;
-  }
-
-  double arrival_time(const Action& action) const {
-    const auto arrival = arrival_of(action);
-    if (!arrival) return 0.0;
-    const bool local = verified_.rank_of(arrival->stage) == verified_.rank_of(action.stage);
-    return end_of_[cells_.cell(*arrival)] + (local ? 0.0 : costs_.latency);
-  }
-
-  void compute(Rank rank, std::span<const Action> together, double start) {
-    RankState& state = ranks_[rank.index()];
-    state.clock = start;
-    for (const Action& action : together) {
-      const double end = state.clock + costs_.of(action);
-      state.events.push_back({rank, action, state.clock, end});
-      state.clock = end;
-    }
-    for (const Action& action : together) {
-      const std::size_t cell = cells_.cell(verify::value_of(action));
-      end_of_[cell] = state.clock;
-      if (waiter_[cell] != kNobody) ready_.push_back(waiter_[cell]);
-    }
-  }
-
-  void summarize(std::size_t rank, Simulation& simulation) const {
-    const RankState& state = ranks_[rank];
-    PENSTOCK_CHECK(state.next == schedule_.programs[rank].size(), "rank ", rank, " is stuck");
-    double busy = 0.0;
-    for (const Event& event : state.events) busy += event.end - event.start;
-    simulation.busy.push_back(busy);
-    simulation.span.push_back(state.events.empty() ? 0.0
-                                                   : state.clock - state.events.front().start);
-    simulation.peak_memory.push_back(peak_memory(state.events));
-    simulation.makespan = std::max(simulation.makespan, state.clock);
-    simulation.events.insert(simulation.events.end(), state.events.begin(), state.events.end());
-  }
-
-  double peak_memory(const std::vector<Event>& events) const {
-    if (schedule_.purpose == Purpose::Forward) return 0.0;
-    double memory = 0.0;
-    double peak = 0.0;
-    for (const Event& event : events) {
-      memory += costs_.activation.at(event.action.stage) * change_of(event.action.op);
-      peak = std::max(peak, memory);
-    }
-    return peak;
-  }
-
-  // What an action does to the memory of its activation: taken as it starts, freed as it ends.
-  double change_of(Op op) const {
-    if (op == Op::Forward) return 1.0;
-    if (op == Op::Backward) return -1.0;
-    return op == Op::BackwardInput ? costs_.keep - 1.0 : -costs_.keep;
-  }
-
-  const verify::VerifiedSchedule& verified_;
-  const Schedule& schedule_;
+  const Standing& at_;
   const Costs& costs_;
-  verify::Table cells_;  // Only its numbering of cells.
-  std::vector<double> end_of_;
-  std::vector<std::size_t> waiter_;  // By cell: the rank that waits for it.
+  Links links_;
+  Waiting waiting_;
+  Record record_;
   std::vector<RankState> ranks_;
-  std::vector<std::size_t> ready_;
+  std::vector<Moment> message_;     // When it could set out, then when it arrives.
+  std::vector<Moment> gathered_;    // By stage: when its weights are there.
+  std::vector<Moment> link_free_;   // By link, where it carries one message at a time.
+  std::vector<Moment> queue_free_;  // By queue of PairFifo and RankFifo channels.
 };
+
+// What makes a message, as its receiver sees it.
+Action Clock::source_of(MessageId message) const {
+  Action source = at_.hops.send_of(message);
+  if (at_.lowered) return source;
+  if (source.op == Op::SendForward) {
+    source.op = Op::Forward;
+  } else {
+    source.op = at_.has(message, Standing::kByHalf) ? Op::BackwardInput : Op::Backward;
+  }
+  return source;
+}
+
+void Clock::compute(std::size_t rank, std::span<const Action> together) {
+  RankState& state = ranks_[rank];
+  Moment start = state.free;
+  MessageId awaited = verify::kNoMessage;
+  std::optional<Action> awaited_action;
+  for (const Action& action : together) {
+    const MessageId input = at_.hops.input_of(action);
+    if (input != verify::kNoMessage && message_[input].time > start.time) {
+      start = message_[input];
+      awaited = input;
+    }
+    if (const Moment& gathered = gathered_[action.stage.index()]; gathered.time > start.time) {
+      start = gathered;
+      awaited = verify::kNoMessage;
+      awaited_action = {.stage = action.stage, .op = Op::Unshard};
+    }
+  }
+  if (awaited != verify::kNoMessage) awaited_action = source_of(awaited);
+  const double waited = start.time - state.free.time;
+  if (awaited_action) {
+    note_wait(rank, *awaited_action, at_.rank_of_stage[awaited_action->stage.index()], waited);
+  }
+  if (!state.first_start) state.first_start = start.time;
+
+  const double share = together.size() > 1 ? costs_.overlap : 1.0;
+  double at = start.time;
+  for (const Action& action : together) {
+    const double time = share * costs_.of(action);
+    const bool first = &action == &together.front();
+    state.free = record_.add(Record::Kind::Compute,
+                             {.rank = Rank(rank),
+                              .action = action,
+                              .start = at,
+                              .end = at + time,
+                              .waited = first ? waited : 0.0,
+                              .awaited = first ? awaited_action : std::nullopt},
+                             first ? start.cause : state.free.cause);
+    at = state.free.time;
+    state.busy += time;
+    state.live.start(action);
+    if (action.op == Op::Forward) note_memory(state, start.time);
+  }
+  for (const Action& action : together) state.live.end(action);
+  if (together.back().op != Op::Forward) note_memory(state, at);
+  state.last_end = at;
+}
+
+void Clock::note_memory(RankState& state, double time) {
+  if (!record_.keeps()) return;
+  state.memory.push_back({time, state.live.memory()});
+}
+
+// The next one on a stream of the rank.
+Moment Clock::occupy(Moment& stream, std::size_t rank, const Action& action) {
+  stream.wait_for(ranks_[rank].free);
+  const double time = costs_.of(action);
+  stream = record_.add(
+      Record::Kind::Stream,
+      {.rank = Rank(rank), .action = action, .start = stream.time, .end = stream.time + time},
+      stream.cause);
+  return stream;
+}
+
+void Clock::beside(std::size_t rank, const Action& action) {
+  RankState& state = ranks_[rank];
+  if (action.op == Op::Unshard) {
+    gathered_[action.stage.index()] = occupy(state.gather, rank, action);
+    state.unshard_peak = std::max(state.unshard_peak, ++state.unsharded);
+  } else if (action.op == Op::Reshard) {
+    --state.unsharded;
+  } else {
+    occupy(state.reduce, rank, action);
+  }
+}
+
+bool Clock::set_out(MessageId message) {
+  const HopId hop = at_.hops.hop_of(message);
+  Moment start = message_[message];
+  if (!at_.queues.empty()) {
+    Moment& send_queue = queue_free_[at_.send_queue[hop]];
+    Moment& receive_queue = queue_free_[at_.receive_queue[hop]];
+    start.wait_for(send_queue);
+    start.wait_for(receive_queue);
+    deliver(message, start);
+    send_queue = receive_queue = message_[message];
+    return true;
+  }
+  if (links_.one_at_a_time(hop)) {
+    waiting_.add(message, start.time);
+    return false;
+  }
+  deliver(message, start);
+  return true;
+}
+
+// All ranks stand still until a message arrives, so none can become ready before the first one that
+// waits: links serve in the order of time.
+MessageId Clock::next_arrival() {
+  if (waiting_.empty()) return verify::kNoMessage;
+  const MessageId message = waiting_.take();
+  Moment& link_free = link_free_[links_.of(at_.hops.hop_of(message))];
+  Moment start = message_[message];
+  start.wait_for(link_free);
+  deliver(message, start);
+  link_free = {start.time + links_.transfer(message), message_[message].cause};
+  return message;
+}
+
+void Clock::deliver(MessageId message, Moment start) {
+  const HopId hop = at_.hops.hop_of(message);
+  const double time = links_.transfer(message) + links_.latency(hop);
+  Event event{.rank = at_.hops[hop].to, .start = start.time, .end = start.time + time};
+  if (record_.keeps()) event.action = at_.hops.send_of(message);
+  message_[message] = record_.add(Record::Kind::Transfer, event, start.cause);
+}
+
+void Clock::go_on(std::size_t rank, MessageId message) {
+  RankState& state = ranks_[rank];
+  const verify::Hop& hop = at_.hops[at_.hops.hop_of(message)];
+  const bool receives = hop.to == Rank(rank);
+  const double waited = message_[message].time - state.free.time;
+  if (waited > 0.0) {
+    note_wait(rank, receives ? at_.hops.send_of(message) : at_.hops.receive_of(message),
+              receives ? hop.from : hop.to, waited);
+  }
+  state.free.wait_for(message_[message]);
+}
+
+void Clock::note_wait(std::size_t rank, const Action& awaited, Rank peer, double time) {
+  std::vector<Wait>& waits = ranks_[rank].waits;
+  auto wait = std::ranges::find_if(
+      waits, [&](const Wait& each) { return each.op == awaited.op && each.peer == peer; });
+  if (wait == waits.end()) {
+    wait = waits.insert(wait, {.rank = Rank(rank), .op = awaited.op, .peer = peer});
+  }
+  wait->time += time;
+  ++wait->count;
+}
+
+Simulation Clock::result() && {
+  Simulation simulation;
+  Moment end;
+  for (RankState& rank : ranks_) {
+    end.wait_for(rank.free);
+    end.wait_for(rank.gather);
+    end.wait_for(rank.reduce);
+    simulation.busy.push_back(rank.busy);
+    simulation.span.push_back(rank.last_end - rank.first_start.value_or(0.0));
+    simulation.peak_activations.push_back(rank.live.peak_count());
+    simulation.peak_memory.push_back(rank.live.peak_memory());
+    simulation.unshard_peak.push_back(rank.unshard_peak);
+    std::ranges::stable_sort(rank.waits, std::greater<>(), &Wait::time);
+    simulation.waits.insert(simulation.waits.end(), rank.waits.begin(), rank.waits.end());
+    if (record_.keeps()) simulation.memory.push_back(std::move(rank.memory));
+  }
+  simulation.makespan = end.time + costs_.optimizer;
+  record_.hand_over(end.cause, simulation);
+  return simulation;
+}
 
 }  // namespace
 
-double Costs::of(const Action& action) const {
-  switch (action.op) {
-    case Op::Forward:
-      return forward.at(action.stage);
-    case Op::Backward:
-      return backward ? backward->at(action.stage)
-                      : input.at(action.stage) + weight.at(action.stage);
-    case Op::BackwardInput:
-      return input.at(action.stage);
-    case Op::BackwardWeight:
-      return weight.at(action.stage);
-    case Op::SendForward:
-    case Op::RecvForward:
-    case Op::SendBackward:
-    case Op::RecvBackward:
-    case Op::Unshard:
-    case Op::Reshard:
-    case Op::ReduceGradients:
-      return 0.0;
-  }
-  return 0.0;
+double Simulation::span_bubble() const {
+  const double longest = *std::ranges::max_element(span);
+  return longest > 0.0 ? 1.0 - *std::ranges::max_element(busy) / longest : 0.0;
 }
 
-Simulation simulate(const verify::VerifiedSchedule& verified, const Costs& costs) {
-  check_costs(costs, verified.schedule().stages);
-  return Simulator(verified, costs).run();
+Simulation simulate(const verify::VerifiedSchedule& verified, const Costs& costs, Detail detail) {
+  const auto texts = misfits(costs, verified.schedule());
+  if (!texts.empty()) throw ConfigError("costs: " + join(texts, "\ncosts: "));
+  verify::Replay<Clock> replay(verified.schedule(), verified.facts().rank_of_stage,
+                               verified.options());
+  Clock clock(replay.standing(), costs, detail);
+  replay.run(clock);
+  PENSTOCK_CHECK(replay.standing().is_over(), schedule::title(verified.schedule()), " is stuck");
+  return std::move(clock).result();
 }
 
 }  // namespace penstock::simulate

@@ -1,62 +1,90 @@
-// When each compute action of a verified schedule would run, given what actions cost.
+// When each action of a verified schedule would run, given what actions cost.
 //
-// render draws the result; people compare schedules with it.  Exact for the model it has: a rank
-// runs its compute actions strictly in order, an action starts when its rank is free and its inputs
-// are there, a value that crosses ranks takes `latency`, links are unlimited.  An overlapped pair
-// starts when both can, takes as long as both, and hands on what it made at its end.
-// Cost: linear in the number of actions.
-// Units: any; times and costs share one.
+// render draws the result; people compare schedules with it.  Exact for the model it has:
+//
+// - A rank runs its compute actions strictly in order; an action starts when its rank is free and
+//   its inputs are there.  An overlapped pair starts when both can, and hands on at its end.
+// - In a schedule without messages, a value that crosses ranks sets out when it is made.  In a
+//   schedule with messages, SEND and RECV only post (or, blocking, end with the message), and a
+//   message sets out when both ends are posted and its channel lets it: under the rules that the
+//   schedule was verified with, by the code that verified it.
+// - A message takes its size over the link's bandwidth, and arrives a latency later.  A link from
+//   one rank to another with a bandwidth carries one message at a time, in the order in which they
+//   could set out.  In pairfifo and rankfifo channels the next message waits for the arrival.
+// - UNSHARD and REDUCE_GRAD occupy their rank's gather and reduce streams, one at a time, beside
+//   the compute; a stage computes when its gather is over.  RESHARD takes no time.
+// - The optimizer runs once everything else is over on all ranks.
+//
+// Cost: linear in the number of actions (with a bandwidth: times the logarithm of the messages that
+// wait for links at once).
 #pragma once
+#include <cstdint>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "penstock/core/ids.h"
+#include "penstock/simulate/costs.h"
 #include "penstock/verify/verify.h"
 
 namespace penstock::simulate {
 
-// A number for each stage, or one for all of them.
-class PerStage {
- public:
-  PerStage(double all) : values_{all} {}  // NOLINT(google-explicit-constructor): costs read so.
-  PerStage(std::vector<double> by_stage) : values_(std::move(by_stage)) {}  // NOLINT: as above.
-
-  double at(StageId stage) const { return values_[values_.size() == 1 ? 0 : stage.index()]; }
-  const std::vector<double>& values() const { return values_; }
-
- private:
-  std::vector<double> values_;
-};
-
-struct Costs {
-  PerStage forward = 1.0;            // F of one microbatch.
-  PerStage input = 1.0;              // I
-  PerStage weight = 1.0;             // W
-  std::optional<PerStage> backward;  // B; absent: as I and W together.
-  double latency = 0.0;              // From the end of a producer to the arrival on another rank.
-  PerStage activation = 1.0;         // Memory of one microbatch from its F to its B or W.
-  double keep = 1.0;                 // Its share that a split backward keeps from I to W.
-
-  double of(const schedule::Action& action) const;
-};
-
 struct Event {
-  Rank rank;
+  Rank rank;  // Of a message: the receiver.
   schedule::Action action;
   double start = 0.0;
   double end = 0.0;
+  double waited = 0.0;  // How long its rank, free before `start`, waited.
+  // What came last of what it needed, where it waited: an action of another rank (the F, B or I
+  // that makes its input; with messages, the SEND), or the UNSHARD of its stage.
+  std::optional<schedule::Action> awaited = {};
+};
+
+// All the waits of one rank for one kind of action of one rank.
+struct Wait {
+  Rank rank;
+  schedule::Op op = schedule::Op::Forward;  // What was waited for.
+  Rank peer;                                // Whose.
+  double time = 0.0;
+  std::int64_t count = 0;
+};
+
+struct MemoryPoint {
+  double time = 0.0;
+  double memory = 0.0;  // From `time` on.
+};
+
+enum class Detail : std::uint8_t {
+  Totals,  // Numbers by rank.
+  Events,  // Also everything that happened.
 };
 
 struct Simulation {
-  double makespan = 0.0;
-  std::vector<double> busy;         // By rank: the sum of its actions' costs.
-  std::vector<double> span;         // By rank: from its first start to its last end.
-  std::vector<double> peak_memory;  // By rank: most activation memory at once.
-  std::vector<Event> events;        // By rank, in program order; of a pair, F before B.
+  double makespan = 0.0;                       // To the end of the last action, and the optimizer.
+  std::vector<double> busy;                    // By rank: the sum of its compute actions' times.
+  std::vector<double> span;                    // By rank: from its first start to its last end.
+  std::vector<std::int32_t> peak_activations;  // By rank: most live activations at once.
+  std::vector<double> peak_memory;             // By rank: the most that they take.
+  std::vector<std::int32_t> unshard_peak;      // By rank: most stages unsharded at once.
+  std::vector<Wait> waits;                     // By rank, the longest first.
+
+  // With Detail::Events.
+  std::vector<Event> events;     // F, B, I and W, by rank, in program order; of a pair, F before B.
+  std::vector<Event> transfers;  // Messages, each as its SEND.
+  std::vector<Event> streams;    // UNSHARD and REDUCE_GRAD, by rank, in program order.
+  std::vector<std::vector<MemoryPoint>> memory;  // By rank: what live activations take over time.
+  // What the makespan is made of: events of all three kinds from time 0 on, each of which could not
+  // start before the one ahead of it; the optimizer follows the last.
+  std::vector<Event> critical_path;
+
+  // Share of the makespan that a rank does not compute.
+  double bubble(Rank rank) const { return 1.0 - busy[rank.index()] / makespan; }
+  // The same of the longest span, against the busiest rank: what counts where steps follow each
+  // other without a barrier.
+  double span_bubble() const;
 };
 
-// REQUIRES: costs are finite and not negative, one or one for each stage; keep is in [0, 1].
-Simulation simulate(const verify::VerifiedSchedule& schedule, const Costs& costs = {});
+// Throws: ConfigError for costs that do not fit the schedule.
+Simulation simulate(const verify::VerifiedSchedule& schedule, const Costs& costs = {},
+                    Detail detail = Detail::Events);
 
 }  // namespace penstock::simulate

@@ -1,5 +1,7 @@
 #include "penstock/verify/table.h"
 
+#include <algorithm>
+
 #include "penstock/core/check.h"
 
 namespace penstock::verify {
@@ -7,33 +9,31 @@ namespace penstock::verify {
 using schedule::Action;
 using schedule::Op;
 
-Table::Table(std::int32_t stages, std::int32_t microbatches)
-    : stages_(stages),
-      microbatches_(microbatches),
-      places_(schedule::kOps * static_cast<std::size_t>(stages) *
-                  static_cast<std::size_t>(microbatches) +
-              static_cast<std::size_t>(stages)) {}
+static_assert(static_cast<std::size_t>(Op::ReduceGradients) + 1 == schedule::kOps);
 
-std::size_t Table::cell(const Action& action) const {
-  const auto stages = static_cast<std::size_t>(stages_);
-  const auto microbatches = static_cast<std::size_t>(microbatches_);
-  const std::size_t stage = action.stage.index();
-  if (action.op == Op::ReduceGradients && !action.microbatch) {
-    return schedule::kOps * stages * microbatches + stage;
+Table::Table(const schedule::Schedule& schedule)
+    : microbatches_(static_cast<std::size_t>(schedule.microbatches)),
+      pairs_(static_cast<std::size_t>(schedule.stages) * microbatches_),
+      positions_(kPairOps * pairs_ + kStageOps * static_cast<std::size_t>(schedule.stages),
+                 kNowhere) {
+  std::size_t actions = 0;
+  for (const schedule::Program& program : schedule.programs) {
+    begin_of_rank_.push_back(static_cast<std::uint32_t>(actions));
+    actions += program.size();
   }
-  const std::size_t microbatch = action.microbatch ? action.microbatch->index() : 0;
-  return (static_cast<std::size_t>(action.op) * stages + stage) * microbatches + microbatch;
+  PENSTOCK_CHECK(actions < kNowhere, actions, " actions");
+  begin_of_rank_.push_back(static_cast<std::uint32_t>(actions));
 }
 
-const std::optional<Place>& Table::at(const Action& action) const { return places_[cell(action)]; }
+Place Table::place(std::uint32_t position) const {
+  const auto behind = std::ranges::upper_bound(begin_of_rank_, position);
+  const auto rank = static_cast<std::size_t>(behind - begin_of_rank_.begin()) - 1;
+  return {.rank = Rank(rank), .step = static_cast<std::int32_t>(position - begin_of_rank_[rank])};
+}
 
-void Table::set(const Action& action, const Place& place) { places_[cell(action)] = place; }
-
-Action Table::maker_of(const Action& action) const {
-  if (action.op != Op::Backward || at(action)) return action;
-  const Action input{
-      .stage = action.stage, .op = Op::BackwardInput, .microbatch = action.microbatch};
-  return at(input) ? input : action;
+void Table::set_reduction_of_one(const Action& action, const Place& place) {
+  if (reductions_of_one_.empty()) reductions_of_one_.assign(pairs_, kNowhere);
+  reductions_of_one_[pair(action)] = position(place);
 }
 
 Needs needs_of(const Action& action, std::int32_t stages) {

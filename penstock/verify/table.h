@@ -1,5 +1,8 @@
-// Where every action of a schedule stands: the table that verify, simulate and lower look things up
-// in.  Knows no rules.
+// Where every action of a schedule stands: the table that verify and lower look things up in.
+// Knows no rules.
+//
+// One number of 32 bits for each op, stage and microbatch, those of a stage and microbatch side by
+// side: a program of 50 million actions needs 270 MB.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -7,36 +10,79 @@
 
 #include "penstock/core/ids.h"
 #include "penstock/schedule/schedule.h"
+#include "penstock/verify/diagnostic.h"
 
 namespace penstock::verify {
 
-struct Place {
-  Rank rank;
-  std::int32_t step = 0;  // Index into the rank's program.
-};
-
-// One cell per (op, stage, microbatch); UNSHARD and RESHARD use microbatch 0, and a REDUCE_GRAD of
-// all microbatches has a cell of its own.
 class Table {
  public:
-  Table(std::int32_t stages, std::int32_t microbatches);
+  // An empty table for the schedule's sizes.
+  // REQUIRES: fewer than 2^32 - 1 actions.
+  explicit Table(const schedule::Schedule& schedule);
 
-  // REQUIRES: the action's stage and microbatch are in range.
-  const std::optional<Place>& at(const schedule::Action& action) const;
-  void set(const schedule::Action& action, const Place& place);
+  // REQUIRES: the action has a microbatch where its op always has one, and both numbers are in
+  // range; here and below.
+  std::optional<Place> at(const schedule::Action& action) const {
+    const std::uint32_t position = find(action);
+    if (position == kNowhere) return {};
+    return place(position);
+  }
+  bool has(const schedule::Action& action) const { return find(action) != kNowhere; }
+  void set(const schedule::Action& action, const Place& place) {
+    if (reduces_one(action)) return set_reduction_of_one(action, place);
+    positions_[cell(action)] = position(place);
+  }
 
-  // A number for each cell, in [0, cells()).
-  std::size_t cell(const schedule::Action& action) const;
-  std::size_t cells() const { return places_.size(); }
+  // Whether `action` is in the program of `place.rank` at `place.step` or behind it.
+  bool is_at_or_behind(const schedule::Action& action, const Place& place) const {
+    const std::uint32_t at = find(action);
+    return at >= position(place) && at < begin_of_rank_[place.rank.index() + 1];
+  }
 
   // The action that makes what `action` makes: the I of a split backward where a B is asked for and
   // only the I is there, else `action`.
-  schedule::Action maker_of(const schedule::Action& action) const;
+  schedule::Action maker_of(const schedule::Action& action) const {
+    if (action.op != schedule::Op::Backward || has(action)) return action;
+    schedule::Action input = action;
+    input.op = schedule::Op::BackwardInput;
+    return has(input) ? input : action;
+  }
 
  private:
-  std::int32_t stages_;
-  std::int32_t microbatches_;
-  std::vector<std::optional<Place>> places_;
+  static constexpr std::uint32_t kNowhere = static_cast<std::uint32_t>(-1);
+
+  // The ops that always have a microbatch come first in Op; REDUCE_GRAD may have one.
+  static constexpr std::size_t kPairOps = static_cast<std::size_t>(schedule::Op::Unshard);
+  static constexpr std::size_t kStageOps = schedule::kOps - kPairOps;
+
+  bool reduces_one(const schedule::Action& action) const {
+    return action.op == schedule::Op::ReduceGradients && action.microbatch.has_value();
+  }
+  std::size_t pair(const schedule::Action& action) const {
+    return action.stage.index() * microbatches_ + action.microbatch->index();
+  }
+  std::size_t cell(const schedule::Action& action) const {
+    const auto op = static_cast<std::size_t>(action.op);
+    return op < kPairOps ? pair(action) * kPairOps + op
+                         : pairs_ * kPairOps + action.stage.index() * kStageOps + op - kPairOps;
+  }
+  std::uint32_t find(const schedule::Action& action) const {
+    if (!reduces_one(action)) return positions_[cell(action)];
+    return reductions_of_one_.empty() ? kNowhere : reductions_of_one_[pair(action)];
+  }
+
+  // Steps of all ranks in one count: those of rank 0, then those of rank 1.
+  std::uint32_t position(const Place& place) const {
+    return begin_of_rank_[place.rank.index()] + static_cast<std::uint32_t>(place.step);
+  }
+  Place place(std::uint32_t position) const;
+  void set_reduction_of_one(const schedule::Action& action, const Place& place);
+
+  std::size_t microbatches_;
+  std::size_t pairs_;                         // Of a stage and a microbatch.
+  std::vector<std::uint32_t> begin_of_rank_;  // And one number more: of all ranks.
+  std::vector<std::uint32_t> positions_;
+  std::vector<std::uint32_t> reductions_of_one_;  // By pair; empty until there is one.
 };
 
 // What a compute action waits for: the actions that must be over before it starts, on its own rank

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/schedule/passes/passes.h"
@@ -212,12 +213,23 @@ TEST(Simulate, FreeActionsTakeNoTime) {
   EXPECT_EQ(result.events.size(), 4u);
 }
 
-TEST(SimulateDeathTest, CostsThatAreNoTimesAreABug) {
-  EXPECT_DEATH(run({"0F0"}, {.forward = -1}), "cost -1");
-  EXPECT_DEATH(run({"0F0"}, {.keep = 1.5}), "keep 1.5");
-  EXPECT_DEATH(run({"0F0"}, {.weight = std::vector<double>{1, 2}}), "2 costs for 1 stages");
-  EXPECT_DEATH(run({"0F0"}, {.latency = std::numeric_limits<double>::infinity()}), "cost inf");
-  EXPECT_DEATH(run({"0F0"}, {.backward = std::numeric_limits<double>::quiet_NaN()}), "cost -?nan");
+// What simulate() says of costs, without the head of the line.
+std::string refusal(const Costs& costs) {
+  try {
+    run({"0F0,0B0", "1F0,1B0"}, costs);
+  } catch (const ConfigError& error) {
+    return error.message();
+  }
+  return "";
+}
+
+TEST(Simulate, CostsThatAreNoTimesAreRefused) {
+  EXPECT_EQ(refusal({.forward = -1}), "costs: forward: -1; expected a finite number, not negative");
+  EXPECT_EQ(refusal({.forward = std::vector<double>{1, -1}, .keep = 1.5}),
+            "costs: forward stage 1: -1; expected a finite number, not negative\n"
+            "costs: keep: 1.5; expected a share from 0 to 1");
+  EXPECT_EQ(refusal({.weight = std::vector<double>{1, 2, 3}}),
+            "costs: weight: 3 stages, the schedule has 2; give 1 number or 2");
 }
 
 }  // namespace

@@ -18,9 +18,9 @@ using schedule::Schedule;
 using testing_support::rows;
 
 // The first line of each diagnostic.
-std::string objections(const Schedule& schedule, const Limits& limits = {}) {
+std::string objections(const Schedule& schedule, const Options& options = {}) {
   std::vector<std::string> lines;
-  for (const Diagnostic& diagnostic : verify(schedule, limits).diagnostics) {
+  for (const Diagnostic& diagnostic : verify(schedule, options).diagnostics) {
     lines.push_back(split(to_string(diagnostic), '\n')[0]);
   }
   return join(lines, "\n");
@@ -124,8 +124,10 @@ TEST(Verify, DeadlockOfAnOverlappedPairThatWaitsForItself) {
   ASSERT_EQ(verdict.diagnostics.size(), 1u);
   EXPECT_EQ(to_string(verdict.diagnostics[0]),
             "rank 0 step 1: 0F1 waits for itself: deadlock [S030]\n"
+            "  note: rank 0: 0F0 [0F1] 0B0 0B1\n"
             "  note: rank 0 step 1: 0F1 waits for 1B0 of rank 1\n"
-            "  note: rank 1 step 1: 1F1 waits for 0F1 of rank 0");
+            "  note: rank 1 step 1: 1F1 waits for 0F1 of rank 0\n"
+            "  note: on one of these ranks, move what is waited for ahead of what waits");
 }
 
 TEST(Verify, TwoBackwards) {
@@ -159,7 +161,7 @@ TEST(Verify, SplitBackwardSendsWhatTheIMakes) {
 TEST(Verify, DeadlockNamesTheIOfASplitBackward) {
   const auto verdict = verify(rows({"0F0,0B0,0F1,0B1", "1F0,1F1,1I0,1W0,1B1"}));
   ASSERT_EQ(verdict.diagnostics.size(), 1u);
-  EXPECT_EQ(verdict.diagnostics[0].notes[0], "rank 0 step 1: 0B0 waits for 1I0 of rank 1");
+  EXPECT_EQ(verdict.diagnostics[0].notes[1], "rank 0 step 1: 0B0 waits for 1I0 of rank 1");
 }
 
 TEST(Verify, ActivationsLiveToTheirW) {
@@ -223,8 +225,10 @@ TEST(Verify, DeadlockSpellsTheCycle) {
   ASSERT_EQ(verdict.diagnostics.size(), 1u);
   EXPECT_EQ(to_string(verdict.diagnostics[0]),
             "rank 0 step 1: 0B0 waits for itself: deadlock [S030]\n"
+            "  note: rank 0: 0F0 [0B0] 0F1 0B1\n"
             "  note: rank 0 step 1: 0B0 waits for 1B0 of rank 1\n"
-            "  note: rank 1 step 1: 1F1 waits for 0F1 of rank 0");
+            "  note: rank 1 step 1: 1F1 waits for 0F1 of rank 0\n"
+            "  note: on one of these ranks, move what is waited for ahead of what waits");
 }
 
 TEST(Verify, DeadlockOfThreeRanksLeavesOutWhoeverOnlyWaitsForIt) {
@@ -233,8 +237,10 @@ TEST(Verify, DeadlockOfThreeRanksLeavesOutWhoeverOnlyWaitsForIt) {
   ASSERT_EQ(verdict.diagnostics.size(), 1u);
   EXPECT_EQ(to_string(verdict.diagnostics[0]),
             "rank 1 step 1: 1B0 waits for itself: deadlock [S030]\n"
+            "  note: rank 1: 1F0 [1B0] 1F1 1B1\n"
             "  note: rank 1 step 1: 1B0 waits for 2B0 of rank 2\n"
-            "  note: rank 2 step 1: 2F1 waits for 1F1 of rank 1");
+            "  note: rank 2 step 1: 2F1 waits for 1F1 of rank 1\n"
+            "  note: on one of these ranks, move what is waited for ahead of what waits");
 }
 
 TEST(Verify, DeadlockOfMessagesNamesTheSends) {
@@ -243,8 +249,10 @@ TEST(Verify, DeadlockOfMessagesNamesTheSends) {
   ASSERT_EQ(verdict.diagnostics.size(), 1u);
   EXPECT_EQ(to_string(verdict.diagnostics[0]),
             "rank 0 step 3: 0B0 waits for itself: deadlock [S030]\n"
+            "  note: rank 0: 0F0 0SEND_F0 0RECV_B0 [0B0] 0F1 0SEND_F1 0RECV_B1 0B1\n"
             "  note: rank 0 step 3: 0B0 waits for 1SEND_B0 of rank 1\n"
-            "  note: rank 1 step 3: 1F1 waits for 0SEND_F1 of rank 0");
+            "  note: rank 1 step 3: 1F1 waits for 0SEND_F1 of rank 0\n"
+            "  note: on one of these ranks, move what is waited for ahead of what waits");
 }
 
 TEST(Verify, ReduceTooEarly) {

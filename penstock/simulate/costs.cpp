@@ -1,0 +1,91 @@
+#include "penstock/simulate/costs.h"
+
+#include <cmath>
+#include <string_view>
+
+#include "penstock/core/text.h"
+
+namespace penstock::simulate {
+
+using schedule::Action;
+using schedule::Op;
+
+namespace {
+
+void check_number(std::string_view name, double value, std::vector<std::string>& texts) {
+  if (std::isfinite(value) && value >= 0.0) return;
+  texts.push_back(str(name, ": ", value, "; expected a finite number, not negative"));
+}
+
+void check_bandwidth(std::string_view name, const std::optional<double>& bandwidth,
+                     std::vector<std::string>& texts) {
+  if (!bandwidth || (std::isfinite(*bandwidth) && *bandwidth > 0.0)) return;
+  texts.push_back(str(name, ": ", *bandwidth, "; expected a finite number above 0"));
+}
+
+void check_link(const Link& link, std::int32_t ranks, std::vector<std::string>& texts) {
+  const std::string name = str("link ", link.from, " to ", link.to);
+  const auto inside = [&](Rank rank) { return rank.value >= 0 && rank.value < ranks; };
+  if (!inside(link.from) || !inside(link.to)) {
+    texts.push_back(str(name, ": the schedule has ranks 0 to ", ranks - 1));
+  } else if (link.from == link.to) {
+    texts.push_back(str(name, ": a rank needs no link to itself"));
+  }
+  check_number(name + " latency", link.latency, texts);
+  check_bandwidth(name + " bandwidth", link.bandwidth, texts);
+}
+
+}  // namespace
+
+double Costs::of(const Action& action) const {
+  const Microbatch microbatch = action.microbatch.value_or(Microbatch(0));
+  const auto at = [&](const PerStage& costs) { return costs.at(action.stage, microbatch); };
+  switch (action.op) {
+    case Op::Forward:
+      return at(forward);
+    case Op::Backward:
+      return backward ? at(*backward) : at(input) + at(weight);
+    case Op::BackwardInput:
+      return at(input);
+    case Op::BackwardWeight:
+      return at(weight);
+    case Op::Unshard:
+      return at(gather);
+    case Op::ReduceGradients:
+      return at(reduce);
+    case Op::SendForward:
+    case Op::RecvForward:
+    case Op::SendBackward:
+    case Op::RecvBackward:
+    case Op::Reshard:
+      return 0.0;
+  }
+  return 0.0;
+}
+
+std::vector<std::string> misfits(const Costs& costs, const schedule::Schedule& schedule) {
+  std::vector<std::string> texts;
+  const auto check = [&](std::string_view name, const PerStage& numbers) {
+    const auto more = verify::misfits(name, numbers, schedule.stages, schedule.microbatches);
+    texts.insert(texts.end(), more.begin(), more.end());
+  };
+  check("forward", costs.forward);
+  check("input", costs.input);
+  check("weight", costs.weight);
+  if (costs.backward) check("backward", *costs.backward);
+  check_number("overlap", costs.overlap, texts);
+  check_number("latency", costs.latency, texts);
+  check("message", costs.message);
+  check_bandwidth("bandwidth", costs.bandwidth, texts);
+  for (const Link& link : costs.links) check_link(link, schedule.ranks(), texts);
+  check("gather", costs.gather);
+  check("reduce", costs.reduce);
+  check_number("optimizer", costs.optimizer, texts);
+  check("activation", costs.activation);
+  if (!(costs.keep >= 0.0 && costs.keep <= 1.0)) {
+    texts.push_back(str("keep: ", costs.keep, "; expected a share from 0 to 1"));
+  }
+  return texts;
+}
+
+}  // namespace penstock::simulate

@@ -1,0 +1,169 @@
+#include "penstock/verify/entries.h"
+
+#include <utility>
+
+#include "penstock/core/text.h"
+
+namespace penstock::verify {
+namespace {
+
+using schedule::Action;
+using schedule::Op;
+using schedule::Program;
+using schedule::Purpose;
+using schedule::Schedule;
+
+bool belongs_to_backward(Op op) {
+  switch (op) {
+    case Op::Backward:
+    case Op::BackwardInput:
+    case Op::BackwardWeight:
+    case Op::SendBackward:
+    case Op::RecvBackward:
+    case Op::ReduceGradients:
+      return true;
+    case Op::Forward:
+    case Op::SendForward:
+    case Op::RecvForward:
+    case Op::Unshard:
+    case Op::Reshard:
+      return false;
+  }
+  return false;
+}
+
+// Keeps the table in proportion to the schedule: two actions can name 2^48 cells.
+bool check_size(const Schedule& schedule, Objections& objections) {
+  if (schedule.stages < 1 || schedule.microbatches < 1 || schedule.programs.empty()) {
+    objections.add(Code::Missing, "the schedule is empty");
+    return false;
+  }
+  std::int64_t actions = 0;
+  for (const Program& program : schedule.programs) actions += std::ssize(program);
+  const std::int64_t cells = std::int64_t{schedule.stages} * schedule.microbatches;
+  if (cells <= 4096 + 4 * actions) return true;
+  objections.add(Code::Missing,
+                 str(schedule.stages, " stages x ", schedule.microbatches, " microbatches need ",
+                     cells, " forwards, the schedule has ", actions, " actions in all"),
+                 {"number stages and microbatches from 0 without gaps"});
+  return false;
+}
+
+class Entering {
+ public:
+  Entering(const Schedule& schedule, Objections& objections)
+      : schedule_(schedule),
+        objections_(objections),
+        entries_{Table(schedule),
+                 std::vector<std::optional<Place>>(static_cast<std::size_t>(schedule.stages))} {}
+
+  std::optional<Entries> run() {
+    for (std::size_t rank = 0; rank < schedule_.programs.size(); ++rank) {
+      const Program& program = schedule_.programs[rank];
+      for (std::size_t step = 0; step < program.size(); ++step) {
+        enter(program[step], {Rank(rank), static_cast<std::int32_t>(step)});
+      }
+    }
+    if (out_of_range_) return {};
+    check_complete();
+    return std::move(entries_);
+  }
+
+ private:
+  void enter(const Action& action, const Place& place) {
+    if (!in_range(action, schedule_)) return object_to_numbers(action, place);
+    const bool repeatable = action.op == Op::Unshard || action.op == Op::Reshard;
+    if (!repeatable && entries_.table.has(action)) {
+      objections_.add(
+          Code::Duplicate, place, str(action, " runs again"),
+          str("it first runs at ", *entries_.table.at(action), "; remove one of the two"));
+      return;
+    }
+    if (schedule_.purpose == Purpose::Forward && belongs_to_backward(action.op)) {
+      objections_.add(Code::UnexpectedBackward, place, str(action, " in a forward-only schedule"),
+                      "remove it, or add every backward");
+    }
+    entries_.table.set(action, place);
+    auto& home = entries_.home[action.stage.index()];
+    if (!home) home = place;
+    if (home->rank != place.rank) {
+      objections_.add(Code::StageOnTwoRanks, place, str(action, " runs stage ", action.stage),
+                      str("stage ", action.stage, " lives on rank ", home->rank, " since step ",
+                          home->step, "; keep all of its actions on one rank"));
+    }
+  }
+
+  void object_to_numbers(const Action& action, const Place& place) {
+    out_of_range_ = true;
+    const bool stage_ok = action.stage.value >= 0 && action.stage.value < schedule_.stages;
+    objections_.add(stage_ok ? Code::BadMicrobatch : Code::BadStage, place,
+                    str(action, " is out of range"),
+                    str("stages are 0 to ", schedule_.stages - 1, ", microbatches 0 to ",
+                        schedule_.microbatches - 1));
+  }
+
+  void check_complete() {
+    for (std::size_t rank = 0; rank < schedule_.programs.size(); ++rank) {
+      if (!schedule_.programs[rank].empty()) continue;
+      objections_.add(Code::Missing, str("rank ", rank, " has no actions"),
+                      {"give it a stage, or remove its row"});
+    }
+    for (std::int32_t s = 0; s < schedule_.stages; ++s) {
+      if (!entries_.home[StageId(s).index()]) {
+        objections_.add(Code::Missing, str("stage ", s, " runs nowhere"),
+                        {str("the schedule says it has ", schedule_.stages, " stages")});
+        continue;
+      }
+      for (std::int32_t m = 0; m < schedule_.microbatches; ++m) {
+        require({.stage = StageId(s), .op = Op::Forward, .microbatch = Microbatch(m)});
+        if (schedule_.purpose == Purpose::Train) require_backward(StageId(s), Microbatch(m));
+      }
+    }
+  }
+
+  void require(const Action& action) {
+    if (entries_.table.has(action)) return;
+    objections_.add(Code::Missing, str(action, " is missing"),
+                    {str("stage ", action.stage, " lives on rank ",
+                         entries_.home[action.stage.index()]->rank, "; add ", action, " there")});
+  }
+
+  // Either a B, or an I and a W.
+  void require_backward(StageId stage, Microbatch microbatch) {
+    const Action whole{.stage = stage, .op = Op::Backward, .microbatch = microbatch};
+    const Action input{.stage = stage, .op = Op::BackwardInput, .microbatch = microbatch};
+    const Action weight{.stage = stage, .op = Op::BackwardWeight, .microbatch = microbatch};
+    const Table& table = entries_.table;
+    if (!table.has(input) && !table.has(weight)) return require(whole);
+    if (!table.has(whole)) {
+      require(input);
+      require(weight);
+      return;
+    }
+    const Action& half = table.has(input) ? input : weight;
+    objections_.add(Code::TwoBackwards, *table.at(half), str(half, " runs beside ", whole),
+                    str(whole, " is at ", *table.at(whole), "; keep the one or the other"));
+  }
+
+  const Schedule& schedule_;
+  Objections& objections_;
+  Entries entries_;
+  bool out_of_range_ = false;
+};
+
+}  // namespace
+
+bool in_range(const Action& action, const Schedule& schedule) {
+  return action.stage.value >= 0 && action.stage.value < schedule.stages &&
+         (!action.microbatch ||
+          (action.microbatch->value >= 0 && action.microbatch->value < schedule.microbatches)) &&
+         (action.microbatch ? schedule::may_have_microbatch(action.op)
+                            : !schedule::has_microbatch(action.op));
+}
+
+std::optional<Entries> enter(const Schedule& schedule, Objections& objections) {
+  if (!check_size(schedule, objections)) return {};
+  return Entering(schedule, objections).run();
+}
+
+}  // namespace penstock::verify

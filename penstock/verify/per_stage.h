@@ -1,0 +1,44 @@
+// A number for each stage of a schedule, or for each stage and microbatch: a cost, a size.
+//
+// Callers of simulate and verify write it; a single number is one for all stages.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "penstock/core/ids.h"
+
+namespace penstock::verify {
+
+class PerStage {
+ public:
+  PerStage(double all) : rows_{{all}} {}  // NOLINT(google-explicit-constructor): costs read so.
+  PerStage(const std::vector<double>& by_stage);  // NOLINT: as above.
+  // By stage, then by microbatch.  A stage with one number has it for all of its microbatches.
+  PerStage(std::vector<std::vector<double>> by_microbatch)  // NOLINT: as above.
+      : rows_(std::move(by_microbatch)) {}
+
+  double at(StageId stage, Microbatch microbatch) const {
+    const std::vector<double>& row = rows_[rows_.size() == 1 ? 0 : stage.index()];
+    return row[row.size() == 1 ? 0 : microbatch.index()];
+  }
+
+  // The smallest and the sum over all microbatches of one stage.
+  double least(StageId stage, std::int32_t microbatches) const;
+  double total(StageId stage, std::int32_t microbatches) const;
+
+  const std::vector<std::vector<double>>& rows() const { return rows_; }
+
+ private:
+  std::vector<std::vector<double>> rows_;
+};
+
+// Why the numbers do not fit a schedule of that size; empty when they do.  Each begins with `name`:
+// "forward: 3 stages, the schedule has 4; give 1 or 4", "forward: stage 1 microbatch 0 has -1;
+// expected a finite number that is not negative".
+std::vector<std::string> misfits(std::string_view name, const PerStage& numbers,
+                                 std::int32_t stages, std::int32_t microbatches);
+
+}  // namespace penstock::verify
