@@ -1,12 +1,12 @@
 #include "penstock/stage/stage.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/stage/backward.h"
 
 namespace penstock::stage {
 
@@ -84,8 +84,7 @@ at::Tensor Stage::backward(Microbatch microbatch, const at::Tensor& output_gradi
     throw Error(str("stage ", id_, ": its ", output_gradient.dim() == 0 ? "loss" : "output",
                     " does not require a gradient: nothing in it can be trained"));
   }
-  torch::autograd::backward({activation->output}, {output_gradient});
-  return activation->input.grad();
+  return stage::backward({activation->output}, {output_gradient}, {activation->input})[0];
 }
 
 std::vector<NamedParameter> Stage::state() const {
