@@ -77,10 +77,6 @@ Action parse_within(std::string_view text, std::size_t begin, std::size_t end) {
   fail(text, stage_end, known_ops());
 }
 
-bool is_pair(const Program& program, std::size_t i) {
-  return program[i].overlaps_next && i + 1 < program.size();
-}
-
 }  // namespace
 
 bool is_compute(Op op) { return op == Op::Forward || is_backward(op); }
@@ -117,13 +113,11 @@ Action parse_action(std::string_view text) { return parse_within(text, 0, text.s
 std::vector<std::string> to_cells(const Program& program) {
   std::vector<std::string> cells;
   cells.reserve(program.size());
-  for (std::size_t i = 0; i < program.size(); ++i) {
-    if (!is_pair(program, i)) {
-      cells.push_back(to_string(program[i]));
-      continue;
-    }
-    cells.push_back(str('(', program[i], ';', program[i + 1], ')', kOverlap));
-    ++i;
+  for (std::size_t i = 0; i < program.size();) {
+    const auto unit = unit_at(program, i);
+    const bool alone = unit.size() == 1;
+    cells.push_back(alone ? to_string(unit[0]) : str('(', unit[0], ';', unit[1], ')', kOverlap));
+    i += unit.size();
   }
   return cells;
 }

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <optional>
 #include <ostream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -72,6 +73,12 @@ std::ostream& operator<<(std::ostream& out, const Action& action);
 
 // Throws: ParseError, which names the text, the column, and what was expected there.
 Action parse_action(std::string_view text);
+
+// What starts together: the action at `i` alone, or the overlapped pair that it begins.
+inline std::span<const Action> unit_at(const Program& program, std::size_t i) {
+  const bool pair = program[i].overlaps_next && i + 1 < program.size();
+  return std::span(program).subspan(i, pair ? 2 : 1);
+}
 
 // The program as cells of a CSV row, an overlapped pair in one cell.
 std::vector<std::string> to_cells(const Program& program);

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <set>
 
 #include "penstock/core/text.h"
 #include "penstock/schedule/generators/generators.h"
@@ -46,72 +46,130 @@ TEST(ReduceGradients, LeaveForwardOnlySchedulesAlone) {
   EXPECT_EQ(add_reduce_gradients(order).programs, order.programs);
 }
 
-TEST(SendRecv, WithoutLookaheadReceivesJustBeforeUse) {
-  EXPECT_EQ(grid(add_send_recv(gpipe({.ranks = 2, .microbatches = 2}), 0)),
-            "rank 0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1\n"
-            "rank 1: 1RECV_F0 1F0 1RECV_F1 1F1 1B0 1SEND_B0 1B1 1SEND_B1\n");
+// What verify says of what a pass made, of a schedule that verified.
+std::string objection(const Schedule& schedule) {
+  const auto verdict = verify::verify(schedule);
+  return verdict.diagnostics.empty() ? ""
+                                     : to_string(verdict.diagnostics[0]) + "\n" + grid(schedule);
 }
 
-TEST(SendRecv, LookaheadPostsReceivesThatManyComputesEarlier) {
-  EXPECT_EQ(grid(add_send_recv(gpipe({.ranks = 2, .microbatches = 2}), 1)),
-            "rank 0: 0F0 0SEND_F0 0RECV_B0 0F1 0SEND_F1 0RECV_B1 0B0 0B1\n"
-            "rank 1: 1RECV_F0 1RECV_F1 1F0 1F1 1B0 1SEND_B0 1B1 1SEND_B1\n");
+TEST(Unshard, GathersTheNextStagesAndDropsTheOthers) {
+  EXPECT_EQ(grid(add_unshard(rows({"0F0,1F0,2F0,3F0,3B0,2B0,1B0,0B0"}))),
+            "rank 0: 0UNSHARD 1UNSHARD 2UNSHARD 0F0 0RESHARD 3UNSHARD 1F0 2F0 3F0 3B0 3RESHARD "
+            "0UNSHARD 2B0 2RESHARD 1B0 1RESHARD 0B0 0RESHARD\n");
+  EXPECT_EQ(grid(add_unshard(rows({"0F0,1F0,1B0,0B0,0REDUCE_GRAD"}), 1)),
+            "rank 0: 0UNSHARD 0F0 0RESHARD 1UNSHARD 1F0 1B0 1RESHARD 0UNSHARD 0B0 0REDUCE_GRAD "
+            "0RESHARD\n");
 }
 
-TEST(SendRecv, StagesOfOneRankExchangeNothing) {
-  const Schedule lowered = add_send_recv(rows({"0F0,1F0,1B0,0B0"}));
-  EXPECT_EQ(grid(lowered), "rank 0: 0F0 1F0 1B0 0B0\n");
-  EXPECT_FALSE(is_lowered(lowered));
+TEST(Unshard, AnOverlappedPairHasBothItsStages) {
+  EXPECT_EQ(grid(add_unshard(rows({"0F0,1F0,(0F1;1B0)OVERLAP_F_B,0B0,1F1,1B1,0B1"}), 1)),
+            "rank 0: 0UNSHARD 0F0 0RESHARD 1UNSHARD 1F0 0UNSHARD (0F1;1B0)OVERLAP_F_B 1RESHARD 0B0 "
+            "0RESHARD 1UNSHARD 1F1 1B1 1RESHARD 0UNSHARD 0B1 0RESHARD\n");
 }
 
-TEST(SendRecv, EveryCorrectOrderStaysCorrectAtEveryLookahead) {
-  Random random;
-  SCOPED_TRACE(random.seed_text());
-  for (int trial = 0; trial < 300; ++trial) {
-    const Schedule order = random_order(random);
-    ASSERT_EQ(verify::verify(order).diagnostics.size(), 0u) << grid(order);
-    for (const std::int32_t lookahead : {0, 1, 2, 4, 1000}) {
-      const Schedule lowered = add_send_recv(add_reduce_gradients(order), lookahead);
-      const auto verdict = verify::verify(lowered);
-      ASSERT_TRUE(verdict.diagnostics.empty()) << "lookahead " << lookahead << "\n"
-                                               << to_string(verdict.diagnostics[0]) << "\n"
-                                               << grid(lowered);
-      EXPECT_EQ(testing_support::compute_only(lowered).programs, order.programs);
+// The most stages that a rank has whole at once.
+std::size_t most_whole(const Schedule& schedule) {
+  std::size_t most = 0;
+  for (const Program& program : schedule.programs) {
+    std::set<StageId> whole;
+    for (const Action& action : program) {
+      if (action.op == Op::Unshard) whole.insert(action.stage);
+      if (action.op == Op::Reshard) whole.erase(action.stage);
+      most = std::max(most, whole.size());
     }
+    EXPECT_TRUE(whole.empty());
   }
+  return most;
 }
 
-// How many compute actions a receive is ahead of the one that uses it, at most.
-std::int32_t furthest_receive(const Program& program) {
-  std::int32_t furthest = 0;
-  for (auto receive = program.begin(); receive != program.end(); ++receive) {
-    if (!is_receive(receive->op)) continue;
-    const Op user = receive->op == Op::RecvForward ? Op::Forward : Op::Backward;
-    const auto use =
-        std::find(receive, program.end(),
-                  Action{.stage = receive->stage, .op = user, .microbatch = receive->microbatch});
-    const auto between =
-        std::count_if(receive, use, [](const Action& a) { return is_compute(a.op); });
-    furthest = std::max(furthest, static_cast<std::int32_t>(between));
-  }
-  return furthest;
-}
-
-TEST(SendRecv, NoReceiveIsFurtherAheadThanTheLookahead) {
+TEST(Unshard, KeepsToTheWindowAndVerifies) {
   Random random;
   SCOPED_TRACE(random.seed_text());
   for (int trial = 0; trial < 100; ++trial) {
-    const Schedule order = random_order(random);
-    for (const std::int32_t lookahead : {0, 1, 3}) {
-      for (const Program& program : add_send_recv(order, lookahead).programs) {
-        EXPECT_LE(furthest_receive(program), lookahead);
-      }
+    const Schedule order = random_order(random, {.overlap = 0.5, .split = 0.5});
+    for (const std::int32_t window : {1, 2, 3, 100}) {
+      const Schedule sharded = add_unshard(order, window);
+      ASSERT_EQ(objection(sharded), "");
+      EXPECT_LE(most_whole(sharded), static_cast<std::size_t>(std::max(window, 2)));
+      EXPECT_EQ(testing_support::compute_only(sharded).programs, order.programs);
     }
   }
 }
 
-TEST(SendRecvDeathTest, NegativeLookaheadIsABug) {
-  EXPECT_DEATH(add_send_recv(gpipe({.ranks = 2}), -1), "lookahead -1");
+TEST(SplitBackwards, PutTheWBehindTheI) {
+  const Schedule order = rows({"0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2,0F3,0B3"});
+  EXPECT_EQ(grid(split_backwards(order)),
+            "rank 0: 0F0 0F1 (0F2;0B0)OVERLAP_F_B 0I1 0W1 0I2 0W2 0F3 0I3 0W3\n");
+  EXPECT_EQ(grid(split_backwards(order, 2)),
+            "rank 0: 0F0 0F1 (0F2;0B0)OVERLAP_F_B 0I1 0I2 0F3 0I3 0W1 0W2 0W3\n");
+}
+
+TEST(SplitBackwards, VerifyAtEveryDelay) {
+  Random random;
+  SCOPED_TRACE(random.seed_text());
+  for (int trial = 0; trial < 100; ++trial) {
+    const Schedule order = random_order(random, {.overlap = 0.5, .split = 0.3});
+    for (const std::int32_t delay : {0, 1, 3, 100}) {
+      ASSERT_EQ(objection(split_backwards(order, delay)), "") << "delay " << delay;
+    }
+  }
+}
+
+TEST(FuseBackwards, IsTheInverseOfSplit) {
+  EXPECT_EQ(grid(fuse_backwards(rows({"0F0,0F1,0I0,0W0,0I1,0F2,0W1,0I2,0W2"}))),
+            "rank 0: 0F0 0F1 0B0 0I1 0F2 0W1 0B2\n");
+  EXPECT_EQ(grid(fuse_backwards(rows({"0I0,0W1,1I0,0W0"}))), "rank 0: 0I0 0W1 1I0 0W0\n");
+  Random random;
+  SCOPED_TRACE(random.seed_text());
+  for (int trial = 0; trial < 100; ++trial) {
+    const Schedule order = random_order(random, {.overlap = 0.5});
+    EXPECT_EQ(fuse_backwards(split_backwards(order)).programs, order.programs);
+  }
+}
+
+TEST(OverlapPairs, AreForwardsWithTheBackwardsBehindThem) {
+  EXPECT_EQ(grid(overlap_pairs(one_f_one_b({.ranks = 2, .microbatches = 3}))),
+            "rank 0: 0F0 (0F1;0B0)OVERLAP_F_B (0F2;0B1)OVERLAP_F_B 0B2\n"
+            "rank 1: 1F0 1B0 1F1 1B1 1F2 1B2\n");
+}
+
+// Rank 1 pairs 1F1 with 1B0, which would have to wait for the 0F1 that waits for that 1B0.
+TEST(OverlapPairs, ThatWouldWaitForEachOtherAreGivenUp) {
+  EXPECT_EQ(grid(overlap_pairs(gpipe({.ranks = 2, .microbatches = 2}))),
+            "rank 0: 0F0 0F1 0B0 0B1\n"
+            "rank 1: 1F0 (1F1;1B0)OVERLAP_F_B 1B1\n");
+}
+
+TEST(OverlapPairs, VerifyInTheSameOrder) {
+  Random random;
+  SCOPED_TRACE(random.seed_text());
+  int pairs = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    const Schedule order = random_order(random, {.overlap = random.one_of<double>({0, 0.3})});
+    Schedule paired = overlap_pairs(order);
+    ASSERT_EQ(objection(paired), "") << grid(order);
+    for (std::size_t rank = 0; rank < order.programs.size(); ++rank) {
+      for (std::size_t i = 0; i < order.programs[rank].size(); ++i) {
+        Action& action = paired.programs[rank][i];
+        const bool was_paired = order.programs[rank][i].overlaps_next;
+        pairs += action.overlaps_next && !was_paired;
+        EXPECT_TRUE(action.overlaps_next || !was_paired);
+        action.overlaps_next = was_paired;
+      }
+    }
+    EXPECT_EQ(paired.programs, order.programs);
+  }
+  EXPECT_GT(pairs, 100);
+}
+
+TEST(PassesDeathTest, SenselessParametersAreBugs) {
+  const Schedule order = gpipe({.ranks = 2});
+  EXPECT_DEATH(add_unshard(order, 0), "window 0");
+  EXPECT_DEATH(split_backwards(order, -1), "delay -1");
+  EXPECT_DEATH(split_backwards(lower_communication(order)), "0SEND_F0 in a compute order");
+  EXPECT_DEATH(add_send_recv(order, -1), "lookahead -1");
+  EXPECT_DEATH(add_send_recv_as_torch(rows({"0B0,0F0", "1F0,1B0"})), "rank 0 never runs 0B0");
 }
 
 }  // namespace

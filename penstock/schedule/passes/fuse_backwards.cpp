@@ -1,0 +1,31 @@
+#include <utility>
+
+#include "penstock/schedule/passes/passes.h"
+
+namespace penstock::schedule {
+namespace {
+
+bool are_halves(const Action& first, const Action& second) {
+  return first.op == Op::BackwardInput && second.op == Op::BackwardWeight &&
+         first.stage == second.stage && first.microbatch == second.microbatch;
+}
+
+}  // namespace
+
+Schedule fuse_backwards(Schedule schedule) {
+  for (Program& program : schedule.programs) {
+    Program result;
+    result.reserve(program.size());
+    for (const Action& action : program) {
+      if (!result.empty() && are_halves(result.back(), action)) {
+        result.back().op = Op::Backward;
+      } else {
+        result.push_back(action);
+      }
+    }
+    program = std::move(result);
+  }
+  return schedule;
+}
+
+}  // namespace penstock::schedule

@@ -1,0 +1,83 @@
+#include <utility>
+
+#include "penstock/core/check.h"
+#include "penstock/schedule/passes/messages.h"
+#include "penstock/schedule/passes/passes.h"
+#include "penstock/schedule/passes/turns.h"
+
+namespace penstock::schedule {
+namespace {
+
+class Placing {
+ public:
+  explicit Placing(const Schedule& order)
+      : order_(order),
+        messages_(order),
+        turns_(order.programs.size()),
+        sent_(messages_.count(), false),
+        next_(order.programs.size(), 0),
+        results_(order.programs.size()) {
+    for (std::size_t rank = 0; rank < results_.size(); ++rank) {
+      results_[rank].reserve(2 * order.programs[rank].size());
+    }
+  }
+
+  std::vector<Program> run() {
+    turns_.run([&](std::size_t rank) { return turn(rank); });
+    for (std::size_t rank = 0; rank < next_.size(); ++rank) {
+      const Program& program = order_.programs[rank];
+      PENSTOCK_CHECK(next_[rank] == program.size(), "rank ", rank, " never runs ",
+                     program[next_[rank]]);
+    }
+    return std::move(results_);
+  }
+
+ private:
+  Turns::Outcome turn(std::size_t rank) {
+    const Program& program = order_.programs[rank];
+    if (next_[rank] == program.size()) return Turns::Outcome::Over;
+    const auto unit = unit_at(program, next_[rank]);
+    if (!can_run(unit)) return Turns::Outcome::Waits;
+    results_[rank].insert(results_[rank].end(), unit.begin(), unit.end());
+    for (const Action& action : unit) {
+      if (const auto send = messages_.sent_after(action)) exchange(*send, rank);
+    }
+    next_[rank] += unit.size();
+    return Turns::Outcome::Again;
+  }
+
+  bool can_run(std::span<const Action> unit) const {
+    for (const Action& action : unit) {
+      const auto receive = messages_.received_before(action);
+      if (receive && !sent_[messages_.number(*receive)]) return false;
+    }
+    return true;
+  }
+
+  void exchange(const Action& send, std::size_t rank) {
+    const std::size_t peer = messages_.peer_of(send);
+    results_[rank].push_back(send);
+    results_[peer].push_back(other_end(send));
+    sent_[messages_.number(send)] = true;
+    turns_.wake(peer);
+  }
+
+  const Schedule& order_;
+  Messages messages_;
+  Turns turns_;
+  std::vector<bool> sent_;         // By number of the message.
+  std::vector<std::size_t> next_;  // By rank: the first action that has not run.
+  std::vector<Program> results_;
+};
+
+}  // namespace
+
+Schedule add_send_recv_as_torch(const Schedule& order) {
+  return {.name = order.name,
+          .purpose = order.purpose,
+          .stages = order.stages,
+          .microbatches = order.microbatches,
+          .programs = Placing(order).run()};
+}
+
+}  // namespace penstock::schedule
