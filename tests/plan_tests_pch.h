@@ -1,4 +1,5 @@
 // What most tests above the torch line include: precompiled once.
+// Only a matter of time: a test includes what it uses, too.
 #pragma once
 #include <gtest/gtest.h>
 
