@@ -1,12 +1,14 @@
 #include <algorithm>
-#include <map>
 #include <string_view>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/lower/lowering.h"
 #include "penstock/lower/plan.h"
+#include "penstock/lower/sends_under_way.h"
 #include "penstock/lower/slots.h"
+#include "penstock/lower/value_steps.h"
 #include "penstock/verify/table.h"
 
 namespace penstock::lower {
@@ -18,20 +20,6 @@ using schedule::Program;
 using schedule::Purpose;
 using schedule::Schedule;
 using verify::VerifiedSchedule;
-
-// Positions of all compute actions in their ranks' programs.
-verify::Table compute_places(const Schedule& schedule) {
-  verify::Table table(schedule);
-  for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
-    const Program& program = schedule.programs[rank];
-    for (std::size_t step = 0; step < program.size(); ++step) {
-      if (schedule::is_compute(program[step].op)) {
-        table.set(program[step], {Rank(rank), static_cast<std::int32_t>(step)});
-      }
-    }
-  }
-  return table;
-}
 
 // The executor runs an overlapped pair as an F and then a B, and nothing of the rest of these.
 std::string_view not_yet_run(const Action& action) {
@@ -74,15 +62,41 @@ bool reduces(const Schedule& schedule) {
   });
 }
 
-class Lowering {
+// The stages of each rank of the pipe axis, in rising order, and where each stands among them.
+struct Chunks {
+  explicit Chunks(const VerifiedSchedule& verified) : of_rank(verified.schedule().programs.size()) {
+    for (std::int32_t s = 0; s < verified.schedule().stages; ++s) {
+      auto& stages = of_rank[verified.rank_of(StageId(s)).index()];
+      of_stage.push_back(static_cast<std::int32_t>(stages.size()));
+      stages.push_back(StageId(s));
+    }
+  }
+  std::vector<std::vector<StageId>> of_rank;
+  std::vector<std::int32_t> of_stage;
+};
+
+}  // namespace
+
+struct Lowering::Shared {
+  const VerifiedSchedule& verified;
+  const mesh::Mesh& mesh;
+  Chunks chunks;
+  ValueSteps steps;
+};
+
+namespace {
+
+class RankLowering {
  public:
-  Lowering(const VerifiedSchedule& verified, const mesh::Mesh& mesh, Rank rank)
+  RankLowering(const VerifiedSchedule& verified, const mesh::Mesh& mesh, const Chunks& chunks,
+               const ValueSteps& steps, Rank rank)
       : verified_(verified),
         schedule_(verified.schedule()),
         mesh_(mesh),
+        chunks_(chunks),
+        steps_(steps),
         coordinate_(mesh.coordinate(rank)),
-        program_(schedule_.programs[static_cast<std::size_t>(coordinate_.pipe)]),
-        places_(compute_places(schedule_)) {
+        program_(schedule_.programs[static_cast<std::size_t>(coordinate_.pipe)]) {
     plan_.schedule = schedule::title(schedule_);
     plan_.purpose = schedule_.purpose;
     plan_.rank = rank;
@@ -93,8 +107,9 @@ class Lowering {
   Plan run() {
     list_chunks();
     for (const Action& action : program_) {
-      if (action.op == Op::Backward) last_backward_[action.stage] = *action.microbatch;
+      if (action.op == Op::Backward) last_backward_[chunk_of(action)] = action.microbatch;
     }
+    plan_.instructions.reserve(program_.size());
     for (const Action& action : program_) add(action);
     plan_.send_slots = send_slots_.count();
     for (const Slots& slots : forward_slots_) plan_.forward_slots.push_back(slots.count());
@@ -106,16 +121,29 @@ class Lowering {
 
  private:
   void list_chunks() {
-    for (std::int32_t s = 0; s < schedule_.stages; ++s) {
-      if (verified_.rank_of(StageId(s)).value == coordinate_.pipe) {
-        chunk_of_[StageId(s)] = static_cast<std::int32_t>(plan_.chunks.size());
-        plan_.chunks.push_back(StageId(s));
-      }
-    }
-    plan_.has_first_stage = chunk_of_.contains(StageId(0));
-    plan_.has_last_stage = chunk_of_.contains(StageId(schedule_.stages - 1));
-    forward_slots_.resize(plan_.chunks.size());
-    backward_slots_.resize(plan_.chunks.size());
+    plan_.chunks = chunks_.of_rank[static_cast<std::size_t>(coordinate_.pipe)];
+    plan_.has_first_stage = pipe_of(StageId(0)) == coordinate_.pipe;
+    plan_.has_last_stage = pipe_of(StageId(schedule_.stages - 1)) == coordinate_.pipe;
+    const std::size_t chunks = plan_.chunks.size();
+    forward_slots_.resize(chunks);
+    backward_slots_.resize(chunks);
+    last_backward_.resize(chunks);
+    received_.resize(2 * chunks * static_cast<std::size_t>(schedule_.microbatches));
+  }
+
+  // Index among this rank's stages.
+  std::size_t chunk_of(const Action& action) const {
+    return static_cast<std::size_t>(chunks_.of_stage[action.stage.index()]);
+  }
+
+  // What a stage receives: its input, or the gradient of its output.
+  enum class Value : std::uint8_t { Input, Gradient };
+
+  // The slot that the RECV of this value of the action's stage and microbatch has taken.
+  std::int32_t& received(const Action& action, Value value) {
+    const std::size_t row = 2 * chunk_of(action) + static_cast<std::size_t>(value);
+    return received_[row * static_cast<std::size_t>(schedule_.microbatches) +
+                     action.microbatch->index()];
   }
 
   std::int32_t pipe_of(StageId stage) const { return verified_.rank_of(stage).value; }
@@ -133,7 +161,7 @@ class Lowering {
 
   Instruction instruction(Kind kind, const Action& action) const {
     const Action alone{.stage = action.stage, .op = action.op, .microbatch = action.microbatch};
-    return {.kind = kind, .action = alone, .chunk = chunk_of_.at(action.stage)};
+    return {.kind = kind, .action = alone, .chunk = chunks_.of_stage[action.stage.index()]};
   }
 
   void add(const Action& action) {
@@ -165,11 +193,11 @@ class Lowering {
     forward.from = route(action.stage, -1);
     forward.to = route(action.stage, +1);
     if (forward.from == Route::Message) {
-      const auto chunk = static_cast<std::size_t>(forward.chunk);
-      forward.slot = received_.at(
-          {.stage = action.stage, .op = Op::RecvForward, .microbatch = action.microbatch});
+      forward.slot = received(action, Value::Input);
       forward.peer = global(pipe_of(StageId(action.stage.value - 1)));
-      if (schedule_.purpose == Purpose::Forward) forward_slots_[chunk].give_back(forward.slot);
+      if (schedule_.purpose == Purpose::Forward) {
+        forward_slots_[chunk_of(action)].give_back(forward.slot);
+      }
     }
     plan_.instructions.push_back(forward);
     note_proved_sends(action);
@@ -180,17 +208,15 @@ class Lowering {
     Instruction backward = instruction(Kind::Backward, action);
     backward.from = route(action.stage, +1);
     backward.to = route(action.stage, -1);
-    backward.last = last_backward_.at(action.stage) == *action.microbatch;
-    const auto chunk = static_cast<std::size_t>(backward.chunk);
+    backward.last = last_backward_[chunk_of(action)] == action.microbatch;
+    const std::size_t chunk = chunk_of(action);
     if (backward.from == Route::Message) {
-      backward.slot = received_.at(
-          {.stage = action.stage, .op = Op::RecvBackward, .microbatch = action.microbatch});
+      backward.slot = received(action, Value::Gradient);
       backward.peer = global(pipe_of(StageId(action.stage.value + 1)));
       backward_slots_[chunk].give_back(backward.slot);
     }
     if (backward.to == Route::Message) {
-      forward_slots_[chunk].give_back(received_.at(
-          {.stage = action.stage, .op = Op::RecvForward, .microbatch = action.microbatch}));
+      forward_slots_[chunk].give_back(received(action, Value::Input));
     }
     plan_.instructions.push_back(backward);
     note_proved_sends(action);
@@ -200,10 +226,10 @@ class Lowering {
     Instruction receive = instruction(Kind::Receive, action);
     const bool forward = action.op == Op::RecvForward;
     auto& slots = forward ? forward_slots_ : backward_slots_;
-    receive.slot = slots[static_cast<std::size_t>(receive.chunk)].take();
+    receive.slot = slots[chunk_of(action)].take();
     receive.peer = global(pipe_of(schedule::other_end(action).stage));
     receive.tag = message_tag(action, kValuePart);
-    received_[action] = receive.slot;
+    received(action, forward ? Value::Input : Value::Gradient) = receive.slot;
     plan_.instructions.push_back(receive);
   }
 
@@ -213,9 +239,10 @@ class Lowering {
     send.peer = global(pipe_of(partner.stage));
     send.tag = message_tag(action, kValuePart);
     send.slot = send_slots_.take();
-    const Op consumer = action.op == Op::SendForward ? Op::Forward : Op::Backward;
-    const Action use{.stage = partner.stage, .op = consumer, .microbatch = action.microbatch};
-    under_way_.push_back({send, places_.at(use).value()});
+    const std::int32_t use = action.op == Op::SendForward
+                                 ? steps_.of_forward(partner.stage, *action.microbatch)
+                                 : steps_.of_backward(partner.stage, *action.microbatch);
+    under_way_.add(verified_.rank_of(partner.stage), use, send);
     plan_.instructions.push_back(send);
   }
 
@@ -223,47 +250,53 @@ class Lowering {
   // this input has reached it: those sends are over, so waiting for them costs nothing.
   void note_proved_sends(const Action& action) {
     const auto arrival = verify::needs_of(action, schedule_.stages).arrival;
-    if (!arrival) return;
-    const verify::Place producer = places_.at(*arrival).value();
-    if (producer.rank.value == coordinate_.pipe) return;
-    for (UnderWay& sent : under_way_) {
-      if (sent.use.rank == producer.rank && sent.use.step <= producer.step) sent.proved = true;
-    }
+    if (!arrival || pipe_of(arrival->stage) == coordinate_.pipe) return;
+    const std::int32_t made = arrival->op == Op::Forward
+                                  ? steps_.of_forward(arrival->stage, *arrival->microbatch)
+                                  : steps_.of_backward(arrival->stage, *arrival->microbatch);
+    under_way_.prove(verified_.rank_of(arrival->stage), made);
   }
 
   // Ahead of the next compute action, so that no send waits behind these.
   void await_proved_sends() {
-    std::erase_if(under_way_, [&](const UnderWay& sent) {
-      if (!sent.proved) return false;
-      Instruction await = sent.send;
+    under_way_.take_proved([this](Instruction await) {
       await.kind = Kind::AwaitSend;
       plan_.instructions.push_back(await);
       send_slots_.give_back(await.slot);
-      return true;
     });
   }
-
-  struct UnderWay {
-    Instruction send;
-    verify::Place use;  // Where the peer's program uses the value up.
-    bool proved = false;
-  };
 
   const VerifiedSchedule& verified_;
   const Schedule& schedule_;
   const mesh::Mesh& mesh_;
+  const Chunks& chunks_;
+  const ValueSteps& steps_;
   mesh::Coordinate coordinate_;
   const Program& program_;
-  verify::Table places_;
   Plan plan_;
-  std::map<StageId, std::int32_t> chunk_of_;
-  std::map<StageId, Microbatch> last_backward_;
-  std::map<Action, std::int32_t> received_;  // Slot of each RECV so far.
+  std::vector<std::optional<Microbatch>> last_backward_;  // By chunk.
+  std::vector<std::int32_t> received_;                    // See received().
   std::vector<Slots> forward_slots_;
   std::vector<Slots> backward_slots_;
   Slots send_slots_;
-  std::vector<UnderWay> under_way_;
+  SendsUnderWay<Instruction> under_way_;
 };
+
+void check(const Schedule& schedule, const partition::Partition& partition,
+           const mesh::Mesh& mesh) {
+  PENSTOCK_CHECK(schedule.ranks() == mesh.shape().pipe, schedule.ranks(), " ranks");
+  PENSTOCK_CHECK(schedule.stages == partition.stages(), schedule.stages, " stages");
+  if (schedule.ranks() > 1 && !schedule::is_lowered(schedule)) {
+    throw ScheduleError(str("schedule ", schedule::title(schedule),
+                            ": only orders the compute; add its messages first"));
+  }
+  if (schedule.purpose == Purpose::Train && mesh.shape().data > 1 && !reduces(schedule)) {
+    throw ScheduleError(str("schedule ", schedule::title(schedule), ": no REDUCE_GRAD, and ",
+                            mesh.shape().data,
+                            " replicas to keep equal; add one per stage, after its last backward"));
+  }
+  check_ops(schedule);
+}
 
 }  // namespace
 
@@ -281,22 +314,23 @@ std::int32_t message_tag(const Action& action, std::int32_t part) {
   return ((direction * kStages + receive.stage.value) * kMicrobatches + microbatch) * kParts + part;
 }
 
-Plan lower(const VerifiedSchedule& verified, const partition::Partition& partition,
+Lowering::Lowering(const VerifiedSchedule& schedule, const partition::Partition& partition,
+                   const mesh::Mesh& mesh) {
+  check(schedule.schedule(), partition, mesh);
+  shared_ = std::make_unique<const Shared>(
+      Shared{schedule, mesh, Chunks(schedule), ValueSteps(schedule.schedule())});
+}
+
+Lowering::~Lowering() = default;
+
+Plan Lowering::plan(Rank rank) const {
+  const Shared& s = *shared_;
+  return RankLowering(s.verified, s.mesh, s.chunks, s.steps, rank).run();
+}
+
+Plan lower(const VerifiedSchedule& schedule, const partition::Partition& partition,
            const mesh::Mesh& mesh, Rank rank) {
-  const Schedule& schedule = verified.schedule();
-  PENSTOCK_CHECK(schedule.ranks() == mesh.shape().pipe, schedule.ranks(), " ranks");
-  PENSTOCK_CHECK(schedule.stages == partition.stages(), schedule.stages, " stages");
-  if (schedule.ranks() > 1 && !schedule::is_lowered(schedule)) {
-    throw ScheduleError(str("schedule ", schedule::title(schedule),
-                            ": only orders the compute; add its messages first"));
-  }
-  if (schedule.purpose == Purpose::Train && mesh.shape().data > 1 && !reduces(schedule)) {
-    throw ScheduleError(str("schedule ", schedule::title(schedule), ": no REDUCE_GRAD, and ",
-                            mesh.shape().data,
-                            " replicas to keep equal; add one per stage, after its last backward"));
-  }
-  check_ops(schedule);
-  return Lowering(verified, mesh, rank).run();
+  return Lowering(schedule, partition, mesh).plan(rank);
 }
 
 }  // namespace penstock::lower
