@@ -2,9 +2,7 @@
 //
 // weights.h writes models with it, tests read them back.  Strict: a file that breaks the format is
 // an error, and a tensor's name never becomes a path.
-// Source: the format's public description: 8 bytes little-endian header length, a JSON header
-// {"name": {"dtype", "shape", "data_offsets"}, "__metadata__": {...}}, then the bytes, without
-// holes, in the header's order.
+// Source: the format's public description: a header (safetensors_header.h), then the bytes.
 #pragma once
 #include <ATen/core/Tensor.h>
 

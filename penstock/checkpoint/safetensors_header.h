@@ -1,0 +1,56 @@
+// The header of a safetensors file: what it holds and where, without the bytes and without torch.
+//
+// safetensors.h writes and reads whole files with it.  Strict: a header that breaks the format is
+// an error.  Includes no torch, so that its parser can be fuzzed alone.
+// Source: the format's public description: {"name": {"dtype", "shape", "data_offsets"},
+// "__metadata__": {...}}; the bytes follow without holes.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace penstock::checkpoint {
+
+enum class ScalarType : std::uint8_t { F32, F64, F16, BF16, I64, I32, I16, U8, Bool };
+
+// The names of the format, by type.
+inline constexpr std::array<std::string_view, 9> kScalarTypes = {"F32", "F64", "F16", "BF16", "I64",
+                                                                 "I32", "I16", "U8",  "BOOL"};
+std::uint64_t bytes_of(ScalarType type);
+
+struct HeaderEntry {
+  std::string name;
+  ScalarType type = ScalarType::F32;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin =
+      0;  // Offsets from the end of the header; end - begin is the tensor's bytes.
+  std::uint64_t end = 0;
+  friend bool operator==(const HeaderEntry&, const HeaderEntry&) = default;
+};
+
+struct SafetensorsHeader {
+  std::vector<HeaderEntry> entries;             // In the order of their bytes, without holes.
+  std::map<std::string, std::string> metadata;  // Facts for people: {"format": "pt"}.
+  friend bool operator==(const SafetensorsHeader&, const SafetensorsHeader&) = default;
+};
+
+// The length (8 bytes, little-endian) and the header, filled up with spaces to a multiple of 8.
+// Law: parse_header(to_bytes(h), name) is h with the bytes left for its entries.
+// Throws: CheckpointError when two entries have one name.
+std::string to_bytes(const SafetensorsHeader& header);
+
+struct ParsedHeader {
+  SafetensorsHeader header;
+  std::size_t bytes = 0;  // Where the tensors' bytes begin.
+};
+// The header at the start of `content`, which is the whole file called `path`.
+// Throws: CheckpointError when it breaks the format; it names the tensor, the offset and what was
+// expected.
+ParsedHeader parse_header(std::string_view content, const std::string& path);
+
+}  // namespace penstock::checkpoint
