@@ -107,7 +107,8 @@ class FieldReader {
   std::int64_t number(std::int64_t low, std::int64_t high) {
     const auto field = next();
     const auto parsed = field ? parse_integer(*field) : std::nullopt;
-    good_ = good_ && parsed && *parsed >= low && *parsed <= high;
+    good_ =
+        good_ && parsed && *parsed >= low && *parsed <= high && std::to_string(*parsed) == *field;
     return good_ ? *parsed : 0;
   }
 
