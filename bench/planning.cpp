@@ -1,0 +1,97 @@
+// Plans one schedule and prints what each phase cost, as a line of JSON.
+//
+// bench_planning SCHEDULE RANKS STAGES_PER_RANK MICROBATCHES
+// The phases: generate the compute order, add the messages, verify, lower (a plan for every rank,
+// one at a time, as a rank or a checker of them would make it), simulate.
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/lower/lowering.h"
+#include "penstock/schedule/generators/generators.h"
+#include "penstock/schedule/passes/passes.h"
+#include "penstock/simulate/simulate.h"
+
+namespace {
+
+using namespace penstock;
+
+class Clock {
+ public:
+  // Seconds since the last lap.
+  double lap() {
+    const auto now = std::chrono::steady_clock::now();
+    return std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+double peak_gib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / (1 << 20);
+}
+
+std::size_t lower_all(const verify::VerifiedSchedule& verified) {
+  const std::int32_t ranks = verified.schedule().ranks();
+  const auto mesh = mesh::make_mesh(ranks, {.pipe = ranks, .data = 1});
+  partition::Partition partition;
+  for (std::int32_t s = 0; s <= verified.schedule().stages; ++s) partition.bounds.push_back(s);
+  const lower::Lowering lowering(verified, partition, mesh);
+  std::size_t instructions = 0;
+  for (std::int32_t r = 0; r < ranks; ++r) {
+    instructions += lowering.plan(Rank(r)).instructions.size();
+  }
+  return instructions;
+}
+
+void run(const std::string& name, const schedule::Sizes& sizes) {
+  Clock clock;
+  schedule::Schedule schedule = schedule::make_schedule(name, sizes);
+  const double generate = clock.lap();
+  schedule = schedule::lower_communication(schedule);
+  const double messages = clock.lap();
+  std::size_t actions = 0;
+  for (const auto& program : schedule.programs) actions += program.size();
+  const auto verified = verify::VerifiedSchedule::from(std::move(schedule));
+  const double verify = clock.lap();
+  const std::size_t instructions = lower_all(verified);
+  const double lower = clock.lap();
+  const double makespan = simulate::simulate(verified).makespan;
+  const double simulate = clock.lap();
+  std::printf(
+      "{\"actions\": %zu, \"instructions\": %zu, \"generate_s\": %.6f, \"messages_s\": %.6f, "
+      "\"verify_s\": %.6f, \"lower_s\": %.6f, \"simulate_s\": %.6f, \"peak_gib\": %.3f, "
+      "\"makespan\": %.6g}\n",
+      actions, instructions, generate, messages, verify, lower, simulate, peak_gib(), makespan);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::int32_t> numbers;
+  for (int i = 2; i < argc; ++i) {
+    if (const auto number = parse_integer(argv[i])) {
+      numbers.push_back(static_cast<std::int32_t>(*number));
+    }
+  }
+  if (argc != 5 || numbers.size() != 3) {
+    std::fputs("usage: bench_planning SCHEDULE RANKS STAGES_PER_RANK MICROBATCHES\n", stderr);
+    return 2;
+  }
+  try {
+    run(argv[1], {.ranks = numbers[0], .stages_per_rank = numbers[1], .microbatches = numbers[2]});
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(error.exit_code());
+  }
+  return 0;
+}
