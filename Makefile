@@ -11,7 +11,7 @@ CPP_FILES = git ls-files --cached --others --exclude-standard '*.h' '*.cpp'
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test fast dev asan tsan soak bench bench-peers golden lint format clang-tidy \
+.PHONY: build demo test fast dev asan asan-plan tsan fuzz soak bench bench-peers golden lint \
   check-all install ci clean help
 
 build: ## Set up and build a release into build/, programs in build/bin (the default)
@@ -39,10 +39,20 @@ asan: ## All tests with the address and undefined-behaviour sanitizers
 	cmake --build build-asan -j $(JOBS)
 	UBSAN_OPTIONS=print_stacktrace=1 $(CTEST) build-asan
 
+asan-plan: ## The planning layers' tests with the same two, without torch
+	@./setup.sh asan-plan
+	cmake --build build-asan-plan -j $(JOBS)
+	UBSAN_OPTIONS=print_stacktrace=1 $(CTEST) build-asan-plan
+
 tsan: ## All tests with the thread sanitizer
 	@./setup.sh tsan
 	cmake --build build-tsan -j $(JOBS)
 	TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan_suppressions.txt $(CTEST) build-tsan
+
+fuzz: ## Feed every parser a million made-up inputs, at most 10 CPU minutes each
+	@./setup.sh fuzz
+	cmake --build build-fuzz -j $(JOBS)
+	$(PYTHON) tests/fuzz/campaign.py build-fuzz
 
 soak: build ## Kill and stop ranks, 20 times each
 	$(PYTHON) tests/process/soak.py
@@ -81,7 +91,7 @@ ci: ## What the continuous integration runs
 	.ci/run
 
 clean: ## Remove every build folder; .venv and runs stay
-	rm -rf build build-plan build-dev build-asan build-tsan
+	rm -rf build build-plan build-dev build-asan build-asan-plan build-tsan build-fuzz
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Prepares this checkout, so that a build can follow: libraries, torch, configuration.
 #
-#   ./setup.sh [PRESET]   PRESET: release (default), dev, asan, tsan, plan-only (needs no torch)
+#   ./setup.sh [PRESET]   PRESET: release (default), dev, asan, tsan; without torch: plan-only,
+#                         asan-plan, fuzz (with clang)
 #   ./setup.sh --jobs     prints how many compilers this machine can run at once
 #
 # `make` calls it before every build: what is done already costs a fraction of a second.
@@ -15,6 +16,7 @@ torch_version=2.13.0  # Installed into a new .venv.
 torch_checked=2.13    # Taken from a python3 that nobody pointed at only if it is this one.
 cmake_least=3.25
 gcc_least=12
+fuzz_clang=19  # As in the preset fuzz; libFuzzer comes with its libclang-rt.
 chosen_torch=build/.penstock-torch
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -121,6 +123,14 @@ missing libgtest-dev
 CPP
 }
 
+has_libfuzzer() {
+  command -v "clang++-$fuzz_clang" >/dev/null || return 1
+  for library in "$("clang++-$fuzz_clang" -print-resource-dir)"/lib/*/libclang_rt.fuzzer*; do
+    if [ -e "$library" ]; then return 0; fi
+  done
+  return 1
+}
+
 missing_packages() {
   command -v cmake >/dev/null || echo cmake
   command -v make >/dev/null || echo make
@@ -130,7 +140,10 @@ missing_packages() {
   else
     echo g++ nlohmann-json3-dev libcli11-dev libgtest-dev
   fi
-  if [ "$preset" != plan-only ] && [ -z "$torch" ]; then
+  if [ "$preset" = fuzz ] && ! has_libfuzzer; then
+    echo "clang-$fuzz_clang libclang-rt-$fuzz_clang-dev"
+  fi
+  if [ -n "$needs_torch" ] && [ -z "$torch" ]; then
     python3 -c 'import ensurepip, venv' 2>/dev/null || echo python3-venv
   fi
 }
@@ -141,7 +154,7 @@ install_packages() {
   optional=
   if [ ! -f "$stamp" ]; then
     command -v ccache >/dev/null || optional=ccache
-    [ "$preset" = plan-only ] || command -v mpirun >/dev/null || optional="$optional openmpi-bin"
+    [ -z "$needs_torch" ] || command -v mpirun >/dev/null || optional="$optional openmpi-bin"
   fi
   [ -n "$required$optional" ] || return 0
   sudo=
@@ -233,14 +246,18 @@ case $preset in
     ;;
   release) folder=build ;;
   plan-only) folder=build-plan ;;
-  dev | asan | tsan) folder=build-$preset ;;
-  *) fail "unknown preset $preset: release, dev, asan, tsan or plan-only" ;;
+  dev | asan | tsan | asan-plan | fuzz) folder=build-$preset ;;
+  *) fail "unknown preset $preset: release, dev, asan, tsan, plan-only, asan-plan or fuzz" ;;
+esac
+case $preset in
+  plan-only | asan-plan | fuzz) needs_torch= ;;
+  *) needs_torch=yes ;;
 esac
 stamp=$folder/.penstock-setup
 torch=
 found=
-if [ "$preset" != plan-only ] && command -v python3 >/dev/null; then choose_torch; fi
+if [ -n "$needs_torch" ] && command -v python3 >/dev/null; then choose_torch; fi
 install_packages
 check_versions
-if [ "$preset" != plan-only ] && [ -z "$torch" ]; then make_venv; fi
+if [ -n "$needs_torch" ] && [ -z "$torch" ]; then make_venv; fi
 configure

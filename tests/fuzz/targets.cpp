@@ -1,0 +1,20 @@
+#include "tests/fuzz/targets.h"
+
+#include <array>
+
+namespace penstock::fuzz {
+
+std::span<const Target> targets() {
+  static constexpr auto kTargets = std::to_array<Target>({
+      {"action", action},
+      {"csv", csv},
+      {"deepspeed_instruction", deepspeed_instruction},
+      {"deepspeed_steps", deepspeed_steps},
+      {"config", config},
+      {"safetensors", safetensors},
+      {"control_message", control_message},
+  });
+  return kTargets;
+}
+
+}  // namespace penstock::fuzz

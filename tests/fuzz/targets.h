@@ -1,0 +1,39 @@
+// The parsers under test, each with the law that its input is held against.
+//
+// libfuzzer.cpp feeds one of them with made-up inputs, replay.cpp all of them with the corpus.  A
+// target is a file NAME_fuzz.cpp with the function NAME, a line in targets.cpp and a folder
+// corpus/NAME, whose files are called accepted_* or refused_*.
+// A parser may refuse an input with an Error; anything else it throws, and a law that does not
+// hold, ends the process.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace penstock::fuzz {
+
+enum class Outcome : std::uint8_t { Accepted, Refused };
+
+struct Target {
+  std::string_view name;
+  Outcome (*check)(std::string_view input);
+};
+
+std::span<const Target> targets();
+
+// An action, or the one or two of a cell: printing and parsing again gives the same.
+Outcome action(std::string_view input);
+// torch's CSV: as above; and the programs go through the plan (plan_it.h).
+Outcome csv(std::string_view input);
+// One of DeepSpeed's instructions: as above.
+Outcome deepspeed_instruction(std::string_view input);
+// A schedule in DeepSpeed's instructions: as above; one that makes programs is made again of them.
+Outcome deepspeed_steps(std::string_view input);
+// A configuration, behind which lines "--set KEY=VALUE" may follow: its text is the same one.
+Outcome config(std::string_view input);
+// The header of a safetensors file, as in the file, length first.
+Outcome safetensors(std::string_view input);
+// A line between a rank and the launcher: what is accepted is what encode() writes.
+Outcome control_message(std::string_view input);
+
+}  // namespace penstock::fuzz
