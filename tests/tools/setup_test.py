@@ -119,6 +119,23 @@ class SetupTest(unittest.TestCase):
         packages = "g++ nlohmann-json3-dev libcli11-dev libgtest-dev ccache"
         self.assertIn(f"apt-get install -qq -y --no-install-recommends {packages}\n", output)
 
+    def test_fuzzing_needs_clang_with_libfuzzer_and_no_torch(self):
+        packages = "clang-19 libclang-rt-19-dev"
+        self.assertIn(f"apt-get install -y {packages}\n", self.setup("fuzz", code=2))
+        resources = self.tree.parent / "clang"
+        self.program("clang++-19", f"echo {resources}")
+        self.assertIn(f"apt-get install -y {packages}\n", self.setup("fuzz", code=2))
+        (resources / "lib/linux").mkdir(parents=True)
+        (resources / "lib/linux/libclang_rt.fuzzer-x86_64.a").touch()
+        output = self.setup("fuzz")
+        self.assertIn("+ cmake --preset fuzz ", output)
+        self.assertNotIn("venv", output)
+
+    def test_the_planning_layers_are_sanitized_without_torch(self):
+        output = self.setup("asan-plan")
+        self.assertIn("+ cmake --preset asan-plan ", output)
+        self.assertNotIn("venv", output)
+
     def test_ccache_is_no_condition(self):
         (self.bin / "ccache").unlink()
         self.assertIn("-DCMAKE_CXX_COMPILER_LAUNCHER=\n", self.setup("plan-only"))
