@@ -28,11 +28,25 @@ void lower_all(const VerifiedSchedule& verified) {
   }
 }
 
+// Where nothing else is waited for, a rank that runs in order can only be later for more waiting.
+void simulate_under(const verify::Options& options, const Schedule& schedule, double soonest) {
+  if (!verify::verify(schedule, options).diagnostics.empty()) return;
+  const auto simulation = simulate::simulate(VerifiedSchedule::from(schedule, options));
+  PENSTOCK_CHECK(simulation.makespan >= soonest, simulation.makespan, " before ", soonest);
+}
+
 void plan_verified(const Schedule& schedule) {
   const auto verified = VerifiedSchedule::from(schedule);
   const auto simulation = simulate::simulate(verified);
   for (const double busy : simulation.busy) {
     PENSTOCK_CHECK(busy <= simulation.makespan, busy, " busy of ", simulation.makespan);
+  }
+  for (const verify::Channels channels : verify::kChannels) {
+    for (const auto communication :
+         {verify::Communication::Overlapped, verify::Communication::Blocking}) {
+      simulate_under({.channels = channels, .communication = communication}, schedule,
+                     simulation.makespan);
+    }
   }
   lower_all(verified);
 }
@@ -48,7 +62,9 @@ bool orders_only_the_compute(const Schedule& schedule) {
 
 void plan_it(const Schedule& schedule) {
   const verify::Verdict verdict = verify::verify(schedule);
-  for (const verify::Diagnostic& diagnostic : verdict.diagnostics) to_string(diagnostic);
+  for (const verify::Diagnostic& diagnostic : verdict.diagnostics) {
+    PENSTOCK_CHECK(!to_string(diagnostic).empty(), "an objection without words");
+  }
   if (!verdict.diagnostics.empty()) return;
   plan_verified(schedule);
   if (orders_only_the_compute(schedule)) plan_verified(schedule::lower_communication(schedule));
