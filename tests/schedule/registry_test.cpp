@@ -82,6 +82,16 @@ TEST(Registry, UnknownNamesGetTheNearest) {
                        "  note: known schedules: gpipe, 1f1b, interleaved_1f1b, "))
       << text;
   EXPECT_TRUE(refusal("zigzag", {}).starts_with("unknown schedule \"zigzag\"\n")) << text;
+  const auto meant = [](std::string_view name) {
+    return std::string(split(refusal(name, {}), '\n').at(0));
+  };
+  EXPECT_EQ(meant("zbh3"), "unknown schedule \"zbh3\"; did you mean \"zb_h1\"?");
+  EXPECT_EQ(meant("ScheduleZBVZeroBuble"),
+            "unknown schedule \"ScheduleZBVZeroBuble\"; did you mean \"zbv\"?");
+  EXPECT_EQ(meant("Interleaved-1FB"),
+            "unknown schedule \"Interleaved-1FB\"; did you mean \"interleaved_1f1b\"?");
+  EXPECT_EQ(meant(std::string(1000, 'x') + "\x01"),
+            "unknown schedule \"" + std::string(40, 'x') + "\"");
 }
 
 TEST(Registry, RefusalsNameWhatWouldWork) {
@@ -108,14 +118,51 @@ TEST(Registry, RefusalsNameWhatWouldWork) {
 
 TEST(Registry, GroupsAreRefusedWhereTheyDoNotFit) {
   EXPECT_EQ(refusal("gpipe", {.microbatches = 4, .microbatch_group = 2}),
-            "schedule gpipe: microbatch_group is 2, but it has no groups");
+            "schedule gpipe: microbatch_group is 2, but it has no groups\n"
+            "  note: nearest sizes that work: no microbatch_group");
   EXPECT_EQ(refusal("interleaved_1f1b", {.ranks = 4, .microbatches = 8, .microbatch_group = 3}),
             "schedule interleaved_1f1b: microbatch_group is 3, must be from ranks (4) to "
-            "microbatches (8)");
+            "microbatches (8)\n"
+            "  note: nearest sizes that work: microbatch_group=4");
   EXPECT_EQ(refusal("interleaved_1f1b", {.ranks = 4, .microbatches = 12, .microbatch_group = 5}),
             "schedule interleaved_1f1b: microbatches is 12, which leaves a last group of 2 after "
             "groups of 5; it must be empty or at least ranks (4)\n"
-            "  note: nearest sizes that work: microbatches=10 or microbatches=14");
+            "  note: nearest sizes that work: microbatches=10 or microbatches=14 or "
+            "microbatch_group=4 or microbatch_group=6");
+}
+
+TEST(Registry, RefusalsNameSeveralSizesWhereOneIsNotEnough) {
+  EXPECT_EQ(refusal("dualpipev", {.ranks = 4, .microbatches = 6}),
+            "schedule dualpipev: stages_per_rank is 1, must be 2: its stages run down the ranks "
+            "and up again\n"
+            "  note: nearest sizes that work: stages_per_rank=2, microbatches=8");
+  EXPECT_EQ(refusal("1f1b", {.stages_per_rank = 3, .microbatch_group = 4}),
+            "schedule 1f1b: stages_per_rank is 3, must be 1: it has one stage per rank\n"
+            "  note: nearest sizes that work: stages_per_rank=1, no microbatch_group");
+}
+
+TEST(Registry, WavesAreWhole) {
+  EXPECT_EQ(refusal("hanayo", {.ranks = 4, .stages_per_rank = 3, .microbatches = 8}),
+            "schedule hanayo: stages_per_rank is 3, must be even: a wave is two stages, down the "
+            "ranks and up again\n"
+            "  note: nearest sizes that work: stages_per_rank=2 or stages_per_rank=4");
+  EXPECT_EQ(refusal("hanayo", {.stages_per_rank = 66}),
+            "schedule hanayo: stages_per_rank is 66, must be at most 64\n"
+            "  note: nearest sizes that work: stages_per_rank=64");
+}
+
+TEST(Registry, OnlyWhatHasAFittedProgramTakesThatRule) {
+  const Sizes sizes{.ranks = 4, .stages_per_rank = 2, .microbatches = 3, .rule = Rule::Fitted};
+  EXPECT_EQ(refusal("zbv", sizes), "accepted");
+  EXPECT_EQ(refusal("looped_bfs", sizes),
+            "schedule looped_bfs: rule is fitted, but it has only the published one\n"
+            "  note: nearest sizes that work: rule=published");
+}
+
+TEST(Registry, WhatIsWorkedOutStepByStepHasFewRanks) {
+  EXPECT_EQ(refusal("v_half", {.ranks = 5000, .stages_per_rank = 2, .microbatches = 2}),
+            "schedule v_half: ranks is 5000, must be at most 4096\n"
+            "  note: nearest sizes that work: ranks=4096");
 }
 
 TEST(Registry, SizesThatWouldNotFitInMemoryAreRefused) {

@@ -13,6 +13,15 @@
 
 namespace penstock::schedule {
 
+// Which program a schedule gives where its published rule suits some sizes only.
+enum class Rule : std::uint8_t {
+  Published,  // That of the source, at every size.
+  Fitted,     // Where that is slow for its size, a faster one that needs no more memory.
+};
+
+// "published"
+std::string_view to_string(Rule rule);
+
 struct Sizes {
   std::int32_t ranks = 1;
   std::int32_t stages_per_rank = 1;
@@ -20,6 +29,7 @@ struct Sizes {
   // Interleaved schedules: microbatches that pass a chunk before the next one; absent: torch's
   // rule.
   std::optional<std::int32_t> microbatch_group = {};
+  Rule rule = Rule::Published;
 };
 
 // REQUIRES, for all of them: sizes that the registry does not object to.  Bubbles and peaks are in
@@ -55,7 +65,9 @@ Schedule zb_h2(const Sizes& sizes);
 Schedule interleaved_zero_bubble(const Sizes& sizes);
 
 // Two chunks per rank, to and fro; no bubble within a rank when F, I and W cost the same, at the
-// memory of 1F1B.  Source: arXiv 2401.10241, section 6; the rule is torch's ScheduleZBVZeroBubble.
+// memory of 1F1B.  The rule is for at least 2 ranks - 1 microbatches, and leaves out of its program
+// those that do not exist; Rule::Fitted packs what remains.
+// Source: arXiv 2401.10241, section 6; the rule is torch's ScheduleZBVZeroBubble.
 Schedule zbv(const Sizes& sizes);
 
 // As ZB-V with about a half or a third of its memory, for some bubble.
@@ -67,6 +79,12 @@ Schedule v_min(const Sizes& sizes);
 // Two chunks per rank, to and fro; in the steady state every F is overlapped with a B.
 // Source: DeepSeek-V3, arXiv 2412.19437, and the DualPipe repository's DualPipeV ("cut in half").
 Schedule dualpipev(const Sizes& sizes);
+
+// Waves: an even number of chunks per rank, to and fro, two for each wave, with whole backwards.
+// The memory is that of 1F1B.
+// Source: Liu et al., Hanayo, arXiv 2308.15762: placement and idea; it gives no rule for a rank,
+// and the order is ours (hanayo.cpp).
+Schedule hanayo(const Sizes& sizes);
 
 // All forwards and nothing else; purpose Forward.  Any placement of stages is s mod ranks.
 Schedule forward_only(const Sizes& sizes);

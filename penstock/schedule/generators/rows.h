@@ -2,8 +2,10 @@
 //
 // Knows no schedule.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/schedule/generators/generators.h"
@@ -42,6 +44,7 @@ class Row {
 
   std::int32_t rank() const { return rank_; }
   const Sizes& sizes() const { return sizes_; }
+  void reserve(std::size_t actions) { program_.reserve(actions); }
   Program take() { return std::move(program_); }
 
  private:
@@ -59,8 +62,11 @@ Schedule write_rows(std::string name, const Sizes& sizes, Placement placement, c
   Schedule schedule{.name = std::move(name),
                     .stages = sizes.ranks * sizes.stages_per_rank,
                     .microbatches = sizes.microbatches};
+  schedule.programs.reserve(static_cast<std::size_t>(sizes.ranks));
   for (std::int32_t rank = 0; rank < sizes.ranks; ++rank) {
     Row row(sizes, rank, placement);
+    // Every rank runs as many actions as the first.
+    if (rank > 0) row.reserve(schedule.programs.front().size());
     write(row);
     schedule.programs.push_back(row.take());
   }

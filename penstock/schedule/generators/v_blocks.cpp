@@ -1,14 +1,14 @@
 // V-Min and V-Half: a building block of one microbatch, repeated every six steps and squeezed.
+#include <algorithm>
 #include <array>
-#include <deque>
-#include <optional>
+#include <utility>
 
-#include "penstock/core/check.h"
-#include "penstock/schedule/generators/rows.h"
-#include "penstock/schedule/generators/units.h"
+#include "penstock/schedule/generators/rehearsal.h"
 
 namespace penstock::schedule {
 namespace {
+
+constexpr std::int64_t kPeriod = 6;  // Steps that a rank works on a microbatch.
 
 // When a rank runs the F and the I of each chunk, within the block.
 struct Offsets {
@@ -32,128 +32,114 @@ Offsets v_half_offsets(std::int32_t p, std::int32_t r) {
           .input = {6 * p + delay - r - 2, 3 * p + delay + 2 * r - 1}};
 }
 
-struct Move {
-  Op op = Op::Forward;
-  Unit unit;
-};
-
-// All ranks, in steps of one F, I or W.  A rank follows the order of its blocks; while that stands
-// still it runs any I that can run, else a W.  Neither raises its memory.
-class Squeeze {
+// The repeated blocks as one rank sees them.  The steps between its Fs and Is belong to the Ws, in
+// the order of the Is; with those, the rank never holds more than the block's activations.
+class BlockOrder {
  public:
-  Squeeze(std::string name, const Sizes& sizes, const Block& block)
-      : sizes_(sizes), activations_max_(block.activations_max) {
-    for (std::int32_t r = 0; r < sizes.ranks; ++r) {
-      ranks_.emplace_back(Row(sizes, r, to_and_fro), block.offsets(sizes.ranks, r));
-    }
-    schedule_ = {
-        .name = std::move(name), .stages = 2 * sizes.ranks, .microbatches = sizes.microbatches};
+  BlockOrder(const Rehearsal& all, std::int32_t rank, const Offsets& offsets)
+      : all_(all), rank_(rank), offsets_(offsets) {}
+
+  // The next F and I of each chunk, first things first.
+  std::array<Move, 4> upcoming() const {
+    std::array<Move, 4> moves = {
+        {{Op::Forward, 0}, {Op::Forward, 1}, {Op::BackwardInput, 1}, {Op::BackwardInput, 0}}};
+    std::ranges::sort(moves, {}, [this](const Move& move) { return next_step(move); });
+    return moves;
   }
 
-  Schedule run() {
-    for (std::int64_t left = std::int64_t{6} * sizes_.microbatches * sizes_.ranks; left > 0;) {
-      std::vector<std::optional<Move>> moves;
-      moves.reserve(ranks_.size());
-      for (std::size_t r = 0; r < ranks_.size(); ++r) moves.push_back(choose(r));
-      std::int64_t moved = 0;
-      for (std::size_t r = 0; r < ranks_.size(); ++r) {
-        if (!moves[r]) continue;
-        apply(ranks_[r], *moves[r]);
-        ++moved;
+  // Fs of the other chunk that stand before the next one of this chunk.
+  std::int64_t forwards_before(std::int32_t chunk) const {
+    const std::int32_t other = 1 - chunk;
+    const std::int64_t between = next_step({Op::Forward, chunk}) - next_step({Op::Forward, other});
+    const std::int64_t left = all_.sizes().microbatches - all_.forwards(rank_, other);
+    return between <= 0 ? 0 : std::min(left, (between + kPeriod - 1) / kPeriod);
+  }
+
+  // Whether the blocks have a W before all that is still to come, which is then used up.
+  bool take_weight() {
+    for (;; ++step_) {
+      const std::optional<Move> scheduled = at_step();
+      if (!scheduled && inputs_ > 0) {
+        --inputs_;
+        ++step_;
+        return true;
       }
-      PENSTOCK_CHECK(moved > 0, schedule_.name, " stands still");
-      left -= moved;
+      if (!scheduled) continue;
+      if (step_ >= next_step(*scheduled)) return false;
+      if (scheduled->op == Op::BackwardInput) ++inputs_;
     }
-    for (RankState& rank : ranks_) schedule_.programs.push_back(rank.row.take());
-    return std::move(schedule_);
   }
 
  private:
-  struct RankState {
-    RankState(Row r, const Offsets& o) : row(std::move(r)), offsets(o) {}
-    Row row;
-    Offsets offsets;
-    std::array<std::int32_t, 2> forwards{};  // Done, by chunk.
-    std::array<std::int32_t, 2> inputs{};
-    std::deque<Unit> pending;  // Is whose W is still to come.
-    std::int32_t alive = 0;
-  };
-
-  std::optional<Move> choose(std::size_t r) const {
-    const RankState& rank = ranks_[r];
-    const auto next = next_of_block(rank);
-    if (next && can_run(r, *next)) return next;
-    for (const std::int32_t chunk : {1, 0}) {
-      const Move input{Op::BackwardInput, {chunk, rank.inputs[static_cast<std::size_t>(chunk)]}};
-      if (input.unit.microbatch < sizes_.microbatches && can_run(r, input)) return input;
-    }
-    if (rank.pending.empty()) return {};
-    return Move{Op::BackwardWeight, rank.pending.front()};
+  std::int64_t offset(const Move& move) const {
+    const auto chunk = static_cast<std::size_t>(move.chunk);
+    return move.op == Op::Forward ? offsets_.forward[chunk] : offsets_.input[chunk];
   }
 
-  std::optional<Move> next_of_block(const RankState& rank) const {
-    std::optional<Move> next;
-    std::int64_t next_time = 0;
-    const auto consider = [&](Op op, std::size_t chunk, std::int32_t done, std::int32_t offset) {
-      const std::int64_t time = offset + std::int64_t{6} * done;
-      if (done == sizes_.microbatches || (next && next_time <= time)) return;
-      next = Move{op, {static_cast<std::int32_t>(chunk), done}};
-      next_time = time;
-    };
-    for (const std::size_t chunk : {0, 1}) {
-      consider(Op::Forward, chunk, rank.forwards[chunk], rank.offsets.forward[chunk]);
-      consider(Op::BackwardInput, chunk, rank.inputs[chunk], rank.offsets.input[chunk]);
-    }
-    return next;
+  std::int64_t next_step(const Move& move) const {
+    const std::int32_t done = move.op == Op::Forward ? all_.forwards(rank_, move.chunk)
+                                                     : all_.backwards(rank_, move.chunk);
+    return offset(move) + kPeriod * done;
   }
 
-  // Whether its inputs were there before this step, and its activation finds room.
-  bool can_run(std::size_t r, const Move& move) const {
-    const bool first = r == 0;
-    const bool last = r + 1 == ranks_.size();
-    const std::int32_t m = move.unit.microbatch;
-    const RankState& rank = ranks_[r];
-    if (move.op == Op::Forward) {
-      if (rank.alive == activations_max_) return false;
-      if (move.unit.chunk == 0) return first || ranks_[r - 1].forwards[0] > m;
-      return last ? rank.forwards[0] > m : ranks_[r + 1].forwards[1] > m;
+  // The F or I that the blocks have at this step.
+  std::optional<Move> at_step() const {
+    for (const Op op : {Op::Forward, Op::BackwardInput}) {
+      for (const std::int32_t chunk : {0, 1}) {
+        const std::int64_t since = step_ - offset({op, chunk});
+        const bool here = since >= 0 && since % kPeriod == 0;
+        if (here && since / kPeriod < all_.sizes().microbatches) return Move{op, chunk};
+      }
     }
-    if (rank.forwards[static_cast<std::size_t>(move.unit.chunk)] <= m) return false;
-    if (move.unit.chunk == 1) return first || ranks_[r - 1].inputs[1] > m;
-    return last ? rank.inputs[1] > m : ranks_[r + 1].inputs[0] > m;
+    return {};
   }
 
-  static void apply(RankState& rank, const Move& move) {
-    const auto chunk = static_cast<std::size_t>(move.unit.chunk);
-    rank.row.add(move.op, move.unit.chunk, move.unit.microbatch);
-    if (move.op == Op::Forward) {
-      ++rank.forwards[chunk];
-      ++rank.alive;
-    } else if (move.op == Op::BackwardInput) {
-      ++rank.inputs[chunk];
-      rank.pending.push_back(move.unit);
-    } else {
-      rank.pending.pop_front();
-      --rank.alive;
-    }
-  }
-
-  const Sizes& sizes_;
-  std::int32_t activations_max_;
-  std::vector<RankState> ranks_;
-  Schedule schedule_;
+  const Rehearsal& all_;
+  std::int32_t rank_;
+  Offsets offsets_;
+  std::int64_t step_ = 0;    // Of the blocks; all before it has run.
+  std::int32_t inputs_ = 0;  // Is before that step whose W is not.
 };
+
+// Ranks follow the order of the blocks without waiting for their steps.  A rank whose next action
+// lacks its input runs the first other F or I that can run; an F only where those that stand before
+// it still find room.  After its last F of the first chunk, Fs and Is come before all Ws.
+std::optional<Move> choose(const Rehearsal& all, std::int32_t rank, BlockOrder& order,
+                           std::int32_t activations_max) {
+  const bool drains = all.forwards(rank, 0) == all.sizes().microbatches;
+  if (!drains && order.take_weight()) return Move{Op::BackwardWeight};
+  for (const Move& move : order.upcoming()) {
+    if (!all.can_run(rank, move)) continue;
+    if (move.op == Op::BackwardInput) return move;
+    if (all.alive(rank) + order.forwards_before(move.chunk) < activations_max) return move;
+  }
+  const Move weight{Op::BackwardWeight};
+  if (drains && all.can_run(rank, weight)) return weight;
+  return {};
+}
+
+Schedule squeeze(std::string name, const Sizes& sizes, const Block& block) {
+  Rehearsal all(sizes, Op::BackwardInput);
+  std::vector<BlockOrder> orders;
+  for (std::int32_t r = 0; r < sizes.ranks; ++r) {
+    orders.emplace_back(all, r, block.offsets(sizes.ranks, r));
+  }
+  all.run([&](std::int32_t rank) {
+    return choose(all, rank, orders[static_cast<std::size_t>(rank)], block.activations_max);
+  });
+  return std::move(all).schedule(std::move(name));
+}
 
 }  // namespace
 
 Schedule v_min(const Sizes& sizes) {
-  const Block block{.activations_max = 2 * ((sizes.ranks + 4) / 3), .offsets = v_min_offsets};
-  return Squeeze("v_min", sizes, block).run();
+  return squeeze("v_min", sizes,
+                 {.activations_max = 2 * ((sizes.ranks + 4) / 3), .offsets = v_min_offsets});
 }
 
 Schedule v_half(const Sizes& sizes) {
-  const Block block{.activations_max = 2 * ((sizes.ranks + 2) / 2), .offsets = v_half_offsets};
-  return Squeeze("v_half", sizes, block).run();
+  return squeeze("v_half", sizes,
+                 {.activations_max = 2 * ((sizes.ranks + 2) / 2), .offsets = v_half_offsets});
 }
 
 }  // namespace penstock::schedule

@@ -1,0 +1,59 @@
+// Hanayo's waves, ordered by when each action would run if nothing stood in its way.
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "penstock/schedule/generators/rehearsal.h"
+
+namespace penstock::schedule {
+namespace {
+
+// When the move would run if ranks were never busy and rank 0 began a microbatch every `pace`
+// steps.
+std::int64_t unhindered_step(const Rehearsal& all, std::int32_t rank, const Move& move,
+                             std::int64_t pace) {
+  const Sizes& sizes = all.sizes();
+  const std::int64_t stages = std::int64_t{sizes.ranks} * sizes.stages_per_rank;
+  const std::int64_t stage = to_and_fro(sizes.ranks, rank, move.chunk).value;
+  if (move.op == Op::Forward) return pace * all.forwards(rank, move.chunk) + stage;
+  return pace * all.backwards(rank, move.chunk) + stages + 2 * (stages - 1 - stage);
+}
+
+// An F leaves room for its microbatch on the rank's later chunks, so that those never starve.
+bool finds_room(const Rehearsal& all, std::int32_t rank, std::int32_t chunk) {
+  const std::int32_t chunks = all.sizes().stages_per_rank;
+  return all.alive(rank) + chunks - 1 - chunk < chunks * all.sizes().ranks;
+}
+
+std::optional<Move> choose(const Rehearsal& all, std::int32_t rank, std::int64_t pace) {
+  std::optional<Move> best;
+  std::int64_t best_step = 0;
+  for (const Op op : {Op::Backward, Op::Forward}) {
+    for (std::int32_t chunk = 0; chunk < all.sizes().stages_per_rank; ++chunk) {
+      const Move move{op, chunk};
+      if (!all.can_run(rank, move)) continue;
+      if (op == Op::Forward && !finds_room(all, rank, chunk)) continue;
+      const std::int64_t step = unhindered_step(all, rank, move, pace);
+      if (best && best_step <= step) continue;
+      best = move;
+      best_step = step;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+// Which pace ends first depends on the sizes: at one of the two, no size of the tests is slower
+// than 1F1B.
+Schedule hanayo(const Sizes& sizes) {
+  Rehearsal fast(sizes, Op::Backward);
+  Rehearsal slow(sizes, Op::Backward);
+  const std::int64_t pace = sizes.stages_per_rank / 2;
+  fast.run([&](std::int32_t rank) { return choose(fast, rank, pace); });
+  slow.run([&](std::int32_t rank) { return choose(slow, rank, 2 * pace); });
+  Rehearsal& best = fast.steps() < slow.steps() ? fast : slow;
+  return std::move(best).schedule("hanayo");
+}
+
+}  // namespace penstock::schedule
