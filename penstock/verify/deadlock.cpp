@@ -14,6 +14,8 @@ using schedule::Action;
 using schedule::Op;
 using schedule::Program;
 
+constexpr std::size_t kShown = 32;  // Waits of a cycle: the first and the last of a longer one.
+
 // Follows the waits between ranks that are stuck and messages that stand in queues.
 class Waits {
  public:
@@ -143,11 +145,19 @@ Diagnostic deadlock(const Standing& at) {
       .step = first.step,
       .message = str(program[static_cast<std::size_t>(first.step)], " waits for itself: deadlock"),
       .notes = {str("rank ", first.rank, ": ", window(program, first.step))}};
-  bool queued = false;
-  for (const Waits::Edge& edge : cycle) {
+  const std::size_t left_out = cycle.size() > kShown ? cycle.size() - kShown : 0;
+  for (std::size_t i = 0; i < cycle.size(); ++i) {
+    const Waits::Edge& edge = cycle[i];
+    if (i == kShown / 2 && left_out > 0) {
+      diagnostic.notes.push_back(str("... and ", left_out, " more waits ..."));
+      i += left_out - 1;
+      continue;
+    }
     diagnostic.notes.push_back(str("rank ", edge.rank, " step ", edge.step, ": ", edge.text));
-    queued = queued || std::holds_alternative<MessageId>(edge.awaited);
   }
+  const bool queued = std::ranges::any_of(cycle, [](const Waits::Edge& edge) {
+    return std::holds_alternative<MessageId>(edge.awaited);
+  });
   diagnostic.notes.push_back(
       queued ? str(to_string(at.channels),
                    " channels need one order of messages on both ranks; change one, or use tagged "
