@@ -62,9 +62,7 @@ class Bounds {
     for (const Program& program : schedule_.programs) work_.push_back(work_of(program));
   }
 
-  double work() const {
-    return std::ranges::max(work_, {}, &RankWork::all).all;
-  }
+  double work() const { return std::ranges::max(work_, {}, &RankWork::all).all; }
 
   // Rank by rank: it waits for its first input, works, and its last output passes the other ranks.
   double pipe() const {
@@ -151,8 +149,7 @@ class Bounds {
   void find_times() {
     const std::size_t stages = least_.size();
     for (std::size_t s = 0; s + 1 < stages; ++s) {
-      times_[s + 1].first_forward =
-          times_[s].first_forward + least_[s].forward + least_[s].to_next;
+      times_[s + 1].first_forward = times_[s].first_forward + least_[s].forward + least_[s].to_next;
     }
     const double turn = times_.back().first_forward + least_.back().forward;
     if (schedule_.purpose == Purpose::Forward) {
@@ -219,21 +216,21 @@ class Bounds {
   std::vector<StageLeast> least_;
   std::vector<StageTimes> times_;
   std::vector<StageTimes> earliest_;  // By rank: the least of its stages.
-  std::vector<double> path_;  // By microbatch: its way through all stages, and back.
+  std::vector<double> path_;          // By microbatch: its way through all stages, and back.
   std::vector<RankWork> work_;
 };
 
 }  // namespace
 
-std::vector<LowerBound> lower_bounds(const verify::VerifiedSchedule& verified,
-                                     const Costs& costs) {
+std::vector<LowerBound> lower_bounds(const verify::VerifiedSchedule& verified, const Costs& costs) {
   const auto texts = misfits(costs, verified.schedule());
   if (!texts.empty()) throw ConfigError("costs: " + join(texts, "\ncosts: "));
   const Bounds of(verified, costs);
   std::vector<LowerBound> bounds = {
       {"work", "the busiest rank computes without a pause", of.work()},
       {"pipe",
-       "a rank waits for its first input, computes without a pause, and its last output has to pass "
+       "a rank waits for its first input, computes without a pause, and its last output has to "
+       "pass "
        "the other ranks",
        of.pipe()},
       {"path", "one microbatch passes all stages, and back", of.path()}};
