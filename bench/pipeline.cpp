@@ -60,9 +60,13 @@ int run_rank(const Options& options, int rank, const std::string& path) {
   for (const auto& parameter : stage.parameters()) parameters.push_back(parameter.tensor);
   train::Optimizer optimizer({.type = config::OptimizerType::Sgd}, parameters);
 
+  const auto random_microbatches = [&] {
+    const auto chunks = at::randn({options.batch, options.width}).chunk(options.microbatches);
+    return std::vector<nn::Values>(chunks.begin(), chunks.end());
+  };
   const execute::StepInputs inputs{
-      .inputs = at::randn({options.batch, options.width}).chunk(options.microbatches),
-      .targets = at::randn({options.batch, options.width}).chunk(options.microbatches),
+      .inputs = random_microbatches(),
+      .targets = random_microbatches(),
       .loss = [](const at::Tensor& output, const at::Tensor& target) {
         return at::mse_loss(output, target, at::Reduction::Sum);
       }};

@@ -1,8 +1,10 @@
 #include "penstock/execute/executor.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -27,6 +29,10 @@ std::int64_t now_ns() {
 bool share_storage(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() && b.defined() &&
          a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
+}
+
+bool share_storage(const at::Tensor& a, const nn::Values& values) {
+  return std::ranges::any_of(values, [&](const at::Tensor& b) { return share_storage(a, b); });
 }
 
 }  // namespace
@@ -62,11 +68,10 @@ struct Executor::Impl {
     return 0;
   }
 
-  at::Tensor forward_input(const Instruction& instruction, const StepInputs& step) {
-    const std::size_t microbatch = instruction.action.microbatch->index();
+  nn::Values forward_inputs(const Instruction& instruction, const StepInputs& step) {
     switch (instruction.from) {
       case Route::Batch:
-        return step.inputs.at(microbatch);
+        return step.inputs[instruction.action.microbatch->index()];
       case Route::Local:
         return std::move(handed_over[cell(instruction.chunk, instruction.action)]);
       case Route::Message:
@@ -75,38 +80,42 @@ struct Executor::Impl {
     return {};
   }
 
-  // A stage may hand back its input, or a view of it.  A receive buffer is used again while the
+  // A stage may hand back an input, or a view of it.  A receive buffer is used again while the
   // value is still needed, so it must not leave the stage.
-  static void own(at::Tensor& value, const at::Tensor& input, const Instruction& instruction) {
-    if (instruction.from == Route::Message && share_storage(value, input)) value = value.clone();
+  static void own(nn::Values& values, const nn::Values& inputs, const Instruction& instruction) {
+    if (instruction.from != Route::Message) return;
+    for (at::Tensor& value : values) {
+      if (!share_storage(value, inputs)) continue;
+      const bool requires_grad = value.requires_grad();
+      value = value.clone().requires_grad_(requires_grad);
+    }
   }
 
-  void forward(const Instruction& instruction, const at::Tensor& input, const StepInputs& step) {
+  void forward(const Instruction& instruction, const nn::Values& inputs, const StepInputs& step) {
     const Microbatch microbatch = *instruction.action.microbatch;
     stage::Stage& stage = *chunks[static_cast<std::size_t>(instruction.chunk)];
     const bool keep_graph = plan.purpose == Purpose::Train;
     if (instruction.to == Route::Batch && step.loss) {
       result.losses[microbatch.index()] = stage.forward_loss(
-          microbatch, input, step.targets.at(microbatch.index()), step.loss, keep_graph);
+          microbatch, inputs, step.targets[microbatch.index()], step.loss, keep_graph);
       return;
     }
-    at::Tensor output = stage.forward(microbatch, input, keep_graph);
-    own(output, input, instruction);
+    nn::Values results = stage.forward(microbatch, inputs, keep_graph);
+    own(results, inputs, instruction);
     switch (instruction.to) {
       case Route::Batch:
-        result.outputs[microbatch.index()] = std::move(output);
+        result.outputs[microbatch.index()] = std::move(results);
         return;
       case Route::Local:
-        handed_over[cell(neighbour(instruction, +1), instruction.action)] = std::move(output);
+        handed_over[cell(neighbour(instruction, +1), instruction.action)] = std::move(results);
         return;
       case Route::Message:
-        mailbox.expect_gradient_like(instruction.chunk, output);
-        outputs[cell(instruction.chunk, instruction.action)] = std::move(output);
+        outputs[cell(instruction.chunk, instruction.action)] = std::move(results);
         return;
     }
   }
 
-  at::Tensor backward_gradient(const Instruction& instruction, const StepInputs& step) {
+  nn::Values backward_gradients(const Instruction& instruction, const StepInputs& step) {
     switch (instruction.from) {
       case Route::Batch:
         return at::full({}, step.loss_factor,
@@ -119,19 +128,20 @@ struct Executor::Impl {
     return {};
   }
 
-  void backward(const Instruction& instruction, const at::Tensor& gradient) {
+  void backward(const Instruction& instruction, const nn::Values& gradients) {
     const auto chunk = static_cast<std::size_t>(instruction.chunk);
     if (instruction.last && !reducers.empty()) reducers[chunk]->arm();
-    at::Tensor of_input = chunks[chunk]->backward(*instruction.action.microbatch, gradient);
-    own(of_input, gradient, instruction);
+    nn::Values of_inputs = chunks[chunk]->backward(*instruction.action.microbatch, gradients);
+    own(of_inputs, gradients, instruction);
     switch (instruction.to) {
       case Route::Batch:
         return;
       case Route::Local:
-        input_gradients[cell(neighbour(instruction, -1), instruction.action)] = std::move(of_input);
+        input_gradients[cell(neighbour(instruction, -1), instruction.action)] =
+            std::move(of_inputs);
         return;
       case Route::Message:
-        input_gradients[cell(instruction.chunk, instruction.action)] = std::move(of_input);
+        input_gradients[cell(instruction.chunk, instruction.action)] = std::move(of_inputs);
         return;
     }
   }
@@ -139,12 +149,20 @@ struct Executor::Impl {
   void send(const Instruction& instruction) {
     const bool forward = instruction.action.op == schedule::Op::SendForward;
     auto& values = forward ? outputs : input_gradients;
-    at::Tensor value = std::move(values[cell(instruction.chunk, instruction.action)]);
-    if (!value.defined()) {
-      throw Error(str(instruction.action, ": there is no gradient to send: stage ",
-                      instruction.action.stage, " does not use its input"));
-    }
-    mailbox.send(instruction, value);
+    nn::Values& place = values[cell(instruction.chunk, instruction.action)];
+    mailbox.send(instruction, place);
+    place.clear();
+  }
+
+  // A step has what its plan was made for.
+  void check(const StepInputs& step) const {
+    const auto check_count = [&](std::size_t count, const char* what) {
+      if (count == static_cast<std::size_t>(plan.microbatches)) return;
+      throw Error(str("the plan has ", plan.microbatches, " microbatches, the step has ", what,
+                      " of ", count));
+    };
+    if (plan.has_first_stage) check_count(step.inputs.size(), "inputs");
+    if (plan.has_last_stage && step.loss) check_count(step.targets.size(), "targets");
   }
 
   // Runs one instruction; `ready_ns` becomes the time when its input had come.
@@ -154,14 +172,14 @@ struct Executor::Impl {
     };
     switch (instruction.kind) {
       case Kind::Forward: {
-        const at::Tensor input = forward_input(instruction, step);
+        const nn::Values inputs = forward_inputs(instruction, step);
         came();
-        return forward(instruction, input, step);
+        return forward(instruction, inputs, step);
       }
       case Kind::Backward: {
-        const at::Tensor gradient = backward_gradient(instruction, step);
+        const nn::Values gradients = backward_gradients(instruction, step);
         came();
-        return backward(instruction, gradient);
+        return backward(instruction, gradients);
       }
       case Kind::Send:
         return send(instruction);
@@ -195,9 +213,9 @@ struct Executor::Impl {
   Mailbox mailbox;
   StepResult result;
   // By chunk and microbatch.
-  std::vector<at::Tensor> outputs;          // To be sent on.
-  std::vector<at::Tensor> handed_over;      // Inputs made by the stage before, on this rank.
-  std::vector<at::Tensor> input_gradients;  // To be sent back, or of this chunk's output, local.
+  std::vector<nn::Values> outputs;          // To be sent on.
+  std::vector<nn::Values> handed_over;      // Inputs made by the stage before, on this rank.
+  std::vector<nn::Values> input_gradients;  // To be sent back, or of this chunk's outputs, local.
 };
 
 Executor::Executor(lower::Plan plan, std::vector<stage::Stage*> chunks,
@@ -217,7 +235,10 @@ StepResult Executor::run(const StepInputs& inputs) {
   Progress& progress = impl_->progress;
   progress.plan.store(&plan_, std::memory_order_release);
   std::int32_t index = 0;
+  const at::NoGradGuard no_grad;  // A stage turns it on for its layers.
   try {
+    impl_->check(inputs);
+    impl_->mailbox.begin(inputs.inputs);
     for (const Instruction& instruction : plan_.instructions) {
       progress.instruction.store(index, std::memory_order_relaxed);
       if (recording_) {

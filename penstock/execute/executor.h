@@ -3,8 +3,8 @@
 // train/ makes one per plan (training, evaluation, generation), all over the same stages.  Short on
 // purpose: the plan has decided every peer, tag and buffer, and the executor knows no schedule by
 // name.
-// Shapes: inputs[m] and targets[m] are microbatch m's, first dimension the microbatch size; all
-// steps of one executor have the same shapes.
+// Shapes: inputs[m] and targets[m] are microbatch m's, first dimension the microbatch size; they may
+// differ from microbatch to microbatch and from step to step.
 // Units: event times are nanoseconds of the steady clock.
 // Thread safety: run() is called by one thread; `progress` may be read by any.
 #pragma once
@@ -25,15 +25,15 @@
 namespace penstock::execute {
 
 struct StepInputs {
-  std::vector<at::Tensor> inputs;   // By microbatch; used by the rank of the first stage.
-  std::vector<at::Tensor> targets;  // By microbatch; used by the rank of the last stage.
+  std::vector<nn::Values> inputs;   // By microbatch; used by the rank of the first stage.
+  std::vector<nn::Values> targets;  // By microbatch; used by the rank of the last stage.
   nn::Loss loss;                    // Absent: the last stage's outputs are returned instead.
   double loss_factor = 1.0;         // Multiplies every microbatch's loss in the backward pass.
 };
 
 struct StepResult {
   std::vector<at::Tensor> losses;   // By microbatch, on the rank of the last stage: scalars.
-  std::vector<at::Tensor> outputs;  // By microbatch, there, when there is no loss.
+  std::vector<nn::Values> outputs;  // By microbatch, there, when there is no loss.
 };
 
 // One instruction as it really ran.

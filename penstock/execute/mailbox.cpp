@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 
@@ -10,31 +12,61 @@ namespace penstock::execute {
 namespace {
 
 using lower::Instruction;
+using schedule::Op;
 
-constexpr std::int64_t kHeaderWords = 16;  // dtype, number of dimensions, sizes.
-constexpr std::int64_t kDimensionsMax = kHeaderWords - 2;
+// The length of a header, then its words; more of them in a second message.
+constexpr std::int64_t kHeaderWords = 32;
 
 bool is_forward(const Instruction& instruction) {
-  using schedule::Op;
   return instruction.action.op == Op::SendForward || instruction.action.op == Op::RecvForward ||
          instruction.action.op == Op::Forward;
 }
 
-// The header's tag: the hop's name with microbatch 0, whichever microbatch comes first.
-std::int32_t header_tag(const Instruction& instruction) {
-  schedule::Action first = instruction.action;
-  first.microbatch = Microbatch(0);
-  return lower::message_tag(first, lower::kHeaderPart);
+// Whether it concerns the boundary to the stage before, not to the stage after.
+bool concerns_input(const Instruction& instruction) {
+  return instruction.action.op == Op::RecvForward || instruction.action.op == Op::Forward ||
+         instruction.action.op == Op::SendBackward;
 }
 
-std::string describe(at::ScalarType dtype, at::IntArrayRef sizes) {
-  return penstock::str(at::toString(dtype), sizes);
+// A value may take no gradient where one was announced: what comes back is not used then.
+bool fits(const nn::Values& values, const Form& form) {
+  Form actual = form_of(values);
+  for (std::size_t i = 0; i < std::min(actual.size(), form.size()); ++i) {
+    actual[i].requires_grad |= form[i].requires_grad;
+  }
+  return actual == form;
+}
+
+// The part of a packed message that a tensor of this form is.
+at::Tensor part_of(const at::Tensor& message, std::int64_t offset, const TensorForm& form) {
+  return message.narrow(0, offset, form.bytes()).view(form.dtype).view(form.sizes);
+}
+
+at::Tensor packed(const nn::Values& values, const Form& form, const Packing& packing) {
+  const at::Tensor message = at::empty({packing.bytes}, at::kByte);
+  auto* bytes = message.data_ptr<std::uint8_t>();
+  for (std::size_t p = 0; p < packing.parts.size(); ++p) {
+    const auto [place, offset] = packing.parts[p];
+    if (values[place].defined()) {
+      part_of(message, offset, form[place]).copy_(values[place]);
+    } else {
+      std::fill_n(bytes + offset, form[place].bytes(), std::uint8_t{0});
+    }
+    if (packing.flags < packing.bytes) {
+      bytes[packing.flags + static_cast<std::int64_t>(p)] = values[place].defined() ? 1 : 0;
+    }
+  }
+  return message;
 }
 
 }  // namespace
 
 Mailbox::Mailbox(const lower::Plan& plan, comm::Communicator& communicator, Progress& progress)
-    : communicator_(communicator), progress_(progress), hops_(4 * plan.chunks.size()) {
+    : communicator_(communicator),
+      progress_(progress),
+      numbers_(plan, communicator, progress),
+      incoming_(plan.chunks.size()),
+      outgoing_(plan.chunks.size()) {
   for (std::size_t chunk = 0; chunk < plan.chunks.size(); ++chunk) {
     forward_.emplace_back(static_cast<std::size_t>(plan.forward_slots[chunk]));
     backward_.emplace_back(static_cast<std::size_t>(plan.backward_slots[chunk]));
@@ -42,12 +74,15 @@ Mailbox::Mailbox(const lower::Plan& plan, comm::Communicator& communicator, Prog
   sends_.resize(static_cast<std::size_t>(plan.send_slots));
 }
 
-Mailbox::Hop& Mailbox::hop(std::int32_t chunk, bool forward, bool incoming) {
-  return hops_[4 * static_cast<std::size_t>(chunk) + (forward ? 0 : 2) + (incoming ? 0 : 1)];
+void Mailbox::begin(const std::vector<nn::Values>& inputs) { numbers_.begin(inputs); }
+
+Mailbox::Hop& Mailbox::hop(const Instruction& instruction) {
+  return (concerns_input(instruction) ? incoming_
+                                      : outgoing_)[static_cast<std::size_t>(instruction.chunk)];
 }
 
-Mailbox::Slot& Mailbox::slot(const Instruction& instruction, bool forward) {
-  auto& slots = forward ? forward_ : backward_;
+Mailbox::Slot& Mailbox::slot(const Instruction& instruction) {
+  auto& slots = is_forward(instruction) ? forward_ : backward_;
   return slots[static_cast<std::size_t>(instruction.chunk)]
               [static_cast<std::size_t>(instruction.slot)];
 }
@@ -58,88 +93,191 @@ void Mailbox::wait(comm::Transfer& transfer) {
   progress_.waiting.store(false, std::memory_order_relaxed);
 }
 
-void Mailbox::announce(const Instruction& instruction, const at::Tensor& value, Hop& hop) {
-  hop = {value.sizes().vec(), value.scalar_type(), true};
-  if (!is_forward(instruction)) return;  // The receiver sent a value of this shape.
-  if (value.dim() > kDimensionsMax) {
-    throw Error(str(instruction.action, ": a value of ", value.dim(), " dimensions; at most ",
-                    kDimensionsMax, " can be sent"));
-  }
-  const at::Tensor header = at::zeros({kHeaderWords}, at::kLong);
-  auto* words = header.data_ptr<std::int64_t>();
-  words[0] = static_cast<std::int64_t>(value.scalar_type());
-  words[1] = value.dim();
-  std::copy(value.sizes().begin(), value.sizes().end(), words + 2);
-  wait(*communicator_.send(header, instruction.peer, header_tag(instruction)));
+const Mailbox::Announced* Mailbox::announced(const Instruction& instruction) {
+  numbers_.learn();
+  if (numbers_.generation() != generation_) forget();
+  const Hop& known = hop(instruction);
+  const auto number = static_cast<std::size_t>(numbers_.of(*instruction.action.microbatch));
+  return number < known.size() ? known[number].get() : nullptr;
 }
 
-void Mailbox::learn(const Instruction& receive, Hop& hop) {
-  const at::Tensor header = at::zeros({kHeaderWords}, at::kLong);
-  wait(*communicator_.receive(header, receive.peer, header_tag(receive)));
-  const auto* words = header.data_ptr<std::int64_t>();
-  hop = {std::vector<std::int64_t>(words + 2, words + 2 + words[1]),
-         static_cast<at::ScalarType>(words[0]), true};
+void Mailbox::forget() {
+  generation_ = numbers_.generation();
+  for (auto* hops : {&incoming_, &outgoing_}) {
+    for (Hop& known : *hops) known.clear();
+  }
+  for (auto* chunks : {&forward_, &backward_}) {
+    for (auto& slots : *chunks) {
+      for (Slot& each : slots) each.like = nullptr;
+    }
+  }
 }
 
-void Mailbox::send(const Instruction& instruction, const at::Tensor& value) {
-  const at::Tensor contiguous = value.contiguous();
-  Hop& out = hop(instruction.chunk, is_forward(instruction), /*incoming=*/false);
-  if (!out.known) announce(instruction, contiguous, out);
-  if (contiguous.sizes() != at::IntArrayRef(out.sizes) || contiguous.scalar_type() != out.dtype) {
-    throw Error(
-        str(instruction.action, ": sends ", describe(contiguous.scalar_type(), contiguous.sizes()),
-            ", but the first message of this hop was ", describe(out.dtype, out.sizes)),
-        {"every microbatch of a run has the same shape"});
+const Mailbox::Announced& Mailbox::remember(const Instruction& instruction, Form form) {
+  Hop& known = hop(instruction);
+  const auto number = static_cast<std::size_t>(numbers_.of(*instruction.action.microbatch));
+  if (known.size() <= number) known.resize(number + 1);
+  known[number] = std::make_unique<Announced>();
+  known[number]->values = pack(form, Packing::Of::Values);
+  known[number]->gradients = pack(form, Packing::Of::Gradients);
+  known[number]->form = std::move(form);
+  return *known[number];
+}
+
+// Named after the first microbatch of the step with such inputs, whichever comes first.
+std::int32_t Mailbox::header_tag(const Instruction& instruction) const {
+  schedule::Action first = instruction.action;
+  first.microbatch = numbers_.first_with(numbers_.of(*instruction.action.microbatch));
+  return lower::message_tag(first, lower::kHeaderPart);
+}
+
+const Mailbox::Announced& Mailbox::announce(const Instruction& send, const nn::Values& values) {
+  Form form = form_of(values);
+  const std::vector<std::int64_t> words = encode(form);
+  const auto length = std::ssize(words);
+  const at::Tensor header = at::zeros({std::max(kHeaderWords, 1 + length)}, at::kLong);
+  header.data_ptr<std::int64_t>()[0] = length;
+  std::ranges::copy(words, header.data_ptr<std::int64_t>() + 1);
+  const std::int32_t tag = header_tag(send);
+  const std::int64_t rest = header.numel() - kHeaderWords;
+  headers_.push_back(communicator_.send(header.narrow(0, 0, kHeaderWords), send.peer, tag));
+  if (rest > 0) {
+    headers_.push_back(communicator_.send(header.narrow(0, kHeaderWords, rest), send.peer, tag));
   }
+  return remember(send, std::move(form));
+}
+
+const Mailbox::Announced& Mailbox::learn(const Instruction& receive) {
+  const std::int32_t tag = header_tag(receive);
+  std::vector<std::int64_t> words(static_cast<std::size_t>(kHeaderWords));
+  const auto next = [&](std::int64_t count) {
+    const at::Tensor part = at::zeros({count}, at::kLong);
+    learned_.push_back(communicator_.receive(part, receive.peer, tag));
+    wait(*learned_.back());
+    return part;
+  };
+  const at::Tensor first = next(kHeaderWords);
+  std::copy_n(first.const_data_ptr<std::int64_t>(), kHeaderWords, words.begin());
+  const std::int64_t rest = 1 + words[0] - kHeaderWords;
+  if (rest > 0) {
+    const at::Tensor second = next(rest);
+    words.insert(words.end(), second.const_data_ptr<std::int64_t>(),
+                 second.const_data_ptr<std::int64_t>() + rest);
+  }
+  return remember(receive, decode(words.data() + 1));
+}
+
+void Mailbox::send(const Instruction& instruction, const nn::Values& values) {
+  const bool forward = is_forward(instruction);
+  const Announced* like = announced(instruction);
+  if (like == nullptr && forward) like = &announce(instruction, values);
+  PENSTOCK_CHECK(like != nullptr, instruction.action);
+  if (forward && !fits(values, like->form)) refuse(instruction, values, like->form);
+  const Packing& packing = forward ? like->values : like->gradients;
+  if (packing.bytes == 0) return;
   auto& transfer = sends_[static_cast<std::size_t>(instruction.slot)];
   PENSTOCK_CHECK(!transfer, instruction.action);
-  transfer = communicator_.send(contiguous, instruction.peer, instruction.tag);
+  if (packing.alone()) {
+    const at::Tensor& only = values[packing.parts.front().place];
+    if (!only.defined()) {
+      throw Error(str(instruction.action, ": there is no gradient to send: stage ",
+                      instruction.action.stage, " does not use its input"));
+    }
+    transfer = communicator_.send(only.contiguous(), instruction.peer, instruction.tag);
+  } else {
+    transfer = communicator_.send(packed(values, like->form, packing), instruction.peer,
+                                  instruction.tag);
+  }
 }
 
-void Mailbox::post(Slot& slot, const Hop& hop) {
-  if (!slot.buffer.defined()) {
-    slot.buffer = at::empty(hop.sizes, at::TensorOptions().dtype(hop.dtype));
+void Mailbox::refuse(const Instruction& instruction, const nn::Values& values,
+                     const Form& announced) const {
+  const Microbatch first =
+      numbers_.first_with(numbers_.of(*instruction.action.microbatch));
+  throw Error(
+      penstock::str(instruction.action, ": sends ", to_string(form_of(values)),
+                    ", but for inputs of the shape of microbatch ", first, "'s this hop has carried ",
+                    to_string(announced)),
+      {"what a stage returns may differ in shape and type only with the shapes and types of the "
+       "model's inputs"});
+}
+
+void Mailbox::lay_out(Slot& slot, const Announced& like) {
+  const bool forward = is_forward(slot.posted);
+  const Packing& packing = forward ? like.values : like.gradients;
+  slot.like = &like;
+  slot.tensors.assign(like.form.size(), {});
+  if (packing.alone()) {
+    const TensorForm& only = like.form[packing.parts.front().place];
+    slot.message = at::empty(only.sizes, at::TensorOptions().dtype(only.dtype));
+  } else {
+    slot.message = at::empty({packing.bytes}, at::kByte);
   }
-  slot.transfer = communicator_.receive(slot.buffer, slot.posted.peer, slot.posted.tag);
+  for (const auto& [place, offset] : packing.parts) {
+    slot.tensors[place] = packing.alone() ? slot.message.detach()
+                                          : part_of(slot.message, offset, like.form[place]);
+  }
+  if (!forward) return;
+  for (std::size_t i = 0; i < like.form.size(); ++i) {
+    const TensorForm& form = like.form[i];
+    if (form.dtype == at::ScalarType::Undefined) continue;
+    if (form.bytes() == 0) {  // Has a shape, and no bytes that could travel.
+      slot.tensors[i] = at::empty(form.sizes, at::TensorOptions().dtype(form.dtype));
+    }
+    slot.tensors[i].requires_grad_(form.requires_grad);
+  }
+}
+
+void Mailbox::post(Slot& slot, const Announced& like) {
+  if (slot.like != &like) lay_out(slot, like);
+  if (slot.message.numel() > 0) {
+    slot.transfer = communicator_.receive(slot.message, slot.posted.peer, slot.posted.tag);
+  }
   slot.pending = true;
 }
 
 void Mailbox::receive(const Instruction& instruction) {
-  const bool forward = is_forward(instruction);
-  Slot& at = slot(instruction, forward);
+  Slot& at = slot(instruction);
   PENSTOCK_CHECK(!at.pending, instruction.action);
   at.posted = instruction;
-  const Hop& in = hop(instruction.chunk, forward, /*incoming=*/true);
-  if (in.known) post(at, in);
+  if (const Announced* like = announced(instruction)) post(at, *like);
 }
 
-at::Tensor Mailbox::take(const Instruction& consumer) {
-  const bool forward = is_forward(consumer);
-  Slot& at = slot(consumer, forward);
-  Hop& in = hop(consumer.chunk, forward, /*incoming=*/true);
-  if (!in.known) learn(at.posted, in);
-  if (!at.pending) post(at, in);
-  wait(*at.transfer);
+nn::Values Mailbox::take(const Instruction& consumer) {
+  Slot& at = slot(consumer);
+  if (!at.pending) {
+    const Announced* like = announced(at.posted);
+    if (like == nullptr && is_forward(consumer)) like = &learn(at.posted);
+    PENSTOCK_CHECK(like != nullptr, at.posted.action);
+    post(at, *like);
+  }
+  if (at.message.numel() > 0) wait(*at.transfer);
   at.pending = false;
-  return at.buffer;
+  nn::Values values = at.tensors;
+  const Packing& packing = is_forward(consumer) ? at.like->values : at.like->gradients;
+  for (std::size_t p = 0; packing.flags < packing.bytes && p < packing.parts.size(); ++p) {
+    const auto flag = packing.flags + static_cast<std::int64_t>(p);
+    if (at.message.const_data_ptr<std::uint8_t>()[flag] == 0) values[packing.parts[p].place].reset();
+  }
+  return values;
 }
 
 void Mailbox::await(const Instruction& instruction) {
   auto& transfer = sends_[static_cast<std::size_t>(instruction.slot)];
-  wait(*transfer);
+  if (transfer) wait(*transfer);
   transfer.reset();
 }
 
-void Mailbox::expect_gradient_like(std::int32_t chunk, const at::Tensor& output) {
-  Hop& in = hop(chunk, /*forward=*/false, /*incoming=*/true);
-  if (!in.known) in = {output.sizes().vec(), output.scalar_type(), true};
-}
-
 void Mailbox::finish() {
-  for (auto& transfer : sends_) {
-    if (transfer) wait(*transfer);
-    transfer.reset();
+  for (auto* transfers : {&sends_, &headers_}) {
+    for (auto& transfer : *transfers) {
+      if (transfer) wait(*transfer);
+      transfer.reset();
+    }
   }
+  headers_.clear();
+  learned_.clear();
+  numbers_.finish();
 }
 
 }  // namespace penstock::execute

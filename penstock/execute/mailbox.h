@@ -1,8 +1,10 @@
-// The messages of one plan: buffers, transfers under way, and the header that announces a shape.
+// The messages of one plan: buffers, transfers under way, and the headers that announce forms.
 //
-// The executor posts and takes by instruction.  Shapes are not planned: the first message of each
-// hop is preceded by a header of fixed size, and every later message must have the same shape, so a
-// wrong size never reaches the transport, where it would be fatal.
+// The executor posts and takes by instruction.  Shapes are not planned: what a hop carries for
+// inputs of a form (form_numbers.h) is announced once, in a header ahead of the first such message,
+// and every later one must be like it, so a wrong size never reaches the transport, where it would
+// be fatal.  Gradients come back in the form of what was sent: no header needed.
+// A tuple is one message (form.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -10,8 +12,11 @@
 #include <vector>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/execute/form.h"
+#include "penstock/execute/form_numbers.h"
 #include "penstock/execute/progress.h"
 #include "penstock/lower/plan.h"
+#include "penstock/nn/values.h"
 
 namespace penstock::execute {
 
@@ -19,46 +24,65 @@ class Mailbox {
  public:
   Mailbox(const lower::Plan& plan, comm::Communicator& communicator, Progress& progress);
 
-  // Posts `value` under the instruction's name; held until await() or finish().
-  // Throws: Error when its shape or type differs from the hop's first message.
-  void send(const lower::Instruction& instruction, const at::Tensor& value);
-  // Posts the receive, or remembers to, while the hop's shape is unknown.
+  // A step begins.  `inputs` are its microbatches on the rank of the first stage.
+  void begin(const std::vector<nn::Values>& inputs);
+  // Posts `values` under the instruction's name; held until await() or finish().  Of gradients, an
+  // undefined one among several arrives undefined.
+  // Throws: Error when their form is not the one that the hop has announced; Error for the gradient
+  // of a hop's only tensor when it is undefined.
+  void send(const lower::Instruction& instruction, const nn::Values& values);
+  // Posts the receive, or remembers to, while the hop's form is unknown.
   void receive(const lower::Instruction& instruction);
-  // The received value, waiting for it.
-  at::Tensor take(const lower::Instruction& consumer);
+  // The received tuple, waiting for it.  Activations require a gradient where the sender's do.
+  nn::Values take(const lower::Instruction& consumer);
   void await(const lower::Instruction& instruction);
-  // Gradients come back in the shape of what was sent: no header needed.
-  void expect_gradient_like(std::int32_t chunk, const at::Tensor& output);
   // Waits for all sends still under way.
   void finish();
 
  private:
-  struct Hop {  // One direction of one chunk.
-    std::vector<std::int64_t> sizes;
-    at::ScalarType dtype = at::kFloat;
-    bool known = false;
+  struct Announced {
+    Form form;
+    Packing values;
+    Packing gradients;
   };
+  // One boundary of one chunk.  By the number of the inputs' form; empty: not announced.
+  using Hop = std::vector<std::unique_ptr<Announced>>;
   struct Slot {
-    at::Tensor buffer;
+    const Announced* like = nullptr;  // What `tensors` are made for.
+    at::Tensor message;
+    nn::Values tensors;
     // Kept past its end, until the slot is used again: Gloo's thread may still be inside a
     // transfer that has just woken us, and destroying it then makes both spin for a lock.
     std::unique_ptr<comm::Transfer> transfer;
     bool pending = false;
     lower::Instruction posted;
   };
-  Hop& hop(std::int32_t chunk, bool forward, bool incoming);
-  Slot& slot(const lower::Instruction& receive_or_consumer, bool forward);
-  void post(Slot& slot, const Hop& hop);
-  void announce(const lower::Instruction& instruction, const at::Tensor& value, Hop& hop);
-  void learn(const lower::Instruction& receive, Hop& hop);
+  Hop& hop(const lower::Instruction& instruction);
+  Slot& slot(const lower::Instruction& receive_or_consumer);
+  const Announced* announced(const lower::Instruction& instruction);
+  const Announced& announce(const lower::Instruction& send, const nn::Values& values);
+  const Announced& learn(const lower::Instruction& receive);
+  const Announced& remember(const lower::Instruction& instruction, Form form);
+  std::int32_t header_tag(const lower::Instruction& instruction) const;
+  void forget();
+  [[noreturn]] void refuse(const lower::Instruction& send, const nn::Values& values,
+                           const Form& announced) const;
+  void lay_out(Slot& slot, const Announced& like);
+  void post(Slot& slot, const Announced& like);
   void wait(comm::Transfer& transfer);
 
   comm::Communicator& communicator_;
   Progress& progress_;
-  std::vector<Hop> hops_;                   // Four a chunk.
+  FormNumbers numbers_;
+  std::int64_t generation_ = 0;
+  std::vector<Hop> incoming_;  // By chunk: from the stage before.
+  std::vector<Hop> outgoing_;  // By chunk: to the stage after.
   std::vector<std::vector<Slot>> forward_;  // By chunk, then slot.
   std::vector<std::vector<Slot>> backward_;
-  std::vector<std::unique_ptr<comm::Transfer>> sends_;  // By send slot.
+  std::vector<std::unique_ptr<comm::Transfer>> sends_;    // By send slot.
+  // Of this step: headers on their way, and those that have come, kept for the same reason.
+  std::vector<std::unique_ptr<comm::Transfer>> headers_;
+  std::vector<std::unique_ptr<comm::Transfer>> learned_;
 };
 
 }  // namespace penstock::execute

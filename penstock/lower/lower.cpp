@@ -106,6 +106,7 @@ class RankLowering {
 
   Plan run() {
     list_chunks();
+    route_form_numbers();
     for (const Action& action : program_) {
       if (action.op == Op::Backward) last_backward_[chunk_of(action)] = action.microbatch;
     }
@@ -144,6 +145,22 @@ class RankLowering {
     const std::size_t row = 2 * chunk_of(action) + static_cast<std::size_t>(value);
     return received_[row * static_cast<std::size_t>(schedule_.microbatches) +
                      action.microbatch->index()];
+  }
+
+  // From rank to rank by the stages that are their first: there is a link from the stage before.
+  void route_form_numbers() {
+    std::vector<bool> told(static_cast<std::size_t>(schedule_.ranks()));
+    for (std::int32_t s = 0; s < schedule_.stages; ++s) {
+      const std::int32_t pipe = pipe_of(StageId(s));
+      if (told[static_cast<std::size_t>(pipe)]) continue;
+      told[static_cast<std::size_t>(pipe)] = true;
+      if (s == 0) continue;
+      const std::int32_t before = pipe_of(StageId(s - 1));
+      if (pipe == coordinate_.pipe) plan_.form_numbers_from = global(before);
+      if (before == coordinate_.pipe) {
+        plan_.form_numbers_to.push_back({.rank = global(pipe), .stage = StageId(s)});
+      }
+    }
   }
 
   std::int32_t pipe_of(StageId stage) const { return verified_.rank_of(stage).value; }

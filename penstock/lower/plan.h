@@ -61,6 +61,15 @@ struct Plan {
   std::int32_t peak_activations = 0;
   bool has_first_stage = false;
   bool has_last_stage = false;
+  // Which microbatches have inputs of one shape is told from rank to rank as a step begins
+  // (execute/form_numbers.h): by the rank of the stage before this rank's first one, unless this
+  // rank has the model's first stage, and to ranks by the stage that is their first.
+  struct FormNumbersTo {
+    Rank rank;
+    StageId stage;
+  };
+  Rank form_numbers_from;
+  std::vector<FormNumbersTo> form_numbers_to;
 };
 
 // A message's name as one non-negative integer, different for every message of a step:
@@ -68,9 +77,11 @@ struct Plan {
 // Throws: ScheduleError for more than 2^11 stages, 2^16 microbatches or 4 parts.
 std::int32_t message_tag(const schedule::Action& action, std::int32_t part);
 
-// Parts of a hop: the value itself, and the header that announces its shape.
+// Parts of a hop: the values themselves, the header that announces their shapes, and what is told
+// as a step begins.
 inline constexpr std::int32_t kValuePart = 0;
 inline constexpr std::int32_t kHeaderPart = 1;
+inline constexpr std::int32_t kFormNumbersPart = 2;
 
 // REQUIRES: the schedule's ranks are the mesh's pipe axis, and its stages the partition's.
 // An overlapped pair becomes its F, then its B.

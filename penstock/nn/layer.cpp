@@ -6,6 +6,7 @@
 
 #include <mutex>
 
+#include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
 namespace penstock::nn {
@@ -38,6 +39,21 @@ class SeededDefaultGenerator {
 };
 
 }  // namespace
+
+const at::Tensor& the_only(const Values& values, const char* what) {
+  if (values.size() != 1) {
+    throw Error(penstock::str(what, " takes one tensor, and gets ", values.size()));
+  }
+  return values.front();
+}
+
+at::Tensor Layer::forward(const at::Tensor&) {
+  throw Error("this layer maps tuples: it has forward_values() only");
+}
+
+Values Layer::forward_values(const Values& inputs) {
+  return forward(the_only(inputs, "a layer of a tensor"));
+}
 
 std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index) {
   const auto salt = static_cast<std::uint64_t>(index) * 0x9E3779B97F4A7C15u;

@@ -2,7 +2,8 @@
 //
 // Users list LayerSpecs; a rank builds only the layers of its own stages, each from a seed of its
 // own, so that initial weights are the same bits in every layout.  Knows no stages.
-// Shapes: [microbatch, ...] in and out; one floating tensor crosses a stage boundary.
+// Shapes: [microbatch, ...] in and out.  What one layer returns is what the next one gets, and may
+// cross a stage boundary: one tensor, or any tuple of them (docs/models.md).
 #pragma once
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -12,22 +13,27 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include "penstock/model/layer_meta.h"
+#include "penstock/nn/loss.h"
+#include "penstock/nn/values.h"
 
 namespace penstock::nn {
 
+// Overrides one of the two.
 class Layer : public torch::nn::Module {
  public:
-  virtual at::Tensor forward(const at::Tensor& input) = 0;
+  // Of a layer that maps one tensor to one tensor.
+  // Throws: Error for a layer that does not.
+  virtual at::Tensor forward(const at::Tensor& input);
+  // Of any layer.  By default forward() of the only tensor.
+  virtual Values forward_values(const Values& inputs);
 };
-
-// The loss of one microbatch: a scalar, the mean over the microbatch's samples.
-using Loss = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
 inline constexpr std::int64_t kNotCounted = -1;
 
@@ -49,10 +55,20 @@ std::string type_name(const std::type_info& type);
 
 model::ModelMeta meta_of(const std::vector<LayerSpec>& layers);
 
-// Wraps any module that maps a tensor to a tensor, held by a torch::nn::ModuleHolder or a
-// std::shared_ptr.  Its parameters keep their own names.
+// Converts to a tensor, and so not to Values: what takes it, takes a tensor.
+struct OnlyATensor {
+  operator const at::Tensor&() const;  // NOLINT: declared only.
+};
+
+template <class Module>
+concept TakesATensor = requires(Module& module, OnlyATensor tensor) { module.forward(tensor); };
+
+// Wraps any module that maps a tensor or Values to a tensor, a std::tuple of tensors or Values, held
+// by a torch::nn::ModuleHolder or a std::shared_ptr.  Its parameters keep their own names.
 template <class Holder>
 class Wrapped : public Layer {
+  using Module = std::remove_reference_t<decltype(*std::declval<Holder&>())>;
+
  public:
   explicit Wrapped(Holder module) : module_(std::move(module)) {
     for (const auto& parameter : module_->named_parameters(/*recurse=*/false)) {
@@ -63,13 +79,28 @@ class Wrapped : public Layer {
     }
     for (const auto& child : module_->named_children()) register_module(child.key(), child.value());
   }
-  at::Tensor forward(const at::Tensor& input) override { return module_->forward(input); }
+  at::Tensor forward(const at::Tensor& input) override {
+    return the_only(forward_values(input), "the result of this layer's forward()");
+  }
+  Values forward_values(const Values& inputs) override {
+    if constexpr (TakesATensor<Module>) {
+      return as_values(module_->forward(the_only(inputs, "a layer of a tensor")));
+    } else {
+      return as_values(module_->forward(inputs));
+    }
+  }
   void train(bool on = true) override {
     Layer::train(on);
     module_->train(on);
   }
 
  private:
+  static Values as_values(Values values) { return values; }
+  template <class... Tensors>
+  static Values as_values(const std::tuple<Tensors...>& tensors) {
+    return std::apply([](const auto&... each) { return Values{each...}; }, tensors);
+  }
+
   Holder module_;
 };
 
@@ -86,15 +117,20 @@ LayerSpec layer(std::string name, const Args&... args) {
           .make = [=] { return std::make_shared<Wrapped<Module>>(Module(args...)); }};
 }
 
-// A layer from a function that makes a module, called once on each rank that needs it:
+// A layer from a function that makes a module or a Layer, called once on each rank that needs it:
 // layer("mlp", [] { return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU()); }).
 template <class Make>
   requires(!ModuleHolder<Make>) && std::invocable<const Make&>
 LayerSpec layer(std::string name, Make make) {
   using Holder = std::invoke_result_t<const Make&>;
   using Contained = std::remove_reference_t<decltype(*std::declval<Holder&>())>;
-  return {.meta = {std::move(name), type_name(typeid(Contained)), kNotCounted},
-          .make = [make] { return std::make_shared<Wrapped<Holder>>(make()); }};
+  LayerSpec spec{.meta = {std::move(name), type_name(typeid(Contained)), kNotCounted}};
+  if constexpr (std::derived_from<Contained, Layer>) {
+    spec.make = std::move(make);
+  } else {
+    spec.make = [make] { return std::make_shared<Wrapped<Holder>>(make()); };
+  }
+  return spec;
 }
 
 }  // namespace penstock::nn

@@ -1,6 +1,7 @@
 #include "penstock/stage/stage.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 
@@ -9,9 +10,43 @@
 #include "penstock/stage/backward.h"
 
 namespace penstock::stage {
+namespace {
 
-Stage::Activation::Activation(at::Tensor in, at::Tensor out, std::shared_ptr<ActivationCount> count)
-    : input(std::move(in)), output(std::move(out)), count_(std::move(count)) {
+// Inputs of a stage, cut off from where they came from.
+struct Cut {
+  nn::Values leaves;  // Where gradients arrive; undefined for inputs that take none.
+  nn::Values values;  // What the layers get.
+};
+
+// The layers do not get the leaves, which must not be changed in place, but tensors of the same
+// storage whose gradient goes there.
+Cut cut_off(const nn::Values& inputs, bool keep_graph) {
+  Cut cut{.leaves = nn::Values(inputs.size()), .values = nn::Values(inputs.size())};
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined()) continue;
+    cut.values[i] = inputs[i].detach();
+    if (!keep_graph || !inputs[i].requires_grad()) continue;
+    cut.leaves[i] = inputs[i].detach().requires_grad_(true);
+    torch::autograd::impl::set_gradient_edge(cut.values[i],
+                                             torch::autograd::impl::gradient_edge(cut.leaves[i]));
+  }
+  return cut;
+}
+
+nn::Values detached(const nn::Values& outputs) {
+  nn::Values results(outputs.size());
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].defined()) continue;
+    results[i] = outputs[i].detach();
+    if (outputs[i].requires_grad()) results[i].requires_grad_(true);
+  }
+  return results;
+}
+
+}  // namespace
+
+Stage::Activation::Activation(nn::Values in, nn::Values out, std::shared_ptr<ActivationCount> count)
+    : inputs(std::move(in)), outputs(std::move(out)), count_(std::move(count)) {
   ++count_->alive;
   count_->peak = std::max(count_->peak, count_->alive);
 }
@@ -35,56 +70,55 @@ Stage::Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t f
   }
 }
 
-at::Tensor Stage::run_layers(const at::Tensor& input, bool training) {
+nn::Values Stage::run_layers(const nn::Values& inputs, bool training) {
   if (training != training_) {
     for (const auto& layer : layers_) layer->train(training);
     training_ = training;
   }
-  at::Tensor value = input;
-  for (const auto& layer : layers_) value = layer->forward(value);
-  return value;
+  nn::Values values = inputs;
+  for (const auto& layer : layers_) values = layer->forward_values(values);
+  return values;
 }
 
-void Stage::keep(Microbatch microbatch, const at::Tensor& input, const at::Tensor& output) {
+void Stage::keep(Microbatch microbatch, nn::Values inputs, nn::Values outputs) {
   if (activations_.size() <= microbatch.index()) activations_.resize(microbatch.index() + 1);
   auto& place = activations_[microbatch.index()];
   PENSTOCK_CHECK(!place, "stage ", id_, " microbatch ", microbatch, " runs forward twice");
-  place = std::make_unique<Activation>(input, output, count_);
+  place = std::make_unique<Activation>(std::move(inputs), std::move(outputs), count_);
 }
 
-at::Tensor Stage::forward(Microbatch microbatch, const at::Tensor& input, bool keep_graph) {
+nn::Values Stage::forward(Microbatch microbatch, const nn::Values& inputs, bool keep_graph) {
   const c10::AutoGradMode grad_mode(keep_graph);
-  at::Tensor leaf = input.detach();
-  if (keep_graph && leaf.is_floating_point() && id_.value > 0) leaf.requires_grad_(true);
-  const at::Tensor output = run_layers(leaf, keep_graph);
-  if (keep_graph) keep(microbatch, leaf, output);
-  return output.detach();
+  Cut cut = cut_off(inputs, keep_graph);
+  nn::Values outputs = run_layers(cut.values, keep_graph);
+  nn::Values results = detached(outputs);
+  if (keep_graph) keep(microbatch, std::move(cut.leaves), std::move(outputs));
+  return results;
 }
 
-at::Tensor Stage::forward_loss(Microbatch microbatch, const at::Tensor& input,
-                               const at::Tensor& target, const nn::Loss& loss, bool keep_graph) {
+at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
+                               const nn::Values& targets, const nn::Loss& loss, bool keep_graph) {
   const c10::AutoGradMode grad_mode(keep_graph);
-  at::Tensor leaf = input.detach();
-  if (keep_graph && leaf.is_floating_point() && id_.value > 0) leaf.requires_grad_(true);
-  const at::Tensor value = loss(run_layers(leaf, keep_graph), target);
+  Cut cut = cut_off(inputs, keep_graph);
+  at::Tensor value = loss(run_layers(cut.values, keep_graph), targets);
   if (value.numel() != 1) {
     throw Error(penstock::str("the loss has shape ", value.sizes(),
                               "; it must be a scalar per microbatch"));
   }
-  if (keep_graph) keep(microbatch, leaf, value);
+  if (keep_graph && !value.requires_grad()) {
+    throw Error("the loss does not require a gradient: nothing that it depends on can be trained");
+  }
   // Of its own: torch's losses reduce in place, so theirs keeps the storage of a whole microbatch.
-  return value.detach().clone();
+  at::Tensor result = value.detach().clone();
+  if (keep_graph) keep(microbatch, std::move(cut.leaves), std::move(value));
+  return result;
 }
 
-at::Tensor Stage::backward(Microbatch microbatch, const at::Tensor& output_gradient) {
+nn::Values Stage::backward(Microbatch microbatch, const nn::Values& output_gradients) {
   PENSTOCK_CHECK(microbatch.index() < activations_.size() && activations_[microbatch.index()],
                  "stage ", id_, " microbatch ", microbatch, " has no activation");
   const std::unique_ptr<Activation> activation = std::move(activations_[microbatch.index()]);
-  if (!activation->output.requires_grad()) {
-    throw Error(str("stage ", id_, ": its ", output_gradient.dim() == 0 ? "loss" : "output",
-                    " does not require a gradient: nothing in it can be trained"));
-  }
-  return stage::backward({activation->output}, {output_gradient}, {activation->input})[0];
+  return stage::backward(activation->outputs, output_gradients, activation->inputs);
 }
 
 std::vector<NamedParameter> Stage::state() const {

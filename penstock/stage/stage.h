@@ -2,7 +2,8 @@
 //
 // execute/ drives it; train/ hands its parameters to the optimizer.  Knows no other stage, no
 // schedule and no messages.
-// Shapes: as the layers have them; the first dimension is the microbatch's.
+// Shapes: as the layers have them; the first dimension is the microbatch's.  A tuple of gradients
+// has the places of the tuple of values; a place without a gradient is undefined.
 // Invariants: 1. activations_alive() is the number of microbatches between forward() and backward()
 // with a graph.  2. Weight gradients accumulate in the order of the backward() calls.
 #pragma once
@@ -39,20 +40,21 @@ class Stage {
 
   StageId id() const { return id_; }
 
-  // Runs the layers.  With `keep_graph`, the activation stays until backward(); the result is
-  // detached, and `input` becomes a leaf that collects a gradient if it is floating.  Without, the
-  // layers run as torch's Module::eval() has them.
-  at::Tensor forward(Microbatch microbatch, const at::Tensor& input, bool keep_graph);
+  // Runs the layers.  With `keep_graph`, the activation stays until backward(), which returns
+  // gradients of those inputs that require one; the results are detached from the graph, and
+  // require a gradient where one is taken.  Without, the layers run as torch's Module::eval() has
+  // them.  The first layer may change its input in place: the caller's bytes change then.
+  nn::Values forward(Microbatch microbatch, const nn::Values& inputs, bool keep_graph);
 
   // As forward(), but ends in the loss, whose value is returned: a detached scalar.
-  at::Tensor forward_loss(Microbatch microbatch, const at::Tensor& input, const at::Tensor& target,
-                          const nn::Loss& loss, bool keep_graph);
+  // Throws: Error when the loss is no scalar, or has a graph to keep and requires no gradient.
+  at::Tensor forward_loss(Microbatch microbatch, const nn::Values& inputs,
+                          const nn::Values& targets, const nn::Loss& loss, bool keep_graph);
 
-  // Adds this microbatch's weight gradients and returns the gradient of its input, undefined for
-  // an input that takes none.  `output_gradient` is the gradient of forward()'s result, or the
-  // factor of the loss (a scalar).
-  // Throws: Error when the output does not depend on anything that requires a gradient.
-  at::Tensor backward(Microbatch microbatch, const at::Tensor& output_gradient);
+  // Adds this microbatch's weight gradients and returns the gradients of its inputs: undefined for
+  // an input that takes none, and where nothing depends on it.  `output_gradients` are those of
+  // forward()'s results, or the factor of the loss (a scalar).
+  nn::Values backward(Microbatch microbatch, const nn::Values& output_gradients);
 
   // The trainable ones, in layer order, under their full names.
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
@@ -70,19 +72,19 @@ class Stage {
   // Alive between a microbatch's forward and backward.
   class Activation {
    public:
-    Activation(at::Tensor input, at::Tensor output, std::shared_ptr<ActivationCount> count);
+    Activation(nn::Values inputs, nn::Values outputs, std::shared_ptr<ActivationCount> count);
     ~Activation();
     Activation(const Activation&) = delete;
     Activation& operator=(const Activation&) = delete;
-    at::Tensor input;
-    at::Tensor output;
+    nn::Values inputs;  // Leaves, where gradients arrive.
+    nn::Values outputs;
 
    private:
     std::shared_ptr<ActivationCount> count_;
   };
 
-  at::Tensor run_layers(const at::Tensor& input, bool training);
-  void keep(Microbatch microbatch, const at::Tensor& input, const at::Tensor& output);
+  nn::Values run_layers(const nn::Values& inputs, bool training);
+  void keep(Microbatch microbatch, nn::Values inputs, nn::Values outputs);
 
   StageId id_;
   std::int64_t first_layer_;

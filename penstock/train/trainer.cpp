@@ -224,23 +224,30 @@ std::vector<stage::NamedParameter> Trainer::parameters() const {
   return parameters;
 }
 
-std::vector<at::Tensor> Trainer::split(const at::Tensor& batch) const {
-  if (!batch.defined()) return {};
-  const std::int64_t microbatches = options_.microbatches;
-  if (batch.dim() == 0 || batch.size(0) == 0 || batch.size(0) % microbatches != 0) {
-    throw Error(penstock::str("a batch of shape ", batch.sizes(), " does not split into ",
-                              microbatches,
-                              " microbatches of equal size along its first dimension"));
+std::vector<nn::Values> Trainer::split(const nn::Values& batch) const {
+  const std::int64_t count = options_.microbatches;
+  std::vector<nn::Values> microbatches(static_cast<std::size_t>(count));
+  for (const at::Tensor& tensor : batch) {
+    if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) == 0 ||
+        tensor.size(0) % count != 0) {
+      throw Error(penstock::str("a batch of shape ",
+                                tensor.defined() ? tensor.sizes() : at::IntArrayRef(),
+                                " does not split into ", count,
+                                " microbatches of equal size along its first dimension"));
+    }
+    const auto parts = tensor.split(tensor.size(0) / count);
+    for (std::size_t m = 0; m < parts.size(); ++m) microbatches[m].push_back(parts[m]);
   }
-  return batch.split(batch.size(0) / microbatches);
+  return microbatches;
 }
 
-execute::StepInputs Trainer::step_inputs(const at::Tensor& input, const at::Tensor& target) const {
+execute::StepInputs Trainer::step_inputs(const nn::Values& inputs,
+                                         const nn::Values& targets) const {
   const double microbatches = options_.microbatches * options_.mesh.data;
-  execute::StepInputs inputs{.loss = loss_, .loss_factor = 1.0 / microbatches};
-  if (is_first_stage()) inputs.inputs = split(input);
-  if (is_last_stage()) inputs.targets = split(target);
-  return inputs;
+  execute::StepInputs step{.loss = loss_, .loss_factor = 1.0 / microbatches};
+  if (is_first_stage()) step.inputs = split(inputs);
+  if (is_last_stage()) step.targets = split(targets);
+  return step;
 }
 
 void Trainer::sum_over_pipe(const at::Tensor& tensor) {
@@ -298,18 +305,18 @@ void Trainer::clip(double norm) {
   if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
 }
 
-StepReport Trainer::compute_gradients(const at::Tensor& input, const at::Tensor& target) {
+StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values& targets) {
   StepReport report{.step = steps_taken_ + 1};
   progress_.step.store(report.step, std::memory_order_relaxed);
   for (stage::Stage& stage : stages_) stage.drop_gradients();
-  const execute::StepResult result = train_->run(step_inputs(input, target));
+  const execute::StepResult result = train_->run(step_inputs(inputs, targets));
   const torch::NoGradGuard no_grad;
   report.grad_norm = combine(result, report);
   return report;
 }
 
-StepReport Trainer::step(const at::Tensor& input, const at::Tensor& target) {
-  StepReport report = compute_gradients(input, target);
+StepReport Trainer::step(const nn::Values& inputs, const nn::Values& targets) {
+  StepReport report = compute_gradients(inputs, targets);
   if (!std::isfinite(report.grad_norm)) {
     throw NumericsError(str("step ", report.step, ": the gradient norm is ",
                             shortest(report.grad_norm), " at loss ", shortest(report.loss)),
@@ -325,11 +332,11 @@ StepReport Trainer::step(const at::Tensor& input, const at::Tensor& target) {
   return report;
 }
 
-double Trainer::evaluate(const at::Tensor& input, const at::Tensor& target) {
+double Trainer::evaluate(const nn::Values& inputs, const nn::Values& targets) {
   if (!evaluate_) {
     evaluate_ = make_executor(forward_schedule(*schedule_, options_.microbatches), false);
   }
-  const execute::StepResult result = evaluate_->run(step_inputs(input, target));
+  const execute::StepResult result = evaluate_->run(step_inputs(inputs, targets));
   const at::Tensor sum = at::zeros({1}, at::kDouble);
   if (is_last_stage()) {
     for (const at::Tensor& loss : result.losses) *sum.data_ptr<double>() += loss.item<double>();
@@ -340,11 +347,17 @@ double Trainer::evaluate(const at::Tensor& input, const at::Tensor& target) {
   return sum.item<double>() / (options_.microbatches * options_.mesh.data);
 }
 
-at::Tensor Trainer::infer(const at::Tensor& input) {
+nn::Values Trainer::infer(const nn::Values& inputs) {
   if (!infer_) infer_ = make_executor(forward_schedule(*schedule_, 1), false);
-  execute::StepInputs inputs;
-  if (is_first_stage()) inputs.inputs = {input};
-  return infer_->run(inputs).outputs[0];
+  execute::StepInputs step;
+  if (is_first_stage()) step.inputs = {inputs};
+  return infer_->run(step).outputs[0];
+}
+
+at::Tensor Trainer::infer(const at::Tensor& input) {
+  const nn::Values outputs = infer(nn::Values(input));
+  return is_last_stage() ? nn::the_only(outputs, "the output of infer() of a tensor")
+                         : at::Tensor();
 }
 
 }  // namespace penstock::train

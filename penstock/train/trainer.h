@@ -63,19 +63,21 @@ class Trainer {
           comm::Communicator& communicator);
   ~Trainer();
 
-  // One optimizer step.  `input` is used on the first stage's ranks, `target` on the last's.
+  // One optimizer step.  `inputs` are used on the first stage's ranks, `targets` on the last's:
+  // a tensor or several, with one first dimension.
   // Throws: NumericsError, on every rank, when the loss or the gradient norm is not finite; the
   // parameters are then as before the step.
-  StepReport step(const at::Tensor& input, const at::Tensor& target);
+  StepReport step(const nn::Values& inputs, const nn::Values& targets);
 
   // As step() without the optimizer: gradients stay in parameters() until the next step.
-  StepReport compute_gradients(const at::Tensor& input, const at::Tensor& target);
+  StepReport compute_gradients(const nn::Values& inputs, const nn::Values& targets);
 
   // Mean loss over a batch like step()'s, all replicas; keeps no graph, changes nothing.
-  double evaluate(const at::Tensor& input, const at::Tensor& target);
+  double evaluate(const nn::Values& inputs, const nn::Values& targets);
 
-  // The model's output for `input` as one microbatch, on the last stage's ranks; undefined
-  // elsewhere.  All calls have the same shape.
+  // The model's outputs for `inputs` as one microbatch, on the last stage's ranks; empty, or
+  // undefined, elsewhere.
+  nn::Values infer(const nn::Values& inputs);
   at::Tensor infer(const at::Tensor& input);
 
   // Lets every rank stop after the same step: the next StepReport says so everywhere.
@@ -104,8 +106,8 @@ class Trainer {
   void handshake();
   std::unique_ptr<execute::Executor> make_executor(const verify::VerifiedSchedule& schedule,
                                                    bool reduce);
-  std::vector<at::Tensor> split(const at::Tensor& batch) const;
-  execute::StepInputs step_inputs(const at::Tensor& input, const at::Tensor& target) const;
+  std::vector<nn::Values> split(const nn::Values& batch) const;
+  execute::StepInputs step_inputs(const nn::Values& inputs, const nn::Values& targets) const;
   double combine(const execute::StepResult& result, StepReport& report);
   void clip(double norm);
 

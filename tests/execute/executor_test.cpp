@@ -6,11 +6,13 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <stdexcept>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/execute/form_numbers.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/nn/mlp.h"
 #include "tests/execute/pipeline.h"
@@ -168,11 +170,12 @@ TEST(Executor, OutputsWithoutALossAreThePlainOnesAlsoWhenAStageHandsBackWhatItRe
           EXPECT_EQ(rank.count->peak, 0);
           if (!rank.executor->plan().has_last_stage) continue;
           for (std::size_t m = 0; m < kMicrobatches; ++m) {
-            at::Tensor value = step.inputs[m];
+            at::Tensor value = step.inputs[m][0];
             for (std::size_t i = 0; i < model.size(); ++i) {
               value = nn::build(model[i], kSeed, static_cast<std::int64_t>(i))->forward(value);
             }
-            EXPECT_TRUE(same_bits(result.outputs[m], value.detach())) << "microbatch " << m;
+            ASSERT_EQ(result.outputs[m].size(), 1u);
+            EXPECT_TRUE(same_bits(result.outputs[m][0], value.detach())) << "microbatch " << m;
           }
         }
       });
@@ -198,34 +201,91 @@ void expect_contains(const std::string& text, std::initializer_list<std::string>
   }
 }
 
-TEST(Executor, AnotherShapeInALaterStepOrMicrobatchIsAnErrorWithBothShapes) {
-  const auto schedule = from_name("1f1b", {.ranks = 2, .microbatches = 2});
-  StepInputs uneven = random_step(2);
-  uneven.inputs[1] = at::rand({6, kWidth});
-  uneven.targets[1] = at::rand({6, kWidth});
-  for (const StepInputs& second : {random_step(2, 6), uneven}) {
-    const Error error = failure_of(2, [&](comm::Communicator& communicator) {
-      RankPipeline rank(communicator, schedule, nn::mlp_layers(kWidth, 4), {.pipe = 2});
-      rank.run(random_step(2, 4));
-      rank.run(second);
-    });
-    expect_contains(error.message(), {"rank 0", "SEND_F", "Float[6, 8]", "Float[4, 8]"});
+TEST(Executor, ShapesMayChangeFromStepToStepAndFromMicrobatchToMicrobatch) {
+  StepInputs uneven = random_step(4);
+  for (const std::size_t m : {2, 3}) {
+    uneven.inputs[m] = at::rand({2, kWidth});
+    uneven.targets[m] = at::rand({2, kWidth});
   }
+  StepInputs turned = uneven;
+  std::ranges::reverse(turned.inputs);
+  std::ranges::reverse(turned.targets);
+  const std::vector<StepInputs> steps = {random_step(4, 4), random_step(4, 8), uneven,
+                                         random_step(4, 1), turned,           random_step(4, 4)};
+  for (const std::int32_t ranks : {2, 4}) {
+    for (const char* name : {"gpipe", "1f1b"}) {
+      expect_plain_bits(from_name(name, {.ranks = ranks, .microbatches = 4}),
+                        nn::mlp_layers(kWidth, 4), steps);
+    }
+  }
+  constexpr const char* kVOfFour =
+      "0F0,0F1,0F2,0F3,3F0,3B0,3F1,3B1,3F2,3B2,3F3,3B3,0B0,0B1,0B2,0B3\n"
+      "1F0,2F0,1F1,2F1,1F2,2F2,1F3,2F3,2B0,1B0,2B1,1B1,2B2,1B2,2B3,1B3\n";
+  expect_plain_bits(from_csv(kVOfFour), nn::mlp_layers(kWidth, 4), steps);
 }
 
-TEST(Executor, AnotherTypeInALaterStepIsAnErrorWithBothTypes) {
+// More forms than a rank remembers, so that all of them are forgotten on the way, and none again.
+TEST(Executor, EverNewShapesAreForgottenTogether) {
+  const auto schedule = from_name("gpipe", {.ranks = 3, .microbatches = 64});
+  std::vector<StepInputs> steps;
+  for (std::int64_t step = 0; step < 20; ++step) {
+    steps.push_back({.loss = mean_squared_error});
+    for (std::int64_t m = 0; m < 64; ++m) {
+      const std::int64_t samples = 1 + (step % 10) * 64 + m;
+      steps.back().inputs.push_back(at::rand({samples, 2}));
+      steps.back().targets.push_back(at::rand({samples, 2}));
+    }
+  }
+  ASSERT_GT(640u, FormNumbers::kFormsMax);
+  expect_plain_bits(schedule, nn::mlp_layers(2, 3), steps);
+}
+
+// The batch's sum decides how many columns come out.
+class CutsByValue : public nn::Layer {
+ public:
+  at::Tensor forward(const at::Tensor& input) override {
+    return input.sum().item<double>() > 0 ? input : input.narrow(1, 0, 3);
+  }
+};
+
+TEST(Executor, AShapeThatDependsOnValuesIsAnErrorWithBothShapes) {
+  const std::vector<nn::LayerSpec> model = {
+      nn::layer("cuts", [] { return std::make_shared<CutsByValue>(); }), passes("b", 'i')};
+  StepInputs step = random_step(2);
+  step.inputs[1] = -step.inputs[1][0];
+  const Error error = failure_of(2, [&](comm::Communicator& communicator) {
+    RankPipeline rank(communicator, from_csv("0F0,0F1\n1F0,1F1\n"), model, {.pipe = 2});
+    rank.run(step);
+  });
+  expect_contains(error.message(), {"rank 0", "0SEND_F1", "Float[4, 3]", "Float[4, 8]"});
+}
+
+TEST(Executor, AnotherTypeInALaterStepGoesThrough) {
   const auto schedule = from_csv("0F0\n1F0\n");
   const std::vector<nn::LayerSpec> model = {passes("a", 'i'), passes("b", 'i')};
-  const Error error = failure_of(2, [&](comm::Communicator& communicator) {
+  comm::run_ranks(2, [&](comm::Communicator& communicator) {
     RankPipeline rank(communicator, schedule, model, {.pipe = 2});
-    const StepInputs floats{
-        .inputs = {at::zeros({2})}, .targets = {at::zeros({2})}, .loss = mean_squared_error};
-    StepInputs doubles = floats;
-    doubles.inputs = {at::zeros({2}, at::kDouble)};
-    rank.run(floats);
-    rank.run(doubles);
+    for (const auto type : {at::kFloat, at::kDouble, at::kBool, at::kFloat}) {
+      const StepInputs step{.inputs = {at::ones({2}, type)}};
+      const StepResult result = rank.run(step);
+      if (communicator.rank().value == 1) {
+        EXPECT_TRUE(same_bits(result.outputs[0][0], step.inputs[0][0]));
+      }
+    }
   });
-  expect_contains(error.message(), {"rank 0", "Double[2]", "Float[2]"});
+}
+
+TEST(Executor, AStepWithAnotherNumberOfMicrobatchesIsRefusedByBothNumbers) {
+  const auto schedule = from_name("1f1b", {.ranks = 1, .microbatches = 4});
+  StepInputs targets = random_step(4);
+  targets.targets.pop_back();
+  for (const StepInputs& step : {random_step(3), targets}) {
+    const Error error = failure_of(1, [&](comm::Communicator& communicator) {
+      RankPipeline rank(communicator, schedule, nn::mlp_layers(kWidth, 4), {});
+      rank.run(step);
+    });
+    expect_contains(error.message(), {"rank 0", "the plan has 4 microbatches", "of 3"});
+  }
 }
 
 class Throws : public nn::Layer {

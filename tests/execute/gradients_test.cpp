@@ -115,7 +115,7 @@ TEST(GradientReducer, AParameterThatNoReplicaUsesHasNoGradientAsWithoutReplicas)
   model.insert(model.begin(),
                {{"first", "Partly", 3 + kWidth}, [] { return std::make_shared<Partly>(); }});
   std::vector<StepInputs> replicas = {random_step(1, 2), random_step(1, 2)};
-  replicas[1].inputs[0] = -replicas[1].inputs[0];  // Does not use "first.sometimes".
+  replicas[1].inputs[0] = -replicas[1].inputs[0][0];  // Does not use "first.sometimes".
   for (const std::int64_t bytes : {std::int64_t{1}, kBucketBytes}) {
     const auto gradients = reduced(model, {.pipe = 1, .data = 2}, 1, replicas, bytes, /*runs=*/2);
     for (const Gradients& of_replica : gradients) {
@@ -144,7 +144,7 @@ TEST(GradientReducer, ParametersOfSeveralTypesEachHaveTheirOwnBuckets) {
                {{"narrow", "Narrow", 0}, [] { return std::make_shared<Narrow>(); }});
   std::vector<StepInputs> replicas = {random_step(2, 2), random_step(2, 2)};
   for (auto& step : replicas) {
-    for (auto& input : step.inputs) input = input.to(at::kDouble);
+    for (auto& input : step.inputs) input = input[0].to(at::kDouble);
   }
   const auto gradients = reduced(model, {.pipe = 1, .data = 2}, 2, replicas);
   EXPECT_EQ(gradients[0].at("wide.weight").scalar_type(), at::kDouble);

@@ -79,6 +79,7 @@ class Memory : public testing::Test {
     std::int64_t peak = 0;  // During forward and backward of one, gradients of weights included.
   };
   OfOneStage measure(std::int64_t layers, bool is_last) const {
+    const at::Tensor input = input_.detach().requires_grad_(true);
     const at::Tensor gradient = is_last ? at::full({}, 1.0) : input_.clone();
     OfOneStage result;
     Bytes bytes;
@@ -87,9 +88,9 @@ class Memory : public testing::Test {
       stage::Stage stage(StageId(1), nn::mlp_layers(kWidth, layers), 0, layers, kSeed, count);
       CountingAllocator::count_for(&bytes);
       if (is_last) {
-        stage.forward_loss(Microbatch(0), input_, input_, mean_squared_error, /*keep_graph=*/true);
+        stage.forward_loss(Microbatch(0), input, input_, mean_squared_error, /*keep_graph=*/true);
       } else {
-        stage.forward(Microbatch(0), input_, /*keep_graph=*/true);
+        stage.forward(Microbatch(0), input, /*keep_graph=*/true);
       }
       result.kept = bytes.current;
       stage.backward(Microbatch(0), gradient);

@@ -1,6 +1,7 @@
 // One rank's share of a pipeline, built by hand: what Trainer wires, without optimizer and messages
 // of its own.  And the reference: the same model in one piece under plain autograd.
 #pragma once
+#include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/mse_loss.h>
 #include <gtest/gtest.h>
@@ -98,15 +99,16 @@ struct PlainRun {
 };
 
 inline PlainRun plain_run(const std::vector<nn::LayerSpec>& model, const StepInputs& step) {
+  at::set_num_threads(1);  // As every rank does.
   PlainRun run;
   std::vector<std::shared_ptr<nn::Layer>> layers;
   for (std::size_t i = 0; i < model.size(); ++i) {
     layers.push_back(nn::build(model[i], kSeed, static_cast<std::int64_t>(i)));
   }
   for (std::size_t m = 0; m < step.inputs.size(); ++m) {
-    at::Tensor value = step.inputs[m];
-    for (const auto& layer : layers) value = layer->forward(value);
-    const at::Tensor loss = step.loss(value, step.targets[m]);
+    nn::Values values = step.inputs[m];
+    for (const auto& layer : layers) values = layer->forward_values(values);
+    const at::Tensor loss = step.loss(values, step.targets[m]);
     torch::autograd::backward({loss}, {at::full({}, step.loss_factor)});
     run.losses.push_back(loss.detach());
   }

@@ -73,10 +73,12 @@ TEST_F(StageTest, GradientsAreAutogradsAndAccumulateInTheOrderOfTheCalls) {
                                                    nn::build(layers[1], 1, 1)};
   std::vector<at::Tensor> inputs, input_gradients;
   const at::Tensor seed = at::rand({4, kWidth});
-  for (std::int32_t m = 0; m < 3; ++m) inputs.push_back(at::rand({4, kWidth}));
+  for (std::int32_t m = 0; m < 3; ++m) {
+    inputs.push_back(at::rand({4, kWidth}).requires_grad_(true));
+  }
   for (std::int32_t m = 0; m < 3; ++m) staged.forward(Microbatch(m), inputs[m], true);
   for (std::int32_t m = 0; m < 3; ++m) {
-    input_gradients.push_back(staged.backward(Microbatch(m), seed));
+    input_gradients.push_back(staged.backward(Microbatch(m), seed)[0]);
   }
   for (std::size_t m = 0; m < 3; ++m) {
     const at::Tensor leaf = inputs[m].detach().requires_grad_(true);
@@ -93,17 +95,71 @@ TEST_F(StageTest, GradientsAreAutogradsAndAccumulateInTheOrderOfTheCalls) {
   for (const auto& parameter : staged.parameters()) EXPECT_FALSE(parameter.tensor.grad().defined());
 }
 
-TEST_F(StageTest, OnlyFloatingInputsOfLaterStagesGetAGradient) {
+TEST_F(StageTest, OnlyInputsThatRequireOneGetAGradient) {
   Stage first = stage(0, nn::mlp_layers(kWidth, 1)), second = stage(1, nn::mlp_layers(kWidth, 1));
-  Stage words = stage(1, {nn::layer<torch::nn::Embedding>("wte", 5, kWidth)});
   const at::Tensor x = at::rand({4, kWidth});
-  EXPECT_FALSE(first.forward(Microbatch(0), x, true).requires_grad());
-  EXPECT_FALSE(first.backward(Microbatch(0), at::ones({4, kWidth})).defined());
-  second.forward(Microbatch(0), x, true);
-  EXPECT_EQ(second.backward(Microbatch(0), at::ones({4, kWidth})).sizes(), x.sizes());
-  words.forward(Microbatch(0), at::ones({4}, at::kLong), true);
-  EXPECT_FALSE(words.backward(Microbatch(0), at::ones({4, kWidth})).defined());
-  EXPECT_FALSE(x.requires_grad()) << "the caller's tensor must stay as it was";
+  const nn::Values handed_over = first.forward(Microbatch(0), x, true);
+  EXPECT_TRUE(handed_over[0].requires_grad() && handed_over[0].is_leaf());
+  EXPECT_FALSE(first.backward(Microbatch(0), at::ones({4, kWidth}))[0].defined());
+  second.forward(Microbatch(0), handed_over, true);
+  EXPECT_EQ(second.backward(Microbatch(0), at::ones({4, kWidth}))[0].sizes(), x.sizes());
+  EXPECT_FALSE(handed_over[0].grad().defined()) << "the caller's tensor must stay as it was";
+}
+
+// (x, mask, other) -> (x * weight where the mask has it, mask, other, a count of the mask).
+class Masks : public nn::Layer {
+ public:
+  Masks() : weight_(register_parameter("weight", at::rand({kWidth}))) {}
+  nn::Values forward_values(const nn::Values& inputs) override {
+    return {at::where(inputs[1], inputs[0] * weight_, inputs[0]), inputs[1], inputs[2],
+            inputs[1].sum()};
+  }
+
+ private:
+  at::Tensor weight_;
+};
+
+TEST_F(StageTest, TuplesOfAnyTypesPassAndGradientsComeBackInTheirPlaces) {
+  Stage staged = stage(1, {nn::layer("masks", [] { return std::make_shared<Masks>(); })});
+  const nn::Values inputs = {at::rand({4, kWidth}).requires_grad_(true),
+                             at::rand({4, kWidth}) > 0.5, at::Tensor()};
+  const nn::Values outputs = staged.forward(Microbatch(0), inputs, true);
+  ASSERT_EQ(outputs.size(), 4u);
+  EXPECT_TRUE(outputs[0].requires_grad());
+  EXPECT_TRUE(at::equal(outputs[1], inputs[1]));
+  EXPECT_FALSE(outputs[2].defined());
+  EXPECT_FALSE(outputs[3].requires_grad());
+  EXPECT_EQ(outputs[3].scalar_type(), at::kLong);
+  const nn::Values gradients =
+      staged.backward(Microbatch(0), {at::ones({4, kWidth}), at::Tensor(), at::Tensor(), at::Tensor()});
+  ASSERT_EQ(gradients.size(), 3u);
+  const at::Tensor& weight = staged.parameters()[0].tensor;
+  EXPECT_TRUE(at::equal(gradients[0], at::where(inputs[1], weight.detach(), at::ones({}))));
+  EXPECT_FALSE(gradients[1].defined() || gradients[2].defined());
+}
+
+TEST_F(StageTest, AGradientThatDoesNotComeLeavesNoneBehind) {
+  Stage staged = stage(1, nn::mlp_layers(kWidth, 1));
+  staged.forward(Microbatch(0), at::rand({4, kWidth}).requires_grad_(true), true);
+  EXPECT_FALSE(staged.backward(Microbatch(0), at::Tensor())[0].defined());
+  EXPECT_FALSE(staged.parameters()[0].tensor.grad().defined());
+  EXPECT_EQ(count->alive, 0);
+}
+
+TEST_F(StageTest, TheFirstLayerMayWorkInPlace) {
+  const std::vector<nn::LayerSpec> layers = {
+      nn::layer<torch::nn::ReLU>("act", torch::nn::ReLUOptions(/*inplace=*/true)),
+      nn::layer<torch::nn::Linear>("fc", kWidth, kWidth)};
+  Stage staged = stage(1, layers);
+  const at::Tensor x = at::randn({4, kWidth});
+  const at::Tensor output =
+      staged.forward(Microbatch(0), x.clone().requires_grad_(true), true)[0].detach();
+  const at::Tensor gradient = staged.backward(Microbatch(0), at::ones({4, kWidth}))[0];
+  const at::Tensor leaf = x.clone().requires_grad_(true);
+  const at::Tensor plain = nn::build(layers[1], 1, 1)->forward(leaf.relu());
+  torch::autograd::backward({plain}, {at::ones({4, kWidth})});
+  EXPECT_TRUE(at::equal(output, plain));
+  EXPECT_TRUE(at::equal(gradient, leaf.grad()));
 }
 
 TEST_F(StageTest, TheLossIsADetachedScalarAndItsFactorScalesTheGradients) {
@@ -131,8 +187,8 @@ TEST_F(StageTest, FrozenParametersAreSavedButNotTrained) {
             (std::vector<std::string>{"frozen.weight", "frozen.bias", "fc.weight", "fc.bias",
                                       "norm.weight", "norm.bias", "norm.running_mean",
                                       "norm.running_var", "norm.num_batches_tracked"}));
-  staged.forward(Microbatch(0), at::rand({8, kWidth}), true);
-  EXPECT_TRUE(staged.backward(Microbatch(0), at::ones({8, kWidth})).defined());
+  staged.forward(Microbatch(0), at::rand({8, kWidth}).requires_grad_(true), true);
+  EXPECT_TRUE(staged.backward(Microbatch(0), at::ones({8, kWidth}))[0].defined());
   EXPECT_FALSE(staged.state()[0].tensor.grad().defined());
   EXPECT_TRUE(staged.state()[2].tensor.grad().defined());
 }
@@ -150,21 +206,27 @@ TEST_F(StageTest, BuffersInStateAreTheOnesThatTrainingMoves) {
 TEST_F(StageTest, WithoutAGraphLayersAreInEvalModeAndTrainAgainAfterwards) {
   Stage staged = stage(0, {nn::layer<torch::nn::Dropout>("drop", 0.5)});
   const at::Tensor x = at::ones({128});
-  EXPECT_TRUE(at::equal(staged.forward(Microbatch(0), x, /*keep_graph=*/false), x));
-  EXPECT_FALSE(at::equal(staged.forward(Microbatch(0), x, true), x));
+  EXPECT_TRUE(at::equal(staged.forward(Microbatch(0), x, /*keep_graph=*/false)[0], x));
+  EXPECT_FALSE(at::equal(staged.forward(Microbatch(0), x, true)[0], x));
   staged.drop_activations();
-  EXPECT_TRUE(at::equal(staged.forward(Microbatch(0), x, false), x));
+  EXPECT_TRUE(at::equal(staged.forward(Microbatch(0), x, false)[0], x));
 }
 
-TEST_F(StageTest, AStageInWhichNothingCanBeTrainedSaysSo) {
+TEST_F(StageTest, AFrozenStagePassesWithoutAGradient) {
   Stage staged = stage(0, {partly_frozen()[0]});
-  staged.forward(Microbatch(0), at::rand({2, kWidth}), true);
+  EXPECT_FALSE(staged.forward(Microbatch(0), at::rand({2, kWidth}), true)[0].requires_grad());
+  EXPECT_FALSE(staged.backward(Microbatch(0), at::Tensor())[0].defined());
+  EXPECT_EQ(count->alive, 0);
+}
+
+TEST_F(StageTest, ALossThatNothingTrainableReachesSaysSo) {
+  Stage staged = stage(0, {partly_frozen()[0]});
+  const at::Tensor x = at::rand({2, kWidth});
   try {
-    staged.backward(Microbatch(0), at::ones({2, kWidth}));
-    ADD_FAILURE() << "a backward without parameters passed";
+    staged.forward_loss(Microbatch(0), x, x, mean_squared_error, /*keep_graph=*/true);
+    ADD_FAILURE() << "a loss without parameters passed";
   } catch (const Error& error) {
-    EXPECT_NE(error.message().find("stage 0: its output does not require a gradient"),
-              std::string::npos)
+    EXPECT_NE(error.message().find("the loss does not require a gradient"), std::string::npos)
         << error.message();
   }
   EXPECT_EQ(count->alive, 0);

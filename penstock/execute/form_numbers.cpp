@@ -1,0 +1,85 @@
+#include "penstock/execute/form_numbers.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "penstock/core/check.h"
+
+namespace penstock::execute {
+namespace {
+
+std::int32_t tag_for(StageId stage) {
+  return lower::message_tag(
+      {.stage = stage, .op = schedule::Op::RecvForward, .microbatch = Microbatch(0)},
+      lower::kFormNumbersPart);
+}
+
+}  // namespace
+
+FormNumbers::FormNumbers(const lower::Plan& plan, comm::Communicator& communicator,
+                         Progress& progress)
+    : plan_(plan),
+      communicator_(communicator),
+      progress_(progress),
+      numbers_(at::zeros({1 + plan.microbatches}, at::kLong)) {}
+
+void FormNumbers::begin(const std::vector<nn::Values>& inputs) {
+  known_ = false;
+  if (plan_.has_first_stage) {
+    number(inputs);
+    pass_on();
+    known_ = true;
+  } else {
+    incoming_ =
+        communicator_.receive(numbers_, plan_.form_numbers_from, tag_for(plan_.chunks.front()));
+  }
+}
+
+void FormNumbers::number(const std::vector<nn::Values>& inputs) {
+  auto* words = numbers_.data_ptr<std::int64_t>();
+  if (forms_.size() > kFormsMax) {
+    forms_.clear();
+    ++words[0];
+  }
+  std::size_t guess = 0;  // Neighbours are mostly alike.
+  for (std::size_t m = 0; m < inputs.size(); ++m) {
+    if (guess >= forms_.size() || !has_form(inputs[m], forms_[guess])) {
+      const auto found =
+          std::ranges::find_if(forms_, [&](const Form& form) { return has_form(inputs[m], form); });
+      guess = static_cast<std::size_t>(found - forms_.begin());
+      if (found == forms_.end()) forms_.push_back(form_of(inputs[m]));
+    }
+    words[1 + m] = static_cast<std::int64_t>(guess);
+  }
+}
+
+void FormNumbers::pass_on() {
+  for (const lower::Plan::FormNumbersTo& next : plan_.form_numbers_to) {
+    outgoing_.push_back(communicator_.send(numbers_, next.rank, tag_for(next.stage)));
+  }
+}
+
+void FormNumbers::learn() {
+  if (known_) return;
+  progress_.waiting.store(true, std::memory_order_relaxed);
+  incoming_->wait();
+  progress_.waiting.store(false, std::memory_order_relaxed);
+  known_ = true;
+  pass_on();
+}
+
+Microbatch FormNumbers::first_with(std::int64_t number) const {
+  const std::int64_t* first = words() + 1;
+  const std::int64_t* found = std::find(first, first + plan_.microbatches, number);
+  PENSTOCK_CHECK(found != first + plan_.microbatches, "form ", number);
+  return Microbatch(static_cast<std::int32_t>(found - first));
+}
+
+void FormNumbers::finish() {
+  learn();
+  for (const auto& transfer : outgoing_) transfer->wait();
+  outgoing_.clear();
+}
+
+}  // namespace penstock::execute

@@ -1,0 +1,55 @@
+// Which microbatches of a step have inputs of the same form, known on every rank as the step begins.
+//
+// The rank of the first stage numbers the forms of its inputs; the numbers go from rank to rank, a
+// small message a step, ahead of the first activation.  What a stage returns has the same form for
+// inputs of the same form, so a hop announces a form once, and its receiver knows whether it has
+// heard of it (mailbox.h).
+// Invariant: a number means one form until generation() changes.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/execute/form.h"
+#include "penstock/execute/progress.h"
+#include "penstock/lower/plan.h"
+
+namespace penstock::execute {
+
+class FormNumbers {
+ public:
+  // More forms than this are forgotten together: memory does not grow with ever new lengths.
+  static constexpr std::size_t kFormsMax = 512;
+
+  FormNumbers(const lower::Plan& plan, comm::Communicator& communicator, Progress& progress);
+
+  // A step begins; `inputs` are its microbatches, looked at on the rank of the first stage.
+  void begin(const std::vector<nn::Values>& inputs);
+  // Waits for the numbers to come, once a step, and passes them on.
+  void learn();
+  // REQUIRES: learn() in this step.
+  std::int64_t of(Microbatch microbatch) const { return words()[1 + microbatch.index()]; }
+  Microbatch first_with(std::int64_t number) const;
+  std::int64_t generation() const { return words()[0]; }
+  // Waits until the ranks after this one have been told.
+  void finish();
+
+ private:
+  const std::int64_t* words() const { return numbers_.const_data_ptr<std::int64_t>(); }
+  void number(const std::vector<nn::Values>& inputs);
+  void pass_on();
+
+  const lower::Plan& plan_;
+  comm::Communicator& communicator_;
+  Progress& progress_;
+  std::vector<Form> forms_;  // By number, on the rank of the first stage.
+  at::Tensor numbers_;       // Generation, then a number for each microbatch.
+  bool known_ = false;       // In this step.
+  std::unique_ptr<comm::Transfer> incoming_;
+  std::vector<std::unique_ptr<comm::Transfer>> outgoing_;
+};
+
+}  // namespace penstock::execute
