@@ -22,6 +22,7 @@ using bench::Options;
 
 comm::Transport transport_of(const std::string& name) {
   if (name == "gloo") return comm::Transport::Gloo;
+  if (name == "tcp") return comm::Transport::Tcp;
   return name == "shm" ? comm::Transport::Shm : comm::Transport::Auto;
 }
 
@@ -64,12 +65,11 @@ int run_rank(const Options& options, int rank, const std::string& path) {
     const auto chunks = at::randn({options.batch, options.width}).chunk(options.microbatches);
     return std::vector<nn::Values>(chunks.begin(), chunks.end());
   };
-  const execute::StepInputs inputs{
-      .inputs = random_microbatches(),
-      .targets = random_microbatches(),
-      .loss = [](const at::Tensor& output, const at::Tensor& target) {
-        return at::mse_loss(output, target, at::Reduction::Sum);
-      }};
+  const execute::StepInputs inputs{.inputs = random_microbatches(),
+                                   .targets = random_microbatches(),
+                                   .loss = [](const at::Tensor& output, const at::Tensor& target) {
+                                     return at::mse_loss(output, target, at::Reduction::Sum);
+                                   }};
   std::vector<double> times;
   for (long step = 0; step < options.steps + 5; ++step) {
     stage.drop_gradients();

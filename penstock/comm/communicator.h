@@ -29,8 +29,9 @@ class Transfer {
 
 // What carries the messages between two ranks.  Collectives are Gloo's.
 enum class Transport : std::uint8_t {
-  Auto,  // Shared memory between ranks of one host, else Gloo.
+  Auto,  // Shared memory between ranks of one host, else TCP.
   Gloo,
+  Tcp,  // TensorPipe's.
   Shm,  // Shared memory; an error between hosts.
 };
 
@@ -48,9 +49,12 @@ class Communicator {
   // The longest that any wait lasts.
   virtual void set_deadline(std::chrono::milliseconds deadline) = 0;
   virtual std::chrono::milliseconds deadline() const = 0;
-  // Every wait for a rank ends, now and later, in a CommError with this reason.  May be called by
-  // any thread.
-  virtual void interrupt(const std::string& reason) = 0;
+  // Every wait for a rank ends, now and later, in a CommError that says `why`.  Any thread may call
+  // it.
+  virtual void interrupt(const std::string& why) = 0;
+  // This rank can go on no more: interrupts all ranks with `why`, unless they know of a failure
+  // already.  Needs neither a launcher nor the store.
+  virtual void fail(const std::string& why) = 0;
 
   // Opens the connections to `peers`; the peers do the same.  Links that exist are kept.
   virtual void link(std::vector<Rank> peers) = 0;

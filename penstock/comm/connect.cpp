@@ -24,6 +24,11 @@ namespace {
 using std::chrono::milliseconds;
 using Store = c10::intrusive_ptr<c10d::Store>;
 
+std::string text_of(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return torch_error ? torch_error->what_without_backtrace() : error.what();
+}
+
 Store open_store(const Rendezvous& rendezvous, milliseconds deadline) {
   if (rendezvous.kind == Rendezvous::Kind::File) {
     auto store = c10::make_intrusive<c10d::FileStore>(rendezvous.path, rendezvous.world_size);
@@ -104,8 +109,7 @@ std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds
   try {
     store = open_store_within(rendezvous, deadline);
   } catch (const std::exception& error) {
-    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-    const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
+    const std::string text = text_of(error);
     throw CommError(str("rank ", rendezvous.rank, " could not reach the store at ",
                         where(rendezvous), ": ", text.substr(0, text.find('\n'))));
   }
@@ -137,10 +141,13 @@ void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>
         ++finished;
         changed.notify_all();
         changed.wait(lock, [&] { return finished == world_size || first_error; });
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!first_error) first_error = std::current_exception();
-        changed.notify_all();
+      } catch (const std::exception& error) {
+        {
+          const std::lock_guard lock(mutex);
+          if (!first_error) first_error = std::current_exception();
+          changed.notify_all();
+        }
+        if (communicator) communicator->fail(str("rank ", rank, " failed: ", text_of(error)));
       }
     });
   }

@@ -12,12 +12,22 @@ void Interrupt::raise(const std::string& reason) {
   reason_ = reason;
   raised_.store(true, std::memory_order_release);
   for (const auto& wake : wakes_) wake();
+  changed_.notify_all();
 }
 
 void Interrupt::check() const {
   if (!raised()) return;
   const std::lock_guard lock(mutex_);
   throw CommError(reason_);
+}
+
+void Interrupt::check_soon() const {
+  constexpr std::chrono::milliseconds kMoment(300);
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kMoment, [this] { return raised(); });
+  }
+  check();
 }
 
 Interrupt::Waiting::Waiting(Interrupt& interrupt, std::function<void()> wake)

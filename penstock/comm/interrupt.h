@@ -5,6 +5,8 @@
 // Thread safety: any thread.
 #pragma once
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <list>
 #include <mutex>
@@ -19,6 +21,9 @@ class Interrupt {
   bool raised() const { return raised_.load(std::memory_order_acquire); }
   // Throws: CommError with the reason, once raised.
   void check() const;
+  // As check(), when a peer's connection has just broken: if that peer has failed, its word why is
+  // on the way, and says more.  Returns after a moment without it.
+  void check_soon() const;
 
   // While it lives, raise() calls `wake`, and calls it at once where it has been raised already.
   class Waiting {
@@ -36,6 +41,7 @@ class Interrupt {
  private:
   std::atomic<bool> raised_{false};
   mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
   std::string reason_;
   std::list<std::function<void()>> wakes_;
 };

@@ -4,10 +4,12 @@
 #include <map>
 #include <utility>
 
+#include "penstock/comm/alarm.h"
 #include "penstock/comm/gloo/gloo.h"
 #include "penstock/comm/links.h"
 #include "penstock/comm/shm/channel.h"
 #include "penstock/comm/shm/link.h"
+#include "penstock/comm/tensorpipe/link.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -36,17 +38,27 @@ class World : public Communicator {
         rank_(rank),
         world_size_(world_size),
         transport_(transport),
+        listen_(listen),
         host_(shm::host_identity()),
-        gloo_(store_, rank, listen) {
+        gloo_(store_, rank, listen),
+        alarm_(listen, [this](const std::string& why) { rules_.interrupt.raise(why); }) {
     rules_.deadline = deadline;
     if (uses_shared_memory()) put(host_key(rank_), host_);
+    learn_alarms();
   }
 
   Rank rank() const override { return rank_; }
   std::int32_t world_size() const override { return world_size_; }
   void set_deadline(milliseconds deadline) override { rules_.deadline = deadline; }
   milliseconds deadline() const override { return rules_.deadline; }
-  void interrupt(const std::string& reason) override { rules_.interrupt.raise(reason); }
+
+  void interrupt(const std::string& why) override { rules_.interrupt.raise(why); }
+
+  void fail(const std::string& why) override {
+    if (rules_.interrupt.raised()) return;
+    rules_.interrupt.raise(why);
+    Alarm::raise(others_, why);
+  }
 
   void link(std::vector<Rank> peers) override {
     // Both ends of every pair take the pairs in one global order, so none waits in a circle.
@@ -122,6 +134,7 @@ class World : public Communicator {
   }
 
   static std::string host_key(Rank rank) { return str("host/", rank); }
+  static std::string pipes_key(Rank rank) { return str("pipes/", rank); }
 
   std::unique_ptr<Link> make_link(Rank peer) {
     const bool one_host = uses_shared_memory() && !host_.empty() && get(host_key(peer)) == host_;
@@ -135,7 +148,28 @@ class World : public Communicator {
                           " do not share a host, a user and a process namespace"),
                       {"launch.transport = auto takes shared memory only where there is some"});
     }
-    return gloo_.link(peer, rules_);
+    if (transport_ == Transport::Gloo) return gloo_.link(peer, rules_);
+    if (!pipes_) {
+      pipes_ = std::make_unique<PipeHub>(listen_);
+      put(pipes_key(rank_), pipes_->address());
+    }
+    const bool connects = rank_ > peer;
+    return pipes_->link(rank_, peer, connects, connects ? get(pipes_key(peer)) : "", rules_);
+  }
+
+  // Every rank's alarm is known from the start: at a failure, the store may be what has failed.
+  void learn_alarms() {
+    std::vector<std::string> keys;
+    for (std::int32_t rank = 0; rank < world_size_; ++rank) keys.push_back(str("alarm/", rank));
+    put(keys[rank_.index()], alarm_.address());
+    keys.erase(keys.begin() + rank_.value);
+    if (keys.empty()) return;
+    in_store(keys.front(), [&] {
+      store_->wait(keys, rules_.deadline);
+      for (const auto& address : store_->multiGet(keys)) {
+        others_.emplace_back(address.begin(), address.end());
+      }
+    });
   }
 
   Link& linked(Rank peer) const {
@@ -159,11 +193,15 @@ class World : public Communicator {
   Rank rank_;
   std::int32_t world_size_;
   Transport transport_;
+  std::string listen_;
   std::string host_;
   GlooConnector gloo_;
   WaitRules rules_;
+  std::unique_ptr<PipeHub> pipes_;  // Made with the first link that needs it.
   std::map<Rank, std::unique_ptr<Link>> links_;
   std::vector<Ring> groups_;
+  std::vector<std::string> others_;  // Addresses of the other ranks' alarms.
+  Alarm alarm_;                      // Last: its thread uses what is above.
 };
 
 }  // namespace

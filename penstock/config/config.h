@@ -83,7 +83,7 @@ struct SchedulerConfig {
 };
 
 // What carries messages between two ranks; as comm::Transport, which knows no config.
-enum class Transport : std::uint8_t { Auto, Gloo, Shm };
+enum class Transport : std::uint8_t { Auto, Gloo, Tcp, Shm };
 
 struct LaunchConfig {
   double heartbeat_seconds = 30;  // A rank silent, or a run without progress, for so long is ended.

@@ -29,9 +29,10 @@ inline constexpr std::array<Name<ModelType>, 2> kModelTypes = {{
     {ModelType::Mlp, "mlp"},
 }};
 
-inline constexpr std::array<Name<Transport>, 3> kTransports = {{
+inline constexpr std::array<Name<Transport>, 4> kTransports = {{
     {Transport::Auto, "auto"},
     {Transport::Gloo, "gloo"},
+    {Transport::Tcp, "tcp"},
     {Transport::Shm, "shm"},
 }};
 inline constexpr std::array<Name<OptimizerType>, 2> kOptimizerTypes = {{
@@ -171,7 +172,7 @@ void visit_config(Visitor& v, ConfigT& c) {
     v.field("startup_seconds", c.launch.startup_seconds, seconds,
             "longest time from a rank's start to its first instruction");
     v.field("transport", c.launch.transport, Choice<Transport>{kTransports},
-            "what carries messages between two ranks; auto: shm on one host, else gloo");
+            "what carries messages between two ranks; auto: shm on one host, else tcp");
   });
   v.section("run", [&] { visit_run(v, c.run); });
 }

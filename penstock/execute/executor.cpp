@@ -39,12 +39,13 @@ bool share_storage(const at::Tensor& a, const nn::Values& values) {
 
 struct Executor::Impl {
   Impl(const lower::Plan& p, std::vector<stage::Stage*> c, std::vector<GradientReducer*> r,
-       comm::Communicator& communicator, Progress& pr)
+       comm::Communicator& comm, Progress& pr)
       : plan(p),
         chunks(std::move(c)),
         reducers(std::move(r)),
+        communicator(comm),
         progress(pr),
-        mailbox(p, communicator, pr) {
+        mailbox(p, comm, pr) {
     PENSTOCK_CHECK(chunks.size() == plan.chunks.size(), chunks.size(), " chunks");
     const auto cells = chunks.size() * static_cast<std::size_t>(plan.microbatches);
     outputs.resize(cells);
@@ -209,6 +210,7 @@ struct Executor::Impl {
   const lower::Plan& plan;
   std::vector<stage::Stage*> chunks;
   std::vector<GradientReducer*> reducers;
+  comm::Communicator& communicator;
   Progress& progress;
   Mailbox mailbox;
   StepResult result;
@@ -254,17 +256,29 @@ StepResult Executor::run(const StepInputs& inputs) {
       ++index;
     }
     impl_->finish();
-  } catch (const CommError& error) {
-    throw CommError(str(where(index), error.message()), error.notes(), error.exit_code());
-  } catch (const Error& error) {
-    throw Error(str(where(index), error.message()), error.notes(), error.exit_code());
-  } catch (const c10::Error& error) {
-    throw Error(str(where(index), error.what_without_backtrace()));
-  } catch (const std::exception& error) {
-    throw Error(str(where(index), error.what()));
+  } catch (...) {
+    fail(index);
   }
   recording_ = false;
   return std::move(impl_->result);
+}
+
+void Executor::fail(std::int32_t index) {
+  const auto tell = [&](const auto& error) {
+    impl_->communicator.fail(str("rank ", plan_.rank, " failed: ", error.what()));
+    throw error;
+  };
+  try {
+    throw;
+  } catch (const CommError& error) {
+    tell(CommError(str(where(index), error.message()), error.notes(), error.exit_code()));
+  } catch (const Error& error) {
+    tell(Error(str(where(index), error.message()), error.notes(), error.exit_code()));
+  } catch (const c10::Error& error) {
+    tell(Error(str(where(index), error.what_without_backtrace())));
+  } catch (const std::exception& error) {
+    tell(Error(str(where(index), error.what())));
+  }
 }
 
 std::string Executor::where(std::int32_t index) const {

@@ -3,10 +3,10 @@
 // train/ makes one per plan (training, evaluation, generation), all over the same stages.  Short on
 // purpose: the plan has decided every peer, tag and buffer, and the executor knows no schedule by
 // name.
-// Shapes: inputs[m] and targets[m] are microbatch m's, first dimension the microbatch size; they may
-// differ from microbatch to microbatch and from step to step.
-// Units: event times are nanoseconds of the steady clock.
-// Thread safety: run() is called by one thread; `progress` may be read by any.
+// Shapes: inputs[m] and targets[m] are microbatch m's, first dimension the microbatch size; they
+// may differ from microbatch to microbatch and from step to step. Units: event times are
+// nanoseconds of the steady clock. Thread safety: run() is called by one thread; `progress` may be
+// read by any.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -56,7 +56,8 @@ class Executor {
   const lower::Plan& plan() const { return plan_; }
 
   // Runs the plan once.  A training plan leaves the gradients in the stages' parameters, final.
-  // Throws: Error (CommError, ...) that names the instruction; the run is over then.
+  // Throws: Error (CommError, ...) that names the instruction; the run is over then, on all ranks
+  // of the communicator, whose waits end with the same words.
   StepResult run(const StepInputs& inputs);
 
   // Records the events of the next run().
@@ -66,6 +67,8 @@ class Executor {
  private:
   struct Impl;
   std::string where(std::int32_t index) const;
+  // Rethrows what is being handled, with its place, and tells the other ranks.
+  void fail(std::int32_t index);
 
   lower::Plan plan_;
   bool recording_ = false;

@@ -1,4 +1,5 @@
-// Which microbatches of a step have inputs of the same form, known on every rank as the step begins.
+// Which microbatches of a step have inputs of the same form, known on every rank as the step
+// begins.
 //
 // The rank of the first stage numbers the forms of its inputs; the numbers go from rank to rank, a
 // small message a step, ahead of the first activation.  What a stage returns has the same form for

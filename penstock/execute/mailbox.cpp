@@ -185,19 +185,18 @@ void Mailbox::send(const Instruction& instruction, const nn::Values& values) {
     }
     transfer = communicator_.send(only.contiguous(), instruction.peer, instruction.tag);
   } else {
-    transfer = communicator_.send(packed(values, like->form, packing), instruction.peer,
-                                  instruction.tag);
+    transfer =
+        communicator_.send(packed(values, like->form, packing), instruction.peer, instruction.tag);
   }
 }
 
 void Mailbox::refuse(const Instruction& instruction, const nn::Values& values,
                      const Form& announced) const {
-  const Microbatch first =
-      numbers_.first_with(numbers_.of(*instruction.action.microbatch));
+  const Microbatch first = numbers_.first_with(numbers_.of(*instruction.action.microbatch));
   throw Error(
       penstock::str(instruction.action, ": sends ", to_string(form_of(values)),
-                    ", but for inputs of the shape of microbatch ", first, "'s this hop has carried ",
-                    to_string(announced)),
+                    ", but for inputs of the shape of microbatch ", first,
+                    "'s this hop has carried ", to_string(announced)),
       {"what a stage returns may differ in shape and type only with the shapes and types of the "
        "model's inputs"});
 }
@@ -214,8 +213,8 @@ void Mailbox::lay_out(Slot& slot, const Announced& like) {
     slot.message = at::empty({packing.bytes}, at::kByte);
   }
   for (const auto& [place, offset] : packing.parts) {
-    slot.tensors[place] = packing.alone() ? slot.message.detach()
-                                          : part_of(slot.message, offset, like.form[place]);
+    slot.tensors[place] =
+        packing.alone() ? slot.message.detach() : part_of(slot.message, offset, like.form[place]);
   }
   if (!forward) return;
   for (std::size_t i = 0; i < like.form.size(); ++i) {
@@ -257,7 +256,8 @@ nn::Values Mailbox::take(const Instruction& consumer) {
   const Packing& packing = is_forward(consumer) ? at.like->values : at.like->gradients;
   for (std::size_t p = 0; packing.flags < packing.bytes && p < packing.parts.size(); ++p) {
     const auto flag = packing.flags + static_cast<std::int64_t>(p);
-    if (at.message.const_data_ptr<std::uint8_t>()[flag] == 0) values[packing.parts[p].place].reset();
+    if (at.message.const_data_ptr<std::uint8_t>()[flag] == 0)
+      values[packing.parts[p].place].reset();
   }
   return values;
 }

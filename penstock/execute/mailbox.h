@@ -75,11 +75,11 @@ class Mailbox {
   Progress& progress_;
   FormNumbers numbers_;
   std::int64_t generation_ = 0;
-  std::vector<Hop> incoming_;  // By chunk: from the stage before.
-  std::vector<Hop> outgoing_;  // By chunk: to the stage after.
+  std::vector<Hop> incoming_;               // By chunk: from the stage before.
+  std::vector<Hop> outgoing_;               // By chunk: to the stage after.
   std::vector<std::vector<Slot>> forward_;  // By chunk, then slot.
   std::vector<std::vector<Slot>> backward_;
-  std::vector<std::unique_ptr<comm::Transfer>> sends_;    // By send slot.
+  std::vector<std::unique_ptr<comm::Transfer>> sends_;  // By send slot.
   // Of this step: headers on their way, and those that have come, kept for the same reason.
   std::vector<std::unique_ptr<comm::Transfer>> headers_;
   std::vector<std::unique_ptr<comm::Transfer>> learned_;

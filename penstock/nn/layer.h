@@ -63,8 +63,8 @@ struct OnlyATensor {
 template <class Module>
 concept TakesATensor = requires(Module& module, OnlyATensor tensor) { module.forward(tensor); };
 
-// Wraps any module that maps a tensor or Values to a tensor, a std::tuple of tensors or Values, held
-// by a torch::nn::ModuleHolder or a std::shared_ptr.  Its parameters keep their own names.
+// Wraps any module that maps a tensor or Values to a tensor, a std::tuple of tensors or Values,
+// held by a torch::nn::ModuleHolder or a std::shared_ptr.  Its parameters keep their own names.
 template <class Holder>
 class Wrapped : public Layer {
   using Module = std::remove_reference_t<decltype(*std::declval<Holder&>())>;

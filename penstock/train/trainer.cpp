@@ -230,10 +230,9 @@ std::vector<nn::Values> Trainer::split(const nn::Values& batch) const {
   for (const at::Tensor& tensor : batch) {
     if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) == 0 ||
         tensor.size(0) % count != 0) {
-      throw Error(penstock::str("a batch of shape ",
-                                tensor.defined() ? tensor.sizes() : at::IntArrayRef(),
-                                " does not split into ", count,
-                                " microbatches of equal size along its first dimension"));
+      throw Error(penstock::str(
+          "a batch of shape ", tensor.defined() ? tensor.sizes() : at::IntArrayRef(),
+          " does not split into ", count, " microbatches of equal size along its first dimension"));
     }
     const auto parts = tensor.split(tensor.size(0) / count);
     for (std::size_t m = 0; m < parts.size(); ++m) microbatches[m].push_back(parts[m]);

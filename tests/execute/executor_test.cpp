@@ -210,8 +210,8 @@ TEST(Executor, ShapesMayChangeFromStepToStepAndFromMicrobatchToMicrobatch) {
   StepInputs turned = uneven;
   std::ranges::reverse(turned.inputs);
   std::ranges::reverse(turned.targets);
-  const std::vector<StepInputs> steps = {random_step(4, 4), random_step(4, 8), uneven,
-                                         random_step(4, 1), turned,           random_step(4, 4)};
+  const std::vector<StepInputs> steps = {
+      random_step(4, 4), random_step(4, 8), uneven, random_step(4, 1), turned, random_step(4, 4)};
   for (const std::int32_t ranks : {2, 4}) {
     for (const char* name : {"gpipe", "1f1b"}) {
       expect_plain_bits(from_name(name, {.ranks = ranks, .microbatches = 4}),

@@ -130,8 +130,8 @@ TEST_F(StageTest, TuplesOfAnyTypesPassAndGradientsComeBackInTheirPlaces) {
   EXPECT_FALSE(outputs[2].defined());
   EXPECT_FALSE(outputs[3].requires_grad());
   EXPECT_EQ(outputs[3].scalar_type(), at::kLong);
-  const nn::Values gradients =
-      staged.backward(Microbatch(0), {at::ones({4, kWidth}), at::Tensor(), at::Tensor(), at::Tensor()});
+  const nn::Values gradients = staged.backward(
+      Microbatch(0), {at::ones({4, kWidth}), at::Tensor(), at::Tensor(), at::Tensor()});
   ASSERT_EQ(gradients.size(), 3u);
   const at::Tensor& weight = staged.parameters()[0].tensor;
   EXPECT_TRUE(at::equal(gradients[0], at::where(inputs[1], weight.detach(), at::ones({}))));

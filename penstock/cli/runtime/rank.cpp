@@ -45,6 +45,8 @@ comm::Transport transport_of(config::Transport transport) {
       return comm::Transport::Auto;
     case config::Transport::Gloo:
       return comm::Transport::Gloo;
+    case config::Transport::Tcp:
+      return comm::Transport::Tcp;
     case config::Transport::Shm:
       return comm::Transport::Shm;
   }

@@ -30,7 +30,7 @@ class GlooTransfer : public Transfer {
       const Interrupt::Waiting waiting(rules_.interrupt, [this] { wake(); });
       if (tag_ >= 0 ? work_->wait(deadline_) : wait_for_collective()) return;
     } catch (const std::exception& error) {
-      rules_.interrupt.check();
+      rules_.interrupt.check_soon();
       throw CommError(str(describe(), " failed: ", reason(error)),
                       {str("the wait's deadline is ", deadline_.count(), " ms")});
     }

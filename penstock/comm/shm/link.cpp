@@ -6,6 +6,7 @@
 #include <deque>
 #include <system_error>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "penstock/comm/shm/channel.h"
@@ -60,8 +61,9 @@ class ShmLink : public Link {
   std::string peer_address_;
   shm::Inbox inbox_;
   shm::Liveness liveness_;
-  std::vector<Receive*> asked_for_;       // In the order of their receive().
-  std::deque<shm::Entry> not_asked_for_;  // In the order of their send().
+  std::vector<Receive*> asked_for_;  // In the order of their receive().
+  // By tag, in the order of their send().
+  std::unordered_map<std::int32_t, std::deque<shm::Entry>> not_asked_for_;
 };
 
 class ShmLink::Receive : public Transfer {
@@ -108,7 +110,7 @@ void ShmLink::sort_mail() {
   while (const auto entry = inbox_.take()) {
     const auto receive = std::ranges::find(asked_for_, entry->tag, &Receive::tag);
     if (receive == asked_for_.end()) {
-      not_asked_for_.push_back(*entry);
+      not_asked_for_[entry->tag].push_back(*entry);
     } else {
       Receive* found = *receive;
       asked_for_.erase(receive);
@@ -121,8 +123,14 @@ void ShmLink::check_wait(const std::string& what, Clock::time_point start) const
   rules_.interrupt.check();
   const auto deadline = rules_.deadline;
   const std::vector<std::string> note = {str("the wait's deadline is ", deadline.count(), " ms")};
-  if (inbox_.closed()) throw CommError(what + " failed: the peer has closed", note);
-  if (!liveness_.alive()) throw CommError(what + " failed: the peer's process is gone", note);
+  if (inbox_.closed()) {
+    rules_.interrupt.check_soon();
+    throw CommError(what + " failed: the peer has closed", note);
+  }
+  if (!liveness_.alive()) {
+    rules_.interrupt.check_soon();
+    throw CommError(what + " failed: the peer's process is gone", note);
+  }
   if (Clock::now() - start >= deadline) throw CommError(what + " failed: timed out", note);
 }
 
@@ -141,13 +149,14 @@ std::unique_ptr<Transfer> ShmLink::send(const at::Tensor& tensor, std::int32_t t
 std::unique_ptr<Transfer> ShmLink::receive(const at::Tensor& tensor, std::int32_t tag) {
   PENSTOCK_CHECK(tensor.is_contiguous() && tensor.is_cpu(), "tag ", tag);
   auto receive = std::make_unique<Receive>(*this, tensor, tag);
-  const auto entry = std::ranges::find(not_asked_for_, tag, &shm::Entry::tag);
-  if (entry == not_asked_for_.end()) {
+  const auto entries = not_asked_for_.find(tag);
+  if (entries == not_asked_for_.end()) {
     asked_for_.push_back(receive.get());
   } else {
-    const shm::Entry found = *entry;
-    not_asked_for_.erase(entry);
-    deliver(found, *receive);
+    const shm::Entry entry = entries->second.front();
+    entries->second.pop_front();
+    if (entries->second.empty()) not_asked_for_.erase(entries);
+    deliver(entry, *receive);
   }
   return receive;
 }
