@@ -20,7 +20,7 @@ std::string refusal(std::string_view name, const Sizes& sizes) {
 }
 
 TEST(Registry, FindsNamesAndAliasesInAnyCase) {
-  for (const char* name : {"1f1b", "1F1B", "Schedule1F1B", "schedule1f1b", "one_f_one_b"}) {
+  for (const char* name : {"1f1b", "1F1B", "Schedule1F1B", "schedule1f1b", "one_f_one_b", "TrainSchedule"}) {
     EXPECT_EQ(find_generator(name).name, "1f1b") << name;
   }
   for (const char* name : {"gpipe", "GPipe", "ScheduleGPipe"}) {
@@ -139,6 +139,13 @@ TEST(Registry, RefusalsNameSeveralSizesWhereOneIsNotEnough) {
   EXPECT_EQ(refusal("1f1b", {.stages_per_rank = 3, .microbatch_group = 4}),
             "schedule 1f1b: stages_per_rank is 3, must be 1: it has one stage per rank\n"
             "  note: nearest sizes that work: stages_per_rank=1, no microbatch_group");
+}
+
+TEST(Registry, RefusalsPreferNoGroupToFewerRanks) {
+  EXPECT_EQ(refusal("interleaved_1f1b", {.ranks = 8, .microbatches = 4, .microbatch_group = 2}),
+            "schedule interleaved_1f1b: microbatch_group is 2, must be from ranks (8) to "
+            "microbatches (4)\n"
+            "  note: nearest sizes that work: no microbatch_group");
 }
 
 TEST(Registry, WavesAreWhole) {

@@ -56,6 +56,7 @@ class Repairs {
  public:
   Repairs(const Generator& generator, const Sizes& sizes) : generator_(generator), sizes_(sizes) {}
 
+  // What changes least comes first; the ranks are what a user has.
   std::vector<std::string> find() {
     search(sizes_);
     Sizes plain = sizes_;
@@ -63,7 +64,9 @@ class Repairs {
     plain.rule = Rule::Published;
     if (found_.empty()) consider(plain);
     if (found_.empty()) search(plain);
+    if (found_.empty()) nearest(sizes_, kRanks, -1, sizes_.ranks);
     plain.stages_per_rank = generator_.stages_per_rank;
+    if (found_.empty()) consider(plain);
     if (found_.empty()) search(plain);
     if (found_.empty()) return {};
     return {"nearest sizes that work: " + join(found_, " or ")};
@@ -77,7 +80,6 @@ class Repairs {
     nearest(from, kStagesPerRank, -1, from.stages_per_rank);
     nearest(from, kStagesPerRank, +1, 4);
     if (from.microbatch_group) nearest_group(from);
-    if (found_.empty()) nearest(from, kRanks, -1, from.ranks);
   }
 
   void nearest(Sizes from, const Size& size, std::int32_t step, std::int32_t limit) {

@@ -66,7 +66,7 @@ const std::vector<Generator>& registry() {
        .make = gpipe,
        .objection = object_to_many_stages},
       {.name = "1f1b",
-       .aliases = {"Schedule1F1B", "one_f_one_b"},
+       .aliases = {"Schedule1F1B", "one_f_one_b", "TrainSchedule"},
        .summary = "one forward, one backward in turn",
        .constraints = "v = 1",
        .bubble = "(p-1)(f+b)",
