@@ -44,11 +44,11 @@ std::optional<std::string> check_pattern(const std::string& pattern) {
 
 }  // namespace
 
-Complaint wrong_type(std::string_view noun, const JsonValue& json) {
+Complaint wrong_type(std::string_view noun, const json::Value& json) {
   return {str(": expected ", noun, ", found ", found(json)), &json};
 }
 
-Complaint wrong_choice(const JsonValue& json, const std::vector<std::string>& names,
+Complaint wrong_choice(const json::Value& json, const std::vector<std::string>& names,
                        const Refused& refused) {
   const std::string& text = std::get<std::string>(json.data);
   if (!refused.name.empty() && lower_case(text) == lower_case(refused.name)) {
@@ -63,7 +63,7 @@ std::string Integer::allowed() const {
   return high == kAny ? str("at least ", low) : str("in [", low, ", ", high, "]");
 }
 
-std::optional<Complaint> Integer::read(const JsonValue& json, std::int64_t& value) const {
+std::optional<Complaint> Integer::read(const json::Value& json, std::int64_t& value) const {
   if (const auto* integer = std::get_if<std::int64_t>(&json.data)) {
     value = *integer;
   } else if (const auto* number = std::get_if<double>(&json.data)) {
@@ -93,7 +93,7 @@ std::string Number::allowed() const {
              without_high ? ")" : "]");
 }
 
-std::optional<Complaint> Number::read(const JsonValue& json, double& value) const {
+std::optional<Complaint> Number::read(const json::Value& json, double& value) const {
   if (const auto* number = std::get_if<double>(&json.data)) {
     value = *number;
   } else if (const auto* integer = std::get_if<std::int64_t>(&json.data)) {
@@ -112,7 +112,7 @@ std::optional<std::string> Number::check(double value) const {
   return out_of_range(shortest(value), allowed());
 }
 
-std::optional<Complaint> Text::read(const JsonValue& json, std::string& value) const {
+std::optional<Complaint> Text::read(const json::Value& json, std::string& value) const {
   if (const auto* text = std::get_if<std::string>(&json.data)) {
     value = *text;
   } else if (!json.source->is_file) {
@@ -134,7 +134,7 @@ std::string Partition::noun() const {
   return "\"uniform\", \"parameters\", \"type:REGEX\", \"layer_cost\" or \"bounds\"";
 }
 
-std::optional<Complaint> Partition::read(const JsonValue& json, PipelineConfig& value) const {
+std::optional<Complaint> Partition::read(const json::Value& json, PipelineConfig& value) const {
   const auto* text = std::get_if<std::string>(&json.data);
   if (text == nullptr) return wrong_type(noun(), json);
   if (text->starts_with(kTypePrefix)) {

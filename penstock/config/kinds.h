@@ -21,18 +21,18 @@
 #include <vector>
 
 #include "penstock/config/config.h"
-#include "penstock/config/json_tree.h"
 #include "penstock/config/wording.h"
 #include "penstock/core/text.h"
+#include "penstock/json/tree.h"
 
 namespace penstock::config {
 
 struct Complaint {
   std::string text;
-  const JsonValue* at = nullptr;  // What is wrong: the value, or one element of it.
+  const json::Value* at = nullptr;  // What is wrong: the value, or one element of it.
 };
 
-Complaint wrong_type(std::string_view noun, const JsonValue& json);
+Complaint wrong_type(std::string_view noun, const json::Value& json);
 
 struct Integer {
   static constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
@@ -41,7 +41,7 @@ struct Integer {
 
   std::string noun() const { return "an integer"; }
   std::string allowed() const;
-  std::optional<Complaint> read(const JsonValue& json, std::int64_t& value) const;
+  std::optional<Complaint> read(const json::Value& json, std::int64_t& value) const;
   std::optional<std::string> check(std::int64_t value) const;
   std::string write(std::int64_t value) const { return std::to_string(value); }
 };
@@ -55,7 +55,7 @@ struct Number {
 
   std::string noun() const { return "a number"; }
   std::string allowed() const;
-  std::optional<Complaint> read(const JsonValue& json, double& value) const;
+  std::optional<Complaint> read(const json::Value& json, double& value) const;
   std::optional<std::string> check(double value) const;
   std::string write(double value) const { return shortest(value); }
 };
@@ -66,7 +66,7 @@ struct Text {
 
   std::string noun() const { return may_be_empty ? "a string" : "a string that is not empty"; }
   std::string allowed() const { return ""; }
-  std::optional<Complaint> read(const JsonValue& json, std::string& value) const;
+  std::optional<Complaint> read(const json::Value& json, std::string& value) const;
   std::optional<std::string> check(const std::string& value) const;
   std::string write(const std::string& value) const { return json_quote(value); }
 };
@@ -75,7 +75,7 @@ struct Text {
 struct Partition {
   std::string noun() const;
   std::string allowed() const { return ""; }
-  std::optional<Complaint> read(const JsonValue& json, PipelineConfig& value) const;
+  std::optional<Complaint> read(const json::Value& json, PipelineConfig& value) const;
   std::optional<std::string> check(const PipelineConfig& value) const;
   std::string write(const PipelineConfig& value) const;
 };
@@ -94,7 +94,7 @@ struct Refused {
 };
 
 // The complaint about a name that is none of `names`.
-Complaint wrong_choice(const JsonValue& json, const std::vector<std::string>& names,
+Complaint wrong_choice(const json::Value& json, const std::vector<std::string>& names,
                        const Refused& refused);
 
 template <class Enum>
@@ -113,7 +113,7 @@ struct Choice {
     return either(all);
   }
   std::string allowed() const { return ""; }
-  std::optional<Complaint> read(const JsonValue& json, Enum& value) const {
+  std::optional<Complaint> read(const json::Value& json, Enum& value) const {
     const auto* text = std::get_if<std::string>(&json.data);
     if (text == nullptr) return wrong_type(noun(), json);
     for (const Name<Enum>& entry : names) {
@@ -145,7 +145,7 @@ struct Optional {
   std::string noun() const { return kind.noun(); }
   std::string allowed() const { return kind.allowed(); }
   template <class T>
-  std::optional<Complaint> read(const JsonValue& json, std::optional<T>& value) const {
+  std::optional<Complaint> read(const json::Value& json, std::optional<T>& value) const {
     value.reset();
     if (json.is_null()) return {};
     return kind.read(json, value.emplace());
@@ -173,15 +173,15 @@ struct List {
   }
   std::string allowed() const { return kind.allowed().empty() ? "" : "each " + kind.allowed(); }
   template <class T>
-  std::optional<Complaint> read(const JsonValue& json, std::vector<T>& values) const {
-    const auto* elements = std::get_if<JsonValue::Array>(&json.data);
+  std::optional<Complaint> read(const json::Value& json, std::vector<T>& values) const {
+    const auto* elements = std::get_if<json::Value::Array>(&json.data);
     if (elements == nullptr) return wrong_type(noun(), json);
     values.assign(elements->size(), T{});
     return read_elements(*elements, std::span(values));
   }
   template <class T, std::size_t size>
-  std::optional<Complaint> read(const JsonValue& json, std::array<T, size>& values) const {
-    const auto* elements = std::get_if<JsonValue::Array>(&json.data);
+  std::optional<Complaint> read(const json::Value& json, std::array<T, size>& values) const {
+    const auto* elements = std::get_if<json::Value::Array>(&json.data);
     if (elements == nullptr) return wrong_type(noun(), json);
     if (elements->size() != size) {
       return Complaint{str(": expected ", noun(), ", found ", elements->size()), &json};
@@ -204,7 +204,7 @@ struct List {
 
  private:
   template <class T>
-  std::optional<Complaint> read_elements(const JsonValue::Array& elements,
+  std::optional<Complaint> read_elements(const json::Value::Array& elements,
                                          std::span<T> values) const {
     for (std::size_t i = 0; i < elements.size(); ++i) {
       if (auto wrong = kind.read(elements[i], values[i])) {

@@ -8,9 +8,11 @@
 #include <string>
 #include <string_view>
 
-namespace penstock::config {
+namespace penstock::json {
+struct Value;
+}  // namespace penstock::json
 
-struct JsonValue;  // json_tree.h.
+namespace penstock::config {
 
 struct Override {
   std::string path;    // "model.layers", or a section.
@@ -24,6 +26,6 @@ Override parse_override(std::string_view text);
 
 // Writes the overrides into the tree, in their order, making sections that are not there.
 // Throws: ConfigError for a path that names no key, with the nearest one.
-void apply_overrides(JsonValue& root, std::span<const Override> overrides);
+void apply_overrides(json::Value& root, std::span<const Override> overrides);
 
 }  // namespace penstock::config

@@ -21,11 +21,11 @@ namespace {
 // Visitor: takes each field's value out of the tree, and notes all that is wrong with it.
 class Reader {
  public:
-  explicit Reader(const JsonValue& root) { scope_.object = as_object("the config", root); }
+  explicit Reader(const json::Value& root) { scope_.object = as_object("the config", root); }
 
   template <class T, class Kind>
   void field(std::string_view key, T& value, const Kind& kind, std::string_view /*meaning*/) {
-    const JsonMember* member = take(key);
+    const json::Member* member = take(key);
     if (member == nullptr) return;
     const std::string path = join_path(scope_.path, key);
     if (misplaced(path, *member)) return;
@@ -40,7 +40,7 @@ class Reader {
   template <class Body>
   void section(std::string_view key, Body&& body) {
     Scope inner{.path = join_path(scope_.path, key), .object = nullptr, .keys = {}};
-    if (const JsonMember* member = take(key)) {
+    if (const json::Member* member = take(key)) {
       inner.object = as_object(inner.path, member->value);
     }
     std::swap(scope_, inner);
@@ -59,7 +59,7 @@ class Reader {
 
   void report_unknown_keys() {
     if (scope_.object == nullptr) return;
-    for (const JsonMember& member : *scope_.object) {
+    for (const json::Member& member : *scope_.object) {
       if (problems_.full()) return;
       const auto& keys = scope_.keys;
       if (std::find(keys.begin(), keys.end(), member.key) != keys.end()) continue;
@@ -72,25 +72,25 @@ class Reader {
 
  private:
   struct Scope {
-    std::string path;                           // "" at the top level.
-    const JsonValue::Object* object = nullptr;  // Null when the section is absent or no object.
-    std::vector<std::string> keys;              // The table's keys seen so far.
+    std::string path;                             // "" at the top level.
+    const json::Value::Object* object = nullptr;  // Null when the section is absent or no object.
+    std::vector<std::string> keys;                // The table's keys seen so far.
   };
 
-  const JsonValue::Object* as_object(const std::string& name, const JsonValue& json) {
-    const auto* object = std::get_if<JsonValue::Object>(&json.data);
+  const json::Value::Object* as_object(const std::string& name, const json::Value& json) {
+    const auto* object = std::get_if<json::Value::Object>(&json.data);
     if (object == nullptr) {
       problems_.add(origin_of(json), name + wrong_type("an object", json).text);
     }
     return object;
   }
 
-  const JsonMember* take(std::string_view key) {
+  const json::Member* take(std::string_view key) {
     scope_.keys.emplace_back(key);
     return scope_.object == nullptr ? nullptr : find(*scope_.object, key);
   }
 
-  bool misplaced(const std::string& path, const JsonMember& member) {
+  bool misplaced(const std::string& path, const json::Member& member) {
     if (missing_choice_ == nullptr) return false;
     const auto& [key, choice] = *missing_choice_;
     problems_.add(origin_of_key(member), str(path, ": only ", key, " ", json_quote(choice),
@@ -121,7 +121,7 @@ std::string read_file(const std::string& file) {
   errno = 0;
   std::ifstream in(file, std::ios::binary);
   if (!in) return fail(std::generic_category().message(errno));
-  std::string text(kBytesMax + 1, '\0');  // One more than allowed: parse_json() refuses it.
+  std::string text(json::kBytesMax + 1, '\0');  // One more than allowed: json::parse() refuses it.
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (in.bad()) return fail(std::generic_category().message(errno));
   text.resize(static_cast<std::size_t>(in.gcount()));
@@ -132,8 +132,8 @@ std::string read_file(const std::string& file) {
 
 ReadConfig parse_config(std::string text, const std::string& name,
                         std::span<const Override> overrides) {
-  JsonValue root =
-      parse_json(std::make_shared<const Source>(Source{.name = name, .text = std::move(text)}));
+  json::Value root = json::parse(
+      std::make_shared<const json::Source>(json::Source{.name = name, .text = std::move(text)}));
   apply_overrides(root, overrides);
   ReadConfig result;
   Reader reader(root);

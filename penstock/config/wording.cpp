@@ -23,18 +23,6 @@ std::string either(const std::vector<std::int64_t>& choices) {
   return either(words);
 }
 
-std::string in_quotes(std::string_view text) {
-  constexpr std::size_t kLongest = 80;
-  if (text.size() <= kLongest) return json_quote(text);
-  std::size_t cut = kLongest;
-  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
-  return json_quote(text.substr(0, cut)) + "...";
-}
-
-std::string suggest(std::string_view word, const std::vector<std::string>& candidates) {
-  return word.size() <= kWordMax ? did_you_mean(word, candidates) : "";
-}
-
 std::string join_path(std::string_view section, std::string_view key) {
   if (section.empty()) return std::string(key);
   return str(section, ".", key);

@@ -16,15 +16,6 @@ namespace penstock::config {
 std::string either(const std::vector<std::string>& choices);
 std::string either(const std::vector<std::int64_t>& choices);
 
-// `text` as a JSON string; a long one is cut, so that a hostile file cannot fill the terminal.
-std::string in_quotes(std::string_view text);
-
-// A longer word is no misspelt key; the search for the nearest takes time in its length.
-inline constexpr std::size_t kWordMax = 80;
-
-// did_you_mean() of core/text.h, but "" for a word over kWordMax.
-std::string suggest(std::string_view word, const std::vector<std::string>& candidates);
-
 // join_path("model", "layers") == "model.layers"; join_path("", "seed") == "seed".
 std::string join_path(std::string_view section, std::string_view key);
 

@@ -118,6 +118,14 @@ std::string json_quote(std::string_view text) {
   return out + '"';
 }
 
+std::string in_quotes(std::string_view text) {
+  constexpr std::size_t kLongest = 80;
+  if (text.size() <= kLongest) return json_quote(text);
+  std::size_t cut = kLongest;
+  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  return json_quote(text.substr(0, cut)) + "...";
+}
+
 std::optional<std::string> nearest(std::string_view word,
                                    const std::vector<std::string>& candidates) {
   std::optional<std::string> best;
@@ -136,6 +144,10 @@ std::optional<std::string> nearest(std::string_view word,
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
   const auto candidate = nearest(word, candidates);
   return candidate ? "; did you mean \"" + *candidate + "\"?" : "";
+}
+
+std::string suggest(std::string_view word, const std::vector<std::string>& candidates) {
+  return word.size() <= kWordMax ? did_you_mean(word, candidates) : "";
 }
 
 std::uint64_t stable_hash(std::string_view bytes) {

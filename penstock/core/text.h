@@ -51,6 +51,9 @@ std::string shortest(float value);
 // `text` as a JSON string literal, quotes included; bytes that are not UTF-8 become U+FFFD.
 std::string json_quote(std::string_view text);
 
+// The same of at most about 80 bytes, so that a hostile file cannot fill the terminal.
+std::string in_quotes(std::string_view text);
+
 // The candidate with the smallest edit distance to `word`, ignoring case; nothing when every one
 // is farther than a third of the longer word (at least 1, so that short words still match).
 std::optional<std::string> nearest(std::string_view word,
@@ -58,6 +61,12 @@ std::optional<std::string> nearest(std::string_view word,
 
 // "; did you mean \"x\"?" for the nearest candidate, or "" when none is near.
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates);
+
+// A longer word is no misspelt one; the search for the nearest takes time in its length.
+inline constexpr std::size_t kWordMax = 80;
+
+// did_you_mean(), but "" for a word over kWordMax: for words of any length.
+std::string suggest(std::string_view word, const std::vector<std::string>& candidates);
 
 // 64-bit FNV-1a (Fowler, Noll, Vo): stable across machines and versions; not for adversaries.
 std::uint64_t stable_hash(std::string_view bytes);

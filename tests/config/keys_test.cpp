@@ -6,10 +6,12 @@
 
 #include "penstock/config/read.h"
 #include "penstock/core/text.h"
-#include "tests/config/message_of.h"
+#include "tests/support/message_of.h"
 
 namespace penstock::config {
 namespace {
+
+using testing_support::message_of;
 
 // {"optimizer": {"params": {"lr": 1}}} for {"optimizer", "params", "lr"}.
 std::string nested(const std::vector<std::string>& keys) {

@@ -5,10 +5,12 @@
 #include <vector>
 
 #include "penstock/config/read.h"
-#include "tests/config/message_of.h"
+#include "tests/support/message_of.h"
 
 namespace penstock::config {
 namespace {
+
+using testing_support::message_of;
 
 ReadConfig with(const std::string& text, const std::vector<std::string>& settings) {
   std::vector<Override> overrides;

@@ -5,7 +5,7 @@
 #include <ostream>
 
 #include "penstock/core/text.h"
-#include "tests/config/message_of.h"
+#include "tests/support/message_of.h"
 
 namespace penstock::config {
 
@@ -15,6 +15,8 @@ std::ostream& operator<<(std::ostream& out, const Batch& b) {
 }
 
 namespace {
+
+using testing_support::message_of;
 
 std::string refusal(const MeshConfig& mesh, std::int64_t world_size) {
   return message_of([&] { resolve_mesh(mesh, world_size); });

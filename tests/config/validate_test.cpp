@@ -5,10 +5,12 @@
 #include <cmath>
 
 #include "penstock/config/read.h"
-#include "tests/config/message_of.h"
+#include "tests/support/message_of.h"
 
 namespace penstock::config {
 namespace {
+
+using testing_support::message_of;
 
 std::string refusal(const std::string& text) {
   return message_of([&] { parse_config(text, "gpt.json"); });

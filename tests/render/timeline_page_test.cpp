@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "penstock/config/json_tree.h"
 #include "penstock/core/error.h"
+#include "penstock/json/tree.h"
 #include "penstock/render/simulated_timeline.h"
 #include "penstock/schedule/generators/generators.h"
 #include "tests/render/svg_text.h"
@@ -14,7 +14,7 @@
 namespace penstock::render {
 namespace {
 
-using config::JsonValue;
+using JsonValue = json::Value;
 
 Timeline timeline_of(const schedule::Schedule& schedule) {
   const auto verified = verify::VerifiedSchedule::from(schedule);
@@ -33,17 +33,16 @@ std::string element(const std::string& page, const std::string& open) {
 
 JsonValue data_of(const std::string& page) {
   const std::string text = element(page, "<script type=\"application/json\" id=\"data\">\n");
-  return config::parse_json(
-      std::make_shared<config::Source>(config::Source{.name = "page", .text = text}));
+  return json::parse(std::make_shared<json::Source>(json::Source{.name = "page", .text = text}));
 }
 
 const JsonValue& at(const JsonValue& value, const std::string& key) {
-  return config::find(std::get<JsonValue::Object>(value.data), key)->value;
+  return json::find(std::get<JsonValue::Object>(value.data), key)->value;
 }
 const JsonValue& at(const JsonValue& value, std::size_t index) {
   return std::get<JsonValue::Array>(value.data)[index];
 }
-std::string text(const JsonValue& value) { return std::string(config::text_of(value)); }
+std::string text(const JsonValue& value) { return std::string(json::text_of(value)); }
 
 TEST(TimelinePage, HoldsEveryBarOfEveryRow) {
   const JsonValue data =

@@ -1,12 +1,12 @@
 // The text of the error that a call throws.
 //
-// The config tests compare it whole: wording and place are part of what they promise.
+// Tests of what reads users' texts compare it whole: wording and place are part of the promise.
 #pragma once
 #include <string>
 
 #include "penstock/core/error.h"
 
-namespace penstock::config {
+namespace penstock::testing_support {
 
 template <class Call>
 std::string message_of(Call&& call) {
@@ -18,4 +18,4 @@ std::string message_of(Call&& call) {
   return "no error";
 }
 
-}  // namespace penstock::config
+}  // namespace penstock::testing_support

@@ -1,4 +1,4 @@
-#include "penstock/config/json_tree.h"
+#include "penstock/json/tree.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,12 +6,11 @@
 #include <unordered_set>
 #include <utility>
 
-#include "penstock/config/json_tokens.h"
-#include "penstock/config/wording.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/json/tokens.h"
 
-namespace penstock::config {
+namespace penstock::json {
 namespace {
 
 Origin locate(const Source& source, std::size_t offset) {
@@ -34,11 +33,11 @@ Origin locate(const Source& source, std::size_t offset) {
 }
 
 // Rules on the bytes, which the library does not check or checks only inside strings.
-void check_bytes(const Source& source) {
+void check_bytes(const Source& source, std::size_t bytes_max) {
   const std::string_view text = source.text;
-  if (text.size() > kBytesMax) {
+  if (text.size() > bytes_max) {
     throw ParseError(
-        str(source.name, ": larger than ", kBytesMax, " bytes; is it the right file?"));
+        str(source.name, ": larger than ", bytes_max, " bytes; is it the right file?"));
   }
   for (const std::string_view mark : {"\xEF\xBB\xBF", "\xFF\xFE", "\xFE\xFF"}) {
     if (text.starts_with(mark)) {
@@ -54,7 +53,7 @@ class TreeBuilder {
  public:
   explicit TreeBuilder(std::shared_ptr<const Source> source) : source_(std::move(source)) {}
 
-  JsonValue take() { return std::move(root_); }
+  Value take() { return std::move(root_); }
 
   bool null() { return add(std::monostate{}); }
   bool boolean(bool value) { return add(value); }
@@ -69,8 +68,8 @@ class TreeBuilder {
   bool string(std::string& value) { return add(std::move(value)); }
   bool binary(nlohmann::json::binary_t&) { return false; }  // Only binary formats have it.
 
-  bool start_object(std::size_t) { return open(JsonValue::Object{}); }
-  bool start_array(std::size_t) { return open(JsonValue::Array{}); }
+  bool start_object(std::size_t) { return open(Value::Object{}); }
+  bool start_array(std::size_t) { return open(Value::Array{}); }
   bool end_object() { return close(); }
   bool end_array() { return close(); }
 
@@ -79,7 +78,7 @@ class TreeBuilder {
     if (!open_.back().keys.insert(key).second) {
       refuse(*source_, span.begin, str("duplicate key ", in_quotes(key)));
     }
-    auto& members = std::get<JsonValue::Object>(open_.back().value.data);
+    auto& members = std::get<Value::Object>(open_.back().value.data);
     members.push_back({std::move(key), span, {}});
     return true;
   }
@@ -91,7 +90,7 @@ class TreeBuilder {
 
  private:
   struct Open {
-    JsonValue value;
+    Value value;
     std::unordered_set<std::string> keys;  // So that a file of many keys takes linear time.
   };
 
@@ -102,7 +101,7 @@ class TreeBuilder {
   }
 
   template <class Data>
-  JsonValue make(Data data) {
+  Value make(Data data) {
     return {.data = std::move(data), .source = source_, .span = next_token()};
   }
 
@@ -122,40 +121,40 @@ class TreeBuilder {
   }
 
   bool close() {
-    JsonValue value = std::move(open_.back().value);
+    Value value = std::move(open_.back().value);
     value.span.end = next_token().end;
     open_.pop_back();
     attach(std::move(value));
     return true;
   }
 
-  void attach(JsonValue value) {
+  void attach(Value value) {
     if (open_.empty()) {
       root_ = std::move(value);
-    } else if (auto* array = std::get_if<JsonValue::Array>(&open_.back().value.data)) {
+    } else if (auto* array = std::get_if<Value::Array>(&open_.back().value.data)) {
       array->push_back(std::move(value));
     } else {
-      std::get<JsonValue::Object>(open_.back().value.data).back().value = std::move(value);
+      std::get<Value::Object>(open_.back().value.data).back().value = std::move(value);
     }
   }
 
   std::shared_ptr<const Source> source_;
   std::vector<Open> open_;
-  JsonValue root_;
+  Value root_;
   std::size_t end_ = 0;  // Of the last token.
 };
 
 template <class Object>
 auto* find_in(Object& object, std::string_view key) {
-  const auto same = [key](const JsonMember& member) { return member.key == key; };
+  const auto same = [key](const Member& member) { return member.key == key; };
   const auto at = std::find_if(object.begin(), object.end(), same);
   return at == object.end() ? nullptr : &*at;
 }
 
 }  // namespace
 
-JsonValue parse_json(std::shared_ptr<const Source> source) {
-  check_bytes(*source);
+Value parse(std::shared_ptr<const Source> source, std::size_t bytes_max) {
+  check_bytes(*source, bytes_max);
   TreeBuilder builder(source);
   try {
     constexpr auto format = nlohmann::json::input_format_t::json;
@@ -167,28 +166,28 @@ JsonValue parse_json(std::shared_ptr<const Source> source) {
   return builder.take();
 }
 
-JsonMember* find(JsonValue::Object& object, std::string_view key) { return find_in(object, key); }
+Member* find(Value::Object& object, std::string_view key) { return find_in(object, key); }
 
-const JsonMember* find(const JsonValue::Object& object, std::string_view key) {
+const Member* find(const Value::Object& object, std::string_view key) {
   return find_in(object, key);
 }
 
-Origin origin_of(const JsonValue& value) { return locate(*value.source, value.span.begin); }
+Origin origin_of(const Value& value) { return locate(*value.source, value.span.begin); }
 
-Origin origin_of_key(const JsonMember& member) {
+Origin origin_of_key(const Member& member) {
   return locate(*member.value.source, member.key_span.begin);
 }
 
-std::string_view text_of(const JsonValue& value) {
+std::string_view text_of(const Value& value) {
   return std::string_view(value.source->text)
       .substr(value.span.begin, value.span.end - value.span.begin);
 }
 
-std::string found(const JsonValue& value) {
-  if (std::holds_alternative<JsonValue::Array>(value.data)) return "a list";
-  if (std::holds_alternative<JsonValue::Object>(value.data)) return "an object";
+std::string found(const Value& value) {
+  if (std::holds_alternative<Value::Array>(value.data)) return "a list";
+  if (std::holds_alternative<Value::Object>(value.data)) return "an object";
   if (const auto* string = std::get_if<std::string>(&value.data)) return in_quotes(*string);
   return std::string(text_of(value).substr(0, 40));
 }
 
-}  // namespace penstock::config
+}  // namespace penstock::json

@@ -1,6 +1,6 @@
 // Where the tokens of a JSON text begin and end, and what to say when one is wrong.
 //
-// nlohmann's SAX interface tells what it read but not where; json_tree.cpp walks the same text with
+// nlohmann's SAX interface tells what it read but not where; tree.cpp walks the same text with
 // these.  They rely on the library having accepted the text so far and check no grammar themselves.
 // Units: byte offsets from 0.
 #pragma once
@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace penstock::config {
+namespace penstock::json {
 
 // What stands between two tokens: white space, comments, commas, colons.
 struct Gap {
@@ -31,4 +31,4 @@ struct SyntaxError {
 SyntaxError describe_syntax_error(std::string_view text, std::size_t previous_end, std::size_t read,
                                   std::string_view message);
 
-}  // namespace penstock::config
+}  // namespace penstock::json

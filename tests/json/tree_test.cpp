@@ -1,15 +1,17 @@
-#include "penstock/config/json_tree.h"
+#include "penstock/json/tree.h"
 
 #include <gtest/gtest.h>
 
 #include "penstock/core/text.h"
-#include "tests/config/message_of.h"
+#include "tests/support/message_of.h"
 
-namespace penstock::config {
+namespace penstock::json {
 namespace {
 
-JsonValue parse(std::string text) {
-  return parse_json(std::make_shared<const Source>(
+using testing_support::message_of;
+
+Value parse(std::string text) {
+  return json::parse(std::make_shared<const Source>(
       Source{.name = "c.json", .text = std::move(text), .is_file = true}));
 }
 
@@ -18,17 +20,17 @@ std::string refusal(const std::string& text) {
 }
 
 // Each key and each scalar with its place, in the order of the text.
-std::string places(const JsonValue& value) {
-  if (const auto* object = std::get_if<JsonValue::Object>(&value.data)) {
+std::string places(const Value& value) {
+  if (const auto* object = std::get_if<Value::Object>(&value.data)) {
     std::string text = str(to_string(origin_of(value)), " {\n");
-    for (const JsonMember& member : *object) {
+    for (const Member& member : *object) {
       text += str(to_string(origin_of_key(member)), " ", member.key, "\n", places(member.value));
     }
     return text + "}\n";
   }
-  if (const auto* array = std::get_if<JsonValue::Array>(&value.data)) {
+  if (const auto* array = std::get_if<Value::Array>(&value.data)) {
     std::string text = str(to_string(origin_of(value)), " [\n");
-    for (const JsonValue& element : *array) text += places(element);
+    for (const Value& element : *array) text += places(element);
     return text + "]\n";
   }
   return str(to_string(origin_of(value)), " ", text_of(value), "\n");
@@ -164,4 +166,4 @@ TEST(JsonTree, DamagedTextsNeverCrash) {
 }
 
 }  // namespace
-}  // namespace penstock::config
+}  // namespace penstock::json

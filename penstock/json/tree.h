@@ -1,9 +1,8 @@
 // A JSON text as a tree in which every key and every value knows where it was written.
 //
-// read.cpp makes one from a file, override.cpp changes it, kinds.h takes values out of it.
-// Knows no key of the configuration.  Strict: RFC 8259 plus comments (// and /* */); duplicate
-// keys, a byte order mark, NUL bytes, bad UTF-8, texts over kBytesMax and nesting over kDepthMax
-// are refused.
+// For whoever reads JSON and wants to say where it is wrong: config, and schedules in JSON.  Knows
+// no key.  Strict: RFC 8259 plus comments (// and /* */); duplicate keys, a byte order mark, NUL
+// bytes, bad UTF-8, texts that are too long and nesting over kDepthMax are refused.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,9 +12,9 @@
 #include <variant>
 #include <vector>
 
-#include "penstock/config/origin.h"
+#include "penstock/json/origin.h"
 
-namespace penstock::config {
+namespace penstock::json {
 
 inline constexpr std::size_t kBytesMax = std::size_t{1} << 20;
 inline constexpr std::size_t kDepthMax = 64;
@@ -32,11 +31,11 @@ struct Span {
   std::uint32_t end = 0;
 };
 
-struct JsonMember;
+struct Member;
 
-struct JsonValue {
-  using Array = std::vector<JsonValue>;
-  using Object = std::vector<JsonMember>;  // In the order of the text.
+struct Value {
+  using Array = std::vector<Value>;
+  using Object = std::vector<Member>;  // In the order of the text.
 
   std::variant<std::monostate, bool, std::int64_t, double, std::string, Array, Object> data;
   std::shared_ptr<const Source> source;
@@ -45,26 +44,27 @@ struct JsonValue {
   bool is_null() const { return std::holds_alternative<std::monostate>(data); }
 };
 
-struct JsonMember {
+struct Member {
   std::string key;
   Span key_span;  // In value.source.
-  JsonValue value;
+  Value value;
 };
 
 // Throws: ParseError at the first place that breaks a rule, with file, line, column and the rule.
-JsonValue parse_json(std::shared_ptr<const Source> source);
+// REQUIRES: bytes_max < 2^32.  A tree takes up to 50 bytes a byte of text.
+Value parse(std::shared_ptr<const Source> source, std::size_t bytes_max = kBytesMax);
 
 // The value or member with that key; null when there is none.
-JsonMember* find(JsonValue::Object& object, std::string_view key);
-const JsonMember* find(const JsonValue::Object& object, std::string_view key);
+Member* find(Value::Object& object, std::string_view key);
+const Member* find(const Value::Object& object, std::string_view key);
 
-Origin origin_of(const JsonValue& value);
-Origin origin_of_key(const JsonMember& member);
+Origin origin_of(const Value& value);
+Origin origin_of_key(const Member& member);
 
 // The value's own text, as the user wrote it.
-std::string_view text_of(const JsonValue& value);
+std::string_view text_of(const Value& value);
 
 // For "expected ..., found ...": the text of a scalar, or "a list", "an object".
-std::string found(const JsonValue& value);
+std::string found(const Value& value);
 
-}  // namespace penstock::config
+}  // namespace penstock::json

@@ -1,11 +1,10 @@
-#include "penstock/config/json_tokens.h"
+#include "penstock/json/tokens.h"
 
 #include <algorithm>
 
-#include "penstock/config/wording.h"
 #include "penstock/core/text.h"
 
-namespace penstock::config {
+namespace penstock::json {
 namespace {
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
@@ -128,4 +127,4 @@ SyntaxError describe_syntax_error(std::string_view text, std::size_t previous_en
   return {begin, str(parts.cause, expected_there(parts))};
 }
 
-}  // namespace penstock::config
+}  // namespace penstock::json
