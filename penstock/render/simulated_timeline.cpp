@@ -6,7 +6,6 @@
 #include "penstock/core/check.h"
 #include "penstock/core/text.h"
 #include "penstock/render/number.h"
-#include "penstock/verify/table.h"
 
 namespace penstock::render {
 namespace {
@@ -14,10 +13,13 @@ namespace {
 using schedule::Action;
 using schedule::Op;
 using schedule::Schedule;
-using simulate::Costs;
 using simulate::Event;
 using simulate::Simulation;
 using verify::VerifiedSchedule;
+
+constexpr std::int32_t kComputeLane = 0;
+constexpr std::int32_t kGatherLane = 1;
+constexpr std::int32_t kReduceLane = 2;
 
 std::string counted(std::int32_t count, std::string_view noun) {
   return str(count, ' ', noun, count == 1 ? "" : "s");
@@ -45,65 +47,40 @@ std::string peaks_text(const std::vector<std::int32_t>& peaks) {
   return str(low, " to ", high);
 }
 
-std::vector<std::string> notes_of(const VerifiedSchedule& verified, const Simulation& simulation) {
+std::vector<std::string> notes_of(const Simulation& simulation) {
   return {"makespan " + significant(simulation.makespan), "bubble " + bubble_text(simulation),
-          "peak activations by rank: " + peaks_text(verified.facts().peak_activations)};
+          "peak activations by rank: " + peaks_text(simulation.peak_activations)};
 }
 
-// What an action does to its rank's memory: taken as it starts, given back as it ends.
-double memory_of(const Action& action, const Costs& costs) {
-  const double activation = costs.activation.at(action.stage, *action.microbatch);
-  switch (action.op) {
-    case Op::Forward:
-      return activation;
-    case Op::Backward:
-      return -activation;
-    case Op::BackwardInput:
-      return activation * (costs.keep - 1.0);
-    case Op::BackwardWeight:
-      return -activation * costs.keep;
-    case Op::SendForward:
-    case Op::RecvForward:
-    case Op::SendBackward:
-    case Op::RecvBackward:
-    case Op::Unshard:
-    case Op::Reshard:
-    case Op::ReduceGradients:
-      return 0.0;
-  }
-  return 0.0;
-}
-
-std::vector<Level> levels_of(const std::vector<Bar>& bars, const Costs& costs) {
+std::vector<Level> levels_of(const std::vector<simulate::MemoryPoint>& points) {
   std::vector<Level> levels;
-  double memory = 0.0;
-  for (const Bar& bar : bars) {
-    const double change = memory_of(bar.action, costs);
-    if (change == 0.0) continue;
-    memory += change;
-    levels.push_back({change > 0 ? bar.start : bar.end, memory});
-  }
+  levels.reserve(points.size());
+  for (const auto& point : points) levels.push_back({point.time, point.memory});
   return levels;
 }
 
-// Finds the bar of an action.
-class Bars {
+// Where the bars of F, of B or I, and of W are, by stage and microbatch.
+class ComputePlaces {
  public:
-  explicit Bars(const Schedule& schedule)
+  explicit ComputePlaces(const Schedule& schedule)
       : stages_(static_cast<std::size_t>(schedule.stages)),
         microbatches_(static_cast<std::size_t>(schedule.microbatches)),
-        places_(schedule::kOps * stages_ * microbatches_) {}
+        places_(3 * stages_ * microbatches_) {}
 
-  // Under the value that it makes, by which others ask for it.
-  void set(const Action& action, const BarPlace& place) {
-    places_[cell(verify::value_of(action))] = place;
-  }
-  const BarPlace& at(const Action& value) const { return places_[cell(value)]; }
+  void set(const Action& action, const BarPlace& place) { places_[cell(action)] = place; }
+
+  // Of a compute action, or of the one that made what a SEND sends.
+  const BarPlace& at(const Action& action) const { return places_[cell(action)]; }
 
  private:
-  std::size_t cell(const Action& value) const {
-    const std::size_t row = static_cast<std::size_t>(value.op) * stages_ + value.stage.index();
-    return row * microbatches_ + value.microbatch->index();
+  std::size_t cell(const Action& action) const {
+    const std::size_t part = part_of(action.op);
+    return (part * stages_ + action.stage.index()) * microbatches_ + action.microbatch->index();
+  }
+
+  static std::size_t part_of(Op op) {
+    if (op == Op::Forward || op == Op::SendForward) return 0;
+    return op == Op::BackwardWeight ? 2 : 1;
   }
 
   std::size_t stages_;
@@ -114,78 +91,99 @@ class Bars {
 class Builder {
  public:
   Builder(const VerifiedSchedule& verified, const Simulation& simulation)
-      : schedule_(verified.schedule()), bars_(schedule_) {
-    timeline_.title = title_of(schedule_);
-    timeline_.notes = notes_of(verified, simulation);
-    timeline_.end = simulation.makespan;
-    for (std::int32_t rank = 0; rank < schedule_.ranks(); ++rank) {
-      timeline_.rows.push_back({.name = str("rank ", rank), .lanes = {{.name = "compute"}}});
+      : simulation_(simulation), computes_(verified.schedule()) {
+    const Schedule& schedule = verified.schedule();
+    timeline_ = {.title = title_of(schedule),
+                 .notes = notes_of(simulation),
+                 .end = simulation.makespan};
+    for (std::int32_t rank = 0; rank < schedule.ranks(); ++rank) {
+      Row row{.name = str("rank ", rank), .lanes = {{.name = "compute"}}};
+      if (!simulation.streams.empty()) {
+        row.lanes.push_back({.name = "gather"});
+        row.lanes.push_back({.name = "reduce"});
+      }
+      timeline_.rows.push_back(std::move(row));
     }
-    for (std::int32_t stage = 0; stage < schedule_.stages; ++stage) {
+    for (std::int32_t stage = 0; stage < schedule.stages; ++stage) {
       timeline_.rows[verified.rank_of(StageId(stage)).index()].stages.emplace_back(stage);
     }
-    for (const Event& event : simulation.events) add(event);
+  }
+
+  Timeline build() {
+    for (const Event& event : simulation_.events) {
+      computes_.set(event.action, add(event, kComputeLane));
+    }
+    for (const Event& event : simulation_.streams) {
+      add(event, event.action.op == Op::Unshard ? kGatherLane : kReduceLane);
+    }
+    find_waits();
+    for (std::size_t r = 0; r < timeline_.rows.size(); ++r) {
+      if (simulation_.peak_memory[r] > 0) timeline_.rows[r].memory = levels_of(simulation_.memory[r]);
+    }
+    for (const Event& event : simulation_.critical_path) {
+      if (const auto place = place_of(event)) timeline_.critical_path.push_back(*place);
+    }
+    return std::move(timeline_);
+  }
+
+ private:
+  std::vector<Bar>& lane(std::int32_t row, std::int32_t lane) {
+    return timeline_.rows[static_cast<std::size_t>(row)].lanes[static_cast<std::size_t>(lane)].bars;
+  }
+
+  BarPlace add(const Event& event, std::int32_t lane_number) {
+    std::vector<Bar>& bars = lane(event.rank.value, lane_number);
+    bars.push_back({event.action, event.start, event.end});
+    return {.row = event.rank.value,
+            .lane = lane_number,
+            .bar = static_cast<std::int32_t>(bars.size() - 1)};
   }
 
   void find_waits() {
-    for (Row& row : timeline_.rows) {
-      std::vector<Bar>& bars = row.lanes[0].bars;
-      double free_at = 0.0;
-      for (std::size_t i = 0; i < bars.size(); ++i) {
-        if (bars[i].start > free_at) find_wait(bars, i);
-        free_at = bars[i].end;
-      }
+    std::vector<std::size_t> next(timeline_.rows.size(), 0);
+    for (const Event& event : simulation_.events) {
+      Bar& bar = lane(event.rank.value, kComputeLane)[next[event.rank.index()]++];
+      if (!event.awaited) continue;
+      bar.waited_for = event.awaited->op == Op::Unshard
+                           ? gather_before(event.rank, event.awaited->stage, event.start)
+                           : computes_.at(*event.awaited);
     }
   }
 
-  void find_levels(const Costs& costs) {
-    if (schedule_.purpose == schedule::Purpose::Forward) return;
-    for (Row& row : timeline_.rows) row.memory = levels_of(row.lanes[0].bars, costs);
+  // The stage's last gather that is over by `time`.
+  BarPlace gather_before(Rank rank, StageId stage, double time) {
+    const std::vector<Bar>& gathers = lane(rank.value, kGatherLane);
+    auto bar = std::ranges::upper_bound(gathers, time, {}, &Bar::end);
+    while (bar != gathers.begin() && std::prev(bar)->action.stage != stage) --bar;
+    PENSTOCK_CHECK(bar != gathers.begin(), "stage ", stage, " is not gathered by ", time);
+    return {.row = rank.value,
+            .lane = kGatherLane,
+            .bar = static_cast<std::int32_t>(std::prev(bar) - gathers.begin())};
   }
 
-  Timeline take() { return std::move(timeline_); }
-
- private:
-  void add(const Event& event) {
-    std::vector<Bar>& bars = timeline_.rows[event.rank.index()].lanes[0].bars;
-    bars_.set(event.action,
-              {.row = event.rank.value, .bar = static_cast<std::int32_t>(bars.size())});
-    bars.push_back({event.action, event.start, event.end});
+  // Nothing for a message: it has no lane.
+  std::optional<BarPlace> place_of(const Event& event) {
+    if (schedule::is_compute(event.action.op)) return computes_.at(event.action);
+    if (schedule::is_send(event.action.op)) return {};
+    const std::int32_t number = event.action.op == Op::Unshard ? kGatherLane : kReduceLane;
+    const std::vector<Bar>& bars = lane(event.rank.value, number);
+    const auto bar = std::ranges::lower_bound(bars, event.start, {}, &Bar::start);
+    return BarPlace{.row = event.rank.value,
+                    .lane = number,
+                    .bar = static_cast<std::int32_t>(bar - bars.begin())};
   }
 
-  const Bar& bar_at(const BarPlace& place) const {
-    const Row& row = timeline_.rows[static_cast<std::size_t>(place.row)];
-    return row.lanes[0].bars[static_cast<std::size_t>(place.bar)];
-  }
-
-  // Of what bars[i] and the other half of its pair need from elsewhere, what came last.
-  void find_wait(std::vector<Bar>& bars, std::size_t i) {
-    const std::size_t end = bars[i].action.overlaps_next ? i + 2 : i + 1;
-    for (std::size_t k = i; k < end; ++k) {
-      const auto arrival = verify::needs_of(bars[k].action, schedule_.stages).arrival;
-      if (!arrival) continue;
-      const BarPlace& place = bars_.at(*arrival);
-      if (!bars[i].waited_for || bar_at(*bars[i].waited_for).end < bar_at(place).end) {
-        bars[i].waited_for = place;
-      }
-    }
-  }
-
-  const Schedule& schedule_;
-  Bars bars_;
+  const Simulation& simulation_;
+  ComputePlaces computes_;
   Timeline timeline_;
 };
 
 }  // namespace
 
-Timeline simulated_timeline(const VerifiedSchedule& schedule, const Simulation& simulation,
-                            const Costs& costs) {
+Timeline simulated_timeline(const VerifiedSchedule& schedule, const Simulation& simulation) {
   PENSTOCK_CHECK(simulation.busy.size() == schedule.schedule().programs.size(),
                  simulation.busy.size(), " ranks simulated of ", title(schedule.schedule()));
-  Builder builder(schedule, simulation);
-  builder.find_waits();
-  builder.find_levels(costs);
-  return builder.take();
+  return Builder(schedule, simulation).build();
 }
 
 }  // namespace penstock::render

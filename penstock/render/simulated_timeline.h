@@ -1,4 +1,5 @@
-// A simulation as a timeline: one lane of compute per rank, what it waited for, memory over time.
+// A simulation as a timeline: a lane of compute per rank, lanes for gathers and reductions where
+// there are any, what was waited for, memory over time, the critical path.
 //
 // The pictures, pages and traces of simulated schedules start here.  Knows no pixels.
 #pragma once
@@ -8,9 +9,8 @@
 
 namespace penstock::render {
 
-// REQUIRES: `simulation` is of `schedule` under `costs`.
+// REQUIRES: `simulation` is of `schedule`, with Detail::Events.
 Timeline simulated_timeline(const verify::VerifiedSchedule& schedule,
-                            const simulate::Simulation& simulation,
-                            const simulate::Costs& costs = {});
+                            const simulate::Simulation& simulation);
 
 }  // namespace penstock::render

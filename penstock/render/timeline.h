@@ -56,6 +56,7 @@ struct Timeline {
   std::string unit;                // "us"; "" for the unit of the costs.
   double end = 0.0;                // Of the last bar.
   std::vector<Row> rows;
+  std::vector<BarPlace> critical_path = {};  // What `end` is made of, in time; empty: not known.
 };
 
 }  // namespace penstock::render

@@ -79,6 +79,10 @@ std::string bar_columns(const Row& row, const std::vector<Bar>& bars) {
       ",\"length\":", list_of(bars, [](const Bar& bar) { return shortest(bar.end - bar.start); }));
 }
 
+std::string place_json(const BarPlace& place) {
+  return str(place.row, ',', place.lane, ',', place.bar);
+}
+
 // "[bar,row,lane,bar,...]": four numbers for each bar that waited.
 std::string waits_json(const std::vector<Bar>& bars) {
   std::vector<std::size_t> waiting;
@@ -86,8 +90,7 @@ std::string waits_json(const std::vector<Bar>& bars) {
     if (bars[i].waited_for) waiting.push_back(i);
   }
   return list_of(waiting, [&](std::size_t i) {
-    const BarPlace& place = *bars[i].waited_for;
-    return str(i, ',', place.row, ',', place.lane, ',', place.bar);
+    return str(i, ',', place_json(*bars[i].waited_for));
   });
 }
 
@@ -120,6 +123,7 @@ std::string timeline_json(const Timeline& timeline) {
              ",\"unit\":", quoted(timeline.unit), ",\"end\":", shortest(timeline.end),
              ",\"colours\":", by_op_and_shade(shades, css),
              ",\"inks\":", by_op_and_shade(shades, ink_on),
+             ",\"criticalPath\":", list_of(timeline.critical_path, place_json),
              ",\"rows\":", list_of(timeline.rows, row_json), '}');
 }
 

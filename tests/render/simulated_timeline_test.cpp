@@ -13,7 +13,7 @@ using testing_support::rows;
 
 Timeline timeline_of(const Schedule& schedule, const simulate::Costs& costs = {}) {
   const auto verified = verify::VerifiedSchedule::from(schedule);
-  return simulated_timeline(verified, simulate::simulate(verified, costs), costs);
+  return simulated_timeline(verified, simulate::simulate(verified, costs));
 }
 
 const std::vector<Bar>& bars(const Timeline& timeline, std::size_t row) {

@@ -13,18 +13,24 @@ function readTimeline(source, index) {
     lanes: row.lanes.map((lane, l) => readLane(lane, row, r, l)),
     memory: readLevels(row.memory),
   }));
-  timeline.nameLength = longestName(timeline.rows);
+  timeline.criticalPath = [];
+  for (let i = 0; i < source.criticalPath.length; i += 3) {
+    const [row, lane, bar] = source.criticalPath.slice(i, i + 3);
+    timeline.criticalPath.push({ row, lane, bar });
+  }
+  measureNames(timeline);
   timeline.lanes = Math.max(1, ...timeline.rows.map((row) => row.lanes.length));
   timeline.memoryMax = Math.max(0, ...timeline.rows.map((row) => row.memory.peak));
   return timeline;
 }
 
-// In letters, of the compute actions.
-function longestName(rows) {
+// How many letters the longest microbatch and the longest compute action have.
+function measureNames(timeline) {
   const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);
-  const stage = largest(rows.map((row) => largest(row.stages)));
-  const microbatch = largest(rows.map((row) => largest(row.lanes[0].microbatch)));
-  return `${stage}F${microbatch}`.length;
+  const stage = largest(timeline.rows.map((row) => largest(row.stages)));
+  const microbatch = largest(timeline.rows.map((row) => largest(row.lanes[0].microbatch)));
+  timeline.numberLength = `${microbatch}`.length;
+  timeline.nameLength = `${stage}F${microbatch}`.length;
 }
 
 function readLane(lane, row, rowIndex, laneIndex) {

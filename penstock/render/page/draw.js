@@ -89,14 +89,15 @@ function drawMark(context, mark, x, y, width, height) {
   context.fillRect(x, mark === 1 ? y + height - 4 : y + 2, width, 2);
 }
 
-// The microbatch's number; where the longest action of the timeline would fit, the whole action.
+// The microbatch's number where the longest would fit; where the longest action would, the action.
 function drawBarText(view, context, lane, i, x, y, width, height) {
   const size = Math.min(12, height - 3);
   if (size < 7) return;
   const number = lane.microbatch[i] < 0 ? ops[lane.op[i]].code : String(lane.microbatch[i]);
-  const text = view.timeline.nameLength * size * 0.6 + 4 <= width ? nameOf(lane, i) : number;
+  const fits = (letters) => letters * size * 0.6 + 4 <= width;
+  if (!fits(view.timeline.numberLength)) return;
+  const text = fits(view.timeline.nameLength) ? nameOf(lane, i) : number;
   context.font = font(size);
-  if (text === number && context.measureText(number).width + 2 > width) return;
   context.fillStyle = view.timeline.inks[lane.op[i]][lane.shade[i]];
   context.fillText(text, x + width / 2, y + height / 2 + size * 0.36);
 }
@@ -228,6 +229,27 @@ function drawFollowed(view, context) {
   }
 }
 
+// The bars that the end is made of, joined from one to the next.
+function drawCriticalPath(view, context) {
+  context.strokeStyle = ink;
+  context.lineWidth = 2;
+  context.beginPath();
+  let before;
+  for (const place of view.timeline.criticalPath) {
+    const lane = laneAt(view.timeline, place);
+    const isOutside = lane.end[place.bar] < view.begin || lane.start[place.bar] > view.end;
+    if (isOutside && !before) continue;
+    const box = view.boxOf(place);
+    const y = box.y + box.height - 2;
+    if (before) context.lineTo(box.x, y);
+    else context.moveTo(box.x, y);
+    context.lineTo(box.x + box.width, y);
+    before = place;
+    if (lane.start[place.bar] > view.end) break;
+  }
+  context.stroke();
+}
+
 function drawRows(view, context) {
   const { left, width, laneHeight, sideHeight, memoryHeight, height } = view.geometry;
   context.clearRect(0, 0, left + width + 12, height);
@@ -263,6 +285,7 @@ function drawTimeline(view, stale) {
   context.beginPath();
   context.rect(left, axisHeight, width, height);
   context.clip();
+  if (settings.criticalPath) drawCriticalPath(view, context);
   drawFollowed(view, context);
   drawSelection(view, context);
   context.restore();

@@ -63,6 +63,12 @@ function showMemory(shown) {
   layOutAll();
 }
 
+function showCriticalPath(shown) {
+  settings.criticalPath = shown;
+  document.getElementById("critical").checked = shown;
+  for (const view of views) view.draw("selection");
+}
+
 function goTo(view, text) {
   const place = findAction(view.timeline, text);
   if (!place) {
@@ -81,6 +87,7 @@ function listenToTools() {
   on("taller", "click", () => stretch(1.25));
   on("flatter", "click", () => stretch(0.8));
   on("memory", "change", (event) => showMemory(event.target.checked));
+  on("critical", "change", (event) => showCriticalPath(event.target.checked));
   on("search", "submit", (event) => {
     event.preventDefault();
     goTo(activeView(), document.getElementById("wanted").value);
@@ -89,6 +96,7 @@ function listenToTools() {
     if (event.target.tagName === "INPUT" || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "[") stretch(0.8);
     if (event.key === "]") stretch(1.25);
+    if (event.key === "c") showCriticalPath(!settings.criticalPath);
     if (event.key === "m") showMemory(!document.getElementById("memory").checked);
   });
   window.addEventListener("resize", layOutAll);
@@ -109,6 +117,7 @@ function followFragment() {
   if (match && views[Number(match[1])]) goTo(views[Number(match[1])], match[2]);
 }
 
+document.getElementById("critical").parentElement.hidden = timelines.every((each) => each.criticalPath.length === 0);
 for (const timeline of timelines) views.push(new View(timeline));
 fillLegend();
 listenToTools();

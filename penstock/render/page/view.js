@@ -2,7 +2,7 @@
 
 const views = [];
 // Of all views; memory is undefined until the user says: it is shown where there is room.
-const settings = { memory: undefined, stretch: 1 };
+const settings = { memory: undefined, stretch: 1, criticalPath: false };
 const rowHeightMin = 9;  // In pixels.
 const rowHeightWithMemory = 26;
 
