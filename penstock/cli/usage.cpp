@@ -51,13 +51,16 @@ std::string complaint(const CLI::App& app, const CLI::ParseError& error) {
     return str("unknown option \"", name, "\"", did_you_mean(name, option_names(app)));
   }
   const std::vector<std::string> commands = command_names(app);
-  if (!word.empty() && !commands.empty()) {
+  const bool wants_command = app.get_require_subcommand_min() > 0;
+  if (!word.empty() && wants_command) {
     const std::string near = did_you_mean(word, commands);
     return str("unknown command \"", word, "\"",
                near.empty() ? str("; there are ", join(commands, ", ")) : near);
   }
   if (!word.empty()) return str("unexpected word \"", word, "\"");
-  if (!commands.empty()) return str("which command? there are ", join(commands, ", "));
+  if (wants_command && app.get_subcommands().empty()) {
+    return str("which command? there are ", join(commands, ", "));
+  }
   const std::string text = error.what();
   if (error.get_name() == "ArgumentMismatch") {
     return str(text.substr(0, text.find(':')), " needs a value");

@@ -93,9 +93,8 @@ class Builder {
   Builder(const VerifiedSchedule& verified, const Simulation& simulation)
       : simulation_(simulation), computes_(verified.schedule()) {
     const Schedule& schedule = verified.schedule();
-    timeline_ = {.title = title_of(schedule),
-                 .notes = notes_of(simulation),
-                 .end = simulation.makespan};
+    timeline_ = {
+        .title = title_of(schedule), .notes = notes_of(simulation), .end = simulation.makespan};
     for (std::int32_t rank = 0; rank < schedule.ranks(); ++rank) {
       Row row{.name = str("rank ", rank), .lanes = {{.name = "compute"}}};
       if (!simulation.streams.empty()) {
@@ -118,7 +117,8 @@ class Builder {
     }
     find_waits();
     for (std::size_t r = 0; r < timeline_.rows.size(); ++r) {
-      if (simulation_.peak_memory[r] > 0) timeline_.rows[r].memory = levels_of(simulation_.memory[r]);
+      if (simulation_.peak_memory[r] > 0)
+        timeline_.rows[r].memory = levels_of(simulation_.memory[r]);
     }
     for (const Event& event : simulation_.critical_path) {
       if (const auto place = place_of(event)) timeline_.critical_path.push_back(*place);

@@ -89,9 +89,8 @@ std::string waits_json(const std::vector<Bar>& bars) {
   for (std::size_t i = 0; i < bars.size(); ++i) {
     if (bars[i].waited_for) waiting.push_back(i);
   }
-  return list_of(waiting, [&](std::size_t i) {
-    return str(i, ',', place_json(*bars[i].waited_for));
-  });
+  return list_of(waiting,
+                 [&](std::size_t i) { return str(i, ',', place_json(*bars[i].waited_for)); });
 }
 
 std::string pairs_json(const std::vector<Bar>& bars) {

@@ -9,9 +9,9 @@
 namespace penstock::schedule {
 namespace {
 
-constexpr std::int64_t kEditsMax = 1000;    // Searched for; the search takes their square.
-constexpr std::size_t kShownMax = 60;       // Edits printed of one rank.
-constexpr std::size_t kEqualShownMax = 3;   // On each side of an edit.
+constexpr std::int64_t kEditsMax = 1000;   // Searched for; the search takes their square.
+constexpr std::size_t kShownMax = 60;      // Edits printed of one rank.
+constexpr std::size_t kEqualShownMax = 3;  // On each side of an edit.
 
 enum class Side : std::uint8_t { Both, OnlyA, OnlyB };
 

@@ -20,9 +20,9 @@ std::string words(std::int32_t count, std::int32_t changed) {
 }
 
 TEST(Difference, EqualProgramsHaveNone) {
-  EXPECT_EQ(difference(gpipe({.ranks = 2, .microbatches = 3}),
-                       gpipe({.ranks = 2, .microbatches = 3})),
-            "");
+  EXPECT_EQ(
+      difference(gpipe({.ranks = 2, .microbatches = 3}), gpipe({.ranks = 2, .microbatches = 3})),
+      "");
 }
 
 TEST(Difference, EachRankHasItsFirstDifferenceAndItsEdits) {

@@ -29,16 +29,18 @@ std::string version_text() {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("penstock trains models by pipeline x data parallelism.");
+  CLI::App app("penstock trains models by pipeline x data parallelism.", "penstock");
   app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   app.footer(
       "Examples:\n"
       "  penstock train examples/gpt.json                         train, a process per rank\n"
       "  penstock schedule 1f1b --ranks 4 --microbatches 8        print a schedule\n"
+      "  penstock schedule compare --ranks 4 --microbatches 8     all that fit, side by side\n"
+      "  penstock simulate mine.csv --forward 1 --backward 2      price a schedule of your own\n"
       "  penstock launch --nproc 2 -- python3 script.py           start any program's ranks\n"
-      "Exit codes: 0 ok, 2 usage or config, 3 weights, 4 a rank was lost, 5 hang, 6 not finite,\n"
-      "75 stopped before the end, 130 Ctrl-C.");
+      "Exit codes: 0 ok, 1 failed (verify, diff, simulate: the answer is no), 2 usage or config,\n"
+      "3 weights, 4 a rank was lost, 5 hang, 6 not finite, 75 stopped before the end, 130 Ctrl-C.");
   // What follows "--" is another program's command line.
   char** const separator =
       std::find_if(argv, argv + argc, [](const char* word) { return std::string(word) == "--"; });
@@ -51,7 +53,12 @@ int run(int argc, char** argv) {
   declare("train", "train a model from a config", penstock::cli::declare_train_command);
   declare("launch", "start a program's ranks on this machine",
           [&](CLI::App& launch) { return penstock::cli::declare_launch_command(launch, program); });
-  declare("schedule", "print a pipeline schedule", penstock::cli::declare_schedule_command);
+  declare("schedule", "print, draw or compare pipeline schedules",
+          penstock::cli::declare_schedule_command);
+  declare("verify", "prove that a schedule can run, or say why not",
+          penstock::cli::declare_verify_command);
+  declare("simulate", "when each action of a schedule would run, given its costs",
+          penstock::cli::declare_simulate_command);
   try {
     app.parse(static_cast<int>(separator - argv), argv);
   } catch (const CLI::ParseError& error) {

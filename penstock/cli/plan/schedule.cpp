@@ -1,104 +1,133 @@
-#include <fstream>
-#include <iostream>
 #include <memory>
-#include <optional>
 
 #include "penstock/cli/plan/commands.h"
+#include "penstock/cli/plan/cost_options.h"
+#include "penstock/cli/plan/output.h"
+#include "penstock/cli/plan/schedule_choice.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/render/simulated_timeline.h"
 #include "penstock/render/timeline_page.h"
 #include "penstock/render/timeline_svg.h"
 #include "penstock/render/timeline_trace.h"
-#include "penstock/schedule/generators/generators.h"
+#include "penstock/schedule/deepspeed/conversion.h"
 #include "penstock/simulate/simulate.h"
 
 namespace penstock::cli {
 namespace {
 
+namespace deepspeed = schedule::deepspeed;
+
 struct ScheduleCommand {
-  std::string name;
-  std::optional<std::int32_t> ranks;
-  std::optional<std::int32_t> stages_per_rank;  // Absent: as the schedule likes it.
-  std::optional<std::int32_t> microbatches;
-  std::optional<std::int32_t> microbatch_group;
+  std::string word;  // A name or a file.
+  ScheduleChoice choice;
+  CostOptions costs;
+  std::string dialect = "penstock";
   std::string format = "grid";
   std::string output;
 };
 
-std::string text_of(const verify::VerifiedSchedule& verified, const std::string& format) {
-  if (format == "csv") return schedule::to_csv(verified.schedule());
-  if (format == "json") return schedule::to_json(verified.schedule());
-  if (format == "grid") return schedule::grid(verified.schedule());
-  const auto timeline = render::simulated_timeline(verified, simulate::simulate(verified));
-  if (format == "svg") return render::timeline_svg(timeline);
-  if (format == "trace") return render::chrome_trace(render::trace_of(timeline));
+std::string drawing_of(const schedule::Schedule& schedule, const ScheduleCommand& command) {
+  const auto verified = verify::VerifiedSchedule::from(schedule);
+  const auto simulation = simulate::simulate(verified, costs_of(command.costs));
+  const auto timeline = render::simulated_timeline(verified, simulation);
+  if (command.format == "svg") return render::timeline_svg(timeline);
+  if (command.format == "trace") return render::chrome_trace(render::trace_of(timeline));
   return render::timeline_page(timeline.title, {&timeline, 1});
 }
 
-void write(const std::string& text, const std::string& path) {
-  if (path.empty()) {
-    std::cout << text << std::flush;
-    return;
-  }
-  std::ofstream file(path, std::ios::binary);
-  if (!(file << text << std::flush)) throw ConfigError(str("cannot write \"", path, "\""));
+std::string text_of(const schedule::Schedule& schedule, const ScheduleCommand& command) {
+  if (command.format == "csv") return schedule::to_csv(schedule);
+  if (command.format == "json") return schedule::to_json(schedule);
+  if (command.format == "grid") return schedule::grid(schedule);
+  return drawing_of(schedule, command);
 }
 
-std::int32_t given(const std::optional<std::int32_t>& value, std::string_view option) {
-  if (!value) throw ConfigError(str("schedule: ", option, " is required with NAME"));
-  return *value;
+// DeepSpeed's own schedules by their names, any other by what it is made of.
+std::string deepspeed_text(const ScheduleCommand& command) {
+  if (command.format != "grid" || !command.choice.lowered.empty()) {
+    throw ConfigError("schedule: --dialect deepspeed has one form, with its messages",
+                      {"leave --format and --lowered out"});
+  }
+  const SizeOptions& sizes = command.choice.sizes;
+  if (!sizes.any()) {
+    return deepspeed::to_text(
+        deepspeed::to_stepped(schedule_of(command.word, command.choice, "schedule")));
+  }
+  if (!sizes.ranks || !sizes.microbatches) {
+    throw ConfigError("schedule: --ranks and --microbatches are required with NAME");
+  }
+  return deepspeed::to_text(
+      deepspeed::make_stepped(command.word, {.ranks = *sizes.ranks,
+                                             .stages_per_rank = sizes.stages_per_rank.value_or(1),
+                                             .microbatches = *sizes.microbatches,
+                                             .microbatch_group = sizes.microbatch_group}));
 }
 
 int run_schedule(const ScheduleCommand& command) {
-  if (command.name.empty()) {
-    if (command.ranks || command.stages_per_rank || command.microbatches ||
-        command.microbatch_group) {
+  if (command.word.empty()) {
+    if (command.choice.sizes.any()) {
       throw ConfigError("schedule: NAME is required with sizes",
                         {"without sizes, the table of schedules is printed"});
     }
-    write(schedule::registry_table(), command.output);
-    return static_cast<int>(ExitCode::Ok);
+    write_output(schedule::registry_table(), command.output);
+  } else if (command.dialect == "deepspeed") {
+    write_output(deepspeed_text(command), command.output);
+  } else {
+    const auto schedule =
+        lowered_as(schedule_of(command.word, command.choice, "schedule"), command.choice.lowered);
+    write_output(text_of(schedule, command), command.output);
   }
-  const schedule::Generator& generator = schedule::find_generator(command.name);
-  const schedule::Sizes sizes{
-      .ranks = given(command.ranks, "--ranks"),
-      .stages_per_rank = command.stages_per_rank.value_or(generator.stages_per_rank),
-      .microbatches = given(command.microbatches, "--microbatches"),
-      .microbatch_group = command.microbatch_group};
-  const auto verified =
-      verify::VerifiedSchedule::from(schedule::make_schedule(generator.name, sizes));
-  write(text_of(verified, command.format), command.output);
   return static_cast<int>(ExitCode::Ok);
 }
 
-std::string known_schedules() {
-  std::vector<std::string_view> names;
-  for (const schedule::Generator& generator : schedule::registry()) names.push_back(generator.name);
-  return "Schedules: " + join(names, ", ") +
-         ".\nWithout NAME: what each of them needs and what it costs.";
+void declare_output(CLI::App& app, ScheduleCommand& command) {
+  app.add_option("--format", command.format,
+                 "grid, csv, json; of its simulation a picture (svg), a page to zoom into\n"
+                 "(html), or a trace for chrome://tracing (trace)")
+      ->capture_default_str()
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember({"grid", "csv", "json", "svg", "html", "trace"}));
+  app.add_option("--dialect", command.dialect, "whose instructions: penstock or deepspeed")
+      ->capture_default_str()
+      ->type_name("WHOSE")
+      ->check(CLI::IsMember({"penstock", "deepspeed"}));
+  app.add_option("-o,--output", command.output, "write to FILE")->type_name("FILE");
+}
+
+// The words are read by the inner command, so the outer one has nothing to do with them.
+void check_unused(const ScheduleCommand& command, const std::string& inner) {
+  if (command.word.empty() && !command.choice.sizes.any()) return;
+  throw ConfigError(str("schedule: the options of ", inner, " come behind it"));
 }
 
 }  // namespace
 
 Command declare_schedule_command(CLI::App& app) {
   const auto command = std::make_shared<ScheduleCommand>();
-  app.add_option("name", command->name, "which schedule; see below")->type_name("NAME");
-  app.add_option("--ranks", command->ranks, "pipeline ranks")->type_name("P");
-  app.add_option("--stages-per-rank", command->stages_per_rank, "stages that a rank holds")
-      ->type_name("V");
-  app.add_option("--microbatches", command->microbatches, "microbatches per step")->type_name("M");
-  app.add_option(
-         "--microbatch-group", command->microbatch_group,
-         "microbatches that pass a stage before the rank's next one (interleaved schedules)")
-      ->type_name("N");
-  app.add_option("--format", command->format, "grid, csv, json, svg, html or trace")
-      ->capture_default_str()
-      ->type_name("FORMAT")
-      ->check(CLI::IsMember({"grid", "csv", "json", "svg", "html", "trace"}));
-  app.add_option("-o,--output", command->output, "write to FILE")->type_name("FILE");
-  app.footer(known_schedules());
-  return [command] { return run_schedule(*command); };
+  app.add_option("name", command->word, "which schedule, see below; or a file")
+      ->type_name("NAME|FILE");
+  declare_sizes(app, command->choice.sizes);
+  declare_lowered(app, command->choice.lowered);
+  declare_output(app, *command);
+  declare_costs(app, command->costs);
+  CLI::App* const compare = app.add_subcommand("compare", "all schedules that fit, side by side");
+  CLI::App* const diff = app.add_subcommand("diff", "how two schedules differ");
+  const Command run_compare = declare_compare_command(*compare);
+  const Command run_diff = declare_diff_command(*diff);
+  app.footer(known_schedules() +
+             "\nWithout NAME: what each of them needs and what it costs.  Names in any case; "
+             "PyTorch's\nand DeepSpeed's class names are known, too.\n"
+             "Examples:\n"
+             "  penstock schedule zbv --ranks 8 --microbatches 32 --format html -o zbv.html\n"
+             "  penstock schedule Schedule1F1B --ranks 4 --microbatches 8 --lowered torch "
+             "--format csv\n"
+             "  penstock schedule train --ranks 2 --microbatches 4 --dialect deepspeed");
+  return [=] {
+    if (!compare->parsed() && !diff->parsed()) return run_schedule(*command);
+    check_unused(*command, compare->parsed() ? "compare" : "diff");
+    return compare->parsed() ? run_compare() : run_diff();
+  };
 }
 
 }  // namespace penstock::cli

@@ -1,0 +1,44 @@
+// What actions cost and how messages meet, from the command line.
+//
+// simulate and compare declare these options.  Knows no schedule: whether the numbers fit one is
+// for simulate to say.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "penstock/simulate/costs.h"
+#include "penstock/verify/options.h"
+
+namespace penstock::cli {
+
+struct CostOptions {
+  std::string file;  // As the user wrote them, here and below; "" where he did not.
+  std::string forward;
+  std::string input;
+  std::string weight;
+  std::string backward;
+  std::string latency;
+  std::string gather;
+  std::string reduce;
+  std::string activation;
+  std::string keep;
+};
+
+void declare_costs(CLI::App& app, CostOptions& options);
+
+// The file's, and over them the ones of the command line.
+// Throws: ConfigError or ParseError, which names the option or the place in the file.
+simulate::Costs costs_of(const CostOptions& options);
+
+// --channels.
+void declare_channels(CLI::App& app, std::string& channels);
+// REQUIRES: a name that declare_channels() lets through.
+verify::Channels channels_of(const std::string& name);
+
+// A list of numbers, each finite and not negative: "1", "1,2.5".
+// Throws: ConfigError, which names the option.
+std::vector<double> numbers_of(const std::string& text, const std::string& option);
+// The same for an option that takes one number.
+double number_of(const std::string& text, const std::string& option);
+
+}  // namespace penstock::cli

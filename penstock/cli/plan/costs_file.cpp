@@ -1,0 +1,183 @@
+#include "penstock/cli/plan/costs_file.h"
+
+#include <array>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "penstock/cli/plan/input_file.h"
+#include "penstock/config/json_tree.h"
+#include "penstock/config/wording.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::cli {
+namespace {
+
+using config::JsonMember;
+using config::JsonValue;
+using simulate::Costs;
+using simulate::Link;
+using verify::PerStage;
+
+constexpr std::size_t kBytesMax = std::size_t{1} << 26;
+
+[[noreturn]] void refuse(const JsonValue& value, std::string_view key, const std::string& why) {
+  throw ParseError(str(to_string(config::origin_of(value)), ": ", key, ": ", why));
+}
+
+double number(const JsonValue& value, std::string_view key) {
+  double result = 0.0;
+  if (const auto* integer = std::get_if<std::int64_t>(&value.data)) {
+    result = static_cast<double>(*integer);
+  } else if (const auto* real = std::get_if<double>(&value.data)) {
+    result = *real;
+  } else {
+    refuse(value, key, "expected a number, found " + config::found(value));
+  }
+  if (!std::isfinite(result) || result < 0.0) {
+    refuse(value, key, str("expected a number that is not negative, found ", config::found(value)));
+  }
+  return result;
+}
+
+std::vector<double> numbers_of_stage(const JsonValue& value, std::string_view key) {
+  const auto* list = std::get_if<JsonValue::Array>(&value.data);
+  if (list == nullptr) return {number(value, key)};
+  if (list->empty()) refuse(value, key, "expected a number per microbatch, found an empty list");
+  std::vector<double> numbers;
+  numbers.reserve(list->size());
+  for (const JsonValue& item : *list) numbers.push_back(number(item, key));
+  return numbers;
+}
+
+PerStage per_stage(const JsonValue& value, std::string_view key) {
+  const auto* list = std::get_if<JsonValue::Array>(&value.data);
+  if (list == nullptr) return number(value, key);
+  if (list->empty()) refuse(value, key, "expected a number per stage, found an empty list");
+  std::vector<std::vector<double>> rows;
+  rows.reserve(list->size());
+  for (const JsonValue& item : *list) rows.push_back(numbers_of_stage(item, key));
+  return PerStage(std::move(rows));
+}
+
+std::int32_t rank(const JsonValue& value, std::string_view key) {
+  constexpr std::int64_t kLimit = 1 << 20;
+  const auto* integer = std::get_if<std::int64_t>(&value.data);
+  if (integer == nullptr || *integer < 0 || *integer > kLimit) {
+    refuse(value, key, "expected a rank, found " + config::found(value));
+  }
+  return static_cast<std::int32_t>(*integer);
+}
+
+// Calls read(key, value) for each member; it says whether it knows the key.
+template <class Read>
+void read_members(const JsonValue& json, std::string_view what,
+                  const std::vector<std::string>& keys, const Read& read) {
+  const auto* object = std::get_if<JsonValue::Object>(&json.data);
+  if (object == nullptr) refuse(json, what, "expected an object, found " + config::found(json));
+  for (const JsonMember& member : *object) {
+    if (read(member.key, member.value)) continue;
+    throw ParseError(
+        str(to_string(config::origin_of_key(member)), ": unknown key ",
+            config::in_quotes(member.key), " in ", what, config::suggest(member.key, keys)),
+        {str("known keys: ", join(keys, ", "))});
+  }
+}
+
+Link link(const JsonValue& json) {
+  Link link;
+  bool has_from = false;
+  bool has_to = false;
+  read_members(json, "links", {"from", "to", "latency", "bandwidth"},
+               [&](const std::string& key, const JsonValue& value) {
+                 if (key == "from") {
+                   link.from = Rank(rank(value, key));
+                   has_from = true;
+                 } else if (key == "to") {
+                   link.to = Rank(rank(value, key));
+                   has_to = true;
+                 } else if (key == "latency") {
+                   link.latency = number(value, key);
+                 } else if (key == "bandwidth") {
+                   link.bandwidth = number(value, key);
+                 } else {
+                   return false;
+                 }
+                 return true;
+               });
+  if (!has_from || !has_to) refuse(json, "links", "a link needs \"from\" and \"to\"");
+  return link;
+}
+
+// The costs that have a number for each stage.
+struct StageCost {
+  std::string_view key;
+  PerStage Costs::* member;
+};
+constexpr std::array<StageCost, 7> kStageCosts = {{{"forward", &Costs::forward},
+                                                   {"input", &Costs::input},
+                                                   {"weight", &Costs::weight},
+                                                   {"message", &Costs::message},
+                                                   {"gather", &Costs::gather},
+                                                   {"reduce", &Costs::reduce},
+                                                   {"activation", &Costs::activation}}};
+// And those that are one number.
+struct SingleCost {
+  std::string_view key;
+  double Costs::* member;
+};
+constexpr std::array<SingleCost, 4> kSingleCosts = {{{"overlap", &Costs::overlap},
+                                                     {"latency", &Costs::latency},
+                                                     {"optimizer", &Costs::optimizer},
+                                                     {"keep", &Costs::keep}}};
+
+std::vector<std::string> known_keys() {
+  std::vector<std::string> keys;
+  for (const StageCost& cost : kStageCosts) keys.emplace_back(cost.key);
+  for (const SingleCost& cost : kSingleCosts) keys.emplace_back(cost.key);
+  keys.insert(keys.end(), {"backward", "bandwidth", "links"});
+  return keys;
+}
+
+bool read_cost(const std::string& key, const JsonValue& value, Costs& costs) {
+  for (const StageCost& cost : kStageCosts) {
+    if (key != cost.key) continue;
+    costs.*cost.member = per_stage(value, key);
+    return true;
+  }
+  for (const SingleCost& cost : kSingleCosts) {
+    if (key != cost.key) continue;
+    costs.*cost.member = number(value, key);
+    return true;
+  }
+  if (key == "backward") {
+    costs.backward = per_stage(value, key);
+  } else if (key == "bandwidth") {
+    costs.bandwidth = number(value, key);
+  } else if (key == "links") {
+    const auto* list = std::get_if<JsonValue::Array>(&value.data);
+    if (list == nullptr) refuse(value, key, "expected a list, found " + config::found(value));
+    for (const JsonValue& item : *list) costs.links.push_back(link(item));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Costs read_costs_file(const std::string& path) {
+  InputFile input = read_input("costs file", path, kBytesMax);
+  const JsonValue json =
+      config::parse_json(std::make_shared<config::Source>(config::Source{
+                             .name = std::move(input.name), .text = std::move(input.text)}),
+                         kBytesMax);
+  Costs costs;
+  read_members(
+      json, "the costs", known_keys(),
+      [&](const std::string& key, const JsonValue& value) { return read_cost(key, value, costs); });
+  return costs;
+}
+
+}  // namespace penstock::cli

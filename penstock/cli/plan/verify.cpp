@@ -1,0 +1,85 @@
+#include "penstock/verify/verify.h"
+
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "penstock/cli/plan/commands.h"
+#include "penstock/cli/plan/cost_options.h"
+#include "penstock/cli/plan/diagnostics_json.h"
+#include "penstock/cli/plan/output.h"
+#include "penstock/cli/plan/schedule_choice.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::cli {
+namespace {
+
+struct VerifyCommand {
+  std::string file;
+  ScheduleChoice choice;
+  std::string channels = "tagged";
+  std::optional<std::int32_t> activations_max;
+  bool json = false;
+};
+
+std::string facts_text(const verify::VerifiedSchedule& verified) {
+  const schedule::Schedule& schedule = verified.schedule();
+  return str(title(schedule), ": verified, ",
+             is_lowered(schedule) ? str(to_string(verified.options().channels), " channels")
+                                  : std::string("compute only"),
+             "\npeak activations by rank: ", join(verified.facts().peak_activations, ", "), "\n");
+}
+
+std::string facts_json(const verify::VerifiedSchedule& verified) {
+  const schedule::Schedule& schedule = verified.schedule();
+  return str("{\"ok\": true, \"ranks\": ", schedule.ranks(), ", \"stages\": ", schedule.stages,
+             ", \"microbatches\": ", schedule.microbatches,
+             ", \"lowered\": ", is_lowered(schedule) ? "true" : "false",
+             ", \"channels\": ", json_quote(to_string(verified.options().channels)),
+             ", \"rank_of_stage\": [", join(verified.facts().rank_of_stage, ", "),
+             "], \"peak_activations\": [", join(verified.facts().peak_activations, ", "), "]}\n");
+}
+
+int run_verify(const VerifyCommand& command) {
+  const verify::Options options{.channels = channels_of(command.channels),
+                                .activations_max = command.activations_max};
+  schedule::Schedule schedule = schedule_of(command.file, command.choice, "verify");
+  try {
+    const auto verified = verify::VerifiedSchedule::from(std::move(schedule), options);
+    write_output(command.json ? facts_json(verified) : facts_text(verified), "");
+    return static_cast<int>(ExitCode::Ok);
+  } catch (const verify::Refusal& refusal) {
+    std::cerr << refusal.what() << '\n';
+    if (command.json) {
+      write_output("{\"ok\": false, " + diagnostics_json(refusal.diagnostics()) + "}\n", "");
+    }
+    return static_cast<int>(ExitCode::Failure);
+  }
+}
+
+}  // namespace
+
+Command declare_verify_command(CLI::App& app) {
+  const auto command = std::make_shared<VerifyCommand>();
+  app.add_option("file", command->file, "a schedule as CSV; - is the standard input")
+      ->required()
+      ->type_name("FILE");
+  declare_file_format(app, command->choice.file_format);
+  declare_channels(app, command->channels);
+  app.add_option("--max-activations", command->activations_max,
+                 "most live activations (a stage's, of one microbatch) on a rank")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--json", command->json, "print the result as JSON");
+  app.footer(
+      "Objections go to the standard error, all at once, each with its code (docs/errors.md).\n"
+      "Exit codes: 0 verified, 1 there are objections, 2 the file cannot be read or parsed.\n"
+      "Examples:\n"
+      "  penstock verify mine.csv --max-activations 8\n"
+      "  penstock schedule zbv --ranks 4 --microbatches 8 --lowered torch --format csv |\n"
+      "    penstock verify - --channels dirfifo");
+  return [command] { return run_verify(*command); };
+}
+
+}  // namespace penstock::cli

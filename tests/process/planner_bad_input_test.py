@@ -1,0 +1,175 @@
+"""Planning commands with input that is wrong: one clear error, exit code 2, no file.
+
+Needs the standard library only, and no torch.
+"""
+
+from __future__ import annotations
+
+import re
+import unittest
+
+from planning import SIZES, PlannerTest
+
+# Files that are no schedule: for every command that reads one.
+FILES = {
+    "empty": ("", "no actions; expected a CSV row per rank"),
+    "only commas": ("," * 1_000_000, "no actions"),
+    "junk behind an action": ("0F0,0B0junk\n", r":1:5: action \"0B0junk\" .* found \"junk\""),
+    "a word": ("0F0,water\n", r":1:5: .*\"water\""),
+    "a long line": ("0F0," + "x" * 1_000_000, r":1:5: .*expected a stage number"),
+    "binary": (bytes(range(256)) * 20, r":1:1: .*expected a stage number"),
+    "no microbatch": ("0F\n", r":1:1: .*expected a microbatch number, found the end"),
+    "half a pair": ("(0F0;0B\n", r":1:1: "),
+}
+# Schedules that are none: verify objects, the others cannot go on.
+SCHEDULES = {
+    "a rank is missing": (
+        "0F0,0F1,0B0,0B1\n2F0,2B0,2F1,2B1\n",
+        r"stage 1 runs nowhere \[S004\]",
+    ),
+    "a rank is idle": ("0F0,0B0\n\n1F0,1B0\n", r"rank 1 has no actions \[S004\]"),
+    "a stage is on two ranks": (
+        "0F0,0B0,0F1\n1F0,1B0,1F1,1B1,0B1\n",
+        r"rank 1 step 4: 0B1 runs stage 0 \[S003\]",
+    ),
+    "a million columns": ("0F0," * 999_999 + "0F0\n", r"999999 objections\n.*0F0 runs again"),
+}
+
+
+class BadInput(PlannerTest):
+    order = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
+
+    def readers(self, name: str) -> list[tuple[object, ...]]:
+        return [
+            ("simulate", name),
+            ("schedule", "diff", name, name),
+            ("schedule", name, "--format", "svg", "-o", "out.svg"),
+        ]
+
+    def test_files_that_are_no_schedule(self) -> None:
+        for kind, (content, pattern) in FILES.items():
+            name = self.write("bad.csv", content)
+            for words in [("verify", name), *self.readers(name)]:
+                with self.subTest(kind, command=words):
+                    self.refuse(r"bad\.csv.*" + pattern, *words)
+
+    def test_schedules_that_do_not_verify(self) -> None:
+        for kind, (content, pattern) in SCHEDULES.items():
+            name = self.write("bad.csv", content)
+            with self.subTest(kind, command="verify"):
+                result = self.penstock("verify", name, code=1)
+                self.assertRegex(result.err, pattern)
+                self.assertLess(len(result.err), 4000, "short enough to be read")
+            for words in self.readers(name):
+                if words[1] == "diff":  # Compares what it finds.
+                    continue
+                with self.subTest(kind, command=words):
+                    self.refuse(pattern, *words)
+
+    def test_files_that_cannot_be_read(self) -> None:
+        (self.folder / "folder").mkdir()
+        # Root may read every file; /proc/1/mem, nobody.
+        reasons = {"none.csv": "No such file", "folder": "Is a directory", "/proc/1/mem": ""}
+        for name, reason in reasons.items():
+            for words in [("verify", name), *self.readers(name)]:
+                with self.subTest(name, command=words):
+                    self.refuse(rf'"{name}": cannot be read: {reason}', *words)
+
+    def test_names(self) -> None:
+        for words in (("schedule",), ("simulate",), ("schedule", "diff", "1f1b")):
+            unknown = r'unknown schedule "zbb"; did you mean "zbv"\?\n  note: known schedules: gp'
+            self.refuse(unknown, *words, "zbb", *SIZES)
+        self.refuse(r"no file \"1f1b\"\n.*needs sizes: --ranks P", "simulate", "1f1b")
+        self.refuse(r"--microbatches is required with NAME", "simulate", "1f1b", "--ranks", 4)
+
+    def test_sizes(self) -> None:
+        def refuse(pattern: str, name: str, ranks: int, microbatches: int, *more: object) -> None:
+            words = (name, "--ranks", ranks, "--microbatches", microbatches, *more)
+            for command in ("schedule", "simulate"):
+                self.refuse(pattern, command, *words)
+
+        least = r"must be at least stages \(8\)\n  note: nearest sizes that work: microbatches=8"
+        refuse(least, "dualpipev", 4, 7)
+        work = r"nearest sizes that work: microbatches=8 or microbatches=10"
+        refuse(work, "interleaved_1f1b", 4, 9)
+        one = r"stages_per_rank is 2, must be 1.*\n.* sizes that work: stages_per_rank=1"
+        refuse(one, "1f1b", 4, 8, "--stages-per-rank", 2)
+        refuse(r"ranks is 0, must be 1 to", "gpipe", 0, 8)
+        refuse(r"microbatches is -3, must be 1 to", "gpipe", 4, -3)
+        refuse(r"must be at most", "gpipe", 1_000_000, 1_000_000)
+        refuse(r"--ranks.*99999999999", "gpipe", 99999999999, 8)
+
+    def test_costs(self) -> None:
+        name = self.write("good.csv", self.order)
+
+        def refuse(pattern: str, *words: object) -> None:
+            self.refuse(pattern, "simulate", name, *words)
+
+        refuse(r"forward: 3 stages, the schedule has 2", "--forward", "1,2,3")
+        refuse(r"--forward -1: expected a finite number that is not negative", "--forward", "-1")
+        for text in ("nan", "inf", "1e999"):
+            refuse(rf"--weight {text}: expected .*number", "--weight", text)
+        refuse(r"--input 1,,2: expected a number, .*found \"\"", "--input", "1,,2")
+        refuse(r"--backward 1x: expected a number, .*found \"1x\"", "--backward", "1x")
+        refuse(r"--latency 1,2: takes one number", "--latency", "1,2")
+        refuse(r"keep: 1.5; expected a share from 0 to 1", "--keep", 1.5)
+
+    def test_costs_files(self) -> None:
+        name = self.write("good.csv", self.order)
+        wrong = {
+            '{"forward": }': r"costs.json:1:13: ",
+            '{"foward": 1}': r'costs.json:1:2: unknown key "foward" in the costs; .*"forward"',
+            '{"forward": "1"}': r'costs.json:1:13: forward: expected a number, found "1"',
+            '{"forward": [1, -2]}': r"costs.json:1:17: forward: expected .* not negative, found -2",
+            '{"forward": [1, [2, null]]}': r"1:21: forward: expected a number, found null",
+            '{"latency": NaN}': r"costs.json:1:13: JSON has no number NaN",
+            '{"forward": [1, 2, 3]}': r"forward: 3 stages, the schedule has 2",
+            '{"forward": [1, [1, 2, 3]]}': r"forward stage 1: 3 microbatches, the schedule has 2",
+            '{"links": [{"from": 0}]}': r'1:12: links: a link needs "from" and "to"',
+            '{"links": [{"from": 0, "to": 7}]}': r"link 0 to 7: the schedule has ranks 0 to 1",
+            "[1, 2]": r"costs.json:1:1: the costs: expected an object, found a list",
+            "": r"costs.json:1:1: the text is empty",
+        }
+        for text, pattern in wrong.items():
+            with self.subTest(text):
+                self.write("costs.json", text)
+                self.refuse(pattern, "simulate", name, "--costs", "costs.json")
+        self.refuse(
+            r'costs file "none.json": cannot be read: No such file',
+            *("simulate", name, "--costs", "none.json"),
+        )
+
+    def test_words(self) -> None:
+        name = self.write("good.csv", self.order)
+        unknown = r'unknown option "--chanels"; did you mean "--channels"\?'
+        self.refuse(unknown, "verify", name, "--chanels", "x")
+        self.refuse(r"--channels: tcp not in \{tagged,", "verify", name, "--channels", "tcp")
+        self.refuse(r"--format: csv not in \{compute_only,", "simulate", name, "--format", "csv")
+        self.refuse(r"--format: xml not in \{grid,", "schedule", "1f1b", *SIZES, "--format", "xml")
+        self.refuse(r"--lowered: x not in", "schedule", "1f1b", *SIZES, "--lowered", "x")
+        self.refuse(r"--max-activations: ", "verify", name, "--max-activations", "-1")
+        self.refuse(r"verify: file is required", "verify")
+        self.refuse(r"verify: unexpected word \"b.csv\"", "verify", name, "b.csv")
+        self.refuse(r"diff: b is required", "schedule", "diff", name)
+        self.refuse(r"--costs needs a value", "simulate", name, "--costs")
+        self.refuse(
+            r"has messages already",
+            *("simulate", "-", "--lowered", "torch"),
+            text="0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n",
+        )
+        self.refuse(
+            r"schedule: --dialect deepspeed has one form",
+            *("schedule", "1f1b", *SIZES, "--dialect", "deepspeed", "--format", "csv"),
+        )
+
+    def test_help_of_every_command(self) -> None:
+        for words in ("", "schedule", "schedule compare", "schedule diff", "verify", "simulate"):
+            out = self.penstock(*words.split(), "--help").out
+            self.assertIn("Example", out)
+            longest = max(out.splitlines(), key=len)
+            self.assertLess(len(longest), 140, longest)
+            self.assertFalse(re.search(r"[^\x00-\x7f]", out), words)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
