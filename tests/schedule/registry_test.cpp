@@ -20,7 +20,8 @@ std::string refusal(std::string_view name, const Sizes& sizes) {
 }
 
 TEST(Registry, FindsNamesAndAliasesInAnyCase) {
-  for (const char* name : {"1f1b", "1F1B", "Schedule1F1B", "schedule1f1b", "one_f_one_b", "TrainSchedule"}) {
+  for (const char* name :
+       {"1f1b", "1F1B", "Schedule1F1B", "schedule1f1b", "one_f_one_b", "TrainSchedule"}) {
     EXPECT_EQ(find_generator(name).name, "1f1b") << name;
   }
   for (const char* name : {"gpipe", "GPipe", "ScheduleGPipe"}) {

@@ -69,10 +69,12 @@ Schedule finished(Schedule order, Random& random) {
                                  random.between(0, 5));
 }
 
+// Right by construction, but now and then its ranks disagree about the order of their messages.
 Schedule random_schedule(Random& random) {
-  return finished(testing_support::random_order(random, {.overlap = random.one_of<double>({0, 0.8}),
-                                                         .split = random.one_of<double>({0, 0.5})}),
-                  random);
+  const Schedule order = testing_support::random_order(
+      random,
+      {.overlap = random.one_of<double>({0, 0.8}), .split = random.one_of<double>({0, 0.5})});
+  return random.chance(0.3) ? schedule::add_send_recv_at_use(order) : finished(order, random);
 }
 
 Schedule mutate(Schedule schedule, Mutation mutation, Random& random) {
