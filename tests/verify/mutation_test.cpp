@@ -59,22 +59,28 @@ Schedule generated(const schedule::Generator& generator, Random& random) {
   }
 }
 
-// With the messages, or without.
-Schedule finished(Schedule order, Random& random) {
+Schedule with_reductions_or_shards(Schedule order, Random& random) {
   if (random.chance(0.3)) order = testing_support::with_shards(std::move(order));
-  if (random.chance(0.25)) return order;
   const auto reduction =
       random.one_of<schedule::Reduction>({schedule::Reduction::OfAll, schedule::Reduction::OfEach});
-  return schedule::add_send_recv(schedule::add_reduce_gradients(std::move(order), reduction),
-                                 random.between(0, 5));
+  return random.chance(0.25) ? order : schedule::add_reduce_gradients(std::move(order), reduction);
 }
 
-// Right by construction, but now and then its ranks disagree about the order of their messages.
+// Without messages, or with them in one order on both ends.
+Schedule finished(Schedule order, Random& random) {
+  if (random.chance(0.2)) return schedule::lower_as_torch(order);
+  order = with_reductions_or_shards(std::move(order), random);
+  return random.chance(0.25) ? order : schedule::add_send_recv(order, random.between(0, 5));
+}
+
+// With messages in any order.
 Schedule random_schedule(Random& random) {
-  const Schedule order = testing_support::random_order(
-      random,
-      {.overlap = random.one_of<double>({0, 0.8}), .split = random.one_of<double>({0, 0.5})});
-  return random.chance(0.3) ? schedule::add_send_recv_at_use(order) : finished(order, random);
+  const Schedule order = with_reductions_or_shards(
+      testing_support::random_order(random, {.overlap = random.one_of<double>({0, 0.8}),
+                                             .split = random.one_of<double>({0, 0.5})}),
+      random);
+  return random.chance(0.5) ? schedule::add_send_recv_at_use(order)
+                            : schedule::add_send_recv(order, random.between(0, 5));
 }
 
 Schedule mutate(Schedule schedule, Mutation mutation, Random& random) {
