@@ -38,15 +38,17 @@ bool share_storage(const at::Tensor& a, const nn::Values& values) {
 }  // namespace
 
 struct Executor::Impl {
-  Impl(const lower::Plan& p, std::vector<stage::Stage*> c, std::vector<GradientReducer*> r,
+  Impl(const lower::Plan& p, std::vector<stage::Stage*> c, std::vector<StageHooks*> h,
        comm::Communicator& comm, Progress& pr)
       : plan(p),
         chunks(std::move(c)),
-        reducers(std::move(r)),
+        hooks(std::move(h)),
         communicator(comm),
         progress(pr),
         mailbox(p, comm, pr) {
     PENSTOCK_CHECK(chunks.size() == plan.chunks.size(), chunks.size(), " chunks");
+    if (hooks.empty()) hooks.resize(chunks.size(), &no_hooks);
+    PENSTOCK_CHECK(hooks.size() == chunks.size(), hooks.size(), " hooks");
     const auto cells = chunks.size() * static_cast<std::size_t>(plan.microbatches);
     outputs.resize(cells);
     handed_over.resize(cells);
@@ -56,6 +58,10 @@ struct Executor::Impl {
   std::size_t cell(std::int32_t chunk, const schedule::Action& action) const {
     return static_cast<std::size_t>(chunk) * static_cast<std::size_t>(plan.microbatches) +
            action.microbatch->index();
+  }
+
+  StageHooks& hook(const Instruction& instruction) {
+    return *hooks[static_cast<std::size_t>(instruction.chunk)];
   }
 
   // The chunk of this rank that holds the stage `offset` from the instruction's.
@@ -130,9 +136,12 @@ struct Executor::Impl {
   }
 
   void backward(const Instruction& instruction, const nn::Values& gradients) {
-    const auto chunk = static_cast<std::size_t>(instruction.chunk);
-    if (instruction.last && !reducers.empty()) reducers[chunk]->arm();
-    nn::Values of_inputs = chunks[chunk]->backward(*instruction.action.microbatch, gradients);
+    stage::Stage& stage = *chunks[static_cast<std::size_t>(instruction.chunk)];
+    const Microbatch microbatch = *instruction.action.microbatch;
+    if (instruction.last) hook(instruction).before_last_backward();
+    nn::Values of_inputs = instruction.kind == Kind::Backward
+                               ? stage.backward(microbatch, gradients)
+                               : stage.backward_input(microbatch, gradients);
     own(of_inputs, gradients, instruction);
     switch (instruction.to) {
       case Route::Batch:
@@ -145,6 +154,12 @@ struct Executor::Impl {
         input_gradients[cell(instruction.chunk, instruction.action)] = std::move(of_inputs);
         return;
     }
+  }
+
+  void backward_weight(const Instruction& instruction) {
+    if (instruction.last) hook(instruction).before_last_backward();
+    chunks[static_cast<std::size_t>(instruction.chunk)]->backward_weight(
+        *instruction.action.microbatch);
   }
 
   void send(const Instruction& instruction) {
@@ -177,11 +192,14 @@ struct Executor::Impl {
         came();
         return forward(instruction, inputs, step);
       }
-      case Kind::Backward: {
+      case Kind::Backward:
+      case Kind::BackwardInput: {
         const nn::Values gradients = backward_gradients(instruction, step);
         came();
         return backward(instruction, gradients);
       }
+      case Kind::BackwardWeight:
+        return backward_weight(instruction);
       case Kind::Send:
         return send(instruction);
       case Kind::Receive:
@@ -189,10 +207,11 @@ struct Executor::Impl {
       case Kind::AwaitSend:
         return mailbox.await(instruction);
       case Kind::ReduceGradients:
-        if (!reducers.empty()) {
-          reducers[static_cast<std::size_t>(instruction.chunk)]->disarm_and_send_rest();
-        }
-        return;
+        return hook(instruction).reduce(instruction.action.microbatch);
+      case Kind::Unshard:
+        return hook(instruction).unshard();
+      case Kind::Reshard:
+        return hook(instruction).reshard();
     }
   }
 
@@ -202,14 +221,14 @@ struct Executor::Impl {
       const WaitMark wait(progress, "finishing sends");
       mailbox.finish();
     }
-    if (plan.purpose == Purpose::Forward) return;
     const WaitMark wait(progress, "summing gradients over replicas");
-    for (GradientReducer* reducer : reducers) reducer->finish();
+    for (StageHooks* hook : hooks) hook->finish();
   }
 
   const lower::Plan& plan;
   std::vector<stage::Stage*> chunks;
-  std::vector<GradientReducer*> reducers;
+  StageHooks no_hooks;
+  std::vector<StageHooks*> hooks;  // By chunk.
   comm::Communicator& communicator;
   Progress& progress;
   Mailbox mailbox;
@@ -221,10 +240,10 @@ struct Executor::Impl {
 };
 
 Executor::Executor(lower::Plan plan, std::vector<stage::Stage*> chunks,
-                   std::vector<GradientReducer*> reducers, comm::Communicator& communicator,
+                   std::vector<StageHooks*> hooks, comm::Communicator& communicator,
                    Progress& progress)
     : plan_(std::move(plan)),
-      impl_(std::make_unique<Impl>(plan_, std::move(chunks), std::move(reducers), communicator,
+      impl_(std::make_unique<Impl>(plan_, std::move(chunks), std::move(hooks), communicator,
                                    progress)) {}
 
 Executor::~Executor() = default;

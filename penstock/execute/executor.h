@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "penstock/comm/communicator.h"
-#include "penstock/execute/gradients.h"
 #include "penstock/execute/progress.h"
+#include "penstock/execute/stage_hooks.h"
 #include "penstock/lower/plan.h"
 #include "penstock/stage/stage.h"
 
@@ -46,10 +46,10 @@ struct Event {
 
 class Executor {
  public:
-  // `chunks` are the rank's stages in the plan's order; `reducers` likewise, or empty when nothing
-  // is to be reduced.  All references outlive the executor.
+  // `chunks` are the rank's stages in the plan's order; `hooks` likewise, or empty when there is
+  // nothing to share with other ranks.  All references outlive the executor.
   Executor(lower::Plan plan, std::vector<stage::Stage*> chunks,
-           std::vector<GradientReducer*> reducers, comm::Communicator& communicator,
+           std::vector<StageHooks*> hooks, comm::Communicator& communicator,
            Progress& progress);
   ~Executor();
 

@@ -66,7 +66,7 @@ GradientReducer::~GradientReducer() {
   }
 }
 
-void GradientReducer::arm() {
+void GradientReducer::before_last_backward() {
   armed_ = true;
   next_bucket_ = 0;
   std::fill(arrived_.begin(), arrived_.end(), false);
@@ -105,8 +105,9 @@ void GradientReducer::send_full_buckets() {
   }
 }
 
-void GradientReducer::disarm_and_send_rest() {
-  PENSTOCK_CHECK(armed_ || buckets_.empty(), "stage ", stage_.id());
+void GradientReducer::reduce(std::optional<Microbatch> microbatch) {
+  if (!armed_ && microbatch) return;  // Not the last one, or not the first behind the last W.
+  PENSTOCK_CHECK(armed_, "stage ", stage_.id());
   for (std::size_t p = stage_.parameters().size(); p-- > 0 && !buckets_.empty();) ready(p);
   armed_ = false;
 }

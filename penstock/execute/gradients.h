@@ -1,7 +1,9 @@
 // Sums a stage's weight gradients over the data-parallel ranks, in buckets, while the stage's last
 // backward still runs.
 //
-// The executor arms it before that backward; autograd calls it as each gradient becomes final.
+// The executor tells it before that backward, be it a B or a W; from then on it hears of each
+// gradient as it becomes final.  A REDUCE_GRAD of one microbatch means nothing to it, but for the
+// last one: gradients are summed once a step.
 // Buckets leave in one fixed order, the same on every rank.  With one data rank it does nothing.
 // Invariant: after finish(), every parameter's grad() is a view of its bucket and the same bits on
 // all data ranks; a parameter that got no gradient on any of them has none.
@@ -13,27 +15,25 @@
 #include <vector>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/execute/stage_hooks.h"
 #include "penstock/stage/stage.h"
 
 namespace penstock::execute {
 
 inline constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
 
-class GradientReducer {
+class GradientReducer : public StageHooks {
  public:
   // `stage` outlives the reducer.  A parameter larger than `bucket_bytes` has a bucket to itself.
   GradientReducer(stage::Stage& stage, comm::Communicator& communicator, comm::Group data_group,
                   std::int32_t data_size, std::int64_t bucket_bytes = kBucketBytes);
-  ~GradientReducer();
-  GradientReducer(const GradientReducer&) = delete;
-  GradientReducer& operator=(const GradientReducer&) = delete;
+  ~GradientReducer() override;
 
-  // The next backward is the stage's last of this step: its gradients are final.
-  void arm();
-  // That backward is over: gradients that did not come on this rank count as zero.
-  void disarm_and_send_rest();
+  void before_last_backward() override;
+  // Gradients that did not come on this rank count as zero.
+  void reduce(std::optional<Microbatch> microbatch) override;
   // Waits for all buckets.
-  void finish();
+  void finish() override;
 
  private:
   struct Bucket {

@@ -25,8 +25,11 @@ std::string to_string(const Instruction& instruction) {
   switch (i.kind) {
     case Kind::Forward:
     case Kind::Backward:
+    case Kind::BackwardInput:
       return str("COMPUTE ", i.action, " from ", to_string(i.from), " to ", to_string(i.to),
                  i.from == Route::Message ? str(" slot ", i.slot) : "", i.last ? " last" : "");
+    case Kind::BackwardWeight:
+      return str("COMPUTE ", i.action, i.last ? " last" : "");
     case Kind::Send:
       return str("SEND ", i.action, " to rank ", i.peer, " slot ", i.slot);
     case Kind::Receive:
@@ -35,6 +38,9 @@ std::string to_string(const Instruction& instruction) {
       return str("AWAIT ", i.action, " to rank ", i.peer, " slot ", i.slot);
     case Kind::ReduceGradients:
       return str("REDUCE ", i.action);
+    case Kind::Unshard:
+    case Kind::Reshard:
+      return str("WEIGHTS ", i.action);
   }
   PENSTOCK_CHECK(false, "kind ", static_cast<int>(i.kind));
   return {};

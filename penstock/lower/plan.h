@@ -19,10 +19,14 @@ namespace penstock::lower {
 enum class Kind : std::uint8_t {
   Forward,
   Backward,
+  BackwardInput,   // The input's half of a backward pass: I.
+  BackwardWeight,  // The weights' half: W.
   Send,       // Post; the tensor is held until the transfer is over.
   Receive,    // Post, into a buffer slot.
   AwaitSend,  // The transfer is known to be over or nearly so: wait, and drop the tensor.
   ReduceGradients,
+  Unshard,
+  Reshard,
 };
 
 // Where a pass takes its input from, and where its output goes.  A backward pass takes the gradient
@@ -38,13 +42,14 @@ struct Instruction {
   Kind kind = Kind::Forward;
   schedule::Action action;    // What it came from: names it in messages and traces.
   std::int32_t chunk = 0;     // Index of the stage among this rank's stages.
-  Route from = Route::Batch;  // Forward, Backward: where the input (gradient) comes from.
-  Route to = Route::Batch;    // Forward, Backward: where the output (gradient) goes.
+  Route from = Route::Batch;  // Forward, Backward, BackwardInput: where the input (gradient) comes
+  Route to = Route::Batch;    // from, and where the output (gradient) goes.
   Rank peer;                  // Send, Receive, AwaitSend: the other rank, global.
   std::int32_t tag = 0;       // Send, Receive, AwaitSend: the message's name; see message_tag().
   std::int32_t slot = 0;      // Send, AwaitSend: its entry among transfers under way.
                               // Receive and its consumer: the buffer.
-  bool last = false;          // Backward: the stage's last one, after which gradients are final.
+  bool last = false;          // Backward, BackwardWeight: the stage's last of either, after which
+                              // gradients are final.
 };
 
 struct Plan {
@@ -84,10 +89,10 @@ inline constexpr std::int32_t kHeaderPart = 1;
 inline constexpr std::int32_t kFormNumbersPart = 2;
 
 // REQUIRES: the schedule's ranks are the mesh's pipe axis, and its stages the partition's.
-// An overlapped pair becomes its F, then its B.
-// Throws: ScheduleError when the schedule is only a compute order, when it trains several replicas
-// without a REDUCE_GRAD, and when it has an I, W, UNSHARD, RESHARD or a REDUCE_GRAD of one
-// microbatch, which the executor does not run yet.
+// An overlapped pair becomes its F, then its B.  What a microbatch received is in its buffers until
+// its B or W.
+// Throws: ScheduleError when the schedule is only a compute order, and when it trains several
+// replicas without a REDUCE_GRAD.
 Plan lower(const verify::VerifiedSchedule& schedule, const partition::Partition& partition,
            const mesh::Mesh& mesh, Rank rank);
 

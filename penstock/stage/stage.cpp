@@ -114,11 +114,30 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
   return result;
 }
 
-nn::Values Stage::backward(Microbatch microbatch, const nn::Values& output_gradients) {
+std::unique_ptr<Stage::Activation>& Stage::activation(Microbatch microbatch) {
   PENSTOCK_CHECK(microbatch.index() < activations_.size() && activations_[microbatch.index()],
                  "stage ", id_, " microbatch ", microbatch, " has no activation");
-  const std::unique_ptr<Activation> activation = std::move(activations_[microbatch.index()]);
-  return stage::backward(activation->outputs, output_gradients, activation->inputs);
+  return activations_[microbatch.index()];
+}
+
+nn::Values Stage::backward(Microbatch microbatch, const nn::Values& output_gradients) {
+  const std::unique_ptr<Activation> whole = std::move(activation(microbatch));
+  return stage::backward(whole->outputs, output_gradients, whole->inputs);
+}
+
+nn::Values Stage::backward_input(Microbatch microbatch, const nn::Values& output_gradients) {
+  Activation& half = *activation(microbatch);
+  SplitBackward split = stage::backward_input(half.outputs, output_gradients, half.inputs);
+  half.inputs.clear();
+  half.outputs.clear();
+  half.weights = std::move(split.weights);
+  return std::move(split.input_gradients);
+}
+
+void Stage::backward_weight(Microbatch microbatch) {
+  const std::unique_ptr<Activation> half = std::move(activation(microbatch));
+  PENSTOCK_CHECK(half->weights, "stage ", id_, " microbatch ", microbatch, " has had no I");
+  half->weights->run();
 }
 
 std::vector<NamedParameter> Stage::state() const {

@@ -4,19 +4,21 @@
 // schedule and no messages.
 // Shapes: as the layers have them; the first dimension is the microbatch's.  A tuple of gradients
 // has the places of the tuple of values; a place without a gradient is undefined.
-// Invariants: 1. activations_alive() is the number of microbatches between forward() and backward()
-// with a graph.  2. Weight gradients accumulate in the order of the backward() calls.
+// Invariants: 1. Alive are the microbatches between forward() with a graph and backward() or
+// backward_weight().  2. Weight gradients accumulate in the order of these calls.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "penstock/core/ids.h"
 #include "penstock/nn/layer.h"
+#include "penstock/stage/backward.h"
 
 namespace penstock::stage {
 
@@ -56,6 +58,11 @@ class Stage {
   // forward()'s results, or the factor of the loss (a scalar).
   nn::Values backward(Microbatch microbatch, const nn::Values& output_gradients);
 
+  // backward() in two halves: the gradients of the inputs, and later the weight gradients.  The
+  // activation stays until the second.
+  nn::Values backward_input(Microbatch microbatch, const nn::Values& output_gradients);
+  void backward_weight(Microbatch microbatch);
+
   // The trainable ones, in layer order, under their full names.
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
   // Everything a checkpoint holds: all parameters, frozen ones too, and buffers.
@@ -69,7 +76,7 @@ class Stage {
   void drop_activations();
 
  private:
-  // Alive between a microbatch's forward and backward.
+  // Alive between a microbatch's forward and the end of its backward.
   class Activation {
    public:
     Activation(nn::Values inputs, nn::Values outputs, std::shared_ptr<ActivationCount> count);
@@ -78,6 +85,7 @@ class Stage {
     Activation& operator=(const Activation&) = delete;
     nn::Values inputs;  // Leaves, where gradients arrive.
     nn::Values outputs;
+    std::optional<DeferredWeights> weights;  // Between the halves of a backward.
 
    private:
     std::shared_ptr<ActivationCount> count_;
@@ -85,6 +93,7 @@ class Stage {
 
   nn::Values run_layers(const nn::Values& inputs, bool training);
   void keep(Microbatch microbatch, nn::Values inputs, nn::Values outputs);
+  std::unique_ptr<Activation>& activation(Microbatch microbatch);
 
   StageId id_;
   std::int64_t first_layer_;

@@ -46,10 +46,14 @@ void Timeline::add(std::int64_t step, const execute::Executor& executor) {
     switch (instruction.kind) {
       case Kind::Forward:
       case Kind::Backward:
+      case Kind::BackwardInput:
         if (instruction.from == lower::Route::Message) {
           lines_ += line(kCommunication, "wait for " + name, step, event.start_ns, event.ready_ns);
         }
         lines_ += line(kCompute, name, step, event.ready_ns, event.end_ns);
+        break;
+      case Kind::BackwardWeight:
+        lines_ += line(kCompute, name, step, event.start_ns, event.end_ns);
         break;
       case Kind::AwaitSend:
         lines_ += line(kCommunication, "await " + name, step, event.start_ns, event.end_ns);
@@ -57,6 +61,8 @@ void Timeline::add(std::int64_t step, const execute::Executor& executor) {
       case Kind::Send:
       case Kind::Receive:
       case Kind::ReduceGradients:
+      case Kind::Unshard:
+      case Kind::Reshard:
         lines_ += line(kCommunication, name, step, event.start_ns, event.end_ns);
         break;
     }

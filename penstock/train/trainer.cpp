@@ -206,14 +206,14 @@ void Trainer::build_groups() {
 std::unique_ptr<execute::Executor> Trainer::make_executor(const verify::VerifiedSchedule& schedule,
                                                           bool reduce) {
   std::vector<stage::Stage*> chunks;
-  std::vector<execute::GradientReducer*> reducers;
+  std::vector<execute::StageHooks*> hooks;
   for (stage::Stage& stage : stages_) chunks.push_back(&stage);
   if (reduce) {
-    for (const auto& reducer : reducers_) reducers.push_back(reducer.get());
+    for (const auto& reducer : reducers_) hooks.push_back(reducer.get());
   }
   return std::make_unique<execute::Executor>(
       lower::lower(schedule, partition_, mesh_, communicator_.rank()), std::move(chunks),
-      std::move(reducers), communicator_, progress_);
+      std::move(hooks), communicator_, progress_);
 }
 
 std::vector<stage::NamedParameter> Trainer::parameters() const {

@@ -23,6 +23,7 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/config/config.h"
 #include "penstock/execute/executor.h"
+#include "penstock/execute/gradients.h"
 #include "penstock/mesh/mesh.h"
 #include "penstock/nn/layer.h"
 #include "penstock/partition/partition.h"

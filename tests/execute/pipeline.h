@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,18 +14,15 @@
 #include <vector>
 
 #include "penstock/execute/executor.h"
+#include "penstock/execute/gradients.h"
 #include "penstock/lower/plan.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/schedule/passes/passes.h"
+#include "tests/support/same_bits.h"
 
 namespace penstock::execute {
 
-inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         std::memcmp(a.contiguous().const_data_ptr(), b.contiguous().const_data_ptr(),
-                     a.nbytes()) == 0;
-}
+using testing_support::same_bits;
 
 inline at::Tensor mean_squared_error(const at::Tensor& output, const at::Tensor& target) {
   return at::mse_loss(output, target);
@@ -51,10 +47,10 @@ constexpr std::int64_t kSeed = 11;
 
 struct RankPipeline {
   RankPipeline(comm::Communicator& communicator, const verify::VerifiedSchedule& schedule,
-               const std::vector<nn::LayerSpec>& model, const mesh::Shape& shape,
-               std::int64_t bucket_bytes = kBucketBytes) {
+               const std::vector<nn::LayerSpec>& model, const mesh::Shape& shape_,
+               std::int64_t bucket_bytes = kBucketBytes)
+      : shape(shape_), partition(cut(model, schedule.schedule().stages)) {
     const auto mesh = mesh::make_mesh(communicator.world_size(), shape);
-    const auto partition = cut(model, schedule.schedule().stages);
     lower::Plan plan = lower::lower(schedule, partition, mesh, communicator.rank());
     std::vector<Rank> peers;
     for (const auto& instruction : plan.instructions) {
@@ -70,12 +66,10 @@ struct RankPipeline {
       reducers.push_back(std::make_unique<GradientReducer>(*stages.back(), communicator, group,
                                                            shape.data, bucket_bytes));
     }
-    std::vector<stage::Stage*> chunks;
-    std::vector<GradientReducer*> all;
+    std::vector<StageHooks*> hooks;
     for (const auto& stage : stages) chunks.push_back(stage.get());
-    for (const auto& reducer : reducers) all.push_back(reducer.get());
-    if (plan.purpose == schedule::Purpose::Forward) all.clear();
-    executor.emplace(std::move(plan), chunks, all, communicator, progress);
+    for (const auto& reducer : reducers) hooks.push_back(reducer.get());
+    executor.emplace(std::move(plan), chunks, hooks, communicator, progress);
   }
 
   StepResult run(const StepInputs& inputs) {
@@ -83,8 +77,20 @@ struct RankPipeline {
     return executor->run(inputs);
   }
 
+  // Another program over the same stages, which it has in the same places.
+  StepResult run_also(const verify::VerifiedSchedule& schedule, comm::Communicator& communicator,
+                      const StepInputs& inputs) {
+    const auto mesh = mesh::make_mesh(communicator.world_size(), shape);
+    Executor other(lower::lower(schedule, partition, mesh, communicator.rank()), chunks, {},
+                   communicator, progress);
+    return other.run(inputs);
+  }
+
+  mesh::Shape shape;
+  partition::Partition partition;
   std::shared_ptr<stage::ActivationCount> count = std::make_shared<stage::ActivationCount>();
   std::vector<std::unique_ptr<stage::Stage>> stages;
+  std::vector<stage::Stage*> chunks;
   std::vector<std::unique_ptr<GradientReducer>> reducers;
   Progress progress;
   std::optional<Executor> executor;

@@ -180,19 +180,30 @@ TEST(Lower, NeedsReductionsBetweenReplicas) {
   EXPECT_EQ(refusal(schedule::lower_communication(forward), 2), "accepted");
 }
 
-TEST(Lower, RefusesWhatTheExecutorDoesNotRunYet) {
-  EXPECT_EQ(refusal(lowered("zb_h1", {.ranks = 2, .microbatches = 2}), 1),
-            "schedule zb_h1(ranks=2, stages=2, microbatches=2): has 0I0, and the executor does not "
-            "run split backward yet");
-  EXPECT_EQ(refusal(rows({"0UNSHARD,0F0,0B0"}), 1),
-            "schedule test(ranks=1, stages=1, microbatches=1): has 0UNSHARD, and the executor does "
-            "not run UNSHARD and RESHARD yet");
-  const Schedule each = schedule::add_reduce_gradients(
-      schedule::gpipe({.ranks = 1, .microbatches = 2}), schedule::Reduction::OfEach);
-  EXPECT_EQ(
-      refusal(each, 2),
-      "schedule gpipe(ranks=1, stages=1, microbatches=2): has 0REDUCE_GRAD0, and the executor "
-      "does not run a REDUCE_GRAD of one microbatch yet");
+TEST(Lower, ASplitBackwardKeepsItsBuffersUntilItsW) {
+  const Schedule order = rows({"0F0,0F1,0F2,0I0,0I1,0W0,0I2,0W1,0W2", "1F0,1B0,1F1,1B1,1F2,1B2"});
+  const std::string plan = to_string(lower_schedule(schedule::add_send_recv(order, 0), 0));
+  EXPECT_EQ(plan.substr(plan.find("7 ")),
+            "7 COMPUTE 0I0 from message to batch slot 0\n"
+            "8 RECEIVE 0RECV_B1 from rank 1 slot 1\n"
+            "9 AWAIT 0SEND_F0 to rank 1 slot 0\n"
+            "10 COMPUTE 0I1 from message to batch slot 1\n"
+            "11 COMPUTE 0W0\n"
+            "12 RECEIVE 0RECV_B2 from rank 1 slot 0\n"
+            "13 AWAIT 0SEND_F1 to rank 1 slot 1\n"
+            "14 COMPUTE 0I2 from message to batch slot 0\n"
+            "15 COMPUTE 0W1\n"
+            "16 COMPUTE 0W2 last\n");
+}
+
+TEST(Lower, WeightsAreGatheredAndDroppedAndReducedWhereTheProgramSays) {
+  EXPECT_EQ(to_string(lower_schedule(rows({"0UNSHARD,0F0,0B0,0RESHARD,0REDUCE_GRAD0"}), 0)),
+            "plan of rank 0 for test(ranks=1, stages=1, microbatches=1), stages 0\n"
+            "0 WEIGHTS 0UNSHARD\n"
+            "1 COMPUTE 0F0 from batch to batch\n"
+            "2 COMPUTE 0B0 from batch to batch last\n"
+            "3 WEIGHTS 0RESHARD\n"
+            "4 REDUCE 0REDUCE_GRAD0\n");
 }
 
 TEST(Lower, AnOverlappedPairIsAForwardAndThenABackward) {

@@ -36,35 +36,24 @@ std::vector<Plan> plans_of(const Schedule& schedule) {
   return plans;
 }
 
-bool is_split(const Schedule& schedule) {
-  const auto is_input = [](const schedule::Action& a) { return a.op == Op::BackwardInput; };
-  return std::ranges::any_of(schedule.programs, [&](const schedule::Program& program) {
-    return std::ranges::any_of(program, is_input);
-  });
-}
-
-// Every generator at every size, but for split backwards, which the executor does not run yet;
-// then random orders, which put any stages on any ranks.
+// Every generator at every size; then random orders, which put any stages on any ranks.
 template <class Check>
 void for_each_schedule(const Check& check) {
   const auto check_size = [&](const schedule::Generator& generator, const schedule::Sizes& sizes) {
     if (testing::Test::HasFatalFailure()) return;
-    const Schedule order = generator.make(sizes);
-    if (!is_split(order)) check(schedule::lower_communication(order));
+    check(schedule::lower_communication(generator.make(sizes)));
   };
   testing_support::for_each_generated({.stages_per_rank_max = 1, .microbatches_max = 16},
                                       check_size);
-  for (const char* name : {"interleaved_1f1b", "looped_bfs"}) {
-    testing_support::for_each_size_of(
-        schedule::find_generator(name),
-        {.ranks_max = 4, .stages_per_rank_max = 3, .microbatches_max = 9}, check_size);
-  }
+  testing_support::for_each_generated(
+      {.ranks_max = 4, .stages_per_rank_max = 3, .microbatches_max = 9}, check_size);
   if (testing::Test::HasFatalFailure()) return;
   Random random;
   SCOPED_TRACE(random.seed_text());
   for (int trial = 0; trial < 200; ++trial) {
     const Schedule order =
-        testing_support::random_order(random, {.overlap = trial % 2 == 0 ? 0 : 0.8});
+        testing_support::random_order(random, {.overlap = trial % 2 == 0 ? 0 : 0.8,
+                                               .split = trial % 3 == 0 ? 0 : 0.6});
     check(schedule::add_send_recv(schedule::add_reduce_gradients(order), random.between(0, 5)));
     if (testing::Test::HasFatalFailure()) return;
   }
@@ -113,7 +102,7 @@ TEST(Lowering, LastBackwardIsMarkedOncePerStage) {
     for (const Plan& plan : plans_of(schedule)) {
       std::map<StageId, bool> last;  // Of the latest backward seen.
       for (const Instruction& i : plan.instructions) {
-        if (i.kind != Kind::Backward) {
+        if (i.kind != Kind::Backward && i.kind != Kind::BackwardWeight) {
           ASSERT_FALSE(i.last);
           continue;
         }
@@ -157,7 +146,8 @@ TEST(Lowering, BuffersAreFreeWhenTheyAreFilledAndNoneIsWasted) {
       SCOPED_TRACE(to_string(plan));
       std::vector<Buffers> forward(plan.chunks.size());
       std::vector<Buffers> backward(plan.chunks.size());
-      std::map<std::string, std::int32_t> activation_slot;  // "1F0": held until its backward.
+      // By "1F0": held until its B or W.
+      std::map<std::string, std::int32_t> activation_slot, gradient_slot;
       for (const Instruction& i : plan.instructions) {
         const auto chunk = static_cast<std::size_t>(i.chunk);
         ASSERT_EQ(plan.chunks[chunk], i.action.stage);
@@ -168,14 +158,19 @@ TEST(Lowering, BuffersAreFreeWhenTheyAreFilledAndNoneIsWasted) {
           ASSERT_EQ(forward[chunk].at(i.slot), str(i.action.stage, "RECV_F", *i.action.microbatch));
           activation_slot[text] = i.slot;
           if (plan.purpose == Purpose::Forward) forward[chunk].empty(i.slot);
-        } else if (i.kind == Kind::Backward) {
+        } else if (i.kind == Kind::Backward || i.kind == Kind::BackwardInput) {
           if (i.from == Route::Message) {
             ASSERT_EQ(backward[chunk].at(i.slot),
                       str(i.action.stage, "RECV_B", *i.action.microbatch));
-            backward[chunk].empty(i.slot);
+            gradient_slot[str(i.action.stage, "F", *i.action.microbatch)] = i.slot;
           }
-          const auto held = activation_slot.find(str(i.action.stage, "F", *i.action.microbatch));
+        }
+        if (i.kind == Kind::Backward || i.kind == Kind::BackwardWeight) {
+          const std::string microbatch = str(i.action.stage, "F", *i.action.microbatch);
+          const auto held = activation_slot.find(microbatch);
           if (held != activation_slot.end()) forward[chunk].empty(held->second);
+          const auto came = gradient_slot.find(microbatch);
+          if (came != gradient_slot.end()) backward[chunk].empty(came->second);
         }
         if (testing::Test::HasFatalFailure()) return;
       }
@@ -208,6 +203,9 @@ TEST(Lowering, SendSlotsAreHeldFromSendToItsAwait) {
   });
 }
 
+// What passes a gradient on.
+bool is_backward(Kind kind) { return kind == Kind::Backward || kind == Kind::BackwardInput; }
+
 // Runs the plans of all ranks; `pick` chooses whose turn it is among those that can move.  Says
 // what went wrong, or "".
 template <class Pick>
@@ -222,7 +220,8 @@ std::string run(const std::vector<Plan>& plans, const Pick& pick) {
                        kValuePart);
   };
   const auto can_run = [&](const Instruction& i) {
-    if (i.kind != Kind::Forward && i.kind != Kind::Backward) return true;
+    const bool computes = i.kind == Kind::Forward || is_backward(i.kind);
+    if (!computes) return true;
     if (i.from == Route::Message) {
       return sent.contains(arrival_tag(i)) && received.contains(arrival_tag(i));
     }
@@ -242,7 +241,8 @@ std::string run(const std::vector<Plan>& plans, const Pick& pick) {
     const Instruction& i = plans[rank].instructions[next[rank]++];
     if (i.kind == Kind::Send) sent.insert(i.tag);
     if (i.kind == Kind::Receive) received.insert(i.tag);
-    if (i.kind == Kind::Forward || i.kind == Kind::Backward) done.insert(str(i.action));
+    if (i.kind == Kind::Forward) done.insert(str(i.action));
+    if (is_backward(i.kind)) done.insert(str(i.action.stage, "B", *i.action.microbatch));
     if (i.kind == Kind::AwaitSend) {
       const auto partner = schedule::other_end(i.action);
       const std::string use =

@@ -289,6 +289,15 @@ class Programs(ProcessTest):
         first = [row[1] for row in losses(self.folder / "name")]
         self.assertEqual(first[0], losses(self.folder / "file")[0][1])
 
+    def test_a_program_with_split_backwards_trains_to_the_same_losses(self) -> None:
+        sizes = ("--ranks", 2, "--microbatches", 4, "--format", "csv", "-o", "zbv.csv")
+        self.assert_code(self.run_words(PENSTOCK, "schedule", "zbv", *sizes), 0)
+        self.assertIn("0W0", (self.folder / "zbv.csv").read_text())
+        self.assert_code(self.train(self.config(), "--run", "whole"), 0)
+        by_file = self.train(self.config(), "--run", "split", "--set", "schedule=zbv.csv")
+        self.assert_code(by_file, 0)
+        self.assertEqual(losses(self.folder / "split"), losses(self.folder / "whole"))
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -1,4 +1,6 @@
 // Which half of a split backward does what, when hooks fire, and what stays alive in between.
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -247,6 +249,16 @@ TEST(SplitWork, DroppingTheDeferredWeightsFreesThem) {
   }
   EXPECT_TRUE(gradient.expired());
   EXPECT_FALSE(w.grad().defined());
+}
+
+TEST(SplitWork, AWeightsGradientIsNoViewOfTheGradientThatCame) {
+  const at::Tensor w = weight({6});
+  const at::Tensor came = at::ones({2, 3});
+  backward({w.view({2, 3})}, {came}, {});
+  SplitBackward split = backward_input({w.view({2, 3})}, {came}, {});
+  split.weights.run();
+  came.zero_();  // The next microbatch's gradient is received here.
+  EXPECT_TRUE(same_bits(w.grad(), at::full({6}, 2.0)));
 }
 
 TEST(SplitWork, ALongChainIsNoDeepRecursion) {

@@ -95,6 +95,28 @@ TEST_F(StageTest, GradientsAreAutogradsAndAccumulateInTheOrderOfTheCalls) {
   for (const auto& parameter : staged.parameters()) EXPECT_FALSE(parameter.tensor.grad().defined());
 }
 
+TEST_F(StageTest, TwoHalvesGiveWhatOneBackwardGivesAndTheActivationLivesUntilTheSecond) {
+  Stage whole = stage(1, nn::mlp_layers(kWidth, 2)), halves = stage(1, nn::mlp_layers(kWidth, 2));
+  const at::Tensor seed = at::rand({4, kWidth});
+  for (std::int32_t m = 0; m < 2; ++m) {
+    const at::Tensor x = at::rand({4, kWidth}).requires_grad_(true);
+    whole.forward(Microbatch(m), x, true);
+    const at::Tensor of_input = whole.backward(Microbatch(m), seed)[0];
+    halves.forward(Microbatch(m), x, true);
+    EXPECT_TRUE(at::equal(halves.backward_input(Microbatch(m), seed)[0], of_input));
+    EXPECT_EQ(count->alive, m + 1);
+  }
+  for (const auto& parameter : halves.parameters()) EXPECT_FALSE(parameter.tensor.grad().defined());
+  halves.backward_weight(Microbatch(0));
+  EXPECT_EQ(count->alive, 1);
+  halves.backward_weight(Microbatch(1));
+  EXPECT_EQ(count->alive, 0);
+  for (std::size_t i = 0; i < whole.parameters().size(); ++i) {
+    EXPECT_TRUE(at::equal(halves.parameters()[i].tensor.grad(),
+                          whole.parameters()[i].tensor.grad()));
+  }
+}
+
 TEST_F(StageTest, OnlyInputsThatRequireOneGetAGradient) {
   Stage first = stage(0, nn::mlp_layers(kWidth, 1)), second = stage(1, nn::mlp_layers(kWidth, 1));
   const at::Tensor x = at::rand({4, kWidth});
@@ -256,6 +278,12 @@ TEST_F(StageDeathTest, ABackwardWithoutItsForwardIsABug) {
   staged.forward(Microbatch(0), at::rand({2, kWidth}), true);
   staged.backward(Microbatch(0), at::ones({2, kWidth}));
   EXPECT_DEATH(staged.backward(Microbatch(0), at::ones({2, kWidth})), "has no activation");
+}
+
+TEST_F(StageDeathTest, AWWithoutItsIIsABug) {
+  Stage staged = stage(0, nn::mlp_layers(kWidth, 1));
+  staged.forward(Microbatch(2), at::rand({2, kWidth}), true);
+  EXPECT_DEATH(staged.backward_weight(Microbatch(2)), "stage 0 microbatch 2 has had no I");
 }
 
 TEST_F(StageDeathTest, TwoForwardsOfOneMicrobatchAreABug) {

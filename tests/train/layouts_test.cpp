@@ -42,6 +42,7 @@ struct Layout {
   mesh::Shape mesh;
   const char* schedule = "1f1b";
   std::string program;
+  std::int32_t stages_per_rank = 1;
 };
 
 class TrainerLayouts : public testing::Test {
@@ -61,6 +62,7 @@ class TrainerLayouts : public testing::Test {
         .mesh = layout.mesh,
         .schedule = layout.schedule,
         .program = layout.program,
+        .stages_per_rank = layout.stages_per_rank,
         .microbatches = static_cast<std::int32_t>(samples / kMicrobatchSize),
         .optimizer = optimizer,
         .scheduler = {.type = config::SchedulerType::WarmupCosine, .warmup_num_steps = 5},
@@ -179,6 +181,12 @@ TEST_F(TrainerLayouts, FourStagesHaveTheBitsOfOneRankAtEveryStep) {
   expect_same_bits({{4, 1}, "1f1b"}, one);
 }
 
+TEST_F(TrainerLayouts, SplitBackwardsHaveTheBitsOfOneRankAtEveryStep) {
+  const Trace one = train({.mesh = {1, 1}}, kAdamW);
+  expect_same_bits({{4, 1}, "zb_h1"}, one);
+  expect_same_bits({{2, 1}, "zbv", "", 2}, one);
+}
+
 TEST_F(TrainerLayouts, AProgramFromAFileHasTheBitsOfOneRankAtEveryStep) {
   // Four stages in a V on two ranks: rank 1 hands over to itself.
   const testing_support::TemporaryFolder folder;
@@ -222,7 +230,9 @@ TEST_F(TrainerLayouts, ReplicasAreWithinOneInAMillionOfOneRankAtEveryStep) {
 }
 
 TEST_F(TrainerLayouts, StagesDoNotChangeABitOfWhatReplicasCompute) {
-  expect_same_bits({{2, 2}, "1f1b"}, train({.mesh = {1, 2}}, kAdamW));
+  const Trace replicas = train({.mesh = {1, 2}}, kAdamW);
+  expect_same_bits({{2, 2}, "1f1b"}, replicas);
+  expect_same_bits({{2, 2}, "zbv", "", 2}, replicas);
 }
 
 }  // namespace

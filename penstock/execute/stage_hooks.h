@@ -1,0 +1,35 @@
+// What a program's UNSHARD, RESHARD and REDUCE_GRAD mean for one stage.
+//
+// The executor calls it at those actions; whoever divides weights or gradients over the data ranks
+// implements it.  Of this base every call does nothing: weights are whole on every rank, and there
+// is nothing to sum.
+// Thread safety: called by the thread that runs the program, in its order.
+#pragma once
+#include <optional>
+
+#include "penstock/core/ids.h"
+
+namespace penstock::execute {
+
+class StageHooks {
+ public:
+  StageHooks() = default;
+  virtual ~StageHooks() = default;
+  StageHooks(const StageHooks&) = delete;
+  StageHooks& operator=(const StageHooks&) = delete;
+
+  // The weights are used from here on, until reshard().
+  virtual void unshard() {}
+  virtual void reshard() {}
+
+  // The next B or W is the stage's last of this step: its gradients are final.
+  virtual void before_last_backward() {}
+  // REDUCE_GRAD, of one microbatch or of all.  That of the last microbatch comes after
+  // before_last_backward() and its B or W.
+  virtual void reduce(std::optional<Microbatch> microbatch) { (void)microbatch; }
+
+  // The program is over: waits for whatever is under way.
+  virtual void finish() {}
+};
+
+}  // namespace penstock::execute
