@@ -6,91 +6,90 @@
 #include <utility>
 
 #include "penstock/cli/plan/input_file.h"
-#include "penstock/config/json_tree.h"
-#include "penstock/config/wording.h"
+#include "penstock/json/tree.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
 namespace penstock::cli {
 namespace {
 
-using config::JsonMember;
-using config::JsonValue;
+using json::Member;
+using json::Value;
 using simulate::Costs;
 using simulate::Link;
 using verify::PerStage;
 
 constexpr std::size_t kBytesMax = std::size_t{1} << 26;
 
-[[noreturn]] void refuse(const JsonValue& value, std::string_view key, const std::string& why) {
-  throw ParseError(str(to_string(config::origin_of(value)), ": ", key, ": ", why));
+[[noreturn]] void refuse(const Value& value, std::string_view key, const std::string& why) {
+  throw ParseError(str(to_string(json::origin_of(value)), ": ", key, ": ", why));
 }
 
-double number(const JsonValue& value, std::string_view key) {
+double number(const Value& value, std::string_view key) {
   double result = 0.0;
   if (const auto* integer = std::get_if<std::int64_t>(&value.data)) {
     result = static_cast<double>(*integer);
   } else if (const auto* real = std::get_if<double>(&value.data)) {
     result = *real;
   } else {
-    refuse(value, key, "expected a number, found " + config::found(value));
+    refuse(value, key, "expected a number, found " + json::found(value));
   }
   if (!std::isfinite(result) || result < 0.0) {
-    refuse(value, key, str("expected a number that is not negative, found ", config::found(value)));
+    refuse(value, key, str("expected a number that is not negative, found ", json::found(value)));
   }
   return result;
 }
 
-std::vector<double> numbers_of_stage(const JsonValue& value, std::string_view key) {
-  const auto* list = std::get_if<JsonValue::Array>(&value.data);
+std::vector<double> numbers_of_stage(const Value& value, std::string_view key) {
+  const auto* list = std::get_if<Value::Array>(&value.data);
   if (list == nullptr) return {number(value, key)};
   if (list->empty()) refuse(value, key, "expected a number per microbatch, found an empty list");
   std::vector<double> numbers;
   numbers.reserve(list->size());
-  for (const JsonValue& item : *list) numbers.push_back(number(item, key));
+  for (const Value& item : *list) numbers.push_back(number(item, key));
   return numbers;
 }
 
-PerStage per_stage(const JsonValue& value, std::string_view key) {
-  const auto* list = std::get_if<JsonValue::Array>(&value.data);
+PerStage per_stage(const Value& value, std::string_view key) {
+  const auto* list = std::get_if<Value::Array>(&value.data);
   if (list == nullptr) return number(value, key);
   if (list->empty()) refuse(value, key, "expected a number per stage, found an empty list");
   std::vector<std::vector<double>> rows;
   rows.reserve(list->size());
-  for (const JsonValue& item : *list) rows.push_back(numbers_of_stage(item, key));
+  for (const Value& item : *list) rows.push_back(numbers_of_stage(item, key));
   return PerStage(std::move(rows));
 }
 
-std::int32_t rank(const JsonValue& value, std::string_view key) {
+std::int32_t rank(const Value& value, std::string_view key) {
   constexpr std::int64_t kLimit = 1 << 20;
   const auto* integer = std::get_if<std::int64_t>(&value.data);
   if (integer == nullptr || *integer < 0 || *integer > kLimit) {
-    refuse(value, key, "expected a rank, found " + config::found(value));
+    refuse(value, key, "expected a rank, found " + json::found(value));
   }
   return static_cast<std::int32_t>(*integer);
 }
 
 // Calls read(key, value) for each member; it says whether it knows the key.
 template <class Read>
-void read_members(const JsonValue& json, std::string_view what,
+void read_members(const Value& json, std::string_view what,
                   const std::vector<std::string>& keys, const Read& read) {
-  const auto* object = std::get_if<JsonValue::Object>(&json.data);
-  if (object == nullptr) refuse(json, what, "expected an object, found " + config::found(json));
-  for (const JsonMember& member : *object) {
+  const auto* object = std::get_if<Value::Object>(&json.data);
+  if (object == nullptr) refuse(json, what, "expected an object, found " + json::found(json));
+  for (const Member& member : *object) {
     if (read(member.key, member.value)) continue;
     throw ParseError(
-        str(to_string(config::origin_of_key(member)), ": unknown key ",
-            config::in_quotes(member.key), " in ", what, config::suggest(member.key, keys)),
+        str(to_string(json::origin_of_key(member)), ": unknown key ",
+            in_quotes(member.key), " in ", what, suggest(member.key, keys)),
         {str("known keys: ", join(keys, ", "))});
   }
 }
 
-Link link(const JsonValue& json) {
+Link link(const Value& json) {
   Link link;
   bool has_from = false;
   bool has_to = false;
   read_members(json, "links", {"from", "to", "latency", "bandwidth"},
-               [&](const std::string& key, const JsonValue& value) {
+               [&](const std::string& key, const Value& value) {
                  if (key == "from") {
                    link.from = Rank(rank(value, key));
                    has_from = true;
@@ -140,7 +139,7 @@ std::vector<std::string> known_keys() {
   return keys;
 }
 
-bool read_cost(const std::string& key, const JsonValue& value, Costs& costs) {
+bool read_cost(const std::string& key, const Value& value, Costs& costs) {
   for (const StageCost& cost : kStageCosts) {
     if (key != cost.key) continue;
     costs.*cost.member = per_stage(value, key);
@@ -156,9 +155,9 @@ bool read_cost(const std::string& key, const JsonValue& value, Costs& costs) {
   } else if (key == "bandwidth") {
     costs.bandwidth = number(value, key);
   } else if (key == "links") {
-    const auto* list = std::get_if<JsonValue::Array>(&value.data);
-    if (list == nullptr) refuse(value, key, "expected a list, found " + config::found(value));
-    for (const JsonValue& item : *list) costs.links.push_back(link(item));
+    const auto* list = std::get_if<Value::Array>(&value.data);
+    if (list == nullptr) refuse(value, key, "expected a list, found " + json::found(value));
+    for (const Value& item : *list) costs.links.push_back(link(item));
   } else {
     return false;
   }
@@ -169,14 +168,14 @@ bool read_cost(const std::string& key, const JsonValue& value, Costs& costs) {
 
 Costs read_costs_file(const std::string& path) {
   InputFile input = read_input("costs file", path, kBytesMax);
-  const JsonValue json =
-      config::parse_json(std::make_shared<config::Source>(config::Source{
+  const Value json =
+      json::parse(std::make_shared<json::Source>(json::Source{
                              .name = std::move(input.name), .text = std::move(input.text)}),
                          kBytesMax);
   Costs costs;
   read_members(
       json, "the costs", known_keys(),
-      [&](const std::string& key, const JsonValue& value) { return read_cost(key, value, costs); });
+      [&](const std::string& key, const Value& value) { return read_cost(key, value, costs); });
   return costs;
 }
 
