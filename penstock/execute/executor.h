@@ -48,9 +48,8 @@ class Executor {
  public:
   // `chunks` are the rank's stages in the plan's order; `hooks` likewise, or empty when there is
   // nothing to share with other ranks.  All references outlive the executor.
-  Executor(lower::Plan plan, std::vector<stage::Stage*> chunks,
-           std::vector<StageHooks*> hooks, comm::Communicator& communicator,
-           Progress& progress);
+  Executor(lower::Plan plan, std::vector<stage::Stage*> chunks, std::vector<StageHooks*> hooks,
+           comm::Communicator& communicator, Progress& progress);
   ~Executor();
 
   const lower::Plan& plan() const { return plan_; }

@@ -21,9 +21,9 @@ enum class Kind : std::uint8_t {
   Backward,
   BackwardInput,   // The input's half of a backward pass: I.
   BackwardWeight,  // The weights' half: W.
-  Send,       // Post; the tensor is held until the transfer is over.
-  Receive,    // Post, into a buffer slot.
-  AwaitSend,  // The transfer is known to be over or nearly so: wait, and drop the tensor.
+  Send,            // Post; the tensor is held until the transfer is over.
+  Receive,         // Post, into a buffer slot.
+  AwaitSend,       // The transfer is known to be over or nearly so: wait, and drop the tensor.
   ReduceGradients,
   Unshard,
   Reshard,

@@ -3,7 +3,8 @@
 // Losses and gradients come from the training program, outputs from a forward-only one over the
 // same stages.  Whatever the program, gradients are those of the reference added in the order of
 // its B and W, to the bit; where that order is 0, 1, 2, ... on every stage they are those of any
-// other such program, too.  Live activations are counted on the way: their peak is what verify said.
+// other such program, too.  Live activations are counted on the way: their peak is what verify
+// said.
 #pragma once
 #include "tests/execute/reference.h"
 

@@ -11,8 +11,8 @@
 namespace penstock::execute {
 
 struct Reference {
-  std::vector<at::Tensor> losses;    // By microbatch, as all here.
-  std::vector<nn::Values> outputs;   // Of the last layer.
+  std::vector<at::Tensor> losses;   // By microbatch, as all here.
+  std::vector<nn::Values> outputs;  // Of the last layer.
   std::vector<Gradients> gradients;
   std::map<std::string, std::int64_t> layer_of;  // By the parameter's name.
 };
@@ -51,7 +51,8 @@ inline Orders orders_of(const schedule::Schedule& schedule) {
   Orders orders(static_cast<std::size_t>(schedule.stages));
   for (const schedule::Program& program : schedule.programs) {
     for (const schedule::Action& action : program) {
-      if (action.op != schedule::Op::Backward && action.op != schedule::Op::BackwardWeight) continue;
+      if (action.op != schedule::Op::Backward && action.op != schedule::Op::BackwardWeight)
+        continue;
       orders[action.stage.index()].push_back(action.microbatch->index());
     }
   }
@@ -59,7 +60,8 @@ inline Orders orders_of(const schedule::Schedule& schedule) {
 }
 
 inline bool rising(const Orders& orders) {
-  return std::ranges::all_of(orders, [](const auto& order) { return std::ranges::is_sorted(order); });
+  return std::ranges::all_of(orders,
+                             [](const auto& order) { return std::ranges::is_sorted(order); });
 }
 
 // The reference's gradients, each added in the order of the stage that holds its layer.

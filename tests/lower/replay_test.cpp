@@ -51,9 +51,8 @@ void for_each_schedule(const Check& check) {
   Random random;
   SCOPED_TRACE(random.seed_text());
   for (int trial = 0; trial < 200; ++trial) {
-    const Schedule order =
-        testing_support::random_order(random, {.overlap = trial % 2 == 0 ? 0 : 0.8,
-                                               .split = trial % 3 == 0 ? 0 : 0.6});
+    const Schedule order = testing_support::random_order(
+        random, {.overlap = trial % 2 == 0 ? 0 : 0.8, .split = trial % 3 == 0 ? 0 : 0.6});
     check(schedule::add_send_recv(schedule::add_reduce_gradients(order), random.between(0, 5)));
     if (testing::Test::HasFatalFailure()) return;
   }

@@ -112,8 +112,8 @@ TEST_F(StageTest, TwoHalvesGiveWhatOneBackwardGivesAndTheActivationLivesUntilThe
   halves.backward_weight(Microbatch(1));
   EXPECT_EQ(count->alive, 0);
   for (std::size_t i = 0; i < whole.parameters().size(); ++i) {
-    EXPECT_TRUE(at::equal(halves.parameters()[i].tensor.grad(),
-                          whole.parameters()[i].tensor.grad()));
+    EXPECT_TRUE(
+        at::equal(halves.parameters()[i].tensor.grad(), whole.parameters()[i].tensor.grad()));
   }
 }
 

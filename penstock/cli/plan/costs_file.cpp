@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "penstock/cli/plan/input_file.h"
-#include "penstock/json/tree.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/json/tree.h"
 
 namespace penstock::cli {
 namespace {
@@ -71,16 +71,15 @@ std::int32_t rank(const Value& value, std::string_view key) {
 
 // Calls read(key, value) for each member; it says whether it knows the key.
 template <class Read>
-void read_members(const Value& json, std::string_view what,
-                  const std::vector<std::string>& keys, const Read& read) {
+void read_members(const Value& json, std::string_view what, const std::vector<std::string>& keys,
+                  const Read& read) {
   const auto* object = std::get_if<Value::Object>(&json.data);
   if (object == nullptr) refuse(json, what, "expected an object, found " + json::found(json));
   for (const Member& member : *object) {
     if (read(member.key, member.value)) continue;
-    throw ParseError(
-        str(to_string(json::origin_of_key(member)), ": unknown key ",
-            in_quotes(member.key), " in ", what, suggest(member.key, keys)),
-        {str("known keys: ", join(keys, ", "))});
+    throw ParseError(str(to_string(json::origin_of_key(member)), ": unknown key ",
+                         in_quotes(member.key), " in ", what, suggest(member.key, keys)),
+                     {str("known keys: ", join(keys, ", "))});
   }
 }
 
@@ -168,14 +167,13 @@ bool read_cost(const std::string& key, const Value& value, Costs& costs) {
 
 Costs read_costs_file(const std::string& path) {
   InputFile input = read_input("costs file", path, kBytesMax);
-  const Value json =
-      json::parse(std::make_shared<json::Source>(json::Source{
-                             .name = std::move(input.name), .text = std::move(input.text)}),
-                         kBytesMax);
+  const Value json = json::parse(std::make_shared<json::Source>(json::Source{
+                                     .name = std::move(input.name), .text = std::move(input.text)}),
+                                 kBytesMax);
   Costs costs;
-  read_members(
-      json, "the costs", known_keys(),
-      [&](const std::string& key, const Value& value) { return read_cost(key, value, costs); });
+  read_members(json, "the costs", known_keys(), [&](const std::string& key, const Value& value) {
+    return read_cost(key, value, costs);
+  });
   return costs;
 }
 
