@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <utility>
 
 #include "penstock/core/check.h"
@@ -79,16 +80,6 @@ Action parse_within(std::string_view text, std::size_t begin, std::size_t end) {
 
 }  // namespace
 
-bool is_compute(Op op) { return op == Op::Forward || is_backward(op); }
-
-bool is_backward(Op op) {
-  return op == Op::Backward || op == Op::BackwardInput || op == Op::BackwardWeight;
-}
-
-bool has_microbatch(Op op) {
-  return op != Op::Unshard && op != Op::Reshard && op != Op::ReduceGradients;
-}
-
 std::string_view to_string(Op op) {
   for (const auto& [candidate, name] : kNames) {
     if (candidate == op) return name;
@@ -140,31 +131,9 @@ void parse_cell(std::string_view text, Program& program) {
   program.insert(program.end(), {forward, backward});
 }
 
-Action other_end(const Action& action) {
-  const auto at = [&](std::int32_t offset, Op op) {
-    return Action{
-        .stage = StageId(action.stage.value + offset), .op = op, .microbatch = action.microbatch};
-  };
-  switch (action.op) {
-    case Op::SendForward:
-      return at(+1, Op::RecvForward);
-    case Op::RecvForward:
-      return at(-1, Op::SendForward);
-    case Op::SendBackward:
-      return at(-1, Op::RecvBackward);
-    case Op::RecvBackward:
-      return at(+1, Op::SendBackward);
-    case Op::Forward:
-    case Op::Backward:
-    case Op::BackwardInput:
-    case Op::BackwardWeight:
-    case Op::Unshard:
-    case Op::Reshard:
-    case Op::ReduceGradients:
-      break;
-  }
+void no_other_end(const Action& action) {
   PENSTOCK_CHECK(false, "no other end: ", action);
-  return action;
+  std::abort();
 }
 
 }  // namespace penstock::schedule

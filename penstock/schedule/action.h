@@ -44,22 +44,26 @@ inline constexpr std::size_t kOps = 11;
 struct Action {
   StageId stage;  // The acting stage: the sender of a SEND, the receiver of a RECV.
   Op op = Op::Forward;
-  bool overlaps_next = false;                 // F only: runs together with the B right behind it.
-  std::optional<Microbatch> microbatch = {};  // As has_ and may_have_microbatch(op) say.
+  bool overlaps_next = false;          // F only: runs together with the B right behind it.
+  OptionalMicrobatch microbatch = {};  // As has_ and may_have_microbatch(op) say.
   friend auto operator<=>(const Action&, const Action&) = default;
 };
-static_assert(sizeof(Action) <= 16, "large programs have tens of millions: keep them packed");
+static_assert(sizeof(Action) <= 12, "large programs have tens of millions: keep them packed");
 
 using Program = std::vector<Action>;  // What one rank does, in order.
 
-// F, B, I or W: what occupies a rank.
-bool is_compute(Op op);
 // B, I or W.
-bool is_backward(Op op);
+inline bool is_backward(Op op) {
+  return op == Op::Backward || op == Op::BackwardInput || op == Op::BackwardWeight;
+}
+// F, B, I or W: what occupies a rank.
+inline bool is_compute(Op op) { return op == Op::Forward || is_backward(op); }
 inline bool is_send(Op op) { return op == Op::SendForward || op == Op::SendBackward; }
 inline bool is_receive(Op op) { return op == Op::RecvForward || op == Op::RecvBackward; }
 // False for what a stage does for all microbatches: UNSHARD, RESHARD, REDUCE_GRAD.
-bool has_microbatch(Op op);
+inline bool has_microbatch(Op op) {
+  return op != Op::Unshard && op != Op::Reshard && op != Op::ReduceGradients;
+}
 // True for REDUCE_GRAD too, which is of all microbatches ("2REDUCE_GRAD") or of one
 // ("2REDUCE_GRAD3").
 inline bool may_have_microbatch(Op op) { return has_microbatch(op) || op == Op::ReduceGradients; }
@@ -91,5 +95,38 @@ void parse_cell(std::string_view text, Program& program);
 // The SEND on the other end of a RECV, and the other way round: 1RECV_F3 <-> 0SEND_F3.
 // REQUIRES: is_send(action.op) or is_receive(action.op).
 Action other_end(const Action& action);
+
+[[noreturn]] void no_other_end(const Action& action);  // A failed check.
+
+inline Action other_end(const Action& action) {
+  Action other = action;
+  switch (action.op) {
+    case Op::SendForward:
+      ++other.stage.value;
+      other.op = Op::RecvForward;
+      return other;
+    case Op::RecvForward:
+      --other.stage.value;
+      other.op = Op::SendForward;
+      return other;
+    case Op::SendBackward:
+      --other.stage.value;
+      other.op = Op::RecvBackward;
+      return other;
+    case Op::RecvBackward:
+      ++other.stage.value;
+      other.op = Op::SendBackward;
+      return other;
+    case Op::Forward:
+    case Op::Backward:
+    case Op::BackwardInput:
+    case Op::BackwardWeight:
+    case Op::Unshard:
+    case Op::Reshard:
+    case Op::ReduceGradients:
+      break;
+  }
+  no_other_end(action);
+}
 
 }  // namespace penstock::schedule
