@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <string_view>
 
 #include "penstock/core/check.h"
@@ -9,7 +10,6 @@
 #include "penstock/lower/sends_under_way.h"
 #include "penstock/lower/slots.h"
 #include "penstock/lower/value_steps.h"
-#include "penstock/verify/table.h"
 
 namespace penstock::lower {
 namespace {
@@ -53,6 +53,19 @@ struct Lowering::Shared {
 
 namespace {
 
+// What lies beside a stage of a rank: nothing, another of its stages, or a stage of a peer.
+struct Neighbour {
+  Route route = Route::Batch;
+  StageId stage;
+  Rank peer;             // Of Route::Message: global,
+  std::size_t link = 0;  // and its number among the peers of the rank.
+};
+
+struct Neighbours {
+  Neighbour previous;
+  Neighbour next;
+};
+
 class RankLowering {
  public:
   RankLowering(const VerifiedSchedule& verified, const mesh::Mesh& mesh, const Chunks& chunks,
@@ -63,22 +76,25 @@ class RankLowering {
         chunks_(chunks),
         steps_(steps),
         coordinate_(mesh.coordinate(rank)),
-        program_(schedule_.programs[static_cast<std::size_t>(coordinate_.pipe)]) {
+        program_(schedule_.programs[static_cast<std::size_t>(coordinate_.pipe)]),
+        microbatches_(static_cast<std::size_t>(schedule_.microbatches)) {
     plan_.schedule = schedule::title(schedule_);
     plan_.purpose = schedule_.purpose;
     plan_.rank = rank;
     plan_.stages = schedule_.stages;
     plan_.microbatches = schedule_.microbatches;
+    list_chunks();
   }
 
   Plan run() {
-    list_chunks();
-    route_form_numbers();
+    std::size_t sends = 0;
     for (const Action& action : program_) {
-      if (action.op != Op::Backward && action.op != Op::BackwardWeight) continue;
-      last_backward_[chunk_of(action)] = action.microbatch;
+      if (action.op == Op::Backward || action.op == Op::BackwardWeight) {
+        last_backward_[chunk_of(action)] = action.microbatch;
+      }
+      if (schedule::is_send(action.op)) ++sends;
     }
-    plan_.instructions.reserve(program_.size());
+    plan_.instructions.reserve(program_.size() + sends);
     for (const Action& action : program_) add(action);
     plan_.send_slots = send_slots_.count();
     for (const Slots& slots : forward_slots_) plan_.forward_slots.push_back(slots.count());
@@ -97,8 +113,28 @@ class RankLowering {
     forward_slots_.resize(chunks);
     backward_slots_.resize(chunks);
     last_backward_.resize(chunks);
-    received_.resize(2 * chunks * static_cast<std::size_t>(schedule_.microbatches));
+    received_.resize(2 * chunks * microbatches_);
+    std::map<Rank, std::size_t> links;
+    for (const StageId stage : plan_.chunks) {
+      neighbours_.push_back({.previous = neighbour(StageId(stage.value - 1), links),
+                             .next = neighbour(StageId(stage.value + 1), links)});
+    }
+    under_way_ = SendsUnderWay(links.size());
+    route_form_numbers();
   }
+
+  Neighbour neighbour(StageId stage, std::map<Rank, std::size_t>& links) const {
+    Neighbour result{.stage = stage};
+    if (stage.value < 0 || stage.value >= schedule_.stages) return result;
+    const std::int32_t pipe = pipe_of(stage);
+    result.route = pipe == coordinate_.pipe ? Route::Local : Route::Message;
+    if (result.route == Route::Local) return result;
+    result.peer = mesh_.rank({.pipe = pipe, .data = coordinate_.data});
+    result.link = links.emplace(result.peer, links.size()).first->second;
+    return result;
+  }
+
+  std::int32_t pipe_of(StageId stage) const { return verified_.rank_of(stage).value; }
 
   // Index among this rank's stages.
   std::size_t chunk_of(const Action& action) const {
@@ -111,42 +147,29 @@ class RankLowering {
   // The slot that the RECV of this value of the action's stage and microbatch has taken.
   std::int32_t& received(const Action& action, Value value) {
     const std::size_t row = 2 * chunk_of(action) + static_cast<std::size_t>(value);
-    return received_[row * static_cast<std::size_t>(schedule_.microbatches) +
-                     action.microbatch->index()];
+    return received_[row * microbatches_ + action.microbatch->index()];
   }
 
   // From rank to rank by the stages that are their first: there is a link from the stage before.
   void route_form_numbers() {
-    std::vector<bool> told(static_cast<std::size_t>(schedule_.ranks()));
-    for (std::int32_t s = 0; s < schedule_.stages; ++s) {
-      const std::int32_t pipe = pipe_of(StageId(s));
-      if (told[static_cast<std::size_t>(pipe)]) continue;
-      told[static_cast<std::size_t>(pipe)] = true;
-      if (s == 0) continue;
-      const std::int32_t before = pipe_of(StageId(s - 1));
-      if (pipe == coordinate_.pipe) plan_.form_numbers_from = global(before);
-      if (before == coordinate_.pipe) {
-        plan_.form_numbers_to.push_back({.rank = global(pipe), .stage = StageId(s)});
-      }
+    const auto& first = neighbours_.front().previous;
+    if (first.route == Route::Message) plan_.form_numbers_from = first.peer;
+    for (const Neighbours& beside : neighbours_) {
+      if (beside.next.route != Route::Message) continue;
+      const auto& of_next = chunks_.of_rank[verified_.rank_of(beside.next.stage).index()];
+      if (of_next.front() != beside.next.stage) continue;
+      plan_.form_numbers_to.push_back({.rank = beside.next.peer, .stage = beside.next.stage});
     }
   }
 
-  std::int32_t pipe_of(StageId stage) const { return verified_.rank_of(stage).value; }
-
-  Rank global(std::int32_t pipe) const {
-    return mesh_.rank({.pipe = pipe, .data = coordinate_.data});
-  }
-
-  // The route to the stage `offset` away, seen from `stage`.
-  Route route(StageId stage, std::int32_t offset) const {
-    const StageId neighbour(stage.value + offset);
-    if (neighbour.value < 0 || neighbour.value >= schedule_.stages) return Route::Batch;
-    return pipe_of(neighbour) == coordinate_.pipe ? Route::Local : Route::Message;
-  }
-
-  Instruction instruction(Kind kind, const Action& action) const {
-    const Action alone{.stage = action.stage, .op = action.op, .microbatch = action.microbatch};
-    return {.kind = kind, .action = alone, .chunk = chunks_.of_stage[action.stage.index()]};
+  Instruction& append(Kind kind, const Action& action) {
+    Instruction& added = plan_.instructions.emplace_back();
+    added.kind = kind;
+    added.action.stage = action.stage;
+    added.action.op = action.op;
+    added.action.microbatch = action.microbatch;
+    added.chunk = chunks_.of_stage[action.stage.index()];
+    return added;
   }
 
   void add(const Action& action) {
@@ -166,106 +189,99 @@ class RankLowering {
       case Op::RecvBackward:
         return add_receive(action);
       case Op::ReduceGradients:
-        plan_.instructions.push_back(instruction(Kind::ReduceGradients, action));
+        append(Kind::ReduceGradients, action);
         return;
       case Op::Unshard:
-        plan_.instructions.push_back(instruction(Kind::Unshard, action));
+        append(Kind::Unshard, action);
         return;
       case Op::Reshard:
-        plan_.instructions.push_back(instruction(Kind::Reshard, action));
+        append(Kind::Reshard, action);
         return;
     }
   }
 
   void add_forward(const Action& action) {
     await_proved_sends();
-    Instruction forward = instruction(Kind::Forward, action);
-    forward.from = route(action.stage, -1);
-    forward.to = route(action.stage, +1);
-    if (forward.from == Route::Message) {
-      forward.slot = received(action, Value::Input);
-      forward.peer = global(pipe_of(StageId(action.stage.value - 1)));
-      if (schedule_.purpose == Purpose::Forward) {
-        forward_slots_[chunk_of(action)].give_back(forward.slot);
-      }
+    const Neighbours& beside = neighbours_[chunk_of(action)];
+    Instruction& forward = append(Kind::Forward, action);
+    forward.from = beside.previous.route;
+    forward.to = beside.next.route;
+    if (forward.from != Route::Message) return;
+    forward.slot = received(action, Value::Input);
+    forward.peer = beside.previous.peer;
+    if (schedule_.purpose == Purpose::Forward) {
+      forward_slots_[chunk_of(action)].give_back(forward.slot);
     }
-    plan_.instructions.push_back(forward);
-    note_proved_sends(action);
+    note_proved_sends(beside.previous,
+                      steps_.of_forward(beside.previous.stage, *action.microbatch));
   }
 
   void add_backward(Kind kind, const Action& action) {
     await_proved_sends();
-    Instruction backward = instruction(kind, action);
-    backward.from = route(action.stage, +1);
-    backward.to = route(action.stage, -1);
+    const Neighbours& beside = neighbours_[chunk_of(action)];
+    Instruction& backward = append(kind, action);
+    backward.from = beside.next.route;
+    backward.to = beside.previous.route;
     if (backward.from == Route::Message) {
       backward.slot = received(action, Value::Gradient);
-      backward.peer = global(pipe_of(StageId(action.stage.value + 1)));
+      backward.peer = beside.next.peer;
     }
     if (kind == Kind::Backward) finish(backward);
-    plan_.instructions.push_back(backward);
-    note_proved_sends(action);
+    if (backward.from != Route::Message) return;
+    note_proved_sends(beside.next, steps_.of_backward(beside.next.stage, *action.microbatch));
   }
 
-  void add_weights(const Action& action) {
-    Instruction weights = instruction(Kind::BackwardWeight, action);
-    finish(weights);
-    plan_.instructions.push_back(weights);
-  }
+  void add_weights(const Action& action) { finish(append(Kind::BackwardWeight, action)); }
 
   // A B or a W: the microbatch is over for its stage, and so are its buffers.
   void finish(Instruction& backward) {
     const Action& action = backward.action;
     const std::size_t chunk = chunk_of(action);
+    const Neighbours& beside = neighbours_[chunk];
     backward.last = last_backward_[chunk] == action.microbatch;
-    if (route(action.stage, +1) == Route::Message) {
+    if (beside.next.route == Route::Message) {
       backward_slots_[chunk].give_back(received(action, Value::Gradient));
     }
-    if (route(action.stage, -1) == Route::Message) {
+    if (beside.previous.route == Route::Message) {
       forward_slots_[chunk].give_back(received(action, Value::Input));
     }
   }
 
   void add_receive(const Action& action) {
-    Instruction receive = instruction(Kind::Receive, action);
+    const std::size_t chunk = chunk_of(action);
     const bool forward = action.op == Op::RecvForward;
-    auto& slots = forward ? forward_slots_ : backward_slots_;
-    receive.slot = slots[chunk_of(action)].take();
-    receive.peer = global(pipe_of(schedule::other_end(action).stage));
+    Instruction& receive = append(Kind::Receive, action);
+    receive.slot = (forward ? forward_slots_ : backward_slots_)[chunk].take();
+    receive.peer = (forward ? neighbours_[chunk].previous : neighbours_[chunk].next).peer;
     receive.tag = message_tag(action, kValuePart);
     received(action, forward ? Value::Input : Value::Gradient) = receive.slot;
-    plan_.instructions.push_back(receive);
   }
 
   void add_send(const Action& action) {
-    Instruction send = instruction(Kind::Send, action);
-    const Action partner = schedule::other_end(action);
-    send.peer = global(pipe_of(partner.stage));
+    const bool forward = action.op == Op::SendForward;
+    const Neighbours& beside = neighbours_[chunk_of(action)];
+    const Neighbour& to = forward ? beside.next : beside.previous;
+    Instruction& send = append(Kind::Send, action);
+    send.peer = to.peer;
     send.tag = message_tag(action, kValuePart);
     send.slot = send_slots_.take();
-    const std::int32_t use = action.op == Op::SendForward
-                                 ? steps_.of_forward(partner.stage, *action.microbatch)
-                                 : steps_.of_backward(partner.stage, *action.microbatch);
-    under_way_.add(verified_.rank_of(partner.stage), use, send);
-    plan_.instructions.push_back(send);
+    const std::int32_t use = forward ? steps_.of_forward(to.stage, *action.microbatch)
+                                     : steps_.of_backward(to.stage, *action.microbatch);
+    under_way_.add(to.link, use, plan_.instructions.size() - 1);
   }
 
-  // `action` has just had its input from a peer.  Whatever that peer had used up before it made
-  // this input has reached it: those sends are over, so waiting for them costs nothing.
-  void note_proved_sends(const Action& action) {
-    const auto arrival = verify::needs_of(action, schedule_.stages).arrival;
-    if (!arrival || pipe_of(arrival->stage) == coordinate_.pipe) return;
-    const std::int32_t made = arrival->op == Op::Forward
-                                  ? steps_.of_forward(arrival->stage, *arrival->microbatch)
-                                  : steps_.of_backward(arrival->stage, *arrival->microbatch);
-    under_way_.prove(verified_.rank_of(arrival->stage), made);
+  // A compute action has just had its input from a peer, which made it at step `made`.  Whatever
+  // that peer had used up before has reached it: those sends are over, so waiting for them costs
+  // nothing.
+  void note_proved_sends(const Neighbour& peer, std::int32_t made) {
+    under_way_.prove(peer.link, made);
   }
 
   // Ahead of the next compute action, so that no send waits behind these.
   void await_proved_sends() {
-    under_way_.take_proved([this](Instruction await) {
+    under_way_.take_proved([this](std::size_t send) {
+      Instruction& await = plan_.instructions.emplace_back(plan_.instructions[send]);
       await.kind = Kind::AwaitSend;
-      plan_.instructions.push_back(await);
       send_slots_.give_back(await.slot);
     });
   }
@@ -277,13 +293,15 @@ class RankLowering {
   const ValueSteps& steps_;
   mesh::Coordinate coordinate_;
   const Program& program_;
+  std::size_t microbatches_;
   Plan plan_;
-  std::vector<std::optional<Microbatch>> last_backward_;  // By chunk.
-  std::vector<std::int32_t> received_;                    // See received().
+  std::vector<Neighbours> neighbours_;  // By chunk, as the next three.
+  std::vector<std::optional<Microbatch>> last_backward_;
   std::vector<Slots> forward_slots_;
   std::vector<Slots> backward_slots_;
+  std::vector<std::int32_t> received_;  // See received().
   Slots send_slots_;
-  SendsUnderWay<Instruction> under_way_;
+  SendsUnderWay under_way_{0};  // By link.
 };
 
 void check(const Schedule& schedule, const partition::Partition& partition,
@@ -307,14 +325,15 @@ std::int32_t message_tag(const Action& action, std::int32_t part) {
   constexpr std::int32_t kStages = 1 << 11;
   constexpr std::int32_t kMicrobatches = 1 << 16;
   constexpr std::int32_t kParts = 4;
-  const Action receive = schedule::is_receive(action.op) ? action : schedule::other_end(action);
-  const std::int32_t microbatch = receive.microbatch.value().value;
-  if (receive.stage.value >= kStages || microbatch >= kMicrobatches || part >= kParts) {
+  const StageId receiver =
+      schedule::is_receive(action.op) ? action.stage : schedule::other_end(action).stage;
+  const std::int32_t microbatch = action.microbatch.value().value;
+  if (receiver.value >= kStages || microbatch >= kMicrobatches || part >= kParts) {
     throw ScheduleError(str("message of ", action, " has no tag: at most ", kStages, " stages and ",
                             kMicrobatches, " microbatches can be named"));
   }
-  const std::int32_t direction = receive.op == Op::RecvForward ? 0 : 1;
-  return ((direction * kStages + receive.stage.value) * kMicrobatches + microbatch) * kParts + part;
+  const bool forward = action.op == Op::RecvForward || action.op == Op::SendForward;
+  return (((forward ? 0 : kStages) + receiver.value) * kMicrobatches + microbatch) * kParts + part;
 }
 
 Lowering::Lowering(const VerifiedSchedule& schedule, const partition::Partition& partition,

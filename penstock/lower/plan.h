@@ -40,16 +40,16 @@ enum class Route : std::uint8_t {
 
 struct Instruction {
   Kind kind = Kind::Forward;
-  schedule::Action action;    // What it came from: names it in messages and traces.
-  std::int32_t chunk = 0;     // Index of the stage among this rank's stages.
   Route from = Route::Batch;  // Forward, Backward, BackwardInput: where the input (gradient) comes
   Route to = Route::Batch;    // from, and where the output (gradient) goes.
+  bool last = false;          // Backward, BackwardWeight: the stage's last of either, after which
+                              // gradients are final.
+  schedule::Action action;    // What it came from: names it in messages and traces.
+  std::int32_t chunk = 0;     // Index of the stage among this rank's stages.
   Rank peer;                  // Send, Receive, AwaitSend: the other rank, global.
   std::int32_t tag = 0;       // Send, Receive, AwaitSend: the message's name; see message_tag().
   std::int32_t slot = 0;      // Send, AwaitSend: its entry among transfers under way.
                               // Receive and its consumer: the buffer.
-  bool last = false;          // Backward, BackwardWeight: the stage's last of either, after which
-                              // gradients are final.
 };
 
 struct Plan {

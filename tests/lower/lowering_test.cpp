@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
 #include <vector>
 
 #include "penstock/lower/sends_under_way.h"
@@ -36,35 +35,37 @@ TEST(Lowering, PlansOfOneLoweringAreThoseOfEachRankAlone) {
   }
 }
 
-std::vector<std::string> proved(SendsUnderWay<std::string>& sends) {
-  std::vector<std::string> taken;
-  sends.take_proved([&](std::string send) { taken.push_back(std::move(send)); });
+using Sends = std::vector<std::size_t>;
+
+Sends proved(SendsUnderWay& sends) {
+  Sends taken;
+  sends.take_proved([&](std::size_t send) { taken.push_back(send); });
   return taken;
 }
 
 TEST(SendsUnderWay, AreOverOnceTheirPeerHasUsedThemUp) {
-  SendsUnderWay<std::string> sends;
-  sends.add(Rank(1), 7, "a");
-  sends.add(Rank(1), 3, "b");
-  sends.add(Rank(2), 1, "c");
-  EXPECT_EQ(proved(sends), std::vector<std::string>{});
-  sends.prove(Rank(1), 2);
-  EXPECT_EQ(proved(sends), std::vector<std::string>{});
-  sends.prove(Rank(1), 3);
-  EXPECT_EQ(proved(sends), std::vector<std::string>{"b"});
-  sends.prove(Rank(1), 9);
-  sends.prove(Rank(2), 9);
-  EXPECT_EQ(proved(sends), (std::vector<std::string>{"a", "c"}));
+  SendsUnderWay sends(2);
+  sends.add(0, 7, 10);
+  sends.add(0, 3, 11);
+  sends.add(1, 1, 12);
+  EXPECT_EQ(proved(sends), Sends{});
+  sends.prove(0, 2);
+  EXPECT_EQ(proved(sends), Sends{});
+  sends.prove(0, 3);
+  EXPECT_EQ(proved(sends), Sends{11});
+  sends.prove(0, 9);
+  sends.prove(1, 9);
+  EXPECT_EQ(proved(sends), (Sends{10, 12}));
 }
 
 TEST(SendsUnderWay, AreTakenInTheOrderOfSendingAndOnce) {
-  SendsUnderWay<std::string> sends;
+  SendsUnderWay sends(1);
   const std::vector<std::int32_t> uses = {9, 2, 7, 4, 5};
-  for (std::size_t i = 0; i < uses.size(); ++i) sends.add(Rank(1), uses[i], std::to_string(i));
-  sends.prove(Rank(1), 4);
-  sends.prove(Rank(1), 7);
-  EXPECT_EQ(proved(sends), (std::vector<std::string>{"1", "2", "3", "4"}));
-  EXPECT_EQ(proved(sends), std::vector<std::string>{});
+  for (std::size_t i = 0; i < uses.size(); ++i) sends.add(0, uses[i], i);
+  sends.prove(0, 4);
+  sends.prove(0, 7);
+  EXPECT_EQ(proved(sends), (Sends{1, 2, 3, 4}));
+  EXPECT_EQ(proved(sends), Sends{});
 }
 
 }  // namespace
