@@ -153,14 +153,6 @@ class Entering {
 
 }  // namespace
 
-bool in_range(const Action& action, const Schedule& schedule) {
-  return action.stage.value >= 0 && action.stage.value < schedule.stages &&
-         (!action.microbatch ||
-          (action.microbatch->value >= 0 && action.microbatch->value < schedule.microbatches)) &&
-         (action.microbatch ? schedule::may_have_microbatch(action.op)
-                            : !schedule::has_microbatch(action.op));
-}
-
 std::optional<Entries> enter(const Schedule& schedule, Objections& objections) {
   if (!check_size(schedule, objections)) return {};
   return Entering(schedule, objections).run();

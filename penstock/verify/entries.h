@@ -23,7 +23,12 @@ struct Entries {
 
 // Whether the action's numbers are in the schedule's range, and a microbatch is there where one
 // belongs.
-bool in_range(const schedule::Action& action, const schedule::Schedule& schedule);
+inline bool in_range(const schedule::Action& action, const schedule::Schedule& schedule) {
+  if (action.stage.value < 0 || action.stage.value >= schedule.stages) return false;
+  if (!action.microbatch) return !schedule::has_microbatch(action.op);
+  return action.microbatch->value >= 0 && action.microbatch->value < schedule.microbatches &&
+         schedule::may_have_microbatch(action.op);
+}
 
 // Nothing when numbers are out of range, or the sizes out of proportion: there is no table then.
 std::optional<Entries> enter(const schedule::Schedule& schedule, Objections& objections);

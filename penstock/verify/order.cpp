@@ -142,23 +142,23 @@ class Order {
   // Either one REDUCE_GRAD of all microbatches, or one of each.
   void check_reductions_of(StageId stage) {
     const Action of_all{.stage = stage, .op = Op::ReduceGradients};
-    std::vector<Action> present;
-    std::vector<Action> absent;
+    const bool all = table_.has(of_all);
+    std::vector<Action> faulty;  // Those there beside `of_all`, or those that are missing.
     for (std::int32_t m = 0; m < schedule_.microbatches; ++m) {
       const Action of_one{.stage = stage, .op = Op::ReduceGradients, .microbatch = Microbatch(m)};
-      (table_.has(of_one) ? present : absent).push_back(of_one);
+      if (table_.has(of_one) == all) faulty.push_back(of_one);
     }
-    if (table_.has(of_all)) {
-      for (const Action& reduce : present) {
+    if (all) {
+      for (const Action& reduce : faulty) {
         objections_.add(Code::Duplicate, *table_.at(reduce), str(reduce, " runs beside ", of_all),
                         "both sum the gradients of that microbatch; remove one of the two");
       }
-    } else if (present.empty()) {
+    } else if (std::ssize(faulty) == schedule_.microbatches) {
       objections_.add(Code::NotReduced,
                       str("stage ", stage, " has no REDUCE_GRAD, other stages have one"),
                       {str("add ", of_all, " after its last backward")});
     } else {
-      for (const Action& reduce : absent) {
+      for (const Action& reduce : faulty) {
         objections_.add(
             Code::NotReduced, str(reduce, " is missing, other microbatches have theirs"),
             {str("add it after the B or W of stage ", stage, ", microbatch ", *reduce.microbatch)});

@@ -1,6 +1,5 @@
 #include "penstock/verify/shards.h"
 
-#include <algorithm>
 #include <set>
 
 #include "penstock/core/text.h"
@@ -12,8 +11,13 @@ using schedule::Op;
 using schedule::Program;
 
 std::vector<ShardFault> shard_faults(const Program& program) {
-  const auto is_unshard = [](const Action& a) { return a.op == Op::Unshard; };
-  const bool sharded = std::ranges::any_of(program, is_unshard);
+  bool sharded = false;
+  bool resharded = false;
+  for (const Action& action : program) {
+    sharded |= action.op == Op::Unshard;
+    resharded |= action.op == Op::Reshard;
+  }
+  if (!sharded && !resharded) return {};
   std::vector<ShardFault> faults;
   std::set<StageId> whole;
   for (std::size_t i = 0; i < program.size(); ++i) {

@@ -36,24 +36,6 @@ void Table::set_reduction_of_one(const Action& action, const Place& place) {
   reductions_of_one_[pair(action)] = position(place);
 }
 
-Needs needs_of(const Action& action, std::int32_t stages) {
-  PENSTOCK_CHECK(schedule::is_compute(action.op), action);
-  const auto of_stage = [&](std::int32_t stage, Op op) {
-    return Action{.stage = StageId(stage), .op = op, .microbatch = action.microbatch};
-  };
-  const std::int32_t stage = action.stage.value;
-  Needs needs;
-  if (action.op == Op::Forward) {
-    if (stage > 0) needs.arrival = of_stage(stage - 1, Op::Forward);
-  } else if (action.op == Op::BackwardWeight) {
-    needs.own = of_stage(stage, Op::BackwardInput);
-  } else {
-    needs.own = of_stage(stage, Op::Forward);
-    if (stage + 1 < stages) needs.arrival = of_stage(stage + 1, Op::Backward);
-  }
-  return needs;
-}
-
 Action value_of(const Action& action) {
   const Op op = action.op == Op::BackwardInput ? Op::Backward : action.op;
   return {.stage = action.stage, .op = op, .microbatch = action.microbatch};

@@ -93,7 +93,23 @@ struct Needs {
                                             // B stands for the I of a split backward, too.
 };
 // REQUIRES: is_compute(action.op).
-Needs needs_of(const schedule::Action& action, std::int32_t stages);
+inline Needs needs_of(const schedule::Action& action, std::int32_t stages) {
+  using schedule::Op;
+  const auto of_stage = [&](std::int32_t stage, Op op) {
+    return schedule::Action{.stage = StageId(stage), .op = op, .microbatch = action.microbatch};
+  };
+  const std::int32_t stage = action.stage.value;
+  Needs needs;
+  if (action.op == Op::Forward) {
+    if (stage > 0) needs.arrival = of_stage(stage - 1, Op::Forward);
+  } else if (action.op == Op::BackwardWeight) {
+    needs.own = of_stage(stage, Op::BackwardInput);
+  } else {
+    needs.own = of_stage(stage, Op::Forward);
+    if (stage + 1 < stages) needs.arrival = of_stage(stage + 1, Op::Backward);
+  }
+  return needs;
+}
 
 // The action that stands for what `action` makes in Needs::arrival: a B for an I, else itself.
 schedule::Action value_of(const schedule::Action& action);

@@ -17,20 +17,46 @@ class Messages {
   explicit Messages(const Schedule& schedule);
 
   // The SEND of what a compute action makes, if a stage on another rank needs it.
-  std::optional<Action> sent_after(const Action& compute) const;
+  std::optional<Action> sent_after(const Action& compute) const {
+    const std::int32_t direction = direction_of(compute.op);
+    return crossing(compute, direction, direction > 0 ? Op::SendForward : Op::SendBackward);
+  }
   // The RECV of what a compute action needs, if a stage on another rank makes it.
-  std::optional<Action> received_before(const Action& compute) const;
+  std::optional<Action> received_before(const Action& compute) const {
+    const std::int32_t direction = direction_of(compute.op);
+    return crossing(compute, -direction, direction > 0 ? Op::RecvForward : Op::RecvBackward);
+  }
 
   // The rank that runs a SEND or RECV, and that of its other end.
   std::size_t rank_of(const Action& action) const { return rank_of_[action.stage.index()]; }
   std::size_t peer_of(const Action& message) const { return rank_of(other_end(message)); }
 
   // A number for each message, in [0, count()), the same for its SEND and its RECV.
-  std::size_t number(const Action& message) const;
+  // REQUIRES: a SEND or a RECV.
+  std::size_t number(const Action& message) const {
+    const bool forward = message.op == Op::SendForward || message.op == Op::RecvForward;
+    const std::int32_t receiver = message.stage.value + (is_receive(message.op) ? 0
+                                                         : forward              ? 1
+                                                                                : -1);
+    return ((forward ? 0 : rank_of_.size()) + StageId(receiver).index()) * microbatches_ +
+           message.microbatch->index();
+  }
   std::size_t count() const { return 2 * rank_of_.size() * microbatches_; }
 
  private:
-  std::optional<Action> crossing(const Action& compute, std::int32_t offset, Op op) const;
+  // The direction in which a compute action takes and hands on values: +1 to later stages, -1 to
+  // earlier ones, 0 when it stays on its stage.
+  static std::int32_t direction_of(Op op) {
+    if (op == Op::Forward) return 1;
+    return op == Op::Backward || op == Op::BackwardInput ? -1 : 0;
+  }
+
+  std::optional<Action> crossing(const Action& compute, std::int32_t offset, Op op) const {
+    const StageId other(compute.stage.value + offset);
+    const bool exists = offset != 0 && other.value >= 0 && other.index() < rank_of_.size();
+    if (!exists || rank_of_[other.index()] == rank_of(compute)) return {};
+    return Action{.stage = compute.stage, .op = op, .microbatch = compute.microbatch};
+  }
 
   std::vector<std::size_t> rank_of_;  // By stage.
   std::size_t microbatches_;

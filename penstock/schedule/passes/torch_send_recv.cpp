@@ -18,7 +18,7 @@ class Placing {
         next_(order.programs.size(), 0),
         results_(order.programs.size()) {
     for (std::size_t rank = 0; rank < results_.size(); ++rank) {
-      results_[rank].reserve(2 * order.programs[rank].size());
+      results_[rank].reserve(size_with_messages(order.programs[rank]));
     }
   }
 
@@ -33,6 +33,15 @@ class Placing {
   }
 
  private:
+  std::size_t size_with_messages(const Program& program) const {
+    std::size_t size = program.size();
+    for (const Action& action : program) {
+      if (messages_.sent_after(action)) ++size;
+      if (messages_.received_before(action)) ++size;
+    }
+    return size;
+  }
+
   Turns::Outcome turn(std::size_t rank) {
     const Program& program = order_.programs[rank];
     if (next_[rank] == program.size()) return Turns::Outcome::Over;
