@@ -1,12 +1,15 @@
-// Plans one schedule and prints what each phase cost, as a line of JSON.
+// Plans one schedule, once for each line on standard input, and prints what each phase cost as a
+// line of JSON.
 //
 // bench_planning SCHEDULE RANKS STAGES_PER_RANK MICROBATCHES
 // The phases: generate the compute order, add the messages, verify, lower (a plan for every rank,
-// one at a time, as a rank or a checker of them would make it), simulate.
+// one after the other, none kept), simulate.
 #include <sys/resource.h>
 
 #include <chrono>
 #include <cstdio>
+#include <ctime>
+#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +37,12 @@ class Clock {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
+double cpu_seconds() {
+  std::timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 double peak_gib() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -54,10 +63,11 @@ std::size_t lower_all(const verify::VerifiedSchedule& verified) {
 }
 
 void run(const std::string& name, const schedule::Sizes& sizes) {
+  const double cpu_before = cpu_seconds();
   Clock clock;
   schedule::Schedule schedule = schedule::make_schedule(name, sizes);
   const double generate = clock.lap();
-  schedule = schedule::lower_communication(schedule);
+  schedule = schedule::lower_communication(std::move(schedule));
   const double messages = clock.lap();
   std::size_t actions = 0;
   for (const auto& program : schedule.programs) actions += program.size();
@@ -65,13 +75,18 @@ void run(const std::string& name, const schedule::Sizes& sizes) {
   const double verify = clock.lap();
   const std::size_t instructions = lower_all(verified);
   const double lower = clock.lap();
+  const double cpu = cpu_seconds() - cpu_before;
   const double makespan = simulate::simulate(verified, {}, simulate::Detail::Totals).makespan;
   const double simulate = clock.lap();
+  const double all_cpu = cpu_seconds() - cpu_before;
   std::printf(
       "{\"actions\": %zu, \"instructions\": %zu, \"generate_s\": %.6f, \"messages_s\": %.6f, "
-      "\"verify_s\": %.6f, \"lower_s\": %.6f, \"simulate_s\": %.6f, \"peak_gib\": %.3f, "
-      "\"makespan\": %.6g}\n",
-      actions, instructions, generate, messages, verify, lower, simulate, peak_gib(), makespan);
+      "\"verify_s\": %.6f, \"lower_s\": %.6f, \"cpu_s\": %.6f, \"simulate_s\": %.6f, "
+      "\"all_cpu_s\": %.6f, "
+      "\"peak_gib\": %.3f, \"makespan\": %.6g}\n",
+      actions, instructions, generate, messages, verify, lower, cpu, simulate, all_cpu, peak_gib(),
+      makespan);
+  std::fflush(stdout);
 }
 
 }  // namespace
@@ -88,7 +103,9 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    run(argv[1], {.ranks = numbers[0], .stages_per_rank = numbers[1], .microbatches = numbers[2]});
+    const schedule::Sizes sizes{
+        .ranks = numbers[0], .stages_per_rank = numbers[1], .microbatches = numbers[2]};
+    for (std::string line; std::getline(std::cin, line);) run(argv[1], sizes);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return static_cast<int>(error.exit_code());

@@ -40,11 +40,13 @@ def main() -> None:
     ranks, per_rank, microbatches = map(int, sys.argv[1:])
     for _ in sys.stdin:
         stages = [MockStage(ranks * per_rank, ranks, c * ranks) for c in range(per_rank)]
-        start = time.perf_counter()
+        start, cpu_start = time.perf_counter(), time.process_time()
         schedule = ScheduleInterleaved1F1B(stages, microbatches)
-        seconds = time.perf_counter() - start
+        seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
         actions = sum(map(len, schedule.pipeline_order_with_comms.values()))
-        print(json.dumps({"seconds": seconds, "actions": actions}), flush=True)
+        print(
+            json.dumps({"seconds": seconds, "cpu_s": cpu_seconds, "actions": actions}), flush=True
+        )
 
 
 if __name__ == "__main__":
