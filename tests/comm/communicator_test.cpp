@@ -390,6 +390,7 @@ TEST_P(Messages, APeerThatIsGoneEndsTheWaitAtOnceAndItsErrorIsTheFirst) {
   try {
     run(2, [&](Communicator& communicator) {
       communicator.link({Rank(0), Rank(1)});
+      communicator.barrier("linked");
       if (communicator.rank().value == 1) throw std::runtime_error("rank 1 had enough");
       const CommError error =
           failure_of([&] { communicator.receive(at::zeros({2}), Rank(1), 3)->wait(); });

@@ -327,9 +327,16 @@ std::unique_ptr<Link> PipeHub::link(Rank self, Rank peer, bool connects,
     pipe->write(std::move(hello), [](const tensorpipe::Error&) {});
     return std::make_unique<PipeLink>(std::move(pipe), peer, rules);
   }
+  const Interrupt::Waiting waiting(rules.interrupt, [this] {
+    const std::lock_guard lock(accepted_->mutex);
+    accepted_->changed.notify_all();
+  });
   std::unique_lock lock(accepted_->mutex);
-  const bool came = accepted_->changed.wait_for(
-      lock, rules.deadline, [&] { return accepted_->pipes.contains(str(peer)); });
+  const auto here = [&] { return accepted_->pipes.contains(str(peer)); };
+  accepted_->changed.wait_for(lock, rules.deadline,
+                              [&] { return here() || rules.interrupt.raised(); });
+  const bool came = here();
+  if (!came) rules.interrupt.check();
   if (!came) {
     throw CommError(str("rank ", self, " waited ", rules.deadline.count(), " ms at ", address_,
                         " for rank ", peer, " to connect"));
