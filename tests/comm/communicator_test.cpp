@@ -327,6 +327,7 @@ TEST_P(Messages, AFailureIsToldToEveryRankLinkedOrNot) {
                      const Rank rank = communicator.rank();
                      const Rank neighbour(rank.value ^ 1);
                      communicator.link({neighbour});
+                     communicator.barrier("linked");
                      if (rank.value == 2) throw std::runtime_error("rank 2 has no more paper");
                      const auto start = std::chrono::steady_clock::now();
                      const CommError error = failure_of(
