@@ -260,11 +260,10 @@ TEST_P(Messages, AnInterruptEndsWaitsOfMessagesAndCollectivesWithItsReason) {
         std::this_thread::sleep_for(milliseconds(50));
         communicator.interrupt("rank 1 failed: out of luck");
       });
-      const CommError message =
-          failure_of([&] { communicator.receive(at::zeros({6}), Rank(1), 1)->wait(); });
+      const at::Tensor six = at::zeros({6});
+      const CommError message = failure_of([&] { communicator.receive(six, Rank(1), 1)->wait(); });
       other.join();
-      const CommError later =
-          failure_of([&] { communicator.receive(at::zeros({6}), Rank(1), 2)->wait(); });
+      const CommError later = failure_of([&] { communicator.receive(six, Rank(1), 2)->wait(); });
       EXPECT_STREQ(message.what(), "rank 1 failed: out of luck");
       EXPECT_STREQ(later.what(), message.what());
       EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(1500));
