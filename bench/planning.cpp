@@ -1,15 +1,19 @@
 // Plans one schedule, once for each line on standard input, and prints what each phase cost as a
 // line of JSON.
 //
-// bench_planning SCHEDULE RANKS STAGES_PER_RANK MICROBATCHES
+// bench_planning [--cold] SCHEDULE RANKS STAGES_PER_RANK MICROBATCHES
+// Memory stays with the process from one line to the next, but with --cold, where the C library's
+// own rule decides, and most lines have the pages of their programs to fault in again.
 // The phases: generate the compute order, add the messages, verify, lower (a plan for every rank,
 // one after the other, none kept), simulate.
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <iostream>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,23 +93,33 @@ void run(const std::string& name, const schedule::Sizes& sizes) {
   std::fflush(stdout);
 }
 
+void keep_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const bool cold = !words.empty() && words.front() == "--cold";
+  if (cold) words.erase(words.begin());
   std::vector<std::int32_t> numbers;
-  for (int i = 2; i < argc; ++i) {
-    if (const auto number = parse_integer(argv[i])) {
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    if (const auto number = parse_integer(words[i])) {
       numbers.push_back(static_cast<std::int32_t>(*number));
     }
   }
-  if (argc != 5 || numbers.size() != 3) {
-    std::fputs("usage: bench_planning SCHEDULE RANKS STAGES_PER_RANK MICROBATCHES\n", stderr);
+  if (words.size() != 4 || numbers.size() != 3) {
+    std::fputs("usage: bench_planning [--cold] SCHEDULE RANKS STAGES_PER_RANK MICROBATCHES\n",
+               stderr);
     return 2;
   }
+  if (!cold) keep_freed_memory();
   try {
     const schedule::Sizes sizes{
         .ranks = numbers[0], .stages_per_rank = numbers[1], .microbatches = numbers[2]};
-    for (std::string line; std::getline(std::cin, line);) run(argv[1], sizes);
+    for (std::string line; std::getline(std::cin, line);) run(words.front(), sizes);
   } catch (const Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return static_cast<int>(error.exit_code());

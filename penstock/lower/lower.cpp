@@ -87,14 +87,8 @@ class RankLowering {
   }
 
   Plan run() {
-    std::size_t sends = 0;
-    for (const Action& action : program_) {
-      if (action.op == Op::Backward || action.op == Op::BackwardWeight) {
-        last_backward_[chunk_of(action)] = action.microbatch;
-      }
-      if (schedule::is_send(action.op)) ++sends;
-    }
-    plan_.instructions.reserve(program_.size() + sends);
+    find_last_backwards();
+    plan_.instructions.reserve(program_.size() + program_.size() / 2);  // An AwaitSend per SEND.
     for (const Action& action : program_) add(action);
     plan_.send_slots = send_slots_.count();
     for (const Slots& slots : forward_slots_) plan_.forward_slots.push_back(slots.count());
@@ -121,6 +115,17 @@ class RankLowering {
     }
     under_way_ = SendsUnderWay(links.size());
     route_form_numbers();
+  }
+
+  void find_last_backwards() {
+    std::size_t missing = plan_.chunks.size();
+    for (auto action = program_.rbegin(); action != program_.rend() && missing > 0; ++action) {
+      if (action->op != Op::Backward && action->op != Op::BackwardWeight) continue;
+      auto& last = last_backward_[chunk_of(*action)];
+      if (last) continue;
+      last = action->microbatch;
+      --missing;
+    }
   }
 
   Neighbour neighbour(StageId stage, std::map<Rank, std::size_t>& links) const {

@@ -17,19 +17,22 @@ class SendsUnderWay {
 
   // `peer` uses the value up at step `use` of its program.
   void add(std::size_t peer, std::int32_t use, std::size_t send) {
-    auto& sends = by_peer_[peer];
-    sends.push_back({use, send});
-    std::push_heap(sends.begin(), sends.end(), LaterUse());
+    auto& sends = by_peer_[peer].sends;
+    // Mostly in the order of use already.
+    auto place = sends.end();
+    while (place != sends.begin() + by_peer_[peer].over && (place - 1)->use > use) --place;
+    sends.insert(place, {use, send});
   }
 
   // `peer` has come to step `step`: what it had used up by then has reached it.
   void prove(std::size_t peer, std::int32_t step) {
-    auto& sends = by_peer_[peer];
-    while (!sends.empty() && sends.front().use <= step) {
-      std::pop_heap(sends.begin(), sends.end(), LaterUse());
-      proved_.push_back(sends.back().send);
-      sends.pop_back();
+    auto& [sends, over] = by_peer_[peer];
+    for (; over < std::ssize(sends) && sends[static_cast<std::size_t>(over)].use <= step; ++over) {
+      proved_.push_back(sends[static_cast<std::size_t>(over)].send);
     }
+    if (over < std::ssize(sends)) return;
+    sends.clear();
+    over = 0;
   }
 
   // Calls take(send) for those known to be over, in their order, and forgets them.
@@ -45,11 +48,12 @@ class SendsUnderWay {
     std::int32_t use = 0;
     std::size_t send = 0;
   };
-  struct LaterUse {
-    bool operator()(const Entry& a, const Entry& b) const { return a.use > b.use; }
+  struct Peer {
+    std::vector<Entry> sends;  // In the order of their use;
+    std::ptrdiff_t over = 0;   // the first ones are known to be over.
   };
 
-  std::vector<std::vector<Entry>> by_peer_;  // Heaps, the earliest use first.
+  std::vector<Peer> by_peer_;
   std::vector<std::size_t> proved_;
 };
 

@@ -38,7 +38,7 @@ class Placing {
     begin(program);
     for (std::size_t i = 0; i < program.size();) {
       const auto unit = unit_at(program, i);
-      add(unit);
+      add(unit, program);
       i += unit.size();
     }
     end();
@@ -49,10 +49,8 @@ class Placing {
   void begin(const Program& program) {
     result_ = {};
     result_.reserve(program.size());
-    computes_.clear();
-    ran_ = asked_ = 0;
+    ran_ = asked_ = asked_at_ = 0;
     for (const Action& action : program) {
-      if (is_compute(action.op)) computes_.push_back(action);
       if (!is_send(action.op) && !is_receive(action.op)) continue;
       const std::size_t peer = messages_.peer_of(action);
       Link& link = links_[peer];
@@ -63,21 +61,22 @@ class Placing {
     }
   }
 
-  void add(std::span<const Action> unit) {
+  void add(std::span<const Action> unit, const Program& program) {
     const Action& action = unit.front();
     if (is_receive(action.op)) return;
     if (is_send(action.op)) return send(action);
-    if (is_compute(action.op)) ask(unit.size());
-    result_.insert(result_.end(), unit.begin(), unit.end());
+    if (is_compute(action.op)) ask(unit.size(), program);
+    for (const Action& each : unit) result_.push_back(each);
   }
 
   // Asks for what the next `width` compute actions need, and the lookahead behind the first of
   // them.
-  void ask(std::size_t width) {
-    const std::size_t end = std::min(ran_ + std::max(width, lookahead_ + 1), computes_.size());
-    for (; asked_ < end; ++asked_) {
-      const auto receive = messages_.received_before(computes_[asked_]);
-      if (receive) ask_for(*receive);
+  void ask(std::size_t width, const Program& program) {
+    const std::size_t end = ran_ + std::max(width, lookahead_ + 1);
+    for (; asked_ < end && asked_at_ < program.size(); ++asked_at_) {
+      if (!is_compute(program[asked_at_].op)) continue;
+      ++asked_;
+      if (const auto receive = messages_.received_before(program[asked_at_])) ask_for(*receive);
     }
     ran_ += width;
   }
@@ -115,8 +114,10 @@ class Placing {
   // What nothing uses.
   void end() {
     for (const std::size_t peer : peers_) {
-      receive_up_to(links_[peer], links_[peer].messages.size());
-      links_[peer] = {};
+      Link& link = links_[peer];
+      receive_up_to(link, link.messages.size());
+      link.messages.clear();
+      link.placed = link.last_run = 0;
     }
     peers_.clear();
   }
@@ -126,9 +127,9 @@ class Placing {
   std::vector<Link> links_;           // By peer.
   std::vector<std::size_t> peers_;    // Those with messages.
   std::vector<std::uint32_t> place_;  // By number of the message: its place in its link, from 1.
-  std::vector<Action> computes_;
-  std::size_t ran_ = 0;    // Computes in the result.
-  std::size_t asked_ = 0;  // Computes whose messages were asked for.
+  std::size_t ran_ = 0;               // Computes in the result.
+  std::size_t asked_ = 0;             // Computes whose messages were asked for,
+  std::size_t asked_at_ = 0;          // and the first action behind them.
   Program result_;
 };
 

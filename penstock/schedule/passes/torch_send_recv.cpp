@@ -47,7 +47,7 @@ class Placing {
     if (next_[rank] == program.size()) return Turns::Outcome::Over;
     const auto unit = unit_at(program, next_[rank]);
     if (!can_run(unit)) return Turns::Outcome::Waits;
-    results_[rank].insert(results_[rank].end(), unit.begin(), unit.end());
+    for (const Action& action : unit) results_[rank].push_back(action);
     for (const Action& action : unit) {
       if (const auto send = messages_.sent_after(action)) exchange(*send, rank);
     }
