@@ -6,7 +6,8 @@ plan per rank, against torch's constructor, which generates, validates and adds 
 warm processes that plan once when asked; they are asked in turn, in a fresh order each time, and
 the figure compared is the median of wall times.  One of ours keeps the memory it freed, the other
 (penstock_cold) gives it back and faults it in again, as the first planning of a process does.
-Large: one planning and simulation, with its time and memory.  Fit: CPU time over sizes, and the exponent of actions that fits it best.
+Large: one planning and simulation, with its time and memory.  Fit: CPU time over sizes, and the
+exponent of actions that fits it best.
 Prints JSON lines.  torch runs if a Python has it (--python, default: .venv or bench/.venv-peers).
 """
 
