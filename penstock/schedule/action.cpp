@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdlib>
 #include <utility>
 
@@ -78,6 +79,17 @@ Action parse_within(std::string_view text, std::size_t begin, std::size_t end) {
   fail(text, stage_end, known_ops());
 }
 
+void append(std::string& text, std::int32_t number) {
+  char digits[12];
+  text.append(digits, std::to_chars(digits, digits + sizeof digits, number).ptr);
+}
+
+void append(std::string& text, const Action& action) {
+  append(text, action.stage.value);
+  text += to_string(action.op);
+  if (action.microbatch) append(text, action.microbatch->value);
+}
+
 }  // namespace
 
 std::string_view to_string(Op op) {
@@ -89,9 +101,8 @@ std::string_view to_string(Op op) {
 }
 
 std::string to_string(const Action& action) {
-  std::string text = std::to_string(action.stage.value);
-  text += to_string(action.op);
-  if (action.microbatch) text += std::to_string(action.microbatch->value);
+  std::string text;
+  append(text, action);
   return text;
 }
 
@@ -101,13 +112,22 @@ std::ostream& operator<<(std::ostream& out, const Action& action) {
 
 Action parse_action(std::string_view text) { return parse_within(text, 0, text.size()); }
 
+void append_cell(std::string& text, std::span<const Action> unit) {
+  if (unit.size() == 1) return append(text, unit[0]);
+  text += '(';
+  append(text, unit[0]);
+  text += ';';
+  append(text, unit[1]);
+  text += ')';
+  text += kOverlap;
+}
+
 std::vector<std::string> to_cells(const Program& program) {
   std::vector<std::string> cells;
   cells.reserve(program.size());
   for (std::size_t i = 0; i < program.size();) {
     const auto unit = unit_at(program, i);
-    const bool alone = unit.size() == 1;
-    cells.push_back(alone ? to_string(unit[0]) : str('(', unit[0], ';', unit[1], ')', kOverlap));
+    append_cell(cells.emplace_back(), unit);
     i += unit.size();
   }
   return cells;

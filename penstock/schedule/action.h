@@ -84,6 +84,9 @@ inline std::span<const Action> unit_at(const Program& program, std::size_t i) {
   return std::span(program).subspan(i, pair ? 2 : 1);
 }
 
+// Appends the text of a unit: a cell of a CSV row.
+void append_cell(std::string& text, std::span<const Action> unit);
+
 // The program as cells of a CSV row, an overlapped pair in one cell.
 std::vector<std::string> to_cells(const Program& program);
 

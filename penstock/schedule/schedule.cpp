@@ -4,31 +4,17 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/schedule/schedule_file.h"
 
 namespace penstock::schedule {
-namespace {
 
-Program parse_row(std::string_view row, const std::string& name, std::size_t line) {
-  Program program;
-  std::size_t begin = 0;
-  while (begin <= row.size()) {
-    const std::size_t end = std::min(row.find(',', begin), row.size());
-    const std::string_view cell = trim(row.substr(begin, end - begin));
-    if (!cell.empty()) {
-      try {
-        parse_cell(cell, program);
-      } catch (const ParseError& error) {
-        const auto column = static_cast<std::size_t>(cell.data() - row.data()) + 1;
-        throw ParseError(str(name, ":", line, ":", column, ": ", error.message()));
-      }
-    }
-    begin = end + 1;
-  }
-  return program;
+void check_fits(const Action& action, FileFormat format) {
+  if (format == FileFormat::ComputeComms) return;
+  if (!is_send(action.op) && !is_receive(action.op)) return;
+  throw ParseError(str(action, " in a compute_only file, which has no messages"),
+                   {"a program with messages is in the format compute_comms"});
 }
 
-void derive_sizes(Schedule& schedule) {
+void set_sizes_from_programs(Schedule& schedule) {
   schedule.purpose = Purpose::Forward;
   for (const Program& program : schedule.programs) {
     for (const Action& action : program) {
@@ -40,8 +26,6 @@ void derive_sizes(Schedule& schedule) {
     }
   }
 }
-
-}  // namespace
 
 bool is_lowered(const Schedule& schedule) {
   const auto communicates = [](const Action& action) {
@@ -63,46 +47,6 @@ std::string grid(const Schedule& schedule) {
     text += str("rank ", rank, ": ", join(to_cells(schedule.programs[rank]), " "), "\n");
   }
   return text;
-}
-
-std::string to_csv(const Schedule& schedule) {
-  std::string text;
-  for (const Program& program : schedule.programs) text += join(to_cells(program), ",") + "\n";
-  return text;
-}
-
-Schedule parse_csv(std::string_view text, const std::string& name) {
-  Schedule schedule{.name = name};
-  if (!text.empty() && text.back() == '\n') text.remove_suffix(1);
-  std::size_t line = 1;
-  for (std::size_t begin = 0; begin <= text.size(); ++line) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    schedule.programs.push_back(parse_row(text.substr(begin, end - begin), name, line));
-    begin = end + 1;
-  }
-  if (std::ranges::all_of(schedule.programs, &Program::empty)) {
-    throw ParseError(name + ": no actions; expected a CSV row per rank");
-  }
-  derive_sizes(schedule);
-  return schedule;
-}
-
-Schedule load_csv(const std::string& path) { return parse_csv(read_schedule_file(path), path); }
-
-std::string to_json(const Schedule& schedule) {
-  std::string text =
-      str("{\n  \"name\": ", json_quote(schedule.name), ",\n  \"ranks\": ", schedule.ranks(),
-          ",\n  \"stages\": ", schedule.stages, ",\n  \"microbatches\": ", schedule.microbatches,
-          ",\n  \"programs\": [\n");
-  for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
-    std::vector<std::string> quoted;
-    for (const std::string& cell : to_cells(schedule.programs[rank])) {
-      quoted.push_back(str('"', cell, '"'));
-    }
-    text +=
-        str("    [", join(quoted, ", "), "]", rank + 1 < schedule.programs.size() ? ",\n" : "\n");
-  }
-  return text + "  ]\n}\n";
 }
 
 }  // namespace penstock::schedule

@@ -1,9 +1,10 @@
 // A pipeline schedule: one program per rank, plus the sizes it was written for.
 //
 // Generators and load_csv() make it; verify turns it into a VerifiedSchedule; the printers below
-// are its text forms.  A rank here is a position on the mesh's pipe axis.  A Schedule may be wrong
-// in any way: only verify knows.
+// are its text forms, and json.h has one more.  A rank here is a position on the mesh's pipe axis.
+// A Schedule may be wrong in any way: only verify knows.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -26,6 +27,7 @@ struct Schedule {
   std::vector<Program> programs;  // By rank.
 
   std::int32_t ranks() const { return static_cast<std::int32_t>(programs.size()); }
+  friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
 // True when the schedule says where to communicate, false when it only orders the compute.
@@ -38,18 +40,33 @@ std::string title(const Schedule& schedule);
 std::string grid(const Schedule& schedule);
 
 // torch's CSV: a row per rank, actions joined by commas.
-// Law: parse_csv(to_csv(s)).programs == s.programs, unless s has no action at all.
+// Law: parse_csv(to_csv(s)).programs == s.programs, unless s has no action at all, or more than
+// parse_csv takes.
 std::string to_csv(const Schedule& schedule);
 
-// Empty cells (idle slots) are dropped.  Stages and microbatches are taken from the largest number
-// that appears; the purpose is Train when any backward does.
-// Throws: ParseError with `name`, line, column of the action, and what was expected.
-Schedule parse_csv(std::string_view text, const std::string& name);
+// Of a file with a schedule, in any dialect.
+inline constexpr std::size_t kFileBytesMax = std::size_t{1} << 30;
+
+// What torch calls the formats of its CSV files.
+enum class FileFormat : std::uint8_t {
+  ComputeOnly,   // An order, to which messages are still added: no SEND or RECV.
+  ComputeComms,  // A program that runs as it stands: any action.
+};
+
+// Throws: ParseError for a SEND or RECV in a format that has none.
+void check_fits(const Action& action, FileFormat format);
+
+// Empty cells (idle slots) are dropped; parse_timetable() keeps them.  Sizes and purpose are those
+// of set_sizes_from_programs().
+// Throws: ParseError with `name`, line, column of the action, and what was expected; for a byte
+// order mark or a NUL byte; for more than 1 GiB, 2^20 rows, or 2^19 cells in a row.
+Schedule parse_csv(std::string_view text, const std::string& name,
+                   FileFormat format = FileFormat::ComputeComms);
 
 // Throws: ParseError as above; ConfigError when the file cannot be read.
-Schedule load_csv(const std::string& path);
+Schedule load_csv(const std::string& path, FileFormat format = FileFormat::ComputeComms);
 
-// {"name": ..., "ranks": ..., "stages": ..., "microbatches": ..., "programs": [["0F0", ...], ...]}.
-std::string to_json(const Schedule& schedule);
+// Stages and microbatches from the largest number that appears; Train when any backward does.
+void set_sizes_from_programs(Schedule& schedule);
 
 }  // namespace penstock::schedule

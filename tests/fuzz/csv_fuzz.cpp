@@ -1,6 +1,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/schedule/schedule.h"
+#include "penstock/schedule/timetable.h"
 #include "tests/fuzz/plan_it.h"
 #include "tests/fuzz/targets.h"
 
@@ -18,6 +19,13 @@ void check_text(const Schedule& schedule) {
   PENSTOCK_CHECK(again.purpose == schedule.purpose, text);
 }
 
+// A row of one idle slot prints as one without any.
+void check_slots(std::string_view input) {
+  const schedule::Timetable table = schedule::parse_timetable(input, "input");
+  const std::string text = schedule::to_csv(table);
+  PENSTOCK_CHECK(schedule::parse_timetable(text, "input") == table, text);
+}
+
 }  // namespace
 
 Outcome csv(std::string_view input) {
@@ -28,6 +36,7 @@ Outcome csv(std::string_view input) {
     return Outcome::Refused;
   }
   check_text(schedule);
+  check_slots(input);
   plan_it(schedule);
   return Outcome::Accepted;
 }

@@ -8,6 +8,7 @@ std::span<const Target> targets() {
   static constexpr auto kTargets = std::to_array<Target>({
       {"action", action},
       {"csv", csv},
+      {"schedule_json", schedule_json},
       {"deepspeed_instruction", deepspeed_instruction},
       {"deepspeed_steps", deepspeed_steps},
       {"config", config},

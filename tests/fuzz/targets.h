@@ -25,6 +25,8 @@ std::span<const Target> targets();
 Outcome action(std::string_view input);
 // torch's CSV: as above; and the programs go through the plan (plan_it.h).
 Outcome csv(std::string_view input);
+// A schedule in JSON: as above.
+Outcome schedule_json(std::string_view input);
 // One of DeepSpeed's instructions: as above.
 Outcome deepspeed_instruction(std::string_view input);
 // A schedule in DeepSpeed's instructions: as above; one that makes programs is made again of them.

@@ -5,6 +5,7 @@ Needs the standard library only, and no torch.
 
 from __future__ import annotations
 
+import os
 import re
 import unittest
 
@@ -13,13 +14,44 @@ from planning import SIZES, PlannerTest
 # Files that are no schedule: for every command that reads one.
 FILES = {
     "empty": ("", "no actions; expected a CSV row per rank"),
-    "only commas": ("," * 1_000_000, "no actions"),
+    "only commas": ("," * 400_000, "no actions"),
+    "a million columns": ("0F0," * 999_999 + "0F0\n", r":1: 1000000 cells, at most 524288"),
+    "two million rows": ("\n" * 2_000_000, r": 2000000 rows, at most 1048576; a row is a rank"),
     "junk behind an action": ("0F0,0B0junk\n", r":1:5: action \"0B0junk\" .* found \"junk\""),
     "a word": ("0F0,water\n", r":1:5: .*\"water\""),
     "a long line": ("0F0," + "x" * 1_000_000, r":1:5: .*expected a stage number"),
-    "binary": (bytes(range(256)) * 20, r":1:1: .*expected a stage number"),
+    "binary": (bytes(range(256)) * 20, r":1:1: a NUL byte: this is not a text file"),
+    "binary without NUL": (bytes(range(1, 256)) * 20, r":1:1: .*expected a stage number"),
+    "a byte order mark": (b"\xef\xbb\xbf0F0,0B0\n", r":1:1: .*byte order mark; save it as UTF-8"),
     "no microbatch": ("0F\n", r":1:1: .*expected a microbatch number, found the end"),
     "half a pair": ("(0F0;0B\n", r":1:1: "),
+}
+ACTIONS = '"0F0", "0B0"'
+# JSON that is no schedule.
+DOCUMENTS = {
+    "": "no actions; expected a CSV row per rank",
+    "{": r":1:2: .*end of input",
+    "[]": r":1:1: the schedule: expected an object, found a list",
+    "{}": r':1:1: no programs; expected "programs": a list of lists of actions',
+    '{"programs": [], "ranks": 0}': r":1:14: .*no actions",
+    '{"programs": [[]]}': r":1:14: .*no actions",
+    '{"programs": {}}': r":1:14: programs: expected a list per rank, found an object",
+    '{"programs": ["0F0"]}': r':1:15: programs: expected a list of actions, found "0F0"',
+    '{"programs": [[1]]}': r':1:16: programs: expected an action such as "0F0", found 1',
+    '{"programs": [["0F0x"]]}': r':1:16: action "0F0x" column 4: .*found "x"',
+    '{"programs": [["0F0,0B0"]]}': r":1:16: .*expected the end of the action",
+    f'{{"programs": [[{ACTIONS}]]}} x': r":1:\d+: ",
+    f'{{"programs": [[{ACTIONS},]]}}': r":1:\d+: ",
+    f'{{"programs": [[{ACTIONS}]], "programs": []}}': r':1:\d+: .*"programs"',
+    f'{{"programs": [[{ACTIONS}]], "rank": 1}}': r'unknown key "rank"; did you mean "ranks"',
+    f'{{"programs": [[{ACTIONS}]],\n"ranks": 2}}': r":2:10: ranks is 2, must be .* \(1\)",
+    f'{{"programs": [[{ACTIONS}]], "stages": "1"}}': r'stages: expected an integer .* found "1"',
+    f'{{"programs": [[{ACTIONS}]], "microbatches": 1e99}}': r"microbatches: expected an integer",
+    f'{{"programs": [[{ACTIONS}]], "purpose": 1}}': r'expected "train" or "forward", found 1',
+    f'{{"programs": [[{ACTIONS}]], "placement": [1]}}': r"stage 0 is said to be on rank 1, but",
+    f'{{"programs": [[{ACTIONS}]], "placement": [0, 1]}}': r"2 entries, must have one per stage",
+    f'{{"programs": [[{ACTIONS}]], "name": "{"x" * 100_000}\x01"}}': r":1:\d+: ",
+    "[" * 100_000: r":1:\d+: ",
 }
 # Schedules that are none: verify objects, the others cannot go on.
 SCHEDULES = {
@@ -32,7 +64,7 @@ SCHEDULES = {
         "0F0,0B0,0F1\n1F0,1B0,1F1,1B1,0B1\n",
         r"rank 1 step 4: 0B1 runs stage 0 \[S003\]",
     ),
-    "a million columns": ("0F0," * 999_999 + "0F0\n", r"999999 objections\n.*0F0 runs again"),
+    "many columns": ("0F0," * 499_999 + "0F0\n", r"499999 objections\n.*0F0 runs again"),
 }
 
 
@@ -53,6 +85,27 @@ class BadInput(PlannerTest):
                 with self.subTest(kind, command=words):
                     self.refuse(r"bad\.csv.*" + pattern, *words)
 
+    def test_json_that_is_no_schedule(self) -> None:
+        for text, pattern in DOCUMENTS.items():
+            name = self.write("bad.json", text)
+            for words in [("verify", name), *self.readers(name)]:
+                with self.subTest(text[:80], command=words):
+                    self.refuse(r"bad\.json.*" + pattern, *words)
+
+    def test_costs_in_a_schedule(self) -> None:
+        program = '"programs": [["0F0", "0B0"]]'
+        wrong = {
+            '{"foward": 1}': r'plan.json:2:12: unknown key "foward" in the costs; .*"forward"',
+            '{"latency": -1}': r"plan.json:2:23: latency: expected a number that is not negative",
+            "1": r"plan.json:2:11: the costs: expected an object, found 1",
+        }
+        for costs, pattern in wrong.items():
+            name = self.write("plan.json", f'{{{program},\n "costs": {costs}}}')
+            self.refuse(pattern, "simulate", name)
+            self.refuse(pattern, "schedule", name, "--format", "html", "-o", "out.html")
+            self.refuse(pattern, "schedule", name, "--format", "json", "-o", "out.json")
+            self.penstock("verify", name)
+
     def test_schedules_that_do_not_verify(self) -> None:
         for kind, (content, pattern) in SCHEDULES.items():
             name = self.write("bad.csv", content)
@@ -68,8 +121,10 @@ class BadInput(PlannerTest):
 
     def test_files_that_cannot_be_read(self) -> None:
         (self.folder / "folder").mkdir()
+        os.mkfifo(self.folder / "pipe")
         # Root may read every file; /proc/1/mem, nobody.
         reasons = {"none.csv": "No such file", "folder": "Is a directory", "/proc/1/mem": ""}
+        reasons["pipe"] = "a pipe that nobody writes to"
         for name, reason in reasons.items():
             for words in [("verify", name), *self.readers(name)]:
                 with self.subTest(name, command=words):

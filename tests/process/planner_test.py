@@ -53,6 +53,19 @@ class Schedule(PlannerTest):
         self.assertEqual(complete, ["0F0", "0F1", "0B0", "0B1", "1F0", "1B0", "1F1", "1B1"])
         self.assertIn("<canvas", self.penstock(*sizes, "--format", "html").out + "<canvas")
 
+    def test_timetables_have_idle_slots(self) -> None:
+        def table(name: str, text: str = "") -> str:
+            sizes = () if text else ("--ranks", 2, "--stages-per-rank", 1, "--microbatches", 2)
+            return self.penstock("schedule", name, *sizes, "--format", "timetable", text=text).out
+
+        first = "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n"
+        self.assertEqual(table("-", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"), first)
+        torch = "0F0,0F1,,,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n"
+        self.assertEqual(table("ScheduleInterleaved1F1B"), torch)
+        self.assertEqual(table("-", torch), first, "idle slots of a file are dropped")
+        lowered = (*SIZES, "--format", "timetable", "--lowered", "torch")
+        self.refuse("timetable has no messages", "schedule", "zbv", *lowered)
+
     def test_names(self) -> None:
         expected = self.penstock("schedule", "zbv", *SIZES).out
         for name in ("ZBV", "ScheduleZBVZeroBubble", "zb-v", "schedulezbvzerobubble"):
@@ -67,8 +80,14 @@ class Schedule(PlannerTest):
         ours = self.penstock("schedule", "1f1b", *SIZES, "--lowered", "penstock").out
         self.assertIn("0SEND_F0", ours)
         self.assertNotIn("UNSHARD", ours)
-        torch = self.penstock("schedule", "1f1b", *SIZES, "--lowered", "torch").out
+        torch = self.penstock("schedule", "zb_h1", *SIZES, "--lowered", "torch").out
         self.assertIn("0UNSHARD 0F0 0SEND_F0", torch)
+        # torch's own 1F1B is a loop without UNSHARD; of an order in a file it makes a program.
+        loop = self.penstock("schedule", "Schedule1F1B", *SIZES, "--lowered", "torch").out
+        self.assertIn("rank 0: 0F0 0SEND_F0 0F1", loop)
+        order = self.penstock("schedule", "1f1b", *SIZES, "--format", "csv").out
+        program = self.penstock("schedule", "-", "--lowered", "torch", text=order).out
+        self.assertIn("rank 0: 0UNSHARD 0F0 0SEND_F0 0F1", program)
 
     def test_deepspeed_dialect(self) -> None:
         words = ("schedule", "TrainSchedule", "--ranks", 2, "--microbatches", 1)
@@ -190,6 +209,23 @@ class Verify(PlannerTest):
         self.assertEqual((diagnostic["code"], diagnostic["kind"]), ("S030", "deadlock"))
         self.assertEqual((diagnostic["rank"], diagnostic["step"]), (0, 1))
 
+    def test_a_pipe_is_read_to_its_end(self) -> None:
+        csv = self.penstock(
+            *("schedule", "gpipe", "--ranks", 8, "--microbatches", 5000, "--format", "csv")
+        ).out
+        self.write("long.csv", csv)
+        script = '"$0" verify <(sleep 0.1; cat long.csv)'
+        done = subprocess.run(
+            ["bash", "-c", script, str(PENSTOCK)],
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            timeout=support.PATIENCE,
+            check=False,
+        )
+        self.assertEqual(done.stderr.decode(), "")
+        self.assertIn("(ranks=8, stages=8, microbatches=5000): verified", done.stdout.decode())
+
     def test_all_objections_come_at_once(self) -> None:
         result = self.penstock("verify", "-", text="0B0,0F0,0F1\n1F0,1B0,0B1\n", code=1)
         for code in ("S003", "S004", "S012"):
@@ -217,15 +253,25 @@ class Verify(PlannerTest):
         self.assertRegex(result.err, r"^penstock: misorder \[S031\]")
         self.assertEqual(json.loads(result.out)["diagnostics"][0]["kind"], "misorder")
 
+    def refuse_both(self, pattern: str, text: str, form: str) -> None:
+        for command in ("verify", "simulate"):
+            self.refuse(pattern, command, "-", "--format", form, text=text)
+
     def test_formats(self) -> None:
-        order = "0F0,0B0\n1F0,1B0\n"
-        self.penstock("verify", "-", "--format", "compute_only", text=order)
-        comms = ("verify", "-", "--format", "compute_comms")
-        self.refuse("SENDs and RECVs between its 2 ranks, found none", *comms, text=order)
-        lowered = self.penstock("schedule", "1f1b", *SIZES, "--lowered", "torch", "--format", "csv")
-        self.penstock(*comms, "--channels", "pairfifo", text=lowered.out)
-        pattern = r"no messages, found 0SEND_F0 at rank 0 step 2\n.*--format compute_comms"
-        self.refuse(pattern, "verify", "-", "--format", "compute_only", text=lowered.out)
+        for form in ("csv", "json"):
+            order, torch, ours = (
+                self.penstock("schedule", "zbv", *SIZES, *lowered, "--format", form).out
+                for lowered in ((), ("--lowered", "torch"), ("--lowered", "penstock"))
+            )
+            none = r"compute_comms program has SENDs and RECVs between its 4 ranks, found none"
+            self.refuse_both(none + r"\n.*--format compute_only", order, "compute_comms")
+            found = r"input:\d+:\d+: \dSEND_F0 in a compute_only file.*\n.*format compute_comms"
+            for command in ("verify", "simulate"):
+                self.penstock(command, "-", "--format", "compute_only", text=order)
+                for program in (torch, ours):
+                    words = (command, "-", "--format", "compute_comms", "--channels", "pairfifo")
+                    self.penstock(*words, text=program)
+                    self.refuse_both(found, program, "compute_only")
 
 
 def per_stage(count: int, number) -> str:
@@ -281,8 +327,9 @@ class Simulate(PlannerTest):
         self.assertLessEqual(result["lower_bound"], 27)
 
     def test_streams_of_a_lowered_program(self) -> None:
-        words = ("simulate", "1f1b", *SIZES, "--lowered", "torch", "--gather", 0.5, "--reduce", 0.5)
-        result = json.loads(self.penstock(*words, "--json").out)
+        order = self.penstock("schedule", "1f1b", *SIZES, "--format", "csv").out
+        words = ("simulate", "-", "--lowered", "torch", "--gather", 0.5, "--reduce", 0.5, "--json")
+        result = json.loads(self.penstock(*words, text=order).out)
         self.assertEqual(result["makespan"], 33 + 0.5 + 0.5)
         self.assertEqual([rank["unshard_peak"] for rank in result["ranks"]], [1] * 4)
 
@@ -305,6 +352,30 @@ class Simulate(PlannerTest):
         self.assertEqual([rank["peak_weighted"] for rank in result["ranks"]], [2, 2])
         over = json.loads(self.penstock(*words, "--latency", 0, text=csv).out)
         self.assertEqual(over["makespan"], 18, "the command line goes over the file")
+
+    def test_costs_in_the_file_of_the_schedule(self) -> None:
+        costs = {
+            **{"forward": [1, [2, 3, 2, 2, 2, 2, 2, 2], 1, 1.5], "backward": 4, "input": 0.1},
+            **{"weight": 2.5, "overlap": 0.75, "latency": 0.5, "message": [1, 2, 3, 4]},
+            **{"bandwidth": 8, "links": [{"from": 0, "to": 1, "latency": 2, "bandwidth": 1}]},
+            **{"gather": 3, "reduce": 5, "optimizer": 7, "activation": [1, 2, 3, 4], "keep": 0.5},
+        }
+        self.write("costs.json", json.dumps(costs))
+        for name in ("1f1b", "zb_h1"):
+            chosen = (name, *SIZES, "--lowered", "penstock", "--costs", "costs.json")
+            plan = ("schedule", *chosen, "--forward", "1,2,1,3", "--format", "json")
+            self.penstock(*plan, "-o", "plan.json")
+            written = json.loads((self.folder / "plan.json").read_text())["costs"]
+            self.assertEqual(written, {**costs, "forward": [1, 2, 1, 3]})
+            expected = self.penstock("simulate", *chosen, "--forward", "1,2,1,3", "--json").out
+            self.assertEqual(self.penstock("simulate", "plan.json", "--json").out, expected)
+            # Options go over it, and another file in its place.
+            words = ("simulate", "plan.json", "--json", "--forward", "1,2,1,3")
+            self.assertEqual(self.penstock(*words, "--costs", "costs.json").out, expected)
+            cheap = json.loads(self.penstock(*words, "--backward", 0, "--input", 0).out)
+            self.assertLess(cheap["makespan"], json.loads(expected)["makespan"])
+            again = self.penstock("schedule", "plan.json", "--format", "json").out
+            self.assertEqual(again, (self.folder / "plan.json").read_text())
 
 
 class Documentation(PlannerTest):

@@ -7,6 +7,7 @@
 #include "penstock/core/text.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/verify/verify.h"
+#include "tests/support/generated.h"
 #include "tests/support/schedules.h"
 
 namespace penstock::schedule {
@@ -161,6 +162,22 @@ TEST(OverlapPairs, VerifyInTheSameOrder) {
     EXPECT_EQ(paired.programs, order.programs);
   }
   EXPECT_GT(pairs, 100);
+}
+
+TEST(Passes, MakeSchedulesThatVerifyOfEveryGeneratedOne) {
+  testing_support::for_each_generated(
+      {.ranks_max = 5, .stages_per_rank_max = 3, .microbatches_max = 12},
+      [](const Generator& generator, const Sizes& sizes) {
+        const Schedule order = generator.make(sizes);
+        for (const Schedule& made :
+             {add_unshard(order, 1), add_unshard(order), add_reduce_gradients(order),
+              add_reduce_gradients(order, Reduction::OfEach), split_backwards(order),
+              split_backwards(order, 2), fuse_backwards(order), overlap_pairs(order),
+              add_send_recv(overlap_pairs(fuse_backwards(order)))}) {
+          ASSERT_EQ(objection(made), "") << generator.name;
+        }
+        ASSERT_EQ(remove_idle_slots(align(pack(order))), order);
+      });
 }
 
 TEST(PassesDeathTest, SenselessParametersAreBugs) {

@@ -5,6 +5,7 @@
 
 #include "penstock/core/text.h"
 #include "penstock/schedule/generators/generators.h"
+#include "penstock/schedule/generators/torch.h"
 #include "penstock/schedule/passes/passes.h"
 #include "tests/support/golden.h"
 
@@ -75,10 +76,10 @@ TEST(TorchLowering, GPipeAnd1F1BAreWhatTorchIssues) {
   for (std::size_t i = 0; i < lines.size(); ++compared) {
     SCOPED_TRACE(lines[i]);
     const auto words = split(lines[i++], ' ');
-    const Schedule order = make({words.at(0), words.at(1), "1", words.at(2)});
+    const Sizes sizes{.ranks = std::stoi(words.at(1)), .microbatches = std::stoi(words.at(2))};
     std::string text;
-    for (int rank = 0; rank < order.ranks(); ++rank) text += issued_actions(lines.at(i++)) + "\n";
-    EXPECT_EQ(to_csv(add_send_recv_at_use(add_reduce_gradients(order))), text);
+    for (int rank = 0; rank < sizes.ranks; ++rank) text += issued_actions(lines.at(i++)) + "\n";
+    EXPECT_EQ(to_csv(torch_program(words.at(0), sizes)), text);
   }
   EXPECT_EQ(compared, 46);
 }

@@ -52,7 +52,9 @@ void declare_costs(CLI::App& app, CostOptions& options) {
   const auto cost = [&](const char* name, std::string& value, const char* help) {
     app.add_option(name, value, help)->type_name("X")->group("Costs");
   };
-  app.add_option("--costs", options.file, "costs as JSON; the options below go over it")
+  app.add_option("--costs", options.file,
+                 "costs as JSON, in place of those of the schedule's file; the options\n"
+                 "below go over it")
       ->type_name("FILE")
       ->group("Costs");
   cost("--forward", options.forward, "time of F (default 1)");
@@ -67,9 +69,13 @@ void declare_costs(CLI::App& app, CostOptions& options) {
        "share of an activation kept from the end of I to that of W\n(default 1)");
 }
 
-Costs costs_of(const CostOptions& options) {
+Costs costs_of(const CostOptions& options, const std::optional<json::Value>& of_schedule) {
   Costs costs;
-  if (!options.file.empty()) costs = read_costs_file(options.file);
+  if (!options.file.empty()) {
+    costs = read_costs_file(options.file);
+  } else if (of_schedule) {
+    costs = read_costs(*of_schedule);
+  }
   const auto per_stage = [](const std::string& text, const char* option, auto& cost) {
     if (!text.empty()) cost = verify::PerStage(numbers_of(text, option));
   };

@@ -4,8 +4,10 @@
 // for simulate to say.
 #pragma once
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 
+#include "penstock/json/tree.h"
 #include "penstock/simulate/costs.h"
 #include "penstock/verify/options.h"
 
@@ -26,9 +28,10 @@ struct CostOptions {
 
 void declare_costs(CLI::App& app, CostOptions& options);
 
-// The file's, and over them the ones of the command line.
+// Those of --costs, or else of the schedule's own file; over them the ones of the command line.
 // Throws: ConfigError or ParseError, which names the option or the place in the file.
-simulate::Costs costs_of(const CostOptions& options);
+simulate::Costs costs_of(const CostOptions& options,
+                         const std::optional<json::Value>& of_schedule = {});
 
 // --channels.
 void declare_channels(CLI::App& app, std::string& channels);

@@ -163,18 +163,65 @@ bool read_cost(const std::string& key, const Value& value, Costs& costs) {
   return true;
 }
 
+std::string number_text(const std::vector<double>& row) {
+  if (row.size() == 1) return shortest(row.front());
+  std::vector<std::string> numbers;
+  for (const double number : row) numbers.push_back(shortest(number));
+  return "[" + join(numbers, ", ") + "]";
+}
+
+std::string per_stage_text(const PerStage& cost) {
+  const auto& rows = cost.rows();
+  if (rows.size() == 1 && rows.front().size() == 1) return number_text(rows.front());
+  std::vector<std::string> stages;
+  for (const std::vector<double>& row : rows) stages.push_back(number_text(row));
+  return "[" + join(stages, ", ") + "]";
+}
+
+std::string links_text(const std::vector<Link>& links) {
+  std::vector<std::string> items;
+  for (const Link& link : links) {
+    items.push_back(str(
+        "{\"from\": ", link.from, ", \"to\": ", link.to, ", \"latency\": ", shortest(link.latency),
+        link.bandwidth ? ", \"bandwidth\": " + shortest(*link.bandwidth) : "", "}"));
+  }
+  return "[" + join(items, ", ") + "]";
+}
+
 }  // namespace
 
-Costs read_costs_file(const std::string& path) {
-  InputFile input = read_input("costs file", path, kBytesMax);
-  const Value json = json::parse(std::make_shared<json::Source>(json::Source{
-                                     .name = std::move(input.name), .text = std::move(input.text)}),
-                                 kBytesMax);
+Costs read_costs(const Value& json) {
   Costs costs;
   read_members(json, "the costs", known_keys(), [&](const std::string& key, const Value& value) {
     return read_cost(key, value, costs);
   });
   return costs;
+}
+
+Costs read_costs_file(const std::string& path) {
+  InputFile input = read_input("costs file", path, kBytesMax);
+  return read_costs(json::parse(std::make_shared<json::Source>(json::Source{
+                                    .name = std::move(input.name), .text = std::move(input.text)}),
+                                kBytesMax));
+}
+
+std::string to_json(const Costs& costs) {
+  std::vector<std::string> members;
+  const auto add = [&](std::string_view key, const std::string& text) {
+    members.push_back(str(json_quote(key), ": ", text));
+  };
+  const Costs standard;
+  for (const StageCost& cost : kStageCosts) {
+    const std::string text = per_stage_text(costs.*cost.member);
+    if (text != per_stage_text(standard.*cost.member)) add(cost.key, text);
+  }
+  if (costs.backward) add("backward", per_stage_text(*costs.backward));
+  for (const SingleCost& cost : kSingleCosts) {
+    if (costs.*cost.member != standard.*cost.member) add(cost.key, shortest(costs.*cost.member));
+  }
+  if (costs.bandwidth) add("bandwidth", shortest(*costs.bandwidth));
+  if (!costs.links.empty()) add("links", links_text(costs.links));
+  return "{" + join(members, ", ") + "}";
 }
 
 }  // namespace penstock::cli

@@ -1,4 +1,5 @@
-// What actions cost, read from a JSON file: `penstock simulate --costs`.
+// What actions cost, as JSON: in a file of its own (`penstock simulate --costs`), or in that of a
+// schedule.
 //
 // Knows no schedule: whether the numbers fit one is for simulate to say.  The keys are the members
 // of simulate::Costs.  A number for each stage is a number, or a list with a number per stage, or
@@ -8,13 +9,22 @@
 #pragma once
 #include <string>
 
+#include "penstock/json/tree.h"
 #include "penstock/simulate/costs.h"
 
 namespace penstock::cli {
 
-// What the file does not say is as in Costs; "-" is the standard input.
-// Throws: ParseError with file, line and column: JSON that is none, an unknown key, a value that is
-// no number, not finite, or negative; ConfigError when the file cannot be read.
+// What the JSON does not say is as in Costs.
+// Throws: ParseError with file, line and column: an unknown key, a value that is no number, not
+// finite, or negative.
+simulate::Costs read_costs(const json::Value& json);
+
+// The same of a file; "-" is the standard input.
+// Throws: ParseError for JSON that is none, too; ConfigError when the file cannot be read.
 simulate::Costs read_costs_file(const std::string& path);
+
+// What differs from Costs{}, in one line; "{}" where nothing does.
+// Law: read_costs() of it gives the same costs.
+std::string to_json(const simulate::Costs& costs);
 
 }  // namespace penstock::cli

@@ -18,7 +18,7 @@ struct DiffCommand {
 
 int run_diff(const DiffCommand& command) {
   const auto schedule = [&](const std::string& word) {
-    return lowered_as(schedule_of(word, command.choice, "schedule diff"), command.choice.lowered);
+    return chosen_schedule(word, command.choice, "schedule diff").schedule;
   };
   const schedule::Schedule a = schedule(command.a);
   const schedule::Schedule b = schedule(command.b);

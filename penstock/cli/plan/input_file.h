@@ -14,7 +14,7 @@ struct InputFile {
 };
 
 // Reads no further than `bytes_max`, so that an endless file (a device) ends in an error, too.
-// Throws: ConfigError when it cannot be read or is larger; the message begins with `what`.
+// Throws: ConfigError as read_file().
 InputFile read_input(std::string_view what, const std::string& path, std::size_t bytes_max);
 
 }  // namespace penstock::cli

@@ -2,6 +2,7 @@
 
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
+#include "penstock/cli/plan/costs_file.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/schedule_choice.h"
 #include "penstock/core/error.h"
@@ -11,6 +12,9 @@
 #include "penstock/render/timeline_svg.h"
 #include "penstock/render/timeline_trace.h"
 #include "penstock/schedule/deepspeed/conversion.h"
+#include "penstock/schedule/generators/torch.h"
+#include "penstock/schedule/json.h"
+#include "penstock/schedule/passes/passes.h"
 #include "penstock/simulate/simulate.h"
 
 namespace penstock::cli {
@@ -27,20 +31,45 @@ struct ScheduleCommand {
   std::string output;
 };
 
-std::string drawing_of(const schedule::Schedule& schedule, const ScheduleCommand& command) {
+std::string drawing_of(const schedule::Schedule& schedule, const simulate::Costs& costs,
+                       const std::string& format) {
   const auto verified = verify::VerifiedSchedule::from(schedule);
-  const auto simulation = simulate::simulate(verified, costs_of(command.costs));
+  const auto simulation = simulate::simulate(verified, costs);
   const auto timeline = render::simulated_timeline(verified, simulation);
-  if (command.format == "svg") return render::timeline_svg(timeline);
-  if (command.format == "trace") return render::chrome_trace(render::trace_of(timeline));
+  if (format == "svg") return render::timeline_svg(timeline);
+  if (format == "trace") return render::chrome_trace(render::trace_of(timeline));
   return render::timeline_page(timeline.title, {&timeline, 1});
 }
 
-std::string text_of(const schedule::Schedule& schedule, const ScheduleCommand& command) {
+std::string json_of(const schedule::Schedule& schedule, const simulate::Costs& costs) {
+  const std::string text = to_json(costs);
+  return schedule::to_json(schedule, text == "{}" ? "" : text);
+}
+
+std::string text_of(const ChosenSchedule& chosen, const ScheduleCommand& command) {
+  const schedule::Schedule& schedule = chosen.schedule;
   if (command.format == "csv") return schedule::to_csv(schedule);
-  if (command.format == "json") return schedule::to_json(schedule);
   if (command.format == "grid") return schedule::grid(schedule);
-  return drawing_of(schedule, command);
+  const simulate::Costs costs = costs_of(command.costs, chosen.costs);
+  if (command.format == "json") return json_of(schedule, costs);
+  return drawing_of(schedule, costs, command.format);
+}
+
+// torch's own table of a schedule that torch has; else each action in its first slot.
+std::string timetable_text(const ScheduleCommand& command) {
+  if (!command.choice.lowered.empty()) {
+    throw ConfigError("schedule: --format timetable has no messages", {"leave --lowered out"});
+  }
+  const SizeOptions& sizes = command.choice.sizes;
+  if (sizes.any() && schedule::torch_has(command.word)) {
+    const schedule::Generator& generator = schedule::find_generator(command.word);
+    return to_csv(schedule::torch_timetable(command.word, sizes_of(sizes, generator, "schedule")));
+  }
+  ScheduleChoice choice = command.choice;
+  choice.file_format = "compute_only";
+  const auto verified =
+      verify::VerifiedSchedule::from(chosen_schedule(command.word, choice, "schedule").schedule);
+  return to_csv(schedule::align(schedule::pack(verified.schedule())));
 }
 
 // DeepSpeed's own schedules by their names, any other by what it is made of.
@@ -52,7 +81,7 @@ std::string deepspeed_text(const ScheduleCommand& command) {
   const SizeOptions& sizes = command.choice.sizes;
   if (!sizes.any()) {
     return deepspeed::to_text(
-        deepspeed::to_stepped(schedule_of(command.word, command.choice, "schedule")));
+        deepspeed::to_stepped(chosen_schedule(command.word, command.choice, "schedule").schedule));
   }
   if (!sizes.ranks || !sizes.microbatches) {
     throw ConfigError("schedule: --ranks and --microbatches are required with NAME");
@@ -73,21 +102,22 @@ int run_schedule(const ScheduleCommand& command) {
     write_output(schedule::registry_table(), command.output);
   } else if (command.dialect == "deepspeed") {
     write_output(deepspeed_text(command), command.output);
+  } else if (command.format == "timetable") {
+    write_output(timetable_text(command), command.output);
   } else {
-    const auto schedule =
-        lowered_as(schedule_of(command.word, command.choice, "schedule"), command.choice.lowered);
-    write_output(text_of(schedule, command), command.output);
+    const ChosenSchedule chosen = chosen_schedule(command.word, command.choice, "schedule");
+    write_output(text_of(chosen, command), command.output);
   }
   return static_cast<int>(ExitCode::Ok);
 }
 
 void declare_output(CLI::App& app, ScheduleCommand& command) {
   app.add_option("--format", command.format,
-                 "grid, csv, json; of its simulation a picture (svg), a page to zoom into\n"
-                 "(html), or a trace for chrome://tracing (trace)")
+                 "grid, csv, json; csv with idle slots (timetable); of its simulation a picture\n"
+                 "(svg), a page to zoom into (html), or a trace for chrome://tracing (trace)")
       ->capture_default_str()
       ->type_name("FORMAT")
-      ->check(CLI::IsMember({"grid", "csv", "json", "svg", "html", "trace"}));
+      ->check(CLI::IsMember({"grid", "csv", "json", "timetable", "svg", "html", "trace"}));
   app.add_option("--dialect", command.dialect, "whose instructions: penstock or deepspeed")
       ->capture_default_str()
       ->type_name("WHOSE")

@@ -1,21 +1,22 @@
 #include "penstock/cli/plan/schedule_choice.h"
 
-#include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "penstock/cli/plan/input_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/schedule/generators/torch.h"
+#include "penstock/schedule/json.h"
 #include "penstock/schedule/passes/passes.h"
 #include "penstock/verify/verify.h"
 
 namespace penstock::cli {
 namespace {
 
+using schedule::FileFormat;
 using schedule::Generator;
 using schedule::Schedule;
-
-constexpr std::size_t kBytesMax = std::size_t{1} << 30;
 
 const Generator* known_generator(const std::string& name) {
   try {
@@ -30,41 +31,47 @@ bool is_file(const std::string& word) {
   return word == "-" || std::filesystem::exists(word, none);
 }
 
-// The first action of `schedule` for which `is_wrong` holds, with its place in the file.
-template <class Wrong>
-std::optional<std::string> first(const Schedule& schedule, const Wrong& is_wrong) {
-  for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
-    const auto& program = schedule.programs[rank];
-    const auto action = std::ranges::find_if(program, is_wrong);
-    if (action == program.end()) continue;
-    return str(schedule::to_string(*action), " at rank ", rank, " step ", action - program.begin());
-  }
-  return {};
+// CSV begins with an action, an overlapped pair or an idle slot; JSON with a brace, or a comment.
+bool is_json(std::string_view text) {
+  const std::string_view trimmed = trim(text);
+  return trimmed.starts_with('{') || trimmed.starts_with('[') || trimmed.starts_with('/');
 }
 
-void check_format(const Schedule& schedule, const std::string& format) {
-  if (format == "compute_only") {
-    const auto message = first(schedule, [](const schedule::Action& action) {
-      return schedule::is_send(action.op) || schedule::is_receive(action.op);
-    });
-    if (!message) return;
-    throw ParseError(
-        str(schedule.name, ": a compute_only program has no messages, found ", *message),
-        {"give --format compute_comms"});
+ChosenSchedule file_of(const std::string& path, const std::string& format) {
+  InputFile file = read_input("schedule file", path, schedule::kFileBytesMax);
+  const auto wanted = format == "compute_only" ? FileFormat::ComputeOnly : FileFormat::ComputeComms;
+  ChosenSchedule chosen;
+  if (is_json(file.text)) {
+    schedule::Document document = schedule::parse_json(std::move(file.text), file.name, wanted);
+    chosen = {std::move(document.schedule), std::move(document.costs)};
+  } else {
+    chosen.schedule = schedule::parse_csv(file.text, file.name, wanted);
   }
+  const Schedule& schedule = chosen.schedule;
   if (format == "compute_comms" && schedule.ranks() > 1 && !is_lowered(schedule)) {
-    throw ParseError(
-        str(schedule.name, ": a compute_comms program has SENDs and RECVs between its ",
-            schedule.ranks(), " ranks, found none"),
-        {"give --format compute_only"});
+    throw ParseError(str(file.name, ": a compute_comms program has SENDs and RECVs between its ",
+                         schedule.ranks(), " ranks, found none"),
+                     {"give --format compute_only"});
   }
+  return chosen;
 }
 
-Schedule file_of(const std::string& path, const std::string& format) {
-  const InputFile file = read_input("schedule file", path, kBytesMax);
-  Schedule schedule = schedule::parse_csv(file.text, file.name);
-  check_format(schedule, format);
-  return schedule;
+Schedule generated(const Generator& generator, const ScheduleChoice& choice,
+                   std::string_view command) {
+  const schedule::Sizes sizes = sizes_of(choice.sizes, generator, command);
+  if (choice.lowered == "torch") return schedule::torch_program(generator.name, sizes);
+  Schedule order = schedule::make_schedule(generator.name, sizes);
+  return choice.lowered.empty() ? order : schedule::lower_communication(std::move(order));
+}
+
+Schedule lowered(Schedule order, const std::string& how) {
+  if (how.empty()) return order;
+  if (is_lowered(order)) {
+    throw ConfigError(str("--lowered ", how, ": ", order.name, " has messages already"));
+  }
+  const auto verified = verify::VerifiedSchedule::from(std::move(order));
+  return how == "torch" ? schedule::lower_as_torch(verified.schedule())
+                        : schedule::lower_communication(verified.schedule());
 }
 
 }  // namespace
@@ -111,29 +118,20 @@ schedule::Sizes sizes_of(const SizeOptions& sizes, const Generator& generator,
           .microbatch_group = sizes.microbatch_group};
 }
 
-Schedule schedule_of(const std::string& word, const ScheduleChoice& choice,
-                     std::string_view command) {
+ChosenSchedule chosen_schedule(const std::string& word, const ScheduleChoice& choice,
+                               std::string_view command) {
   const Generator* generator = known_generator(word);
   if (choice.sizes.any() && (generator != nullptr || !is_file(word))) {
-    const Generator& named = schedule::find_generator(word);
-    return schedule::make_schedule(named.name, sizes_of(choice.sizes, named, command));
+    return {generated(schedule::find_generator(word), choice, command), {}};
   }
   if (!choice.sizes.any() && generator != nullptr && !is_file(word)) {
     throw ConfigError(
         str(command, ": there is no file \"", word, "\""),
         {str("the schedule ", generator->name, " needs sizes: --ranks P --microbatches M")});
   }
-  return file_of(word, choice.file_format);
-}
-
-Schedule lowered_as(Schedule order, const std::string& lowered) {
-  if (lowered.empty()) return order;
-  if (is_lowered(order)) {
-    throw ConfigError(str("--lowered ", lowered, ": ", order.name, " has messages already"));
-  }
-  const auto verified = verify::VerifiedSchedule::from(std::move(order));
-  return lowered == "torch" ? schedule::lower_as_torch(verified.schedule())
-                            : schedule::lower_communication(verified.schedule());
+  ChosenSchedule chosen = file_of(word, choice.file_format);
+  chosen.schedule = lowered(std::move(chosen.schedule), choice.lowered);
+  return chosen;
 }
 
 std::string known_schedules() {

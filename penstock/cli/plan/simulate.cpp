@@ -142,12 +142,11 @@ int report(const verify::Refusal& refusal, bool json) {
 }
 
 int run_simulate(const SimulateCommand& command) {
-  const simulate::Costs costs = costs_of(command.costs);
-  schedule::Schedule schedule =
-      lowered_as(schedule_of(command.word, command.choice, "simulate"), command.choice.lowered);
+  ChosenSchedule chosen = chosen_schedule(command.word, command.choice, "simulate");
+  const simulate::Costs costs = costs_of(command.costs, chosen.costs);
   try {
     const auto verified = verify::VerifiedSchedule::from(
-        std::move(schedule), {.channels = channels_of(command.channels)});
+        std::move(chosen.schedule), {.channels = channels_of(command.channels)});
     const Simulation simulation = simulate::simulate(verified, costs, simulate::Detail::Totals);
     const std::vector<LowerBound> bounds = simulate::lower_bounds(verified, costs);
     write_output(command.json
@@ -166,7 +165,8 @@ int run_simulate(const SimulateCommand& command) {
 Command declare_simulate_command(CLI::App& app) {
   const auto command = std::make_shared<SimulateCommand>();
   app.add_option("schedule", command->word,
-                 "a CSV file (- is the standard input), or the name of a schedule with sizes")
+                 "a file, CSV or JSON (- is the standard input), or the name of a schedule\n"
+                 "with sizes")
       ->required()
       ->type_name("FILE|NAME");
   declare_sizes(app, command->choice.sizes);

@@ -44,7 +44,7 @@ std::string facts_json(const verify::VerifiedSchedule& verified) {
 int run_verify(const VerifyCommand& command) {
   const verify::Options options{.channels = channels_of(command.channels),
                                 .activations_max = command.activations_max};
-  schedule::Schedule schedule = schedule_of(command.file, command.choice, "verify");
+  schedule::Schedule schedule = chosen_schedule(command.file, command.choice, "verify").schedule;
   try {
     const auto verified = verify::VerifiedSchedule::from(std::move(schedule), options);
     write_output(command.json ? facts_json(verified) : facts_text(verified), "");
@@ -62,7 +62,7 @@ int run_verify(const VerifyCommand& command) {
 
 Command declare_verify_command(CLI::App& app) {
   const auto command = std::make_shared<VerifyCommand>();
-  app.add_option("file", command->file, "a schedule as CSV; - is the standard input")
+  app.add_option("file", command->file, "a schedule as CSV or JSON; - is the standard input")
       ->required()
       ->type_name("FILE");
   declare_file_format(app, command->choice.file_format);

@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "penstock/core/error.h"
+#include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
 #include "penstock/schedule/deepspeed/stepped.h"
-#include "penstock/schedule/schedule_file.h"
 
 namespace penstock::schedule::deepspeed {
 namespace {
@@ -142,7 +142,7 @@ SteppedSchedule parse_stepped(std::string_view text, const std::string& name) {
 }
 
 SteppedSchedule load_stepped(const std::string& path) {
-  return parse_stepped(read_schedule_file(path), path);
+  return parse_stepped(read_file("schedule file", path, kFileBytesMax), path);
 }
 
 }  // namespace penstock::schedule::deepspeed

@@ -10,8 +10,21 @@
 #include <cstdint>
 
 #include "penstock/schedule/schedule.h"
+#include "penstock/schedule/timetable.h"
 
 namespace penstock::schedule {
+
+// Slots ------------------------------------------------------------------------------------------
+
+enum class Waits : std::uint8_t {
+  OfAll,       // Each F, B and I waits for what it needs of another rank.
+  OfForwards,  // Fs only.
+};
+// Moves actions to later slots, so that what they need of other ranks is made in an earlier one.
+// Slots that are idle between two actions of a rank stay so.  align(pack(s)) has each action as
+// early as slots of equal length allow.
+// REQUIRES: a compute order.
+Timetable align(Timetable table, Waits waits = Waits::OfAll);
 
 // Weights ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,86 @@
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "penstock/core/check.h"
+#include "penstock/schedule/passes/messages.h"
+#include "penstock/schedule/passes/passes.h"
+#include "penstock/schedule/passes/turns.h"
+
+namespace penstock::schedule {
+namespace {
+
+class Aligning {
+ public:
+  Aligning(Timetable table, Waits waits)
+      : table_(std::move(table)),
+        waits_(waits),
+        messages_(table_.schedule),
+        turns_(table_.schedule.programs.size()),
+        there_(messages_.count(), 0),
+        next_(table_.schedule.programs.size(), 0),
+        late_(next_.size(), 0) {}
+
+  Timetable run() {
+    turns_.run([&](std::size_t rank) { return turn(rank); });
+    for (std::size_t rank = 0; rank < next_.size(); ++rank) {
+      const Program& program = table_.schedule.programs[rank];
+      PENSTOCK_CHECK(next_[rank] == program.size(), "rank ", rank, " never runs ",
+                     program[next_[rank]]);
+      table_.lengths[rank] += late_[rank];
+    }
+    return std::move(table_);
+  }
+
+ private:
+  // Lays out all that nothing is missing for.
+  Turns::Outcome turn(std::size_t rank) {
+    const Program& program = table_.schedule.programs[rank];
+    while (next_[rank] < program.size()) {
+      const auto unit = unit_at(program, next_[rank]);
+      const auto earliest = earliest_slot(unit);
+      if (!earliest) return Turns::Outcome::Waits;
+      const auto slots = std::span(table_.slots[rank]).subspan(next_[rank], unit.size());
+      late_[rank] = std::max(late_[rank], *earliest - slots.front());
+      for (std::int32_t& slot : slots) slot += late_[rank];
+      for (const Action& action : unit) hand_over(action, slots.front());
+      next_[rank] += unit.size();
+    }
+    return Turns::Outcome::Over;
+  }
+
+  // Absent while something that it waits for has no slot.
+  std::optional<std::int32_t> earliest_slot(std::span<const Action> unit) const {
+    std::int32_t earliest = 0;
+    for (const Action& action : unit) {
+      if (waits_ == Waits::OfForwards && action.op != Op::Forward) continue;
+      const auto receive = messages_.received_before(action);
+      if (!receive) continue;
+      const std::int32_t there = there_[messages_.number(*receive)];
+      if (there == 0) return {};
+      earliest = std::max(earliest, there);
+    }
+    return earliest;
+  }
+
+  void hand_over(const Action& action, std::int32_t slot) {
+    const auto send = messages_.sent_after(action);
+    if (!send) return;
+    there_[messages_.number(*send)] = slot + 1;
+    turns_.wake(messages_.peer_of(*send));
+  }
+
+  Timetable table_;
+  Waits waits_;
+  Messages messages_;
+  Turns turns_;
+  std::vector<std::int32_t> there_;  // By number of the message: the slot behind its maker's, or 0.
+  std::vector<std::size_t> next_;    // By rank: the first action without its slot.
+  std::vector<std::int32_t> late_;   // By rank: slots that it has waited.
+};
+
+}  // namespace
+
+Timetable align(Timetable table, Waits waits) { return Aligning(std::move(table), waits).run(); }
+
+}  // namespace penstock::schedule
