@@ -6,6 +6,8 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/schedule/generators/generators.h"
+#include "penstock/schedule/generators/torch.h"
+#include "penstock/verify/verify.h"
 #include "tests/support/golden.h"
 
 namespace penstock::schedule {
@@ -79,6 +81,51 @@ TEST(TorchOrders, LongOnesAreEqualByTheirHash) {
   for (const std::string& line : lines) {
     const auto words = split(line, ' ');
     EXPECT_EQ(std::to_string(stable_hash(to_csv(make(words)))), words.at(4)) << line;
+  }
+}
+
+// The last rank's F is always one microbatch ahead: no program could run so.
+std::string as_torch_shows_1f1b(Schedule order) {
+  for (Action& action : order.programs.back()) {
+    if (action.op == Op::Forward) ++action.microbatch->value;
+  }
+  return to_csv(order);
+}
+
+// Difference: torch shows another 1F1B than it runs, and refuses fewer microbatches than ranks.
+TEST(TorchOrders, Of1F1BAreRightWhereTorchShowsThemOffByOne) {
+  const auto lines = golden_lines("torch_1f1b_tables.txt");
+  int compared = 0;
+  int refused = 0;
+  for (std::size_t i = 0; i < lines.size();) {
+    SCOPED_TRACE(lines[i]);
+    const auto words = split(lines[i++], ' ');
+    const Sizes sizes{.ranks = std::stoi(words.at(0)), .microbatches = std::stoi(words.at(1))};
+    const Timetable ours = torch_timetable("Schedule1F1B", sizes);
+    if (words.size() == 3) {
+      EXPECT_LT(sizes.microbatches, sizes.ranks);
+      ++refused;
+      continue;
+    }
+    std::string text;
+    for (int rank = 0; rank < sizes.ranks; ++rank) text += lines.at(i++) + "\n";
+    EXPECT_EQ(to_csv(ours), to_csv(ours.schedule)) << "no idle slots";
+    EXPECT_EQ(as_torch_shows_1f1b(ours.schedule), text);
+    ++compared;
+  }
+  EXPECT_EQ(compared, 21);
+  EXPECT_EQ(refused, 4);
+}
+
+TEST(TorchOrders, StagesAreOnTheRanksWhereTorchHasThem) {
+  const auto lines = golden_lines("torch_placements.txt");
+  EXPECT_EQ(lines.size(), 66u);
+  for (const std::string& line : lines) {
+    SCOPED_TRACE(line);
+    const std::size_t bar = line.find(" | ");
+    const auto verdict = verify::verify(make(split(line.substr(0, bar), ' ')));
+    ASSERT_TRUE(verdict.diagnostics.empty());
+    EXPECT_EQ(join(verdict.facts.rank_of_stage, " "), line.substr(bar + 3));
   }
 }
 
