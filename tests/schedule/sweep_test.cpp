@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <optional>
 
+#include "penstock/core/error.h"
+#include "penstock/schedule/deepspeed/conversion.h"
 #include "penstock/schedule/generators/generators.h"
+#include "penstock/schedule/json.h"
 #include "penstock/schedule/passes/passes.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/verify/verify.h"
@@ -38,17 +41,65 @@ TEST(Sweep, VerifiesWithAndWithoutMessages) {
   });
 }
 
-TEST(Sweep, ComesBackFromCsv) {
+void expect_back_from_csv(const Schedule& schedule, FileFormat format) {
+  const Schedule back = parse_csv(to_csv(schedule), schedule.name, format);
+  ASSERT_EQ(back, schedule) << title(schedule);
+}
+
+void expect_back_from_json(const Schedule& schedule, FileFormat format) {
+  const Document back = parse_json(to_json(schedule), "back", format);
+  ASSERT_EQ(back.schedule, schedule) << title(schedule);
+}
+
+TEST(Sweep, OrdersComeBackFromCsvAndJson) {
   for_each_generated({}, [](const Generator& generator, const Sizes& sizes) {
     const Schedule order = generator.make(sizes);
-    for (const Schedule& schedule : {order, lower_communication(order)}) {
-      const Schedule back = parse_csv(to_csv(schedule), "back");
-      ASSERT_EQ(back.programs, schedule.programs) << title(order);
-      ASSERT_EQ(back.stages, schedule.stages) << title(order);
-      ASSERT_EQ(back.microbatches, schedule.microbatches) << title(order);
-      ASSERT_EQ(back.purpose, schedule.purpose) << title(order);
+    expect_back_from_csv(order, FileFormat::ComputeOnly);
+    expect_back_from_json(order, FileFormat::ComputeOnly);
+  });
+}
+
+TEST(Sweep, TimetablesComeBackFromCsv) {
+  for_each_generated({}, [](const Generator& generator, const Sizes& sizes) {
+    const Timetable table = align(pack(generator.make(sizes)));
+    const Timetable back = parse_timetable(to_csv(table), table.schedule.name);
+    ASSERT_EQ(back, table) << title(table.schedule);
+  });
+}
+
+TEST(Sweep, LoweredProgramsComeBackFromCsvAndJson) {
+  for_each_generated({}, [](const Generator& generator, const Sizes& sizes) {
+    const Schedule order = generator.make(sizes);
+    for (const Schedule& lowered : {lower_communication(order), lower_as_torch(order)}) {
+      expect_back_from_csv(lowered, FileFormat::ComputeComms);
+      expect_back_from_json(lowered, FileFormat::ComputeComms);
     }
   });
+}
+
+bool has_deepspeed_form(std::string_view name, const Sizes& sizes) {
+  if (sizes.stages_per_rank > 1) return false;
+  return name == "gpipe" || name == "1f1b" || name == "interleaved_1f1b" || name == "looped_bfs" ||
+         name == "forward_only";
+}
+
+TEST(Sweep, ThoseOfDeepSpeedsFormComeBackFromIt) {
+  int compared = 0;
+  for_each_generated({}, [&](const Generator& generator, const Sizes& sizes) {
+    const Schedule order = generator.make(sizes);
+    if (!has_deepspeed_form(generator.name, sizes)) {
+      ASSERT_THROW(deepspeed::to_stepped(order), ScheduleError) << title(order);
+      return;
+    }
+    const deepspeed::SteppedSchedule stepped = deepspeed::to_stepped(order);
+    const auto back = deepspeed::parse_stepped(deepspeed::to_text(stepped), stepped.name);
+    ASSERT_TRUE(back.stages == stepped.stages) << title(order);
+    ASSERT_EQ(back.microbatches, stepped.microbatches) << title(order);
+    const Schedule again = deepspeed::to_schedule(back);
+    ASSERT_EQ(testing_support::compute_only(again).programs, order.programs) << title(order);
+    ++compared;
+  });
+  EXPECT_EQ(compared, 4 * 8 * 24 + 137) << "interleaved_1f1b takes 137 of the sizes";
 }
 
 TEST(Sweep, PlacesStagesInALoopOrToAndFro) {
