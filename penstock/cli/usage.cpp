@@ -1,5 +1,6 @@
 #include "penstock/cli/usage.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -44,6 +45,15 @@ std::string unexpected_word(const CLI::App& app) {
   return words.empty() ? "" : words.front();
 }
 
+// Of the library's "Could not convert: --ranks = x"; what is converted here is a number.
+std::string no_number(std::string_view text) {
+  text.remove_prefix(std::min(text.size(), text.find(": ") + 2));
+  const std::size_t end = std::min(text.find(" = "), text.size());
+  const std::string_view value = text.substr(std::min(end + 3, text.size()));
+  return str(text.substr(0, end), ": expected a number that is not too large, found ",
+             in_quotes(value));
+}
+
 std::string complaint(const CLI::App& app, const CLI::ParseError& error) {
   const std::string word = unexpected_word(app);
   if (word.starts_with("-")) {
@@ -65,6 +75,7 @@ std::string complaint(const CLI::App& app, const CLI::ParseError& error) {
   if (error.get_name() == "ArgumentMismatch") {
     return str(text.substr(0, text.find(':')), " needs a value");
   }
+  if (error.get_name() == "ConversionError") return no_number(text);
   return text;
 }
 

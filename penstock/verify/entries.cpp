@@ -111,7 +111,8 @@ class Entering {
     for (std::int32_t s = 0; s < schedule_.stages; ++s) {
       if (!entries_.home[StageId(s).index()]) {
         objections_.add(Code::Missing, str("stage ", s, " runs nowhere"),
-                        {str("the schedule says it has ", schedule_.stages, " stages")});
+                        {str("there are stages 0 to ", schedule_.stages - 1,
+                             "; is the row of a rank missing?")});
         continue;
       }
       for (std::int32_t m = 0; m < schedule_.microbatches; ++m) {

@@ -57,7 +57,7 @@ DOCUMENTS = {
 SCHEDULES = {
     "a rank is missing": (
         "0F0,0F1,0B0,0B1\n2F0,2B0,2F1,2B1\n",
-        r"stage 1 runs nowhere \[S004\]",
+        r"stage 1 runs nowhere \[S004\]\n.*stages 0 to 2; is the row of a rank missing\?",
     ),
     "a rank is idle": ("0F0,0B0\n\n1F0,1B0\n", r"rank 1 has no actions \[S004\]"),
     "a stage is on two ranks": (
@@ -152,7 +152,12 @@ class BadInput(PlannerTest):
         refuse(r"ranks is 0, must be 1 to", "gpipe", 0, 8)
         refuse(r"microbatches is -3, must be 1 to", "gpipe", 4, -3)
         refuse(r"must be at most", "gpipe", 1_000_000, 1_000_000)
-        refuse(r"--ranks.*99999999999", "gpipe", 99999999999, 8)
+        large = r"schedule: --ranks: expected a number that is not too large, found \"99999999999\""
+        self.refuse(large, "schedule", "gpipe", "--ranks", 99999999999, "--microbatches", 8)
+        word = r"simulate: --ranks: expected a number that is not too large, found \"x\""
+        self.refuse(word, "simulate", "gpipe", "--ranks", "x", "--microbatches", 8)
+        for words in (("--format", "html"), ("--lowered", "torch"), ("--dialect", "deepspeed")):
+            self.refuse(r"NAME is required with sizes and forms", "schedule", *words, "-o", "out")
 
     def test_costs(self) -> None:
         name = self.write("good.csv", self.order)
@@ -202,7 +207,11 @@ class BadInput(PlannerTest):
         self.refuse(r"--format: csv not in \{compute_only,", "simulate", name, "--format", "csv")
         self.refuse(r"--format: xml not in \{grid,", "schedule", "1f1b", *SIZES, "--format", "xml")
         self.refuse(r"--lowered: x not in", "schedule", "1f1b", *SIZES, "--lowered", "x")
-        self.refuse(r"--max-activations: ", "verify", name, "--max-activations", "-1")
+        for number in ("-1", "x", "1.5", "99999999999"):
+            pattern = rf"--max-activations: .*{number}"
+            result = self.penstock("verify", name, "--max-activations", number, code=2)
+            self.assertRegex(result.err, pattern)
+            self.assertLess(len(result.err), 200)
         self.refuse(r"verify: file is required", "verify")
         self.refuse(r"verify: unexpected word \"b.csv\"", "verify", name, "b.csv")
         self.refuse(r"diff: b is required", "schedule", "diff", name)

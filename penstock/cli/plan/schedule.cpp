@@ -95,9 +95,11 @@ std::string deepspeed_text(const ScheduleCommand& command) {
 
 int run_schedule(const ScheduleCommand& command) {
   if (command.word.empty()) {
-    if (command.choice.sizes.any()) {
-      throw ConfigError("schedule: NAME is required with sizes",
-                        {"without sizes, the table of schedules is printed"});
+    const bool asks_for_one = command.choice.sizes.any() || command.format != "grid" ||
+                              command.dialect != "penstock" || !command.choice.lowered.empty();
+    if (asks_for_one) {
+      throw ConfigError("schedule: NAME is required with sizes and forms",
+                        {"without any, the table of schedules is printed"});
     }
     write_output(schedule::registry_table(), command.output);
   } else if (command.dialect == "deepspeed") {

@@ -1,6 +1,7 @@
 #include "penstock/verify/verify.h"
 
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
 
@@ -70,7 +71,7 @@ Command declare_verify_command(CLI::App& app) {
   app.add_option("--max-activations", command->activations_max,
                  "most live activations (a stage's, of one microbatch) on a rank")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, std::numeric_limits<std::int32_t>::max()));
   app.add_flag("--json", command->json, "print the result as JSON");
   app.footer(
       "Objections go to the standard error, all at once, each with its code (docs/errors.md).\n"
