@@ -126,16 +126,14 @@ std::string timeline_json(const Timeline& timeline) {
              ",\"rows\":", list_of(timeline.rows, row_json), '}');
 }
 
-void check_size(std::span<const Timeline> timelines) {
+std::size_t count_bars(std::span<const Timeline> timelines) {
   std::size_t bars = 0;
   for (const Timeline& timeline : timelines) {
     for (const Row& row : timeline.rows) {
       for (const Lane& lane : row.lanes) bars += lane.bars.size();
     }
   }
-  if (bars <= kPageBarsMax) return;
-  throw ConfigError(str("a page of ", bars, " actions: at most ", kPageBarsMax),
-                    {"take fewer microbatches or ranks: a steady state repeats itself"});
+  return bars;
 }
 
 struct Part {
@@ -159,9 +157,15 @@ std::string filled(std::string_view page, std::span<const Part> parts) {
 
 }  // namespace
 
+void check_page_size(std::size_t bars) {
+  if (bars <= kPageBarsMax) return;
+  throw ConfigError(str("a page or a trace of ", bars, " actions: at most ", kPageBarsMax),
+                    {"take fewer microbatches or ranks: a steady state repeats itself"});
+}
+
 std::string timeline_page(std::string_view title, std::span<const Timeline> timelines) {
   PENSTOCK_CHECK(!timelines.empty(), "a page without a timeline");
-  check_size(timelines);
+  check_page_size(count_bars(timelines));
   const std::string data = str("{\"ops\":", list_of(kOpStyles, op_json),
                                ",\"timelines\":", list_of(timelines, timeline_json), '}');
   const std::string heading = xml_escape(title);

@@ -13,12 +13,15 @@
 
 namespace penstock::render {
 
-// More bars than this are no page that a browser would open.
+// More bars than this are no page, and no trace, that a browser would open.
 inline constexpr std::size_t kPageBarsMax = 2'000'000;
+
+// Throws: ConfigError for more bars.
+void check_page_size(std::size_t bars);
 
 // The same bytes on every machine.  Works from a file, without a network.
 // REQUIRES: times are finite; `timelines` is not empty.
-// Throws: ConfigError for more than kPageBarsMax bars.
+// Throws: ConfigError as check_page_size().
 std::string timeline_page(std::string_view title, std::span<const Timeline> timelines);
 
 }  // namespace penstock::render

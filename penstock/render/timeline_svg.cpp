@@ -247,6 +247,42 @@ void draw_rows(Svg& svg, const Layout& layout, const Panel& panel) {
   svg.close();
 }
 
+// Boxes of one colour as one path; neighbours of one height become one box.
+class BoxPath {
+ public:
+  // From left to right.
+  void add(double x, double y, double width, double height) {
+    const std::string top = rounded(y - height, 1);
+    const std::string tall = rounded(height, 1);
+    const bool continues = top == top_ && tall == tall_ && std::abs(x - right_) < 0.01;
+    if (!continues) {
+      close();
+      left_ = x;
+      top_ = top;
+      tall_ = tall;
+    }
+    right_ = x + width;
+  }
+
+  std::string take() {
+    close();
+    return std::move(path_);
+  }
+
+ private:
+  void close() {
+    if (tall_.empty() || tall_ == "0") return;
+    const std::string width = rounded(right_ - left_, 1);
+    path_ += 'M' + rounded(left_, 1) + ' ' + top_ + 'h' + width + 'v' + tall_ + "h-" + width + 'z';
+  }
+
+  std::string path_;
+  double left_ = 0;
+  double right_ = 0;
+  std::string top_;
+  std::string tall_;
+};
+
 // A path per op and row: in each column, from the bottom up, as high as the op's share of the time.
 void draw_row_shares(Svg& svg, const Layout& layout, const Panel& panel, std::size_t r) {
   const auto& bars = layout.timeline.rows[r].lanes.front().bars;
@@ -256,19 +292,16 @@ void draw_row_shares(Svg& svg, const Layout& layout, const Panel& panel, std::si
   const double bottom = layout.row_top(panel, r) + layout.lane_height;
   std::vector<double> below(count, 0.0);
   for (const OpStyle& style : kOpStyles) {
-    std::string path;
+    BoxPath boxes;
     for (std::size_t i = 0; i < count; ++i) {
       const double share = shares[i][static_cast<std::size_t>(style.op)];
-      if (share <= 0) continue;
-      const double x = layout.left + static_cast<double>(i) * width;
-      const double y = bottom - below[i] * layout.lane_height;
-      path += 'M' + rounded(x, 1) + ' ' + rounded(y, 1) + 'h' + rounded(width, 1) + 'v' +
-              rounded(-share * layout.lane_height, 1) + 'h' + rounded(-width, 1) + 'z';
+      boxes.add(layout.left + static_cast<double>(i) * width,
+                bottom - below[i] * layout.lane_height, width, share * layout.lane_height);
       below[i] += share;
     }
-    if (!path.empty()) {
-      svg.add("path", {{"d", path}, {"fill", colour_of(style, layout.shades - 1, layout.shades)}});
-    }
+    const std::string path = boxes.take();
+    if (path.empty()) continue;
+    svg.add("path", {{"d", path}, {"fill", colour_of(style, layout.shades - 1, layout.shades)}});
   }
 }
 

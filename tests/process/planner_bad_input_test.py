@@ -159,6 +159,12 @@ class BadInput(PlannerTest):
         for words in (("--format", "html"), ("--lowered", "torch"), ("--dialect", "deepspeed")):
             self.refuse(r"NAME is required with sizes and forms", "schedule", *words, "-o", "out")
 
+    def test_pages_that_no_browser_would_open(self) -> None:
+        words = ("schedule", "gpipe", "--ranks", 64, "--microbatches", 20_000)
+        for form in ("html", "trace"):
+            pattern = r"a page or a trace of 2560000 actions: at most 2000000\n.*fewer microbatches"
+            self.refuse(pattern, *words, "--format", form, "-o", "out")
+
     def test_costs(self) -> None:
         name = self.write("good.csv", self.order)
 

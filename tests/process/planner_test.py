@@ -102,6 +102,24 @@ class Schedule(PlannerTest):
         self.penstock(*words)
         self.assertIn("makespan 12 ", (self.folder / "mine.svg").read_text())
 
+    def test_very_long_ones_are_shares_of_time(self) -> None:
+        """Boxes of one op as high as its share, in one path; equal neighbours are one box."""
+        words = ("schedule", "gpipe", "--ranks", 4, "--microbatches", 4000, "--backward", 2)
+        svg = self.penstock(*words, "--format", "svg").out
+        number = r"(-?[\d.]+)"
+        areas: dict[str, float] = {}
+        for path, fill in re.findall(r'<path d="(M[^"]*z)" fill="(#\w+)"', svg):
+            boxes = re.findall(rf"M{number} {number}h{number}v{number}h-{number}z", path)
+            boxes = [[float(value) for value in box] for box in boxes]
+            for x, y, width, height, back in boxes:
+                self.assertEqual(width, back)
+                areas[fill] = areas.get(fill, 0) + width * height
+                behind = [b for b in boxes if abs(b[0] - x - width) < 0.15]
+                self.assertNotIn((y, height), [(b[1], b[3]) for b in behind])
+        forward, backward = sorted(area for area in areas.values() if area > 0)
+        # Positions and heights are printed with one digit: half of it in a height of at least 6.
+        self.assertAlmostEqual(backward / forward, 2, delta=0.02)
+
 
 class Output(PlannerTest):
     words = ("schedule", "1f1b", *SIZES, "--format", "csv", "-o")

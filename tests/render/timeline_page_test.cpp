@@ -111,7 +111,7 @@ TEST(TimelinePage, RefusesWhatNoBrowserWouldOpen) {
     page_of(timeline);
     FAIL() << "a page of too many bars";
   } catch (const ConfigError& error) {
-    EXPECT_EQ(error.message(), "a page of 2000001 actions: at most 2000000");
+    EXPECT_EQ(error.message(), "a page or a trace of 2000001 actions: at most 2000000");
   }
 }
 

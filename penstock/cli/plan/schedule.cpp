@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 
 #include "penstock/cli/plan/commands.h"
@@ -31,8 +32,19 @@ struct ScheduleCommand {
   std::string output;
 };
 
+std::size_t count_computations(const schedule::Schedule& schedule) {
+  std::size_t count = 0;
+  for (const schedule::Program& program : schedule.programs) {
+    count += static_cast<std::size_t>(std::ranges::count_if(
+        program, [](const schedule::Action& action) { return is_compute(action.op); }));
+  }
+  return count;
+}
+
 std::string drawing_of(const schedule::Schedule& schedule, const simulate::Costs& costs,
                        const std::string& format) {
+  // Said before minutes of work.
+  if (format != "svg") render::check_page_size(count_computations(schedule));
   const auto verified = verify::VerifiedSchedule::from(schedule);
   const auto simulation = simulate::simulate(verified, costs);
   const auto timeline = render::simulated_timeline(verified, simulation);
