@@ -6,6 +6,7 @@
 
 #include "penstock/comm/alarm.h"
 #include "penstock/comm/gloo/gloo.h"
+#include "penstock/comm/interruptible_store.h"
 #include "penstock/comm/links.h"
 #include "penstock/comm/shm/channel.h"
 #include "penstock/comm/shm/link.h"
@@ -34,7 +35,7 @@ class World : public Communicator {
  public:
   World(c10::intrusive_ptr<c10d::Store> store, Rank rank, std::int32_t world_size,
         const std::string& listen, Transport transport, milliseconds deadline)
-      : store_(std::move(store)),
+      : store_(c10::make_intrusive<InterruptibleStore>(std::move(store), rules_.interrupt)),
         rank_(rank),
         world_size_(world_size),
         transport_(transport),
@@ -77,7 +78,7 @@ class World : public Communicator {
     if (ranks.size() > 1) {
       ring.backend = gloo_.connect(str("group/", groups_.size(), "/", join(ranks, "-")),
                                    static_cast<int>(self - ranks.begin()),
-                                   static_cast<int>(ranks.size()), members, rules_.deadline);
+                                   static_cast<int>(ranks.size()), members, rules_);
     }
     groups_.push_back(std::move(ring));
     return {static_cast<std::int32_t>(groups_.size()) - 1};
@@ -183,12 +184,14 @@ class World : public Communicator {
     try {
       action();
     } catch (const std::exception& error) {
+      rules_.interrupt.check();
       throw CommError(
           str("rank ", rank_, " waited for \"", key, "\" in the store: ", reason(error)),
           {str("the deadline is ", rules_.deadline.count(), " ms")});
     }
   }
 
+  WaitRules rules_;
   c10::intrusive_ptr<c10d::Store> store_;
   Rank rank_;
   std::int32_t world_size_;
@@ -196,7 +199,6 @@ class World : public Communicator {
   std::string listen_;
   std::string host_;
   GlooConnector gloo_;
-  WaitRules rules_;
   std::unique_ptr<PipeHub> pipes_;  // Made with the first link that needs it.
   std::map<Rank, std::unique_ptr<Link>> links_;
   std::vector<Ring> groups_;

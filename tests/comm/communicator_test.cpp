@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <latch>
 #include <mutex>
 #include <numeric>
 #include <stdexcept>
@@ -17,30 +18,12 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/comm/failure_of.h"
 
 namespace penstock::comm {
 namespace {
 
 using std::chrono::milliseconds;
-
-// What a wait that must fail says.
-template <class Wait>
-CommError failure_of(const Wait& wait) {
-  try {
-    wait();
-  } catch (const CommError& error) {
-    return error;
-  }
-  ADD_FAILURE() << "did not fail";
-  return CommError("");
-}
-
-void expect_contains(const std::string& text, std::initializer_list<std::string> parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(text.find(part), std::string::npos) << "\"" << part << "\" is not in: " << text;
-  }
-}
 
 // Values that depend on the rank and whose sum depends on the order of addition.
 at::Tensor awkward(Rank rank, std::int64_t numel) {
@@ -251,7 +234,8 @@ TEST(Communicator, BarrierHoldsEveryRankUntilTheLastEachTime) {
 }
 
 TEST_P(Messages, AnInterruptEndsWaitsOfMessagesAndCollectivesWithItsReason) {
-  run(2, [](Communicator& communicator) {
+  std::latch done(2);
+  run(2, [&](Communicator& communicator) {
     communicator.link({Rank(0), Rank(1)});
     const Group group = communicator.make_group({Rank(0), Rank(1)});
     if (communicator.rank().value == 0) {
@@ -277,8 +261,7 @@ TEST_P(Messages, AnInterruptEndsWaitsOfMessagesAndCollectivesWithItsReason) {
       other.join();
       EXPECT_STREQ(collective.what(), "enough");
     }
-    communicator.put(str("done/", communicator.rank()), "");
-    communicator.get(str("done/", 1 - communicator.rank().value));
+    done.arrive_and_wait();
   });
 }
 
@@ -321,12 +304,13 @@ TEST_P(CheckedMessages, MoreMessagesThanARingHoldsBothWaysAtOnce) {
 
 TEST_P(Messages, AFailureIsToldToEveryRankLinkedOrNot) {
   std::array<std::string, 4> heard;
+  std::latch linked(4);
   EXPECT_THROW(run(4,
                    [&](Communicator& communicator) {
                      const Rank rank = communicator.rank();
                      const Rank neighbour(rank.value ^ 1);
                      communicator.link({neighbour});
-                     communicator.barrier("linked");
+                     linked.arrive_and_wait();
                      if (rank.value == 2) throw std::runtime_error("rank 2 has no more paper");
                      const auto start = std::chrono::steady_clock::now();
                      const CommError error = failure_of(
@@ -386,11 +370,12 @@ TEST(Deadline, AKeyThatNobodyPutsIsNamed) {
 
 TEST_P(Messages, APeerThatIsGoneEndsTheWaitAtOnceAndItsErrorIsTheFirst) {
   std::string heard;
+  std::latch linked(2);
   const auto start = std::chrono::steady_clock::now();
   try {
     run(2, [&](Communicator& communicator) {
       communicator.link({Rank(0), Rank(1)});
-      communicator.barrier("linked");
+      linked.arrive_and_wait();
       if (communicator.rank().value == 1) throw std::runtime_error("rank 1 had enough");
       const CommError error =
           failure_of([&] { communicator.receive(at::zeros({2}), Rank(1), 3)->wait(); });
@@ -422,78 +407,6 @@ TEST(CommunicatorDeathTest, SendingWithoutALinkIsABug) {
       run_ranks(1,
                 [](Communicator& communicator) { communicator.send(at::zeros({1}), Rank(7), 0); }),
       "rank 0 has no link to rank 7");
-}
-
-// Every rank of a run over one file, as threads.
-template <class Body>
-void connect_by_file(const Rendezvous& rendezvous, std::vector<std::int32_t> ranks,
-                     milliseconds deadline, const Body& body) {
-  std::vector<std::thread> threads;
-  for (const std::int32_t rank : ranks) {
-    threads.emplace_back([&, rank] {
-      Rendezvous mine = rendezvous;
-      mine.rank = Rank(rank);
-      body([&] { return connect(mine, deadline); });
-    });
-  }
-  for (auto& thread : threads) thread.join();
-}
-
-TEST(Connect, RanksMeetOverAFile) {
-  const testing_support::TemporaryFolder folder;
-  const Rendezvous rendezvous{
-      .kind = Rendezvous::Kind::File, .path = folder.file("meet"), .world_size = 2};
-  std::atomic<int> sums{0};
-  connect_by_file(rendezvous, {0, 1}, std::chrono::seconds(20), [&](const auto& connect_me) {
-    const auto communicator = connect_me();
-    const Group all = communicator->make_group({Rank(0), Rank(1)});
-    const at::Tensor value = at::full({2}, 1 + communicator->rank().value);
-    communicator->all_reduce(value, all)->wait();
-    sums += value[0].item<int>();
-    communicator->barrier("end");
-  });
-  EXPECT_EQ(sums.load(), 6);
-}
-
-TEST(Connect, TwoRunsInOneStoreKeepApartByTheirPrefix) {
-  const testing_support::TemporaryFolder folder;
-  std::mutex mutex;
-  std::vector<std::string> seen;
-  for (const char* prefix : {"first", "second"}) {
-    const Rendezvous rendezvous{.kind = Rendezvous::Kind::File,
-                                .path = folder.file("meet"),
-                                .prefix = prefix,
-                                .world_size = 2};
-    connect_by_file(rendezvous, {0, 1}, std::chrono::seconds(20), [&](const auto& connect_me) {
-      const auto communicator = connect_me();
-      if (communicator->rank().value == 0) communicator->put("who", prefix);
-      const std::string who = communicator->get("who");
-      communicator->barrier("end");
-      const std::lock_guard lock(mutex);
-      seen.push_back(who);
-    });
-  }
-  EXPECT_EQ(seen, (std::vector<std::string>{"first", "first", "second", "second"}));
-}
-
-TEST(Connect, RanksThatDoNotComeAreNamed) {
-  const testing_support::TemporaryFolder folder;
-  const Rendezvous rendezvous{
-      .kind = Rendezvous::Kind::File, .path = folder.file("meet"), .world_size = 4};
-  std::mutex mutex;
-  connect_by_file(rendezvous, {0, 2}, milliseconds(500), [&](const auto& connect_me) {
-    const CommError error = failure_of(connect_me);
-    const std::lock_guard lock(mutex);
-    expect_contains(error.message(), {"ranks 1, 3 of 4", "meet"});
-  });
-}
-
-TEST(Connect, AStoreThatIsNotThereIsNamed) {
-  const CommError error = failure_of([] {
-    connect({.kind = Rendezvous::Kind::Client, .port = 1, .rank = Rank(1), .world_size = 2},
-            milliseconds(500));
-  });
-  expect_contains(error.message(), {"rank 1", "127.0.0.1:1"});
 }
 
 }  // namespace

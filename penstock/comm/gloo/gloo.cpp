@@ -134,14 +134,15 @@ GlooConnector::GlooConnector(c10::intrusive_ptr<c10d::Store> store, Rank rank,
 GlooConnector::~GlooConnector() = default;
 
 Backend GlooConnector::connect(const std::string& name, int index, int size,
-                               const std::string& peers, milliseconds deadline) {
-  auto options = c10d::ProcessGroupGloo::Options::create(deadline);
+                               const std::string& peers, const WaitRules& rules) {
+  auto options = c10d::ProcessGroupGloo::Options::create(rules.deadline);
   options->devices = {impl_->device};
   options->threads = 1;
   try {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(
         c10::make_intrusive<c10d::PrefixStore>(name, impl_->store), index, size, options);
   } catch (const std::exception& error) {
+    rules.interrupt.check();
     throw CommError(
         str("rank ", impl_->rank, " could not connect to ", peers, ": ", reason(error)));
   }
@@ -150,8 +151,7 @@ Backend GlooConnector::connect(const std::string& name, int index, int size,
 std::unique_ptr<Link> GlooConnector::link(Rank peer, WaitRules& rules) {
   const auto [low, high] = std::minmax(peer, impl_->rank);
   const int index = impl_->rank == low ? 0 : 1;
-  Backend pair =
-      connect(str("link/", low, "-", high), index, 2, str("rank ", peer), rules.deadline);
+  Backend pair = connect(str("link/", low, "-", high), index, 2, str("rank ", peer), rules);
   return std::make_unique<GlooLink>(std::move(pair), 1 - index, peer, rules);
 }
 

@@ -23,9 +23,9 @@ class GlooConnector {
   ~GlooConnector();
 
   // Meets the other members, who call it with the same name and size, each with an index of its
-  // own. Throws: CommError, naming `peers`, after `deadline`.
+  // own. Throws: CommError, naming `peers`, after the rules' deadline.
   Backend connect(const std::string& name, int index, int size, const std::string& peers,
-                  std::chrono::milliseconds deadline);
+                  const WaitRules& rules);
   // A link to `peer`, who calls it too.
   std::unique_ptr<Link> link(Rank peer, WaitRules& rules);
 

@@ -237,7 +237,9 @@ std::unique_ptr<Transfer> PipeLink::receive(const at::Tensor& tensor, std::int32
 
 }  // namespace
 
-// Connections that others have opened, by the name that they gave: their rank.
+// Connections that others have opened, by the name that they gave: their rank.  No call of
+// TensorPipe or of an Interrupt under this mutex, nor under a Mail's: TensorPipe runs callbacks of
+// any pipe inside its calls, and an Interrupt wakes who waits here.
 struct PipeHub::Accepted {
   std::mutex mutex;
   std::condition_variable changed;
@@ -278,10 +280,12 @@ PipeHub::PipeHub(const std::string& host)
 
 PipeHub::~PipeHub() {
   listener_->close();
+  std::map<std::string, std::shared_ptr<tensorpipe::Pipe>> unasked;
   {
     const std::lock_guard lock(accepted_->mutex);
-    accepted_->pipes.clear();
+    unasked.swap(accepted_->pipes);
   }
+  unasked.clear();
   context_->close();
   context_->join();
 }
@@ -327,22 +331,25 @@ std::unique_ptr<Link> PipeHub::link(Rank self, Rank peer, bool connects,
     pipe->write(std::move(hello), [](const tensorpipe::Error&) {});
     return std::make_unique<PipeLink>(std::move(pipe), peer, rules);
   }
+  return std::make_unique<PipeLink>(await_connection(self, peer, rules), peer, rules);
+}
+
+std::shared_ptr<tensorpipe::Pipe> PipeHub::await_connection(Rank self, Rank peer,
+                                                            WaitRules& rules) {
   const Interrupt::Waiting waiting(rules.interrupt, [this] {
     const std::lock_guard lock(accepted_->mutex);
     accepted_->changed.notify_all();
   });
-  std::unique_lock lock(accepted_->mutex);
-  const auto here = [&] { return accepted_->pipes.contains(str(peer)); };
-  accepted_->changed.wait_for(lock, rules.deadline,
-                              [&] { return here() || rules.interrupt.raised(); });
-  const bool came = here();
-  if (!came) rules.interrupt.check();
-  if (!came) {
-    throw CommError(str("rank ", self, " waited ", rules.deadline.count(), " ms at ", address_,
-                        " for rank ", peer, " to connect"));
+  {
+    std::unique_lock lock(accepted_->mutex);
+    const auto here = [&] { return accepted_->pipes.contains(str(peer)); };
+    accepted_->changed.wait_for(lock, rules.deadline,
+                                [&] { return here() || rules.interrupt.raised(); });
+    if (here()) return std::move(accepted_->pipes.extract(str(peer)).mapped());
   }
-  auto pipe = std::move(accepted_->pipes.extract(str(peer)).mapped());
-  return std::make_unique<PipeLink>(std::move(pipe), peer, rules);
+  rules.interrupt.check();
+  throw CommError(str("rank ", self, " waited ", rules.deadline.count(), " ms at ", address_,
+                      " for rank ", peer, " to connect"));
 }
 
 }  // namespace penstock::comm

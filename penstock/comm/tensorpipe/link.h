@@ -38,6 +38,7 @@ class PipeHub {
  private:
   struct Accepted;
   void accept_next();
+  std::shared_ptr<tensorpipe::Pipe> await_connection(Rank self, Rank peer, WaitRules& rules);
 
   std::shared_ptr<tensorpipe::Context> context_;
   std::shared_ptr<tensorpipe::Listener> listener_;

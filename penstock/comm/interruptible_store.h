@@ -1,0 +1,32 @@
+// A store whose waits end when the communicator is interrupted.
+//
+// World reads and writes through it, and so does Gloo while it connects.  Knows no keys.
+#pragma once
+#include <chrono>
+#include <string>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <vector>
+
+#include "penstock/comm/interrupt.h"
+
+namespace penstock::comm {
+
+class InterruptibleStore : public c10d::PrefixStore {
+ public:
+  // `interrupt` must outlive the store.
+  InterruptibleStore(c10::intrusive_ptr<c10d::Store> store, const Interrupt& interrupt);
+
+  // Each waits until the keys are there.
+  // Throws: CommError with the interrupt's reason once that is raised; what the store throws when
+  // it is lost, or has waited for too long.
+  std::vector<std::uint8_t> get(const std::string& key) override;
+  std::vector<std::vector<std::uint8_t>> multiGet(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys) override;
+  void wait(const std::vector<std::string>& keys,
+            const std::chrono::milliseconds& timeout) override;
+
+ private:
+  const Interrupt& interrupt_;
+};
+
+}  // namespace penstock::comm

@@ -1,0 +1,128 @@
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <latch>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "penstock/comm/communicator.h"
+#include "tests/comm/failure_of.h"
+#include "tests/support/temporary_folder.h"
+
+namespace penstock::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Every rank of a run, as threads.
+template <class Body>
+void connect_all(const Rendezvous& rendezvous, std::vector<std::int32_t> ranks,
+                 milliseconds deadline, const Body& body) {
+  std::vector<std::thread> threads;
+  for (const std::int32_t rank : ranks) {
+    threads.emplace_back([&, rank] {
+      Rendezvous mine = rendezvous;
+      mine.rank = Rank(rank);
+      body([&] { return connect(mine, deadline); });
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Connect, RanksMeetOverAFile) {
+  const testing_support::TemporaryFolder folder;
+  const Rendezvous rendezvous{
+      .kind = Rendezvous::Kind::File, .path = folder.file("meet"), .world_size = 2};
+  std::atomic<int> sums{0};
+  connect_all(rendezvous, {0, 1}, std::chrono::seconds(20), [&](const auto& connect_me) {
+    const auto communicator = connect_me();
+    const Group all = communicator->make_group({Rank(0), Rank(1)});
+    const at::Tensor value = at::full({2}, 1 + communicator->rank().value);
+    communicator->all_reduce(value, all)->wait();
+    sums += value[0].item<int>();
+    communicator->barrier("end");
+  });
+  EXPECT_EQ(sums.load(), 6);
+}
+
+TEST(Connect, TwoRunsInOneStoreKeepApartByTheirPrefix) {
+  const testing_support::TemporaryFolder folder;
+  std::mutex mutex;
+  std::vector<std::string> seen;
+  for (const char* prefix : {"first", "second"}) {
+    const Rendezvous rendezvous{.kind = Rendezvous::Kind::File,
+                                .path = folder.file("meet"),
+                                .prefix = prefix,
+                                .world_size = 2};
+    connect_all(rendezvous, {0, 1}, std::chrono::seconds(20), [&](const auto& connect_me) {
+      const auto communicator = connect_me();
+      if (communicator->rank().value == 0) communicator->put("who", prefix);
+      const std::string who = communicator->get("who");
+      communicator->barrier("end");
+      const std::lock_guard lock(mutex);
+      seen.push_back(who);
+    });
+  }
+  EXPECT_EQ(seen, (std::vector<std::string>{"first", "first", "second", "second"}));
+}
+
+// Rank 1 fails while rank 0 waits for what is never put, and before it asks rank 1 for a group.
+void expect_a_failure_ends_waits_in_the_store(const Rendezvous& rendezvous) {
+  std::latch done(2);
+  connect_all(rendezvous, {0, 1}, std::chrono::seconds(60), [&](const auto& connect_me) {
+    const auto communicator = connect_me();
+    if (communicator->rank().value == 1) {
+      std::this_thread::sleep_for(milliseconds(300));
+      communicator->fail("rank 1 has no more paper");
+    } else {
+      const auto start = std::chrono::steady_clock::now();
+      const std::string heard = failure_of([&] { communicator->get("paper"); }).what();
+      EXPECT_EQ(heard, "rank 1 has no more paper");
+      const auto group = [&] { communicator->make_group({Rank(0), Rank(1)}); };
+      EXPECT_EQ(failure_of(group).what(), heard);
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+    }
+    done.arrive_and_wait();
+  });
+}
+
+TEST(Connect, AFailureEndsWaitsInAFile) {
+  const testing_support::TemporaryFolder folder;
+  expect_a_failure_ends_waits_in_the_store(
+      {.kind = Rendezvous::Kind::File, .path = folder.file("meet"), .world_size = 2});
+}
+
+TEST(Connect, AFailureEndsWaitsAtAServer) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  const auto server = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  expect_a_failure_ends_waits_in_the_store(
+      {.kind = Rendezvous::Kind::Client, .port = server->getPort(), .world_size = 2});
+}
+
+TEST(Connect, RanksThatDoNotComeAreNamed) {
+  const testing_support::TemporaryFolder folder;
+  const Rendezvous rendezvous{
+      .kind = Rendezvous::Kind::File, .path = folder.file("meet"), .world_size = 4};
+  std::mutex mutex;
+  connect_all(rendezvous, {0, 2}, milliseconds(500), [&](const auto& connect_me) {
+    const CommError error = failure_of(connect_me);
+    const std::lock_guard lock(mutex);
+    expect_contains(error.message(), {"ranks 1, 3 of 4", "meet"});
+  });
+}
+
+TEST(Connect, AStoreThatIsNotThereIsNamed) {
+  const CommError error = failure_of([] {
+    connect({.kind = Rendezvous::Kind::Client, .port = 1, .rank = Rank(1), .world_size = 2},
+            milliseconds(500));
+  });
+  expect_contains(error.message(), {"rank 1", "127.0.0.1:1"});
+}
+
+}  // namespace
+}  // namespace penstock::comm
