@@ -149,6 +149,8 @@ class BadInput(PlannerTest):
         refuse(work, "interleaved_1f1b", 4, 9)
         one = r"stages_per_rank is 2, must be 1.*\n.* sizes that work: stages_per_rank=1"
         refuse(one, "1f1b", 4, 8, "--stages-per-rank", 2)
+        least = r"schedule Schedule1F1B: microbatches is 3, must be at least ranks \(4\) in torch's"
+        refuse(least, "Schedule1F1B", 4, 3)
         refuse(r"ranks is 0, must be 1 to", "gpipe", 0, 8)
         refuse(r"microbatches is -3, must be 1 to", "gpipe", 4, -3)
         refuse(r"must be at most", "gpipe", 1_000_000, 1_000_000)

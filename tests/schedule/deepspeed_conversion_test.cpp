@@ -64,6 +64,7 @@ TEST(DeepSpeedConversion, DataParallelScheduleIsAProgramOfOneStage) {
   const Schedule schedule = to_schedule(make_stepped("dataparallel", {.microbatches = 3}));
   EXPECT_EQ(grid(schedule), "rank 0: 0F0 0B0 0F1 0B1 0F2 0B2 0REDUCE_GRAD\n");
   EXPECT_TRUE(verify::verify(schedule).diagnostics.empty());
+  EXPECT_THROW(to_schedule(make_stepped("dataparallel", {.ranks = 2})), ScheduleError);
 }
 
 TEST(DeepSpeedConversion, GPipeKeepsEveryInputUntilItsGradientHasLeft) {

@@ -3,6 +3,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/schedule/deepspeed/stepped.h"
 #include "penstock/schedule/deepspeed/steps.h"
 #include "tests/support/golden.h"
 
@@ -37,6 +38,11 @@ TEST(DeepSpeed, StepsAndBuffersAreThoseOfDeepSpeed) {
     for (const Step& step : steps_of(words[0], position)) texts.push_back(join(step, " "));
     EXPECT_EQ(join(texts, "; "), line.substr(bar + 3));
     EXPECT_EQ(std::to_string(buffers_of(words[0], position)), words[4]) << line;
+    const auto all =
+        make_stepped(words[0], {.ranks = position.stages, .microbatches = position.microbatches});
+    const StageSteps& stage = all.stages.at(static_cast<std::size_t>(position.stage));
+    EXPECT_EQ(stage.steps, steps_of(words[0], position)) << line;
+    EXPECT_EQ(std::to_string(stage.buffers), words[4]) << line;
   }
 }
 

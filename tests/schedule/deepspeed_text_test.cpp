@@ -146,8 +146,6 @@ TEST(MakeStepped, RefusesSizesByName) {
             "schedule train: stages_per_rank is 2, must be 1: it has one stage per rank");
   EXPECT_EQ(refusal_of("train", {.microbatch_group = 4}),
             "schedule train: microbatch_group is 4, must be absent: it has no groups");
-  EXPECT_EQ(refusal_of("dataparallel", {.ranks = 2}),
-            "schedule dataparallel: ranks is 2, must be 1: every rank runs the whole model");
   EXPECT_EQ(refusal_of("train", {.ranks = 1 << 20, .microbatches = 1 << 20}),
             "schedule train: microbatches is 1048576, must be at most 64");
   EXPECT_EQ(

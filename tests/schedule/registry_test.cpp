@@ -101,6 +101,11 @@ TEST(Registry, RefusalsNameWhatWouldWork) {
             "schedule 1f1b: microbatches is -3, must be 1 to 1048576");
   EXPECT_EQ(refusal("looped_bfs", {.stages_per_rank = 0}),
             "schedule looped_bfs: stages_per_rank is 0, must be 1 to 1048576");
+  EXPECT_EQ(
+      refusal("Schedule1F1B", {.ranks = 4, .microbatches = 3}),
+      "schedule Schedule1F1B: microbatches is 3, must be at least ranks (4) in torch's class\n"
+      "  note: nearest sizes that work: microbatches=4\n"
+      "  note: the schedule 1f1b is the same and takes any number");
   EXPECT_EQ(refusal("1f1b", {.stages_per_rank = 2}),
             "schedule 1f1b: stages_per_rank is 2, must be 1: it has one stage per rank\n"
             "  note: nearest sizes that work: stages_per_rank=1");

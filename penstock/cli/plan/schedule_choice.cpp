@@ -56,11 +56,10 @@ ChosenSchedule file_of(const std::string& path, const std::string& format) {
   return chosen;
 }
 
-Schedule generated(const Generator& generator, const ScheduleChoice& choice,
-                   std::string_view command) {
-  const schedule::Sizes sizes = sizes_of(choice.sizes, generator, command);
-  if (choice.lowered == "torch") return schedule::torch_program(generator.name, sizes);
-  Schedule order = schedule::make_schedule(generator.name, sizes);
+Schedule generated(std::string_view name, const ScheduleChoice& choice, std::string_view command) {
+  const schedule::Sizes sizes = sizes_of(choice.sizes, schedule::find_generator(name), command);
+  if (choice.lowered == "torch") return schedule::torch_program(name, sizes);
+  Schedule order = schedule::make_schedule(name, sizes);
   return choice.lowered.empty() ? order : schedule::lower_communication(std::move(order));
 }
 
@@ -122,7 +121,7 @@ ChosenSchedule chosen_schedule(const std::string& word, const ScheduleChoice& ch
                                std::string_view command) {
   const Generator* generator = known_generator(word);
   if (choice.sizes.any() && (generator != nullptr || !is_file(word))) {
-    return {generated(schedule::find_generator(word), choice, command), {}};
+    return {generated(word, choice, command), {}};
   }
   if (!choice.sizes.any() && generator != nullptr && !is_file(word)) {
     throw ConfigError(

@@ -60,9 +60,6 @@ void check_sizes(const Writer& writer, const Sizes& sizes) {
   if (sizes.microbatch_group) {
     object("microbatch_group", *sizes.microbatch_group, "absent: it has no groups");
   }
-  if (writer.name == "dataparallel" && sizes.ranks != 1) {
-    object("ranks", sizes.ranks, "1: every rank runs the whole model");
-  }
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ const std::vector<Generator>& registry();
 const Generator& find_generator(std::string_view name);
 
 // Throws: ScheduleError as find_generator, and for sizes that the schedule refuses, with the
-// nearest ones that work.
+// nearest ones that work.  By the name Schedule1F1B, torch's rule holds too: microbatches >= ranks.
 Schedule make_schedule(std::string_view name, const Sizes& sizes);
 
 // The registry as a table for people.

@@ -27,6 +27,15 @@ void check_size(std::string_view schedule, const Sizes& sizes) {
                           " forwards, must be at most ", kLimit));
 }
 
+// torch's class takes no fewer microbatches than ranks; 1F1B itself has no such rule.
+void check_torch_class(std::string_view name, const Sizes& sizes) {
+  if (lower_case(name) != "schedule1f1b" || sizes.microbatches >= sizes.ranks) return;
+  throw ScheduleError(str("schedule ", name, ": microbatches is ", sizes.microbatches,
+                          ", must be at least ranks (", sizes.ranks, ") in torch's class"),
+                      {str("nearest sizes that work: microbatches=", sizes.ranks),
+                       "the schedule 1f1b is the same and takes any number"});
+}
+
 struct Size {
   std::string_view name;
   std::int32_t Sizes::* value;
@@ -118,6 +127,7 @@ Schedule make_schedule(std::string_view name, const Sizes& sizes) {
   check_range(generator.name, "ranks", sizes.ranks);
   check_range(generator.name, "stages_per_rank", sizes.stages_per_rank);
   check_range(generator.name, "microbatches", sizes.microbatches);
+  check_torch_class(name, sizes);
   if (const std::string objection = generator.objection(sizes); !objection.empty()) {
     throw ScheduleError(str("schedule ", generator.name, ": ", objection),
                         Repairs(generator, sizes).find());

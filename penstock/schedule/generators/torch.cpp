@@ -119,7 +119,7 @@ bool torch_has(std::string_view name) {
 Timetable torch_timetable(std::string_view name, Sizes sizes) {
   sizes.rule = Rule::Published;
   const std::string_view generator = find_generator(name).name;
-  Schedule order = make_schedule(generator, sizes);
+  Schedule order = make_schedule(name, sizes);
   const auto layout = std::ranges::find(kLayouts, generator, &Layout::name);
   if (layout != std::end(kLayouts)) return layout->make(std::move(order), sizes);
   std::vector<std::string_view> known;
@@ -130,7 +130,7 @@ Timetable torch_timetable(std::string_view name, Sizes sizes) {
 
 Schedule torch_program(std::string_view name, const Sizes& sizes) {
   const std::string_view generator = find_generator(name).name;
-  Schedule order = make_schedule(generator, sizes);
+  Schedule order = make_schedule(name, sizes);
   const bool is_loop = generator == "gpipe" || generator == "1f1b";
   if (!is_loop) return lower_as_torch(std::move(order));
   return add_send_recv_at_use(add_reduce_gradients(std::move(order)));
