@@ -11,6 +11,9 @@ set(PENSTOCK_WARNINGS
     -Wno-missing-field-initializers)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND PENSTOCK_WARNINGS -Wno-restrict -Wno-stringop-overflow -Wno-maybe-uninitialized)
+else()
+  # libstdc++ 12's own std::stable_sort uses what it calls deprecated.
+  list(APPEND PENSTOCK_WARNINGS -Wno-deprecated-declarations)
 endif()
 
 set(PENSTOCK_SANITIZE_FLAGS)
