@@ -40,7 +40,7 @@ struct MeshConfig {
 
 struct ScheduleConfig {
   std::string name = "1f1b";  // A registered schedule; empty when `file` is given.
-  std::string file;           // A CSV program instead of a name.
+  std::string file;           // With a program, instead of a name.
   std::int64_t stages_per_rank = 1;
 
   friend bool operator==(const ScheduleConfig&, const ScheduleConfig&) = default;

@@ -126,7 +126,7 @@ void visit_pipeline(Visitor& v, Pipeline& p) {
 template <class Visitor, class Schedule>
 void visit_schedule(Visitor& v, Schedule& s) {
   v.field("name", s.name, Text{.may_be_empty = false}, "a registered schedule");
-  v.field("file", s.file, Text{.may_be_empty = false}, "a CSV program instead of a name");
+  v.field("file", s.file, Text{.may_be_empty = false}, "a file with a program instead of a name");
   v.field("stages_per_rank", s.stages_per_rank, Integer{1, 65536}, "stages that a rank holds");
 }
 

@@ -13,6 +13,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/version.h"
+#include "penstock/schedule/dialects.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/schedule/passes/passes.h"
 #include "penstock/train/lr_schedule.h"
@@ -31,7 +32,7 @@ schedule::Schedule training_schedule(const TrainerOptions& options) {
     }
     return schedule::lower_communication(order);
   }
-  schedule::Schedule program = schedule::load_csv(options.program);
+  schedule::Schedule program = schedule::load_schedule(options.program).schedule;
   if (program.ranks() != options.mesh.pipe) {
     throw ScheduleError(str("schedule file \"", options.program, "\" has ", program.ranks(),
                             " rows, the mesh has ", options.mesh.pipe,

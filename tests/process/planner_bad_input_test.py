@@ -25,6 +25,11 @@ FILES = {
     "a byte order mark": (b"\xef\xbb\xbf0F0,0B0\n", r":1:1: .*byte order mark; save it as UTF-8"),
     "no microbatch": ("0F\n", r":1:1: .*expected a microbatch number, found the end"),
     "half a pair": ("(0F0;0B\n", r":1:1: "),
+    "steps with an unknown instruction": (
+        "stage 0 buffers=1\n  step 0: ForwardPas(buffer_id=0)\n",
+        r':2:11: .*"ForwardPas.*ForwardPass',
+    ),
+    "steps without a stage": ("stages\n", r":1:"),
 }
 ACTIONS = '"0F0", "0B0"'
 # JSON that is no schedule.

@@ -96,6 +96,28 @@ class Schedule(PlannerTest):
         self.assertTrue(steps.startswith(f"stage 0 buffers=2\n  step 0: {load}"), steps)
         self.assertIn("OptimizerStep()", steps)
 
+    def test_deepspeed_instructions_are_read(self) -> None:
+        words = ("schedule", "train", "--ranks", 3, "--microbatches", 4, "--dialect", "deepspeed")
+        self.penstock(*words, "-o", "steps.txt")
+        steps = (self.folder / "steps.txt").read_text()
+        back = self.penstock("schedule", "steps.txt", "--dialect", "deepspeed").out
+        self.assertEqual(back, steps)
+        program = self.penstock("schedule", "steps.txt", "--format", "csv").out
+        self.assertTrue(program.startswith("0F0,0SEND_F0,0F1,"), program)
+        for channels in ("tagged", "dirfifo", "pairfifo"):
+            self.penstock("verify", "steps.txt", "--channels", channels)
+        result = json.loads(self.penstock("simulate", "steps.txt", "--json").out)
+        self.assertEqual(result["makespan"], 18, "1F1B's")
+        # Without its last RecvGrad, stage 0 runs a backward on an old gradient, and stage 1 waits.
+        at = steps.rindex("RecvGrad(buffer_id=3) ", 0, steps.index("stage 1"))
+        self.write("bad.txt", steps[:at] + steps[at + len("RecvGrad(buffer_id=3) ") :])
+        result = self.penstock("verify", "bad.txt", "--json", code=1)
+        codes = {each["code"] for each in json.loads(result.out)["diagnostics"]}
+        self.assertIn("S060", codes)
+        self.refuse(r"\[S060\]", "simulate", "bad.txt")
+        only = ("verify", "steps.txt", "--format", "compute_only")
+        self.refuse(r"instructions, which have messages, in a compute_only file", *only)
+
     def test_a_file_is_drawn_at_its_costs(self) -> None:
         name = self.write("mine.csv", "0F0,0B0\n1F0,1B0\n")
         words = ("schedule", name, "--format", "svg", "--backward", 5, "-o", "mine.svg")

@@ -58,7 +58,7 @@ std::string json_of(const schedule::Schedule& schedule, const simulate::Costs& c
   return schedule::to_json(schedule, text == "{}" ? "" : text);
 }
 
-std::string text_of(const ChosenSchedule& chosen, const ScheduleCommand& command) {
+std::string text_of(const schedule::Document& chosen, const ScheduleCommand& command) {
   const schedule::Schedule& schedule = chosen.schedule;
   if (command.format == "csv") return schedule::to_csv(schedule);
   if (command.format == "grid") return schedule::grid(schedule);
@@ -119,7 +119,7 @@ int run_schedule(const ScheduleCommand& command) {
   } else if (command.format == "timetable") {
     write_output(timetable_text(command), command.output);
   } else {
-    const ChosenSchedule chosen = chosen_schedule(command.word, command.choice, "schedule");
+    const schedule::Document chosen = chosen_schedule(command.word, command.choice, "schedule");
     write_output(text_of(chosen, command), command.output);
   }
   return static_cast<int>(ExitCode::Ok);

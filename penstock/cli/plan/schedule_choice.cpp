@@ -6,9 +6,10 @@
 #include "penstock/cli/plan/input_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/schedule/deepspeed/stepped.h"
 #include "penstock/schedule/generators/torch.h"
-#include "penstock/schedule/json.h"
 #include "penstock/schedule/passes/passes.h"
+#include "penstock/verify/stepped.h"
 #include "penstock/verify/verify.h"
 
 namespace penstock::cli {
@@ -31,29 +32,31 @@ bool is_file(const std::string& word) {
   return word == "-" || std::filesystem::exists(word, none);
 }
 
-// CSV begins with an action, an overlapped pair or an idle slot; JSON with a brace, or a comment.
-bool is_json(std::string_view text) {
-  const std::string_view trimmed = trim(text);
-  return trimmed.starts_with('{') || trimmed.starts_with('[') || trimmed.starts_with('/');
+// All that is wrong with DeepSpeed's steps, not only the first that makes them no program.
+void check_steps(std::string_view text, const std::string& name) {
+  const auto stepped = schedule::deepspeed::parse_stepped(text, name);
+  verify::Verdict verdict = verify::verify_stepped(stepped);
+  if (verdict.diagnostics.empty()) return;
+  Schedule sizes{.name = name,
+                 .stages = static_cast<std::int32_t>(stepped.stages.size()),
+                 .microbatches = stepped.microbatches};
+  sizes.programs.resize(stepped.stages.size());
+  throw verify::Refusal(sizes, std::move(verdict.diagnostics));
 }
 
-ChosenSchedule file_of(const std::string& path, const std::string& format) {
+schedule::Document file_of(const std::string& path, const std::string& format) {
   InputFile file = read_input("schedule file", path, schedule::kFileBytesMax);
   const auto wanted = format == "compute_only" ? FileFormat::ComputeOnly : FileFormat::ComputeComms;
-  ChosenSchedule chosen;
-  if (is_json(file.text)) {
-    schedule::Document document = schedule::parse_json(std::move(file.text), file.name, wanted);
-    chosen = {std::move(document.schedule), std::move(document.costs)};
-  } else {
-    chosen.schedule = schedule::parse_csv(file.text, file.name, wanted);
-  }
-  const Schedule& schedule = chosen.schedule;
+  const bool has_steps = schedule::dialect_of(file.text) == schedule::Dialect::DeepSpeed;
+  if (has_steps && wanted == FileFormat::ComputeComms) check_steps(file.text, file.name);
+  schedule::Document document = schedule::parse_schedule(std::move(file.text), file.name, wanted);
+  const Schedule& schedule = document.schedule;
   if (format == "compute_comms" && schedule.ranks() > 1 && !is_lowered(schedule)) {
     throw ParseError(str(file.name, ": a compute_comms program has SENDs and RECVs between its ",
                          schedule.ranks(), " ranks, found none"),
                      {"give --format compute_only"});
   }
-  return chosen;
+  return document;
 }
 
 Schedule generated(std::string_view name, const ScheduleChoice& choice, std::string_view command) {
@@ -117,8 +120,8 @@ schedule::Sizes sizes_of(const SizeOptions& sizes, const Generator& generator,
           .microbatch_group = sizes.microbatch_group};
 }
 
-ChosenSchedule chosen_schedule(const std::string& word, const ScheduleChoice& choice,
-                               std::string_view command) {
+schedule::Document chosen_schedule(const std::string& word, const ScheduleChoice& choice,
+                                   std::string_view command) {
   const Generator* generator = known_generator(word);
   if (choice.sizes.any() && (generator != nullptr || !is_file(word))) {
     return {generated(word, choice, command), {}};
@@ -128,7 +131,7 @@ ChosenSchedule chosen_schedule(const std::string& word, const ScheduleChoice& ch
         str(command, ": there is no file \"", word, "\""),
         {str("the schedule ", generator->name, " needs sizes: --ranks P --microbatches M")});
   }
-  ChosenSchedule chosen = file_of(word, choice.file_format);
+  schedule::Document chosen = file_of(word, choice.file_format);
   chosen.schedule = lowered(std::move(chosen.schedule), choice.lowered);
   return chosen;
 }

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "penstock/json/tree.h"
+#include "penstock/schedule/dialects.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/schedule/schedule.h"
 
@@ -39,18 +39,14 @@ void declare_lowered(CLI::App& app, std::string& lowered);
 schedule::Sizes sizes_of(const SizeOptions& sizes, const schedule::Generator& generator,
                          std::string_view command);
 
-struct ChosenSchedule {
-  schedule::Schedule schedule;
-  std::optional<json::Value> costs;  // As its file says; of JSON files only.
-};
-
 // With sizes, the schedule of that name; without, the file of that path, or "-" for the standard
 // input.  A file that exists is taken even with sizes when no schedule has its name.  The messages
 // are added that the choice asks for.
 // Throws: ConfigError, ParseError, ScheduleError: what is wrong with the name, the sizes or the
-// file; verify::Refusal when the order to which messages are added does not verify.
-ChosenSchedule chosen_schedule(const std::string& word, const ScheduleChoice& choice,
-                               std::string_view command);
+// file; verify::Refusal when the order to which messages are added does not verify, or the steps of
+// a file with DeepSpeed's instructions.
+schedule::Document chosen_schedule(const std::string& word, const ScheduleChoice& choice,
+                                   std::string_view command);
 
 // "Schedules: gpipe, 1f1b, ...": for the end of a help text.
 std::string known_schedules();

@@ -142,7 +142,7 @@ int report(const verify::Refusal& refusal, bool json) {
 }
 
 int run_simulate(const SimulateCommand& command) {
-  ChosenSchedule chosen = chosen_schedule(command.word, command.choice, "simulate");
+  schedule::Document chosen = chosen_schedule(command.word, command.choice, "simulate");
   const simulate::Costs costs = costs_of(command.costs, chosen.costs);
   try {
     const auto verified = verify::VerifiedSchedule::from(
@@ -165,8 +165,7 @@ int run_simulate(const SimulateCommand& command) {
 Command declare_simulate_command(CLI::App& app) {
   const auto command = std::make_shared<SimulateCommand>();
   app.add_option("schedule", command->word,
-                 "a file, CSV or JSON (- is the standard input), or the name of a schedule\n"
-                 "with sizes")
+                 "a file (- is the standard input), or the name of a schedule with sizes")
       ->required()
       ->type_name("FILE|NAME");
   declare_sizes(app, command->choice.sizes);

@@ -17,6 +17,7 @@
 #include "penstock/core/version.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/launcher.h"
+#include "penstock/schedule/dialects.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/verify/verify.h"
 
@@ -75,7 +76,7 @@ void make_folders(const config::Config& config, const std::string& run) {
 void check_schedule(const config::ScheduleConfig& schedule, std::int32_t pipe,
                     std::int64_t microbatches) {
   if (!schedule.file.empty()) {
-    verify::VerifiedSchedule::from(schedule::load_csv(schedule.file));
+    verify::VerifiedSchedule::from(schedule::load_schedule(schedule.file).schedule);
     return;
   }
   schedule::make_schedule(schedule.name,

@@ -45,8 +45,8 @@ std::string facts_json(const verify::VerifiedSchedule& verified) {
 int run_verify(const VerifyCommand& command) {
   const verify::Options options{.channels = channels_of(command.channels),
                                 .activations_max = command.activations_max};
-  schedule::Schedule schedule = chosen_schedule(command.file, command.choice, "verify").schedule;
   try {
+    schedule::Schedule schedule = chosen_schedule(command.file, command.choice, "verify").schedule;
     const auto verified = verify::VerifiedSchedule::from(std::move(schedule), options);
     write_output(command.json ? facts_json(verified) : facts_text(verified), "");
     return static_cast<int>(ExitCode::Ok);
@@ -63,7 +63,9 @@ int run_verify(const VerifyCommand& command) {
 
 Command declare_verify_command(CLI::App& app) {
   const auto command = std::make_shared<VerifyCommand>();
-  app.add_option("file", command->file, "a schedule as CSV or JSON; - is the standard input")
+  app.add_option("file", command->file,
+                 "a schedule as CSV, JSON or DeepSpeed's instructions; - is the standard\n"
+                 "input")
       ->required()
       ->type_name("FILE");
   declare_file_format(app, command->choice.file_format);
