@@ -1,4 +1,6 @@
-// What a wait that must fail says.
+// The error of a wait that must fail, and what its text must say.
+//
+// For tests of the communicator.  Knows CommError only.
 #pragma once
 #include <gtest/gtest.h>
 
