@@ -120,10 +120,8 @@ class Reader {
     if (const auto* value = find("name"))
       schedule.name = as<std::string>(*value, "name", "a string");
     if (const auto* value = find("purpose")) schedule.purpose = purpose(*value);
-    if (const auto* value = find("stages")) schedule.stages = size(*value, "stages");
-    if (const auto* value = find("microbatches")) {
-      schedule.microbatches = size(*value, "microbatches");
-    }
+    read_size("stages", "stage", schedule.stages);
+    read_size("microbatches", "microbatch", schedule.microbatches);
     check_ranks(schedule);
     check_placement(schedule);
     if (const auto* value = find("costs")) document.costs = *value;
@@ -169,8 +167,16 @@ class Reader {
     expected(value, "purpose", "\"train\" or \"forward\"");
   }
 
-  static std::int32_t size(const json::Value& value, std::string_view key) {
-    return static_cast<std::int32_t>(integer(value, key));
+  // `size` is what the programs need.
+  void read_size(std::string_view key, std::string_view what, std::int32_t& size) const {
+    const json::Value* value = find(key);
+    if (value == nullptr) return;
+    const std::int64_t stated = integer(*value, key);
+    if (stated < size) {
+      refuse(json::origin_of(*value), str(key, " is ", stated, ", must be at least ", size,
+                                          ": the programs have ", what, " ", size - 1));
+    }
+    size = static_cast<std::int32_t>(stated);
   }
 
   void check_ranks(const Schedule& schedule) const {

@@ -33,7 +33,7 @@ inline constexpr std::size_t kJsonBytesMax = std::size_t{1} << 26;
 
 // REQUIRES: `costs` is JSON, or empty: none.
 // Law: parse_json(to_json(s, c), n) has s, and c as the text of its costs, where s has a name in
-// UTF-8, an action, and no more text than kJsonBytesMax.
+// UTF-8, an action, all actions within its sizes, and no more text than kJsonBytesMax.
 std::string to_json(const Schedule& schedule, std::string_view costs = {});
 
 // The name is that of the document, or `name` where it has none.

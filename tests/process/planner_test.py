@@ -63,6 +63,8 @@ class Schedule(PlannerTest):
         torch = "0F0,0F1,,,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n"
         self.assertEqual(table("ScheduleInterleaved1F1B"), torch)
         self.assertEqual(table("-", torch), first, "idle slots of a file are dropped")
+        name = self.write("mine.csv", "0F0,0B0\n1F0,1B0\n")
+        self.assertEqual(table(name), "0F0,,,0B0\n,1F0,1B0\n", "of a file, whatever the sizes")
         lowered = (*SIZES, "--format", "timetable", "--lowered", "torch")
         self.refuse("timetable has no messages", "schedule", "zbv", *lowered)
 

@@ -103,6 +103,11 @@ TEST(ScheduleJson, RefusalsNameThePlaceAndWhatWasExpected) {
             "plan.json:1:34: ranks is 2, must be the number of lists in programs (1)");
   EXPECT_EQ(refusal("{\"programs\": [[\"0F0\"]], \"stages\": -1}"),
             "plan.json:1:35: stages: expected an integer from 0 to 16777216, found -1");
+  EXPECT_EQ(refusal("{\"programs\": [[\"0F0\", \"2F1\"]], \"stages\": 2}"),
+            "plan.json:1:42: stages is 2, must be at least 3: the programs have stage 2");
+  EXPECT_EQ(
+      refusal("{\"programs\": [[\"0F0\", \"2F1\"]], \"microbatches\": 0}"),
+      "plan.json:1:48: microbatches is 0, must be at least 2: the programs have microbatch 1");
   EXPECT_EQ(refusal("{\"programs\": [[\"0F0\"]], \"microbatches\": 1.0}"),
             "plan.json:1:41: microbatches: expected an integer from 0 to 16777216, found 1.0");
   EXPECT_EQ(refusal("{\"programs\": [[\"0F0\"]], \"purpose\": \"eval\"}"),

@@ -139,6 +139,9 @@ TEST(TorchTimetable, LeavesTheSlotsIdleThatTorchDoes) {
 }
 
 TEST(TorchTimetable, RefusesWhatTorchHasNot) {
+  EXPECT_TRUE(torch_has("ScheduleZBVZeroBubble"));
+  EXPECT_FALSE(torch_has("zb_h1"));
+  EXPECT_FALSE(torch_has("mine.csv"));
   EXPECT_EQ(message_of([] { torch_timetable("zb_h1", {.ranks = 2, .microbatches = 2}); }),
             "schedule zb_h1 is not one of torch's\n"
             "  note: torch has gpipe, 1f1b, interleaved_1f1b, looped_bfs, interleaved_zero_bubble, "

@@ -144,5 +144,36 @@ TEST(TorchLowered, IsJudgedAndTimedAsByAnIndependentSimulator) {
   EXPECT_EQ(outcomes["deadlock"], 84);
 }
 
+bool runs(const Schedule& schedule, Channels channels) {
+  return verify::verify(schedule, {.channels = channels}).diagnostics.empty();
+}
+
+// Where torch's run under every kind of channel, they are ours; where not, ours do.
+TEST(TorchLowered, DeferredReceivesDoneRightRunUnderEveryKindOfChannel) {
+  int equal = 0;
+  int repaired = 0;
+  for (const std::string& line : testing_support::golden_lines("simulated_torch_lowered.txt")) {
+    SCOPED_TRACE(line);
+    const auto words = split(trim(split(line, '|').at(0)), ' ');
+    if (words.at(4) != "deferred") continue;
+    const Schedule lowered = schedule::lower_as_torch(
+        schedule::make_schedule(words[0], {.ranks = std::stoi(words[1]),
+                                           .stages_per_rank = std::stoi(words[2]),
+                                           .microbatches = std::stoi(words[3])}));
+    const Schedule torch = Deferring(lowered).run();
+    const Schedule ours = schedule::place_receives(lowered, 0);
+    for (const Channels channels : {Channels::Tagged, Channels::DirFifo, Channels::PairFifo}) {
+      EXPECT_TRUE(runs(ours, channels));
+    }
+    EXPECT_LE(std::stod(outcome(ours, Channels::Tagged)),
+              std::stod(outcome(torch, Channels::Tagged)));
+    const bool is_right = runs(torch, Channels::DirFifo) && runs(torch, Channels::PairFifo);
+    EXPECT_EQ(ours == torch, is_right);
+    (is_right ? equal : repaired) += 1;
+  }
+  EXPECT_EQ(equal, 97);
+  EXPECT_EQ(repaired, 84);
+}
+
 }  // namespace
 }  // namespace penstock::simulate

@@ -112,8 +112,12 @@ constexpr Layout kLayouts[] = {{"gpipe", with_reduction},
 }  // namespace
 
 bool torch_has(std::string_view name) {
-  return std::ranges::find(kLayouts, find_generator(name).name, &Layout::name) !=
-         std::end(kLayouts);
+  try {
+    const std::string_view generator = find_generator(name).name;
+    return std::ranges::find(kLayouts, generator, &Layout::name) != std::end(kLayouts);
+  } catch (const ScheduleError&) {
+    return false;
+  }
 }
 
 Timetable torch_timetable(std::string_view name, Sizes sizes) {

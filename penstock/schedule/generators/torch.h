@@ -10,8 +10,7 @@
 
 namespace penstock::schedule {
 
-// Whether torch has the schedule of that name.
-// Throws: ScheduleError as find_generator.
+// Whether torch has the schedule of that name; it has none that nobody has.
 bool torch_has(std::string_view name);
 
 // Its pipeline_order.  ScheduleGPipe and Schedule1F1B have their REDUCE_GRAD at the end, as there.
