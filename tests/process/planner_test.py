@@ -66,7 +66,10 @@ class Schedule(PlannerTest):
         name = self.write("mine.csv", "0F0,0B0\n1F0,1B0\n")
         self.assertEqual(table(name), "0F0,,,0B0\n,1F0,1B0\n", "of a file, whatever the sizes")
         lowered = (*SIZES, "--format", "timetable", "--lowered", "torch")
-        self.refuse("timetable has no messages", "schedule", "zbv", *lowered)
+        self.refuse("timetable has no messages, zbv has", "schedule", "zbv", *lowered)
+        csv = self.penstock("schedule", "zbv", *SIZES, "--lowered", "torch", "--format", "csv").out
+        words = ("schedule", "-", "--format", "timetable")
+        self.refuse("timetable has no messages, standard input has", *words, text=csv)
 
     def test_names(self) -> None:
         expected = self.penstock("schedule", "zbv", *SIZES).out

@@ -69,18 +69,18 @@ std::string text_of(const schedule::Document& chosen, const ScheduleCommand& com
 
 // torch's own table of a schedule that torch has; else each action in its first slot.
 std::string timetable_text(const ScheduleCommand& command) {
-  if (!command.choice.lowered.empty()) {
-    throw ConfigError("schedule: --format timetable has no messages", {"leave --lowered out"});
-  }
   const SizeOptions& sizes = command.choice.sizes;
-  if (sizes.any() && schedule::torch_has(command.word)) {
+  if (sizes.any() && command.choice.lowered.empty() && schedule::torch_has(command.word)) {
     const schedule::Generator& generator = schedule::find_generator(command.word);
     return to_csv(schedule::torch_timetable(command.word, sizes_of(sizes, generator, "schedule")));
   }
-  ScheduleChoice choice = command.choice;
-  choice.file_format = "compute_only";
-  const auto verified =
-      verify::VerifiedSchedule::from(chosen_schedule(command.word, choice, "schedule").schedule);
+  const auto verified = verify::VerifiedSchedule::from(
+      chosen_schedule(command.word, command.choice, "schedule").schedule);
+  if (is_lowered(verified.schedule())) {
+    throw ConfigError(
+        str("schedule: --format timetable has no messages, ", verified.schedule().name, " has"),
+        {"take the order of its computations, and no --lowered"});
+  }
   return to_csv(schedule::align(schedule::pack(verified.schedule())));
 }
 
