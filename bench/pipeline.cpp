@@ -1,17 +1,22 @@
-// penstock itself on the peers' pipeline benchmark: plan, executor and Gloo as `penstock train`
-// uses them, without data or metrics.
+// penstock itself on the peers' pipeline benchmark: plan, executor and transport as `penstock
+// train` uses them, without data or metrics.
+//
+// `cpu_share` is the processor time of each rank over the wall time of its steps.  With --predict
+// it measures what passes and messages cost, and prints what the simulation makes of them beside
+// the measured step.
 #include <ATen/Parallel.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/mse_loss.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros_like.h>
+#include <sys/resource.h>
 
-#include "bench/two_ranks.h"
-#include "penstock/comm/communicator.h"
+#include "bench/measured_costs.h"
+#include "bench/pipe.h"
 #include "penstock/core/text.h"
 #include "penstock/execute/executor.h"
 #include "penstock/nn/mlp.h"
-#include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
+#include "penstock/simulate/simulate.h"
 #include "penstock/train/optimizer.h"
 
 namespace {
@@ -20,81 +25,150 @@ using namespace penstock;
 using bench::now_ms;
 using bench::Options;
 
-comm::Transport transport_of(const std::string& name) {
-  if (name == "gloo") return comm::Transport::Gloo;
-  if (name == "tcp") return comm::Transport::Tcp;
-  return name == "shm" ? comm::Transport::Shm : comm::Transport::Auto;
+double cpu_ms() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto ms = [](const timeval& time) {
+    return 1e3 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_usec);
+  };
+  return ms(usage.ru_utime) + ms(usage.ru_stime);
 }
 
-int run_rank(const Options& options, int rank, const std::string& path) {
-  at::set_num_threads(1);
-  const auto communicator = comm::connect({.kind = comm::Rendezvous::Kind::File,
-                                           .path = path,
-                                           .rank = Rank(rank),
-                                           .world_size = 2,
-                                           .transport = transport_of(options.transport)},
-                                          std::chrono::seconds(60));
-  communicator->link({Rank(1 - rank)});
-  const comm::Group both = communicator->make_group({Rank(0), Rank(1)});
-  const auto meet = [&](double value) {
-    // Each rank's time in a place of its own: the sum keeps both.
-    const at::Tensor times = at::zeros({2}, at::kDouble);
-    times.data_ptr<double>()[rank] = value;
-    communicator->all_reduce(times, both)->wait();
-    return std::max(times.data_ptr<double>()[0], times.data_ptr<double>()[1]);
-  };
-
-  const auto mesh = mesh::make_mesh(2, {.pipe = 2, .data = 1});
-  const auto model = nn::mlp_layers(options.width, 8);
-  const auto partition = partition::partition(nn::meta_of(model), 2, partition::Uniform{});
-  const auto verified =
-      verify::VerifiedSchedule::from(schedule::lower_communication(schedule::make_schedule(
-          options.schedule,
-          {.ranks = 2, .microbatches = static_cast<std::int32_t>(options.microbatches)})));
-  const auto count = std::make_shared<stage::ActivationCount>();
-  stage::Stage stage(StageId(rank), model, partition.first_layer(StageId(rank)),
-                     partition.end_layer(StageId(rank)), /*seed=*/0, count);
-  execute::Progress progress;
-  execute::Executor executor(lower::lower(verified, partition, mesh, Rank(rank)), {&stage}, {},
-                             *communicator, progress);
-  std::vector<at::Tensor> parameters;
-  for (const auto& parameter : stage.parameters()) parameters.push_back(parameter.tensor);
-  train::Optimizer optimizer({.type = config::OptimizerType::Sgd}, parameters);
-
-  const auto random_microbatches = [&] {
-    const auto chunks = at::randn({options.batch, options.width}).chunk(options.microbatches);
-    return std::vector<nn::Values>(chunks.begin(), chunks.end());
-  };
-  const execute::StepInputs inputs{.inputs = random_microbatches(),
-                                   .targets = random_microbatches(),
-                                   .loss = [](const at::Tensor& output, const at::Tensor& target) {
-                                     return at::mse_loss(output, target, at::Reduction::Sum);
-                                   }};
-  std::vector<double> times;
-  for (long step = 0; step < options.steps + 5; ++step) {
-    stage.drop_gradients();
-    meet(0.0);
-    const double start = now_ms();
-    executor.run(inputs);
-    if (options.sgd) optimizer.step(0.0);
-    const double slower = meet(now_ms() - start);
-    if (step >= 5) times.push_back(slower);
+class PipelineRank {
+ public:
+  PipelineRank(const Options& options, int rank, const std::string& store)
+      : options_(options),
+        rank_(rank),
+        verified_(bench::schedule_of(options)),
+        pair_((at::set_num_threads(1), options), rank, store) {
+    const auto model = nn::mlp_layers(options.width, 8);
+    const auto partition =
+        partition::partition(nn::meta_of(model), verified_.schedule().stages, partition::Uniform{});
+    for (std::int32_t s = 0; s < verified_.schedule().stages; ++s) {
+      if (verified_.rank_of(StageId(s)) != Rank(rank)) continue;
+      stages_.push_back(std::make_unique<stage::Stage>(
+          StageId(s), model, partition.first_layer(StageId(s)), partition.end_layer(StageId(s)),
+          /*seed=*/0, count_));
+      chunks_.push_back(stages_.back().get());
+    }
+    const auto mesh = mesh::make_mesh(2, {.pipe = 2, .data = 1});
+    executor_ = std::make_unique<execute::Executor>(
+        lower::lower(verified_, partition, mesh, Rank(rank)), chunks_,
+        std::vector<execute::StageHooks*>{}, pair_.communicator(), progress_);
+    inputs_ = {.inputs = random_microbatches(),
+               .targets = random_microbatches(),
+               .loss = [](const at::Tensor& output, const at::Tensor& target) {
+                 return at::mse_loss(output, target, at::Reduction::Sum);
+               }};
   }
-  const double peak = meet(count->peak);
-  if (rank == 0) {
-    bench::print_result(
-        "penstock", options, times,
-        penstock::str(", \"peak_activations\": ", peak,
-                      ", \"planned_activations\": ", verified.facts().peak_activations[0]));
+
+  int run() {
+    const double predicted = options_.predict ? predict() : 0.0;
+    count_->peak = 0;
+    const double cpu_before = cpu_ms();
+    const double wall_before = now_ms();
+    std::vector<double> times = time_steps();
+    const double share = (cpu_ms() - cpu_before) / (now_ms() - wall_before);
+    const double shares[] = {pair_.meet(rank_ == 0 ? share : 0.0),
+                             pair_.meet(rank_ == 1 ? share : 0.0)};
+    const double peak = pair_.meet(count_->peak);
+    const auto& planned = verified_.facts().peak_activations;
+    if (rank_ == 0) {
+      bench::print_result("penstock", options_, std::move(times),
+                          str(", \"peak_activations\": ", peak,
+                              ", \"planned_activations\": ", *std::ranges::max_element(planned),
+                              ", \"cpu_share\": [", shares[0], ", ", shares[1], "]", costs_text_,
+                              options_.predict ? str(", \"predicted_ms\": ", predicted) : ""));
+    }
+    pair_.communicator().barrier("end");
+    return 0;
   }
-  communicator->barrier("end");
-  return 0;
-}
+
+ private:
+  std::vector<nn::Values> random_microbatches() const {
+    const auto chunks = at::randn({options_.batch, options_.width}).chunk(options_.microbatches);
+    return {chunks.begin(), chunks.end()};
+  }
+
+  std::vector<double> time_steps() {
+    std::vector<at::Tensor> parameters;
+    for (const stage::Stage* stage : chunks_) {
+      for (const auto& parameter : stage->parameters()) parameters.push_back(parameter.tensor);
+    }
+    train::Optimizer optimizer({.type = config::OptimizerType::Sgd}, parameters);
+    std::vector<double> times;
+    for (long step = 0; step < options_.steps + 5; ++step) {
+      for (stage::Stage* stage : chunks_) stage->drop_gradients();
+      pair_.meet();
+      const double start = now_ms();
+      executor_->run(inputs_);
+      if (options_.sgd) optimizer.step(0.0);
+      const double slower = pair_.meet(now_ms() - start);
+      if (step >= 5) times.push_back(slower);
+    }
+    return times;
+  }
+
+  nn::Values forward(stage::Stage& stage, const at::Tensor& input) {
+    const bool is_last = stage.id().value + 1 == verified_.schedule().stages;
+    if (is_last) {
+      return at::ones_like(
+          stage.forward_loss(Microbatch(0), input, inputs_.targets.front(), inputs_.loss, true));
+    }
+    return at::zeros_like(stage.forward(Microbatch(0), input, true).front());
+  }
+
+  // The makespan, in ms, from costs that all stages have measured, each with the other rank busy.
+  double predict() {
+    constexpr int kRepetitions = 20;
+    simulate::Costs costs;
+    costs.backward.emplace(0.0);
+    const auto stages = static_cast<std::size_t>(verified_.schedule().stages);
+    std::vector<std::vector<double>> rows(4, std::vector<double>(stages));
+    for (stage::Stage* stage : chunks_) {
+      const at::Tensor input = inputs_.inputs.front().front().clone();
+      input.requires_grad_(stage->id().value > 0);
+      pair_.meet();
+      const auto times =
+          bench::time_passes(*stage, [&] { return forward(*stage, input); }, kRepetitions);
+      const std::vector<double>* passes[] = {&times.forward, &times.input, &times.weight,
+                                             &times.backward};
+      for (std::size_t row = 0; row < rows.size(); ++row) {
+        rows[row][stage->id().index()] = bench::median(*passes[row]);
+      }
+    }
+    for (auto& row : rows) {
+      for (double& cost : row) cost = pair_.meet(cost);
+    }
+    costs.forward = rows[0];
+    costs.input = rows[1];
+    costs.weight = rows[2];
+    costs.backward = rows[3];
+    costs.latency = bench::message_time(pair_, rank_, inputs_.inputs.front().front().numel(), 30);
+    costs_text_ =
+        str(", \"forward_ms\": [", join(rows[0], ", "), "], \"input_ms\": [", join(rows[1], ", "),
+            "], \"weight_ms\": [", join(rows[2], ", "), "], \"backward_ms\": [",
+            join(rows[3], ", "), "], \"latency_ms\": ", costs.latency);
+    return simulate::simulate(verified_, costs, simulate::Detail::Totals).makespan;
+  }
+
+  const Options& options_;
+  int rank_;
+  verify::VerifiedSchedule verified_;
+  bench::Pair pair_;
+  std::shared_ptr<stage::ActivationCount> count_ = std::make_shared<stage::ActivationCount>();
+  std::vector<std::unique_ptr<stage::Stage>> stages_;
+  std::vector<stage::Stage*> chunks_;
+  execute::Progress progress_;
+  std::unique_ptr<execute::Executor> executor_;
+  execute::StepInputs inputs_;
+  std::string costs_text_;
+};
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const Options options = bench::parse(argc, argv);
   return bench::run_two_ranks(
-      [&](int rank, const std::string& store) { return run_rank(options, rank, store); });
+      [&](int rank, const std::string& store) { return PipelineRank(options, rank, store).run(); });
 }

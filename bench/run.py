@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Pipeline benchmarks: penstock against the bare Gloo loop, torch and DeepSpeed.
+"""Pipeline benchmarks: penstock against a bare loop over the same transport, torch and DeepSpeed.
 
-Every contender is a program of its own (two ranks, one thread each).  One alternation runs each of
-them once, in a fresh order, and takes the median of its steps; the figures compared are the lower
-quartiles over the alternations, because a shared machine only ever adds time.  Prints one JSON line
-a case and contender, then one a ratio, with the bar it is judged by.
+Every contender is a program of its own (two ranks, one thread each).  One alternation runs each
+entry of a group once, in a fresh order, and takes the median of its steps; the figures compared are
+the lower quartiles over the alternations, because a shared machine only ever adds time.  Prints one
+JSON line an entry, then one a ratio, with the bar it is judged by.
 
 The peers run if bench/setup_peers.sh has installed them (`make bench-peers`).
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -17,28 +18,92 @@ import random
 import statistics
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "bench" / ".venv-peers" / "bin" / "python"
 SMALL = ["--width", "8", "--batch", "32", "--microbatches", "32"]
 LARGE = ["--width", "512", "--batch", "256", "--microbatches", "8"]
+WIDE = ["--width", "1024", "--batch", "128", "--microbatches", "4"]
+# By schedule: its stages per rank, and the bar of penstock over torch at d 8.
+SCHEDULES = {
+    "gpipe": (1, 1 / 2.5),
+    "1f1b": (1, 1 / 2.5),
+    "interleaved_1f1b": (2, 1 / 6),
+    "interleaved_zero_bubble": (2, 1 / 6),
+    "zbv": (2, 1 / 4.5),
+}
+PREDICTED_WITHIN = 0.10  # Of the measured lower quartile.
+TOLD_APART = 0.05  # Schedules predicted further apart than this come in the order predicted.
 
-# (case, arguments, contenders, [(over, under, at most)]): the ratio over / under and its bar.
-CASES = [
-    ("d8/1f1b", [*SMALL, "--schedule", "1f1b"], ["penstock", "bare", "torch"],
-     [("penstock", "bare", 1.25), ("penstock", "torch", 1 / 1.6)]),
-    ("d8/gpipe", [*SMALL, "--schedule", "gpipe"], ["penstock", "torch"],
-     [("penstock", "torch", 1 / 1.6)]),
-    ("d8/1f1b/sgd", [*SMALL, "--schedule", "1f1b", "--sgd"], ["penstock", "deepspeed", "torch"],
-     [("penstock", "deepspeed", 1 / 1.6), ("penstock", "torch", 1 / 1.6)]),
-    ("d512/1f1b", [*LARGE, "--schedule", "1f1b"], ["penstock", "bare", "torch"],
-     [("penstock", "bare", 1.05), ("penstock", "torch", 1.0)]),
-    ("d512/gpipe", [*LARGE, "--schedule", "gpipe"], ["penstock", "torch"],
-     [("penstock", "torch", 1.0)]),
-    ("d512/1f1b/sgd", [*LARGE, "--schedule", "1f1b", "--sgd"], ["penstock", "deepspeed", "torch"],
-     [("penstock", "deepspeed", 1.0), ("penstock", "torch", 1.0)]),
-]  # fmt: skip
+
+@dataclass
+class Group:
+    """Entries "contender/schedule" that are measured in turn, and the ratios they are judged by."""
+
+    name: str
+    arguments: list[str]
+    entries: list[str]
+    ratios: list[tuple[str, str, float]] = field(default_factory=list)  # Over, under, at most.
+    predict: bool = False
+
+    def words(self, entry: str) -> list[str]:
+        contender, schedule = entry.split("/")
+        stages = ["--stages-per-rank", str(SCHEDULES.get(schedule, (1, 0))[0])]
+        predict = ["--predict"] if self.predict and contender == "penstock" else []
+        return [*self.arguments, "--schedule", schedule, *stages, *predict]
+
+
+def each(contenders: list[str]) -> list[str]:
+    return [f"{contender}/{schedule}" for contender in contenders for schedule in SCHEDULES]
+
+
+def over(contender: str, bar: float) -> list[tuple[str, str, float]]:
+    return [(f"penstock/{schedule}", f"{contender}/{schedule}", bar) for schedule in SCHEDULES]
+
+
+def over_transport(transport: str) -> Group:
+    schedules = ["1f1b", "interleaved_1f1b"]
+    return Group(
+        f"d8/{transport}",
+        [*SMALL, "--transport", transport],
+        [f"{contender}/{schedule}" for contender in ("penstock", "bare") for schedule in schedules],
+        [(f"penstock/{schedule}", f"bare/{schedule}", 1.25) for schedule in schedules],
+    )
+
+
+GROUPS = [
+    Group(
+        "d8",
+        SMALL,
+        each(["penstock", "bare", "torch"]),
+        over("bare", 1.25)
+        + [(f"penstock/{name}", f"torch/{name}", bar) for name, (_, bar) in SCHEDULES.items()],
+    ),
+    over_transport("tcp"),
+    over_transport("gloo"),
+    Group(
+        "d8/sgd",
+        [*SMALL, "--sgd"],
+        ["penstock/1f1b", "deepspeed/1f1b", "torch/1f1b"],
+        [("penstock/1f1b", "deepspeed/1f1b", 1 / 1.6), ("penstock/1f1b", "torch/1f1b", 1 / 2.5)],
+    ),
+    Group("d512", LARGE, each(["penstock", "bare", "torch"]), over("torch", 1.0), predict=True),
+    Group(
+        "d512/sgd",
+        [*LARGE, "--sgd"],
+        ["penstock/1f1b", "deepspeed/1f1b", "torch/1f1b"],
+        [("penstock/1f1b", "deepspeed/1f1b", 1.0), ("penstock/1f1b", "torch/1f1b", 1.0)],
+    ),
+    Group(
+        "d1024",
+        WIDE,
+        ["penstock/1f1b", "penstock/zb_h1", "penstock/zbv"],
+        [("penstock/zb_h1", "penstock/1f1b", 0.95), ("penstock/zbv", "penstock/1f1b", 0.95)],
+        predict=True,
+    ),
+]
 
 
 def command_of(contender: str, build: Path) -> list[str] | None:
@@ -49,7 +114,7 @@ def command_of(contender: str, build: Path) -> list[str] | None:
     if not PEERS.exists():
         return None
     script = {"torch": "torch_pipelining.py", "deepspeed": "deepspeed_pipeline.py"}[contender]
-    return [str(PEERS), str(ROOT / "bench" / "peers" / script)]
+    return [str(PEERS), "-W", "ignore", str(ROOT / "bench" / "peers" / script)]
 
 
 def run_once(command: list[str], arguments: list[str], steps: int) -> dict:
@@ -74,31 +139,67 @@ def spread(values: list[float]) -> dict:
     }
 
 
-def measure(case, build: Path, alternations: int, steps: int) -> list[dict]:
-    name, arguments, contenders, ratios = case
-    commands = {c: command_of(c, build) for c in contenders}
-    present = [c for c in contenders if commands[c]]
-    for contender in set(contenders) - set(present):
-        print(f"# {name}: {contender} is not installed, run `make bench-peers`", file=sys.stderr)
-    medians: dict[str, list[float]] = {c: [] for c in present}
+def measure(group: Group, build: Path, alternations: int, steps: int) -> list[dict]:
+    commands = {entry: command_of(entry.split("/")[0], build) for entry in group.entries}
+    present = [entry for entry in group.entries if commands[entry]]
+    if len(present) < len(commands):
+        print(f"# {group.name}: without peers, run `make bench-peers`", file=sys.stderr)
+    results: dict[str, list[dict]] = {entry: [] for entry in present}
     for _ in range(alternations):
-        for contender in random.sample(present, len(present)):
-            result = run_once(commands[contender], arguments, steps)
-            medians[contender].append(result["median_ms"])
+        for entry in random.sample(present, len(present)):
+            result = run_once(commands[entry], group.words(entry), steps)
+            results[entry].append(result)
             planned = result.get("planned_activations")
             if planned is not None and result["peak_activations"] != planned:
                 alive = result["peak_activations"]
-                sys.exit(f"{name}: {alive} activations alive, {planned} planned")
-    lines = [{"case": name, "contender": c, **spread(medians[c])} for c in present]
-    for over, under, bar in ratios:
-        if over in medians and under in medians:
-            ratio = lower_quartile(medians[over]) / lower_quartile(medians[under])
+                sys.exit(f"{group.name}: {entry}: {alive} activations alive, {planned} planned")
+    quartiles = {}
+    lines = []
+    for entry, repeated in results.items():
+        times = spread([result["median_ms"] for result in repeated])
+        quartiles[entry] = times["lower_quartile_ms"]
+        lines.append({"group": group.name, "entry": entry, **times, **shares(repeated)})
+    for above, below, bar in group.ratios:
+        if above in quartiles and below in quartiles:
+            ratio = quartiles[above] / quartiles[below]
             lines.append({
-                "case": name,
-                "ratio": f"{over}/{under}",
-                "value": round(ratio, 3),
-                "at_most": round(bar, 3),
-                "met": ratio <= bar,
+                "group": group.name, "ratio": f"{above} over {below}", "value": round(ratio, 3),
+                "at_most": round(bar, 3), "met": ratio <= bar,
+            })  # fmt: skip
+    return lines + (predictions(group, results, quartiles) if group.predict else [])
+
+
+def shares(repeated: list[dict]) -> dict:
+    """How busy the processor kept each rank, where the program says."""
+    if "cpu_share" not in repeated[0]:
+        return {}
+    ranks = zip(*(result["cpu_share"] for result in repeated), strict=True)
+    return {"cpu_share": [round(statistics.median(rank), 3) for rank in ranks]}
+
+
+def predictions(group: Group, results: dict[str, list[dict]], quartiles: dict) -> list[dict]:
+    """What was simulated from measured costs, beside what was measured."""
+    predicted = {
+        entry: lower_quartile([result["predicted_ms"] for result in repeated])
+        for entry, repeated in results.items()
+        if "predicted_ms" in repeated[0]
+    }
+    lines = []
+    for entry, value in predicted.items():
+        drift = quartiles[entry] / value - 1
+        lines.append({
+            "group": group.name, "predicted": entry, "predicted_ms": round(value, 3),
+            "measured_ms": quartiles[entry], "drift": round(drift, 3),
+            "at_most": PREDICTED_WITHIN, "met": abs(drift) <= PREDICTED_WITHIN,
+        })  # fmt: skip
+    for a, b in itertools.combinations(predicted, 2):
+        fast, slow = sorted((a, b), key=predicted.get)
+        if predicted[slow] / predicted[fast] - 1 > TOLD_APART:
+            lines.append({
+                "group": group.name, "faster": fast, "than": slow,
+                "predicted": round(predicted[fast] / predicted[slow], 3),
+                "measured": round(quartiles[fast] / quartiles[slow], 3),
+                "met": quartiles[fast] < quartiles[slow],
             })  # fmt: skip
     return lines
 
@@ -114,17 +215,17 @@ def main() -> None:
     parser.add_argument("--build", type=Path, default=ROOT / "build")
     parser.add_argument("--alternations", type=int, default=12)
     parser.add_argument("--steps", type=int, default=30, help="timed steps of one run")
-    parser.add_argument("--case", help="only cases whose name contains this")
+    parser.add_argument("--group", choices=[group.name for group in GROUPS])
     args = parser.parse_args()
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"],
                             capture_output=True, text=True).stdout.strip()  # fmt: skip
     print(json.dumps({"commit": commit, "machine": platform.machine(), "cores": os.cpu_count(),
                       "alternations": args.alternations, "steps": args.steps}))  # fmt: skip
     try:
-        for case in CASES:
-            if args.case and args.case not in case[0]:
+        for group in GROUPS:
+            if args.group and args.group != group.name:
                 continue
-            for line in measure(case, args.build, args.alternations, args.steps):
+            for line in measure(group, args.build, args.alternations, args.steps):
                 print(json.dumps(line), flush=True)
     finally:
         remove_deepspeed_buffers()

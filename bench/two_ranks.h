@@ -24,8 +24,10 @@ struct Options {
   long microbatches = 32;
   long steps = 30;
   std::string schedule = "1f1b";
-  std::string transport = "auto";  // penstock only.
+  long stages_per_rank = 1;
+  std::string transport = "auto";  // Not the peers'.
   bool sgd = false;                // A step of SGD at lr 0 belongs to the timed step.
+  bool predict = false;            // penstock only: what the simulation says of measured costs.
 };
 
 inline Options parse(int argc, char** argv) {
@@ -33,12 +35,13 @@ inline Options parse(int argc, char** argv) {
   const std::map<std::string, long*> numbers = {{"--width", &options.width},
                                                 {"--batch", &options.batch},
                                                 {"--microbatches", &options.microbatches},
+                                                {"--stages-per-rank", &options.stages_per_rank},
                                                 {"--steps", &options.steps}};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const auto number = numbers.find(word);
-    if (word == "--sgd") {
-      options.sgd = true;
+    if (word == "--sgd" || word == "--predict") {
+      (word == "--sgd" ? options.sgd : options.predict) = true;
     } else if (word == "--schedule" && i + 1 < argc) {
       options.schedule = argv[++i];
     } else if (word == "--transport" && i + 1 < argc) {

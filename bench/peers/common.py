@@ -36,6 +36,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--microbatches", type=int, default=32)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--schedule", default="1f1b")
+    parser.add_argument("--stages-per-rank", type=int, default=1, help="as the schedule has it")
     parser.add_argument("--sgd", action="store_true")
     return parser.parse_args()
 

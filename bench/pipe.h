@@ -1,0 +1,67 @@
+// What penstock's benchmark and the bare loop share: the lowered schedule, the communicator of two
+// ranks, and how they meet.
+//
+// Both send the same messages over the same transport that way.
+#pragma once
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "bench/two_ranks.h"
+#include "penstock/comm/communicator.h"
+#include "penstock/schedule/generators/generators.h"
+#include "penstock/schedule/passes/passes.h"
+#include "penstock/verify/verify.h"
+
+namespace penstock::bench {
+
+inline comm::Transport transport_of(const std::string& name) {
+  if (name == "gloo") return comm::Transport::Gloo;
+  if (name == "tcp") return comm::Transport::Tcp;
+  return name == "shm" ? comm::Transport::Shm : comm::Transport::Auto;
+}
+
+inline verify::VerifiedSchedule schedule_of(const Options& options) {
+  const schedule::Sizes sizes{.ranks = 2,
+                              .stages_per_rank = static_cast<std::int32_t>(options.stages_per_rank),
+                              .microbatches = static_cast<std::int32_t>(options.microbatches)};
+  return verify::VerifiedSchedule::from(
+      schedule::lower_communication(schedule::make_schedule(options.schedule, sizes)));
+}
+
+// One of two ranks, linked to the other.
+class Pair {
+ public:
+  Pair(const Options& options, int rank, const std::string& store)
+      : rank_(rank),
+        communicator_(comm::connect({.kind = comm::Rendezvous::Kind::File,
+                                     .path = store,
+                                     .rank = Rank(rank),
+                                     .world_size = 2,
+                                     .transport = transport_of(options.transport)},
+                                    std::chrono::seconds(60))) {
+    communicator_->link({Rank(1 - rank)});
+    both_ = communicator_->make_group({Rank(0), Rank(1)});
+  }
+
+  comm::Communicator& communicator() { return *communicator_; }
+
+  // Waits for the other rank; the larger of the two values.
+  double meet(double value = 0.0) {
+    // Each rank's in a place of its own: the sum keeps both.
+    const at::Tensor values = at::zeros({2}, at::kDouble);
+    values.data_ptr<double>()[rank_] = value;
+    communicator_->all_reduce(values, both_)->wait();
+    return std::max(values.data_ptr<double>()[0], values.data_ptr<double>()[1]);
+  }
+
+ private:
+  int rank_;
+  std::unique_ptr<comm::Communicator> communicator_;
+  comm::Group both_;
+};
+
+}  // namespace penstock::bench
