@@ -54,7 +54,7 @@ fuzz: ## Feed every parser a million made-up inputs, at most 10 CPU minutes each
 	cmake --build build-fuzz -j $(JOBS)
 	$(PYTHON) tests/fuzz/campaign.py build-fuzz
 
-soak: build ## Kill and stop ranks, 20 times each
+soak: build ## Kill and stop ranks, inject faults, train for long; many times
 	$(PYTHON) tests/process/soak.py
 
 bench: build ## Measure against the bare loop, and against the peers if they are set up

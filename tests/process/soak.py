@@ -2,6 +2,7 @@
 """Kills and stops every rank of a 2 x 2 run in turn, many times, and counts how often all was well.
 
 Then many runs at once, so that the ranks of each are late in every order: all must end with 0.
+Then long runs, whose ranks must not grow.  Then every fault of tests/faults, many times.
 
 Prints "N of N" and the longest time to the end of all processes; exits with 1 after any failure.
 PENSTOCK_SEED repeats the moments of an earlier soak.  Needs the standard library.
@@ -13,9 +14,11 @@ import argparse
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import time
 import unittest
+from pathlib import Path
 
 import failures
 import support
@@ -76,11 +79,67 @@ def soak_ends(times: int) -> bool:
     return good == batches * at_once and all(result.wasSuccessful() for result in whole)
 
 
+# Allocators settle within some thousand steps, by less; a leak of 600 bytes a step is more.
+GROWTH_KIB_MAX = 1024
+SETTLING_STEPS = 1000
+
+
+def resident_kib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0])
+
+
+def soak_memory(steps: int) -> bool:
+    """What every rank's memory grows by in so many steps, once it has settled."""
+    good = True
+
+    class Long(support.ProcessTest):
+        def grow(self, schedule: str, transport: str) -> list[int]:
+            config = self.config(
+                schedule={"name": schedule, "stages_per_rank": 2 if schedule == "zbv" else 1},
+                launch={"transport": transport},
+                run={"steps": SETTLING_STEPS + steps + 200, "eval_batches": 1},
+            )
+            run = self.start_train(config, f"{schedule}-{transport}")
+            run.await_step(SETTLING_STEPS, patience=600)
+            pids = run.ranks().values()
+            before = [resident_kib(pid) for pid in pids]
+            run.await_step(SETTLING_STEPS + steps, patience=600)
+            grown = [resident_kib(pid) - kib for pid, kib in zip(pids, before, strict=True)]
+            self.end_all()
+            run.process.wait()
+            return grown
+
+        def runTest(self) -> None:  # noqa: N802
+            nonlocal good
+            for schedule, transport in (("1f1b", "shm"), ("zbv", "tcp"), ("zb_h1", "gloo")):
+                grown = self.grow(schedule, transport)
+                good = good and max(grown) < GROWTH_KIB_MAX
+                print(
+                    f"{schedule} over {transport}, {steps} steps: the ranks grew by"
+                    f" {', '.join(map(str, grown))} KiB (below {GROWTH_KIB_MAX})",
+                    flush=True,
+                )
+
+    result = unittest.TestResult()
+    Long().run(result)
+    for _, text in result.failures + result.errors:
+        print(text, flush=True)
+    return good and result.wasSuccessful()
+
+
+def soak_faults(each: int) -> bool:
+    """Each fault on each rank over each transport: tests/faults/faults.cpp."""
+    return subprocess.run([support.BUILD / "bin" / "faults", str(each)]).returncode == 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=20, help="of each rank (default 20)")
     parser.add_argument("--stops", type=int, default=20, help="of each rank (default 20)")
     parser.add_argument("--ends", type=int, default=90, help="runs to the end (default 90)")
+    parser.add_argument("--steps", type=int, default=2000, help="of long runs (default 2000)")
+    parser.add_argument("--faults", type=int, default=4, help="of each (default 4)")
     options = parser.parse_args()
     if not support.PENSTOCK.exists():
         print(f"there is no {support.PENSTOCK}: run `make` first, or set PENSTOCK_BUILD")
@@ -91,7 +150,9 @@ def main() -> int:
     killed = soak(signal.SIGKILL, options.kills, failures.KILL_SECONDS_MAX, generator)
     stopped = soak(signal.SIGSTOP, options.stops, failures.STOP_SECONDS_MAX, generator)
     ended = soak_ends(options.ends)
-    all_well = killed and stopped and ended
+    level = soak_memory(options.steps) if options.steps else True
+    faultless = soak_faults(options.faults) if options.faults else True
+    all_well = killed and stopped and ended and level and faultless
     print(f"{'all well' if all_well else 'NOT well'}, {time.monotonic() - began:.0f} s")
     return 0 if all_well else 1
 

@@ -1,0 +1,301 @@
+// Something goes wrong on one rank of a run, and every rank must end soon, with the same cause.
+//
+// faults [EACH]: each fault, on each rank, over each transport, EACH times (default 1), at a step
+// and a microbatch of its own; ranks are processes, and train as a user's program does.  Prints
+// "N of N" a fault and the longest time from the fault to the end of the last rank; exits with 1
+// after any failure.  tests/CMakeLists.txt runs it once, `make soak` many times.
+#include <ATen/Parallel.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/rand.h>
+#include <c10/util/Logging.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/nn/mlp.h"
+#include "penstock/train/trainer.h"
+
+namespace {
+
+using namespace penstock;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int32_t kRanks = 4;
+constexpr std::int64_t kWidth = 8;
+constexpr std::int32_t kMicrobatches = 4;
+constexpr std::int64_t kRows = 2;          // Of a microbatch.
+constexpr double kSecondsMax = 2.0;        // From the fault to the end of the last rank.
+constexpr std::chrono::seconds kHang(30);  // What has not ended by then hangs.
+constexpr const char* kWords = "the layer had enough";
+
+enum class Kind : std::uint8_t {
+  ExceptionInForward,
+  ExceptionInBackward,
+  NanInForward,
+  NanInBackward,
+  WrongShape,
+  WrongType,
+  WrongBatch,         // Of another width; on ranks that take inputs or targets.
+  OtherMicrobatches,  // Ranks whose options differ, found before the first step.
+  OtherSchedule,
+  OtherModel,
+};
+
+struct Fault {
+  Kind kind;
+  const char* name;
+  const char* cause;  // In the text of every rank.
+};
+constexpr std::array<Fault, 10> kFaults = {{
+    {Kind::ExceptionInForward, "exception in a forward", kWords},
+    {Kind::ExceptionInBackward, "exception in a backward", kWords},
+    {Kind::NanInForward, "NaN in a forward", "not finite"},
+    {Kind::NanInBackward, "NaN in a backward", "gradient norm is nan"},
+    {Kind::WrongShape, "wrong shape", "9"},
+    {Kind::WrongType, "wrong type", "ouble"},
+    {Kind::WrongBatch, "a batch of another width", "9"},
+    {Kind::OtherMicrobatches, "other microbatches", "microbatches="},
+    {Kind::OtherSchedule, "another schedule", "gpipe"},
+    {Kind::OtherModel, "another model", "do not run the same thing"},
+}};
+
+struct Case {
+  Fault fault;
+  std::int32_t rank = 0;
+  mesh::Shape mesh;
+  comm::Transport transport = comm::Transport::Auto;
+  std::int64_t step = 1;  // From 1.
+  std::int32_t microbatch = 0;
+};
+
+// What the ranks of a case leave for their parent.
+struct Report {
+  std::array<std::array<char, 4096>, kRanks> text;  // What run() threw; empty: nothing.
+  std::int64_t fault_ns;                            // When it happened; 0: it did not.
+};
+
+std::int64_t now_ns() { return Clock::now().time_since_epoch().count(); }
+
+class FaultyLayer : public nn::Layer {
+ public:
+  FaultyLayer(const Case& of, Report& report) : case_(of), report_(report) {}
+
+  at::Tensor forward(const at::Tensor& input) override {
+    const bool due = forwards_++ == due_at();
+    if (due) return at_forward(input);
+    return with_hook(input * 2);
+  }
+
+ private:
+  std::int64_t due_at() const { return (case_.step - 1) * kMicrobatches + case_.microbatch; }
+
+  at::Tensor at_forward(const at::Tensor& input) {
+    const Kind kind = case_.fault.kind;
+    if (kind == Kind::ExceptionInForward || kind == Kind::NanInForward ||
+        kind == Kind::WrongShape || kind == Kind::WrongType) {
+      report_.fault_ns = now_ns();
+    }
+    if (kind == Kind::ExceptionInForward) throw std::runtime_error(kWords);
+    if (kind == Kind::NanInForward) return input * std::numeric_limits<float>::quiet_NaN();
+    if (kind == Kind::WrongShape) return at::cat({input, input.narrow(1, 0, 1)}, 1);
+    if (kind == Kind::WrongType) return input.to(at::kDouble);
+    return with_hook(input * 2);
+  }
+
+  at::Tensor with_hook(at::Tensor output) {
+    const bool throws = case_.fault.kind == Kind::ExceptionInBackward;
+    if (!throws && case_.fault.kind != Kind::NanInBackward) return output;
+    if (!output.requires_grad()) return output;
+    output.register_hook([this, throws](const at::Tensor& gradient) -> at::Tensor {
+      if (backwards_++ != due_at()) return gradient;
+      report_.fault_ns = now_ns();
+      if (throws) throw std::runtime_error(kWords);
+      return gradient * std::numeric_limits<float>::quiet_NaN();
+    });
+    return output;
+  }
+
+  const Case& case_;
+  Report& report_;
+  std::int64_t forwards_ = 0;
+  std::int64_t backwards_ = 0;
+};
+
+// Eight layers.  The faulty one is the last of its stage, before the message, or the first of the
+// last stage, before more layers.
+std::vector<nn::LayerSpec> model_of(const Case& c, std::int32_t rank, Report& report) {
+  std::vector<nn::LayerSpec> model = nn::mlp_layers(kWidth, 8);
+  const std::int32_t stage = c.rank / c.mesh.data;
+  const std::int32_t per_stage = 8 / c.mesh.pipe;
+  const bool is_last = stage + 1 == c.mesh.pipe;
+  const auto faulty = static_cast<std::size_t>(stage * per_stage + (is_last ? 0 : per_stage - 1));
+  const bool mine = rank == c.rank;
+  model[faulty] = nn::layer("faulty", [&c, &report, mine] {
+    // The others have the layer, and nothing happens there.
+    static const Case kNever = [] {
+      Case never{.fault = kFaults[0]};
+      never.step = std::numeric_limits<std::int32_t>::max();
+      return never;
+    }();
+    return std::make_shared<FaultyLayer>(mine ? c : kNever, report);
+  });
+  return model;
+}
+
+void train(const Case& c, std::int32_t rank, const std::string& store, Report& report) {
+  at::set_num_threads(1);
+  const auto communicator = comm::connect({.kind = comm::Rendezvous::Kind::File,
+                                           .path = store,
+                                           .rank = Rank(rank),
+                                           .world_size = kRanks,
+                                           .transport = c.transport},
+                                          std::chrono::seconds(60));
+  train::TrainerOptions options{.mesh = c.mesh,
+                                .schedule = "1f1b",
+                                .microbatches = kMicrobatches,
+                                .partition = partition::Uniform{}};
+  std::vector<nn::LayerSpec> model = model_of(c, rank, report);
+  const bool mine = rank == c.rank;
+  const Kind kind = c.fault.kind;
+  if (mine && kind == Kind::OtherMicrobatches) options.microbatches *= 2;
+  if (mine && kind == Kind::OtherSchedule) options.schedule = "gpipe";
+  if (mine && kind == Kind::OtherModel) model.back().meta.name = "another";
+  communicator->barrier("about to begin");
+  if (mine && kind >= Kind::OtherMicrobatches) report.fault_ns = now_ns();
+  const auto loss = [](const at::Tensor& output, const at::Tensor& target) {
+    return at::mse_loss(output, target);
+  };
+  train::Trainer trainer(options, std::move(model), loss, *communicator);
+  for (std::int64_t step = 1; step <= 50; ++step) {
+    const bool wrong = mine && kind == Kind::WrongBatch && step == c.step;
+    const at::Tensor batch = at::rand({kMicrobatches * kRows, kWidth + (wrong ? 1 : 0)});
+    if (wrong) report.fault_ns = now_ns();
+    trainer.step(batch, batch);
+  }
+}
+
+// The process of a rank.
+[[noreturn]] void run_rank(const Case& c, std::int32_t rank, const std::string& store,
+                           Report& report) {
+  try {
+    train(c, rank, store, report);
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    std::snprintf(report.text[static_cast<std::size_t>(rank)].data(), 4096, "%s", text.c_str());
+  }
+  std::exit(0);
+}
+
+// What was wrong; empty when all was well.  `seconds` is from the fault to the last rank's end.
+std::string run_case(const Case& c, Report& report, double& seconds) {
+  report = {};
+  char folder[] = "/tmp/penstock-faults-XXXXXX";
+  if (::mkdtemp(folder) == nullptr) return "no temporary folder";
+  std::fflush(nullptr);
+  std::vector<pid_t> pids;
+  for (std::int32_t rank = 0; rank < kRanks; ++rank) {
+    const pid_t pid = ::fork();
+    if (pid == 0) run_rank(c, rank, std::string(folder) + "/store", report);
+    pids.push_back(pid);
+  }
+  std::string wrong;
+  const auto give_up = Clock::now() + kHang;
+  std::vector<bool> over(pids.size(), false);
+  while (std::ranges::count(over, false) > 0) {
+    const bool late = Clock::now() > give_up;
+    for (std::size_t rank = 0; rank < pids.size(); ++rank) {
+      int status = 0;
+      if (over[rank]) continue;
+      if (late) ::kill(pids[rank], SIGKILL);
+      if (::waitpid(pids[rank], &status, late ? 0 : WNOHANG) != pids[rank]) continue;
+      over[rank] = true;
+      if (late) wrong += str("rank ", rank, " hung; ");
+      if (WIFSIGNALED(status) && !late) {
+        wrong += str("rank ", rank, " died of signal ", WTERMSIG(status), "; ");
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  seconds = static_cast<double>(now_ns() - report.fault_ns) * 1e-9;
+  std::filesystem::remove_all(folder);
+  if (report.fault_ns == 0) return wrong + "the fault did not happen";
+  if (seconds > kSecondsMax) wrong += str("the last rank ended after ", seconds, " s; ");
+  // What the faulty rank says first, all say.
+  const std::string_view own = report.text[static_cast<std::size_t>(c.rank)].data();
+  const std::string_view line = own.substr(0, own.find('\n'));
+  for (const auto& chars : report.text) {
+    const std::string_view text = chars.data();
+    const bool same = !line.empty() && text.find(line) != std::string_view::npos;
+    if (same && text.find(c.fault.cause) != std::string_view::npos) continue;
+    wrong += str("\n  \"", text, "\" does not say \"", line, "\" or \"", c.fault.cause, "\"");
+  }
+  return wrong;
+}
+
+std::string describe(const Case& c) {
+  return str(c.fault.name, " on rank ", c.rank, " of pipe ", c.mesh.pipe, " x data ", c.mesh.data,
+             ", transport ", static_cast<int>(c.transport), ", step ", c.step, ", microbatch ",
+             c.microbatch);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int each = argc > 1 ? std::atoi(argv[1]) : 1;
+  void* shared =
+      ::mmap(nullptr, sizeof(Report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) return 1;
+  Report& report = *new (shared) Report();
+  std::mt19937 generator(20);
+  int good_in_all = 0, cases = 0;
+  for (const Fault& fault : kFaults) {
+    int good = 0, of = 0;
+    double longest = 0.0;
+    for (int repetition = 0; repetition < each; ++repetition) {
+      for (const auto transport :
+           {comm::Transport::Shm, comm::Transport::Tcp, comm::Transport::Gloo}) {
+        for (std::int32_t rank = 0; rank < kRanks; ++rank) {
+          if (fault.kind == Kind::WrongBatch && rank % 3 != 0) continue;
+          const bool square = generator() % 2 == 0;
+          Case c{.fault = fault,
+                 .rank = rank,
+                 .mesh = {.pipe = square ? 2 : 4, .data = square ? 2 : 1},
+                 .transport = transport,
+                 .step = 2 + static_cast<std::int64_t>(generator() % 3),
+                 .microbatch = static_cast<std::int32_t>(generator() % kMicrobatches)};
+          double seconds = 0.0;
+          const std::string wrong = run_case(c, report, seconds);
+          ++of;
+          longest = std::max(longest, seconds);
+          good += wrong.empty() ? 1 : 0;
+          if (!wrong.empty()) std::printf("%s: %s\n", describe(c).c_str(), wrong.c_str());
+        }
+      }
+    }
+    std::printf("%s: %d of %d, over after at most %.2f s\n", fault.name, good, of, longest);
+    std::fflush(stdout);
+    good_in_all += good;
+    cases += of;
+  }
+  std::printf("faults: %d of %d\n", good_in_all, cases);
+  return good_in_all == cases ? 0 : 1;
+}
