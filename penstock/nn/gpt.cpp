@@ -3,6 +3,8 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/relu.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <torch/csrc/autograd/grad_mode.h>
@@ -11,8 +13,10 @@
 #include <torch/nn/modules/normalization.h>
 
 #include <cmath>
+#include <limits>
 
 #include "penstock/core/text.h"
+#include "penstock/nn/dropout.h"
 
 namespace penstock::nn {
 namespace {
@@ -42,22 +46,26 @@ class Embedding : public Layer {
  public:
   explicit Embedding(const GptOptions& options)
       : wte_(register_module("wte", embedding(kVocabulary, options.hidden))),
-        wpe_(register_module("wpe", embedding(options.sequence_length, options.hidden))) {}
+        wpe_(register_module("wpe", embedding(options.sequence_length, options.hidden))),
+        drop_(register_module("drop", Dropout(options.dropout))) {}
 
   at::Tensor forward(const at::Tensor& tokens) override {
     const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
-    return wte_->forward(tokens) + wpe_->forward(positions);
+    return drop_->forward(wte_->forward(tokens) + wpe_->forward(positions));
   }
 
  private:
   torch::nn::Embedding wte_;
   torch::nn::Embedding wpe_;
+  Dropout drop_;
 };
 
 class Attention : public torch::nn::Module {
  public:
   explicit Attention(const GptOptions& options)
       : heads_(options.heads),
+        drops_(options.dropout > 0),
+        drop_(register_module("drop", Dropout(options.dropout))),
         c_attn_(
             register_module("c_attn", linear(options.hidden, 3 * options.hidden, true, kInitStd))),
         c_proj_(register_module(
@@ -70,13 +78,33 @@ class Attention : public torch::nn::Module {
       return t.view({batch, sequence, heads_, hidden / heads_}).transpose(1, 2);
     };
     const auto qkv = c_attn_->forward(x).split(hidden, /*dim=*/2);
-    const at::Tensor mixed = at::scaled_dot_product_attention(
-        split(qkv[0]), split(qkv[1]), split(qkv[2]), {}, /*dropout_p=*/0.0, /*is_causal=*/true);
-    return c_proj_->forward(mixed.transpose(1, 2).reshape({batch, sequence, hidden}));
+    const at::Tensor mixed =
+        drops_ && is_training()
+            ? attend_with_dropout(split(qkv[0]), split(qkv[1]), split(qkv[2]))
+            : at::scaled_dot_product_attention(split(qkv[0]), split(qkv[1]), split(qkv[2]), {},
+                                               /*dropout_p=*/0.0, /*is_causal=*/true);
+    const at::Tensor out =
+        c_proj_->forward(mixed.transpose(1, 2).reshape({batch, sequence, hidden}));
+    return drop_->forward(out);
   }
 
  private:
+  // Torch's fused attention draws from torch's own generator.
+  at::Tensor attend_with_dropout(const at::Tensor& queries, const at::Tensor& keys,
+                                 const at::Tensor& values) {
+    const double scale = 1.0 / std::sqrt(static_cast<double>(queries.size(-1)));
+    const at::Tensor scores = at::matmul(queries, keys.transpose(-2, -1)) * scale;
+    const std::int64_t sequence = scores.size(-1);
+    const at::Tensor later =
+        at::ones({sequence, sequence}, queries.options().dtype(at::kBool)).triu(1);
+    const at::Tensor weights =
+        scores.masked_fill(later, -std::numeric_limits<double>::infinity()).softmax(-1);
+    return at::matmul(drop_->forward(weights), values);
+  }
+
   std::int64_t heads_;
+  bool drops_;
+  Dropout drop_;
   torch::nn::Linear c_attn_;
   torch::nn::Linear c_proj_;
 };
@@ -87,15 +115,17 @@ class FeedForward : public torch::nn::Module {
       : c_fc_(register_module("c_fc", linear(options.hidden, 4 * options.hidden, true, kInitStd))),
         c_proj_(register_module(
             "c_proj", linear(4 * options.hidden, options.hidden, true,
-                             kInitStd / std::sqrt(2.0 * static_cast<double>(options.layers))))) {}
+                             kInitStd / std::sqrt(2.0 * static_cast<double>(options.layers))))),
+        drop_(register_module("drop", Dropout(options.dropout))) {}
 
   at::Tensor forward(const at::Tensor& x) {
-    return c_proj_->forward(at::gelu(c_fc_->forward(x), "tanh"));
+    return drop_->forward(c_proj_->forward(at::gelu(c_fc_->forward(x), "tanh")));
   }
 
  private:
   torch::nn::Linear c_fc_;
   torch::nn::Linear c_proj_;
+  Dropout drop_;
 };
 
 class Block : public Layer {
@@ -122,15 +152,17 @@ class MlpBlock : public Layer {
  public:
   explicit MlpBlock(const GptOptions& options)
       : net1_(register_module("net1", linear(options.hidden, options.hidden, true, kInitStd))),
-        net2_(register_module("net2", linear(options.hidden, options.hidden, true, kInitStd))) {}
+        net2_(register_module("net2", linear(options.hidden, options.hidden, true, kInitStd))),
+        drop_(register_module("drop", Dropout(options.dropout))) {}
 
   at::Tensor forward(const at::Tensor& x) override {
-    return x + net2_->forward(at::relu(net1_->forward(x)));
+    return x + drop_->forward(net2_->forward(at::relu(net1_->forward(x))));
   }
 
  private:
   torch::nn::Linear net1_;
   torch::nn::Linear net2_;
+  Dropout drop_;
 };
 
 class Head : public Layer {
@@ -163,6 +195,10 @@ std::vector<LayerSpec> around(const GptOptions& options, const char* block_type,
   }
   layers.push_back(
       {{"head", "Head", 2 * h + kVocabulary * h}, make(options, std::type_identity<Head>{})});
+  if (options.tie_embeddings) {
+    layers.front() = TiedLayerSpec("wte", layers.front(), {"wte.weight"});
+    layers.back() = TiedLayerSpec("wte", layers.back(), {"lm_head.weight"});
+  }
   return layers;
 }
 

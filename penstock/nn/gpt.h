@@ -20,6 +20,11 @@ struct GptOptions {
   std::int64_t hidden = 128;
   std::int64_t heads = 4;  // Must divide hidden.
   std::int64_t sequence_length = 128;
+  // The head's weight is the token embedding, as in GPT-2; otherwise it is one of its own.
+  bool tie_embeddings = false;
+  // Probability of a zero after the embedding, in the attention's weights and in what the blocks
+  // add to the residual stream, while training.
+  double dropout = 0.0;
 };
 
 // layers + 2 specs: "transformer", "transformer.h.0", ..., "head".

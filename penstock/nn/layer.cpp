@@ -1,45 +1,16 @@
 #include "penstock/nn/layer.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/Generator.h>
 #include <c10/util/Type.h>
 
-#include <mutex>
+#include <algorithm>
+#include <array>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/nn/dropout.h"
+#include "penstock/nn/torch_generator.h"
 
 namespace penstock::nn {
-namespace {
-
-// Seeds torch's default generator for its lifetime.
-class SeededDefaultGenerator {
- public:
-  explicit SeededDefaultGenerator(std::uint64_t seed)
-      : lock_(turn()), generator_(at::detail::getDefaultCPUGenerator()) {
-    const std::lock_guard guard(generator_.mutex());
-    state_ = generator_.get_state();
-    generator_.set_current_seed(seed);
-  }
-  ~SeededDefaultGenerator() {
-    const std::lock_guard guard(generator_.mutex());
-    generator_.set_state(state_);
-  }
-  SeededDefaultGenerator(const SeededDefaultGenerator&) = delete;
-  SeededDefaultGenerator& operator=(const SeededDefaultGenerator&) = delete;
-
- private:
-  static std::mutex& turn() {
-    static std::mutex mutex;
-    return mutex;
-  }
-  std::lock_guard<std::mutex> lock_;
-  at::Generator generator_;
-  at::Tensor state_;
-};
-
-}  // namespace
-
 const at::Tensor& the_only(const Values& values, const char* what) {
   if (values.size() != 1) {
     throw Error(penstock::str(what, " takes one tensor, and gets ", values.size()));
@@ -55,9 +26,23 @@ Values Layer::forward_values(const Values& inputs) {
   return forward(the_only(inputs, "a layer of a tensor"));
 }
 
+bool Layer::draws_from_torch() const { return nn::draws_from_torch(*this); }
+
+bool draws_from_torch(const torch::nn::Module& module) {
+  const auto draws = [](const torch::nn::Module& one) {
+    if (dynamic_cast<const DropoutImpl*>(&one) != nullptr) return false;
+    const std::string type = type_name(typeid(one));
+    return std::ranges::any_of(
+        std::array{"Dropout", "MultiheadAttention", "LSTM", "GRU", "RNN", "RReLU"},
+        [&](const char* drawing) { return type.find(drawing) != std::string::npos; });
+  };
+  return draws(module) || std::ranges::any_of(module.modules(/*include_self=*/false),
+                                              [&](const auto& inside) { return draws(*inside); });
+}
+
 std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index) {
   const auto salt = static_cast<std::uint64_t>(index) * 0x9E3779B97F4A7C15u;
-  const SeededDefaultGenerator seeded(mix(mix(static_cast<std::uint64_t>(seed)) ^ salt));
+  const SeededTorchGenerator seeded(mix(mix(static_cast<std::uint64_t>(seed)) ^ salt));
   return spec.make();
 }
 

@@ -33,18 +33,46 @@ class Layer : public torch::nn::Module {
   virtual at::Tensor forward(const at::Tensor& input);
   // Of any layer.  By default forward() of the only tensor.
   virtual Values forward_values(const Values& inputs);
+
+  // Whether it contains modules of torch's that draw from torch's default generator.
+  virtual bool draws_from_torch() const;
 };
 
+// Whether `module`, or one inside of it, does; known by their types.
+bool draws_from_torch(const torch::nn::Module& module);
+
 inline constexpr std::int64_t kNotCounted = -1;
+
+// Parameters that the layer has in common with all layers that have the key.
+struct Tie {
+  std::string key;
+  std::vector<std::string> parameters;  // The layer's names for them; empty: all that it has.
+};
 
 struct LayerSpec {
   model::LayerMeta meta;  // meta.parameters may be kNotCounted: see count_parameters().
   std::function<std::shared_ptr<Layer>()> make;
+  std::vector<Tie> ties;
+  std::vector<std::string> given;
+  std::vector<std::string> taken;
+
+  // A skip connection: its output, one tensor, goes to the next layer, and to every later one that
+  // takes `name`, whatever stages those are in.
+  LayerSpec gives(std::string name) &&;
+  // What was given as `name` is appended to its inputs.
+  LayerSpec takes(std::string name) &&;
+};
+
+// A layer whose parameters, all or those named, are also those of the other layers with `key`: the
+// first named by one is the first named by every other.  There is one weight, as the first of the
+// layers makes it, and its gradient is the sum over all of them, whatever stages they are in.
+struct TiedLayerSpec : LayerSpec {
+  TiedLayerSpec(std::string key, LayerSpec layer, std::vector<std::string> parameters = {});
 };
 
 // Makes the layer with torch's default generator seeded from (seed, index) for the time of the
 // call; the generator's own state is put back.  The same arguments give the same bits on every
-// rank. Thread safety: calls take turns.
+// rank; knows no ties (model.h does). Thread safety: calls take turns.
 std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index);
 
 // Fills in the parameter counts that are not known yet, by building those layers one at a time.
@@ -89,6 +117,7 @@ class Wrapped : public Layer {
       return as_values(module_->forward(inputs));
     }
   }
+  bool draws_from_torch() const override { return nn::draws_from_torch(*module_); }
   void train(bool on = true) override {
     Layer::train(on);
     module_->train(on);

@@ -1,0 +1,25 @@
+// Dropout whose masks are the same in every layout, and again when a forward pass is repeated.
+//
+// In place of torch::nn::Dropout, which draws from a generator that the process shares.  The
+// numbers are those of draw.h. Shapes: any, in and out.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/pimpl.h>
+
+namespace penstock::nn {
+
+class DropoutImpl : public torch::nn::Cloneable<DropoutImpl> {
+ public:
+  // `p` is the probability of a zero; the other elements are multiplied by 1 / (1 - p).
+  // Throws: ConfigError for p outside [0, 1].
+  explicit DropoutImpl(double p = 0.5);
+  at::Tensor forward(const at::Tensor& input);
+  void reset() override {}
+
+ private:
+  double p_;
+};
+TORCH_MODULE(Dropout);
+
+}  // namespace penstock::nn

@@ -1,0 +1,195 @@
+#include "penstock/nn/model.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::nn {
+namespace {
+
+using Problems = std::vector<std::string>;
+
+std::string quoted(const std::string& name) { return penstock::str("\"", name, "\""); }
+
+void check_names(const std::vector<LayerSpec>& model, Problems& problems) {
+  std::map<std::string, int> layers;
+  for (const LayerSpec& spec : model) {
+    if (++layers[spec.meta.name] == 2) {
+      problems.push_back(penstock::str("two layers of the model are called ",
+                                       quoted(spec.meta.name),
+                                       "; names must differ, they name the weights"));
+    }
+  }
+}
+
+std::vector<std::string> all_given(const std::vector<LayerSpec>& model) {
+  std::vector<std::string> names;
+  for (const LayerSpec& spec : model) {
+    names.insert(names.end(), spec.given.begin(), spec.given.end());
+  }
+  return names;
+}
+
+void check_skips(const std::vector<LayerSpec>& model, Problems& problems) {
+  std::map<std::string, std::string> giver;  // By skip.
+  std::set<std::string> taken;
+  for (const LayerSpec& spec : model) {
+    for (const std::string& name : spec.taken) {
+      taken.insert(name);
+      if (giver.contains(name)) continue;
+      problems.push_back(penstock::str("layer ", quoted(spec.meta.name), " takes ", quoted(name),
+                                       ", which no layer before it gives",
+                                       did_you_mean(name, all_given(model))));
+    }
+    for (const std::string& name : spec.given) {
+      const auto [other, is_new] = giver.emplace(name, spec.meta.name);
+      if (is_new) continue;
+      problems.push_back(penstock::str("layers ", quoted(other->second), " and ",
+                                       quoted(spec.meta.name), " both give ", quoted(name)));
+    }
+  }
+  for (const auto& [name, layer] : giver) {
+    if (taken.contains(name)) continue;
+    problems.push_back(penstock::str("layer ", quoted(layer), " gives ", quoted(name),
+                                     ", which no later layer takes"));
+  }
+}
+
+void check_ties(const std::vector<LayerSpec>& model, Problems& problems) {
+  std::map<std::string, std::vector<std::string>> layers;  // By key.
+  for (const LayerSpec& spec : model) {
+    for (const Tie& tie : spec.ties) {
+      std::vector<std::string>& names = layers[tie.key];
+      if (!names.empty() && names.back() == spec.meta.name) {
+        problems.push_back(penstock::str("layer ", quoted(spec.meta.name), " is tied to ",
+                                         quoted(tie.key), " twice"));
+      }
+      names.push_back(spec.meta.name);
+    }
+  }
+  std::vector<std::string> keys;
+  for (const auto& [key, names] : layers) keys.push_back(key);
+  for (const auto& [key, names] : layers) {
+    if (names.size() > 1) continue;
+    std::vector<std::string> others = keys;
+    std::erase(others, key);
+    problems.push_back(penstock::str("only layer ", quoted(names[0]), " is tied to ", quoted(key),
+                                     did_you_mean(key, others)));
+  }
+}
+
+const Tie* find_tie(const LayerSpec& spec, const std::string& key) {
+  const auto tie = std::ranges::find(spec.ties, key, &Tie::key);
+  return tie == spec.ties.end() ? nullptr : &*tie;
+}
+
+struct Named {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// The parameters that `tie` names, of a layer made from `spec`.
+std::vector<Named> tied_parameters(const LayerSpec& spec, const Tie& tie, Layer& layer) {
+  const auto parameters = layer.named_parameters();
+  std::vector<Named> tied;
+  for (const std::string& name : tie.parameters.empty() ? parameters.keys() : tie.parameters) {
+    const at::Tensor* found = parameters.find(name);
+    if (found == nullptr) {
+      throw ConfigError(penstock::str("layer ", quoted(spec.meta.name), " has no parameter ",
+                                      quoted(name), " to tie to ", quoted(tie.key),
+                                      did_you_mean(name, parameters.keys())));
+    }
+    tied.push_back({spec.meta.name + "." + name, *found});
+  }
+  return tied;
+}
+
+std::string describe(const at::Tensor& parameter) {
+  return penstock::str(at::toString(parameter.scalar_type()), parameter.sizes(),
+                       parameter.requires_grad() ? "" : ", frozen");
+}
+
+void check_alike(const std::string& key, const std::vector<Named>& first,
+                 const std::vector<Named>& other) {
+  if (first.size() != other.size()) {
+    throw ConfigError(penstock::str("the layers of ", first[0].name, " and ", other[0].name,
+                                    " are tied to ", quoted(key), " with ", first.size(), " and ",
+                                    other.size(), " parameters"));
+  }
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const at::Tensor &a = first[i].tensor, &b = other[i].tensor;
+    if (a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
+        a.requires_grad() == b.requires_grad()) {
+      continue;
+    }
+    throw ConfigError(penstock::str(
+        "the parameters ", first[i].name, " and ", other[i].name, " are tied to ", quoted(key),
+        ", and cannot be the same: ", describe(a), " and ", describe(b)));
+  }
+}
+
+}  // namespace
+
+LayerSpec LayerSpec::gives(std::string name) && {
+  given.push_back(std::move(name));
+  return std::move(*this);
+}
+
+LayerSpec LayerSpec::takes(std::string name) && {
+  taken.push_back(std::move(name));
+  return std::move(*this);
+}
+
+TiedLayerSpec::TiedLayerSpec(std::string key, LayerSpec layer, std::vector<std::string> parameters)
+    : LayerSpec(std::move(layer)) {
+  ties.push_back({std::move(key), std::move(parameters)});
+}
+
+void check_model(const std::vector<LayerSpec>& model) {
+  Problems problems;
+  check_names(model, problems);
+  check_skips(model, problems);
+  check_ties(model, problems);
+  if (problems.empty()) return;
+  throw ConfigError(problems.front(), {problems.begin() + 1, problems.end()});
+}
+
+std::map<std::string, std::vector<std::int64_t>> tied_layers(const std::vector<LayerSpec>& model) {
+  std::map<std::string, std::vector<std::int64_t>> layers;
+  for (std::size_t i = 0; i < model.size(); ++i) {
+    for (const Tie& tie : model[i].ties) layers[tie.key].push_back(static_cast<std::int64_t>(i));
+  }
+  return layers;
+}
+
+BuiltLayer build_layer(const std::vector<LayerSpec>& model, std::int64_t seed, std::int64_t index) {
+  const LayerSpec& spec = model[static_cast<std::size_t>(index)];
+  BuiltLayer built{.layer = build(spec, seed, index)};
+  for (const Tie& tie : spec.ties) {
+    const std::vector<std::int64_t> layers = tied_layers(model).at(tie.key);
+    const std::vector<Named> own = tied_parameters(spec, tie, *built.layer);
+    std::vector<Named> first = own;
+    if (layers.front() != index) {
+      // It may live on another rank: made again here, for its initial weights.
+      const LayerSpec& maker = model[static_cast<std::size_t>(layers.front())];
+      first =
+          tied_parameters(maker, *find_tie(maker, tie.key), *build(maker, seed, layers.front()));
+      check_alike(tie.key, first, own);
+    }
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      for (const TiedParameter& other : built.tied) {
+        if (!other.copy.is_same(own[i].tensor)) continue;
+        throw ConfigError(penstock::str("the parameter ", own[i].name, " is tied to ",
+                                        quoted(tie.key), " and to another key"));
+      }
+      if (layers.front() != index) own[i].tensor.set_data(first[i].tensor.detach());
+      built.tied.push_back({own[i].tensor, first[i].name, index, layers});
+    }
+  }
+  return built;
+}
+
+}  // namespace penstock::nn
