@@ -1,52 +1,46 @@
 #include "penstock/stage/stage.h"
 
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <regex>
+#include <set>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/core/text.h"
 #include "penstock/stage/backward.h"
+#include "penstock/stage/cut.h"
 
 namespace penstock::stage {
 namespace {
 
-// Inputs of a stage, cut off from where they came from.
-struct Cut {
-  nn::Values leaves;  // Where gradients arrive; undefined for inputs that take none.
-  nn::Values values;  // What the layers get.
-};
-
-// The layers do not get the leaves, which must not be changed in place, but tensors of the same
-// storage whose gradient goes there.
-Cut cut_off(const nn::Values& inputs, bool keep_graph) {
-  Cut cut{.leaves = nn::Values(inputs.size()), .values = nn::Values(inputs.size())};
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].defined()) continue;
-    cut.values[i] = inputs[i].detach();
-    if (!keep_graph || !inputs[i].requires_grad()) continue;
-    cut.leaves[i] = inputs[i].detach().requires_grad_(true);
-    torch::autograd::impl::set_gradient_edge(cut.values[i],
-                                             torch::autograd::impl::gradient_edge(cut.leaves[i]));
+// By layer of the model, whether its activations are computed again.
+std::vector<bool> recomputed(const std::vector<nn::LayerSpec>& model,
+                             const Checkpointing& checkpointing) {
+  std::vector<bool> layers(model.size(), checkpointing.interval > 0);
+  if (checkpointing.interval == 0 || checkpointing.layers.empty()) return layers;
+  try {
+    const std::regex regex(checkpointing.layers, std::regex::ECMAScript | std::regex::icase);
+    for (std::size_t i = 0; i < model.size(); ++i) {
+      layers[i] = std::regex_search(model[i].meta.type, regex);
+    }
+  } catch (const std::regex_error& error) {
+    throw ConfigError(str("checkpointed layers ", in_quotes(checkpointing.layers),
+                          ": not a regular expression: ", error.what()));
   }
-  return cut;
-}
-
-nn::Values detached(const nn::Values& outputs) {
-  nn::Values results(outputs.size());
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!outputs[i].defined()) continue;
-    results[i] = outputs[i].detach();
-    if (outputs[i].requires_grad()) results[i].requires_grad_(true);
+  if (std::ranges::find(layers, true) == layers.end()) {
+    std::set<std::string> types;
+    for (const nn::LayerSpec& spec : model) types.insert(spec.meta.type);
+    throw ConfigError(str("checkpointed layers ", in_quotes(checkpointing.layers),
+                          ": matches no layer; the types are ", join(types, ", ")));
   }
-  return results;
+  return layers;
 }
 
 }  // namespace
 
-Stage::Activation::Activation(nn::Values in, nn::Values out, std::shared_ptr<ActivationCount> count)
-    : inputs(std::move(in)), outputs(std::move(out)), count_(std::move(count)) {
+Stage::Activation::Activation(std::shared_ptr<ActivationCount> count) : count_(std::move(count)) {
   ++count_->alive;
   count_->peak = std::max(count_->peak, count_->alive);
 }
@@ -54,53 +48,114 @@ Stage::Activation::Activation(nn::Values in, nn::Values out, std::shared_ptr<Act
 Stage::Activation::~Activation() { --count_->alive; }
 
 Stage::Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t first_layer,
-             std::int64_t end_layer, std::int64_t seed, std::shared_ptr<ActivationCount> count)
-    : id_(id), first_layer_(first_layer), count_(std::move(count)) {
-  for (std::int64_t i = first_layer; i < end_layer; ++i) {
-    const nn::LayerSpec& spec = model[static_cast<std::size_t>(i)];
-    layer_names_.push_back(spec.meta.name);
-    layers_.push_back(nn::build(spec, seed, i));
-    std::int64_t tensors = 0;
-    for (const auto& parameter : layers_.back()->named_parameters()) {
-      if (!parameter.value().requires_grad()) continue;
-      parameters_.push_back({spec.meta.name + "." + parameter.key(), parameter.value()});
-      ++tensors;
+             std::int64_t end_layer, std::int64_t seed, std::shared_ptr<ActivationCount> count,
+             const Checkpointing& checkpointing)
+    : id_(id), first_layer_(first_layer), seed_(seed), count_(std::move(count)) {
+  for (std::int64_t i = first_layer; i < end_layer; ++i) add_layer(model, i);
+  add_segments(model, checkpointing);
+}
+
+void Stage::add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t index) {
+  nn::BuiltLayer built = nn::build_layer(model, seed_, index);
+  const std::string& layer_name = model[static_cast<std::size_t>(index)].meta.name;
+  parameters_per_layer_.push_back(0);
+  for (const auto& parameter : built.layer->named_parameters()) {
+    const auto tied = std::ranges::find_if(built.tied, [&](const nn::TiedParameter& each) {
+      return each.copy.is_same(parameter.value());
+    });
+    const bool is_tied = tied != built.tied.end();
+    const bool is_copy = is_tied && !tied->is_first();
+    const NamedParameter named{.name = is_tied ? tied->name : str(layer_name, ".", parameter.key()),
+                               .tensor = parameter.value()};
+    if (!is_copy) state_.push_back(named);
+    if (!named.tensor.requires_grad()) continue;
+    parameters_.push_back(named);
+    is_copy_.push_back(is_copy);
+    if (!is_copy) ++parameters_per_layer_.back();
+  }
+  for (const auto& buffer : built.layer->named_buffers()) {
+    state_.push_back({str(layer_name, ".", buffer.key()), buffer.value()});
+  }
+  std::ranges::move(built.tied, std::back_inserter(tied_));
+  layers_.push_back(std::move(built.layer));
+}
+
+// Runs of layers that are computed again together, at most `interval` long, and those between.
+void Stage::add_segments(const std::vector<nn::LayerSpec>& model,
+                         const Checkpointing& checkpointing) {
+  const std::vector<bool> again = recomputed(model, checkpointing);
+  const auto is_again = [&](std::int64_t i) {
+    return again[static_cast<std::size_t>(first_layer_ + i)];
+  };
+  const std::int64_t count = std::ssize(layers_);
+  for (std::int64_t first = 0, end = 0; first < count; first = end) {
+    const bool recompute = is_again(first);
+    while (end < count && is_again(end) == recompute &&
+           (!recompute || end - first < checkpointing.interval)) {
+      ++end;
     }
-    parameters_per_layer_.push_back(tensors);
+    segments_.emplace_back(
+        LayerRun(model, first_layer_ + first, {layers_.begin() + first, layers_.begin() + end}),
+        recompute ? Activations::Recomputed : Activations::Kept);
   }
 }
 
-nn::Values Stage::run_layers(const nn::Values& inputs, bool training) {
+std::vector<at::Tensor> Stage::buffers() const {
+  std::vector<at::Tensor> buffers;
+  for (const auto& layer : layers_) {
+    for (const at::Tensor& buffer : layer->buffers()) {
+      if (buffer.defined()) buffers.push_back(buffer);
+    }
+  }
+  return buffers;
+}
+
+void Stage::begin_step(std::int64_t step, std::int64_t first_microbatch) {
+  step_ = step;
+  first_microbatch_ = first_microbatch;
+}
+
+// Without an activation to fill, an evaluation: no graph.
+nn::Values Stage::run(Microbatch microbatch, const nn::Values& inputs, Activation* activation) {
+  const bool training = activation != nullptr;
   if (training != training_) {
     for (const auto& layer : layers_) layer->train(training);
     training_ = training;
   }
+  const nn::DrawPlace place{
+      .seed = seed_, .step = step_, .microbatch = first_microbatch_ + microbatch.value};
   nn::Values values = inputs;
-  for (const auto& layer : layers_) values = layer->forward_values(values);
+  for (std::size_t i = 0; i < segments_.size(); ++i) {
+    if (!training) {
+      values = segments_[i].evaluate(values, place);
+      continue;
+    }
+    if (i > 0) values = detached(values);
+    values = segments_[i].forward(values, place, activation->segments.emplace_back());
+  }
   return values;
-}
-
-void Stage::keep(Microbatch microbatch, nn::Values inputs, nn::Values outputs) {
-  if (activations_.size() <= microbatch.index()) activations_.resize(microbatch.index() + 1);
-  auto& place = activations_[microbatch.index()];
-  PENSTOCK_CHECK(!place, "stage ", id_, " microbatch ", microbatch, " runs forward twice");
-  place = std::make_unique<Activation>(std::move(inputs), std::move(outputs), count_);
 }
 
 nn::Values Stage::forward(Microbatch microbatch, const nn::Values& inputs, bool keep_graph) {
   const c10::AutoGradMode grad_mode(keep_graph);
-  Cut cut = cut_off(inputs, keep_graph);
-  nn::Values outputs = run_layers(cut.values, keep_graph);
-  nn::Values results = detached(outputs);
-  if (keep_graph) keep(microbatch, std::move(cut.leaves), std::move(outputs));
+  if (!keep_graph) return without_gradient(run(microbatch, inputs, nullptr));
+  auto activation = std::make_unique<Activation>(count_);
+  nn::Values results = detached(run(microbatch, inputs, activation.get()));
+  keep(microbatch, std::move(activation));
   return results;
 }
 
 at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
                                const nn::Values& targets, const nn::Loss& loss, bool keep_graph) {
   const c10::AutoGradMode grad_mode(keep_graph);
-  Cut cut = cut_off(inputs, keep_graph);
-  at::Tensor value = loss(run_layers(cut.values, keep_graph), targets);
+  auto activation = keep_graph ? std::make_unique<Activation>(count_) : nullptr;
+  nn::Values outputs = run(microbatch, inputs, activation.get());
+  if (keep_graph && segments_.back().is_recomputed()) {
+    Cut cut = cut_off(outputs);
+    activation->segments.emplace_back().leaves = std::move(cut.leaves);
+    outputs = std::move(cut.values);
+  }
+  at::Tensor value = loss(outputs, targets);
   if (value.numel() != 1) {
     throw Error(penstock::str("the loss has shape ", value.sizes(),
                               "; it must be a scalar per microbatch"));
@@ -110,8 +165,17 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
   }
   // Of its own: torch's losses reduce in place, so theirs keeps the storage of a whole microbatch.
   at::Tensor result = value.detach().clone();
-  if (keep_graph) keep(microbatch, std::move(cut.leaves), std::move(value));
+  if (!keep_graph) return result;
+  activation->segments.back().outputs = std::move(value);
+  keep(microbatch, std::move(activation));
   return result;
+}
+
+void Stage::keep(Microbatch microbatch, std::unique_ptr<Activation> activation) {
+  if (activations_.size() <= microbatch.index()) activations_.resize(microbatch.index() + 1);
+  auto& place = activations_[microbatch.index()];
+  PENSTOCK_CHECK(!place, "stage ", id_, " microbatch ", microbatch, " runs forward twice");
+  place = std::move(activation);
 }
 
 std::unique_ptr<Stage::Activation>& Stage::activation(Microbatch microbatch) {
@@ -120,38 +184,40 @@ std::unique_ptr<Stage::Activation>& Stage::activation(Microbatch microbatch) {
   return activations_[microbatch.index()];
 }
 
+const Segment::Kept& Stage::graph(std::size_t segment, Activation& activation) const {
+  Segment::Kept& kept = activation.segments[segment];
+  if (segment < segments_.size()) segments_[segment].recompute(kept);
+  return kept;
+}
+
 nn::Values Stage::backward(Microbatch microbatch, const nn::Values& output_gradients) {
   const std::unique_ptr<Activation> whole = std::move(activation(microbatch));
-  return stage::backward(whole->outputs, output_gradients, whole->inputs);
+  nn::Values gradients = output_gradients;
+  for (std::size_t i = whole->segments.size(); i-- > 0;) {
+    const Segment::Kept& kept = graph(i, *whole);
+    gradients = stage::backward(kept.outputs, gradients, kept.leaves);
+    whole->segments.pop_back();
+  }
+  return gradients;
 }
 
 nn::Values Stage::backward_input(Microbatch microbatch, const nn::Values& output_gradients) {
   Activation& half = *activation(microbatch);
-  SplitBackward split = stage::backward_input(half.outputs, output_gradients, half.inputs);
-  half.inputs.clear();
-  half.outputs.clear();
-  half.weights = std::move(split.weights);
-  return std::move(split.input_gradients);
+  nn::Values gradients = output_gradients;
+  for (std::size_t i = half.segments.size(); i-- > 0;) {
+    const Segment::Kept& kept = graph(i, half);
+    SplitBackward split = stage::backward_input(kept.outputs, gradients, kept.leaves);
+    half.segments[i] = {.weights = std::move(split.weights)};
+    gradients = std::move(split.input_gradients);
+  }
+  half.is_half = true;
+  return gradients;
 }
 
 void Stage::backward_weight(Microbatch microbatch) {
   const std::unique_ptr<Activation> half = std::move(activation(microbatch));
-  PENSTOCK_CHECK(half->weights, "stage ", id_, " microbatch ", microbatch, " has had no I");
-  half->weights->run();
-}
-
-std::vector<NamedParameter> Stage::state() const {
-  std::vector<NamedParameter> state;
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
-    const std::string prefix = layer_names_[i] + ".";
-    for (const auto& item : layers_[i]->named_parameters()) {
-      state.push_back({prefix + item.key(), item.value()});
-    }
-    for (const auto& item : layers_[i]->named_buffers()) {
-      state.push_back({prefix + item.key(), item.value()});
-    }
-  }
-  return state;
+  PENSTOCK_CHECK(half->is_half, "stage ", id_, " microbatch ", microbatch, " has had no I");
+  for (; !half->segments.empty(); half->segments.pop_back()) half->segments.back().weights.run();
 }
 
 void Stage::drop_gradients() {

@@ -2,8 +2,9 @@
 //
 // execute/ drives it; train/ hands its parameters to the optimizer.  Knows no other stage, no
 // schedule and no messages.
-// Shapes: as the layers have them; the first dimension is the microbatch's.  A tuple of gradients
-// has the places of the tuple of values; a place without a gradient is undefined.
+// Shapes: as the layers have them; the first dimension is the microbatch's.  Skip connections that
+// cross a boundary come first in what crosses there (layer_run.h).  A tuple of gradients has the
+// places of the tuple of values; a place without a gradient is undefined.
 // Invariants: 1. Alive are the microbatches between forward() with a graph and backward() or
 // backward_weight().  2. Weight gradients accumulate in the order of these calls.
 #pragma once
@@ -11,14 +12,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "penstock/core/ids.h"
-#include "penstock/nn/layer.h"
-#include "penstock/stage/backward.h"
+#include "penstock/nn/model.h"
+#include "penstock/stage/segment.h"
 
 namespace penstock::stage {
 
@@ -30,17 +30,29 @@ struct ActivationCount {
 };
 
 struct NamedParameter {
-  std::string name;  // "transformer.h.0.attn.c_attn.weight"
+  std::string name;  // "transformer.h.0.attn.c_attn.weight"; of a tied one, the first layer's.
   at::Tensor tensor;
+};
+
+// Which layers do without activations between forward and backward, and compute them again.
+struct Checkpointing {
+  std::int64_t interval = 0;  // Layers that are computed again together; 0: none are.
+  std::string layers;         // A regular expression for their types; empty: all.
 };
 
 class Stage {
  public:
   // Builds layers [first_layer, end_layer) of the model, each from (seed, its index).
+  // Throws: ConfigError for ties that do not fit and a regular expression that is none.
   Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t first_layer,
-        std::int64_t end_layer, std::int64_t seed, std::shared_ptr<ActivationCount> count);
+        std::int64_t end_layer, std::int64_t seed, std::shared_ptr<ActivationCount> count,
+        const Checkpointing& checkpointing = {});
 
   StageId id() const { return id_; }
+
+  // What the layers' random numbers depend on, besides the seed: microbatch m counts as
+  // `first_microbatch` + m.
+  void begin_step(std::int64_t step, std::int64_t first_microbatch);
 
   // Runs the layers.  With `keep_graph`, the activation stays until backward(), which returns
   // gradients of those inputs that require one; the results are detached from the graph, and
@@ -63,12 +75,17 @@ class Stage {
   nn::Values backward_input(Microbatch microbatch, const nn::Values& output_gradients);
   void backward_weight(Microbatch microbatch);
 
-  // The trainable ones, in layer order, under their full names.
+  // The trainable ones, in layer order.
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
-  // Everything a checkpoint holds: all parameters, frozen ones too, and buffers.
-  std::vector<NamedParameter> state() const;
-  // Number of parameter tensors of each layer, in layer order.
+  // Whether that is a copy of a parameter that an earlier layer has, too (nn/model.h).
+  bool is_copy(std::size_t parameter) const { return is_copy_[parameter]; }
+  // Number of them that are no copies, by layer.
   const std::vector<std::int64_t>& parameters_per_layer() const { return parameters_per_layer_; }
+  // Everything a checkpoint holds: all parameters but copies, frozen ones too, and buffers.
+  const std::vector<NamedParameter>& state() const { return state_; }
+  std::vector<at::Tensor> buffers() const;
+  // Those of its layers that other layers share.
+  const std::vector<nn::TiedParameter>& tied() const { return tied_; }
   std::int64_t first_layer() const { return first_layer_; }
 
   // Forgets gradients and activations: after a step, or after one that failed.
@@ -79,29 +96,38 @@ class Stage {
   // Alive between a microbatch's forward and the end of its backward.
   class Activation {
    public:
-    Activation(nn::Values inputs, nn::Values outputs, std::shared_ptr<ActivationCount> count);
+    explicit Activation(std::shared_ptr<ActivationCount> count);
     ~Activation();
     Activation(const Activation&) = delete;
     Activation& operator=(const Activation&) = delete;
-    nn::Values inputs;  // Leaves, where gradients arrive.
-    nn::Values outputs;
-    std::optional<DeferredWeights> weights;  // Between the halves of a backward.
+
+    std::vector<Segment::Kept> segments;  // A loss may be one of its own, the last.
+    bool is_half = false;                 // Has had its I.
 
    private:
     std::shared_ptr<ActivationCount> count_;
   };
 
-  nn::Values run_layers(const nn::Values& inputs, bool training);
-  void keep(Microbatch microbatch, nn::Values inputs, nn::Values outputs);
+  void add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t index);
+  void add_segments(const std::vector<nn::LayerSpec>& model, const Checkpointing& checkpointing);
+  nn::Values run(Microbatch microbatch, const nn::Values& inputs, Activation* activation);
+  const Segment::Kept& graph(std::size_t segment, Activation& activation) const;
+  void keep(Microbatch microbatch, std::unique_ptr<Activation> activation);
   std::unique_ptr<Activation>& activation(Microbatch microbatch);
 
   StageId id_;
   std::int64_t first_layer_;
-  std::vector<std::string> layer_names_;
+  std::int64_t seed_;
+  std::int64_t step_ = 0;
+  std::int64_t first_microbatch_ = 0;
   std::vector<std::shared_ptr<nn::Layer>> layers_;
+  std::vector<Segment> segments_;
   bool training_ = true;
   std::vector<NamedParameter> parameters_;
+  std::vector<bool> is_copy_;  // By parameter.
   std::vector<std::int64_t> parameters_per_layer_;
+  std::vector<NamedParameter> state_;
+  std::vector<nn::TiedParameter> tied_;
   std::shared_ptr<ActivationCount> count_;
   std::vector<std::unique_ptr<Activation>> activations_;  // By microbatch.
 };

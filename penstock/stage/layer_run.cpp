@@ -1,0 +1,105 @@
+#include "penstock/stage/layer_run.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/nn/torch_generator.h"
+
+namespace penstock::stage {
+namespace {
+
+// Given before layer `boundary`, and taken there or later; in the order of the model.
+std::vector<std::string> crossing(const std::vector<nn::LayerSpec>& model, std::int64_t boundary) {
+  std::vector<std::string> names;
+  const auto taken_later = [&](const std::string& name) {
+    return std::any_of(model.begin() + boundary, model.end(), [&](const nn::LayerSpec& spec) {
+      return std::ranges::find(spec.taken, name) != spec.taken.end();
+    });
+  };
+  for (auto spec = model.begin(); spec != model.begin() + boundary; ++spec) {
+    std::ranges::copy_if(spec->given, std::back_inserter(names), taken_later);
+  }
+  return names;
+}
+
+// The skips that are on their way at some layer.
+class Skips {
+ public:
+  void give(const std::string& name, const at::Tensor& value) {
+    by_name_[name] = {value, value.defined() ? value._version() : 0};
+  }
+  const at::Tensor& take(const std::string& name) const {
+    const auto found = by_name_.find(name);
+    PENSTOCK_CHECK(found != by_name_.end(), "skip ", name);
+    const auto& [value, version] = found->second;
+    if (value.defined() && value._version() != version) {
+      throw Error(str("the skip \"", name, "\" was changed in place after it was given"),
+                  {"where stages begin would decide who sees the change; let the layer behind the "
+                   "one that gives it work out of place"});
+    }
+    return value;
+  }
+
+ private:
+  struct Given {
+    at::Tensor value;
+    std::int64_t version = 0;
+  };
+  std::map<std::string, Given> by_name_;
+};
+
+}  // namespace
+
+LayerRun::LayerRun(const std::vector<nn::LayerSpec>& model, std::int64_t first,
+                   std::vector<std::shared_ptr<nn::Layer>> layers)
+    : first_(first),
+      layers_(std::move(layers)),
+      incoming_(crossing(model, first)),
+      outgoing_(crossing(model, first + std::ssize(layers_))) {
+  has_skips_ = !incoming_.empty();
+  for (const auto& layer : layers_) {
+    specs_.push_back(model[static_cast<std::size_t>(first) + specs_.size()]);
+    has_skips_ |= !specs_.back().given.empty() || !specs_.back().taken.empty();
+    draws_from_torch_.push_back(layer->draws_from_torch());
+  }
+}
+
+nn::Values LayerRun::operator()(const nn::Values& inputs, nn::DrawPlace place) const {
+  if (has_skips_) return run_with_skips(inputs, place);
+  nn::Values values = inputs;
+  for (std::size_t i = 0; i < layers_.size(); ++i) values = run_layer(i, values, place);
+  return values;
+}
+
+nn::Values LayerRun::run_layer(std::size_t i, const nn::Values& inputs, nn::DrawPlace place) const {
+  place.layer = first_ + static_cast<std::int64_t>(i);
+  const nn::DrawScope scope(place);
+  std::optional<nn::SeededTorchGenerator> seeded;
+  if (draws_from_torch_[i] && layers_[i]->is_training()) seeded.emplace(place.key());
+  return layers_[i]->forward_values(inputs);
+}
+
+nn::Values LayerRun::run_with_skips(const nn::Values& inputs, const nn::DrawPlace& place) const {
+  Skips skips;
+  PENSTOCK_CHECK(inputs.size() >= incoming_.size(), inputs.size(), " values");
+  for (std::size_t i = 0; i < incoming_.size(); ++i) skips.give(incoming_[i], inputs[i]);
+  nn::Values values(inputs.begin() + std::ssize(incoming_), inputs.end());
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    const nn::LayerSpec& spec = specs_[i];
+    for (const std::string& name : spec.taken) values.push_back(skips.take(name));
+    values = run_layer(i, values, place);
+    for (const std::string& name : spec.given) {
+      skips.give(name, nn::the_only(values, "the skip that a layer gives"));
+    }
+  }
+  nn::Values outputs;
+  for (const std::string& name : outgoing_) outputs.push_back(skips.take(name));
+  outputs.insert(outputs.end(), values.begin(), values.end());
+  return outputs;
+}
+
+}  // namespace penstock::stage

@@ -1,0 +1,64 @@
+// Some layers of a stage whose activations are kept, or computed again, as one.
+//
+// Stage is a row of them: a single one, unless activations are checkpointed.  A segment that is
+// recomputed keeps its inputs from a microbatch's forward to its backward, and then makes the graph
+// that it would have kept, once, for B, or for I and W together.  Knows no messages.
+// Invariant: what is computed again has the same bits.  Random numbers are those of the same place
+// (nn/draw.h); buffers are put back to what they were and left as they are, so that BatchNorm
+// counts each microbatch once.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "penstock/nn/draw.h"
+#include "penstock/nn/layer.h"
+#include "penstock/stage/backward.h"
+#include "penstock/stage/layer_run.h"
+
+namespace penstock::stage {
+
+enum class Activations : std::uint8_t { Kept, Recomputed };
+
+class Segment {
+ public:
+  // What a microbatch leaves until its backward.
+  struct Kept {
+    nn::Values leaves;        // Where gradients of the inputs arrive.
+    nn::Values outputs;       // With their graph.
+    DeferredWeights weights;  // Between I and W, when those above are gone.
+    // Of a segment that is recomputed, until it is:
+    nn::Values inputs;
+    std::vector<at::Tensor> buffers;
+    nn::DrawPlace place;
+  };
+
+  Segment(LayerRun layers, Activations activations);
+
+  bool is_recomputed() const { return activations_ == Activations::Recomputed; }
+
+  // With their graph, or, when the segment is recomputed, without it, but requiring a gradient
+  // where those with it do.  REQUIRES: grad mode is on.
+  nn::Values forward(const nn::Values& inputs, const nn::DrawPlace& place, Kept& kept);
+  nn::Values evaluate(const nn::Values& inputs, const nn::DrawPlace& place) const;
+
+  // Gives `kept` its graph, if forward() did not.
+  void recompute(Kept& kept) const;
+
+ private:
+  // What a forward with its graph shows of the layers.
+  struct Learned {
+    std::vector<bool> of_inputs;   // Which inputs required a gradient then,
+    std::vector<bool> of_outputs;  // and which outputs did.
+    bool changes_inputs = false;   // In place: they have to be kept as copies.
+  };
+  nn::Values forward_without_graph(const nn::Values& inputs, const nn::DrawPlace& place,
+                                   Kept& kept);
+
+  LayerRun layers_;
+  Activations activations_;
+  std::vector<at::Tensor> buffers_;
+  std::optional<Learned> learned_;
+};
+
+}  // namespace penstock::stage
