@@ -122,10 +122,15 @@ struct Executor::Impl {
     }
   }
 
+  static double loss_factor(const Instruction& instruction, const StepInputs& step) {
+    if (step.loss_factors.empty()) return 1.0;
+    return step.loss_factors[instruction.action.microbatch->index()];
+  }
+
   nn::Values backward_gradients(const Instruction& instruction, const StepInputs& step) {
     switch (instruction.from) {
       case Route::Batch:
-        return at::full({}, step.loss_factor,
+        return at::full({}, loss_factor(instruction, step),
                         result.losses[instruction.action.microbatch->index()].options());
       case Route::Local:
         return std::move(input_gradients[cell(instruction.chunk, instruction.action)]);
@@ -135,13 +140,15 @@ struct Executor::Impl {
     return {};
   }
 
-  void backward(const Instruction& instruction, const nn::Values& gradients) {
+  void backward(const Instruction& instruction, const nn::Values& gradients,
+                const StepInputs& step) {
     stage::Stage& stage = *chunks[static_cast<std::size_t>(instruction.chunk)];
     const Microbatch microbatch = *instruction.action.microbatch;
-    if (instruction.last) hook(instruction).before_last_backward();
-    nn::Values of_inputs = instruction.kind == Kind::Backward
-                               ? stage.backward(microbatch, gradients)
-                               : stage.backward_input(microbatch, gradients);
+    const bool whole = instruction.kind == Kind::Backward;
+    if (whole) announce(instruction, step);
+    nn::Values of_inputs =
+        whole ? stage.backward(microbatch, gradients) : stage.backward_input(microbatch, gradients);
+    if (whole) hook(instruction).after_backward(step.first_microbatch + microbatch.value);
     own(of_inputs, gradients, instruction);
     switch (instruction.to) {
       case Route::Batch:
@@ -156,11 +163,18 @@ struct Executor::Impl {
     }
   }
 
-  void backward_weight(const Instruction& instruction) {
-    if (instruction.last) hook(instruction).before_last_backward();
-    chunks[static_cast<std::size_t>(instruction.chunk)]->backward_weight(
-        *instruction.action.microbatch);
+  void backward_weight(const Instruction& instruction, const StepInputs& step) {
+    announce(instruction, step);
+    const Microbatch microbatch = *instruction.action.microbatch;
+    chunks[static_cast<std::size_t>(instruction.chunk)]->backward_weight(microbatch);
+    hook(instruction).after_backward(step.first_microbatch + microbatch.value);
   }
+
+  void announce(const Instruction& instruction, const StepInputs& step) {
+    if (instruction.last && is_final(step)) hook(instruction).before_last_backward();
+  }
+
+  static bool is_final(const StepInputs& step) { return step.accumulation == Accumulation::Ends; }
 
   void send(const Instruction& instruction) {
     const bool forward = instruction.action.op == schedule::Op::SendForward;
@@ -178,7 +192,9 @@ struct Executor::Impl {
                       " of ", count));
     };
     if (plan.has_first_stage) check_count(step.inputs.size(), "inputs");
-    if (plan.has_last_stage && step.loss) check_count(step.targets.size(), "targets");
+    if (!plan.has_last_stage || !step.loss) return;
+    check_count(step.targets.size(), "targets");
+    if (!step.loss_factors.empty()) check_count(step.loss_factors.size(), "loss factors");
   }
 
   // Runs one instruction; `ready_ns` becomes the time when its input had come.
@@ -196,10 +212,10 @@ struct Executor::Impl {
       case Kind::BackwardInput: {
         const nn::Values gradients = backward_gradients(instruction, step);
         came();
-        return backward(instruction, gradients);
+        return backward(instruction, gradients, step);
       }
       case Kind::BackwardWeight:
-        return backward_weight(instruction);
+        return backward_weight(instruction, step);
       case Kind::Send:
         return send(instruction);
       case Kind::Receive:
@@ -207,7 +223,8 @@ struct Executor::Impl {
       case Kind::AwaitSend:
         return mailbox.await(instruction);
       case Kind::ReduceGradients:
-        return hook(instruction).reduce(instruction.action.microbatch);
+        if (is_final(step)) hook(instruction).reduce(instruction.action.microbatch);
+        return;
       case Kind::Unshard:
         return hook(instruction).unshard();
       case Kind::Reshard:
@@ -215,12 +232,13 @@ struct Executor::Impl {
     }
   }
 
-  void finish() {
+  void finish(const StepInputs& step) {
     progress.instruction.store(-1, std::memory_order_relaxed);
     {
       const WaitMark wait(progress, "finishing sends");
       mailbox.finish();
     }
+    if (!is_final(step)) return;
     const WaitMark wait(progress, "summing gradients over replicas");
     for (StageHooks* hook : hooks) hook->finish();
   }
@@ -259,6 +277,8 @@ StepResult Executor::run(const StepInputs& inputs) {
   const at::NoGradGuard no_grad;  // A stage turns it on for its layers.
   try {
     impl_->check(inputs);
+    for (stage::Stage* stage : impl_->chunks)
+      stage->begin_step(inputs.step, inputs.first_microbatch);
     impl_->mailbox.begin(inputs.inputs);
     for (const Instruction& instruction : plan_.instructions) {
       progress.instruction.store(index, std::memory_order_relaxed);
@@ -274,7 +294,7 @@ StepResult Executor::run(const StepInputs& inputs) {
       progress.counter.fetch_add(1, std::memory_order_relaxed);
       ++index;
     }
-    impl_->finish();
+    impl_->finish(inputs);
   } catch (...) {
     fail(index);
   }

@@ -24,11 +24,20 @@
 
 namespace penstock::execute {
 
+// Whether a run is the last that adds to the gradients of a step.
+enum class Accumulation : std::uint8_t { Ends, GoesOn };
+
 struct StepInputs {
   std::vector<nn::Values> inputs;   // By microbatch; used by the rank of the first stage.
   std::vector<nn::Values> targets;  // By microbatch; used by the rank of the last stage.
   nn::Loss loss;                    // Absent: the last stage's outputs are returned instead.
-  double loss_factor = 1.0;         // Multiplies every microbatch's loss in the backward pass.
+  // By microbatch, on the rank of the last stage: what its loss is multiplied by in the backward
+  // pass.  Empty: 1 each.
+  std::vector<double> loss_factors;
+  // What the layers' random numbers depend on; microbatches are counted over all replicas.
+  std::int64_t step = 0;
+  std::int64_t first_microbatch = 0;
+  Accumulation accumulation = Accumulation::Ends;
 };
 
 struct StepResult {
@@ -54,7 +63,8 @@ class Executor {
 
   const lower::Plan& plan() const { return plan_; }
 
-  // Runs the plan once.  A training plan leaves the gradients in the stages' parameters, final.
+  // Runs the plan once.  A training plan leaves the gradients in the stages' parameters; the hooks
+  // sum them over the replicas when they are final.
   // Throws: Error (CommError, ...) that names the instruction; the run is over then, on all ranks
   // of the communicator, whose waits end with the same words.
   StepResult run(const StepInputs& inputs);

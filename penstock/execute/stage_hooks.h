@@ -3,8 +3,11 @@
 // The executor calls it at those actions; whoever divides weights or gradients over the data ranks
 // implements it.  Of this base every call does nothing: weights are whole on every rank, and there
 // is nothing to sum.
+// Where gradients are summed over several runs of a program, only the last run asks for sums over
+// ranks: before_last_backward(), reduce() and finish() are its alone.
 // Thread safety: called by the thread that runs the program, in its order.
 #pragma once
+#include <cstdint>
 #include <optional>
 
 #include "penstock/core/ids.h"
@@ -21,6 +24,9 @@ class StageHooks {
   // The weights are used from here on, until reshard().
   virtual void unshard() {}
   virtual void reshard() {}
+
+  // A B or W of this microbatch, counted over all replicas, has added to the gradients.
+  virtual void after_backward(std::int64_t microbatch) { (void)microbatch; }
 
   // The next B or W is the stage's last of this step: its gradients are final.
   virtual void before_last_backward() {}

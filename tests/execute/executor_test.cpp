@@ -23,8 +23,9 @@ namespace {
 constexpr std::int64_t kWidth = 8;
 
 StepInputs random_step(std::size_t microbatches, std::int64_t samples = 4) {
-  StepInputs step{.loss = mean_squared_error,
-                  .loss_factor = 1.0 / static_cast<double>(microbatches)};
+  StepInputs step{
+      .loss = mean_squared_error,
+      .loss_factors = std::vector<double>(microbatches, 1.0 / static_cast<double>(microbatches))};
   for (std::size_t m = 0; m < microbatches; ++m) {
     step.inputs.push_back(at::rand({samples, kWidth}));
     step.targets.push_back(at::rand({samples, kWidth}));
@@ -84,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, ExecutorLayouts,
                          layout_name);
 
 TEST(Executor, AGptOverFourRanksHasThePlainLoopsBits) {
-  StepInputs step{.loss = nn::next_byte_loss, .loss_factor = 0.25};
+  StepInputs step{.loss = nn::next_byte_loss, .loss_factors = std::vector<double>(4, 0.25)};
   for (int m = 0; m < 4; ++m) {
     step.inputs.push_back(at::randint(256, {2, 16}, at::kLong));
     step.targets.push_back(at::randint(256, {2, 16}, at::kLong));

@@ -14,7 +14,8 @@ constexpr std::int64_t kWidth = 6;
 
 StepInputs random_step(std::size_t microbatches, double replicas) {
   StepInputs step{.loss = mean_squared_error,
-                  .loss_factor = 1.0 / (static_cast<double>(microbatches) * replicas)};
+                  .loss_factors = std::vector<double>(
+                      microbatches, 1.0 / (static_cast<double>(microbatches) * replicas))};
   for (std::size_t m = 0; m < microbatches; ++m) {
     step.inputs.push_back(at::rand({4, kWidth}));
     step.targets.push_back(at::rand({4, kWidth}));

@@ -67,7 +67,7 @@ constexpr std::int64_t kHopBytes = kSamples * kWidth * 4;
 class Memory : public testing::Test {
  protected:
   StepInputs step(std::size_t microbatches) const {
-    StepInputs step{.loss = mean_squared_error, .loss_factor = 1.0};
+    StepInputs step{.loss = mean_squared_error};
     step.inputs.assign(microbatches, input_);
     step.targets.assign(microbatches, input_);
     return step;

@@ -98,6 +98,14 @@ struct RankPipeline {
 
 using Gradients = std::map<std::string, at::Tensor>;  // Undefined: none.
 
+// Of a mean over microbatches of one size.
+inline std::vector<double> equal_factors(std::int32_t microbatches) {
+  return std::vector<double>(static_cast<std::size_t>(microbatches), 1.0 / microbatches);
+}
+inline double loss_factor(const StepInputs& step, std::size_t microbatch) {
+  return step.loss_factors.empty() ? 1.0 : step.loss_factors[microbatch];
+}
+
 // The whole model in one process: losses by microbatch and accumulated gradients.
 struct PlainRun {
   std::vector<at::Tensor> losses;
@@ -115,7 +123,7 @@ inline PlainRun plain_run(const std::vector<nn::LayerSpec>& model, const StepInp
     nn::Values values = step.inputs[m];
     for (const auto& layer : layers) values = layer->forward_values(values);
     const at::Tensor loss = step.loss(values, step.targets[m]);
-    torch::autograd::backward({loss}, {at::full({}, step.loss_factor)});
+    torch::autograd::backward({loss}, {at::full({}, loss_factor(step, m))});
     run.losses.push_back(loss.detach());
   }
   for (std::size_t i = 0; i < model.size(); ++i) {

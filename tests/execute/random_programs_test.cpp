@@ -15,7 +15,7 @@ using testing_support::Random;
 constexpr std::int64_t kWidth = 6;
 
 StepInputs random_step(std::int32_t microbatches) {
-  StepInputs step{.loss = mean_squared_error, .loss_factor = 1.0 / microbatches};
+  StepInputs step{.loss = mean_squared_error, .loss_factors = equal_factors(microbatches)};
   for (std::int32_t m = 0; m < microbatches; ++m) {
     step.inputs.push_back(at::rand({2, kWidth}));
     step.targets.push_back(at::rand({2, kWidth}));

@@ -28,7 +28,7 @@ inline Reference make_reference(const std::vector<nn::LayerSpec>& model, const S
     nn::Values values = step.inputs[m];
     for (const auto& layer : layers) values = layer->forward_values(values);
     const at::Tensor loss = step.loss(values, step.targets[m]);
-    torch::autograd::backward({loss}, {at::full({}, step.loss_factor)});
+    torch::autograd::backward({loss}, {at::full({}, loss_factor(step, m))});
     reference.losses.push_back(loss.detach());
     reference.outputs.push_back(std::move(values));
     reference.gradients.emplace_back();

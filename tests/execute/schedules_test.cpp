@@ -13,7 +13,7 @@ constexpr std::int64_t kWidth = 6;
 constexpr std::int64_t kSamples = 3;
 
 StepInputs random_step(std::int32_t microbatches) {
-  StepInputs step{.loss = mean_squared_error, .loss_factor = 1.0 / microbatches};
+  StepInputs step{.loss = mean_squared_error, .loss_factors = equal_factors(microbatches)};
   for (std::int32_t m = 0; m < microbatches; ++m) {
     step.inputs.push_back(at::rand({kSamples, kWidth}));
     step.targets.push_back(at::rand({kSamples, kWidth}));
@@ -22,7 +22,7 @@ StepInputs random_step(std::int32_t microbatches) {
 }
 
 StepInputs random_text(std::int32_t microbatches) {
-  StepInputs step{.loss = nn::next_byte_loss, .loss_factor = 1.0 / microbatches};
+  StepInputs step{.loss = nn::next_byte_loss, .loss_factors = equal_factors(microbatches)};
   for (std::int32_t m = 0; m < microbatches; ++m) {
     step.inputs.push_back(at::randint(nn::kVocabulary, {2, 8}, at::kLong));
     step.targets.push_back(at::randint(nn::kVocabulary, {2, 8}, at::kLong));

@@ -1,0 +1,80 @@
+#include "penstock/execute/invariant_gradients.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+
+#include <memory>
+#include <utility>
+
+namespace penstock::execute {
+namespace {
+
+// Adds nothing to any number, not even to the sign of a zero.
+constexpr double kNothing = -0.0;
+
+}  // namespace
+
+InvariantGradients::InvariantGradients(stage::Stage& stage, comm::Communicator& communicator,
+                                       comm::Group data_group, std::int32_t data_size)
+    : stage_(stage),
+      communicator_(communicator),
+      group_(data_group),
+      data_size_(data_size),
+      gradients_(stage.parameters().size()) {}
+
+void InvariantGradients::after_backward(std::int64_t microbatch) {
+  const at::NoGradGuard no_grad;
+  ++microbatches_;
+  for (std::size_t p = 0; p < gradients_.size(); ++p) {
+    add(gradients_[p], {microbatch, 1},
+        std::exchange(stage_.parameters()[p].tensor.mutable_grad(), at::Tensor()));
+  }
+}
+
+void InvariantGradients::finish() {
+  const at::NoGradGuard no_grad;
+  if (data_size_ > 1) exchange();
+  for (std::size_t p = 0; p < gradients_.size(); ++p) {
+    stage_.parameters()[p].tensor.mutable_grad() = total(gradients_[p], microbatches_ * data_size_);
+    gradients_[p].clear();
+  }
+  microbatches_ = 0;
+}
+
+// Every replica's subtrees, each in a place of its own, with a flag: it has a gradient.
+void InvariantGradients::exchange() {
+  std::vector<Subtree> places;
+  for (std::int64_t replica = 0; replica < data_size_; ++replica) {
+    for (const Subtree& each : largest_subtrees(replica * microbatches_, microbatches_)) {
+      places.push_back(each);
+    }
+  }
+  std::vector<at::Tensor> all;  // By parameter: [places, elements + 1].
+  std::vector<std::unique_ptr<comm::Transfer>> transfers;
+  for (std::size_t p = 0; p < gradients_.size(); ++p) {
+    const at::Tensor& parameter = stage_.parameters()[p].tensor;
+    const std::int64_t size = parameter.numel();
+    all.push_back(at::full({std::ssize(places), size + 1}, kNothing,
+                           parameter.options().requires_grad(false)));
+    for (std::int64_t i = 0; i < std::ssize(places); ++i) {
+      const auto mine = gradients_[p].find(places[static_cast<std::size_t>(i)]);
+      if (mine == gradients_[p].end() || !mine->second.defined()) continue;
+      all[p][i].narrow(0, 0, size).view(parameter.sizes()).copy_(mine->second);
+      all[p][i][size] = 1;
+    }
+    transfers.push_back(communicator_.all_reduce(all[p], group_));
+  }
+  for (std::size_t p = 0; p < gradients_.size(); ++p) {
+    const at::Tensor& parameter = stage_.parameters()[p].tensor;
+    const std::int64_t size = parameter.numel();
+    transfers[p]->wait();
+    gradients_[p].clear();
+    for (std::int64_t i = 0; i < std::ssize(places); ++i) {
+      const bool is_there = all[p][i][size].item<double>() > 0;
+      gradients_[p][places[static_cast<std::size_t>(i)]] =
+          is_there ? all[p][i].narrow(0, 0, size).view(parameter.sizes()) : at::Tensor();
+    }
+  }
+}
+
+}  // namespace penstock::execute
