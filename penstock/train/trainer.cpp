@@ -4,99 +4,27 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/grad_mode.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <numeric>
+#include <set>
 
-#include "penstock/core/check.h"
 #include "penstock/core/error.h"
-#include "penstock/core/version.h"
-#include "penstock/schedule/dialects.h"
-#include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
+#include "penstock/core/text.h"
+#include "penstock/execute/gradients.h"
+#include "penstock/execute/invariant_gradients.h"
+#include "penstock/train/handshake.h"
 #include "penstock/train/lr_schedule.h"
+#include "penstock/train/program.h"
 
 namespace penstock::train {
 namespace {
 
-schedule::Schedule training_schedule(const TrainerOptions& options) {
-  if (options.program.empty()) {
-    const schedule::Schedule order =
-        schedule::make_schedule(options.schedule, {.ranks = options.mesh.pipe,
-                                                   .stages_per_rank = options.stages_per_rank,
-                                                   .microbatches = options.microbatches});
-    if (order.purpose == schedule::Purpose::Forward) {
-      throw ScheduleError(str("schedule ", order.name, " has no backward: it cannot train"));
-    }
-    return schedule::lower_communication(order);
-  }
-  schedule::Schedule program = schedule::load_schedule(options.program).schedule;
-  if (program.ranks() != options.mesh.pipe) {
-    throw ScheduleError(str("schedule file \"", options.program, "\" has ", program.ranks(),
-                            " rows, the mesh has ", options.mesh.pipe,
-                            " pipeline ranks: one row per rank"));
-  }
-  if (program.purpose == schedule::Purpose::Forward) {
-    throw ScheduleError(str("schedule file \"", options.program,
-                            "\" has no backward: it cannot train; add the B of each F"));
-  }
-  if (program.microbatches != options.microbatches) {
-    throw ScheduleError(str("schedule file \"", options.program, "\" has ", program.microbatches,
-                            " microbatches, the batch has ", options.microbatches));
-  }
-  if (schedule::is_lowered(program)) return program;
-  return schedule::lower_communication(
-      verify::VerifiedSchedule::from(std::move(program)).schedule());
-}
-
-// Forward only, with every stage where the training schedule has it.
-verify::VerifiedSchedule forward_schedule(const verify::VerifiedSchedule& training,
-                                          std::int32_t microbatches) {
-  const schedule::Schedule& model = training.schedule();
-  schedule::Schedule forward{.name = "forward_only",
-                             .purpose = schedule::Purpose::Forward,
-                             .stages = model.stages,
-                             .microbatches = microbatches};
-  forward.programs.resize(model.programs.size());
-  for (std::int32_t m = 0; m < microbatches; ++m) {
-    for (std::int32_t s = 0; s < model.stages; ++s) {
-      forward.programs[training.rank_of(StageId(s)).index()].push_back(
-          {.stage = StageId(s), .op = schedule::Op::Forward, .microbatch = Microbatch(m)});
-    }
-  }
-  return verify::VerifiedSchedule::from(schedule::add_send_recv(forward));
-}
-
-// For comparison between ranks: different options, different texts.
-std::string describe(const config::OptimizerConfig& optimizer) {
-  const bool adamw = optimizer.type == config::OptimizerType::AdamW;
-  std::vector<std::string> numbers;
-  for (const double number : {optimizer.lr, optimizer.betas[0], optimizer.betas[1], optimizer.eps,
-                              optimizer.weight_decay, optimizer.momentum}) {
-    numbers.push_back(shortest(number));
-  }
-  return str(adamw ? "AdamW" : "SGD",
-             "(lr, betas, eps, weight_decay, momentum: ", join(numbers, ", "), ")");
-}
-
-std::string describe(const config::SchedulerConfig& scheduler) {
-  if (scheduler.type == config::SchedulerType::Constant) return "constant";
-  return str("WarmupCosineLR(", scheduler.warmup_num_steps, ", ",
-             scheduler.total_num_steps.value_or(0), ", ", shortest(scheduler.warmup_min_ratio),
-             ", ", shortest(scheduler.cos_min_ratio), ")");
-}
-
-void check_names(const std::vector<nn::LayerSpec>& model) {
-  std::vector<std::string> names;
-  for (const auto& spec : model) names.push_back(spec.meta.name);
-  std::sort(names.begin(), names.end());
-  const auto twice = std::adjacent_find(names.begin(), names.end());
-  if (twice != names.end()) {
-    throw ConfigError(str("two layers of the model are called \"", *twice,
-                          "\"; names must differ, they name the weights"));
-  }
+StageId stage_of(const partition::Partition& partition, std::int64_t layer) {
+  std::int32_t stage = 0;
+  while (partition.end_layer(StageId(stage)) <= layer) ++stage;
+  return StageId(stage);
 }
 
 }  // namespace
@@ -105,68 +33,41 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
                  comm::Communicator& communicator)
     : options_(options),
       model_(std::move(model)),
-      loss_(std::move(loss)),
+      loss_(options.loss_scale.differentiable(std::move(loss))),
       communicator_(communicator),
       mesh_(mesh::make_mesh(communicator.world_size(), options.mesh)),
       activations_(std::make_shared<stage::ActivationCount>()) {
-  check_names(model_);
+  nn::check_model(model_);
   if (std::holds_alternative<partition::ByParameters>(options_.partition)) {
     nn::count_parameters(model_);
   }
-  schedule_ = verify::VerifiedSchedule::from(training_schedule(options_));
+  schedule_ = training_program({.schedule = options.schedule,
+                                .file = options.program,
+                                .ranks = options.mesh.pipe,
+                                .stages_per_rank = options.stages_per_rank,
+                                .microbatches = options.microbatches});
   partition_ =
       partition::partition(nn::meta_of(model_), schedule_->schedule().stages, options_.partition);
-  handshake();
+  agree_on(facts_of(options_, model_, *schedule_, partition_), communicator_);
   build_stages();
   build_groups();
+  build_ties();
+  place_parameters();
   train_ = make_executor(*schedule_, /*reduce=*/true);
   std::vector<at::Tensor> tensors;
-  for (const auto& parameter : parameters()) tensors.push_back(parameter.tensor);
+  for (const auto& parameter : parameters_) tensors.push_back(parameter.tensor);
   optimizer_ = std::make_unique<Optimizer>(options_.optimizer, std::move(tensors));
 }
 
 Trainer::~Trainer() = default;
-
-// Every rank runs the same program on the same model, or none starts.
-void Trainer::handshake() {
-  std::string layers;
-  for (const auto& spec : model_) layers += spec.meta.name + " " + spec.meta.type + ";";
-  const std::vector<std::pair<std::string, std::string>> facts = {
-      {"penstock version", kVersion},
-      {"torch version", TORCH_VERSION},
-      {"schedule", schedule::title(schedule_->schedule())},
-      {"schedule program", str(stable_hash(schedule::to_csv(schedule_->schedule())))},
-      {"partition", join(partition_.bounds, " ")},
-      {"layers of the model", str(model_.size(), " (", stable_hash(layers), ")")},
-      {"seed", str(options_.seed)},
-      {"optimizer", describe(options_.optimizer)},
-      {"scheduler", describe(options_.scheduler)},
-      {"steps", str(options_.total_steps)},
-      {"gradient_clipping", shortest(options_.gradient_clipping)},
-  };
-  std::string text;
-  for (const auto& [name, value] : facts) text += name + "=" + value + "\n";
-  const std::vector<std::string> texts = communicator_.exchange("handshake", text);
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const auto theirs = penstock::split(texts[rank], '\n');
-    const auto ours = penstock::split(text, '\n');
-    for (std::size_t i = 0; i < ours.size(); ++i) {
-      if (i < theirs.size() && ours[i] == theirs[i]) continue;
-      throw CommError(
-          str("ranks ", communicator_.rank(), " and ", rank, " do not run the same thing: rank ",
-              communicator_.rank(), " has ", ours[i], ", rank ", rank, " has ",
-              i < theirs.size() ? theirs[i] : "nothing"),
-          {"start every rank with the same program and config"}, ExitCode::Usage);
-    }
-  }
-}
 
 void Trainer::build_stages() {
   const std::int32_t pipe = mesh_.coordinate(communicator_.rank()).pipe;
   for (std::int32_t s = 0; s < partition_.stages(); ++s) {
     if (schedule_->rank_of(StageId(s)).value != pipe) continue;
     stages_.emplace_back(StageId(s), model_, partition_.first_layer(StageId(s)),
-                         partition_.end_layer(StageId(s)), options_.seed, activations_);
+                         partition_.end_layer(StageId(s)), options_.seed, activations_,
+                         options_.checkpointing);
   }
 }
 
@@ -182,26 +83,68 @@ void Trainer::build_groups() {
   data_group_ = communicator_.make_group(mesh_.data_group(rank));
   pipe_group_ = communicator_.make_group(mesh_.pipe_group(rank));
   for (stage::Stage& stage : stages_) {
-    reducers_.push_back(std::make_unique<execute::GradientReducer>(
-        stage, communicator_, data_group_, options_.mesh.data));
+    if (options_.sums == GradientSums::Invariant) {
+      reducers_.push_back(std::make_unique<execute::InvariantGradients>(
+          stage, communicator_, data_group_, options_.mesh.data));
+    } else {
+      reducers_.push_back(std::make_unique<execute::GradientReducer>(
+          stage, communicator_, data_group_, options_.mesh.data));
+    }
   }
+}
 
-  // Each layer's number of parameter tensors is known where it lives: the sum is the whole model.
+// One group of this replica's ranks for each set of them that shares parameters.  Groups have
+// numbers, so a rank makes one, of itself, also for a set that it is not in.
+void Trainer::build_ties() {
+  const mesh::Coordinate here = mesh_.coordinate(communicator_.rank());
+  using Pipes = std::set<std::int32_t>;
+  const auto pipes_of = [&](const std::vector<std::int64_t>& layers) {
+    Pipes pipes;
+    for (const std::int64_t layer : layers) {
+      pipes.insert(schedule_->rank_of(stage_of(partition_, layer)).value);
+    }
+    return pipes;
+  };
+  std::set<Pipes> sets;
+  for (const auto& [key, layers] : nn::tied_layers(model_)) sets.insert(pipes_of(layers));
+  for (const Pipes& pipes : sets) {
+    if (!pipes.contains(here.pipe)) {
+      communicator_.make_group({communicator_.rank()});
+      continue;
+    }
+    std::vector<Rank> ranks;
+    for (const std::int32_t pipe : pipes) ranks.push_back(mesh_.rank({pipe, here.data}));
+    std::vector<nn::TiedParameter> copies;
+    for (const stage::Stage& stage : stages_) {
+      std::ranges::copy_if(stage.tied(), std::back_inserter(copies), [&](const auto& tied) {
+        return tied.copy.requires_grad() && pipes_of(tied.layers) == pipes;
+      });
+    }
+    std::ranges::stable_sort(copies, {}, &nn::TiedParameter::name);
+    const comm::Group group = communicator_.make_group(ranks);
+    ties_.push_back(std::make_unique<execute::TiedParameters>(communicator_, group, copies));
+  }
+}
+
+// Each layer's number of parameter tensors is known where it lives: the sum is the whole model.
+void Trainer::place_parameters() {
   const at::Tensor counts = at::zeros({std::ssize(model_)}, at::kLong);
   auto* count = counts.data_ptr<std::int64_t>();
   for (const stage::Stage& stage : stages_) {
-    std::copy(stage.parameters_per_layer().begin(), stage.parameters_per_layer().end(),
-              count + stage.first_layer());
+    std::ranges::copy(stage.parameters_per_layer(), count + stage.first_layer());
   }
   sum_over_pipe(counts);
+  model_parameters_ = std::accumulate(count, count + counts.numel(), std::int64_t{0});
+  std::set<std::string> names;
   for (const stage::Stage& stage : stages_) {
-    std::int64_t place = 0;
-    for (std::int64_t layer = 0; layer < stage.first_layer(); ++layer) place += count[layer];
+    std::int64_t next = std::accumulate(count, count + stage.first_layer(), std::int64_t{0});
     for (std::size_t i = 0; i < stage.parameters().size(); ++i) {
-      parameter_place_.push_back(place++);
+      const auto place = stage.is_copy(i) ? std::nullopt : std::optional(next++);
+      if (!names.insert(stage.parameters()[i].name).second) continue;
+      parameters_.push_back(stage.parameters()[i]);
+      parameter_place_.push_back(place);
     }
   }
-  for (std::size_t layer = 0; layer < model_.size(); ++layer) model_parameters_ += count[layer];
 }
 
 std::unique_ptr<execute::Executor> Trainer::make_executor(const verify::VerifiedSchedule& schedule,
@@ -217,79 +160,121 @@ std::unique_ptr<execute::Executor> Trainer::make_executor(const verify::Verified
       std::move(hooks), communicator_, progress_);
 }
 
-std::vector<stage::NamedParameter> Trainer::parameters() const {
-  std::vector<stage::NamedParameter> parameters;
-  for (const stage::Stage& stage : stages_) {
-    parameters.insert(parameters.end(), stage.parameters().begin(), stage.parameters().end());
-  }
-  return parameters;
-}
-
-std::vector<nn::Values> Trainer::split(const nn::Values& batch) const {
-  const std::int64_t count = options_.microbatches;
-  std::vector<nn::Values> microbatches(static_cast<std::size_t>(count));
-  for (const at::Tensor& tensor : batch) {
-    if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) == 0 ||
-        tensor.size(0) % count != 0) {
-      throw Error(penstock::str(
-          "a batch of shape ", tensor.defined() ? tensor.sizes() : at::IntArrayRef(),
-          " does not split into ", count, " microbatches of equal size along its first dimension"));
-    }
-    const auto parts = tensor.split(tensor.size(0) / count);
-    for (std::size_t m = 0; m < parts.size(); ++m) microbatches[m].push_back(parts[m]);
-  }
-  return microbatches;
-}
-
-execute::StepInputs Trainer::step_inputs(const nn::Values& inputs,
-                                         const nn::Values& targets) const {
-  const double microbatches = options_.microbatches * options_.mesh.data;
-  execute::StepInputs step{.loss = loss_, .loss_factor = 1.0 / microbatches};
-  if (is_first_stage()) step.inputs = split(inputs);
-  if (is_last_stage()) step.targets = split(targets);
-  return step;
+Microbatches Trainer::cut(const nn::Values& inputs, const nn::Values& targets) const {
+  Microbatches batch;
+  if (is_first_stage()) batch.inputs = split(inputs, options_.microbatches);
+  if (is_last_stage()) batch.targets = split(targets, options_.microbatches);
+  return batch;
 }
 
 void Trainer::sum_over_pipe(const at::Tensor& tensor) {
   communicator_.all_reduce(tensor, pipe_group_)->wait();
 }
 
+// What each replica's rank of this stage has, one replica after the other.
+std::vector<double> Trainer::over_replicas(const std::vector<double>& mine, const char* phase) {
+  const std::int64_t count = std::ssize(mine);
+  const at::Tensor all = at::zeros({count * options_.mesh.data}, at::kDouble);
+  auto* value = all.data_ptr<double>();
+  std::ranges::copy(mine, value + count * mesh_.coordinate(communicator_.rank()).data);
+  const execute::WaitMark wait(progress_, phase);
+  communicator_.all_reduce(all, data_group_)->wait();
+  return {value, value + all.numel()};
+}
+
+// Of all replicas' microbatches, where their losses are.
+std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
+  if (!is_last_stage()) return {};
+  std::vector<double> mine;
+  for (const Microbatches& batch : batches) {
+    for (const nn::Values& targets : batch.targets) {
+      mine.push_back(options_.loss_scale.weight(targets));
+    }
+  }
+  return over_replicas(mine, "sharing the weights of microbatches");
+}
+
+// The losses of this replica's microbatches, on the last stage's rank.  Replicas count their
+// microbatches one after the other, as one rank would count all of them.
+std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
+                                 const std::vector<double>& factors, std::int64_t step) {
+  const std::int64_t runs = std::ssize(batches);
+  const std::int64_t replica = mesh_.coordinate(communicator_.rank()).data;
+  std::vector<double> losses;
+  for (std::int64_t run = 0; run < runs; ++run) {
+    const Microbatches& batch = batches[static_cast<std::size_t>(run)];
+    execute::StepInputs inputs{.inputs = batch.inputs,
+                               .targets = batch.targets,
+                               .loss = loss_,
+                               .step = step,
+                               .first_microbatch = (replica * runs + run) * options_.microbatches,
+                               .accumulation = run + 1 == runs ? execute::Accumulation::Ends
+                                                               : execute::Accumulation::GoesOn};
+    if (is_last_stage()) {
+      const auto first = factors.begin() + inputs.first_microbatch;
+      inputs.loss_factors.assign(first, first + options_.microbatches);
+    }
+    const execute::StepResult result = train_->run(inputs);
+    for (const at::Tensor& loss : result.losses) {
+      if (loss.defined()) losses.push_back(loss.item<double>());
+    }
+  }
+  return losses;
+}
+
+// Buffers are those of the first replica.
+void Trainer::share_buffers() {
+  if (options_.mesh.data == 1) return;
+  const execute::WaitMark wait(progress_, "sharing buffers with replicas");
+  for (const stage::Stage& stage : stages_) {
+    for (const at::Tensor& buffer : stage.buffers()) {
+      const at::Tensor whole = buffer.contiguous();
+      communicator_.broadcast(whole, data_group_, /*root=*/0)->wait();
+      if (!whole.is_same(buffer)) buffer.copy_(whole);
+    }
+  }
+}
+
 // Shares the loss, the gradient norm and the wish to stop; returns the norm.  The squared norms of
 // the parameters are added in model order on every rank, whatever the layout: summing them with
 // zeros over the pipe is exact.
-double Trainer::combine(const execute::StepResult& result, StepReport& report) {
+double Trainer::combine(const std::vector<double>& losses, const std::vector<double>& weights,
+                        std::int64_t microbatches, StepReport& report) {
   enum : std::int64_t { kLoss, kBadMicrobatches, kStop, kNorms };
   const at::Tensor shared = at::zeros({kNorms + model_parameters_}, at::kDouble);
   auto* value = shared.data_ptr<double>();
+  std::vector<double> mine = losses;
+  mine.push_back(stop_requested_ ? 1 : 0);
+  std::vector<double> all = over_replicas(mine, "sharing the loss");
+  for (std::int32_t replica = options_.mesh.data; replica-- > 0;) {
+    const auto stop = all.begin() + replica * std::ssize(mine) + std::ssize(losses);
+    value[kStop] += *stop;
+    all.erase(stop);
+  }
   if (is_last_stage()) {
-    for (const at::Tensor& loss : result.losses) {
-      const double microbatch_loss = loss.item<double>();
-      value[kLoss] += microbatch_loss;
-      if (!std::isfinite(microbatch_loss)) value[kBadMicrobatches] += 1;
-    }
+    value[kLoss] = options_.loss_scale.combine(all, weights);
+    value[kBadMicrobatches] = static_cast<double>(options_.loss_scale.bad(all, weights));
   }
-  value[kStop] = stop_requested_ ? 1 : 0;
-  const execute::WaitMark wait(progress_, "sharing the loss and the gradient norm");
-  communicator_.all_reduce(shared.narrow(0, 0, kNorms), data_group_)->wait();
-  const auto mine = parameters();
-  for (std::size_t i = 0; i < mine.size(); ++i) {
-    const at::Tensor& gradient = mine[i].tensor.grad();
-    if (!gradient.defined()) continue;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& gradient = parameters_[i].tensor.grad();
+    if (!gradient.defined() || !parameter_place_[i]) continue;
     const double norm = at::linalg_vector_norm(gradient, 2, {}, false, at::kDouble).item<double>();
-    value[kNorms + parameter_place_[i]] = norm * norm;
+    value[kNorms + *parameter_place_[i]] = norm * norm;
   }
-  sum_over_pipe(shared);
-
-  report.loss = value[kLoss] / (options_.microbatches * options_.mesh.data);
+  {
+    const execute::WaitMark wait(progress_, "sharing the loss and the gradient norm");
+    sum_over_pipe(shared);
+  }
+  report.loss = value[kLoss];
   report.stop = value[kStop] > 0;
   double sum = 0.0;
   for (std::int64_t i = 0; i < model_parameters_; ++i) sum += value[kNorms + i];
   if (value[kBadMicrobatches] > 0) {
-    throw NumericsError(str("step ", report.step, ": the loss of ", value[kBadMicrobatches], " of ",
-                            options_.microbatches * options_.mesh.data,
-                            " microbatches is not finite; their mean is ", shortest(report.loss)),
-                        {"the weights are as before this step",
-                         "lower optimizer.params.lr, or set gradient_clipping"});
+    throw NumericsError(
+        str("step ", report.step, ": the loss of ", value[kBadMicrobatches], " of ", microbatches,
+            " microbatches is not finite; the step's is ", shortest(report.loss)),
+        {"the weights are as before this step",
+         "lower optimizer.params.lr, or set gradient_clipping"});
   }
   return std::sqrt(sum);
 }
@@ -299,24 +284,36 @@ void Trainer::clip(double norm) {
   const double factor = options_.gradient_clipping / (norm + 1e-6);
   if (factor >= 1) return;
   std::vector<at::Tensor> gradients;
-  for (const auto& parameter : parameters()) {
+  for (const auto& parameter : parameters_) {
     if (parameter.tensor.grad().defined()) gradients.push_back(parameter.tensor.grad());
   }
   if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
 }
 
 StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values& targets) {
+  return compute_gradients({cut(inputs, targets)});
+}
+
+StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) {
   StepReport report{.step = steps_taken_ + 1};
   progress_.step.store(report.step, std::memory_order_relaxed);
   for (stage::Stage& stage : stages_) stage.drop_gradients();
-  const execute::StepResult result = train_->run(step_inputs(inputs, targets));
+  const std::vector<double> weights = this->weights(batches);
+  const std::vector<double> losses =
+      run(batches, options_.loss_scale.factors(weights), report.step);
   const torch::NoGradGuard no_grad;
-  report.grad_norm = combine(result, report);
+  {
+    const execute::WaitMark wait(progress_, "summing gradients of tied layers");
+    for (const auto& tied : ties_) tied->sum_gradients();
+  }
+  share_buffers();
+  const std::int64_t microbatches =
+      std::ssize(batches) * options_.microbatches * options_.mesh.data;
+  report.grad_norm = combine(losses, weights, microbatches, report);
   return report;
 }
 
-StepReport Trainer::step(const nn::Values& inputs, const nn::Values& targets) {
-  StepReport report = compute_gradients(inputs, targets);
+void Trainer::update(StepReport& report) {
   if (!std::isfinite(report.grad_norm)) {
     throw NumericsError(str("step ", report.step, ": the gradient norm is ",
                             shortest(report.grad_norm), " at loss ", shortest(report.loss)),
@@ -329,26 +326,43 @@ StepReport Trainer::step(const nn::Values& inputs, const nn::Values& targets) {
       options_.optimizer.lr * lr_factor(options_.scheduler, report.step, options_.total_steps);
   optimizer_->step(report.lr);
   steps_taken_ = report.step;
+}
+
+StepReport Trainer::step(const nn::Values& inputs, const nn::Values& targets) {
+  return step({cut(inputs, targets)});
+}
+
+StepReport Trainer::step(const std::vector<Microbatches>& batches) {
+  StepReport report = compute_gradients(batches);
+  update(report);
   return report;
 }
 
 double Trainer::evaluate(const nn::Values& inputs, const nn::Values& targets) {
+  return evaluate(cut(inputs, targets));
+}
+
+double Trainer::evaluate(const Microbatches& batch) {
   if (!evaluate_) {
-    evaluate_ = make_executor(forward_schedule(*schedule_, options_.microbatches), false);
+    evaluate_ = make_executor(forward_program(*schedule_, options_.microbatches), false);
   }
-  const execute::StepResult result = evaluate_->run(step_inputs(inputs, targets));
-  const at::Tensor sum = at::zeros({1}, at::kDouble);
+  const execute::StepResult result =
+      evaluate_->run({.inputs = batch.inputs, .targets = batch.targets, .loss = loss_});
+  const at::Tensor loss = at::zeros({1}, at::kDouble);
+  const std::vector<double> weights = this->weights({batch});
   if (is_last_stage()) {
-    for (const at::Tensor& loss : result.losses) *sum.data_ptr<double>() += loss.item<double>();
+    std::vector<double> losses;
+    for (const at::Tensor& each : result.losses) losses.push_back(each.item<double>());
+    const auto all = over_replicas(losses, "sharing the validation loss");
+    loss.fill_(options_.loss_scale.combine(all, weights));
   }
   const execute::WaitMark wait(progress_, "sharing the validation loss");
-  communicator_.all_reduce(sum, data_group_)->wait();
-  sum_over_pipe(sum);
-  return sum.item<double>() / (options_.microbatches * options_.mesh.data);
+  sum_over_pipe(loss);
+  return loss.item<double>();
 }
 
 nn::Values Trainer::infer(const nn::Values& inputs) {
-  if (!infer_) infer_ = make_executor(forward_schedule(*schedule_, 1), false);
+  if (!infer_) infer_ = make_executor(forward_program(*schedule_, 1), false);
   execute::StepInputs step;
   if (is_first_stage()) step.inputs = {inputs};
   return infer_->run(step).outputs[0];

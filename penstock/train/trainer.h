@@ -8,9 +8,10 @@
 //     for (const auto& [input, target] : batches) trainer.step(input, target);
 //   });
 //
-// Shapes: input and target of a batch are [microbatches x microbatch size, ...].
+// Shapes: inputs and targets of a batch are [samples, ...]; they may change from step to step.
 // Numerics: gradients accumulate in microbatch order; the loss is the mean over all samples of the
-// step; with one data rank every layout gives the same bits (docs/numerics.md).
+// step, however they are cut; with one data rank, or GradientSums::Invariant, every layout gives
+// the same bits (docs/numerics.md).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -23,14 +24,22 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/config/config.h"
 #include "penstock/execute/executor.h"
-#include "penstock/execute/gradients.h"
+#include "penstock/execute/stage_hooks.h"
+#include "penstock/execute/tied_parameters.h"
 #include "penstock/mesh/mesh.h"
 #include "penstock/nn/layer.h"
 #include "penstock/partition/partition.h"
 #include "penstock/stage/stage.h"
+#include "penstock/train/microbatches.h"
 #include "penstock/train/optimizer.h"
 
 namespace penstock::train {
+
+// In what order a step's gradients are added.
+enum class GradientSums : std::uint8_t {
+  AsTheyCome,  // As the program runs, then over the replicas: fastest.
+  Invariant,   // By the microbatches' numbers: the same bits for every number of replicas.
+};
 
 struct TrainerOptions {
   mesh::Shape mesh;
@@ -43,12 +52,15 @@ struct TrainerOptions {
   config::SchedulerConfig scheduler;
   std::int64_t total_steps = 100;  // For the learning-rate schedule.
   double gradient_clipping = 0.0;  // Largest global 2-norm; 0: none.
+  LossScale loss_scale;            // By default, a mean over samples.
+  GradientSums sums = GradientSums::AsTheyCome;
+  stage::Checkpointing checkpointing;
   std::int64_t seed = 1234;
 };
 
 struct StepReport {
   std::int64_t step = 0;  // From 1.
-  double loss = 0.0;      // Mean over the step's samples, all replicas.
+  double loss = 0.0;      // Of the whole step, all replicas: see LossScale.
   double lr = 0.0;
   double grad_norm = 0.0;  // Global 2-norm before clipping, each parameter once.
   bool stop = false;       // Some rank asked for it (request_stop): all ranks stop here.
@@ -56,8 +68,8 @@ struct StepReport {
 
 class Trainer {
  public:
-  // Collective over all ranks of `communicator`, which must outlive the trainer; `loss` is the mean
-  // over one microbatch's samples.
+  // Collective over all ranks of `communicator`, which must outlive the trainer; `loss` is that of
+  // one microbatch, as options.loss_scale takes it.
   // Throws: ConfigError or ScheduleError when the options, the model and the world do not fit;
   // CommError when the ranks do not have the same of them.
   Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model, nn::Loss loss,
@@ -69,12 +81,19 @@ class Trainer {
   // Throws: NumericsError, on every rank, when the loss or the gradient norm is not finite; the
   // parameters are then as before the step.
   StepReport step(const nn::Values& inputs, const nn::Values& targets);
+  // Runs the program once for each of `batches`, and then takes one optimizer step: what one batch
+  // of all their microbatches would give.  REQUIRES: as many batches on every rank.
+  StepReport step(const std::vector<Microbatches>& batches);
 
-  // As step() without the optimizer: gradients stay in parameters() until the next step.
+  // The two halves of step().  Gradients stay in parameters() until the next step.
   StepReport compute_gradients(const nn::Values& inputs, const nn::Values& targets);
+  StepReport compute_gradients(const std::vector<Microbatches>& batches);
+  void update(StepReport& report);
 
-  // Mean loss over a batch like step()'s, all replicas; keeps no graph, changes nothing.
+  // The loss of a batch like step()'s, all replicas.  Keeps no graph and changes nothing, gradients
+  // included.
   double evaluate(const nn::Values& inputs, const nn::Values& targets);
+  double evaluate(const Microbatches& batch);
 
   // The model's outputs for `inputs` as one microbatch, on the last stage's ranks; empty, or
   // undefined, elsewhere.
@@ -98,18 +117,25 @@ class Trainer {
   execute::Executor& executor() { return *train_; }
   execute::Progress& progress() { return progress_; }
 
-  // This rank's trainable parameters, in model order.
-  std::vector<stage::NamedParameter> parameters() const;
+  // This rank's trainable parameters, in model order.  One that layers share is there once, on
+  // every rank that has one of them, under the name that it has in the first.
+  const std::vector<stage::NamedParameter>& parameters() const { return parameters_; }
 
  private:
   void build_stages();
   void build_groups();
-  void handshake();
+  void build_ties();
+  void place_parameters();
   std::unique_ptr<execute::Executor> make_executor(const verify::VerifiedSchedule& schedule,
                                                    bool reduce);
-  std::vector<nn::Values> split(const nn::Values& batch) const;
-  execute::StepInputs step_inputs(const nn::Values& inputs, const nn::Values& targets) const;
-  double combine(const execute::StepResult& result, StepReport& report);
+  Microbatches cut(const nn::Values& inputs, const nn::Values& targets) const;
+  std::vector<double> weights(const std::vector<Microbatches>& batches);
+  std::vector<double> over_replicas(const std::vector<double>& mine, const char* phase);
+  std::vector<double> run(const std::vector<Microbatches>& batches,
+                          const std::vector<double>& factors, std::int64_t step);
+  void share_buffers();
+  double combine(const std::vector<double>& losses, const std::vector<double>& weights,
+                 std::int64_t microbatches, StepReport& report);
   void clip(double norm);
 
   TrainerOptions options_;
@@ -123,14 +149,17 @@ class Trainer {
   std::vector<stage::Stage> stages_;
   comm::Group data_group_;
   comm::Group pipe_group_;
-  std::vector<std::unique_ptr<execute::GradientReducer>> reducers_;
+  std::vector<std::unique_ptr<execute::StageHooks>> reducers_;  // By stage.
+  std::vector<std::unique_ptr<execute::TiedParameters>> ties_;
   execute::Progress progress_;
   std::unique_ptr<execute::Executor> train_;
   std::unique_ptr<execute::Executor> evaluate_;
   std::unique_ptr<execute::Executor> infer_;
   std::unique_ptr<Optimizer> optimizer_;
-  // Place of this rank's parameters among the whole model's, in model order, and their number.
-  std::vector<std::int64_t> parameter_place_;
+  std::vector<stage::NamedParameter> parameters_;
+  // Their places in the whole model, in model order, and their number there.  None for one that an
+  // earlier layer has on another rank.
+  std::vector<std::optional<std::int64_t>> parameter_place_;
   std::int64_t model_parameters_ = 0;
   std::int64_t steps_taken_ = 0;
   bool stop_requested_ = false;

@@ -154,7 +154,7 @@ TEST(Trainer, ALossThatIsNotFiniteIsAnErrorOnEveryRankAndTheWeightsStay) {
   });
   ASSERT_EQ(messages.size(), 4u);
   for (const std::string& message : messages) {
-    EXPECT_EQ(message, "step 2: the loss of 1 of 8 microbatches is not finite; their mean is nan");
+    EXPECT_EQ(message, "step 2: the loss of 1 of 8 microbatches is not finite; the step's is nan");
   }
 }
 
@@ -305,9 +305,9 @@ TEST(Trainer, WhatDoesNotFitIsRefusedByName) {
                       [](comm::Communicator& communicator) {
                         Trainer trainer(small({}), nn::mlp_layers(kWidth, 1), mean_squared_error,
                                         communicator);
-                        trainer.step(at::rand({6, kWidth}), at::rand({6, kWidth}));
+                        trainer.step(at::rand({3, kWidth}), at::rand({3, kWidth}));
                       }),
-           "shape [6, 6] does not split into 4 microbatches");
+           "shape [3, 6] does not split into 4 microbatches: each needs a sample");
 }
 
 }  // namespace

@@ -1,0 +1,115 @@
+#include "penstock/train/microbatches.h"
+
+#include <ATen/ops/ne.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr std::int64_t kIgnoredTarget = -100;
+
+std::int64_t samples_of(const nn::Values& batch) {
+  if (batch.empty() || !batch[0].defined() || batch[0].dim() == 0) {
+    throw Error("a batch has no samples: its first tensor has no first dimension");
+  }
+  for (const at::Tensor& tensor : batch) {
+    if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) != batch[0].size(0)) {
+      throw Error(penstock::str("a batch of tensors with different numbers of samples: shapes ",
+                                batch[0].sizes(), " and ",
+                                tensor.defined() ? tensor.sizes() : at::IntArrayRef()),
+                  {"every tensor of a batch has its samples along the first dimension"});
+    }
+  }
+  return batch[0].size(0);
+}
+
+}  // namespace
+
+std::vector<nn::Values> split(const nn::Values& batch, std::int32_t microbatches) {
+  const std::int64_t samples = samples_of(batch);
+  if (samples < microbatches) {
+    throw Error(penstock::str("a batch of shape ", batch[0].sizes(), " does not split into ",
+                              microbatches, " microbatches: each needs a sample"));
+  }
+  std::vector<nn::Values> parts(static_cast<std::size_t>(microbatches));
+  std::int64_t first = 0;
+  for (std::int64_t m = 0; m < microbatches; ++m) {
+    const std::int64_t size = samples / microbatches + (m < samples % microbatches ? 1 : 0);
+    for (const at::Tensor& tensor : batch) {
+      parts[static_cast<std::size_t>(m)].push_back(tensor.narrow(0, first, size));
+    }
+    first += size;
+  }
+  return parts;
+}
+
+LossScale LossScale::tokens() {
+  return counted([](const nn::Values& targets) {
+    const at::Tensor& labels = nn::the_only(targets, "counting the tokens of a target");
+    return static_cast<double>(labels.ne(kIgnoredTarget).sum().item<std::int64_t>());
+  });
+}
+
+double LossScale::weight(const nn::Values& targets) const {
+  switch (kind) {
+    case Kind::Samples:
+      return static_cast<double>(samples_of(targets));
+    case Kind::Counted: {
+      const double weight = count(targets);
+      if (std::isfinite(weight) && weight >= 0) return weight;
+      throw Error(penstock::str("the weight of a microbatch's loss is ", weight,
+                                "; it must be a number of 0 or more"));
+    }
+    case Kind::Sum:
+      return 1.0;
+  }
+  return 1.0;
+}
+
+std::vector<double> LossScale::factors(const std::vector<double>& weights) const {
+  if (kind == Kind::Sum) return weights;
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  std::vector<double> factors;
+  for (const double weight : weights) factors.push_back(sum > 0 ? weight / sum : 0.0);
+  return factors;
+}
+
+double LossScale::combine(const std::vector<double>& losses,
+                          const std::vector<double>& weights) const {
+  double loss = 0.0, weight = 0.0;
+  for (std::size_t m = 0; m < losses.size(); ++m) {
+    if (weights[m] == 0) continue;
+    loss += weights[m] * losses[m];
+    weight += weights[m];
+  }
+  return kind == Kind::Sum ? loss : loss / weight;
+}
+
+std::int64_t LossScale::bad(const std::vector<double>& losses, const std::vector<double>& weights) {
+  std::int64_t bad = 0;
+  for (std::size_t m = 0; m < losses.size(); ++m) {
+    if (weights[m] > 0 && !std::isfinite(losses[m])) ++bad;
+  }
+  return bad;
+}
+
+nn::Loss LossScale::differentiable(nn::Loss loss) const {
+  if (kind != Kind::Counted) return loss;
+  return [scale = *this, loss = std::move(loss)](const nn::Values& outputs,
+                                                 const nn::Values& targets) {
+    if (scale.weight(targets) > 0) return loss(outputs, targets);
+    at::Tensor nothing = at::zeros({});
+    for (const at::Tensor& output : outputs) {
+      if (output.defined() && output.is_floating_point()) nothing = nothing + output.sum() * 0;
+    }
+    return nothing;
+  };
+}
+
+}  // namespace penstock::train

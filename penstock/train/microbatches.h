@@ -1,0 +1,63 @@
+// A step's data by microbatch, and what each microbatch's loss is to the step's.
+//
+// The Trainer cuts batches with it and weighs losses; users may cut their own.  Knows no ranks.
+// Shapes: a batch is one or several tensors with one first dimension, of samples.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "penstock/nn/loss.h"
+#include "penstock/nn/values.h"
+
+namespace penstock::train {
+
+// For one run of the program: as many as the schedule has, of any sizes and shapes.
+struct Microbatches {
+  std::vector<nn::Values> inputs;   // Used on the first stage's ranks.
+  std::vector<nn::Values> targets;  // Used on the last stage's ranks.
+};
+
+// In order, of as equal sizes as can be: 10 samples in 4 are 3, 3, 2 and 2.
+// Throws: Error for tensors of different first dimensions, and for fewer samples than microbatches.
+std::vector<nn::Values> split(const nn::Values& batch, std::int32_t microbatches);
+
+// What a step's loss is, and so what its gradients are the gradients of.  Of all microbatches m of
+// all replicas, with loss L(m) and weight w(m), it is the sum of f(m) L(m), and the factor f(m) is
+// where the backward pass of m starts: nothing is scaled afterwards.
+struct LossScale {
+  enum class Kind : std::uint8_t {
+    Samples,  // f = w / sum of w; w is the number of samples.
+    Counted,  // Likewise; w is what `count` says of the targets.
+    Sum,      // f = 1.
+  };
+  using Count = std::function<double(const nn::Values& targets)>;
+
+  Kind kind = Kind::Samples;
+  Count count;
+
+  // For a loss that is the mean over a microbatch's samples.
+  static LossScale samples() { return {}; }
+  // For a loss that is the mean over a microbatch's tokens, those with target -100 left out, as in
+  // torch's cross entropy.
+  static LossScale tokens();
+  // For a loss that is the mean over something else of which a microbatch has count(targets).
+  static LossScale counted(Count count) { return {Kind::Counted, std::move(count)}; }
+  // For a loss that is a sum.
+  static LossScale sum() { return {Kind::Sum, {}}; }
+
+  // Throws: Error for a count that is negative or not finite.
+  double weight(const nn::Values& targets) const;
+  // By microbatch.  REQUIRES: `weights` are those of all microbatches of all replicas.
+  std::vector<double> factors(const std::vector<double>& weights) const;
+  // The step's loss, from all microbatches' in the order of their numbers.  One of weight 0 does
+  // not count, whatever it is; bad() is the number of the others that are not finite.
+  double combine(const std::vector<double>& losses, const std::vector<double>& weights) const;
+  static std::int64_t bad(const std::vector<double>& losses, const std::vector<double>& weights);
+  // The loss as it is differentiated: one of nothing, whose mean is 0 / 0, is 0.
+  nn::Loss differentiable(nn::Loss loss) const;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,221 @@
+// What microbatches are to the step's loss and gradients: however a batch is cut, the same.
+#include <ATen/ops/randint.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <mutex>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/schedule/generators/generators.h"
+#include "tests/support/same_bits.h"
+#include "tests/train/model_kinds.h"
+
+namespace penstock::train {
+namespace {
+
+using testing_support::same_bits;
+using Tensors = std::map<std::string, at::Tensor>;
+
+struct Result {
+  StepReport report;
+  double evaluation = 0.0;
+  Tensors gradients;
+};
+
+// `batches` by replica.
+Result run(const TrainerOptions& options, const Kind& kind,
+           const std::vector<std::vector<Microbatches>>& batches) {
+  Result result;
+  std::mutex mutex;
+  comm::run_ranks(options.mesh.pipe * options.mesh.data, [&](comm::Communicator& communicator) {
+    Trainer trainer(options, kind.model, kind.loss, communicator);
+    const std::int32_t replica = trainer.mesh().coordinate(communicator.rank()).data;
+    const auto& mine = batches[static_cast<std::size_t>(replica)];
+    const StepReport report = trainer.compute_gradients(mine);
+    const double evaluation = trainer.evaluate(mine.back());
+    const std::lock_guard lock(mutex);
+    result.report = report;
+    result.evaluation = evaluation;
+    for (const auto& [name, tensor] : trainer.parameters()) {
+      result.gradients[name] = tensor.grad().clone();
+    }
+  });
+  return result;
+}
+
+Microbatches cut(const Batch2& batch, std::int32_t microbatches) {
+  return {split(batch.inputs, microbatches), split(batch.targets, microbatches)};
+}
+
+nn::Values rows(const nn::Values& values, std::int64_t first, std::int64_t end) {
+  return values[0].slice(0, first, end);
+}
+
+// Kernels add the samples of another microbatch in another order: gradients, as one vector, differ
+// by roundings of their summands.
+void expect_within(const Result& got, const Result& expected, double bound) {
+  EXPECT_NEAR(got.report.loss, expected.report.loss, bound * std::abs(expected.report.loss));
+  ASSERT_EQ(got.gradients.size(), expected.gradients.size());
+  double largest = 0.0;
+  for (const auto& [name, gradient] : expected.gradients) {
+    largest = std::max(largest, gradient.abs().max().item<double>());
+  }
+  for (const auto& [name, gradient] : expected.gradients) {
+    EXPECT_LE((got.gradients.at(name) - gradient).abs().max().item<double>(), bound * largest)
+        << name;
+  }
+}
+
+// Targets of one token each, most of them left out: 7, 0, 1 and 3 count in the four microbatches.
+Kind classifier() {
+  Kind kind = kind_named("Mlp");
+  kind.loss = [](const at::Tensor& outputs, const at::Tensor& labels) {
+    return at::cross_entropy_loss(outputs, labels);
+  };
+  return kind;
+}
+
+Batch2 labelled() {
+  Batch2 batch = vectors(32, 0);
+  const at::Tensor labels = at::full({32}, -100, at::kLong);
+  for (const int i : {0, 1, 2, 3, 4, 5, 6, 16, 24, 25, 31}) labels[i] = i % kWidth;
+  return {batch.inputs, labels};
+}
+
+Kind summing() {
+  Kind kind = kind_named("Mlp");
+  kind.loss = [](const at::Tensor& output, const at::Tensor& target) {
+    return (output - target).pow(2).sum();
+  };
+  return kind;
+}
+
+TEST(LossScale, UnevenMicrobatchesAreTheUnsplitBatch) {
+  const Kind kind = kind_named("Mlp");
+  const Batch2 batch = kind.batch(10, 0);
+  const Result whole = run({.microbatches = 1}, kind, {{cut(batch, 1)}});
+  const Microbatches parts = cut(batch, 4);
+  EXPECT_EQ(parts.inputs[0][0].size(0), 3);
+  EXPECT_EQ(parts.inputs[3][0].size(0), 2);
+  expect_within(run({.microbatches = 4}, kind, {{parts}}), whole, 1e-6);
+  const Result piped = run({.mesh = {.pipe = 2}, .microbatches = 4}, kind, {{parts}});
+  expect_within(piped, whole, 1e-6);
+  EXPECT_NEAR(piped.evaluation, whole.report.loss, 1e-6 * whole.report.loss);
+}
+
+TEST(LossScale, ReplicasOfDifferentSizesAreOneBatch) {
+  const Kind kind = kind_named("Mlp");
+  const Batch2 batch = kind.batch(14, 0);
+  const Result whole = run({.microbatches = 1}, kind, {{cut(batch, 1)}});
+  const auto replica = [&](std::int64_t first, std::int64_t end) {
+    return cut({rows(batch.inputs, first, end), rows(batch.targets, first, end)}, 2);
+  };
+  const Result two = run({.mesh = {.pipe = 2, .data = 2}, .microbatches = 2}, kind,
+                         {{replica(0, 4)}, {replica(4, 14)}});
+  expect_within(two, whole, 1e-6);
+  EXPECT_NEAR(two.evaluation, whole.report.loss, 1e-6 * whole.report.loss);
+}
+
+TEST(LossScale, ByTokensAMicrobatchCountsAsManyAsItHasAndOneWithoutAnyNothing) {
+  const Kind kind = classifier();
+  const Batch2 batch = labelled();
+  const Result whole = run({.microbatches = 1}, kind, {{cut(batch, 1)}});
+  const TrainerOptions options{
+      .mesh = {.pipe = 2}, .microbatches = 4, .loss_scale = LossScale::tokens()};
+  const Result parts = run(options, kind, {{cut(batch, 4)}});
+  expect_within(parts, whole, 1e-6);
+  EXPECT_NEAR(parts.evaluation, whole.report.loss, 1e-6 * whole.report.loss);
+}
+
+TEST(LossScale, ASumIsASum) {
+  const Kind kind = summing();
+  const Batch2 batch = kind.batch(10, 0);
+  const TrainerOptions one{.microbatches = 1, .loss_scale = LossScale::sum()};
+  const TrainerOptions two{
+      .mesh = {.pipe = 2, .data = 2}, .microbatches = 2, .loss_scale = LossScale::sum()};
+  const Result whole = run(one, kind, {{cut(batch, 1)}});
+  const auto replica = [&](std::int64_t first, std::int64_t end) {
+    return cut({rows(batch.inputs, first, end), rows(batch.targets, first, end)}, 2);
+  };
+  expect_within(run(two, kind, {{replica(0, 7)}, {replica(7, 10)}}), whole, 1e-6);
+}
+
+TEST(LossScale, FactorsAreSharesAndBadCountsAreRefused) {
+  EXPECT_EQ(LossScale::samples().factors({1, 3}), (std::vector<double>{0.25, 0.75}));
+  EXPECT_EQ(LossScale::tokens().factors({0, 0}), (std::vector<double>{0, 0}));
+  EXPECT_EQ(LossScale::sum().factors({1, 1}), (std::vector<double>{1, 1}));
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(LossScale::tokens().combine({nan, 3, 5}, {0, 1, 3}), 4.5);
+  EXPECT_EQ(LossScale::bad({nan, nan, 5}, {0, 1, 3}), 1);
+  for (const double count : {-1.0, nan}) {
+    const LossScale scale = LossScale::counted([&](const nn::Values&) { return count; });
+    EXPECT_THROW(scale.weight(at::rand({1})), Error);
+  }
+}
+
+TEST(Accumulation, SeveralRunsAreOneOfAllTheirMicrobatches) {
+  for (const char* name : {"Mlp", "GptWithDropout", "TiedGpt"}) {
+    const Kind kind = kind_named(name);
+    for (const mesh::Shape& mesh : {mesh::Shape{1, 1}, mesh::Shape{2, 1}, mesh::Shape{2, 2}}) {
+      SCOPED_TRACE(str(name, " ", mesh::to_string(mesh)));
+      std::vector<std::vector<Microbatches>> three, one;
+      for (std::int32_t replica = 0; replica < mesh.data; ++replica) {
+        const Microbatches all = cut(kind.batch(13, kSequence), 6);
+        one.push_back({all});
+        three.emplace_back();
+        for (std::size_t first = 0; first < 6; first += 2) {
+          three.back().push_back({{all.inputs[first], all.inputs[first + 1]},
+                                  {all.targets[first], all.targets[first + 1]}});
+        }
+      }
+      const Result together = run({.mesh = mesh, .microbatches = 6}, kind, one);
+      const Result in_turn = run({.mesh = mesh, .microbatches = 2}, kind, three);
+      EXPECT_EQ(in_turn.report.loss, together.report.loss);
+      EXPECT_EQ(in_turn.report.grad_norm, together.report.grad_norm);
+      for (const auto& [parameter, gradient] : together.gradients) {
+        EXPECT_TRUE(same_bits(in_turn.gradients.at(parameter), gradient)) << parameter;
+      }
+    }
+  }
+}
+
+// Between the gradients and the update, on every schedule: what follows is as if it had not been.
+TEST(Evaluation, TouchesNothingAndKeepsNothing) {
+  for (const char* name : {"BatchNorm", "GptWithDropout"}) {
+    const Kind kind = kind_named(name);
+    const Batch2 batch = kind.batch(8, kSequence), other = kind.batch(11, kSequence);
+    for (const auto& generator : schedule::registry()) {
+      if (generator.name == "forward_only") continue;
+      TrainerOptions options{.mesh = {.pipe = 2},
+                             .schedule = std::string(generator.name),
+                             .microbatches = 4,
+                             .partition = partition::Uniform{}};
+      const schedule::Sizes one{.ranks = 2, .stages_per_rank = 1, .microbatches = 4};
+      options.stages_per_rank = generator.objection(one).empty() ? 1 : 2;
+      SCOPED_TRACE(str(name, " ", options.schedule));
+      comm::run_ranks(2, [&](comm::Communicator& communicator) {
+        Trainer with(options, kind.model, kind.loss, communicator);
+        Trainer without(options, kind.model, kind.loss, communicator);
+        for (int step = 0; step < 2; ++step) {
+          StepReport report = with.compute_gradients(batch.inputs, batch.targets);
+          const double once = with.evaluate(other.inputs, other.targets);
+          EXPECT_EQ(with.evaluate(other.inputs, other.targets), once) << "no random numbers";
+          EXPECT_EQ(with.activations().alive, 0);
+          with.update(report);
+          EXPECT_EQ(without.step(batch.inputs, batch.targets).loss, report.loss);
+          for (std::size_t s = 0; s < with.stages().size(); ++s) {
+            const auto &a = with.stages()[s].state(), &b = without.stages()[s].state();
+            for (std::size_t i = 0; i < a.size(); ++i) {
+              EXPECT_TRUE(same_bits(a[i].tensor, b[i].tensor)) << a[i].name;
+            }
+          }
+        }
+      });
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace penstock::train
