@@ -21,6 +21,8 @@ struct ModelConfig {
   std::int64_t hidden = 128;  // Width of the residual stream.
   std::int64_t heads = 4;     // Attention heads; must divide hidden.
   std::int64_t sequence_length = 128;  // Tokens (bytes) per sample.
+  bool tie_embeddings = false;         // The head's weight is the embedding's.
+  double dropout = 0.0;                // Probability of a zero.
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
@@ -53,8 +55,16 @@ struct PipelineConfig {
   std::string type_regex;            // For TypeRegex: matched against layer type names.
   std::vector<double> layer_costs;   // For LayerCost: one a layer, any unit.
   std::vector<std::int64_t> bounds;  // For Bounds: first layer of each stage, then the layer count.
+  std::int64_t activation_checkpoint_interval = 0;  // Layers recomputed together; 0: none are.
+  std::string checkpointable_layers;                // Only layers whose type matches; empty: all.
 
   friend bool operator==(const PipelineConfig&, const PipelineConfig&) = default;
+};
+
+struct NumericsConfig {
+  bool invariant = false;  // The same bits for every number of data-parallel ranks.
+
+  friend bool operator==(const NumericsConfig&, const NumericsConfig&) = default;
 };
 
 enum class OptimizerType : std::uint8_t { AdamW, Sgd };
@@ -128,6 +138,7 @@ struct Config {
   MeshConfig mesh;
   PipelineConfig pipeline;
   ScheduleConfig schedule;
+  NumericsConfig numerics;
   LaunchConfig launch;
   RunConfig run;
 

@@ -107,6 +107,9 @@ void visit_model(Visitor& v, Model& m) {
   v.when(m.type == ModelType::Gpt, {"model.type", "gpt"},
          [&] { v.field("heads", m.heads, Integer{1, 65536}, "attention heads; divides hidden"); });
   v.field("sequence_length", m.sequence_length, Integer{1, 1 << 24}, "tokens per sample");
+  v.field("tie_embeddings", m.tie_embeddings, Flag{}, "the head's weight is the embedding's");
+  v.field("dropout", m.dropout, Number{.low = 0, .high = 1, .without_high = true},
+          "probability of a zero, in training");
 }
 
 template <class Visitor, class Pipeline>
@@ -121,6 +124,10 @@ void visit_pipeline(Visitor& v, Pipeline& p) {
     v.field("bounds", p.bounds, List{Integer{0, 1 << 20}},
             "first layer of each stage, then the number of layers");
   });
+  v.field("activation_checkpoint_interval", p.activation_checkpoint_interval, Integer{0, 1 << 20},
+          "layers whose activations are computed again together; 0: all are kept");
+  v.field("checkpointable_layers", p.checkpointable_layers, Pattern{},
+          "only layers whose type matches this pattern; empty: all");
 }
 
 template <class Visitor, class Schedule>
@@ -165,6 +172,10 @@ void visit_config(Visitor& v, ConfigT& c) {
   });
   v.section("pipeline", [&] { visit_pipeline(v, c.pipeline); });
   v.section("schedule", [&] { visit_schedule(v, c.schedule); });
+  v.section("numerics", [&] {
+    v.field("invariant", c.numerics.invariant, Flag{},
+            "the same bits for every number of data-parallel ranks");
+  });
   v.section("launch", [&] {
     const Number seconds{.low = 0, .high = kManySeconds, .without_low = true};
     v.field("heartbeat_seconds", c.launch.heartbeat_seconds, seconds,

@@ -27,19 +27,23 @@ std::optional<std::int64_t> exact_integer(double value) {
 }
 
 // std::regex recurses on its pattern: a long one could end the process.
-std::optional<std::string> check_pattern(const std::string& pattern) {
+std::optional<std::string> check_pattern(std::string_view prefix, const std::string& pattern) {
   constexpr std::size_t kLongest = 256;
-  if (pattern.empty()) return str(": expected a pattern after \"", kTypePrefix, "\"");
   if (pattern.size() > kLongest) {
     return str(": the pattern is longer than ", kLongest, " bytes");
   }
   try {
     std::regex compiled(pattern, std::regex::ECMAScript);
   } catch (const std::regex_error& error) {
-    return str(" = ", in_quotes(str(kTypePrefix, pattern)),
+    return str(" = ", in_quotes(str(prefix, pattern)),
                ": not a regular expression: ", error.what());
   }
   return {};
+}
+
+std::optional<std::string> check_type_pattern(const std::string& pattern) {
+  if (pattern.empty()) return str(": expected a pattern after \"", kTypePrefix, "\"");
+  return check_pattern(kTypePrefix, pattern);
 }
 
 }  // namespace
@@ -130,6 +134,26 @@ std::optional<std::string> Text::check(const std::string& value) const {
   return ": holds a NUL character";
 }
 
+std::optional<Complaint> Flag::read(const json::Value& json, bool& value) const {
+  const auto* flag = std::get_if<bool>(&json.data);
+  if (flag == nullptr) return wrong_type(noun(), json);
+  value = *flag;
+  return {};
+}
+
+std::optional<Complaint> Pattern::read(const json::Value& json, std::string& value) const {
+  const auto* text = std::get_if<std::string>(&json.data);
+  if (text == nullptr) return wrong_type(noun(), json);
+  value = *text;
+  if (const auto wrong = check(value)) return Complaint{*wrong, &json};
+  return {};
+}
+
+std::optional<std::string> Pattern::check(const std::string& value) const {
+  if (value.empty()) return {};
+  return check_pattern("", value);
+}
+
 std::string Partition::noun() const {
   return "\"uniform\", \"parameters\", \"type:REGEX\", \"layer_cost\" or \"bounds\"";
 }
@@ -140,7 +164,7 @@ std::optional<Complaint> Partition::read(const json::Value& json, PipelineConfig
   if (text->starts_with(kTypePrefix)) {
     value.partition = PartitionMethod::TypeRegex;
     value.type_regex = text->substr(kTypePrefix.size());
-    const auto wrong = check_pattern(value.type_regex);
+    const auto wrong = check_type_pattern(value.type_regex);
     return wrong ? std::optional(Complaint{*wrong, &json}) : std::nullopt;
   }
   if (!kPartitionChoice.read(json, value.partition)) return {};
@@ -149,7 +173,7 @@ std::optional<Complaint> Partition::read(const json::Value& json, PipelineConfig
 }
 
 std::optional<std::string> Partition::check(const PipelineConfig& value) const {
-  if (value.partition == PartitionMethod::TypeRegex) return check_pattern(value.type_regex);
+  if (value.partition == PartitionMethod::TypeRegex) return check_type_pattern(value.type_regex);
   return kPartitionChoice.check(value.partition);
 }
 

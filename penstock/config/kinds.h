@@ -71,6 +71,23 @@ struct Text {
   std::string write(const std::string& value) const { return json_quote(value); }
 };
 
+struct Flag {
+  std::string noun() const { return "true or false"; }
+  std::string allowed() const { return ""; }
+  std::optional<Complaint> read(const json::Value& json, bool& value) const;
+  std::optional<std::string> check(bool) const { return {}; }
+  std::string write(bool value) const { return value ? "true" : "false"; }
+};
+
+// A regular expression, or nothing.
+struct Pattern {
+  std::string noun() const { return "a regular expression"; }
+  std::string allowed() const { return ""; }
+  std::optional<Complaint> read(const json::Value& json, std::string& value) const;
+  std::optional<std::string> check(const std::string& value) const;
+  std::string write(const std::string& value) const { return json_quote(value); }
+};
+
 // pipeline.partition, which holds both the method and, after "type:", the pattern.
 struct Partition {
   std::string noun() const;

@@ -28,7 +28,9 @@ std::vector<nn::LayerSpec> make_model(const config::ModelConfig& model) {
   const nn::GptOptions options{.layers = model.layers,
                                .hidden = model.hidden,
                                .heads = model.heads,
-                               .sequence_length = model.sequence_length};
+                               .sequence_length = model.sequence_length,
+                               .tie_embeddings = model.tie_embeddings,
+                               .dropout = model.dropout};
   switch (model.type) {
     case config::ModelType::Gpt:
       return nn::gpt_layers(options);
@@ -66,6 +68,9 @@ TrainerOptions make_options(const Config& config, const config::MeshShape& mesh,
           .scheduler = config.scheduler,
           .total_steps = config.run.steps,
           .gradient_clipping = config.gradient_clipping,
+          .sums = config.numerics.invariant ? GradientSums::Invariant : GradientSums::AsTheyCome,
+          .checkpointing = {.interval = config.pipeline.activation_checkpoint_interval,
+                            .layers = config.pipeline.checkpointable_layers},
           .seed = config.seed};
 }
 

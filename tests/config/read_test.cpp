@@ -34,10 +34,13 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
         {"warmup_num_steps": 5, "total_num_steps": 50, "warmup_min_ratio": 0.1,
          "cos_min_ratio": 0.2}},
     "gradient_clipping": 1, "steps_per_print": 3, "seed": 7,
-    "model": {"type": "gpt", "layers": 2, "hidden": 96, "heads": 3, "sequence_length": 64},
+    "model": {"type": "gpt", "layers": 2, "hidden": 96, "heads": 3, "sequence_length": 64,
+              "tie_embeddings": true, "dropout": 0.1},
     "data": {"path": "corpus"},
     "mesh": {"pipe": 2, "data": 2},
-    "pipeline": {"partition": "bounds", "bounds": [0, 2, 4]},
+    "pipeline": {"partition": "bounds", "bounds": [0, 2, 4],
+                 "activation_checkpoint_interval": 2, "checkpointable_layers": "Block|Head"},
+    "numerics": {"invariant": true},
     "schedule": {"name": "zbv", "stages_per_rank": 2},
     "launch": {"heartbeat_seconds": 5, "startup_seconds": 60.5, "transport": "gloo"},
     "run": {"directory": "out", "steps": 50, "eval_interval": 10, "eval_batches": 2,
@@ -49,10 +52,11 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
   expected.gradient_clipping = 1;
   expected.steps_per_print = 3;
   expected.seed = 7;
-  expected.model = {ModelType::Gpt, 2, 96, 3, 64};
+  expected.model = {ModelType::Gpt, 2, 96, 3, 64, true, 0.1};
   expected.data.path = "corpus";
   expected.mesh = {2, 2};
-  expected.pipeline = {PartitionMethod::Bounds, "", {}, {0, 2, 4}};
+  expected.pipeline = {PartitionMethod::Bounds, "", {}, {0, 2, 4}, 2, "Block|Head"};
+  expected.numerics = {true};
   expected.schedule = {"zbv", "", 2};
   expected.launch = {5, 60.5, Transport::Gloo};
   expected.run = {"out", 50, 10, 2, 0, 1, "weights"};
@@ -174,6 +178,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:48: pipeline.bounds: expected a list of integers, found 4"},
         Refused{"{\"data\": {\"path\": 7}}", "1:19: data.path: expected a string, found 7"},
         Refused{"{\"data\": {\"path\": \"a\\u0000\"}}", "1:19: data.path: holds a NUL character"},
+        Refused{"{\"model\": {\"tie_embeddings\": 1}}",
+                "1:30: model.tie_embeddings: expected true or false, found 1"},
+        Refused{"{\"pipeline\": {\"checkpointable_layers\": 4}}",
+                "1:40: pipeline.checkpointable_layers: expected a regular expression, found 4"},
         Refused{"{\"schedule\": \"\"}",
                 "1:14: schedule.name: expected a string that is not empty, found \"\""},
         Refused{"{\"model\": {\"type\": 1}}",
@@ -194,6 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:23: gradient_clipping = -0.5: must be at least 0"},
         Refused{"{\"optimizer\": {\"params\": {\"betas\": [0.9, 1]}}}",
                 "1:42: optimizer.params.betas[1] = 1: must be in [0, 1)"},
+        Refused{"{\"model\": {\"dropout\": 1}}", "1:23: model.dropout = 1: must be in [0, 1)"},
         Refused{"{\"launch\": {\"heartbeat_seconds\": 0}}",
                 "1:34: launch.heartbeat_seconds = 0: must be in (0, 1e+06]"},
         Refused{"{\"train_batch_size\": 0}",
@@ -221,6 +230,9 @@ TEST(ReadConfig, ABadPatternIsRefused) {
                                "expression: "));
   EXPECT_EQ(refusal("{\"pipeline\": {\"partition\": \"type:" + std::string(10000, '(') + "\"}}"),
             "gpt.json:1:28: pipeline.partition: the pattern is longer than 256 bytes");
+  EXPECT_TRUE(refusal("{\"pipeline\": {\"checkpointable_layers\": \"(a\"}}")
+                  .starts_with("gpt.json:1:40: pipeline.checkpointable_layers = \"(a\": not a "
+                               "regular expression: "));
 }
 
 TEST(ReadConfig, AllProblemsAreReportedInTheOrderOfTheText) {

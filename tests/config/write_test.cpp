@@ -72,7 +72,9 @@ TEST(ToText, GivesEachValueItsOrigin) {
     "layers": 4,  // default
     "hidden": 128,  // default
     "heads": 4,  // default
-    "sequence_length": 128  // default
+    "sequence_length": 128,  // default
+    "tie_embeddings": false,  // default
+    "dropout": 0  // default
   },
   "data": {
     "path": "a\nb"  // --set data.path=a b
@@ -82,11 +84,16 @@ TEST(ToText, GivesEachValueItsOrigin) {
     "data": null  // default
   },
   "pipeline": {
-    "partition": "parameters"  // default
+    "partition": "parameters",  // default
+    "activation_checkpoint_interval": 0,  // default
+    "checkpointable_layers": ""  // default
   },
   "schedule": {
     "name": "gpipe",  // --set schedule=gpipe
     "stages_per_rank": 1  // default
+  },
+  "numerics": {
+    "invariant": false  // default
   },
   "launch": {
     "heartbeat_seconds": 30,  // default

@@ -214,6 +214,24 @@ class Repeats(ProcessTest):
         for mine, theirs in pairs:
             self.assertNotEqual(mine[1:], theirs[1:])
 
+    def test_invariant_numerics_give_every_layout_the_same_bits(self) -> None:
+        model = {"tie_embeddings": True, "dropout": 0.1}
+        again = {"activation_checkpoint_interval": 2, "checkpointable_layers": "Block|Head"}
+        runs = {}
+        for pipe, data, pipeline in ((1, 1, {}), (2, 1, again), (1, 2, again), (2, 2, {})):
+            config = self.config(
+                mesh={"pipe": pipe, "data": data},
+                model=model,
+                pipeline=pipeline,
+                numerics={"invariant": True},
+            )
+            name = f"{pipe}x{data}"
+            weights = self.weights(config, name)
+            self.assertNotIn("head.lm_head.weight", weights)
+            runs[name] = (losses(self.folder / name), weights)
+        for name, run in runs.items():
+            self.assertEqual(run, runs["1x1"], name)
+
     def test_default_data_and_run_directory(self) -> None:
         config = self.config(data={"path": ""}, run={"steps": 1}, mesh={"pipe": 1, "data": 1})
         self.assert_code(self.train(config), 0)
