@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "bench/delayed_network.h"
 #include "bench/two_ranks.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/schedule/generators/generators.h"
@@ -37,12 +38,15 @@ class Pair {
  public:
   Pair(const Options& options, int rank, const std::string& store)
       : rank_(rank),
-        communicator_(comm::connect({.kind = comm::Rendezvous::Kind::File,
-                                     .path = store,
-                                     .rank = Rank(rank),
-                                     .world_size = 2,
-                                     .transport = transport_of(options.transport)},
-                                    std::chrono::seconds(60))) {
+        communicator_(comm::connect(
+            {.kind = comm::Rendezvous::Kind::File,
+             .path = store,
+             .rank = Rank(rank),
+             .world_size = 2,
+             .listen = options.delay_us > 0 ? DelayedNetwork::address(rank) : "127.0.0.1",
+             .transport =
+                 options.delay_us > 0 ? comm::Transport::Tcp : transport_of(options.transport)},
+            std::chrono::seconds(60))) {
     communicator_->link({Rank(1 - rank)});
     both_ = communicator_->make_group({Rank(0), Rank(1)});
   }

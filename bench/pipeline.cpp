@@ -169,6 +169,10 @@ class PipelineRank {
 
 int main(int argc, char** argv) {
   const Options options = bench::parse(argc, argv);
-  return bench::run_two_ranks(
-      [&](int rank, const std::string& store) { return PipelineRank(options, rank, store).run(); });
+  std::optional<bench::DelayedNetwork> network;
+  if (options.delay_us > 0) network.emplace(std::chrono::microseconds(options.delay_us));
+  return bench::run_two_ranks([&](int rank, const std::string& store) {
+    if (network) network->enter(rank);
+    return PipelineRank(options, rank, store).run();
+  });
 }

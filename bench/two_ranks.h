@@ -25,6 +25,8 @@ struct Options {
   long steps = 30;
   std::string schedule = "1f1b";
   long stages_per_rank = 1;
+  long delay_us = 0;               // penstock only: of every packet between the ranks, which go by
+                                   // TCP then.
   std::string transport = "auto";  // Not the peers'.
   bool sgd = false;                // A step of SGD at lr 0 belongs to the timed step.
   bool predict = false;            // penstock only: what the simulation says of measured costs.
@@ -36,6 +38,7 @@ inline Options parse(int argc, char** argv) {
                                                 {"--batch", &options.batch},
                                                 {"--microbatches", &options.microbatches},
                                                 {"--stages-per-rank", &options.stages_per_rank},
+                                                {"--delay-us", &options.delay_us},
                                                 {"--steps", &options.steps}};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
