@@ -2,6 +2,8 @@
 
 #include <torch/version.h>
 
+#include <algorithm>
+
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
@@ -34,8 +36,9 @@ std::string describe(const nn::LayerSpec& spec) {
   for (const nn::Tie& tie : spec.ties) {
     ties += str(" tied to ", tie.key, " (", join(tie.parameters, ","), ")");
   }
-  return str(spec.meta.name, " ", spec.meta.type, " gives ", join(spec.given, ","), " takes ",
-             join(spec.taken, ","), ties, ";");
+  const std::string gives = spec.given.empty() ? "" : " gives " + join(spec.given, ",");
+  const std::string takes = spec.taken.empty() ? "" : " takes " + join(spec.taken, ",");
+  return str(spec.meta.name, " ", spec.meta.type, gives, takes, ties);
 }
 
 std::string describe(LossScale::Kind kind) {
@@ -58,15 +61,12 @@ std::string describe(GradientSums sums) {
 
 Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
                const verify::VerifiedSchedule& schedule, const partition::Partition& partition) {
-  std::string layers;
-  for (const auto& spec : model) layers += describe(spec);
-  return {
+  Facts facts = {
       {"penstock version", kVersion},
       {"torch version", TORCH_VERSION},
       {"schedule", schedule::title(schedule.schedule())},
       {"schedule program", str(stable_hash(schedule::to_csv(schedule.schedule())))},
       {"partition", join(partition.bounds, " ")},
-      {"layers of the model", str(model.size(), " (", stable_hash(layers), ")")},
       {"seed", str(options.seed)},
       {"optimizer", describe(options.optimizer)},
       {"scheduler", describe(options.scheduler)},
@@ -74,24 +74,27 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
       {"gradient_clipping", shortest(options.gradient_clipping)},
       {"loss scale", describe(options.loss_scale.kind)},
       {"sums of gradients", describe(options.sums)},
+      {"layers of the model", str(model.size())},
   };
+  for (std::size_t i = 0; i < model.size(); ++i) {
+    facts.emplace_back(str("layer ", i), describe(model[i]));
+  }
+  return facts;
 }
 
 void agree_on(const Facts& facts, comm::Communicator& communicator) {
   std::string text;
   for (const auto& [name, value] : facts) text += name + "=" + value + "\n";
   const std::vector<std::string> texts = communicator.exchange("handshake", text);
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const auto theirs = penstock::split(texts[rank], '\n');
-    const auto ours = penstock::split(text, '\n');
-    for (std::size_t i = 0; i < ours.size(); ++i) {
-      if (i < theirs.size() && ours[i] == theirs[i]) continue;
-      throw CommError(
-          str("ranks ", communicator.rank(), " and ", rank, " do not run the same thing: rank ",
-              communicator.rank(), " has ", ours[i], ", rank ", rank, " has ",
-              i < theirs.size() ? theirs[i] : "nothing"),
-          {"start every rank with the same program and config"}, ExitCode::Usage);
-    }
+  const auto first = penstock::split(texts.front(), '\n');
+  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
+    if (texts[rank] == texts.front()) continue;
+    const auto other = penstock::split(texts[rank], '\n');
+    const auto [ours, theirs] = std::ranges::mismatch(first, other);
+    throw CommError(str("ranks 0 and ", rank, " do not run the same thing: rank 0 has ",
+                        ours == first.end() ? "nothing" : *ours, ", rank ", rank, " has ",
+                        theirs == other.end() ? "nothing" : *theirs),
+                    {"start every rank with the same program and config"}, ExitCode::Usage);
   }
 }
 

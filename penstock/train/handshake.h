@@ -18,7 +18,8 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
                const verify::VerifiedSchedule& schedule, const partition::Partition& partition);
 
 // Collective over all ranks.
-// Throws: CommError, on every rank, that names the first fact that differs, with both values.
+// Throws: CommError, with one text on every rank: the first rank that differs from rank 0, the
+// first fact that does, and both values.
 void agree_on(const Facts& facts, comm::Communicator& communicator);
 
 }  // namespace penstock::train

@@ -3,6 +3,7 @@
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
@@ -20,6 +21,21 @@
 
 namespace penstock::train {
 namespace {
+
+// What goes wrong here, on this rank alone: the others, who wait for it, are told.
+template <class Action>
+auto or_fail(comm::Communicator& communicator, const Action& action) {
+  try {
+    return action();
+  } catch (const c10::Error& error) {
+    communicator.fail(
+        str("rank ", communicator.rank(), " failed: ", error.what_without_backtrace()));
+    throw;
+  } catch (const std::exception& error) {
+    communicator.fail(str("rank ", communicator.rank(), " failed: ", error.what()));
+    throw;
+  }
+}
 
 StageId stage_of(const partition::Partition& partition, std::int64_t layer) {
   std::int32_t stage = 0;
@@ -39,7 +55,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
       activations_(std::make_shared<stage::ActivationCount>()) {
   nn::check_model(model_);
   if (std::holds_alternative<partition::ByParameters>(options_.partition)) {
-    nn::count_parameters(model_);
+    or_fail(communicator_, [this] { nn::count_parameters(model_); });
   }
   schedule_ = training_program({.schedule = options.schedule,
                                 .file = options.program,
@@ -49,7 +65,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
   partition_ =
       partition::partition(nn::meta_of(model_), schedule_->schedule().stages, options_.partition);
   agree_on(facts_of(options_, model_, *schedule_, partition_), communicator_);
-  build_stages();
+  or_fail(communicator_, [this] { build_stages(); });
   build_groups();
   build_ties();
   place_parameters();
@@ -161,10 +177,12 @@ std::unique_ptr<execute::Executor> Trainer::make_executor(const verify::Verified
 }
 
 Microbatches Trainer::cut(const nn::Values& inputs, const nn::Values& targets) const {
-  Microbatches batch;
-  if (is_first_stage()) batch.inputs = split(inputs, options_.microbatches);
-  if (is_last_stage()) batch.targets = split(targets, options_.microbatches);
-  return batch;
+  return or_fail(communicator_, [&] {
+    Microbatches batch;
+    if (is_first_stage()) batch.inputs = split(inputs, options_.microbatches);
+    if (is_last_stage()) batch.targets = split(targets, options_.microbatches);
+    return batch;
+  });
 }
 
 void Trainer::sum_over_pipe(const at::Tensor& tensor) {
@@ -185,12 +203,15 @@ std::vector<double> Trainer::over_replicas(const std::vector<double>& mine, cons
 // Of all replicas' microbatches, where their losses are.
 std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
   if (!is_last_stage()) return {};
-  std::vector<double> mine;
-  for (const Microbatches& batch : batches) {
-    for (const nn::Values& targets : batch.targets) {
-      mine.push_back(options_.loss_scale.weight(targets));
+  const auto mine = or_fail(communicator_, [&] {
+    std::vector<double> of_microbatches;
+    for (const Microbatches& batch : batches) {
+      for (const nn::Values& targets : batch.targets) {
+        of_microbatches.push_back(options_.loss_scale.weight(targets));
+      }
     }
-  }
+    return of_microbatches;
+  });
   return over_replicas(mine, "sharing the weights of microbatches");
 }
 

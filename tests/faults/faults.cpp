@@ -55,6 +55,8 @@ enum class Kind : std::uint8_t {
   WrongShape,
   WrongType,
   WrongBatch,         // Of another width; on ranks that take inputs or targets.
+  TooFewSamples,      // On the same.
+  ExceptionInLayer,   // In the making of one.
   OtherMicrobatches,  // Ranks whose options differ, found before the first step.
   OtherSchedule,
   OtherModel,
@@ -65,7 +67,7 @@ struct Fault {
   const char* name;
   const char* cause;  // In the text of every rank.
 };
-constexpr std::array<Fault, 10> kFaults = {{
+constexpr std::array<Fault, 12> kFaults = {{
     {Kind::ExceptionInForward, "exception in a forward", kWords},
     {Kind::ExceptionInBackward, "exception in a backward", kWords},
     {Kind::NanInForward, "NaN in a forward", "not finite"},
@@ -73,9 +75,11 @@ constexpr std::array<Fault, 10> kFaults = {{
     {Kind::WrongShape, "wrong shape", "9"},
     {Kind::WrongType, "wrong type", "ouble"},
     {Kind::WrongBatch, "a batch of another width", "9"},
+    {Kind::TooFewSamples, "too few samples", "3"},
+    {Kind::ExceptionInLayer, "exception in the making of a layer", kWords},
     {Kind::OtherMicrobatches, "other microbatches", "microbatches="},
     {Kind::OtherSchedule, "another schedule", "gpipe"},
-    {Kind::OtherModel, "another model", "do not run the same thing"},
+    {Kind::OtherModel, "another model", "layer 7=another"},
 }};
 
 struct Case {
@@ -151,6 +155,10 @@ std::vector<nn::LayerSpec> model_of(const Case& c, std::int32_t rank, Report& re
   const bool mine = rank == c.rank;
   model[faulty] = nn::layer("faulty", [&c, &report, mine] {
     // The others have the layer, and nothing happens there.
+    if (mine && c.fault.kind == Kind::ExceptionInLayer) {
+      report.fault_ns = now_ns();
+      throw std::runtime_error(kWords);
+    }
     static const Case kNever = [] {
       Case never{.fault = kFaults[0]};
       never.step = std::numeric_limits<std::int32_t>::max();
@@ -186,9 +194,10 @@ void train(const Case& c, std::int32_t rank, const std::string& store, Report& r
   };
   train::Trainer trainer(options, std::move(model), loss, *communicator);
   for (std::int64_t step = 1; step <= 50; ++step) {
-    const bool wrong = mine && kind == Kind::WrongBatch && step == c.step;
-    const at::Tensor batch = at::rand({kMicrobatches * kRows, kWidth + (wrong ? 1 : 0)});
-    if (wrong) report.fault_ns = now_ns();
+    const bool wide = mine && kind == Kind::WrongBatch && step == c.step;
+    const bool few = mine && kind == Kind::TooFewSamples && step == c.step;
+    const at::Tensor batch = at::rand({few ? 3 : kMicrobatches * kRows, kWidth + (wide ? 1 : 0)});
+    if (wide || few) report.fault_ns = now_ns();
     trainer.step(batch, batch);
   }
 }
@@ -198,7 +207,7 @@ void train(const Case& c, std::int32_t rank, const std::string& store, Report& r
                            Report& report) {
   try {
     train(c, rank, store, report);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     const std::string text = error.what();
     std::snprintf(report.text[static_cast<std::size_t>(rank)].data(), 4096, "%s", text.c_str());
   }
@@ -274,7 +283,8 @@ int main(int argc, char** argv) {
       for (const auto transport :
            {comm::Transport::Shm, comm::Transport::Tcp, comm::Transport::Gloo}) {
         for (std::int32_t rank = 0; rank < kRanks; ++rank) {
-          if (fault.kind == Kind::WrongBatch && rank % 3 != 0) continue;
+          const bool of_batch = fault.kind == Kind::WrongBatch || fault.kind == Kind::TooFewSamples;
+          if (of_batch && rank % 3 != 0) continue;
           const bool square = generator() % 2 == 0;
           Case c{.fault = fault,
                  .rank = rank,
