@@ -43,7 +43,7 @@ struct MeshConfig {
 struct ScheduleConfig {
   std::string name = "1f1b";  // A registered schedule; empty when `file` is given.
   std::string file;           // With a program, instead of a name.
-  std::int64_t stages_per_rank = 1;
+  std::optional<std::int64_t> stages_per_rank;  // Absent: as many as the schedule has.
 
   friend bool operator==(const ScheduleConfig&, const ScheduleConfig&) = default;
 };

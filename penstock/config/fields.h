@@ -134,7 +134,8 @@ template <class Visitor, class Schedule>
 void visit_schedule(Visitor& v, Schedule& s) {
   v.field("name", s.name, Text{.may_be_empty = false}, "a registered schedule");
   v.field("file", s.file, Text{.may_be_empty = false}, "a file with a program instead of a name");
-  v.field("stages_per_rank", s.stages_per_rank, Integer{1, 65536}, "stages that a rank holds");
+  v.field("stages_per_rank", s.stages_per_rank, Optional{Integer{1, 65536}},
+          "stages that a rank holds; null: as many as the schedule has");
 }
 
 template <class Visitor, class Run>

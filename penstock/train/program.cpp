@@ -11,10 +11,11 @@ namespace {
 
 schedule::Schedule lowered(const ProgramOptions& options) {
   if (options.file.empty()) {
-    const schedule::Schedule order =
-        schedule::make_schedule(options.schedule, {.ranks = options.ranks,
-                                                   .stages_per_rank = options.stages_per_rank,
-                                                   .microbatches = options.microbatches});
+    const std::int32_t its_own = schedule::find_generator(options.schedule).stages_per_rank;
+    const schedule::Schedule order = schedule::make_schedule(
+        options.schedule, {.ranks = options.ranks,
+                           .stages_per_rank = options.stages_per_rank.value_or(its_own),
+                           .microbatches = options.microbatches});
     if (order.purpose == schedule::Purpose::Forward) {
       throw ScheduleError(str("schedule ", order.name, " has no backward: it cannot train"));
     }

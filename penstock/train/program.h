@@ -3,6 +3,7 @@
 // From its options, and from the training program those that only run the model.  Knows no tensors.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "penstock/verify/verify.h"
@@ -13,7 +14,7 @@ struct ProgramOptions {
   std::string schedule;  // A registered name, unless `file` is set.
   std::string file;      // Path of a program.
   std::int32_t ranks = 1;
-  std::int32_t stages_per_rank = 1;
+  std::optional<std::int32_t> stages_per_rank = {};  // Absent: as many as the schedule has.
   std::int32_t microbatches = 1;
 };
 

@@ -74,7 +74,7 @@ TEST(Override, SetsTheScheduleOverItsShortForm) {
             (ScheduleConfig{"gpipe", "", 2}));
   EXPECT_EQ(with(R"({"schedule": {"name": "zbv", "stages_per_rank": 2}})", {"schedule=x.csv"})
                 .config.schedule,
-            (ScheduleConfig{"", "x.csv", 1}));
+            (ScheduleConfig{"", "x.csv", {}}));
 }
 
 TEST(Override, AnUnknownPathNamesTheNearestKey) {

@@ -84,12 +84,12 @@ TEST(ReadConfig, PartitionNamesItsMethodOrAPattern) {
 }
 
 TEST(ReadConfig, AScheduleMayBeAPlainString) {
-  EXPECT_EQ(parse(R"({"schedule": "gpipe"})").schedule, (ScheduleConfig{"gpipe", "", 1}));
-  EXPECT_EQ(parse(R"({"schedule": "my/zb.csv"})").schedule, (ScheduleConfig{"", "my/zb.csv", 1}));
+  EXPECT_EQ(parse(R"({"schedule": "gpipe"})").schedule, (ScheduleConfig{"gpipe", "", {}}));
+  EXPECT_EQ(parse(R"({"schedule": "my/zb.csv"})").schedule, (ScheduleConfig{"", "my/zb.csv", {}}));
 }
 
 TEST(ReadConfig, AFileReplacesTheDefaultScheduleName) {
-  EXPECT_EQ(parse(R"({"schedule": {"file": "a.txt"}})").schedule, (ScheduleConfig{"", "a.txt", 1}));
+  EXPECT_EQ(parse(R"({"schedule": {"file": "a.txt"}})").schedule, (ScheduleConfig{"", "a.txt", {}}));
 }
 
 TEST(ReadConfig, WholeNumbersMayBeWrittenAsFloats) {

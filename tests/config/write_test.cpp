@@ -90,7 +90,7 @@ TEST(ToText, GivesEachValueItsOrigin) {
   },
   "schedule": {
     "name": "gpipe",  // --set schedule=gpipe
-    "stages_per_rank": 1  // default
+    "stages_per_rank": null  // default
   },
   "numerics": {
     "invariant": false  // default

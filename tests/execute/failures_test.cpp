@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <latch>
 #include <stdexcept>
 #include <string>
 
@@ -59,9 +60,11 @@ std::array<std::string, kRanks> errors_of(const Case& bad, const std::string& sc
     step.targets.push_back({at::rand({2, kWidth})});
   }
   std::array<std::string, kRanks> heard;
+  std::latch connected(kRanks);
   const auto body = [&](comm::Communicator& communicator) {
     RankPipeline rank(communicator, from_name(schedule, {.ranks = kRanks, .microbatches = 4}),
                       model, {.pipe = kRanks});
+    connected.arrive_and_wait();
     const auto start = std::chrono::steady_clock::now();
     try {
       rank.run(step);

@@ -96,7 +96,7 @@ def soak_memory(steps: int) -> bool:
     class Long(support.ProcessTest):
         def grow(self, schedule: str, transport: str) -> list[int]:
             config = self.config(
-                schedule={"name": schedule, "stages_per_rank": 2 if schedule == "zbv" else 1},
+                schedule={"name": schedule},
                 launch={"transport": transport},
                 run={"steps": SETTLING_STEPS + steps + 200, "eval_batches": 1},
             )

@@ -79,9 +79,11 @@ void check_schedule(const config::ScheduleConfig& schedule, std::int32_t pipe,
     verify::VerifiedSchedule::from(schedule::load_schedule(schedule.file).schedule);
     return;
   }
+  const std::int64_t stages_per_rank =
+      schedule.stages_per_rank.value_or(schedule::find_generator(schedule.name).stages_per_rank);
   schedule::make_schedule(schedule.name,
                           {.ranks = pipe,
-                           .stages_per_rank = static_cast<std::int32_t>(schedule.stages_per_rank),
+                           .stages_per_rank = static_cast<std::int32_t>(stages_per_rank),
                            .microbatches = static_cast<std::int32_t>(microbatches)});
 }
 
