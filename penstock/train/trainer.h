@@ -43,10 +43,10 @@ enum class GradientSums : std::uint8_t {
 
 struct TrainerOptions {
   mesh::Shape mesh;
-  std::string schedule = "1f1b";  // A registered name, unless `program` is set.
-  std::string program;            // Path of a CSV program.
+  std::string schedule = "1f1b";                     // A registered name, unless `program` is set.
+  std::string program;                               // Path of a CSV program.
   std::optional<std::int32_t> stages_per_rank = {};  // Absent: as many as the schedule has.
-  std::int32_t microbatches = 1;  // Per step and replica.
+  std::int32_t microbatches = 1;                     // Per step and replica.
   partition::Method partition = partition::ByParameters{};
   config::OptimizerConfig optimizer;
   config::SchedulerConfig scheduler;

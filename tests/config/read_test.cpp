@@ -89,7 +89,8 @@ TEST(ReadConfig, AScheduleMayBeAPlainString) {
 }
 
 TEST(ReadConfig, AFileReplacesTheDefaultScheduleName) {
-  EXPECT_EQ(parse(R"({"schedule": {"file": "a.txt"}})").schedule, (ScheduleConfig{"", "a.txt", {}}));
+  EXPECT_EQ(parse(R"({"schedule": {"file": "a.txt"}})").schedule,
+            (ScheduleConfig{"", "a.txt", {}}));
 }
 
 TEST(ReadConfig, WholeNumbersMayBeWrittenAsFloats) {
