@@ -1,8 +1,6 @@
-// What a stage's passes and a message cost on this machine now, for the simulation to predict a
-// step from.
+// What a message costs on this machine now, for the simulation to predict a step from.
 //
-// Both ranks measure at the same time, so that each pass has the other core busy beside it.  Units:
-// milliseconds.
+// Both ranks measure at the same time.  Units: milliseconds.
 #pragma once
 #include <ATen/ops/empty.h>
 
@@ -20,53 +18,31 @@ inline double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-struct PassTimes {
-  std::vector<double> forward, backward, input, weight;
-};
-
-// Of one stage: F and B, F and I and W in turn.  `forward` runs microbatch 0 and returns the
-// gradients of its result.
-inline PassTimes time_passes(stage::Stage& stage, const std::function<nn::Values()>& forward,
-                             int repetitions) {
-  constexpr Microbatch kFirst(0);
-  PassTimes times;
-  const auto timed = [](std::vector<double>& into, const auto& run) {
-    const double start = now_ms();
-    run();
-    into.push_back(now_ms() - start);
-  };
-  for (int i = 0; i < repetitions; ++i) {
-    nn::Values gradients;
-    timed(times.forward, [&] { gradients = forward(); });
-    timed(times.backward, [&] { stage.backward(kFirst, gradients); });
-    timed(times.forward, [&] { gradients = forward(); });
-    timed(times.input, [&] { stage.backward_input(kFirst, gradients); });
-    timed(times.weight, [&] { stage.backward_weight(kFirst); });
-  }
-  return times;
-}
-
-// One way, to a rank that has fallen asleep waiting: each answers after a while of work.
+// One way, from a rank that goes on computing to one that has fallen asleep waiting: until it is
+// awake.  The ranks share a clock; the message says when it was sent.
 inline double message_time(Pair& pair, int rank, std::int64_t floats, int repetitions) {
-  constexpr double kWorkMs = 1.0;
+  constexpr double kWorkMs = 4.0;
   const Rank peer(1 - rank);
-  const at::Tensor sent = at::empty({floats});
-  const at::Tensor received = at::empty({floats});
+  const at::Tensor message = at::empty({std::max<std::int64_t>(floats, 2)});
+  auto* sent_ms = static_cast<double*>(message.mutable_data_ptr());
   std::vector<double> times;
   pair.meet();
   for (int i = 0; i < repetitions; ++i) {
-    const auto receive = pair.communicator().receive(received, peer, 0);
-    if (rank == 1) receive->wait();
-    const double start = now_ms();
-    while (now_ms() - start < kWorkMs) {
+    if (i % 2 == rank) {
+      const double start = now_ms();
+      while (now_ms() - start < kWorkMs) {
+      }
+      *sent_ms = now_ms();
+      const auto send = pair.communicator().send(message, peer, 0);
+      while (now_ms() - start < 2 * kWorkMs) {
+      }
+      send->wait();
+    } else {
+      pair.communicator().receive(message, peer, 0)->wait();
+      times.push_back(now_ms() - *sent_ms);
     }
-    const double sending = now_ms();
-    pair.communicator().send(sent, peer, 0)->wait();
-    if (rank == 1) continue;
-    receive->wait();
-    times.push_back((now_ms() - sending - kWorkMs) / 2);
   }
-  return pair.meet(rank == 0 ? median(times) : 0.0);
+  return pair.meet(median(times));
 }
 
 }  // namespace penstock::bench

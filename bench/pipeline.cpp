@@ -11,6 +11,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <sys/resource.h>
 
+#include <numeric>
+
 #include "bench/measured_costs.h"
 #include "bench/pipe.h"
 #include "penstock/core/text.h"
@@ -109,45 +111,49 @@ class PipelineRank {
     return times;
   }
 
-  nn::Values forward(stage::Stage& stage, const at::Tensor& input) {
-    const bool is_last = stage.id().value + 1 == verified_.schedule().stages;
-    if (is_last) {
-      return at::ones_like(
-          stage.forward_loss(Microbatch(0), input, inputs_.targets.front(), inputs_.loss, true));
-    }
-    return at::zeros_like(stage.forward(Microbatch(0), input, true).front());
-  }
-
-  // The makespan, in ms, from costs that all stages have measured, each with the other rank busy.
+  // The makespan, in ms, from what passes cost in some steps: the mean of each op and stage, as a
+  // step adds up many, from when its input was there.
   double predict() {
-    constexpr int kRepetitions = 20;
-    simulate::Costs costs;
-    costs.backward.emplace(0.0);
+    constexpr int kSteps = 8;
     const auto stages = static_cast<std::size_t>(verified_.schedule().stages);
-    std::vector<std::vector<double>> rows(4, std::vector<double>(stages));
-    for (stage::Stage* stage : chunks_) {
-      const at::Tensor input = inputs_.inputs.front().front().clone();
-      input.requires_grad_(stage->id().value > 0);
+    // By kind of pass, then by stage.
+    std::vector<std::vector<std::vector<double>>> times(4,
+                                                        std::vector<std::vector<double>>(stages));
+    for (int step = 0; step < kSteps; ++step) {
+      for (stage::Stage* stage : chunks_) stage->drop_gradients();
       pair_.meet();
-      const auto times =
-          bench::time_passes(*stage, [&] { return forward(*stage, input); }, kRepetitions);
-      const std::vector<double>* passes[] = {&times.forward, &times.input, &times.weight,
-                                             &times.backward};
-      for (std::size_t row = 0; row < rows.size(); ++row) {
-        rows[row][stage->id().index()] = bench::median(*passes[row]);
+      executor_->record_next_run();
+      executor_->run(inputs_);
+      for (const execute::Event& event : executor_->events()) {
+        const auto& action =
+            executor_->plan().instructions[static_cast<std::size_t>(event.instruction)].action;
+        if (step < kSteps / 2 || !schedule::is_compute(action.op)) continue;
+        times[static_cast<std::size_t>(action.op)][action.stage.index()].push_back(
+            1e-6 * static_cast<double>(event.end_ns - event.ready_ns));
+      }
+    }
+    std::vector<std::vector<double>> rows(4, std::vector<double>(stages));
+    for (std::size_t row = 0; row < rows.size(); ++row) {
+      for (std::size_t s = 0; s < stages; ++s) {
+        const auto& of_pass = times[row][s];
+        if (of_pass.empty()) continue;
+        rows[row][s] = std::accumulate(of_pass.begin(), of_pass.end(), 0.0) /
+                       static_cast<double>(of_pass.size());
       }
     }
     for (auto& row : rows) {
       for (double& cost : row) cost = pair_.meet(cost);
     }
-    costs.forward = rows[0];
-    costs.input = rows[1];
-    costs.weight = rows[2];
-    costs.backward = rows[3];
+    simulate::Costs costs;
+    const auto row_of = [&](schedule::Op op) { return rows[static_cast<std::size_t>(op)]; };
+    costs.forward = row_of(schedule::Op::Forward);
+    costs.backward = row_of(schedule::Op::Backward);
+    costs.input = row_of(schedule::Op::BackwardInput);
+    costs.weight = row_of(schedule::Op::BackwardWeight);
     costs.latency = bench::message_time(pair_, rank_, inputs_.inputs.front().front().numel(), 30);
     costs_text_ =
-        str(", \"forward_ms\": [", join(rows[0], ", "), "], \"input_ms\": [", join(rows[1], ", "),
-            "], \"weight_ms\": [", join(rows[2], ", "), "], \"backward_ms\": [",
+        str(", \"forward_ms\": [", join(rows[0], ", "), "], \"backward_ms\": [",
+            join(rows[1], ", "), "], \"input_ms\": [", join(rows[2], ", "), "], \"weight_ms\": [",
             join(rows[3], ", "), "], \"latency_ms\": ", costs.latency);
     return simulate::simulate(verified_, costs, simulate::Detail::Totals).makespan;
   }

@@ -132,7 +132,9 @@ def run_once(command: list[str], arguments: list[str], steps: int) -> dict:
     words = [*command, *arguments, "--steps", str(steps)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode != 0 or not lines:
+    # DeepSpeed may abort when its process ends, after its line.
+    tolerated = any("deepspeed" in word for word in command)
+    if not lines or (done.returncode != 0 and not tolerated):
         sys.exit(f"{' '.join(words)} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
     return json.loads(lines[-1])
 
