@@ -52,20 +52,6 @@ std::optional<OtherEnd> other_end(Kind kind) {
   return {};
 }
 
-// The instructions of `kind` in a step of a stage; none behind the stage's last step.
-std::vector<InstructionPlace> of_kind(const SteppedSchedule& schedule, StageId stage,
-                                      std::int32_t step, Kind kind) {
-  const auto& steps = schedule.stages[stage.index()].steps;
-  std::vector<InstructionPlace> places;
-  if (static_cast<std::size_t>(step) >= steps.size()) return places;
-  const Step& instructions = steps[static_cast<std::size_t>(step)];
-  for (std::size_t i = 0; i < instructions.size(); ++i) {
-    if (instructions[i].kind != kind) continue;
-    places.push_back({stage, step, static_cast<std::int32_t>(i)});
-  }
-  return places;
-}
-
 std::int32_t steps_of(const SteppedSchedule& schedule, StageId stage) {
   return static_cast<std::int32_t>(schedule.stages[stage.index()].steps.size());
 }
@@ -80,29 +66,58 @@ class Scattered {
  public:
   explicit Scattered(const SteppedSchedule& schedule) : schedule_(schedule) {}
 
-  // What has no other end in its own step is paired with what the other side has left over, in
-  // order.
+  // The k-th of one side meets the k-th of the other.  Where one side has more, what has no other
+  // end in its own step is paired instead, since one that is missing would shift all behind it.
   void compare(const Side& one, const Side& other) {
-    std::vector<InstructionPlace> left_of_one;
-    std::vector<InstructionPlace> left_of_other;
-    const std::int32_t steps =
-        std::max(steps_of(schedule_, one.stage), steps_of(schedule_, other.stage));
-    for (std::int32_t t = 0; t < steps; ++t) {
-      const auto here = of_kind(schedule_, one.stage, t, one.kind);
-      const auto there = of_kind(schedule_, other.stage, t, other.kind);
-      const auto met = static_cast<std::ptrdiff_t>(std::min(here.size(), there.size()));
-      left_of_one.insert(left_of_one.end(), here.begin() + met, here.end());
-      left_of_other.insert(left_of_other.end(), there.begin() + met, there.end());
+    std::vector<InstructionPlace> of_one = places_of(one);
+    std::vector<InstructionPlace> of_other = places_of(other);
+    if (of_one.size() != of_other.size()) keep_unmet(of_one, of_other);
+    const std::size_t pairs = std::min(of_one.size(), of_other.size());
+    for (std::size_t i = 0; i < pairs; ++i) {
+      if (of_one[i].step != of_other[i].step) object(of_one[i], of_other[i]);
     }
-    const std::size_t pairs = std::min(left_of_one.size(), left_of_other.size());
-    for (std::size_t i = 0; i < pairs; ++i) object(left_of_one[i], left_of_other[i]);
-    for (std::size_t i = pairs; i < left_of_one.size(); ++i) object(left_of_one[i], other);
-    for (std::size_t i = pairs; i < left_of_other.size(); ++i) object(left_of_other[i], one);
+    for (std::size_t i = pairs; i < of_one.size(); ++i) object(of_one[i], other);
+    for (std::size_t i = pairs; i < of_other.size(); ++i) object(of_other[i], one);
   }
 
   std::vector<Diagnostic> take() { return std::move(diagnostics_); }
 
  private:
+  std::vector<InstructionPlace> places_of(const Side& side) const {
+    std::vector<InstructionPlace> places;
+    const auto& steps = schedule_.stages[side.stage.index()].steps;
+    for (std::size_t t = 0; t < steps.size(); ++t) {
+      for (std::size_t i = 0; i < steps[t].size(); ++i) {
+        if (steps[t][i].kind != side.kind) continue;
+        places.push_back({side.stage, static_cast<std::int32_t>(t), static_cast<std::int32_t>(i)});
+      }
+    }
+    return places;
+  }
+
+  // Takes out of both, step by step, as many as both have there.
+  static void keep_unmet(std::vector<InstructionPlace>& one, std::vector<InstructionPlace>& other) {
+    std::vector<InstructionPlace> left_of_one;
+    std::vector<InstructionPlace> left_of_other;
+    std::size_t i = 0;
+    std::size_t j = 0;
+    while (i < one.size() && j < other.size()) {
+      if (one[i].step < other[j].step) {
+        left_of_one.push_back(one[i++]);
+      } else if (other[j].step < one[i].step) {
+        left_of_other.push_back(other[j++]);
+      } else {
+        ++i;
+        ++j;
+      }
+    }
+    left_of_one.insert(left_of_one.end(), one.begin() + static_cast<std::ptrdiff_t>(i), one.end());
+    left_of_other.insert(left_of_other.end(), other.begin() + static_cast<std::ptrdiff_t>(j),
+                         other.end());
+    one = std::move(left_of_one);
+    other = std::move(left_of_other);
+  }
+
   void object(InstructionPlace first, InstructionPlace second) {
     if (second.step < first.step) std::swap(first, second);
     diagnostics_.push_back(

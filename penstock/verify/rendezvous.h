@@ -1,8 +1,8 @@
 // Whether the sends, receives and tied reductions of a stepped schedule meet, step by step.
 //
 // verify_stepped() calls it.  Every one of them blocks until the other ends are there, and a
-// barrier stands between any two steps.  Knows no buffers: the k-th send of a step meets the k-th
-// receive.
+// barrier stands between any two steps.  Knows no buffers: the k-th send from one stage to another
+// meets the k-th receive there.
 #pragma once
 #include <string>
 #include <vector>

@@ -116,6 +116,26 @@ TEST(VerifyStepped, EndsInDifferentStepsAreNamedWithBothStages) {
             "stage 0, which is in step 1 [S060]");
 }
 
+TEST(VerifyStepped, AStageThatIsAStepLateIsToldMessageByMessage) {
+  EXPECT_EQ(objections(stepped({"LoadMicroBatch0 ForwardPass0 SendActivation0;LoadMicroBatch1 "
+                                "ForwardPass1 SendActivation1;",
+                                ";RecvActivation0 LoadMicroBatch0 ForwardPass0;RecvActivation1 "
+                                "LoadMicroBatch1 ForwardPass1"})),
+            "rank 0 step 0: SendActivation(buffer_id=0) waits for RecvActivation(buffer_id=0) of "
+            "stage 1, which is in step 1 [S060]\n"
+            "rank 0 step 1: SendActivation(buffer_id=1) waits for RecvActivation(buffer_id=1) of "
+            "stage 1, which is in step 2 [S060]");
+}
+
+TEST(VerifyStepped, AMissingEndDoesNotShiftTheOthers) {
+  EXPECT_EQ(objections(stepped({"LoadMicroBatch0 ForwardPass0;LoadMicroBatch1 ForwardPass1 "
+                                "SendActivation1",
+                                "RecvActivation0 LoadMicroBatch0 ForwardPass0;RecvActivation1 "
+                                "LoadMicroBatch1 ForwardPass1"})),
+            "rank 1 step 0: RecvActivation(buffer_id=0) waits for a SendActivation of stage 0 that "
+            "never comes [S060]");
+}
+
 TEST(VerifyStepped, EndsThatNeverComeAreNamedWithTheStageThatLacksThem) {
   EXPECT_EQ(
       objections(stepped({"LoadMicroBatch0 ForwardPass0 SendActivation0", "LoadMicroBatch0"})),
