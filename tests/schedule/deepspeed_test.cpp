@@ -70,6 +70,16 @@ TEST(DeepSpeed, BuffersOfATrainStepAreThoseAskedFor) {
             "LoadMicroBatch(buffer_id=1) ForwardPass(buffer_id=1)");
 }
 
+TEST(DeepSpeed, AStepOfAnotherClockTakesWhatItIsGiven) {
+  const Position at{.microbatches = 8, .stages = 3, .stage = 1};
+  EXPECT_EQ(join(train_step_at(at, {5, true}, 2, TrainVersion::Original, 100), " "),
+            "RecvActivation(buffer_id=5) SendGrad(buffer_id=2) ForwardPass(buffer_id=5)");
+  EXPECT_EQ(join(train_step_at(at, {5, false}, 8, TrainVersion::Later, 100), " "),
+            "RecvGrad(buffer_id=5) BackwardPass(buffer_id=5)");
+  EXPECT_EQ(join(train_step_at(at, {-1, false}, 0, TrainVersion::Later, 100), " "),
+            "SendActivation(buffer_id=0)");
+}
+
 TEST(DeepSpeedClock, ForwardAndBackwardAreWhereTheFormulasPutThem) {
   for (std::int32_t stages = 1; stages <= 8; ++stages) {
     for (std::int32_t s = 0; s < stages; ++s) {
@@ -127,6 +137,17 @@ std::string refusal(const Call& call) {
     return error.message();
   }
   return "accepted";
+}
+
+TEST(DeepSpeedInstructions, AreMadeOfTheirParts) {
+  EXPECT_EQ(make_instruction("SendGrad", 3), (Instruction{Kind::SendGrad, 3}));
+  EXPECT_EQ(make_instruction("ReduceGrads", {}), Instruction{.kind = Kind::ReduceGrads});
+  EXPECT_EQ(refusal([] { make_instruction("SendGrads", 3); }),
+            "unknown instruction \"SendGrads\"; did you mean \"SendGrad\"?");
+  EXPECT_EQ(refusal([] { make_instruction("SendGrad", {}); }),
+            "instruction SendGrad needs a buffer_id");
+  EXPECT_EQ(refusal([] { make_instruction("OptimizerStep", 0); }),
+            "instruction OptimizerStep has no buffer_id");
 }
 
 TEST(DeepSpeedInstructions, RefusalsNameColumnAndWhatIsThere) {

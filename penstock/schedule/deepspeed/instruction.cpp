@@ -36,9 +36,14 @@ std::string place(std::string_view text, std::size_t column) {
   throw ParseError(str(place(text, column), ": expected ", expected, ", found ", found));
 }
 
-[[noreturn]] void fail_unknown(std::string_view text, std::string_view name) {
+std::vector<std::string> known_names() {
   std::vector<std::string> names;
   for (const auto& known : kNames) names.emplace_back(known.second);
+  return names;
+}
+
+[[noreturn]] void fail_unknown(std::string_view text, std::string_view name) {
+  const std::vector<std::string> names = known_names();
   const std::string_view shown = name.substr(0, 60);
   throw ParseError(str(place(text, 0), ": expected the name of an instruction, found ",
                        json_quote(shown), did_you_mean(shown, names)),
@@ -76,6 +81,21 @@ std::optional<Kind> find_kind(std::string_view name) {
     if (candidate == name) return kind;
   }
   return {};
+}
+
+Instruction make_instruction(std::string_view name, std::optional<std::int32_t> buffer) {
+  const auto kind = find_kind(name);
+  if (!kind) {
+    const std::string_view shown = name.substr(0, 60);
+    throw ScheduleError(
+        str("unknown instruction ", json_quote(shown), did_you_mean(shown, known_names())),
+        {"instructions: " + join(known_names(), ", ")});
+  }
+  if (buffer.has_value() != has_buffer(*kind)) {
+    throw ScheduleError(
+        str("instruction ", name, buffer ? " has no buffer_id" : " needs a buffer_id"));
+  }
+  return {.kind = *kind, .buffer = buffer};
 }
 
 std::string to_string(const Instruction& instruction) {

@@ -46,6 +46,11 @@ struct Instruction {
 // A barrier of all stages between any two successive steps cannot deadlock.
 using Step = std::vector<Instruction>;
 
+// The instruction of that name, for those who have the parts and no text.
+// Throws: ScheduleError for an unknown name, with the nearest one; for a buffer where there is
+// none, or none where there is one.
+Instruction make_instruction(std::string_view name, std::optional<std::int32_t> buffer);
+
 // "ForwardPass(buffer_id=1)", "OptimizerStep()".
 // Law: parse_instruction(to_string(i)) == i for every valid Instruction.
 std::string to_string(const Instruction& instruction);

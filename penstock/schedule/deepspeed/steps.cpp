@@ -50,20 +50,26 @@ std::int32_t train_buffers(const Position& position, TrainVersion version) {
   return std::max(2, std::min(position.stages - position.stage + spare, position.microbatches));
 }
 
+Step train_step_at(const Position& position, const Tick& tick, std::int32_t previous,
+                   TrainVersion version, std::int32_t buffers) {
+  check_position(position);
+  PENSTOCK_CHECK(buffers >= 1, buffers, " buffers");
+  Step step;
+  exchange(step, position, tick, previous, version, buffers);
+  if (!valid(position, tick.microbatch)) return step;
+  const std::int32_t buffer = tick.microbatch % buffers;
+  if (tick.is_forward && loads(position)) step.push_back({Kind::LoadMicroBatch, buffer});
+  step.push_back({tick.is_forward ? Kind::ForwardPass : Kind::BackwardPass, buffer});
+  return step;
+}
+
 Step train_step(const Position& position, std::int32_t t, TrainVersion version,
                 std::int32_t buffers) {
   check_position(position);
   const std::int32_t count = train_step_count(position);
-  PENSTOCK_CHECK(t >= 0 && t < count && buffers >= 1, "step ", t, " of ", count, ", ", buffers,
-                 " buffers");
-  const Tick tick = step_to_micro_batch(position, t);
-  Step step;
-  exchange(step, position, tick, step_to_micro_batch(position, t - 1).microbatch, version, buffers);
-  if (valid(position, tick.microbatch)) {
-    const std::int32_t buffer = tick.microbatch % buffers;
-    if (tick.is_forward && loads(position)) step.push_back({Kind::LoadMicroBatch, buffer});
-    step.push_back({tick.is_forward ? Kind::ForwardPass : Kind::BackwardPass, buffer});
-  }
+  PENSTOCK_CHECK(t >= 0 && t < count, "step ", t, " of ", count);
+  Step step = train_step_at(position, step_to_micro_batch(position, t),
+                            step_to_micro_batch(position, t - 1).microbatch, version, buffers);
   if (t + 1 == count) {
     step.insert(step.end(), {{.kind = Kind::ReduceTiedGrads},
                              {.kind = Kind::ReduceGrads},
