@@ -5,18 +5,33 @@ JOBS = $(shell ./setup.sh --jobs)
 TEST_JOBS ?= 1
 PREFIX ?= /usr/local
 PYTHON ?= python3
+# The Python that setup.sh found or made torch in; empty before `setup` has run.
+TORCH_PYTHON = $(shell sed -n 's/^python=//p' build/.penstock-torch)
 CTEST = ctest --output-on-failure --no-tests=error -j $(TEST_JOBS) --test-dir
 LINT = .venv-lint/bin
 CPP_FILES = git ls-files --cached --others --exclude-standard '*.h' '*.cpp'
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := build
-.PHONY: build demo test fast dev asan asan-plan tsan fuzz soak bench bench-peers golden lint \
-  check-all install ci clean help
+.PHONY: build setup py stubs demo test fast dev asan asan-plan tsan fuzz soak bench bench-peers \
+  golden lint check-all install ci clean help
 
 build: ## Set up and build a release into build/, programs in build/bin (the default)
 	@./setup.sh release
 	cmake --build build -j $(JOBS)
+
+setup:
+	@./setup.sh release
+
+py: setup ## Build the Python package, and install it into .venv (or the Python of PENSTOCK_PYTHON)
+	@test -n "$(TORCH_PYTHON)" || \
+	  { echo "make py: LibTorch comes without a Python; unset Torch_DIR" >&2; exit 2; }
+	CMAKE_CXX_COMPILER_LAUNCHER=$$(command -v ccache) CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) \
+	  $(TORCH_PYTHON) -m pip install --disable-pip-version-check --no-build-isolation --no-deps .
+
+stubs: setup ## Rewrite the stubs of the Python package's extension modules, from build/
+	cmake --build build -j $(JOBS) --target penstock_python
+	$(TORCH_PYTHON) tools/python/stubs.py build/python
 
 demo: build ## Train a small GPT on text of this machine: 2 pipeline stages x 2 replicas
 	build/bin/penstock train examples/gpt.json --nproc 4
@@ -91,7 +106,8 @@ ci: ## What the continuous integration runs
 	.ci/run
 
 clean: ## Remove every build folder; .venv and runs stay
-	rm -rf build build-plan build-dev build-asan build-asan-plan build-tsan build-fuzz
+	rm -rf build build-plan build-dev build-asan build-asan-plan build-tsan build-fuzz \
+	  build-py
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14

@@ -8,7 +8,8 @@
 # `make` calls it before every build: what is done already costs a fraction of a second.
 # Installs missing Debian packages when it may (root, or sudo that asks nothing), else prints the
 # line to run and exits with 2.  Torch comes from the first of: PENSTOCK_PYTHON, Torch_DIR, what an
-# earlier run chose, .venv, a python3 that has it, a new .venv.  SETUP_DRY_RUN=1 only prints.
+# earlier run chose, .venv, a python3 that has it, a new .venv.  What builds and tests the Python
+# package goes into .venv, too.  SETUP_DRY_RUN=1 only prints.
 set -eu
 cd "$(dirname "$0")"
 
@@ -18,6 +19,7 @@ cmake_least=3.25
 gcc_least=12
 fuzz_clang=19  # As in the preset fuzz; libFuzzer comes with its libclang-rt.
 chosen_torch=build/.penstock-torch
+python_tools=tools/python_requirements.txt
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 fail() {
@@ -131,6 +133,11 @@ has_libfuzzer() {
   return 1
 }
 
+has_python_headers() {
+  python3 -c 'import pathlib, sys, sysconfig
+sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").is_file())' 2>/dev/null
+}
+
 missing_packages() {
   command -v cmake >/dev/null || echo cmake
   command -v make >/dev/null || echo make
@@ -150,11 +157,12 @@ missing_packages() {
 
 install_packages() {
   required=$(missing_packages | tr '\n' ' ')
-  # Faster builds, and the launcher that the tests try beside torchrun and our own.
+  # Faster builds, the launcher that the tests try beside torchrun and our own, the Python package.
   optional=
   if [ ! -f "$stamp" ]; then
     command -v ccache >/dev/null || optional=ccache
     [ -z "$needs_torch" ] || command -v mpirun >/dev/null || optional="$optional openmpi-bin"
+    [ -z "$needs_torch" ] || has_python_headers || optional="$optional python3-dev"
   fi
   [ -n "$required$optional" ] || return 0
   sudo=
@@ -213,6 +221,19 @@ make_venv() {
     fail "the torch in .venv holds no CMake files; remove .venv and run this again"
 }
 
+# What builds and tests the Python package; never into a Python that is not ours.
+install_python_tools() {
+  [ "$torch" = "python=$PWD/.venv/bin/python" ] || return 0
+  installed=.venv/.penstock-tools
+  if [ -r "$installed" ] && [ "$(cat "$installed")" = "$(cat "$python_tools")" ]; then return; fi
+  say "installing the tools of the Python package into .venv"
+  run .venv/bin/python -m pip install --quiet --disable-pip-version-check -r "$python_tools" || {
+    say "could not be installed; going on without the tests of the Python package"
+    return 0
+  }
+  [ -n "${SETUP_DRY_RUN:-}" ] || cat "$python_tools" >"$installed"
+}
+
 configure() {
   launcher=
   if command -v ccache >/dev/null; then
@@ -260,4 +281,5 @@ if [ -n "$needs_torch" ] && command -v python3 >/dev/null; then choose_torch; fi
 install_packages
 check_versions
 if [ -n "$needs_torch" ] && [ -z "$torch" ]; then make_venv; fi
+if [ -n "$needs_torch" ]; then install_python_tools; fi
 configure

@@ -22,6 +22,8 @@ class SetupTest(unittest.TestCase):
         self.tree.mkdir()
         self.bin.mkdir()
         shutil.copy(ROOT / "setup.sh", self.tree)
+        (self.tree / "tools").mkdir()
+        (self.tree / "tools/python_requirements.txt").write_text("pytest==1\n")
         for name in SYSTEM_PROGRAMS:
             if path := shutil.which(name):
                 (self.bin / name).symlink_to(path)
@@ -66,12 +68,27 @@ class SetupTest(unittest.TestCase):
         self.assertIn("-m pip install --disable-pip-version-check torch==2.", output)
         python = self.tree / ".venv/bin/python"
         self.assertIn(f"+ cmake --preset release -DPENSTOCK_PYTHON={python} ", output)
+        self.assertIn("-m pip install --quiet --disable-pip-version-check -r tools/python_", output)
         self.assertIn("=env;CCACHE_SLOPPINESS=pch_defines,time_macros;ccache", output)
         self.assertNotIn("apt-get", output)
 
     def test_a_python_with_the_checked_torch_is_used(self):
         python = self.python("python3", torch="2.13.0+cpu")
         self.assertIn(f"-DPENSTOCK_PYTHON={python} ", self.setup())
+
+    def test_the_tools_of_the_python_package_go_into_the_venv_once(self):
+        (self.tree / ".venv/bin").mkdir(parents=True)
+        self.python("other", torch="2.13.0").rename(self.tree / ".venv/bin/python")
+        self.assertIn("-r tools/python_requirements.txt", self.setup())
+        (self.tree / ".venv/.penstock-tools").write_text("pytest==1\n")
+        self.assertNotIn("-r tools/python_requirements.txt", self.setup())
+        (self.tree / "tools/python_requirements.txt").write_text("pytest==2\n")
+        self.assertIn("-r tools/python_requirements.txt", self.setup())
+
+    def test_nothing_is_installed_into_a_python_of_others(self):
+        self.python("python3", torch="2.13.0")
+        self.assertNotIn("pip install", self.setup())
+        self.assertNotIn("pip install", self.setup("plan-only"))
 
     def test_an_unchecked_torch_is_used_only_when_asked_for(self):
         python = self.python("python3", torch="2.10.1")

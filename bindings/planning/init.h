@@ -1,0 +1,16 @@
+// The parts of the extension module penstock._planning: a function per area, each in its own file.
+//
+// They say what Python sees of the planning layers, and hold no logic: what is missing in C++ is
+// written there, and words for people are in python/penstock.  Nothing here knows torch.
+#pragma once
+#include <pybind11/pybind11.h>
+
+namespace penstock::bindings {
+
+void init_errors(pybind11::module_& m);     // penstock::Error as the classes of penstock.errors.
+void init_schedule(pybind11::module_& m);   // Schedules and their generators.
+void init_verify(pybind11::module_& m);     // Options, verdicts, diagnostics.
+void init_simulate(pybind11::module_& m);   // Costs, simulations, their pictures.
+void init_deepspeed(pybind11::module_& m);  // Clock, steps, stepped schedules.
+
+}  // namespace penstock::bindings

@@ -1,0 +1,12 @@
+#include "bindings/planning/init.h"
+#include "penstock/core/version.h"
+
+PYBIND11_MODULE(_planning, m) {
+  m.doc() = "The planning half of penstock, in C++.  Use penstock.schedule and penstock.pipe.";
+  m.attr("__version__") = penstock::kVersion;
+  penstock::bindings::init_errors(m);
+  penstock::bindings::init_schedule(m);
+  penstock::bindings::init_verify(m);
+  penstock::bindings::init_simulate(m);
+  penstock::bindings::init_deepspeed(m);
+}

@@ -1,0 +1,23 @@
+"""penstock: pipeline parallelism as programs that are proved before they run.
+
+    >>> import penstock
+    >>> schedule = penstock.schedule.generate("zbv", ranks=4, microbatches=8)
+
+penstock.schedule: generate, verify, simulate and draw schedules, without torch.
+penstock.pipe.schedule: DeepSpeed's schedules, by another import line.
+"""
+
+from penstock import errors, pipe, schedule
+from penstock._planning import __version__
+from penstock.errors import ConfigError, Error, ParseError, ScheduleError
+
+__all__ = [
+    "ConfigError",
+    "Error",
+    "ParseError",
+    "ScheduleError",
+    "__version__",
+    "errors",
+    "pipe",
+    "schedule",
+]

@@ -1,0 +1,38 @@
+"""The errors that penstock raises; each is also the built-in error that it resembles.
+
+`str(error)` is the whole text: one line, then a line per note.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ConfigError", "Error", "ParseError", "ScheduleError"]
+
+
+class Error(RuntimeError):
+    """Base of all.
+
+    message: the first line, which says what, where, and what was expected.
+    notes: what helps to repair it.
+    exit_code: what a program ends with because of it (docs/exit_codes.md).
+    """
+
+    def __init__(self, message: str, notes: tuple[str, ...] = (), exit_code: int = 1) -> None:
+        super().__init__(message, notes, exit_code)
+        self.message = message
+        self.notes = notes
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return "".join([self.message, *(f"\n  note: {note}" for note in self.notes)])
+
+
+class ConfigError(Error, ValueError):
+    """A value that the user gave: an argument, a configuration, a file that cannot be read."""
+
+
+class ParseError(Error, ValueError):
+    """Text that does not follow its grammar; names line, column and what was expected."""
+
+
+class ScheduleError(Error, ValueError):
+    """A schedule that cannot be built or does not verify."""

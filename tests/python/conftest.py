@@ -1,0 +1,21 @@
+"""Where the tests of the Python package find it: build/python, unless it is installed.
+
+ctest sets PYTHONPATH.  Golden texts are those of the C++ tests.
+"""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def golden_lines():
+    """The lines of a recorded text, without comments and empty lines."""
+
+    def lines(name):
+        text = (ROOT / "tests/golden" / name).read_text(encoding="utf-8")
+        return [line for line in text.split("\n") if line and not line.startswith("#")]
+
+    return lines
