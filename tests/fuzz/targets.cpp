@@ -12,6 +12,7 @@ std::span<const Target> targets() {
       {"deepspeed_instruction", deepspeed_instruction},
       {"deepspeed_steps", deepspeed_steps},
       {"config", config},
+      {"recording", recording},
       {"safetensors", safetensors},
       {"control_message", control_message},
   });

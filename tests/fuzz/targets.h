@@ -33,6 +33,8 @@ Outcome deepspeed_instruction(std::string_view input);
 Outcome deepspeed_steps(std::string_view input);
 // A configuration, behind which lines "--set KEY=VALUE" may follow: its text is the same one.
 Outcome config(std::string_view input);
+// A measured timeline: printing and parsing again gives the same; it is read beside a schedule.
+Outcome recording(std::string_view input);
 // The header of a safetensors file, as in the file, length first.
 Outcome safetensors(std::string_view input);
 // A line between a rank and the launcher: what is accepted is what encode() writes.
