@@ -1,9 +1,9 @@
 // Writes what ranks did, and when, as a trace for chrome://tracing and ui.perfetto.dev.
 //
-// The trainer turns the executor's events into rows and calls this; timeline_trace.h does it for
-// timelines.  Knows no instruction: names and categories are the caller's. Units: microseconds,
-// printed with three decimals. Source: the "JSON Array Format" of the Trace Event Format, complete
-// ("X"), counter ("C") and metadata events.
+// recording_trace.h makes the events of a recording, timeline_trace.h those of a timeline.  Knows
+// no action: names and categories are the caller's. Units: microseconds, printed with three
+// decimals. Source: the "JSON Array Format" of the Trace Event Format, complete ("X"), counter
+// ("C") and metadata events.
 #pragma once
 #include <ostream>
 #include <string>

@@ -5,6 +5,7 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/text.h"
+#include "penstock/render/compute_places.h"
 #include "penstock/render/number.h"
 
 namespace penstock::render {
@@ -58,35 +59,6 @@ std::vector<Level> levels_of(const std::vector<simulate::MemoryPoint>& points) {
   for (const auto& point : points) levels.push_back({point.time, point.memory});
   return levels;
 }
-
-// Where the bars of F, of B or I, and of W are, by stage and microbatch.
-class ComputePlaces {
- public:
-  explicit ComputePlaces(const Schedule& schedule)
-      : stages_(static_cast<std::size_t>(schedule.stages)),
-        microbatches_(static_cast<std::size_t>(schedule.microbatches)),
-        places_(3 * stages_ * microbatches_) {}
-
-  void set(const Action& action, const BarPlace& place) { places_[cell(action)] = place; }
-
-  // Of a compute action, or of the one that made what a SEND sends.
-  const BarPlace& at(const Action& action) const { return places_[cell(action)]; }
-
- private:
-  std::size_t cell(const Action& action) const {
-    const std::size_t part = part_of(action.op);
-    return (part * stages_ + action.stage.index()) * microbatches_ + action.microbatch->index();
-  }
-
-  static std::size_t part_of(Op op) {
-    if (op == Op::Forward || op == Op::SendForward) return 0;
-    return op == Op::BackwardWeight ? 2 : 1;
-  }
-
-  std::size_t stages_;
-  std::size_t microbatches_;
-  std::vector<BarPlace> places_;
-};
 
 class Builder {
  public:

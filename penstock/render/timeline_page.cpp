@@ -136,6 +136,29 @@ std::size_t count_bars(std::span<const Timeline> timelines) {
   return bars;
 }
 
+std::string row_html(const std::vector<std::string>& texts, std::string_view cell, bool links) {
+  std::string out = "<tr>";
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const std::string text = xml_escape(texts[i]);
+    out += str("<", cell, ">",
+               links && i == 0 ? str("<a href=\"#0/", text, "\">", text, "</a>") : text, "</", cell,
+               ">");
+  }
+  return out + "</tr>\n";
+}
+
+std::string table_html(const Table& table) {
+  std::string out =
+      str("<section class=\"table\">\n<h2>", xml_escape(table.title), "</h2>\n<p class=\"notes\">",
+          xml_escape(table.note), "</p>\n<table>\n<thead>", row_html(table.columns, "th", false),
+          "</thead>\n<tbody>\n");
+  for (const auto& row : table.rows) {
+    PENSTOCK_CHECK(row.size() == table.columns.size(), table.title, ": ", row.size(), " texts");
+    out += row_html(row, "td", table.begins_with_actions);
+  }
+  return out + "</tbody>\n</table>\n</section>\n";
+}
+
 struct Part {
   std::string_view name;
   std::string_view text;
@@ -163,14 +186,20 @@ void check_page_size(std::size_t bars) {
                     {"take fewer microbatches or ranks: a steady state repeats itself"});
 }
 
-std::string timeline_page(std::string_view title, std::span<const Timeline> timelines) {
+std::string timeline_page(std::string_view title, std::span<const Timeline> timelines,
+                          std::span<const Table> tables) {
   PENSTOCK_CHECK(!timelines.empty(), "a page without a timeline");
   check_page_size(count_bars(timelines));
   const std::string data = str("{\"ops\":", list_of(kOpStyles, op_json),
                                ",\"timelines\":", list_of(timelines, timeline_json), '}');
   const std::string heading = xml_escape(title);
-  const Part parts[] = {
-      {"title", heading}, {"style", page::kStyle}, {"data", data}, {"script", page::kScript}};
+  std::string tables_html;
+  for (const Table& table : tables) tables_html += table_html(table);
+  const Part parts[] = {{"title", heading},
+                        {"style", page::kStyle},
+                        {"data", data},
+                        {"tables", tables_html},
+                        {"script", page::kScript}};
   return filled(page::kHtml, parts);
 }
 

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import unittest
 
+import recorded_run
 import support
 from support import PENSTOCK, ProcessTest
 
@@ -116,6 +117,32 @@ class Page(ProcessTest):
         page = self.page(*words)
         self.assertLess(len(page), 4_000_000)
         self.assertIn("255B255: backward", self.selected(self.shown(page, "0/255B255")))
+
+    def report_page(self) -> str:
+        recorded_run.write_run(self.folder / "run")
+        words = ("report", "run", "--step", 1, "-o", "report.html")
+        self.assert_code(self.run_words(PENSTOCK, *words), 0)
+        return (self.folder / "report.html").read_text()
+
+    def test_a_measured_action_says_how_it_differs_from_the_simulated_one(self) -> None:
+        self.assertEqual(
+            self.selected(self.shown(self.report_page(), "0/0B0")),
+            "0B0: backward of microbatch 0 on stage 0 · rank 0, 11 ms to 15 ms, takes 4 ms · "
+            "waited 7 ms for 1B0 of rank 1, which ended at 10.5 ms · "
+            "simulated, with the fitted costs: starts 5.5 ms earlier, takes 2 ms less · "
+            "memory 2 of at most 2",
+        )
+
+    def test_two_timelines_have_one_scale_and_zoom_together(self) -> None:
+        script = """views[1].zoom(0.5, 0);
+            document.title = views.map((v) => `${v.begin} ${v.end}`).join();"""
+        shown = self.shown(self.report_page(), script=script)
+        self.assertIn("<title>0 9.5,0 9.5</title>", shown)
+
+    def test_a_click_in_a_table_shows_the_action(self) -> None:
+        script = "document.querySelector('td a').click();"
+        shown = self.selected(self.shown(self.report_page(), script=script))
+        self.assertRegex(shown, r"^\d[FB]\d: ")
 
 
 if __name__ == "__main__":

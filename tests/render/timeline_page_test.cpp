@@ -115,5 +115,23 @@ TEST(TimelinePage, RefusesWhatNoBrowserWouldOpen) {
   }
 }
 
+TEST(TimelinePage, TablesStandBelowAndLeadToActions) {
+  const Timeline timeline = timeline_of(testing_support::rows({"0F0,0B0"}));
+  const Table tables[] = {{.title = "a < b",
+                           .note = "n & m",
+                           .columns = {"action", "x"},
+                           .rows = {{"0F0", "<1>"}},
+                           .begins_with_actions = true},
+                          {.columns = {"rank"}, .rows = {{"0F0"}}}};
+  const std::string page = timeline_page("t", {&timeline, 1}, tables);
+  const std::string below = page.substr(page.find("</main>"));
+  EXPECT_NE(below.find("<h2>a &lt; b</h2>"), std::string::npos);
+  EXPECT_NE(below.find("n &amp; m"), std::string::npos);
+  EXPECT_NE(below.find("<th>action</th><th>x</th>"), std::string::npos);
+  EXPECT_NE(below.find("<td><a href=\"#0/0F0\">0F0</a></td><td>&lt;1&gt;</td>"), std::string::npos);
+  EXPECT_NE(below.find("<tr><td>0F0</td></tr>"), std::string::npos) << "no link unless asked for";
+  EXPECT_EQ(page_of(timeline).find("<table>"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace penstock::render

@@ -98,7 +98,7 @@ function timeText(timeline, value) {
 
 function waitText(timeline, lane, i) {
   const before = i > 0 ? lane.end[i - 1] : 0;
-  if (!(lane.start[i] > before)) return "did not wait";
+  if (lane.start[i] - before <= timeline.end * 1e-9) return "did not wait";
   const idle = timeText(timeline, lane.start[i] - before);
   const place = lane.waits.get(i);
   if (!place) return `idle for ${idle} before it`;
@@ -106,6 +106,39 @@ function waitText(timeline, lane, i) {
   const where = place.row === lane.row ? "" : ` of ${timeline.rows[place.row].name}`;
   return `waited ${idle} for ${nameOf(other, place.bar)}${where}, ` +
     `which ended at ${timeText(timeline, other.end[place.bar])}`;
+}
+
+// By name, made when first asked for.
+function placesOf(timeline) {
+  if (timeline.places) return timeline.places;
+  timeline.places = new Map();
+  for (const row of timeline.rows) {
+    for (const lane of row.lanes) {
+      for (let i = 0; i < lane.count; ++i) {
+        timeline.places.set(nameOf(lane, i), { row: row.index, lane: lane.index, bar: i });
+      }
+    }
+  }
+  return timeline.places;
+}
+
+const moreText = (timeline, value, more, less) =>
+  `${timeText(timeline, Math.abs(value))} ${value < 0 ? less : more}`;
+
+// How the same action of the page's other timelines differs from this one.
+function comparisons(timeline, lane, i) {
+  const lines = [];
+  for (const other of timelines) {
+    if (other === timeline || other.unit !== timeline.unit) continue;
+    const place = placesOf(other).get(nameOf(lane, i));
+    if (!place) continue;
+    const there = laneAt(other, place);
+    const start = there.start[place.bar] - lane.start[i];
+    const length = there.end[place.bar] - there.start[place.bar] - (lane.end[i] - lane.start[i]);
+    lines.push(`${other.title}: starts ${moreText(timeline, start, "later", "earlier")}, ` +
+      `takes ${moreText(timeline, length, "more", "less")}`);
+  }
+  return lines;
 }
 
 // What is known of a bar, a fact a line.
@@ -122,6 +155,7 @@ function describe(timeline, place) {
   ];
   if (lane.pairs.has(i)) lines.push(`overlapped with ${nameOf(lane, i + 1)}`);
   if (lane.pairs.has(i - 1)) lines.push(`overlapped with ${nameOf(lane, i - 1)}`);
+  lines.push(...comparisons(timeline, lane, i));
   if (row.memory.time.length > 0) {
     const held = memoryAt(row, lane.start[i]);
     lines.push(`memory ${numberText(held)} of at most ${numberText(row.memory.peak)}`);

@@ -1,7 +1,7 @@
 // The page's own files, as they stand beside this one.
 //
-// timeline_page.cpp fills in the places {{title}}, {{style}}, {{script}} and {{data}}.  The build
-// writes the definitions (parts.cpp.in).
+// timeline_page.cpp fills in the places {{title}}, {{style}}, {{script}}, {{data}} and {{tables}}.
+// The build writes the definitions (parts.cpp.in).
 #pragma once
 #include <string_view>
 

@@ -35,7 +35,11 @@ class View {
     this.listen();
   }
 
-  get length() { return this.timeline.end > 0 ? this.timeline.end : 1; }
+  // Of the longest timeline in this one's unit: side by side, they have one scale.
+  get length() {
+    const ends = timelines.filter((each) => each.unit === this.timeline.unit).map((each) => each.end);
+    return Math.max(...ends) || 1;
+  }
   get scale() { return this.geometry.width / (this.end - this.begin); }
   x(time) { return this.geometry.left + (time - this.begin) * this.scale; }
   timeAt(x) { return this.begin + (x - this.geometry.left) / this.scale; }

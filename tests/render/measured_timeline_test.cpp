@@ -1,0 +1,73 @@
+#include "penstock/render/measured_timeline.h"
+
+#include <gtest/gtest.h>
+
+#include "penstock/render/simulated_timeline.h"
+#include "penstock/schedule/generators/generators.h"
+#include "penstock/schedule/passes/passes.h"
+#include "tests/support/recordings.h"
+
+namespace penstock::render {
+namespace {
+
+// Without those that go on at the level before: the end of an I, here, which frees nothing.
+std::vector<Level> changes(const std::vector<Level>& levels) {
+  std::vector<Level> result;
+  for (const Level& level : levels) {
+    if (result.empty() || result.back().memory != level.memory) result.push_back(level);
+  }
+  return result;
+}
+
+// A step that went exactly as simulated is the simulated timeline.
+TEST(MeasuredTimeline, OfAStepAsSimulatedHasTheBarsWaitsAndMemoryOfTheSimulation) {
+  for (const std::string& name : std::vector<std::string>{"1f1b", "zbv"}) {
+    const auto schedule =
+        verify::VerifiedSchedule::from(schedule::lower_communication(schedule::make_schedule(
+            name, {.ranks = 2, .stages_per_rank = name == "1f1b" ? 1 : 2, .microbatches = 4})));
+    const simulate::Costs costs{.forward = 1, .input = 2, .weight = 3, .latency = 0.5};
+    const measure::Recording recording = testing_support::recording_of(schedule, costs);
+    const Timeline measured =
+        measured_timeline(schedule, measure::measured_step(recording, schedule, 1, 0));
+    const Timeline simulated = simulated_timeline(schedule, simulate::simulate(schedule, costs));
+    EXPECT_EQ(measured.title, "measured: step 1");
+    EXPECT_EQ(measured.unit, "ms");
+    EXPECT_EQ(measured.end, simulated.end);
+    ASSERT_EQ(measured.rows.size(), simulated.rows.size());
+    for (std::size_t r = 0; r < measured.rows.size(); ++r) {
+      const Row& row = measured.rows[r];
+      EXPECT_EQ(row.stages, simulated.rows[r].stages);
+      EXPECT_EQ(row.memory, changes(simulated.rows[r].memory));
+      const std::vector<Bar>& bars = simulated.rows[r].lanes[0].bars;
+      ASSERT_EQ(row.lanes[0].bars.size(), bars.size());
+      for (std::size_t i = 0; i < bars.size(); ++i) {
+        const Bar& bar = row.lanes[0].bars[i];
+        EXPECT_EQ(to_string(bar.action), to_string(bars[i].action));
+        EXPECT_EQ(bar.start, bars[i].start) << bar.action;
+        EXPECT_EQ(bar.end, bars[i].end) << bar.action;
+        EXPECT_EQ(bar.waited_for, bars[i].waited_for) << bar.action;
+      }
+    }
+  }
+}
+
+TEST(MeasuredTimeline, WhatIsLeftToReduceHasALaneWithSeveralReplicas) {
+  const auto schedule =
+      verify::VerifiedSchedule::from(schedule::parse_csv("0F0,0B0,0REDUCE_GRAD\n", "one"));
+  measure::Recording recording = testing_support::recording_of(schedule, simulate::Costs{});
+  const auto timeline = [&] {
+    return measured_timeline(schedule, measure::measured_step(recording, schedule, 1, 0));
+  };
+  EXPECT_EQ(timeline().rows[0].lanes.size(), 1U);
+  recording.ranks.push_back({.data = 1});
+  recording.events.back().end_ns += 1'000'000;
+  const auto& lanes = timeline().rows[0].lanes;
+  ASSERT_EQ(lanes.size(), 3U);
+  EXPECT_EQ(lanes[2].name, "reduce");
+  ASSERT_EQ(lanes[2].bars.size(), 1U);
+  EXPECT_EQ(lanes[2].bars[0].start, 3);
+  EXPECT_EQ(lanes[2].bars[0].end, 4);
+}
+
+}  // namespace
+}  // namespace penstock::render
