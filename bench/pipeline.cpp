@@ -3,7 +3,8 @@
 //
 // `cpu_share` is the processor time of each rank over the wall time of its steps.  With --predict
 // it measures what passes and messages cost, and prints what the simulation makes of them beside
-// the measured step.
+// the measured step.  With --record every other step records its timeline, and has figures of its
+// own.
 #include <ATen/Parallel.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones_like.h>
@@ -34,6 +35,14 @@ double cpu_ms() {
     return 1e3 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_usec);
   };
   return ms(usage.ru_utime) + ms(usage.ru_stime);
+}
+
+// Of the steps that recorded their timelines.
+std::string recorded_text(std::vector<double> times) {
+  if (times.empty()) return "";
+  std::sort(times.begin(), times.end());
+  return str(", \"recorded_median_ms\": ", times[times.size() / 2],
+             ", \"recorded_min_ms\": ", times.front());
 }
 
 class PipelineRank {
@@ -80,6 +89,7 @@ class PipelineRank {
                           str(", \"peak_activations\": ", peak,
                               ", \"planned_activations\": ", *std::ranges::max_element(planned),
                               ", \"cpu_share\": [", shares[0], ", ", shares[1], "]", costs_text_,
+                              recorded_text(std::move(recorded_times_)),
                               options_.predict ? str(", \"predicted_ms\": ", predicted) : ""));
     }
     pair_.communicator().barrier("end");
@@ -101,12 +111,14 @@ class PipelineRank {
     std::vector<double> times;
     for (long step = 0; step < options_.steps + 5; ++step) {
       for (stage::Stage* stage : chunks_) stage->drop_gradients();
+      const bool records = options_.record && step % 2 == 1;
+      if (records) executor_->record_next_run();
       pair_.meet();
       const double start = now_ms();
       executor_->run(inputs_);
       if (options_.sgd) optimizer.step(0.0);
       const double slower = pair_.meet(now_ms() - start);
-      if (step >= 5) times.push_back(slower);
+      if (step >= 5) (records ? recorded_times_ : times).push_back(slower);
     }
     return times;
   }
@@ -124,9 +136,11 @@ class PipelineRank {
       pair_.meet();
       executor_->record_next_run();
       executor_->run(inputs_);
+      const auto& instructions = executor_->plan().instructions;
       for (const execute::Event& event : executor_->events()) {
-        const auto& action =
-            executor_->plan().instructions[static_cast<std::size_t>(event.instruction)].action;
+        const auto index = static_cast<std::size_t>(event.instruction);
+        if (index == instructions.size()) continue;  // The end of the step.
+        const auto& action = instructions[index].action;
         if (step < kSteps / 2 || !schedule::is_compute(action.op)) continue;
         times[static_cast<std::size_t>(action.op)][action.stage.index()].push_back(
             1e-6 * static_cast<double>(event.end_ns - event.ready_ns));
@@ -168,6 +182,7 @@ class PipelineRank {
   execute::Progress progress_;
   std::unique_ptr<execute::Executor> executor_;
   execute::StepInputs inputs_;
+  std::vector<double> recorded_times_;
   std::string costs_text_;
 };
 

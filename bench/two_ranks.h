@@ -30,6 +30,7 @@ struct Options {
   std::string transport = "auto";  // Not the peers'.
   bool sgd = false;                // A step of SGD at lr 0 belongs to the timed step.
   bool predict = false;            // penstock only: what the simulation says of measured costs.
+  bool record = false;             // penstock only: every other step records its timeline.
 };
 
 inline Options parse(int argc, char** argv) {
@@ -40,11 +41,13 @@ inline Options parse(int argc, char** argv) {
                                                 {"--stages-per-rank", &options.stages_per_rank},
                                                 {"--delay-us", &options.delay_us},
                                                 {"--steps", &options.steps}};
+  const std::map<std::string, bool*> flags = {
+      {"--sgd", &options.sgd}, {"--predict", &options.predict}, {"--record", &options.record}};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const auto number = numbers.find(word);
-    if (word == "--sgd" || word == "--predict") {
-      (word == "--sgd" ? options.sgd : options.predict) = true;
+    if (const auto flag = flags.find(word); flag != flags.end()) {
+      *flag->second = true;
     } else if (word == "--schedule" && i + 1 < argc) {
       options.schedule = argv[++i];
     } else if (word == "--transport" && i + 1 < argc) {

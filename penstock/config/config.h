@@ -109,7 +109,7 @@ struct RunConfig {
   std::int64_t eval_interval = 0;   // Steps between validations; 0: only at the end.
   std::int64_t eval_batches = 8;    // Global batches averaged by one validation.
   std::int64_t sample_bytes = 200;  // Bytes of text generated at the end; 0: none.
-  std::int64_t timeline_steps = 3;  // Steps recorded in timeline.json; 0: none.
+  std::int64_t timeline_steps = 0;  // The first steps, recorded in timeline.csv; 0: none.
   std::string save;                 // Directory for the weights; empty: not saved.
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;

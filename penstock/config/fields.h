@@ -149,7 +149,7 @@ void visit_run(Visitor& v, Run& r) {
   v.field("sample_bytes", r.sample_bytes, Integer{0, 1 << 24},
           "bytes of text generated at the end");
   v.field("timeline_steps", r.timeline_steps, Integer{0, kManySteps},
-          "steps recorded in timeline.json");
+          "first steps recorded in timeline.csv, for penstock report; 0: none");
   v.field("save", r.save, Text{}, "folder for the weights; empty: not saved");
 }
 

@@ -26,6 +26,11 @@ std::int64_t now_ns() {
       .count();
 }
 
+Event begin_event(std::int32_t instruction) {
+  const std::int64_t now = now_ns();
+  return {.instruction = instruction, .start_ns = now, .ready_ns = now};
+}
+
 bool share_storage(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() && b.defined() &&
          a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
@@ -176,12 +181,13 @@ struct Executor::Impl {
 
   static bool is_final(const StepInputs& step) { return step.accumulation == Accumulation::Ends; }
 
-  void send(const Instruction& instruction) {
+  std::int64_t send(const Instruction& instruction) {
     const bool forward = instruction.action.op == schedule::Op::SendForward;
     auto& values = forward ? outputs : input_gradients;
     nn::Values& place = values[cell(instruction.chunk, instruction.action)];
-    mailbox.send(instruction, place);
+    const std::int64_t bytes = mailbox.send(instruction, place);
     place.clear();
+    return bytes;
   }
 
   // A step has what its plan was made for.
@@ -197,10 +203,10 @@ struct Executor::Impl {
     if (!step.loss_factors.empty()) check_count(step.loss_factors.size(), "loss factors");
   }
 
-  // Runs one instruction; `ready_ns` becomes the time when its input had come.
-  void execute(const Instruction& instruction, const StepInputs& step, std::int64_t* ready_ns) {
+  // Runs one instruction; `event`, if any, learns when its input had come, and what it sent.
+  void execute(const Instruction& instruction, const StepInputs& step, Event* event) {
     const auto came = [&] {
-      if (ready_ns != nullptr) *ready_ns = now_ns();
+      if (event != nullptr) event->ready_ns = now_ns();
     };
     switch (instruction.kind) {
       case Kind::Forward: {
@@ -216,8 +222,11 @@ struct Executor::Impl {
       }
       case Kind::BackwardWeight:
         return backward_weight(instruction, step);
-      case Kind::Send:
-        return send(instruction);
+      case Kind::Send: {
+        const std::int64_t bytes = send(instruction);
+        if (event != nullptr) event->bytes = bytes;
+        return;
+      }
       case Kind::Receive:
         return mailbox.receive(instruction);
       case Kind::AwaitSend:
@@ -271,6 +280,7 @@ StepResult Executor::run(const StepInputs& inputs) {
   impl_->result.losses.assign(microbatches, {});
   impl_->result.outputs.assign(microbatches, {});
   events_.clear();
+  if (recording_) events_.reserve(plan_.instructions.size() + 1);
   Progress& progress = impl_->progress;
   progress.plan.store(&plan_, std::memory_order_release);
   std::int32_t index = 0;
@@ -283,9 +293,8 @@ StepResult Executor::run(const StepInputs& inputs) {
     for (const Instruction& instruction : plan_.instructions) {
       progress.instruction.store(index, std::memory_order_relaxed);
       if (recording_) {
-        Event event{.instruction = index, .start_ns = now_ns()};
-        event.ready_ns = event.start_ns;
-        impl_->execute(instruction, inputs, &event.ready_ns);
+        Event event = begin_event(index);
+        impl_->execute(instruction, inputs, &event);
         event.end_ns = now_ns();
         events_.push_back(event);
       } else {
@@ -294,7 +303,10 @@ StepResult Executor::run(const StepInputs& inputs) {
       progress.counter.fetch_add(1, std::memory_order_relaxed);
       ++index;
     }
+    Event end = begin_event(index);
     impl_->finish(inputs);
+    end.end_ns = now_ns();
+    if (recording_) events_.push_back(end);
   } catch (...) {
     fail(index);
   }

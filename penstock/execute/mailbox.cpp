@@ -167,14 +167,14 @@ const Mailbox::Announced& Mailbox::learn(const Instruction& receive) {
   return remember(receive, decode(words.data() + 1));
 }
 
-void Mailbox::send(const Instruction& instruction, const nn::Values& values) {
+std::int64_t Mailbox::send(const Instruction& instruction, const nn::Values& values) {
   const bool forward = is_forward(instruction);
   const Announced* like = announced(instruction);
   if (like == nullptr && forward) like = &announce(instruction, values);
   PENSTOCK_CHECK(like != nullptr, instruction.action);
   if (forward && !fits(values, like->form)) refuse(instruction, values, like->form);
   const Packing& packing = forward ? like->values : like->gradients;
-  if (packing.bytes == 0) return;
+  if (packing.bytes == 0) return 0;
   auto& transfer = sends_[static_cast<std::size_t>(instruction.slot)];
   PENSTOCK_CHECK(!transfer, instruction.action);
   if (packing.alone()) {
@@ -188,6 +188,7 @@ void Mailbox::send(const Instruction& instruction, const nn::Values& values) {
     transfer =
         communicator_.send(packed(values, like->form, packing), instruction.peer, instruction.tag);
   }
+  return packing.bytes;
 }
 
 void Mailbox::refuse(const Instruction& instruction, const nn::Values& values,

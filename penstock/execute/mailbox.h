@@ -27,10 +27,10 @@ class Mailbox {
   // A step begins.  `inputs` are its microbatches on the rank of the first stage.
   void begin(const std::vector<nn::Values>& inputs);
   // Posts `values` under the instruction's name; held until await() or finish().  Of gradients, an
-  // undefined one among several arrives undefined.
+  // undefined one among several arrives undefined.  Returns the message's bytes.
   // Throws: Error when their form is not the one that the hop has announced; Error for the gradient
   // of a hop's only tensor when it is undefined.
-  void send(const lower::Instruction& instruction, const nn::Values& values);
+  std::int64_t send(const lower::Instruction& instruction, const nn::Values& values);
   // Posts the receive, or remembers to, while the hop's form is unknown.
   void receive(const lower::Instruction& instruction);
   // The received tuple, waiting for it.  Activations require a gradient where the sender's do.

@@ -11,6 +11,7 @@
 #include "penstock/config/write.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/gpt.h"
+#include "penstock/render/recording_trace.h"
 #include "penstock/render/schedule_svg.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/train/data.h"
@@ -230,8 +231,12 @@ class Run {
   }
 
   void write_timeline() {
-    const std::string trace = timeline_.gather(communicator_);
-    if (is_root()) checkpoint::write_atomically(file("timeline.json"), {trace});
+    const measure::Recording recording =
+        timeline_.gather(trainer_->mesh(), trainer_->executor().plan(), communicator_);
+    if (!is_root()) return;
+    checkpoint::write_atomically(file("timeline.csv"), {measure::to_text(recording)});
+    checkpoint::write_atomically(file("timeline.json"),
+                                 {render::chrome_trace(render::trace_of(recording))});
   }
 
   void write_curve() {

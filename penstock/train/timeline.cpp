@@ -1,86 +1,102 @@
 #include "penstock/train/timeline.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <limits>
+#include <array>
+#include <fstream>
+#include <map>
+#include <string>
 
 #include "penstock/core/text.h"
-#include "penstock/render/chrome_trace.h"
 
 namespace penstock::train {
 namespace {
 
+using lower::Instruction;
 using lower::Kind;
 
-constexpr int kCompute = 0;
-constexpr int kCommunication = 1;
-
-std::string line(int row, const std::string& name, std::int64_t step, std::int64_t start_ns,
-                 std::int64_t end_ns) {
-  return str(row, '\t', name, '\t', step, '\t', start_ns, '\t', end_ns, '\n');
+// The same for processes of which the steady clock has one origin: those of one boot of one kernel,
+// and of one time namespace.
+std::uint64_t steady_clock_id() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  std::array<char, 64> link{};
+  if (::readlink("/proc/self/ns/time", link.data(), link.size() - 1) > 0) id += link.data();
+  return stable_hash(id);
 }
 
-void read_lines(const std::string& text, int rank, std::vector<render::TraceEvent>& events) {
-  for (const std::string& row : split(text, '\n')) {
-    const auto fields = split(row, '\t');
-    if (fields.size() != 5) continue;
-    const auto start = static_cast<double>(parse_integer(fields[3]).value_or(0));
-    const auto end = static_cast<double>(parse_integer(fields[4]).value_or(0));
-    const int thread = fields[0] == "0" ? kCompute : kCommunication;
-    events.push_back({.name = fields[1],
-                      .category = thread == kCompute ? "compute" : "communication",
-                      .process = rank,
-                      .thread = thread,
-                      .start_us = start / 1e3,
-                      .duration_us = (end - start) / 1e3,
-                      .args = {{"step", fields[2]}}});
+measure::Event measured(const execute::Event& event, const lower::Plan& plan, std::int64_t step,
+                        Rank rank) {
+  measure::Event result{.step = step,
+                        .rank = rank,
+                        .what = measure::What::Finish,
+                        .start_ns = event.start_ns,
+                        .ready_ns = event.start_ns,
+                        .end_ns = event.end_ns,
+                        .bytes = event.bytes};
+  const auto index = static_cast<std::size_t>(event.instruction);
+  if (index == plan.instructions.size()) return result;
+  const Instruction& instruction = plan.instructions[index];
+  result.action = instruction.action;
+  result.action.overlaps_next = false;
+  if (instruction.kind == Kind::AwaitSend) {
+    result.what = measure::What::AwaitSend;
+    result.ready_ns = event.end_ns;
+  } else {
+    result.what = measure::What::Action;
+    if (instruction.from == lower::Route::Message) result.ready_ns = event.ready_ns;
+  }
+  return result;
+}
+
+// Times from the earliest event of the ranks with the same clock.
+void shift_to_zero(measure::Recording& recording) {
+  std::map<std::uint64_t, std::int64_t> origins;
+  const auto clock_of = [&](const measure::Event& event) {
+    return recording.ranks[event.rank.index()].clock;
+  };
+  for (const measure::Event& event : recording.events) {
+    const auto origin = origins.emplace(clock_of(event), event.start_ns).first;
+    origin->second = std::min(origin->second, event.start_ns);
+  }
+  for (measure::Event& event : recording.events) {
+    const std::int64_t origin = origins.at(clock_of(event));
+    event.start_ns -= origin;
+    event.ready_ns -= origin;
+    event.end_ns -= origin;
   }
 }
 
 }  // namespace
 
 void Timeline::add(std::int64_t step, const execute::Executor& executor) {
-  for (const execute::Event& event : executor.events()) {
-    const lower::Instruction& instruction =
-        executor.plan().instructions[static_cast<std::size_t>(event.instruction)];
-    const std::string name = schedule::to_string(instruction.action);
-    switch (instruction.kind) {
-      case Kind::Forward:
-      case Kind::Backward:
-      case Kind::BackwardInput:
-        if (instruction.from == lower::Route::Message) {
-          lines_ += line(kCommunication, "wait for " + name, step, event.start_ns, event.ready_ns);
-        }
-        lines_ += line(kCompute, name, step, event.ready_ns, event.end_ns);
-        break;
-      case Kind::BackwardWeight:
-        lines_ += line(kCompute, name, step, event.start_ns, event.end_ns);
-        break;
-      case Kind::AwaitSend:
-        lines_ += line(kCommunication, "await " + name, step, event.start_ns, event.end_ns);
-        break;
-      case Kind::Send:
-      case Kind::Receive:
-      case Kind::ReduceGradients:
-      case Kind::Unshard:
-      case Kind::Reshard:
-        lines_ += line(kCommunication, name, step, event.start_ns, event.end_ns);
-        break;
-    }
-  }
+  steps_.emplace_back(step, executor.events());
 }
 
-std::string Timeline::gather(comm::Communicator& communicator) const {
-  const auto key = [](std::int32_t rank) { return str("timeline/", rank); };
-  communicator.put(key(communicator.rank().value), lines_);
-  if (communicator.rank().value != 0) return {};
-  render::Trace trace;
-  for (std::int32_t rank = 0; rank < communicator.world_size(); ++rank) {
-    read_lines(communicator.get(key(rank)), rank, trace.events);
+measure::Recording Timeline::gather(const mesh::Mesh& mesh, const lower::Plan& plan,
+                                    comm::Communicator& communicator) const {
+  const Rank rank = communicator.rank();
+  measure::Recording mine{.schedule = plan.schedule};
+  for (std::int32_t r = 0; r < communicator.world_size(); ++r) {
+    const mesh::Coordinate at = mesh.coordinate(Rank(r));
+    mine.ranks.push_back({.pipe = at.pipe, .data = at.data, .clock = steady_clock_id()});
   }
-  double origin = std::numeric_limits<double>::infinity();
-  for (const auto& event : trace.events) origin = std::min(origin, event.start_us);
-  for (auto& event : trace.events) event.start_us -= origin;
-  return render::chrome_trace(trace);
+  for (const auto& [step, events] : steps_) {
+    for (const execute::Event& event : events) {
+      mine.events.push_back(measured(event, plan, step, rank));
+    }
+  }
+  const auto key = [](std::int32_t r) { return str("timeline/", r); };
+  communicator.put(key(rank.value), measure::to_text(mine));
+  if (rank.value != 0) return {};
+  for (std::int32_t r = 1; r < communicator.world_size(); ++r) {
+    const auto theirs = measure::parse_recording(communicator.get(key(r)), key(r));
+    mine.ranks[static_cast<std::size_t>(r)] = theirs.ranks[static_cast<std::size_t>(r)];
+    mine.events.insert(mine.events.end(), theirs.events.begin(), theirs.events.end());
+  }
+  shift_to_zero(mine);
+  return mine;
 }
 
 }  // namespace penstock::train

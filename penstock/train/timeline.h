@@ -1,29 +1,33 @@
-// What really ran, as a Chrome/Perfetto trace: one process per rank, a row for compute and one for
-// communication.
+// The measured timeline of a run: every rank collects its events, rank 0 has those of all.
 //
-// run.h records the first steps of a run and writes timeline.json from them.
-// Units: microseconds since the earliest event; the ranks' clocks must be one clock, so the ranks
-// share a host or the rows are shifted.
+// run.h records the first steps of a run and writes timeline.csv and timeline.json from it; what
+// they hold: measure/recording.h and docs/run_directory.md.  Collecting copies plain numbers; texts
+// are made once, at the end.
 #pragma once
-#include <string>
+#include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "penstock/comm/communicator.h"
 #include "penstock/execute/executor.h"
+#include "penstock/measure/recording.h"
+#include "penstock/mesh/mesh.h"
 
 namespace penstock::train {
 
 class Timeline {
  public:
   // Adds the recorded events of one step.
+  // REQUIRES: every step is of the same plan.
   void add(std::int64_t step, const execute::Executor& executor);
 
   // Collective over all ranks: brings every rank's events together.
-  // Returns the trace's text on rank 0, "" elsewhere.
-  std::string gather(comm::Communicator& communicator) const;
+  // Returns: the whole on rank 0, nothing elsewhere.
+  measure::Recording gather(const mesh::Mesh& mesh, const lower::Plan& plan,
+                            comm::Communicator& communicator) const;
 
  private:
-  std::string lines_;  // One event a line, as they travel.
+  std::vector<std::pair<std::int64_t, std::vector<execute::Event>>> steps_;
 };
 
 }  // namespace penstock::train

@@ -356,7 +356,8 @@ TEST(Executor, RecordsAnEventPerInstructionInOrder) {
     rank.executor->record_next_run();
     rank.run(random_step(4));
     const auto& events = rank.executor->events();
-    ASSERT_EQ(events.size(), rank.executor->plan().instructions.size());
+    const auto& instructions = rank.executor->plan().instructions;
+    ASSERT_EQ(events.size(), instructions.size() + 1) << "and the end of the step";
     std::int64_t before = 0;
     for (std::size_t i = 0; i < events.size(); ++i) {
       EXPECT_EQ(events[i].instruction, static_cast<std::int32_t>(i));
@@ -364,6 +365,8 @@ TEST(Executor, RecordsAnEventPerInstructionInOrder) {
       EXPECT_LE(events[i].start_ns, events[i].ready_ns);
       EXPECT_LE(events[i].ready_ns, events[i].end_ns);
       before = events[i].end_ns;
+      const bool sends = i < instructions.size() && instructions[i].kind == lower::Kind::Send;
+      EXPECT_EQ(events[i].bytes, sends ? 4 * kWidth * 4 : 0) << "4 samples of floats";
     }
     rank.run(random_step(4));
     EXPECT_TRUE(rank.executor->events().empty()) << "one run only";
