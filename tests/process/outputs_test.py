@@ -84,7 +84,7 @@ class RunDirectory(ProcessTest):
     def test_holds_these_files_and_no_others(self) -> None:
         names = {path.name for path in self.run_directory.iterdir()}
         expected = {"config.resolved.json", "metrics.jsonl", "loss.svg", "schedule.svg"}
-        expected |= {"schedule.csv", "timeline.json", "sample.txt", "weights"}
+        expected |= {"schedule.csv", "timeline.csv", "timeline.json", "sample.txt", "weights"}
         self.assertEqual(names, expected)
         self.maker.assert_nothing_left()
 
@@ -155,6 +155,51 @@ class RunDirectory(ProcessTest):
                 # Microseconds are written with a nanosecond's digits.
                 self.assertLessEqual(before["ts"] + before["dur"], after["ts"] + 0.01)
 
+    def test_report_says_what_the_recorded_steps_cost(self) -> None:
+        words = ("--replica", 1, "--costs", "costs.json", "-o", "page.html")
+        report = self.run_words(PENSTOCK, "report", self.run_directory, *words)
+        self.assert_code(report, 0)
+        self.assertIn("replica 1 of 2", report.out)
+        self.assertIn("recorded steps 1 to 2, costs from step 2, shown step 2", report.out)
+        costs = json.loads(
+            "".join(re.findall(r"(?m)^(?!//).*$", (self.folder / "costs.json").read_text()))
+        )
+        recorded = support.recorded_events(self.run_directory)
+        for key, op in (("forward", "F"), ("backward", "B")):
+            for stage, cost in enumerate(costs[key]):
+                own = [e.own_ms for e in recorded if e.step == 2 and e.is_a(f"{stage}{op}")]
+                self.assertEqual(len(own), 8, "4 microbatches, 2 replicas")
+                self.assertGreaterEqual(cost, min(own), "at least what some took by themselves")
+        program = self.file("schedule.csv")
+        words = ("simulate", program, "--costs", "costs.json", "--json")
+        simulated = json.loads(self.run_words(PENSTOCK, *words).out)["makespan"]
+        shown = re.search(r"(?m)^simulated +([\d.]+)", report.out)[1]
+        self.assertEqual(f"{simulated:.{len(shown.partition('.')[2])}f}", shown)
+
+    def test_a_recorded_step_took_at_least_what_its_shortest_actions_allow(self) -> None:
+        """No step is shorter than a simulation in which each action takes the least that it took
+        anywhere, and messages nothing: order and dependencies are those that were recorded."""
+        recorded = support.recorded_events(self.run_directory)
+
+        def least(op: str) -> str:
+            own = [[e.own_ms for e in recorded if e.is_a(f"{stage}{op}")] for stage in range(2)]
+            return ",".join(repr(min(times)) for times in own)
+
+        costs = ("--forward", least("F"), "--backward", least("B"))
+        words = ("simulate", self.file("schedule.csv"), *costs, "--json")
+        shortest = json.loads(self.run_words(PENSTOCK, *words).out)["makespan"]
+        for step, replica in itertools.product((1, 2), range(2)):
+            mine = [e for e in recorded if e.step == step and e.rank % 2 == replica]
+            took = max(e.end_ns for e in mine) - min(e.start_ns for e in mine)
+            self.assertGreaterEqual(took / 1e6, shortest * (1 - 1e-9))
+
+    def test_recorded_sends_have_their_sizes(self) -> None:
+        recorded = support.recorded_events(self.run_directory)
+        sends = [e for e in recorded if "SEND" in e.action and not e.action.startswith("await")]
+        # One sample of 16 tokens, 32 wide, in floats.
+        self.assertEqual({e.bytes for e in sends}, {16 * 32 * 4})
+        self.assertEqual({e.bytes for e in recorded if e not in sends}, {0})
+
     def test_sample(self) -> None:
         sample = self.file("sample.txt").read_bytes()
         prompt, generated = sample[:-4], sample[-4:]
@@ -197,6 +242,35 @@ class RunDirectory(ProcessTest):
         self.assertEqual(set(theirs), set(ours))
         for name, tensor in theirs.items():
             self.assertEqual((list(tensor.shape), tensor.tobytes()), ours[name][1:], name)
+
+
+class Recording(ProcessTest):
+    def test_nothing_is_recorded_unless_it_is_asked_for(self) -> None:
+        self.assert_code(self.train(self.config(run={"steps": 1}), "--run", "run"), 0)
+        self.assertEqual(list((self.folder / "run").glob("timeline*")), [])
+        result = self.run_words(PENSTOCK, "report", "run")
+        self.assert_code(result, 2)
+        self.assertIn("run.timeline_steps", result.err)
+
+    def test_costs_of_split_backwards(self) -> None:
+        config = self.config(
+            schedule={"name": "zbv", "stages_per_rank": 2},
+            mesh={"pipe": 2, "data": 1},
+            model={"layers": 4},
+            run={"steps": 3, "timeline_steps": 3},
+        )
+        self.assert_code(self.train(config, "--run", "run"), 0)
+        report = self.run_words(PENSTOCK, "report", "run", "--costs", "costs.json")
+        self.assert_code(report, 0)
+        for stage, op in itertools.product(range(4), "FIW"):
+            self.assertRegex(report.out, rf"(?m)^{op} of stage {stage} ")
+        text = (self.folder / "costs.json").read_text()
+        self.assertNotIn("half of B", text)
+        self.assertNotIn('"backward"', text)
+        words = ("simulate", "zb_h1", "--ranks", 4, "--microbatches", 8, "--costs", "costs.json")
+        self.assert_code(self.run_words(PENSTOCK, *words), 0)
+        page = (self.folder / "run" / "report.html").read_text()
+        self.assertIn("simulated, with the fitted costs", page)
 
 
 class Repeats(ProcessTest):

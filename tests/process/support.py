@@ -80,6 +80,33 @@ def make_text(path: Path, size: int = 40_000) -> Path:
     return path
 
 
+@dataclass(frozen=True)
+class RecordedEvent:
+    """A line of timeline.csv."""
+
+    step: int
+    rank: int
+    action: str
+    start_ns: int
+    ready_ns: int
+    end_ns: int
+    bytes: int
+
+    @property
+    def own_ms(self) -> float:
+        return (self.end_ns - self.ready_ns) / 1e6
+
+    def is_a(self, stage_and_op: str) -> bool:
+        return re.fullmatch(stage_and_op + r"\d+", self.action) is not None
+
+
+def recorded_events(run: Path) -> list[RecordedEvent]:
+    lines = (run / "timeline.csv").read_text().splitlines()
+    rows = [line.split(",") for line in lines if not line.startswith("#")]
+    numbers = ((int(row[0]), int(row[1]), row[2], *map(int, row[3:])) for row in rows[1:])
+    return [RecordedEvent(*fields) for fields in numbers]
+
+
 # --- Processes ------------------------------------------------------------------------------------
 
 

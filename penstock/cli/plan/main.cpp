@@ -59,6 +59,8 @@ int run(int argc, char** argv) {
           penstock::cli::declare_verify_command);
   declare("simulate", "when each action of a schedule would run, given its costs",
           penstock::cli::declare_simulate_command);
+  declare("report", "a run's measured steps beside the simulated one, and costs fitted to them",
+          penstock::cli::declare_report_command);
   try {
     app.parse(static_cast<int>(separator - argv), argv);
   } catch (const CLI::ParseError& error) {

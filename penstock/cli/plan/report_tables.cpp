@@ -1,0 +1,127 @@
+#include "penstock/cli/plan/report_tables.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "penstock/cli/plan/text_table.h"
+#include "penstock/core/text.h"
+#include "penstock/render/number.h"
+
+namespace penstock::cli {
+namespace {
+
+using measure::Drift;
+using render::Table;
+
+std::string name_of(StageId stage, schedule::Op op) {
+  return str(schedule::to_string(op), " of stage ", stage);
+}
+
+// The farthest from 0 first; of equal ones, in the order given.
+std::vector<Drift> worst(std::vector<Drift> drifts, double Drift::* member, std::size_t count) {
+  std::ranges::stable_sort(drifts, std::ranges::greater(),
+                           [&](const Drift& drift) { return std::abs(drift.*member); });
+  drifts.resize(std::min(drifts.size(), count));
+  return drifts;
+}
+
+void add_rows(Table& table, const std::vector<Drift>& drifts, const TimeText& text) {
+  for (const Drift& drift : drifts) {
+    table.rows.push_back({schedule::to_string(drift.action), str(drift.rank),
+                          text.signed_text(drift.start), text.signed_text(drift.duration)});
+  }
+}
+
+}  // namespace
+
+TimeText::TimeText(double longest) {
+  if (longest > 0)
+    decimals_ = std::clamp(4 - static_cast<int>(std::floor(std::log10(longest))), 0, 6);
+}
+
+std::string TimeText::operator()(double ms) const { return render::fixed(ms, decimals_); }
+
+std::string TimeText::signed_text(double ms) const {
+  const std::string text = (*this)(ms);
+  const bool is_zero = text.find_first_not_of("0.") == std::string::npos;
+  return ms > 0 && !is_zero ? "+" + text : text;
+}
+
+Table costs_table(const measure::Fit& fit, const TimeText& text) {
+  Table table{.title = "Fitted costs, in ms",
+              .note =
+                  "Median and quartiles of how long a computation holds its rank; own: without "
+                  "messages and the executor's work.",
+              .columns = {"", "cost", "lower quartile", "upper quartile", "own", "samples"}};
+  const auto add = [&](const std::string& name, const measure::Quartiles& quartiles,
+                       const std::string& own) {
+    table.rows.push_back({name, text(quartiles.median), text(quartiles.lower),
+                          text(quartiles.upper), own, str(quartiles.samples)});
+  };
+  for (const measure::OpCost& cost : fit.ops) {
+    add(name_of(cost.stage, cost.op), cost.hold, text(cost.own));
+  }
+  if (fit.latency) add("message", *fit.latency, "");
+  return table;
+}
+
+Table ranks_table(const measure::MeasuredStep& measured, const simulate::Simulation& simulated,
+                  const TimeText& text) {
+  Table table{.title = "Ranks, in ms",
+              .note = "Busy: held by computations. Waits: for inputs from other ranks.",
+              .columns = {"", "busy", "simulated", "waits", "simulated", "activations at once"}};
+  for (std::size_t rank = 0; rank < measured.computations.size(); ++rank) {
+    double busy = 0.0, waits = 0.0, simulated_waits = 0.0;
+    for (const measure::Computation& computation : measured.computations[rank]) {
+      busy += computation.hold;
+      waits += computation.wait;
+    }
+    for (const simulate::Wait& wait : simulated.waits) {
+      if (wait.rank == Rank(rank)) simulated_waits += wait.time;
+    }
+    table.rows.push_back({str("rank ", rank), text(busy), text(simulated.busy[rank]), text(waits),
+                          text(simulated_waits), str(simulated.peak_activations[rank])});
+  }
+  return table;
+}
+
+Table ops_table(const std::vector<Drift>& drifts, const TimeText& text) {
+  Table table{.title = "Drift by op and stage, in ms",
+              .note = "Measured minus simulated.",
+              .columns = {"", "start of the first", "of the last", "duration, median", "largest"}};
+  for (const measure::OpDrift& drift : measure::by_op(drifts)) {
+    table.rows.push_back({name_of(drift.stage, drift.op), text.signed_text(drift.start_first),
+                          text.signed_text(drift.start_last),
+                          text.signed_text(drift.duration_median),
+                          text.signed_text(drift.duration_largest)});
+  }
+  return table;
+}
+
+Table worst_durations_table(std::vector<Drift> drifts, std::size_t count, const TimeText& text) {
+  Table table{.title = "Largest drifts of duration, in ms",
+              .note = "Measured minus simulated.",
+              .columns = {"action", "rank", "start", "duration"},
+              .begins_with_actions = true};
+  add_rows(table, worst(std::move(drifts), &Drift::duration, count), text);
+  return table;
+}
+
+Table worst_starts_table(std::vector<Drift> drifts, std::size_t count, const TimeText& text) {
+  Table table{.title = "Largest drifts of start, in ms",
+              .note = "Measured minus simulated; what ran before made them.",
+              .columns = {"action", "rank", "start", "duration"},
+              .begins_with_actions = true};
+  add_rows(table, worst(std::move(drifts), &Drift::start, count), text);
+  return table;
+}
+
+std::string to_text(const Table& table) {
+  std::vector<TextRow> rows = {table.columns};
+  rows.insert(rows.end(), table.rows.begin(), table.rows.end());
+  for (TextRow& row : rows) row.emplace_back();  // So that the last one stands to the right, too.
+  return str(table.title, "\n", table.note, "\n", text_table(rows));
+}
+
+}  // namespace penstock::cli

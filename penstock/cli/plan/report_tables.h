@@ -1,0 +1,42 @@
+// The tables of `penstock report`: the same ones for the terminal and for the page.
+//
+// Knows how numbers are shown, not where they come from or go.
+// Units: milliseconds; of a drift, measured minus simulated.
+#pragma once
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "penstock/measure/drift.h"
+#include "penstock/measure/fit.h"
+#include "penstock/render/timeline_page.h"
+
+namespace penstock::cli {
+
+// Milliseconds with as many decimals as a ten-thousandth of the longest time has.
+class TimeText {
+ public:
+  explicit TimeText(double longest);
+  std::string operator()(double ms) const;
+  // With its sign: "+0.5".
+  std::string signed_text(double ms) const;
+
+ private:
+  int decimals_ = 0;
+};
+
+render::Table costs_table(const measure::Fit& fit, const TimeText& text);
+render::Table ranks_table(const measure::MeasuredStep& measured,
+                          const simulate::Simulation& simulated, const TimeText& text);
+render::Table ops_table(const std::vector<measure::Drift>& drifts, const TimeText& text);
+
+// The `count` actions whose duration, or whose start, is farthest from the simulated one.
+render::Table worst_durations_table(std::vector<measure::Drift> drifts, std::size_t count,
+                                    const TimeText& text);
+render::Table worst_starts_table(std::vector<measure::Drift> drifts, std::size_t count,
+                                 const TimeText& text);
+
+// As lines of text below its title and note.
+std::string to_text(const render::Table& table);
+
+}  // namespace penstock::cli
