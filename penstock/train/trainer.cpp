@@ -66,6 +66,8 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
       partition::partition(nn::meta_of(model_), schedule_->schedule().stages, options_.partition);
   agree_on(facts_of(options_, model_, *schedule_, partition_), communicator_);
   or_fail(communicator_, [this] { build_stages(); });
+  // A rank that waits here hears of one that fails there; one that connects to it may not.
+  communicator_.barrier("layers made");
   build_groups();
   build_ties();
   place_parameters();
