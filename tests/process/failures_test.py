@@ -44,7 +44,10 @@ class Asked(FailureTest):
 
     def stop_by(self, number: signal.Signals, code: int) -> support.Started:
         run = self.start_train(
-            self.config(run={"steps": 1_000_000}), "asked", "--save", "asked/weights"
+            self.config(run={"steps": 1_000_000, "timeline_steps": 1}),
+            "asked",
+            "--save",
+            "asked/weights",
         )
         run.await_step(3)
         began = time.monotonic()
