@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -55,6 +56,8 @@ class Communicator {
   // This rank can go on no more: interrupts all ranks with `why`, unless they know of a failure
   // already.  Needs neither a launcher nor the store.
   virtual void fail(const std::string& why) = 0;
+  // fail() in the words in which all hear of an exception: "rank 2 failed: ...".
+  void fail(const std::exception& error);
 
   // Opens the connections to `peers`; the peers do the same.  Links that exist are kept.
   virtual void link(std::vector<Rank> peers) = 0;

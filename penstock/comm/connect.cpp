@@ -86,6 +86,10 @@ void meet(c10d::Store& store, const Rendezvous& rendezvous, milliseconds deadlin
 
 }  // namespace
 
+void Communicator::fail(const std::exception& error) {
+  fail(str("rank ", rank(), " failed: ", text_of(error)));
+}
+
 std::vector<std::string> Communicator::exchange(const std::string& name, const std::string& text) {
   const std::string key = str(name, "/", exchanges_++, "/");
   put(str(key, rank()), text);
@@ -147,7 +151,7 @@ void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>
           if (!first_error) first_error = std::current_exception();
           changed.notify_all();
         }
-        if (communicator) communicator->fail(str("rank ", rank, " failed: ", text_of(error)));
+        if (communicator) communicator->fail(error);
       }
     });
   }

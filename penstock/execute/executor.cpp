@@ -316,7 +316,7 @@ StepResult Executor::run(const StepInputs& inputs) {
 
 void Executor::fail(std::int32_t index) {
   const auto tell = [&](const auto& error) {
-    impl_->communicator.fail(str("rank ", plan_.rank, " failed: ", error.what()));
+    impl_->communicator.fail(error);
     throw error;
   };
   try {

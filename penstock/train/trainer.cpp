@@ -3,7 +3,6 @@
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
@@ -27,12 +26,8 @@ template <class Action>
 auto or_fail(comm::Communicator& communicator, const Action& action) {
   try {
     return action();
-  } catch (const c10::Error& error) {
-    communicator.fail(
-        str("rank ", communicator.rank(), " failed: ", error.what_without_backtrace()));
-    throw;
   } catch (const std::exception& error) {
-    communicator.fail(str("rank ", communicator.rank(), " failed: ", error.what()));
+    communicator.fail(error);
     throw;
   }
 }
