@@ -106,31 +106,60 @@ inline double loss_factor(const StepInputs& step, std::size_t microbatch) {
   return step.loss_factors.empty() ? 1.0 : step.loss_factors[microbatch];
 }
 
-// The whole model in one process: losses by microbatch and accumulated gradients.
+// The whole model in one process.
+class PlainModel {
+ public:
+  explicit PlainModel(const std::vector<nn::LayerSpec>& model) : model_(model) {
+    at::set_num_threads(1);  // As every rank does.
+    for (std::size_t i = 0; i < model.size(); ++i) {
+      layers_.push_back(nn::build(model[i], kSeed, static_cast<std::int64_t>(i)));
+    }
+  }
+
+  struct Pass {
+    nn::Values outputs;
+    at::Tensor loss;
+  };
+  // A microbatch forward and, with its factor, backward.
+  Pass run(const StepInputs& step, std::size_t microbatch) {
+    nn::Values values = step.inputs[microbatch];
+    for (const auto& layer : layers_) values = layer->forward_values(values);
+    const at::Tensor loss = step.loss(values, step.targets[microbatch]);
+    torch::autograd::backward({loss}, {at::full({}, loss_factor(step, microbatch))});
+    return {.outputs = std::move(values), .loss = loss.detach()};
+  }
+
+  // Calls visit(its full name, the number of its layer, the parameter).
+  template <class Visit>
+  void each_parameter(const Visit& visit) {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      for (const auto& parameter : layers_[i]->named_parameters()) {
+        at::Tensor value = parameter.value();
+        visit(model_[i].meta.name + "." + parameter.key(), static_cast<std::int64_t>(i), value);
+      }
+    }
+  }
+
+ private:
+  const std::vector<nn::LayerSpec>& model_;
+  std::vector<std::shared_ptr<nn::Layer>> layers_;
+};
+
+// Losses by microbatch, and gradients as autograd accumulates them.
 struct PlainRun {
   std::vector<at::Tensor> losses;
   Gradients gradients;
 };
 
 inline PlainRun plain_run(const std::vector<nn::LayerSpec>& model, const StepInputs& step) {
-  at::set_num_threads(1);  // As every rank does.
+  PlainModel plain(model);
   PlainRun run;
-  std::vector<std::shared_ptr<nn::Layer>> layers;
-  for (std::size_t i = 0; i < model.size(); ++i) {
-    layers.push_back(nn::build(model[i], kSeed, static_cast<std::int64_t>(i)));
-  }
   for (std::size_t m = 0; m < step.inputs.size(); ++m) {
-    nn::Values values = step.inputs[m];
-    for (const auto& layer : layers) values = layer->forward_values(values);
-    const at::Tensor loss = step.loss(values, step.targets[m]);
-    torch::autograd::backward({loss}, {at::full({}, loss_factor(step, m))});
-    run.losses.push_back(loss.detach());
+    run.losses.push_back(plain.run(step, m).loss);
   }
-  for (std::size_t i = 0; i < model.size(); ++i) {
-    for (const auto& parameter : layers[i]->named_parameters()) {
-      run.gradients[model[i].meta.name + "." + parameter.key()] = parameter.value().grad();
-    }
-  }
+  plain.each_parameter([&](const std::string& name, std::int64_t, const at::Tensor& parameter) {
+    run.gradients[name] = parameter.grad();
+  });
   return run;
 }
 

@@ -18,28 +18,18 @@ struct Reference {
 };
 
 inline Reference make_reference(const std::vector<nn::LayerSpec>& model, const StepInputs& step) {
-  at::set_num_threads(1);  // As every rank does.
+  PlainModel plain(model);
   Reference reference;
-  std::vector<std::shared_ptr<nn::Layer>> layers;
-  for (std::size_t i = 0; i < model.size(); ++i) {
-    layers.push_back(nn::build(model[i], kSeed, static_cast<std::int64_t>(i)));
-  }
   for (std::size_t m = 0; m < step.inputs.size(); ++m) {
-    nn::Values values = step.inputs[m];
-    for (const auto& layer : layers) values = layer->forward_values(values);
-    const at::Tensor loss = step.loss(values, step.targets[m]);
-    torch::autograd::backward({loss}, {at::full({}, loss_factor(step, m))});
-    reference.losses.push_back(loss.detach());
-    reference.outputs.push_back(std::move(values));
+    PlainModel::Pass pass = plain.run(step, m);
+    reference.losses.push_back(std::move(pass.loss));
+    reference.outputs.push_back(std::move(pass.outputs));
     reference.gradients.emplace_back();
-    for (std::size_t i = 0; i < model.size(); ++i) {
-      for (const auto& parameter : layers[i]->named_parameters()) {
-        const std::string name = model[i].meta.name + "." + parameter.key();
-        reference.layer_of[name] = static_cast<std::int64_t>(i);
-        reference.gradients.back()[name] = parameter.value().grad();
-        parameter.value().mutable_grad().reset();
-      }
-    }
+    plain.each_parameter([&](const std::string& name, std::int64_t layer, at::Tensor& parameter) {
+      reference.layer_of[name] = layer;
+      reference.gradients.back()[name] = parameter.grad();
+      parameter.mutable_grad().reset();
+    });
   }
   return reference;
 }

@@ -101,19 +101,21 @@ std::int64_t now_ns() { return Clock::now().time_since_epoch().count(); }
 
 class FaultyLayer : public nn::Layer {
  public:
-  FaultyLayer(const Case& of, Report& report) : case_(of), report_(report) {}
+  // All ranks have the layer; where `of` is null, nothing happens.
+  FaultyLayer(const Case* of, Report& report) : case_(of), report_(report) {}
 
   at::Tensor forward(const at::Tensor& input) override {
+    if (case_ == nullptr) return input * 2;
     const bool due = forwards_++ == due_at();
     if (due) return at_forward(input);
     return with_hook(input * 2);
   }
 
  private:
-  std::int64_t due_at() const { return (case_.step - 1) * kMicrobatches + case_.microbatch; }
+  std::int64_t due_at() const { return (case_->step - 1) * kMicrobatches + case_->microbatch; }
 
   at::Tensor at_forward(const at::Tensor& input) {
-    const Kind kind = case_.fault.kind;
+    const Kind kind = case_->fault.kind;
     if (kind == Kind::ExceptionInForward || kind == Kind::NanInForward ||
         kind == Kind::WrongShape || kind == Kind::WrongType) {
       report_.fault_ns = now_ns();
@@ -126,8 +128,8 @@ class FaultyLayer : public nn::Layer {
   }
 
   at::Tensor with_hook(at::Tensor output) {
-    const bool throws = case_.fault.kind == Kind::ExceptionInBackward;
-    if (!throws && case_.fault.kind != Kind::NanInBackward) return output;
+    const bool throws = case_->fault.kind == Kind::ExceptionInBackward;
+    if (!throws && case_->fault.kind != Kind::NanInBackward) return output;
     if (!output.requires_grad()) return output;
     output.register_hook([this, throws](const at::Tensor& gradient) -> at::Tensor {
       if (backwards_++ != due_at()) return gradient;
@@ -138,7 +140,7 @@ class FaultyLayer : public nn::Layer {
     return output;
   }
 
-  const Case& case_;
+  const Case* case_;
   Report& report_;
   std::int64_t forwards_ = 0;
   std::int64_t backwards_ = 0;
@@ -154,17 +156,11 @@ std::vector<nn::LayerSpec> model_of(const Case& c, std::int32_t rank, Report& re
   const auto faulty = static_cast<std::size_t>(stage * per_stage + (is_last ? 0 : per_stage - 1));
   const bool mine = rank == c.rank;
   model[faulty] = nn::layer("faulty", [&c, &report, mine] {
-    // The others have the layer, and nothing happens there.
     if (mine && c.fault.kind == Kind::ExceptionInLayer) {
       report.fault_ns = now_ns();
       throw std::runtime_error(kWords);
     }
-    static const Case kNever = [] {
-      Case never{.fault = kFaults[0]};
-      never.step = std::numeric_limits<std::int32_t>::max();
-      return never;
-    }();
-    return std::make_shared<FaultyLayer>(mine ? c : kNever, report);
+    return std::make_shared<FaultyLayer>(mine ? &c : nullptr, report);
   });
   return model;
 }
