@@ -9,6 +9,7 @@ namespace penstock::bindings {
 
 void init_errors(pybind11::module_& m);     // penstock::Error as the classes of penstock.errors.
 void init_schedule(pybind11::module_& m);   // Schedules and their generators.
+void init_passes(pybind11::module_& m);     // Passes, single actions, torch's tables.
 void init_verify(pybind11::module_& m);     // Options, verdicts, diagnostics.
 void init_simulate(pybind11::module_& m);   // Costs, simulations, their pictures.
 void init_deepspeed(pybind11::module_& m);  // Clock, steps, stepped schedules.

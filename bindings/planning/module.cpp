@@ -6,6 +6,7 @@ PYBIND11_MODULE(_planning, m) {
   m.attr("__version__") = penstock::kVersion;
   penstock::bindings::init_errors(m);
   penstock::bindings::init_schedule(m);
+  penstock::bindings::init_passes(m);
   penstock::bindings::init_verify(m);
   penstock::bindings::init_simulate(m);
   penstock::bindings::init_deepspeed(m);

@@ -68,6 +68,13 @@ Schedule with_messages(const Schedule& order, const std::string& how) {
                         : schedule::lower_communication(verified.schedule());
 }
 
+Schedule with_sizes(Schedule schedule, std::int32_t stages, std::int32_t microbatches) {
+  schedule.purpose = Purpose::Train;
+  schedule.stages = stages;
+  schedule.microbatches = microbatches;
+  return schedule;
+}
+
 }  // namespace
 
 void init_schedule(py::module_& m) {
@@ -110,6 +117,8 @@ void init_schedule(py::module_& m) {
       },
       py::arg("text"), py::arg("name"), kWithoutGil);
   m.def("parse_cells", schedule::parse_cells, py::arg("cells"), py::arg("name"), kWithoutGil);
+  m.def("with_sizes", with_sizes, py::arg("schedule"), py::arg("stages"), py::arg("microbatches"),
+        kWithoutGil, "The same programs for training, said to be of these sizes.");
   m.def(
       "load", [](const std::string& path) { return schedule::load_schedule(path).schedule; },
       py::arg("path"), kWithoutGil);

@@ -23,6 +23,12 @@ std::optional<std::int32_t> number_of(const std::optional<Rank>& rank) {
   return rank->value;
 }
 
+std::vector<std::int32_t> ranks_of_stages(const Verdict& verdict) {
+  std::vector<std::int32_t> ranks;
+  for (const Rank rank : verdict.facts.rank_of_stage) ranks.push_back(rank.value);
+  return ranks;
+}
+
 std::string spell(const Verdict& verdict) {
   if (verdict.diagnostics.empty()) return "no objections";
   std::vector<std::string> texts;
@@ -71,6 +77,8 @@ void init_verify(py::module_& m) {
       .def_property_readonly(
           "peak_activations", [](const Verdict& v) { return v.facts.peak_activations; },
           "By rank: most live activations at once; empty when there are objections.")
+      .def_property_readonly("rank_of_stage", ranks_of_stages,
+                             "By stage; empty when there are objections.")
       .def("__bool__", [](const Verdict& v) { return v.diagnostics.empty(); })
       .def("__str__", spell)
       .def("__repr__", [](const Verdict& v) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "penstock/schedule/schedule.h"
+#include "penstock/schedule/timetable.h"
 
 namespace penstock::schedule {
 
@@ -13,5 +14,8 @@ namespace penstock::schedule {
 // set_sizes_from_programs().
 // Throws: ParseError with `name`, rank and number of the cell, and what was expected.
 Schedule parse_cells(const std::vector<std::vector<std::string>>& cells, const std::string& name);
+
+// The same, an empty cell being an idle slot.
+Timetable parse_table(const std::vector<std::vector<std::string>>& cells, const std::string& name);
 
 }  // namespace penstock::schedule

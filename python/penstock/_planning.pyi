@@ -5,7 +5,7 @@ The planning half of penstock, in C++.  Use penstock.schedule and penstock.pipe.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'Schedule', 'Simulation', 'SteppedSchedule', 'TrainVersion', 'Verdict', 'generate', 'load', 'names', 'parse', 'parse_cells', 'simulate', 'table', 'to_stepped', 'verify', 'write_atomically']
+__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'Schedule', 'Simulation', 'SteppedSchedule', 'TrainVersion', 'Verdict', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_unit', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'with_sizes', 'write_atomically']
 class Schedule:
     """
     A program of actions per rank: what each one computes, sends and receives, in order.
@@ -174,6 +174,11 @@ class Verdict:
         """
         By rank: most live activations at once; empty when there are objections.
         """
+    @property
+    def rank_of_stage(self) -> list[int]:
+        """
+        By stage; empty when there are objections.
+        """
 class Costs:
     """
     What actions, messages and activations cost.
@@ -335,24 +340,58 @@ class SteppedSchedule:
         """
         Each stage's number of buffers, and its steps.
         """
+def add_reduce_gradients(schedule: Schedule) -> Schedule:
+    ...
+def add_send_recv(cells: collections.abc.Sequence[collections.abc.Sequence[str]], name: str) -> Schedule:
+    """
+    An order, "" where it is idle, with its messages where torch has them.
+    """
+def add_unshard(schedule: Schedule, window: typing.SupportsInt | typing.SupportsIndex) -> Schedule:
+    ...
+def defer_receives(program: Schedule) -> Schedule:
+    """
+    Each RECV as near to its use as the order of messages between two ranks allows.
+    """
+def fuse_backwards(schedule: Schedule) -> Schedule:
+    ...
 def generate(name: str, ranks: typing.SupportsInt | typing.SupportsIndex, microbatches: typing.SupportsInt | typing.SupportsIndex, stages_per_rank: typing.SupportsInt | typing.SupportsIndex | None, microbatch_group: typing.SupportsInt | typing.SupportsIndex | None) -> Schedule:
     ...
 def load(path: str) -> Schedule:
     ...
+def load_table(path: str, format: str) -> list[list[str | None]]:
+    """
+    The cells of a CSV file, with its idle slots; format: as torch calls it.
+    """
 def names() -> list[str]:
     ...
 def parse(text: str, name: str) -> Schedule:
     ...
 def parse_cells(cells: collections.abc.Sequence[collections.abc.Sequence[str]], name: str) -> Schedule:
     ...
+def parse_unit(text: str) -> list[tuple[int, str, int | None]]:
+    """
+    The actions of a cell, as stage, operation and microbatch.
+    """
 def simulate(schedule: Schedule, costs: Costs, options: Options) -> Simulation:
     ...
+def slots(schedule: Schedule) -> list[list[str | None]]:
+    """
+    The table of its steps, where each action takes one.
+    """
 def table() -> str:
     ...
 def to_stepped(program: Schedule, version: TrainVersion) -> SteppedSchedule:
     ...
+def torch_table(name: str, ranks: typing.SupportsInt | typing.SupportsIndex, stages_per_rank: typing.SupportsInt | typing.SupportsIndex, microbatches: typing.SupportsInt | typing.SupportsIndex) -> list[list[str | None]]:
+    """
+    The pipeline_order that torch shows.
+    """
 def verify(schedule: Schedule, options: Options) -> Verdict:
     ...
+def with_sizes(schedule: Schedule, stages: typing.SupportsInt | typing.SupportsIndex, microbatches: typing.SupportsInt | typing.SupportsIndex) -> Schedule:
+    """
+    The same programs for training, said to be of these sizes.
+    """
 def write_atomically(path: str, text: str) -> None:
     ...
 DATA_PARALLEL_BUFFERS: int = 1

@@ -19,6 +19,12 @@ TEST(Cells, AreThoseOfEachRank) {
             rows({"0F0,(0F1;0B0)OVERLAP_F_B,0B1"}).programs);
 }
 
+TEST(Cells, OfATableAreIdleWhereTheyAreEmpty) {
+  const Cells cells = {{"0F0", "", "0B0", ""}, {"", "1F0", "1B0"}};
+  EXPECT_EQ(parse_table(cells, "x"), parse_timetable("0F0,,0B0,\n,1F0,1B0\n", "x"));
+  EXPECT_THROW(parse_table({{"", ""}}, "x"), ParseError);
+}
+
 std::string refusal_of(const Cells& cells) {
   try {
     parse_cells(cells, "mine");

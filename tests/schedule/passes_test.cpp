@@ -42,6 +42,11 @@ TEST(ReduceGradients, AreNotAddedTwice) {
   EXPECT_EQ(add_reduce_gradients(once, Reduction::OfEach).programs, once.programs);
 }
 
+TEST(ReduceGradients, WaitForAllBackwardsOfAStage) {
+  Schedule order = rows({"0F0,0F1,0B0,0B1,1B0"});
+  EXPECT_EQ(grid(add_reduce_gradients(order)), "rank 0: 0F0 0F1 0B0 0B1 0REDUCE_GRAD 1B0\n");
+}
+
 TEST(ReduceGradients, LeaveForwardOnlySchedulesAlone) {
   const Schedule order = forward_only({.ranks = 2, .microbatches = 2});
   EXPECT_EQ(add_reduce_gradients(order).programs, order.programs);
@@ -178,6 +183,27 @@ TEST(Passes, MakeSchedulesThatVerifyOfEveryGeneratedOne) {
         }
         ASSERT_EQ(remove_idle_slots(align(pack(order))), order);
       });
+}
+
+TEST(Align, ReceivesShareTheSlotOfTheirSend) {
+  const Schedule order = rows({"0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"});
+  EXPECT_EQ(to_csv(align(pack(add_send_recv(order, 0)), Waits::OfReceives)),
+            "0F0,0SEND_F0,0F1,0SEND_F1,,0RECV_B0,0B0,,0RECV_B1,0B1\n"
+            ",1RECV_F0,1F0,1B0,1RECV_F1,1SEND_B0,1F1,1B1,1SEND_B1\n");
+}
+
+TEST(Align, NamesTheReceiveThatIsStuck) {
+  const Schedule program = rows({"0F0,0SEND_F0,3RECV_F0,0RECV_B0,3F0,3B0,3SEND_B0,0B0",
+                                 "2RECV_B0,1RECV_F0,1F0,2F0,2SEND_F0,2B0,1B0,1SEND_B0"});
+  EXPECT_EQ(objection(program), "");
+  try {
+    align(pack(program), Waits::OfReceives);
+    FAIL() << "laid out";
+  } catch (const ScheduleError& error) {
+    EXPECT_EQ(error.message(),
+              "test(ranks=2, stages=4, microbatches=1): rank 0 waits at 3RECV_F0 for 2SEND_F0 of "
+              "rank 1, which never comes when every RECV is waited for");
+  }
 }
 
 TEST(PassesDeathTest, SenselessParametersAreBugs) {

@@ -54,6 +54,14 @@ TEST(SendRecv, AsTorchFollowTheTurnsOfTheRanks) {
             "rank 1: 1RECV_F0 1F0 1RECV_F1 1F1 1B0 1SEND_B0 1B1 1SEND_B1\n");
 }
 
+TEST(SendRecv, AsTorchAnIdleSlotTakesATurn) {
+  const Timetable table = parse_timetable("0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n", "idle");
+  EXPECT_EQ(grid(add_send_recv_as_torch(table)),
+            "rank 0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1\n"
+            "rank 1: 1RECV_F0 1RECV_F1 1F0 1B0 1SEND_B0 1F1 1B1 1SEND_B1\n");
+  EXPECT_EQ(add_send_recv_as_torch(pack(table.schedule)), add_send_recv_as_torch(table.schedule));
+}
+
 TEST(SendRecv, WithoutLookaheadReceivesJustBeforeUse) {
   EXPECT_EQ(grid(add_send_recv(gpipe({.ranks = 2, .microbatches = 2}), 0)),
             "rank 0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1\n"

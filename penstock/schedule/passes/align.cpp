@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
 #include "penstock/schedule/passes/messages.h"
 #include "penstock/schedule/passes/passes.h"
 #include "penstock/schedule/passes/turns.h"
@@ -17,7 +19,7 @@ class Aligning {
         waits_(waits),
         messages_(table_.schedule),
         turns_(table_.schedule.programs.size()),
-        there_(messages_.count(), 0),
+        there_(messages_.count(), kNotYet),
         next_(table_.schedule.programs.size(), 0),
         late_(next_.size(), 0) {}
 
@@ -25,14 +27,22 @@ class Aligning {
     turns_.run([&](std::size_t rank) { return turn(rank); });
     for (std::size_t rank = 0; rank < next_.size(); ++rank) {
       const Program& program = table_.schedule.programs[rank];
-      PENSTOCK_CHECK(next_[rank] == program.size(), "rank ", rank, " never runs ",
-                     program[next_[rank]]);
+      if (next_[rank] < program.size()) stuck_at(rank, program[next_[rank]]);
       table_.lengths[rank] += late_[rank];
     }
     return std::move(table_);
   }
 
  private:
+  static constexpr std::int32_t kNotYet = -1;
+
+  [[noreturn]] void stuck_at(std::size_t rank, const Action& action) const {
+    PENSTOCK_CHECK(waits_ == Waits::OfReceives, "rank ", rank, " never runs ", action);
+    throw ScheduleError(str(title(table_.schedule), ": rank ", rank, " waits at ", action, " for ",
+                            other_end(action), " of rank ", messages_.peer_of(action),
+                            ", which never comes when every RECV is waited for"));
+  }
+
   // Lays out all that nothing is missing for.
   Turns::Outcome turn(std::size_t rank) {
     const Program& program = table_.schedule.programs[rank];
@@ -53,28 +63,43 @@ class Aligning {
   std::optional<std::int32_t> earliest_slot(std::span<const Action> unit) const {
     std::int32_t earliest = 0;
     for (const Action& action : unit) {
-      if (waits_ == Waits::OfForwards && action.op != Op::Forward) continue;
-      const auto receive = messages_.received_before(action);
+      const auto receive = received_for(action);
       if (!receive) continue;
       const std::int32_t there = there_[messages_.number(*receive)];
-      if (there == 0) return {};
+      if (there == kNotYet) return {};
       earliest = std::max(earliest, there);
     }
     return earliest;
   }
 
+  // What the action waits for; a RECV, for itself.
+  std::optional<Action> received_for(const Action& action) const {
+    if (waits_ == Waits::OfReceives) {
+      return is_receive(action.op) ? std::optional(action) : std::nullopt;
+    }
+    if (waits_ == Waits::OfForwards && action.op != Op::Forward) return {};
+    return messages_.received_before(action);
+  }
+
+  // A message is there in the slot of its SEND, a value behind that of its maker.
   void hand_over(const Action& action, std::int32_t slot) {
-    const auto send = messages_.sent_after(action);
-    if (!send) return;
-    there_[messages_.number(*send)] = slot + 1;
-    turns_.wake(messages_.peer_of(*send));
+    if (waits_ == Waits::OfReceives) {
+      if (is_send(action.op)) arrive(action, slot);
+    } else if (const auto send = messages_.sent_after(action)) {
+      arrive(*send, slot + 1);
+    }
+  }
+
+  void arrive(const Action& send, std::int32_t slot) {
+    there_[messages_.number(send)] = slot;
+    turns_.wake(messages_.peer_of(send));
   }
 
   Timetable table_;
   Waits waits_;
   Messages messages_;
   Turns turns_;
-  std::vector<std::int32_t> there_;  // By number of the message: the slot behind its maker's, or 0.
+  std::vector<std::int32_t> there_;  // By number of the message: the slot from which it is there.
   std::vector<std::size_t> next_;    // By rank: the first action without its slot.
   std::vector<std::int32_t> late_;   // By rank: slots that it has waited.
 };

@@ -19,11 +19,13 @@ namespace penstock::schedule {
 enum class Waits : std::uint8_t {
   OfAll,       // Each F, B and I waits for what it needs of another rank.
   OfForwards,  // Fs only.
+  OfReceives,  // Each RECV waits for its SEND, and may share its slot; nothing else waits.
 };
 // Moves actions to later slots, so that what they need of other ranks is made in an earlier one.
 // Slots that are idle between two actions of a rank stay so.  align(pack(s)) has each action as
 // early as slots of equal length allow.
-// REQUIRES: a compute order.
+// REQUIRES: a compute order; with Waits::OfReceives, a lowered schedule that verifies.
+// Throws: ScheduleError, with Waits::OfReceives, for the first rank whose RECV waits forever.
 Timetable align(Timetable table, Waits waits = Waits::OfAll);
 
 // Weights ----------------------------------------------------------------------------------------
@@ -39,7 +41,8 @@ enum class Reduction : std::uint8_t {
   OfAll,   // One REDUCE_GRAD per stage, right after its last B or W.
   OfEach,  // One per stage and microbatch, right after each B or W.
 };
-// Adds them to stages that have no REDUCE_GRAD yet; a forward-only schedule is unchanged.
+// Adds them to stages that have all their backwards and no REDUCE_GRAD yet; a forward-only schedule
+// is unchanged.
 Schedule add_reduce_gradients(Schedule schedule, Reduction reduction = Reduction::OfAll);
 
 // Backwards --------------------------------------------------------------------------------------
@@ -67,9 +70,11 @@ Schedule overlap_pairs(const Schedule& order);
 // torch's placement: the ranks take turns, and when one sends, the RECV is added to what the other
 // has so far.  So any two ranks agree on the order of the messages between them, both directions
 // together, and the program runs even where messages of two ranks go through one queue.
+// An idle slot takes a turn.
 // REQUIRES: a compute order.
 // Source: torch.distributed.pipelining.
 Schedule add_send_recv_as_torch(const Schedule& order);
+Schedule add_send_recv_as_torch(const Timetable& table);
 
 // Moves each RECV of a lowered schedule to `lookahead` compute actions before the one that needs
 // it, or as near to that as the order of the messages between two ranks allows, which stays as it

@@ -7,7 +7,7 @@ namespace {
 
 bool makes_weight_gradients(Op op) { return op == Op::Backward || op == Op::BackwardWeight; }
 
-// By stage: its Bs and Ws; 0 for a stage that reduces already.
+// By stage: its Bs and Ws; 0 for a stage that reduces already, or lacks some.
 std::vector<std::int64_t> backwards_to_reduce(const Schedule& schedule) {
   std::vector<std::int64_t> backwards(static_cast<std::size_t>(schedule.stages), 0);
   std::vector<bool> reduced(backwards.size(), false);
@@ -18,7 +18,7 @@ std::vector<std::int64_t> backwards_to_reduce(const Schedule& schedule) {
     }
   }
   for (std::size_t stage = 0; stage < backwards.size(); ++stage) {
-    if (reduced[stage]) backwards[stage] = 0;
+    if (reduced[stage] || backwards[stage] < schedule.microbatches) backwards[stage] = 0;
   }
   return backwards;
 }

@@ -10,12 +10,15 @@ namespace {
 
 class Placing {
  public:
-  explicit Placing(const Schedule& order)
+  // `slots`: of the order's actions; null: there are no idle ones.
+  explicit Placing(const Schedule& order, const std::vector<std::vector<std::int32_t>>* slots)
       : order_(order),
+        slots_(slots),
         messages_(order),
         turns_(order.programs.size()),
         sent_(messages_.count(), false),
         next_(order.programs.size(), 0),
+        slot_(order.programs.size(), 0),
         results_(order.programs.size()) {
     for (std::size_t rank = 0; rank < results_.size(); ++rank) {
       results_[rank].reserve(size_with_messages(order.programs[rank]));
@@ -45,6 +48,10 @@ class Placing {
   Turns::Outcome turn(std::size_t rank) {
     const Program& program = order_.programs[rank];
     if (next_[rank] == program.size()) return Turns::Outcome::Over;
+    if (slots_ != nullptr && slot_[rank] < (*slots_)[rank][next_[rank]]) {
+      ++slot_[rank];
+      return Turns::Outcome::Again;
+    }
     const auto unit = unit_at(program, next_[rank]);
     if (!can_run(unit)) return Turns::Outcome::Waits;
     for (const Action& action : unit) results_[rank].push_back(action);
@@ -52,6 +59,7 @@ class Placing {
       if (const auto send = messages_.sent_after(action)) exchange(*send, rank);
     }
     next_[rank] += unit.size();
+    ++slot_[rank];
     return Turns::Outcome::Again;
   }
 
@@ -72,21 +80,29 @@ class Placing {
   }
 
   const Schedule& order_;
+  const std::vector<std::vector<std::int32_t>>* slots_;
   Messages messages_;
   Turns turns_;
-  std::vector<bool> sent_;         // By number of the message.
-  std::vector<std::size_t> next_;  // By rank: the first action that has not run.
+  std::vector<bool> sent_;          // By number of the message.
+  std::vector<std::size_t> next_;   // By rank: the first action that has not run.
+  std::vector<std::int32_t> slot_;  // By rank: the slots that have had their turn.
   std::vector<Program> results_;
 };
 
-}  // namespace
-
-Schedule add_send_recv_as_torch(const Schedule& order) {
+Schedule place(const Schedule& order, const std::vector<std::vector<std::int32_t>>* slots) {
   return {.name = order.name,
           .purpose = order.purpose,
           .stages = order.stages,
           .microbatches = order.microbatches,
-          .programs = Placing(order).run()};
+          .programs = Placing(order, slots).run()};
+}
+
+}  // namespace
+
+Schedule add_send_recv_as_torch(const Schedule& order) { return place(order, nullptr); }
+
+Schedule add_send_recv_as_torch(const Timetable& table) {
+  return place(table.schedule, &table.slots);
 }
 
 }  // namespace penstock::schedule
