@@ -1,0 +1,176 @@
+"""One stage of a traced model, as a module that runs its share of the traced operations.
+
+_splitting makes it; the runtime runs it as it runs any module.  Parameters and buffers are those of
+the traced model, by the names that they have there, and the very same objects: a parameter that two
+stages use is in both.  Between stages go tensors by position; the first stage takes the arguments
+of the model, the last one gives its result.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from penstock.pipelining._training_mode import traced_for_evaluation
+
+__all__ = ["Arguments", "StageModule"]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What the model was traced with: its arguments must be like these.
+
+    values: flat, positional ones first; a tensor as its shape, in which None may vary, else itself.
+    """
+
+    tree: pytree.TreeSpec
+    values: tuple[Any, ...]
+    names: tuple[str, ...]
+
+    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments in the order of the trace; a ValueError for others than were traced."""
+        traced = self.tree.child(1).context if self.tree.num_children == 2 else []
+        if set(kwargs) != set(traced):
+            raise ValueError(
+                f"the model was traced with the keyword arguments {_listed(traced)}, it is given "
+                f"{_listed(kwargs)}"
+            )
+        flat, tree = pytree.tree_flatten((args, {name: kwargs[name] for name in traced}))
+        if tree != self.tree:
+            raise ValueError(f"the model was traced with arguments {self.tree}, it is given {tree}")
+        for value, expected, name in zip(flat, self.values, self.names, strict=True):
+            _check_like(value, expected, name)
+        return flat
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "(none)"
+
+
+def _check_like(value: Any, expected: Any, name: str) -> None:
+    if not isinstance(value, torch.Tensor):
+        if value != expected:
+            raise ValueError(f"{name} was {expected!r} when the model was traced, it is {value!r}")
+        return
+    shape = tuple(value.shape)
+    fits = len(shape) == len(expected) and all(
+        there is None or here == there for here, there in zip(shape, expected, strict=False)
+    )
+    if not fits:
+        wanted = ", ".join("any" if size is None else str(size) for size in expected)
+        raise ValueError(f"{name} has shape {shape}, the traced model takes ({wanted})")
+
+
+class StageModule(nn.Module):
+    """A stage: `forward` takes what the stage before gives, and gives what the next one takes.
+
+    stage_graph: its operations, as an fx graph.
+    stage_inputs: the names of what it takes: of the values in the trace of the whole model.
+    tied_parameters: of its parameters that other stages have, too, by name, all their stages.
+    """
+
+    stage_graph: fx.Graph
+    stage_inputs: tuple[str, ...]
+    tied_parameters: dict[str, tuple[int, ...]]
+
+    def __init__(
+        self,
+        graph: fx.Graph,
+        attributes: Mapping[str, tuple[Any, bool]],
+        training: Mapping[str, bool],
+        *,
+        arguments: Arguments | None,
+        result: pytree.TreeSpec | None,
+    ) -> None:
+        """attributes: tensors and modules by path, and of a buffer whether it is saved.
+
+        training: by path, which modules of the model train; each turns its dropout.
+        arguments: of the first stage; result: of the last.
+        """
+        super().__init__()
+        for path in dict.fromkeys(str(node.target) for node in graph.find_nodes(op="get_attr")):
+            holder, name = _container(self, path.rpartition(".")[0]), path.rpartition(".")[2]
+            if path in attributes:
+                _put(holder, name, *attributes[path])
+        for path, module in self.named_modules():
+            module.training = training.get(path, training[""])
+        self.stage_graph = graph
+        self.stage_inputs = tuple(node.name for node in graph.find_nodes(op="placeholder"))
+        self.tied_parameters = {}
+        self._arguments = arguments
+        self._result = result
+        self._run = _function_of(graph)
+
+    def train(self, mode: bool = True) -> StageModule:
+        """Turns dropout and batch norm; a ValueError where the trace has them turned off."""
+        if mode and traced_for_evaluation(self.stage_graph):
+            raise ValueError(
+                "the model was traced in evaluation mode, which has its dropout and batch norm "
+                "turned off for good: trace it after model.train()"
+            )
+        super().train(mode)
+        return self
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self._arguments is not None:
+            args = tuple(self._arguments.flatten(args, kwargs))
+        elif kwargs:
+            raise ValueError(
+                f"keyword arguments go to the first stage, which hands them on; this one is given "
+                f"{_listed(kwargs)}"
+            )
+        elif len(args) != len(self.stage_inputs):
+            raise ValueError(
+                f"the stage takes {len(self.stage_inputs)} tensors ({_listed(self.stage_inputs)}), "
+                f"it is given {len(args)}"
+            )
+        outputs = self._run(self, *args)
+        if self._result is not None:
+            return pytree.tree_unflatten(outputs, self._result)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def print_readable(self) -> str:
+        """Prints its operations as Python, and returns them."""
+        code = str(self.stage_graph.python_code("self").src)
+        print(code)
+        return code
+
+
+_numbers = itertools.count()
+
+
+def _function_of(graph: fx.Graph) -> Callable[..., Any]:
+    """The operations as a function of the module that has the tensors, and its inputs."""
+    code = graph.python_code("self")
+    file = f"<penstock stage {next(_numbers)}>"
+    scope = dict(code.globals)
+    exec(compile(code.src, file, "exec"), scope)
+    # So that a traceback shows the line.
+    linecache.cache[file] = (len(code.src), None, code.src.splitlines(keepends=True), file)
+    function: Callable[..., Any] = scope["forward"]
+    return function
+
+
+def _container(root: nn.Module, path: str) -> nn.Module:
+    """The module at `path`, made where there is none; "" is the root."""
+    for name in path.split(".") if path else ():
+        if name not in root._modules:
+            root.add_module(name, nn.Module())
+        root = root.get_submodule(name)
+    return root
+
+
+def _put(holder: nn.Module, name: str, value: Any, persistent: bool) -> None:
+    if isinstance(value, nn.Module):
+        holder.add_module(name, value)
+    elif isinstance(value, nn.Parameter):
+        holder.register_parameter(name, value)
+    else:
+        holder.register_buffer(name, value, persistent)

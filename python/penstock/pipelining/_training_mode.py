@@ -1,0 +1,78 @@
+"""Lets dropout and batch norm of a traced model follow train() and eval() of its modules.
+
+A trace has the flag that an operation was called with as a constant.  Here it becomes the
+`training` of the module that called it, which the stages have under the same name.
+"""
+
+from __future__ import annotations
+
+import operator
+
+from torch import fx, nn
+
+__all__ = ["follow_training", "traced_for_evaluation", "training_flags"]
+
+# Where the flag is among the arguments.
+_FLAG = {
+    "aten.dropout.default": 2,
+    "aten.feature_dropout.default": 2,
+    "aten.alpha_dropout.default": 2,
+    "aten.feature_alpha_dropout.default": 2,
+    "aten.native_dropout.default": 2,
+    "aten.rrelu.default": 3,
+    "aten.batch_norm.default": 5,
+}
+_ATTENTION = "aten.scaled_dot_product_attention.default"
+_ATTENTION_DROPOUT = 4  # A probability among its arguments, and no flag.
+
+
+def training_flags(model: nn.Module) -> dict[str, bool]:
+    """Which modules train, by path."""
+    return {path: module.training for path, module in model.named_modules()}
+
+
+def traced_for_evaluation(graph: fx.Graph) -> bool:
+    """Whether the graph has operations that are switched off for good."""
+    return any(
+        str(node.target) in _FLAG and node.args[_FLAG[str(node.target)]] is False
+        for node in graph.nodes
+    )
+
+
+def follow_training(graph: fx.Graph, model: nn.Module) -> None:
+    """Flags that are on, and attention's dropout, become those of the modules."""
+    paths = set(training_flags(model))
+    for node in list(graph.nodes):
+        called = str(node.target)
+        if called in _FLAG:
+            if node.args[_FLAG[called]] is True:
+                node.update_arg(_FLAG[called], _flag(node, paths))
+        elif called == _ATTENTION and len(node.args) > _ATTENTION_DROPOUT:
+            _scale(node, paths)
+        elif called == "aten.add_.Tensor" and _counts_batches(node):
+            node.update_arg(1, _flag(node, paths))
+
+
+def _scale(attention: fx.Node, paths: set[str]) -> None:
+    probability = attention.args[_ATTENTION_DROPOUT]
+    if probability == 0.0:
+        return
+    flag = _flag(attention, paths)
+    with attention.graph.inserting_before(attention):
+        scaled = attention.graph.call_function(operator.mul, (probability, flag))
+    attention.update_arg(_ATTENTION_DROPOUT, scaled)
+
+
+def _flag(node: fx.Node, paths: set[str]) -> fx.Node:
+    """Whether the innermost module that was running trains."""
+    path = ""
+    for called, _ in (node.meta.get("nn_module_stack") or {}).values():
+        module = called.partition("@")[0]  # The second call of a module has @1 behind its path.
+        path = module if module in paths else path
+    with node.graph.inserting_before(node):
+        return node.graph.create_node("get_attr", f"{path}.training" if path else "training")
+
+
+def _counts_batches(node: fx.Node) -> bool:
+    counter = node.args[0]
+    return isinstance(counter, fx.Node) and str(counter.target).endswith("num_batches_tracked")
