@@ -20,15 +20,7 @@ SIZES = {
 MODELS = {
     "gpt2": (
         lambda: GPT2LMHeadModel(
-            GPT2Config(
-                n_positions=32,
-                n_embd=32,
-                n_layer=4,
-                n_head=4,
-                bos_token_id=0,
-                eos_token_id=0,
-                **SIZES,
-            )
+            GPT2Config(n_positions=32, n_embd=32, n_layer=4, n_head=4, **SIZES)
         ),
         "transformer.h",
         "transformer.wte.weight",
