@@ -4,10 +4,14 @@
     >>> schedule = penstock.schedule.generate("zbv", ranks=4, microbatches=8)
 
 penstock.schedule: generate, verify, simulate and draw schedules, without torch.
+penstock.lint: the same of a schedule object of torch.distributed.pipelining, or of a file.
 penstock.pipe.schedule: DeepSpeed's schedules, by another import line.
+penstock.pipelining: torch.distributed.pipelining, by another import line.
+penstock.swap: runs a script on penstock without changing it.
 """
 
 from penstock import errors, pipe, schedule
+from penstock._lint import lint
 from penstock._planning import __version__
 from penstock.errors import ConfigError, Error, ParseError, ScheduleError
 
@@ -18,6 +22,7 @@ __all__ = [
     "ScheduleError",
     "__version__",
     "errors",
+    "lint",
     "pipe",
     "schedule",
 ]

@@ -13,7 +13,7 @@ from penstock.pipelining import (
 )
 from torch import nn
 
-from tests.python.models import ExampleCode, MultiMLP
+from tests.python.traced_models import ExampleCode, MultiMLP
 
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(1))
 MIDDLE = {"layers.1": SplitPoint.END}
@@ -390,8 +390,7 @@ def test_later_stages_take_what_the_stage_before_gives():
     stage = pipeline(ExampleCode(), (X,)).get_stage_module(1)
     with pytest.raises(ValueError, match=r"takes 2 tensors \(relu, add_1\), it is given 1"):
         stage(X)
-    with pytest.raises(ValueError, match="keyword arguments go to the first stage"):
-        stage(X, X, y=X)
+    assert torch.equal(stage(X, X, y=X)[1], stage(X, X)[1])  # Its rank may have the first stage.
 
 
 def test_pipe_split_does_nothing_when_a_model_runs():

@@ -71,6 +71,9 @@ def _check_like(value: Any, expected: Any, name: str) -> None:
 class StageModule(nn.Module):
     """A stage: `forward` takes what the stage before gives, and gives what the next one takes.
 
+    The first stage hands on what later ones need of the model's keyword arguments; those that a
+    later stage is given are ignored, since a rank gives them to all its stages.
+
     stage_graph: its operations, as an fx graph.
     stage_inputs: the names of what it takes: of the values in the trace of the whole model.
     tied_parameters: of its parameters that other stages have, too, by name, all their stages.
@@ -121,11 +124,6 @@ class StageModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self._arguments is not None:
             args = tuple(self._arguments.flatten(args, kwargs))
-        elif kwargs:
-            raise ValueError(
-                f"keyword arguments go to the first stage, which hands them on; this one is given "
-                f"{_listed(kwargs)}"
-            )
         elif len(args) != len(self.stage_inputs):
             raise ValueError(
                 f"the stage takes {len(self.stage_inputs)} tensors ({_listed(self.stage_inputs)}), "

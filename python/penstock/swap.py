@@ -1,0 +1,138 @@
+"""Runs a script on penstock that was written for torch.distributed.pipelining, as it stands.
+
+    python -m penstock.swap train.py --lr 0.1
+    torchrun --nproc-per-node 2 -m penstock.swap train.py --lr 0.1
+    python -m penstock.swap -m package.train --lr 0.1
+
+While the script runs, and in the processes that multiprocessing spawns from it, what it imports
+from torch.distributed.pipelining is penstock.pipelining, with its modules schedules, stage and
+microbatch; and DeepSpeed's pipeline schedules are penstock.pipe.schedule.  Where DeepSpeed is not
+installed, so are the packages around them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+__all__ = ["install", "main"]
+
+_TORCH = "torch.distributed.pipelining"
+_PIPELINING = {
+    _TORCH: "penstock.pipelining",
+    f"{_TORCH}._IR": "penstock.pipelining._tracer",
+    f"{_TORCH}.microbatch": "penstock.pipelining.microbatch",
+    f"{_TORCH}.schedules": "penstock.pipelining.schedules",
+    f"{_TORCH}.stage": "penstock.pipelining.stage",
+}
+_DEEPSPEED_SCHEDULE = {"deepspeed.runtime.pipe.schedule": "penstock.pipe.schedule"}
+_DEEPSPEED = {
+    "deepspeed": "penstock",
+    "deepspeed.pipe": "penstock.pipe",
+    "deepspeed.runtime": "penstock.runtime",
+    "deepspeed.runtime.pipe": "penstock.runtime.pipe",
+}
+_SCRIPT = "PENSTOCK_SWAP_SCRIPT"  # For the processes that a script spawns: what they import.
+
+
+class _Swapped(Loader):
+    """Gives a module that is there already by another name, and leaves it as it is."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        self._module = importlib.import_module(self._name)
+        self._spec = self._module.__spec__
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, modules: dict[str, str]) -> None:
+        self._modules = modules
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name in self._modules:
+            return ModuleSpec(name, _Swapped(self._modules[name]))
+        parent = name.rpartition(".")[0]
+        if parent in self._modules:
+            raise ModuleNotFoundError(
+                f"{name} is not in penstock, which stands in for {parent} here; it has "
+                f"{', '.join(each for each in self._modules if each.startswith(f'{parent}.'))}",
+                name=name,
+            )
+        return None
+
+
+def install() -> None:
+    """From now on imports are swapped.
+
+    Raises RuntimeError where what is to be swapped has been imported already.
+    """
+    modules = _PIPELINING | _DEEPSPEED_SCHEDULE
+    if importlib.util.find_spec("deepspeed") is None:
+        modules |= _DEEPSPEED
+    if any(isinstance(each, _Finder) for each in sys.meta_path):
+        return
+    late = [name for name in modules if name in sys.modules]
+    if late:
+        raise RuntimeError(f"penstock.swap: {', '.join(late)} is imported already")
+    sys.meta_path.insert(0, _Finder(modules))
+
+
+def _in_spawned_processes(script: str) -> None:
+    """Has multiprocessing import the script by way of this module, where it spawns processes."""
+    from multiprocessing import spawn
+
+    prepare = spawn.get_preparation_data
+
+    def prepare_swapped(name: str) -> dict[str, Any]:
+        data = prepare(name)
+        if "init_main_from_path" in data:
+            os.environ[_SCRIPT] = script
+            data["init_main_from_path"] = __file__
+        return data
+
+    spawn.get_preparation_data = prepare_swapped
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Runs the script that the first argument names, or the module behind -m, with the others."""
+    by_name = bool(arguments) and arguments[0] == "-m"
+    script, *rest = arguments[by_name:] or [""]
+    if not script or script.startswith("-"):
+        sys.exit("usage: python -m penstock.swap SCRIPT [ARGUMENTS], or -m MODULE [ARGUMENTS]")
+    path = Path(script)
+    if not by_name and not path.is_file():
+        sys.exit(f"penstock.swap: {script}: no such file")
+    install()
+    sys.argv = [script, *rest]
+    if by_name:
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
+    else:
+        _in_spawned_processes(str(path.absolute()))
+        sys.path[0] = str(path.absolute().parent)
+        runpy.run_path(script, run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+elif __name__ == "__mp_main__":
+    # In a process that the script spawned: its functions are looked up here.
+    import penstock.swap
+
+    penstock.swap.install()
+    globals().update(runpy.run_path(os.environ[_SCRIPT], run_name="__mp_main__"))
