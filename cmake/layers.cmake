@@ -11,6 +11,10 @@ set(PENSTOCK_WARNINGS
     -Wno-missing-field-initializers)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   list(APPEND PENSTOCK_WARNINGS -Wno-restrict -Wno-stringop-overflow -Wno-maybe-uninitialized)
+  if(PENSTOCK_SANITIZE MATCHES "thread")
+    # torch's headers count references with fences, of which the thread sanitizer knows nothing.
+    list(APPEND PENSTOCK_WARNINGS -Wno-tsan)
+  endif()
 else()
   # libstdc++ 12's own std::stable_sort uses what it calls deprecated.
   list(APPEND PENSTOCK_WARNINGS -Wno-deprecated-declarations)
