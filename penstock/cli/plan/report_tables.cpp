@@ -18,19 +18,21 @@ std::string name_of(StageId stage, schedule::Op op) {
   return str(schedule::to_string(op), " of stage ", stage);
 }
 
-// The farthest from 0 first; of equal ones, in the order given.
-std::vector<Drift> worst(std::vector<Drift> drifts, double Drift::* member, std::size_t count) {
+// The drifts farthest from 0 in `member`, farthest first; equal ones in the order given.
+Table worst_table(std::string what, std::string note, std::vector<Drift> drifts,
+                  double Drift::* member, std::size_t count, const TimeText& text) {
   std::ranges::stable_sort(drifts, std::ranges::greater(),
                            [&](const Drift& drift) { return std::abs(drift.*member); });
   drifts.resize(std::min(drifts.size(), count));
-  return drifts;
-}
-
-void add_rows(Table& table, const std::vector<Drift>& drifts, const TimeText& text) {
+  Table table{.title = str("Largest drifts of ", what, ", in ms"),
+              .note = std::move(note),
+              .columns = {"action", "rank", "start", "duration"},
+              .begins_with_actions = true};
   for (const Drift& drift : drifts) {
     table.rows.push_back({schedule::to_string(drift.action), str(drift.rank),
                           text.signed_text(drift.start), text.signed_text(drift.duration)});
   }
+  return table;
 }
 
 }  // namespace
@@ -100,21 +102,13 @@ Table ops_table(const std::vector<Drift>& drifts, const TimeText& text) {
 }
 
 Table worst_durations_table(std::vector<Drift> drifts, std::size_t count, const TimeText& text) {
-  Table table{.title = "Largest drifts of duration, in ms",
-              .note = "Measured minus simulated.",
-              .columns = {"action", "rank", "start", "duration"},
-              .begins_with_actions = true};
-  add_rows(table, worst(std::move(drifts), &Drift::duration, count), text);
-  return table;
+  return worst_table("duration", "Measured minus simulated.", std::move(drifts), &Drift::duration,
+                     count, text);
 }
 
 Table worst_starts_table(std::vector<Drift> drifts, std::size_t count, const TimeText& text) {
-  Table table{.title = "Largest drifts of start, in ms",
-              .note = "Measured minus simulated; what ran before made them.",
-              .columns = {"action", "rank", "start", "duration"},
-              .begins_with_actions = true};
-  add_rows(table, worst(std::move(drifts), &Drift::start, count), text);
-  return table;
+  return worst_table("start", "Measured minus simulated; what ran before made them.",
+                     std::move(drifts), &Drift::start, count, text);
 }
 
 std::string to_text(const Table& table) {
