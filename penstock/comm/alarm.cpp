@@ -24,15 +24,17 @@
 namespace penstock::comm {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::size_t kTextMax = 32768;
-constexpr int kPatienceMs = 1000;
+constexpr std::chrono::seconds kPatience(1);
 
 class File {
  public:
   explicit File(int file = -1) : file_(file) {}
   File(File&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
   File& operator=(File&& other) noexcept {
-    std::swap(file_, other.file_);
+    std::swap(file_, other.file_);  // The old one is closed with `other`.
     return *this;
   }
   ~File() {
@@ -75,16 +77,21 @@ std::string make_word() {
   return word;
 }
 
-bool await(int file, short events) {
-  pollfd ready{.fd = file, .events = events, .revents = 0};
-  return poll(&ready, 1, kPatienceMs) == 1;
+int ms_left(Clock::time_point end) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now()).count();
+  return static_cast<int>(std::max<std::int64_t>(left, 0));
 }
 
-// All that the other end says until it closes, or an empty text.
-std::string read_all(const File& from) {
+// All that the other end says until it closes; an empty text when that takes too long, or when
+// `stop` becomes readable.
+std::string read_all(const File& from, const File& stop) {
   std::string text;
   std::array<char, 4096> part{};
-  while (text.size() < kTextMax + 64 && await(from.get(), POLLIN)) {
+  const auto end = Clock::now() + kPatience;
+  while (text.size() < kTextMax + 64) {
+    std::array<pollfd, 2> ready = {{{.fd = from.get(), .events = POLLIN, .revents = 0},
+                                    {.fd = stop.get(), .events = POLLIN, .revents = 0}}};
+    if (poll(ready.data(), ready.size(), ms_left(end)) < 1 || ready[1].revents != 0) return "";
     const ssize_t got = read(from.get(), part.data(), part.size());
     if (got == 0) return text;
     if (got < 0) return "";
@@ -93,20 +100,51 @@ std::string read_all(const File& from) {
   return "";
 }
 
-void say(const std::string& address, const std::string& text) {
-  std::istringstream words(address);
-  std::string host, port, word;
-  words >> host >> port >> word;
-  const Address found = resolve(host, port);
-  if (!found) return;
-  const File to = open_socket(*found);
-  if (connect(to.get(), found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS) return;
-  const std::string message = word + text.substr(0, kTextMax);
-  std::size_t sent = 0;
-  while (sent < message.size() && await(to.get(), POLLOUT)) {
-    const ssize_t put = send(to.get(), message.data() + sent, message.size() - sent, MSG_NOSIGNAL);
-    if (put < 0) return;
-    sent += static_cast<std::size_t>(put);
+// One listener that is told.
+class Call {
+ public:
+  Call(const std::string& address, const std::string& text) {
+    std::istringstream words(address);
+    std::string host, port, word;
+    words >> host >> port >> word;
+    const Address found = resolve(host, port);
+    if (!found) return;
+    to_ = open_socket(*found);
+    message_ = word + text;
+    const bool connects = connect(to_.get(), found->ai_addr, found->ai_addrlen) == 0;
+    if (!connects && errno != EINPROGRESS) to_ = File();
+  }
+
+  bool is_over() const { return to_.get() < 0; }
+  pollfd waits_for() const { return {.fd = to_.get(), .events = POLLOUT, .revents = 0}; }
+  // Says what the listener takes; closes behind the last of it.
+  void go_on() {
+    const ssize_t put =
+        send(to_.get(), message_.data() + sent_, message_.size() - sent_, MSG_NOSIGNAL);
+    if (put < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (put > 0) sent_ += static_cast<std::size_t>(put);
+    if (put < 0 || sent_ == message_.size()) to_ = File();
+  }
+
+ private:
+  File to_;
+  std::string message_;
+  std::size_t sent_ = 0;
+};
+
+// All at once: a host that is gone must not delay the news for the others.
+void tell(std::vector<Call> calls) {
+  const auto end = Clock::now() + kPatience;
+  while (true) {
+    std::erase_if(calls, [](const Call& call) { return call.is_over(); });
+    if (calls.empty()) return;
+    std::vector<pollfd> ready;
+    for (const Call& call : calls) ready.push_back(call.waits_for());
+    const int count = poll(ready.data(), ready.size(), ms_left(end));
+    if (count == 0 || (count < 0 && errno != EINTR)) return;
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      if (count > 0 && ready[i].revents != 0) calls[i].go_on();
+    }
   }
 }
 
@@ -127,7 +165,7 @@ struct Alarm::Listener {
       if (ready[1].revents != 0) return;
       if ((ready[0].revents & POLLIN) == 0) continue;
       const File from(accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      const std::string message = from.get() < 0 ? "" : read_all(from);
+      const std::string message = from.get() < 0 ? "" : read_all(from, stop);
       if (message.starts_with(word)) on_alarm(message.substr(word.size()));
     }
   }
@@ -160,15 +198,17 @@ Alarm::~Alarm() {
 }
 
 void Alarm::raise(const std::vector<std::string>& addresses, const std::string& text) noexcept {
-  // A few threads: a host that is gone must not delay the news for the others.
-  constexpr std::size_t kThreads = 16;
-  std::vector<std::thread> threads;
-  for (std::size_t first = 0; first < std::min(kThreads, addresses.size()); ++first) {
-    threads.emplace_back([&, first] {
-      for (std::size_t i = first; i < addresses.size(); i += kThreads) say(addresses[i], text);
-    });
+  constexpr std::size_t kAtOnce = 256;  // A process has some 1,000 files.
+  try {
+    const std::string told = text.substr(0, kTextMax);
+    std::vector<Call> calls;
+    for (const std::string& address : addresses) {
+      calls.emplace_back(address, told);
+      if (calls.size() == kAtOnce) tell(std::exchange(calls, {}));
+    }
+    tell(std::move(calls));
+  } catch (const std::exception&) {  // No memory: the ranks learn it when this one ends.
   }
-  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace penstock::comm

@@ -24,7 +24,7 @@ class Alarm {
   // Where others reach it, and the word that they must say: "127.0.0.1 4711 8d1f...".
   const std::string& address() const { return address_; }
 
-  // Tells `text` (at most 32 KiB of it) to the alarms at those addresses, all at once; who does not
+  // Tells `text` (at most 32 KiB of it) to the alarms at those addresses, 256 at once; who does not
   // take it within a second is left.  Never throws.
   static void raise(const std::vector<std::string>& addresses, const std::string& text) noexcept;
 

@@ -53,6 +53,8 @@ class Communicator {
   // Every wait for a rank ends, now and later, in a CommError that says `why`.  Any thread may call
   // it.
   virtual void interrupt(const std::string& why) = 0;
+  // Throws: that CommError, when there is one.
+  virtual void check_interrupt() const = 0;
   // This rank can go on no more: interrupts all ranks with `why`, unless they know of a failure
   // already.  Needs neither a launcher nor the store.
   virtual void fail(const std::string& why) = 0;

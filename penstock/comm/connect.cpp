@@ -14,6 +14,8 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/comm/exception_text.h"
+#include "penstock/comm/interruptible_store.h"
 #include "penstock/comm/world.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -23,11 +25,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using Store = c10::intrusive_ptr<c10d::Store>;
-
-std::string text_of(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  return torch_error ? torch_error->what_without_backtrace() : error.what();
-}
 
 Store open_store(const Rendezvous& rendezvous, milliseconds deadline) {
   if (rendezvous.kind == Rendezvous::Kind::File) {
@@ -66,28 +63,34 @@ std::string where(const Rendezvous& rendezvous) {
 }
 
 // Announces this rank and waits for all others; a run that lacks ranks says which.
-void meet(c10d::Store& store, const Rendezvous& rendezvous, milliseconds deadline) {
+void meet(const Store& run_store, const Rendezvous& rendezvous, milliseconds deadline) {
+  const Interrupt never;  // There is nobody yet to raise it.
+  InterruptibleStore store(run_store, never);
   const auto key = [](std::int32_t rank) { return str("here/", rank); };
   store.set(key(rendezvous.rank.value), std::vector<std::uint8_t>{1});
   std::vector<std::string> keys;
   for (std::int32_t rank = 0; rank < rendezvous.world_size; ++rank) keys.push_back(key(rank));
   try {
     store.wait(keys, deadline);
-  } catch (const std::exception&) {
+  } catch (const std::exception& error) {
+    const std::string waited = str("rank ", rendezvous.rank, " waited ", deadline.count() / 1000,
+                                   " s at ", where(rendezvous), " for ");
     std::vector<std::int32_t> absent;
-    for (std::int32_t rank = 0; rank < rendezvous.world_size; ++rank) {
-      if (!store.check({key(rank)})) absent.push_back(rank);
+    try {
+      for (std::int32_t rank = 0; rank < rendezvous.world_size; ++rank) {
+        if (!store.check({key(rank)})) absent.push_back(rank);
+      }
+    } catch (const std::exception&) {
+      throw CommError(str(waited, "the other ranks: ", exception_text(error)));
     }
-    throw CommError(str("rank ", rendezvous.rank, " waited ", deadline.count() / 1000, " s at ",
-                        where(rendezvous), " for ranks ", join(absent, ", "), " of ",
-                        rendezvous.world_size));
+    throw CommError(str(waited, "ranks ", join(absent, ", "), " of ", rendezvous.world_size));
   }
 }
 
 }  // namespace
 
 void Communicator::fail(const std::exception& error) {
-  fail(str("rank ", rank(), " failed: ", text_of(error)));
+  fail(str("rank ", rank(), " failed: ", exception_text(error)));
 }
 
 std::vector<std::string> Communicator::exchange(const std::string& name, const std::string& text) {
@@ -113,12 +116,12 @@ std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds
   try {
     store = open_store_within(rendezvous, deadline);
   } catch (const std::exception& error) {
-    const std::string text = text_of(error);
+    const std::string text = exception_text(error);
     throw CommError(str("rank ", rendezvous.rank, " could not reach the store at ",
                         where(rendezvous), ": ", text.substr(0, text.find('\n'))));
   }
   store = c10::make_intrusive<c10d::PrefixStore>("penstock" + rendezvous.prefix, store);
-  meet(*store, rendezvous, deadline);
+  meet(store, rendezvous, deadline);
   return make_world(std::move(store), rendezvous.rank, rendezvous.world_size, rendezvous.listen,
                     rendezvous.transport, deadline);
 }

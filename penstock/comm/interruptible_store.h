@@ -1,4 +1,5 @@
-// A store whose waits end when the communicator is interrupted.
+// A store whose waits end: when the communicator is interrupted, and when the store does not
+// answer.
 //
 // World reads and writes through it, and so does Gloo while it connects.  Knows no keys.
 #pragma once
@@ -17,15 +18,22 @@ class InterruptibleStore : public c10d::PrefixStore {
   InterruptibleStore(c10::intrusive_ptr<c10d::Store> store, const Interrupt& interrupt);
 
   // Each waits until the keys are there.
-  // Throws: CommError with the interrupt's reason once that is raised; what the store throws when
-  // it is lost, or has waited for too long.
+  // Throws: CommError with the interrupt's reason once that is raised, and when the store does not
+  // answer (its process is stopped, say); what the store throws when it is lost, or has waited for
+  // too long.
   std::vector<std::uint8_t> get(const std::string& key) override;
   std::vector<std::vector<std::uint8_t>> multiGet(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys,
             const std::chrono::milliseconds& timeout) override;
+  // Whether all are there; throws as the others, but never waits for a key.
+  bool check(const std::vector<std::string>& keys) override;
 
  private:
+  template <class Call>
+  auto answer(Call call, std::chrono::milliseconds limit) const;
+
+  c10::intrusive_ptr<c10d::PrefixStore> answering_;  // The same keys, for answer()'s threads.
   const Interrupt& interrupt_;
 };
 

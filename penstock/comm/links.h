@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "penstock/comm/communicator.h"
@@ -26,7 +27,14 @@ struct Operation {
   const char* verb = "";  // "receive from", "send to", "all-reduce over", ...
   std::string peers;      // "rank 3" or "ranks 0, 2".
 
-  std::string describe(std::int32_t tag, std::uint64_t bytes) const;  // -1: it has no tag.
+  // Collectives have no tag.
+  std::string describe(std::optional<std::int32_t> tag, std::uint64_t bytes) const;
+};
+
+// One that was over when it began.
+class Done : public Transfer {
+ public:
+  void wait() override {}
 };
 
 // Both directions between this rank and one other.  send() and receive() as Communicator's.

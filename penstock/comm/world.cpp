@@ -1,6 +1,7 @@
 #include "penstock/comm/world.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <utility>
 
@@ -19,11 +20,6 @@ namespace penstock::comm {
 namespace {
 
 using std::chrono::milliseconds;
-
-class Nothing : public Transfer {
- public:
-  void wait() override {}
-};
 
 struct Ring {
   Backend backend;  // Null for a group of one.
@@ -54,6 +50,7 @@ class World : public Communicator {
   milliseconds deadline() const override { return rules_.deadline; }
 
   void interrupt(const std::string& why) override { rules_.interrupt.raise(why); }
+  void check_interrupt() const override { rules_.interrupt.check(); }
 
   void fail(const std::string& why) override {
     if (rules_.interrupt.raised()) return;
@@ -95,23 +92,23 @@ class World : public Communicator {
 
   std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) override {
     const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
-    if (!ring.backend) return std::make_unique<Nothing>();
+    if (!ring.backend) return std::make_unique<Done>();
     std::vector<at::Tensor> tensors = {tensor};
     c10d::AllreduceOptions options;
     options.timeout = rules_.deadline;
-    return start_gloo(ring.all_reduce, tensor, -1, rules_,
+    return start_gloo(ring.all_reduce, tensor, std::nullopt, rules_,
                       [&] { return ring.backend->allreduce(tensors, options); });
   }
 
   std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, Group group,
                                       std::int32_t root) override {
     const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
-    if (!ring.backend) return std::make_unique<Nothing>();
+    if (!ring.backend) return std::make_unique<Done>();
     std::vector<at::Tensor> tensors = {tensor};
     c10d::BroadcastOptions options;
     options.rootRank = root;
     options.timeout = rules_.deadline;
-    return start_gloo(ring.broadcast, tensor, -1, rules_,
+    return start_gloo(ring.broadcast, tensor, std::nullopt, rules_,
                       [&] { return ring.backend->broadcast(tensors, options); });
   }
 
@@ -201,15 +198,15 @@ class World : public Communicator {
   GlooConnector gloo_;
   std::unique_ptr<PipeHub> pipes_;  // Made with the first link that needs it.
   std::map<Rank, std::unique_ptr<Link>> links_;
-  std::vector<Ring> groups_;
+  std::deque<Ring> groups_;          // Stay where they are: transfers under way name theirs.
   std::vector<std::string> others_;  // Addresses of the other ranks' alarms.
   Alarm alarm_;                      // Last: its thread uses what is above.
 };
 
 }  // namespace
 
-std::string Operation::describe(std::int32_t tag, std::uint64_t bytes) const {
-  return str(verb, " ", peers, tag < 0 ? "" : str(", tag ", tag), ", ", bytes, " bytes");
+std::string Operation::describe(std::optional<std::int32_t> tag, std::uint64_t bytes) const {
+  return str(verb, " ", peers, tag ? str(", tag ", *tag) : "", ", ", bytes, " bytes");
 }
 
 std::unique_ptr<Communicator> make_world(c10::intrusive_ptr<c10d::Store> store, Rank rank,

@@ -1,6 +1,10 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <latch>
@@ -102,6 +106,36 @@ TEST(Connect, AFailureEndsWaitsAtAServer) {
   const auto server = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   expect_a_failure_ends_waits_in_the_store(
       {.kind = Rendezvous::Kind::Client, .port = server->getPort(), .world_size = 2});
+}
+
+// The process that holds the store is there, and does nothing.
+TEST(Connect, AStoreThatStopsEndsWaitsAtTheirDeadline) {
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  const pid_t holder = ::fork();
+  ASSERT_GE(holder, 0);
+  if (holder == 0) {
+    c10d::TCPStoreOptions options;
+    options.port = 0;
+    options.isServer = true;
+    const auto server = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    const std::uint16_t port = server->getPort();
+    if (::write(pipe[1], &port, sizeof port) != sizeof port) ::_exit(1);
+    ::pause();
+    ::_exit(0);
+  }
+  std::uint16_t port = 0;
+  ASSERT_EQ(::read(pipe[0], &port, sizeof port), static_cast<ssize_t>(sizeof port));
+  const auto communicator = connect(
+      {.kind = Rendezvous::Kind::Client, .port = port, .world_size = 1}, std::chrono::seconds(20));
+  communicator->put("paper", "white");
+  EXPECT_EQ(communicator->get("paper"), "white");
+  communicator->set_deadline(milliseconds(500));
+  ::kill(holder, SIGSTOP);
+  expect_contains(failure_of([&] { communicator->get("ink"); }).message(), {"\"ink\""});
+  expect_contains(failure_of([&] { communicator->get("paper"); }).message(), {"\"paper\""});
+  ::kill(holder, SIGKILL);
+  ::waitpid(holder, nullptr, 0);
 }
 
 TEST(Connect, RanksThatDoNotComeAreNamed) {

@@ -68,12 +68,14 @@ TEST(ShmChannel, AnotherProcessIsWokenAndReadsWhatWasSentBeforeItsSendersEnd) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    // Reads 100 messages, one of them large, sleeping for each; its exit code says how it went.
+    // Reads 100 messages, one of them large, sleeping for each; its exit code says how it went.  A
+    // sleep that nobody ends lasts longer than the test may.
+    alarm(30);
     Inbox inbox(requests.address());
     std::uint64_t bytes = 0;
     for (int i = 0; i < 100; ++i) {
       std::optional<Entry> entry;
-      while (!(entry = inbox.take())) inbox.await(microseconds(0), milliseconds(1000));
+      while (!(entry = inbox.take())) inbox.await(microseconds(0), milliseconds(60000));
       std::vector<char> text(entry->bytes);
       inbox.read(*entry, text.data());
       if (entry->tag != i || (!text.empty() && text.back() != 'e')) _exit(2);

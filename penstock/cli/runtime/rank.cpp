@@ -1,7 +1,6 @@
 #include "penstock/cli/runtime/rank.h"
 
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 
 #include <chrono>
 #include <cstdio>
@@ -10,6 +9,7 @@
 #include <string>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/comm/exception_text.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/execute/progress.h"
@@ -124,10 +124,8 @@ class Rank {
       return static_cast<int>(code);
     } catch (const Error& error) {
       return fail(error.what(), error.exit_code());
-    } catch (const c10::Error& error) {
-      return fail(error.what_without_backtrace(), ExitCode::Failure);
     } catch (const std::exception& error) {
-      return fail(error.what(), ExitCode::Failure);
+      return fail(comm::exception_text(error), ExitCode::Failure);
     }
   }
 

@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 
+#include "penstock/comm/exception_text.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -16,8 +17,8 @@ using std::chrono::milliseconds;
 
 class GlooTransfer : public Transfer {
  public:
-  GlooTransfer(Work work, const at::Tensor& tensor, const Operation& operation, std::int32_t tag,
-               WaitRules& rules)
+  GlooTransfer(Work work, const at::Tensor& tensor, const Operation& operation,
+               std::optional<std::int32_t> tag, WaitRules& rules)
       : work_(std::move(work)),
         tensor_(tensor),
         operation_(operation),
@@ -28,7 +29,7 @@ class GlooTransfer : public Transfer {
   void wait() override {
     try {
       const Interrupt::Waiting waiting(rules_.interrupt, [this] { wake(); });
-      if (tag_ >= 0 ? work_->wait(deadline_) : wait_for_collective()) return;
+      if (tag_ ? work_->wait(deadline_) : wait_for_collective()) return;
     } catch (const std::exception& error) {
       rules_.interrupt.check_soon();
       throw CommError(str(describe(), " failed: ", reason(error)),
@@ -43,7 +44,7 @@ class GlooTransfer : public Transfer {
 
   // Gloo's messages can be aborted; its collectives cannot, but may be waited for in slices.
   void wake() {
-    if (tag_ >= 0) work_->abort();
+    if (tag_) work_->abort();
   }
 
   bool wait_for_collective() {
@@ -62,7 +63,7 @@ class GlooTransfer : public Transfer {
   Work work_;
   at::Tensor tensor_;
   const Operation& operation_;
-  std::int32_t tag_;
+  std::optional<std::int32_t> tag_;  // Collectives have none.
   WaitRules& rules_;
   milliseconds deadline_;
 };
@@ -99,8 +100,7 @@ class GlooLink : public Link {
 }  // namespace
 
 std::string reason(const std::exception& error) {
-  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
-  const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
+  const std::string text = exception_text(error);
   std::string line = text.substr(0, text.find('\n'));
   line = line.substr(0, line.find(". This is typically caused by"));
   if (const std::size_t place = line.find("] "); line.starts_with("[/") && place < line.size()) {
@@ -110,7 +110,7 @@ std::string reason(const std::exception& error) {
 }
 
 std::unique_ptr<Transfer> start_gloo(const Operation& operation, const at::Tensor& tensor,
-                                     std::int32_t tag, WaitRules& rules,
+                                     std::optional<std::int32_t> tag, WaitRules& rules,
                                      const std::function<Work()>& post) {
   rules.interrupt.check();
   try {

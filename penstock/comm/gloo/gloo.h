@@ -5,6 +5,7 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -37,7 +38,7 @@ class GlooConnector {
 // Starts `post` and wraps its work, which is about `tensor`.  `operation` outlives the transfer.
 // Throws: CommError.
 std::unique_ptr<Transfer> start_gloo(const Operation& operation, const at::Tensor& tensor,
-                                     std::int32_t tag, WaitRules& rules,
+                                     std::optional<std::int32_t> tag, WaitRules& rules,
                                      const std::function<c10::intrusive_ptr<c10d::Work>()>& post);
 
 // The first line of what c10d or Gloo threw, without backtrace, place in their source or advice.

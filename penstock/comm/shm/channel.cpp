@@ -115,7 +115,9 @@ std::string Memory::address() const { return str("/proc/", getpid(), "/fd/", fil
 
 void Memory::grow(std::size_t bytes) {
   // Reserves the pages: memory that is missing is an error here, not a SIGBUS later.
-  if (const int error = posix_fallocate(file_, 0, static_cast<off_t>(bytes)); error != 0) {
+  int error = EINTR;
+  while (error == EINTR) error = posix_fallocate(file_, 0, static_cast<off_t>(bytes));
+  if (error != 0) {
     throw std::system_error(error, std::generic_category(),
                             str("shared memory of ", bytes, " bytes"));
   }

@@ -21,15 +21,10 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
+constexpr const char* kHint = "launch.transport = tcp or gloo does without shared memory";
 constexpr milliseconds kSlice(100);  // Between two looks at whether the peer lives.
 // About what it costs to fall asleep and to be woken.
 constexpr microseconds kSpin(30);
-
-// A send, which is over when it begins.
-class Done : public Transfer {
- public:
-  void wait() override {}
-};
 
 class ShmLink : public Link {
  public:
@@ -51,7 +46,7 @@ class ShmLink : public Link {
   // Brings what has come to the receives that ask for it.
   void sort_mail();
   // Where the wait for `operation` has to end with an error, it does.
-  void check_wait(const std::string& what, Clock::time_point start) const;
+  void check_wait(const std::string& what, Clock::time_point start, bool peer_is_gone) const;
   void deliver(const shm::Entry& entry, Receive& receive);
 
   WaitRules& rules_;
@@ -76,11 +71,10 @@ class ShmLink::Receive : public Transfer {
 
   void wait() override {
     const auto start = Clock::now();
-    while (true) {
-      link_.sort_mail();
-      if (!error.empty()) throw CommError(error);
-      if (arrived) return;
-      link_.check_wait(describe(), start);
+    while (!look()) {
+      const bool gone = !link_.liveness_.alive();
+      if (gone && look()) return;  // What it has put last.
+      link_.check_wait(describe(), start, gone);
       link_.inbox_.await(kSpin, kSlice);
     }
   }
@@ -88,6 +82,12 @@ class ShmLink::Receive : public Transfer {
   std::string describe() const { return link_.receive_.describe(tag, tensor.nbytes()); }
 
  private:
+  bool look() {
+    link_.sort_mail();
+    if (!error.empty()) throw CommError(error);
+    return arrived;
+  }
+
   ShmLink& link_;
 
  public:
@@ -102,8 +102,12 @@ void ShmLink::deliver(const shm::Entry& entry, Receive& receive) {
     receive.error = str(receive.describe(), ": a message of ", entry.bytes, " bytes came");
     return;
   }
-  inbox_.read(entry, receive.tensor.mutable_data_ptr());
-  receive.arrived = true;
+  try {
+    inbox_.read(entry, receive.tensor.mutable_data_ptr());
+    receive.arrived = true;
+  } catch (const std::system_error& error) {
+    receive.error = str(receive.describe(), " failed: ", error.what());
+  }
 }
 
 void ShmLink::sort_mail() {
@@ -119,7 +123,8 @@ void ShmLink::sort_mail() {
   }
 }
 
-void ShmLink::check_wait(const std::string& what, Clock::time_point start) const {
+void ShmLink::check_wait(const std::string& what, Clock::time_point start,
+                         bool peer_is_gone) const {
   rules_.interrupt.check();
   const auto deadline = rules_.deadline;
   const std::vector<std::string> note = {str("the wait's deadline is ", deadline.count(), " ms")};
@@ -127,7 +132,7 @@ void ShmLink::check_wait(const std::string& what, Clock::time_point start) const
     rules_.interrupt.check_soon();
     throw CommError(what + " failed: the peer has closed", note);
   }
-  if (!liveness_.alive()) {
+  if (peer_is_gone) {
     rules_.interrupt.check_soon();
     throw CommError(what + " failed: the peer's process is gone", note);
   }
@@ -137,10 +142,18 @@ void ShmLink::check_wait(const std::string& what, Clock::time_point start) const
 std::unique_ptr<Transfer> ShmLink::send(const at::Tensor& tensor, std::int32_t tag) {
   PENSTOCK_CHECK(tensor.is_contiguous() && tensor.is_cpu(), "tag ", tag);
   const auto start = Clock::now();
-  while (!outbox_.put(tensor.const_data_ptr(), tensor.nbytes(), tag)) {
+  const auto put = [&] {
+    try {
+      return outbox_.put(tensor.const_data_ptr(), tensor.nbytes(), tag);
+    } catch (const std::system_error& error) {
+      throw CommError(str(send_.describe(tag, tensor.nbytes()), " failed: ", error.what()),
+                      {kHint});
+    }
+  };
+  while (!put()) {
     // Full: the peer may be in this very place, so its messages are taken meanwhile.
     sort_mail();
-    check_wait(send_.describe(tag, tensor.nbytes()), start);
+    check_wait(send_.describe(tag, tensor.nbytes()), start, !liveness_.alive());
     std::this_thread::sleep_for(microseconds(100));
   }
   return std::make_unique<Done>();
@@ -168,8 +181,7 @@ std::unique_ptr<Link> make_shm_link(Rank peer, WaitRules& rules,
   try {
     return std::make_unique<ShmLink>(peer, rules, exchange);
   } catch (const std::system_error& error) {
-    throw CommError(str("no shared memory with rank ", peer, ": ", error.what()),
-                    {"launch.transport = tcp or gloo does without"});
+    throw CommError(str("no shared memory with rank ", peer, ": ", error.what()), {kHint});
   }
 }
 
