@@ -2,12 +2,12 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <chrono>
 #include <utility>
 
+#include "penstock/comm/exception_text.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/execute/mailbox.h"
@@ -285,6 +285,7 @@ StepResult Executor::run(const StepInputs& inputs) {
   progress.plan.store(&plan_, std::memory_order_release);
   std::int32_t index = 0;
   const at::NoGradGuard no_grad;  // A stage turns it on for its layers.
+  impl_->communicator.check_interrupt();
   try {
     impl_->check(inputs);
     for (stage::Stage* stage : impl_->chunks)
@@ -315,6 +316,7 @@ StepResult Executor::run(const StepInputs& inputs) {
 }
 
 void Executor::fail(std::int32_t index) {
+  for (stage::Stage* stage : impl_->chunks) stage->drop_activations();
   const auto tell = [&](const auto& error) {
     impl_->communicator.fail(error);
     throw error;
@@ -325,10 +327,8 @@ void Executor::fail(std::int32_t index) {
     tell(CommError(str(where(index), error.message()), error.notes(), error.exit_code()));
   } catch (const Error& error) {
     tell(Error(str(where(index), error.message()), error.notes(), error.exit_code()));
-  } catch (const c10::Error& error) {
-    tell(Error(str(where(index), error.what_without_backtrace())));
   } catch (const std::exception& error) {
-    tell(Error(str(where(index), error.what())));
+    tell(Error(str(where(index), comm::exception_text(error))));
   }
 }
 

@@ -67,7 +67,7 @@ class Executor {
   // Runs the plan once.  A training plan leaves the gradients in the stages' parameters; the hooks
   // sum them over the replicas when they are final.
   // Throws: Error (CommError, ...) that names the instruction; the run is over then, on all ranks
-  // of the communicator, whose waits end with the same words.
+  // of the communicator, whose waits end with the same words, and so does every later run.
   StepResult run(const StepInputs& inputs);
 
   // Records the events of the next run().

@@ -37,9 +37,10 @@ bool fits(const nn::Values& values, const Form& form) {
   return actual == form;
 }
 
-// The part of a packed message that a tensor of this form is.
+// The part of a packed message that a tensor of this form is.  It has a version of its own: a layer
+// that works in place on one part changes no other.
 at::Tensor part_of(const at::Tensor& message, std::int64_t offset, const TensorForm& form) {
-  return message.narrow(0, offset, form.bytes()).view(form.dtype).view(form.sizes);
+  return message.narrow(0, offset, form.bytes()).view(form.dtype).view(form.sizes).variable_data();
 }
 
 at::Tensor packed(const nn::Values& values, const Form& form, const Packing& packing) {

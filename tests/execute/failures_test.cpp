@@ -70,6 +70,9 @@ std::array<std::string, kRanks> errors_of(const Case& bad, const std::string& sc
       rank.run(step);
     } catch (const Error& error) {
       heard[communicator.rank().index()] = error.what();
+      // It is over for good, and nothing of it is kept.
+      EXPECT_EQ(rank.count->alive, 0);
+      EXPECT_THROW(rank.run(step), CommError);
     }
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
   };

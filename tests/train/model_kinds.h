@@ -137,12 +137,13 @@ inline Kind mixed_types() {
           }};
 }
 
-// One skip from the first layer almost to the last, one that is taken twice.
+// One skip from the first layer almost to the last, one that is taken twice; and a layer between
+// that works in place on what may have come with them.
 inline Kind skips() {
   return {"Skips",
           {linear("in").gives("whole"), linear("down").gives("half"), joins("low"), linear("lower"),
-           joins("middle"), joins("up").takes("half"), joins("top").takes("whole").takes("half"),
-           linear("out")},
+           relu_in_place("middle"), joins("up").takes("half"),
+           joins("top").takes("whole").takes("half"), linear("out")},
           squares,
           vectors};
 }
