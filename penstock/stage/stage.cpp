@@ -115,13 +115,27 @@ void Stage::begin_step(std::int64_t step, std::int64_t first_microbatch) {
   first_microbatch_ = first_microbatch;
 }
 
+// What a model has in eval() while it trains is in it again when training goes on.
+void Stage::set_training(bool training) {
+  if (training == training_) return;
+  training_ = training;
+  if (training) {  // Modules follow the one that they are in.
+    for (const auto& [module, trains] : modes_) module->train(trains);
+    return;
+  }
+  modes_.clear();
+  for (const auto& layer : layers_) {
+    for (const auto& module : layer->modules()) {
+      modes_.emplace_back(module.get(), module->is_training());
+    }
+    layer->eval();
+  }
+}
+
 // Without an activation to fill, an evaluation: no graph.
 nn::Values Stage::run(Microbatch microbatch, const nn::Values& inputs, Activation* activation) {
   const bool training = activation != nullptr;
-  if (training != training_) {
-    for (const auto& layer : layers_) layer->train(training);
-    training_ = training;
-  }
+  set_training(training);
   const nn::DrawPlace place{
       .seed = seed_, .step = step_, .microbatch = first_microbatch_ + microbatch.value};
   nn::Values values = inputs;
@@ -160,6 +174,7 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
     throw Error(penstock::str("the loss has shape ", value.sizes(),
                               "; it must be a scalar per microbatch"));
   }
+  if (value.dim() > 0) value = value.reshape({});
   if (keep_graph && !value.requires_grad()) {
     throw Error("the loss does not require a gradient: nothing that it depends on can be trained");
   }

@@ -110,6 +110,7 @@ class Stage {
 
   void add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t index);
   void add_segments(const std::vector<nn::LayerSpec>& model, const Checkpointing& checkpointing);
+  void set_training(bool training);
   nn::Values run(Microbatch microbatch, const nn::Values& inputs, Activation* activation);
   const Segment::Kept& graph(std::size_t segment, Activation& activation) const;
   void keep(Microbatch microbatch, std::unique_ptr<Activation> activation);
@@ -123,6 +124,8 @@ class Stage {
   std::vector<std::shared_ptr<nn::Layer>> layers_;
   std::vector<Segment> segments_;
   bool training_ = true;
+  std::vector<std::pair<torch::nn::Module*, bool>>
+      modes_;  // During an evaluation: who trains else.
   std::vector<NamedParameter> parameters_;
   std::vector<bool> is_copy_;  // By parameter.
   std::vector<std::int64_t> parameters_per_layer_;

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <algorithm>
+
 #include "penstock/core/error.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/nn/mlp.h"
@@ -234,6 +236,28 @@ TEST_F(StageTest, WithoutAGraphLayersAreInEvalModeAndTrainAgainAfterwards) {
   EXPECT_TRUE(at::equal(staged.forward(Microbatch(0), x, false)[0], x));
 }
 
+TEST_F(StageTest, WhatIsInEvalModeWhileItTrainsStaysInItAfterAnEvaluation) {
+  const auto frozen_norm = [] {
+    torch::nn::BatchNorm1d norm(kWidth);
+    norm->eval();
+    return torch::nn::Sequential(torch::nn::Linear(kWidth, kWidth), norm);
+  };
+  Stage staged =
+      stage(0, {nn::layer("fc", frozen_norm), nn::layer<torch::nn::BatchNorm1d>("bn", 6)});
+  const at::Tensor x = at::rand({8, kWidth});
+  const auto buffer = [&](const std::string& name) {
+    const auto& state = staged.state();
+    return std::ranges::find(state, name, &NamedParameter::name)->tensor;
+  };
+  const at::Tensor frozen = buffer("fc.1.running_mean").clone();
+  const at::Tensor moving = buffer("bn.running_mean").clone();
+  staged.forward(Microbatch(0), x, /*keep_graph=*/false);
+  EXPECT_TRUE(at::equal(buffer("bn.running_mean"), moving));
+  staged.forward(Microbatch(0), x, /*keep_graph=*/true);
+  EXPECT_TRUE(at::equal(buffer("fc.1.running_mean"), frozen));
+  EXPECT_FALSE(at::equal(buffer("bn.running_mean"), moving));
+}
+
 TEST_F(StageTest, AFrozenStagePassesWithoutAGradient) {
   Stage staged = stage(0, {partly_frozen()[0]});
   EXPECT_FALSE(staged.forward(Microbatch(0), at::rand({2, kWidth}), true)[0].requires_grad());
@@ -267,6 +291,21 @@ TEST_F(StageTest, ALossThatIsNoScalarIsRefusedWithItsShape) {
     EXPECT_NE(error.message().find("shape [4]"), std::string::npos) << error.message();
   }
   EXPECT_EQ(count->alive, 0);
+}
+
+TEST_F(StageTest, ALossOfOneNumberIsOneWhateverItsDimensions) {
+  Stage last = stage(1, nn::mlp_layers(kWidth, 1));
+  const at::Tensor x = at::rand({4, kWidth}), y = at::rand({4, kWidth});
+  const auto gradient = [&](const nn::Loss& loss) {
+    last.drop_gradients();
+    EXPECT_EQ(last.forward_loss(Microbatch(0), x, y, loss, true).dim(), 0);
+    last.backward(Microbatch(0), at::scalar_tensor(0.5));
+    return last.parameters()[0].tensor.grad().clone();
+  };
+  const auto of_shape_1 = [](const at::Tensor& output, const at::Tensor& target) {
+    return mean_squared_error(output, target).unsqueeze(0);
+  };
+  EXPECT_TRUE(at::equal(gradient(of_shape_1), gradient(mean_squared_error)));
 }
 
 using StageDeathTest = StageTest;
