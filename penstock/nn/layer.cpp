@@ -11,6 +11,7 @@
 #include "penstock/nn/torch_generator.h"
 
 namespace penstock::nn {
+
 const at::Tensor& the_only(const Values& values, const char* what) {
   if (values.size() != 1) {
     throw Error(penstock::str(what, " takes one tensor, and gets ", values.size()));
@@ -33,7 +34,8 @@ bool draws_from_torch(const torch::nn::Module& module) {
     if (dynamic_cast<const DropoutImpl*>(&one) != nullptr) return false;
     const std::string type = type_name(typeid(one));
     return std::ranges::any_of(
-        std::array{"Dropout", "MultiheadAttention", "LSTM", "GRU", "RNN", "RReLU"},
+        std::array{"Dropout", "MultiheadAttention", "LSTM", "GRU", "RNN", "RReLU",
+                   "FractionalMaxPool"},
         [&](const char* drawing) { return type.find(drawing) != std::string::npos; });
   };
   return draws(module) || std::ranges::any_of(module.modules(/*include_self=*/false),

@@ -4,7 +4,9 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/pooling.h>
 
 #include "penstock/core/error.h"
 #include "penstock/nn/draw.h"
@@ -135,6 +137,19 @@ TEST(Dropout, DropsItsShareAndKeepsTheMean) {
   Dropout off(0.9);
   off->eval();
   EXPECT_TRUE(at::equal(off(dropped), dropped));
+}
+
+TEST(Dropout, ScalesDoublesAsDoubles) {
+  const DrawScope scope({});
+  const at::Tensor dropped = Dropout(0.1)(at::ones({64}, at::kDouble));
+  EXPECT_EQ(dropped.max().item<double>(), 1 / 0.9);
+}
+
+TEST(Dropout, TorchsLayersThatDrawAreKnown) {
+  EXPECT_TRUE(draws_from_torch(
+      *torch::nn::FractionalMaxPool2d(torch::nn::FractionalMaxPool2dOptions(2).output_size(2))));
+  EXPECT_TRUE(draws_from_torch(*torch::nn::Sequential(torch::nn::Dropout(0.5))));
+  EXPECT_FALSE(draws_from_torch(*torch::nn::MaxPool2d(2)));
 }
 
 TEST(Dropout, RefusesWhatIsNoProbabilityAndToDrawForNobody) {
