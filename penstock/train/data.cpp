@@ -4,15 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "penstock/core/error.h"
+#include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
 
 namespace penstock::train {
@@ -20,17 +17,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kFileBytesMax = std::size_t{8} << 30;  // All of it is in memory.
 constexpr std::size_t kProbeBytes = 4096;
 constexpr std::uint64_t kValidationShare = 20;  // One file in so many.
 constexpr std::uint64_t kValidationStream = 0x76616C6964617465u;
 
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    throw ConfigError(
-        str("data path \"", path.string(), "\": cannot be read: ", std::strerror(errno)));
-  }
-  return std::string(std::istreambuf_iterator<char>(file), {});
+std::string read_text(const fs::path& path) {
+  return read_file("data path", path.string(), kFileBytesMax);
 }
 
 bool is_text(const std::string& content) {
@@ -53,8 +46,9 @@ std::vector<std::string> list_files(const fs::path& root) {
   const bool library = is_python_library(root);
   std::vector<std::string> files;
   const auto options = fs::directory_options::skip_permission_denied;
-  for (auto entry = fs::recursive_directory_iterator(root, options);
-       entry != fs::recursive_directory_iterator(); ++entry) {
+  std::error_code error;
+  auto entry = fs::recursive_directory_iterator(root, options, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     const bool hidden = name.starts_with(".");
     if (entry->is_directory() && !entry->is_symlink()) {
@@ -63,6 +57,10 @@ std::vector<std::string> list_files(const fs::path& root) {
                (!library || entry->path().extension() == ".py")) {
       files.push_back(fs::relative(entry->path(), root).generic_string());
     }
+  }
+  if (error) {
+    throw ConfigError(
+        str("data path \"", root.string(), "\": cannot be listed: ", error.message()));
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -80,14 +78,14 @@ TextData TextData::load(const std::string& path) {
                           fs::absolute(path).string(), ")"));
   }
   if (status.type() != fs::file_type::directory) {
-    const std::string text = read_file(path);
+    const std::string text = read_text(path);
     const std::size_t cut = text.size() - text.size() / 20;
     data.training_ = text.substr(0, cut);
     data.validation_ = text.substr(cut);
     data.files_ = 1;
   } else {
     for (const std::string& relative : list_files(path)) {
-      const std::string text = read_file(fs::path(path) / relative);
+      const std::string text = read_text(fs::path(path) / relative);
       if (text.empty() || !is_text(text)) continue;
       const bool validation = mix(stable_hash(relative)) % kValidationShare == 0;
       (validation ? data.validation_ : data.training_) += text;

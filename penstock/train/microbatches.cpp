@@ -75,8 +75,11 @@ double LossScale::weight(const nn::Values& targets) const {
 std::vector<double> LossScale::factors(const std::vector<double>& weights) const {
   if (kind == Kind::Sum) return weights;
   const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (!weights.empty() && sum == 0) {
+    throw Error("no microbatch of the step has anything that counts: all weights of losses are 0");
+  }
   std::vector<double> factors;
-  for (const double weight : weights) factors.push_back(sum > 0 ? weight / sum : 0.0);
+  for (const double weight : weights) factors.push_back(weight / sum);
   return factors;
 }
 

@@ -40,6 +40,50 @@ schedule::Schedule lowered(const ProgramOptions& options) {
       verify::VerifiedSchedule::from(std::move(program)).schedule());
 }
 
+// Fills the programs of a forward pass as if every F took one step: at each, a rank runs the oldest
+// microbatch that is there, on the last of its stages that has it.  So microbatches follow each
+// other as closely as the placement allows, and few are on the way.
+class ForwardOrder {
+ public:
+  explicit ForwardOrder(schedule::Schedule& forward) : forward_(forward) {}
+
+  // `stages_of` are each rank's, rising.
+  void fill(const std::vector<std::vector<std::int32_t>>& stages_of) {
+    std::vector<std::int32_t> done(static_cast<std::size_t>(forward_.stages));  // By stage.
+    std::int64_t left = std::int64_t{forward_.stages} * forward_.microbatches;
+    while (left > 0) {
+      std::vector<std::size_t> run;
+      for (std::size_t rank = 0; rank < stages_of.size(); ++rank) {
+        const auto stage = choose(stages_of[rank], done);
+        if (!stage) continue;
+        forward_.programs[rank].push_back({.stage = StageId(*stage),
+                                           .op = schedule::Op::Forward,
+                                           .microbatch = Microbatch(done[index(*stage)])});
+        run.push_back(index(*stage));
+      }
+      for (const std::size_t stage : run) ++done[stage];
+      left -= std::ssize(run);
+    }
+  }
+
+ private:
+  static std::size_t index(std::int32_t stage) { return static_cast<std::size_t>(stage); }
+
+  std::optional<std::int32_t> choose(const std::vector<std::int32_t>& stages,
+                                     const std::vector<std::int32_t>& done) const {
+    std::optional<std::int32_t> best;
+    for (const std::int32_t stage : stages) {
+      const std::int32_t next = done[index(stage)];
+      const bool is_there =
+          stage == 0 ? next < forward_.microbatches : next < done[index(stage - 1)];
+      if (is_there && (!best || next <= done[index(*best)])) best = stage;
+    }
+    return best;
+  }
+
+  schedule::Schedule& forward_;
+};
+
 }  // namespace
 
 verify::VerifiedSchedule training_program(const ProgramOptions& options) {
@@ -54,12 +98,11 @@ verify::VerifiedSchedule forward_program(const verify::VerifiedSchedule& trainin
                              .stages = model.stages,
                              .microbatches = microbatches};
   forward.programs.resize(model.programs.size());
-  for (std::int32_t m = 0; m < microbatches; ++m) {
-    for (std::int32_t s = 0; s < model.stages; ++s) {
-      forward.programs[training.rank_of(StageId(s)).index()].push_back(
-          {.stage = StageId(s), .op = schedule::Op::Forward, .microbatch = Microbatch(m)});
-    }
+  std::vector<std::vector<std::int32_t>> stages_of(model.programs.size());
+  for (std::int32_t s = 0; s < model.stages; ++s) {
+    stages_of[training.rank_of(StageId(s)).index()].push_back(s);
   }
+  ForwardOrder(forward).fill(stages_of);
   return verify::VerifiedSchedule::from(schedule::add_send_recv(forward));
 }
 

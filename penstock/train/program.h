@@ -22,7 +22,8 @@ struct ProgramOptions {
 // options, and whatever verify refuses.
 verify::VerifiedSchedule training_program(const ProgramOptions& options);
 
-// Forward only, with every stage where `training` has it.
+// Forward only, with every stage where `training` has it.  While the pipeline is full, every rank
+// that has as many stages as any other computes without a pause.
 verify::VerifiedSchedule forward_program(const verify::VerifiedSchedule& training,
                                          std::int32_t microbatches);
 

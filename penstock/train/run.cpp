@@ -302,7 +302,14 @@ class Run {
 
 ExitCode run(const config::ReadConfig& read, comm::Communicator& communicator,
              const RunHooks& hooks) {
-  return Run(read, communicator, hooks).go();
+  try {
+    return Run(read, communicator, hooks).go();
+  } catch (const NumericsError&) {
+    throw;  // All ranks find it.
+  } catch (const std::exception& error) {
+    communicator.fail(error);
+    throw;
+  }
 }
 
 }  // namespace penstock::train

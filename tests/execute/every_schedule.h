@@ -6,26 +6,10 @@
 // other such program, too.  Live activations are counted on the way: their peak is what verify
 // said.
 #pragma once
+#include "penstock/train/program.h"
 #include "tests/execute/reference.h"
 
 namespace penstock::execute {
-
-// Forward only, with every stage where `schedule` has it.
-inline verify::VerifiedSchedule forward_of(const verify::VerifiedSchedule& verified) {
-  const schedule::Schedule& model = verified.schedule();
-  schedule::Schedule forward{.name = "forward",
-                             .purpose = schedule::Purpose::Forward,
-                             .stages = model.stages,
-                             .microbatches = model.microbatches};
-  forward.programs.resize(model.programs.size());
-  for (std::int32_t m = 0; m < model.microbatches; ++m) {
-    for (std::int32_t s = 0; s < model.stages; ++s) {
-      forward.programs[verified.rank_of(StageId(s)).index()].push_back(
-          {.stage = StageId(s), .op = schedule::Op::Forward, .microbatch = Microbatch(m)});
-    }
-  }
-  return verify::VerifiedSchedule::from(schedule::add_send_recv(forward));
-}
 
 // What the ranks of a program leave behind, together.
 struct Ran {
@@ -40,7 +24,8 @@ inline Ran run_on_threads(const verify::VerifiedSchedule& schedule,
                           const std::vector<StepInputs>& steps) {
   const std::int32_t ranks = schedule.schedule().ranks();
   const bool trains = schedule.schedule().purpose == schedule::Purpose::Train;
-  const verify::VerifiedSchedule forward = forward_of(schedule);
+  const verify::VerifiedSchedule forward =
+      train::forward_program(schedule, schedule.schedule().microbatches);
   Ran ran;
   std::mutex mutex;
   comm::run_ranks(ranks, [&](comm::Communicator& communicator) {

@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -185,6 +186,9 @@ TEST(TextDataErrors, NameThePathAndWhatIsWrong) {
   small.require(2, 9);
   contains(refusal_of([&] { small.require(32, 9); }), "too small: 200 bytes of training");
   contains(refusal_of([&] { small.require(2, 10); }), "too small: 10 bytes of validation");
+  ASSERT_EQ(::mkfifo(folder.file("pipe").c_str(), 0600), 0);
+  contains(refusal_of([&] { TextData::load(folder.file("pipe")); }),
+           "a pipe that nobody writes to");
 }
 
 }  // namespace

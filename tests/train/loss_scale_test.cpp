@@ -143,7 +143,8 @@ TEST(LossScale, ASumIsASum) {
 
 TEST(LossScale, FactorsAreSharesAndBadCountsAreRefused) {
   EXPECT_EQ(LossScale::samples().factors({1, 3}), (std::vector<double>{0.25, 0.75}));
-  EXPECT_EQ(LossScale::tokens().factors({0, 0}), (std::vector<double>{0, 0}));
+  EXPECT_EQ(LossScale::tokens().factors({0, 2}), (std::vector<double>{0, 1}));
+  EXPECT_THROW(LossScale::tokens().factors({0, 0}), Error) << "nothing counts";
   EXPECT_EQ(LossScale::sum().factors({1, 1}), (std::vector<double>{1, 1}));
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(LossScale::tokens().combine({nan, 3, 5}, {0, 1, 3}), 4.5);

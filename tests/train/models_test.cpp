@@ -230,7 +230,7 @@ TEST_P(Models, OneRankGivesWhatOneProcessGives) { expect_plain(kind_, {.schedule
 
 TEST_P(Models, ReplicasTimesStagesGiveWhatOneProcessGives) {
   // Each replica normalises with statistics of its own: see BatchNorm.* below.
-  if (GetParam() == "BatchNorm") return;
+  if (GetParam() == "BatchNorm") GTEST_SKIP() << "BatchNorm.* below say what it gives";
   expect_plain(kind_, {.schedule = "gpipe", .data = 2}, 1e-6);
   expect_plain(kind_, {.schedule = "1f1b", .pipe = 2, .data = 2}, 1e-6);
   expect_plain(kind_, {.schedule = "zbv", .pipe = 2, .stages_per_rank = 2, .data = 2}, 1e-6);
