@@ -61,6 +61,14 @@ struct PipelineConfig {
   friend bool operator==(const PipelineConfig&, const PipelineConfig&) = default;
 };
 
+// Sizes are in elements, as in DeepSpeed.
+struct ZeroConfig {
+  std::int64_t stage = 0;  // What data-parallel ranks share: 1: optimizer state; 2: gradients, too.
+  std::int64_t reduce_bucket_size = 1 << 20;  // Reduced, or gathered, at one time.
+
+  friend bool operator==(const ZeroConfig&, const ZeroConfig&) = default;
+};
+
 struct NumericsConfig {
   bool invariant = false;  // The same bits for every number of data-parallel ranks.
 
@@ -138,6 +146,7 @@ struct Config {
   MeshConfig mesh;
   PipelineConfig pipeline;
   ScheduleConfig schedule;
+  ZeroConfig zero_optimization;
   NumericsConfig numerics;
   LaunchConfig launch;
   RunConfig run;

@@ -173,6 +173,12 @@ void visit_config(Visitor& v, ConfigT& c) {
   });
   v.section("pipeline", [&] { visit_pipeline(v, c.pipeline); });
   v.section("schedule", [&] { visit_schedule(v, c.schedule); });
+  v.section("zero_optimization", [&] {
+    v.field("stage", c.zero_optimization.stage, Integer{0, 2},
+            "what data-parallel ranks share: 1: optimizer state; 2: gradients, too");
+    v.field("reduce_bucket_size", c.zero_optimization.reduce_bucket_size, Integer{1, 1 << 30},
+            "parameters whose gradients are reduced together");
+  });
   v.section("numerics", [&] {
     v.field("invariant", c.numerics.invariant, Flag{},
             "the same bits for every number of data-parallel ranks");

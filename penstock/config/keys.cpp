@@ -14,8 +14,7 @@ namespace penstock::config {
 namespace {
 
 // Top-level keys of DeepSpeed's file that may turn up in one written for it.
-constexpr std::array<std::string_view, 21> kDeepSpeedKeys = {
-    "zero_optimization",
+constexpr std::array<std::string_view, 20> kDeepSpeedKeys = {
     "fp16",
     "bf16",
     "amp",

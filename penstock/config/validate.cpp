@@ -119,6 +119,13 @@ void check_schedule(const ScheduleConfig& schedule, const Origins& origins, Prob
   }
 }
 
+void check_zero(const Config& config, const Origins& origins, Problems& problems) {
+  if (!config.numerics.invariant || config.zero_optimization.stage == 0) return;
+  problems.add(first_given(origins, {"zero_optimization.stage", "numerics.invariant"}),
+               str("zero_optimization.stage = ", config.zero_optimization.stage,
+                   ": numerics.invariant keeps whole gradients; take one of them"));
+}
+
 }  // namespace
 
 void validate(const Config& config, const Origins& origins) {
@@ -130,6 +137,7 @@ void validate(const Config& config, const Origins& origins) {
   check_partition(config.pipeline, origins, problems);
   check_warmup(config, origins, problems);
   check_schedule(config.schedule, origins, problems);
+  check_zero(config, origins, problems);
   problems.raise();
 }
 

@@ -1,34 +1,27 @@
 #include "penstock/execute/gradients.h"
 
-#include <ATen/ops/empty.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/grad_mode.h>
-#include <torch/csrc/autograd/variable.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
 #include "penstock/core/check.h"
 
 namespace penstock::execute {
-namespace {
 
-class ReadyHook : public torch::autograd::PostAccumulateGradHook {
- public:
-  explicit ReadyHook(std::function<void()> ready) : ready_(std::move(ready)) {}
-  void operator()(const torch::autograd::Variable&) override { ready_(); }
-
- private:
-  std::function<void()> ready_;
-};
-
-}  // namespace
-
-GradientReducer::GradientReducer(stage::Stage& stage, comm::Communicator& communicator,
-                                 comm::Group data_group, std::int32_t data_size,
+GradientReducer::GradientReducer(stage::Stage& stage, comm::ShardGroup& group,
                                  std::int64_t bucket_bytes)
-    : stage_(stage), communicator_(communicator), group_(data_group) {
-  if (data_size == 1) return;
-  const auto& parameters = stage.parameters();
+    : stage_(stage), group_(group) {
+  if (group.size() == 1) return;
+  fill_buckets(bucket_bytes);
+  std::vector<std::vector<std::size_t>> parameters;
+  for (const Bucket& bucket : buckets_) parameters.push_back(bucket.parameters);
+  arrivals_.emplace(
+      stage, std::move(parameters), [this](std::size_t parameter) { take(parameter); },
+      [this](std::size_t bucket) { send(bucket); });
+}
+
+void GradientReducer::fill_buckets(std::int64_t bucket_bytes) {
+  const auto& parameters = stage_.parameters();
   place_.resize(parameters.size());
-  arrived_.resize(parameters.size());
   absent_.resize(parameters.size());
   std::int64_t room = 0;
   for (std::size_t p = parameters.size(); p-- > 0;) {
@@ -50,37 +43,24 @@ GradientReducer::GradientReducer(stage::Stage& stage, comm::Communicator& commun
   }
   for (Bucket& bucket : buckets_) {
     const at::Tensor& like = parameters[bucket.parameters.front()].tensor;
-    bucket.flat = at::empty({bucket.size + std::ssize(bucket.parameters)},
-                            like.options().requires_grad(false));
-  }
-  for (std::size_t p = 0; p < parameters.size(); ++p) {
-    torch::autograd::impl::set_post_acc_grad_hooks(
-        parameters[p].tensor, std::make_unique<ReadyHook>([this, p] { ready(p); }));
-  }
-}
-
-GradientReducer::~GradientReducer() {
-  if (buckets_.empty()) return;
-  for (const auto& parameter : stage_.parameters()) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
+    const std::int64_t row =
+        (bucket.size + std::ssize(bucket.parameters) + group_.size() - 1) / group_.size();
+    bucket.flat = at::zeros({row * group_.size()}, like.options().requires_grad(false));
+    bucket.tag = group_.reserve_tags(1);
   }
 }
 
 void GradientReducer::before_last_backward() {
-  armed_ = true;
-  next_bucket_ = 0;
-  std::fill(arrived_.begin(), arrived_.end(), false);
+  if (!arrivals_) return;
+  arrivals_->begin();
   std::fill(absent_.begin(), absent_.end(), false);
   for (Bucket& bucket : buckets_) {
-    bucket.missing = bucket.parameters.size();
     bucket.flat.narrow(0, bucket.size, std::ssize(bucket.parameters)).fill_(1);
   }
 }
 
-void GradientReducer::ready(std::size_t parameter) {
-  if (!armed_ || arrived_[parameter]) return;
-  arrived_[parameter] = true;
-  const torch::NoGradGuard no_grad;
+void GradientReducer::take(std::size_t parameter) {
+  const at::NoGradGuard no_grad;
   Bucket& bucket = buckets_[place_[parameter].first];
   const std::size_t entry = place_[parameter].second;
   const at::Tensor& tensor = stage_.parameters()[parameter].tensor;
@@ -94,29 +74,32 @@ void GradientReducer::ready(std::size_t parameter) {
     bucket.flat.narrow(0, bucket.size + static_cast<std::int64_t>(entry), 1).zero_();
   }
   tensor.mutable_grad() = view;
-  --bucket.missing;
-  send_full_buckets();
 }
 
-void GradientReducer::send_full_buckets() {
-  for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_].missing == 0; ++next_bucket_) {
-    Bucket& bucket = buckets_[next_bucket_];
-    bucket.transfer = communicator_.all_reduce(bucket.flat, group_);
-  }
+void GradientReducer::send(std::size_t bucket) {
+  const at::NoGradGuard no_grad;
+  // What left two buckets ago has most likely arrived: its second half may leave, too.
+  if (bucket >= 2) buckets_[bucket - 2].sum->advance();
+  Bucket& full = buckets_[bucket];
+  full.sum = group_.all_reduce(full.flat.view({group_.size(), -1}), full.tag);
 }
 
 void GradientReducer::reduce(std::optional<Microbatch> microbatch) {
-  if (!armed_ && microbatch) return;  // Not the last one, or not the first behind the last W.
-  PENSTOCK_CHECK(armed_, "stage ", stage_.id());
-  for (std::size_t p = stage_.parameters().size(); p-- > 0 && !buckets_.empty();) ready(p);
-  armed_ = false;
+  if (!arrivals_) return;
+  if (!arrivals_->is_under_way() && microbatch) return;  // Not the first behind the last W.
+  PENSTOCK_CHECK(arrivals_->is_under_way(), "stage ", stage_.id());
+  arrivals_->end();
 }
 
 void GradientReducer::finish() {
+  const at::NoGradGuard no_grad;
   for (Bucket& bucket : buckets_) {
-    if (!bucket.transfer) continue;
-    bucket.transfer->wait();
-    bucket.transfer.reset();
+    if (bucket.sum) bucket.sum->advance();
+  }
+  for (Bucket& bucket : buckets_) {
+    if (!bucket.sum) continue;
+    bucket.sum->wait();
+    bucket.sum.reset();
     drop_absent_gradients(bucket);
   }
 }

@@ -4,7 +4,8 @@
 // The executor tells it before that backward, be it a B or a W; from then on it hears of each
 // gradient as it becomes final.  A REDUCE_GRAD of one microbatch means nothing to it, but for the
 // last one: gradients are summed once a step.
-// Buckets leave in one fixed order, the same on every rank.  With one data rank it does nothing.
+// Buckets leave in one fixed order, the same on every rank, and replicas are added in the order of
+// their ranks.  With one data rank it does nothing.
 // Invariant: after finish(), every parameter's grad() is a view of its bucket and the same bits on
 // all data ranks; a parameter that got no gradient on any of them has none.
 #pragma once
@@ -12,9 +13,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
-#include "penstock/comm/communicator.h"
+#include "penstock/comm/shard_group.h"
+#include "penstock/execute/gradient_arrivals.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/stage/stage.h"
 
@@ -24,10 +28,10 @@ inline constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
 
 class GradientReducer : public StageHooks {
  public:
-  // `stage` outlives the reducer.  A parameter larger than `bucket_bytes` has a bucket to itself.
-  GradientReducer(stage::Stage& stage, comm::Communicator& communicator, comm::Group data_group,
-                  std::int32_t data_size, std::int64_t bucket_bytes = kBucketBytes);
-  ~GradientReducer() override;
+  // `stage` and `group` outlive the reducer.  A parameter larger than `bucket_bytes` has a bucket
+  // to itself.
+  GradientReducer(stage::Stage& stage, comm::ShardGroup& group,
+                  std::int64_t bucket_bytes = kBucketBytes);
 
   void before_last_backward() override;
   // Gradients that did not come on this rank count as zero.
@@ -37,26 +41,24 @@ class GradientReducer : public StageHooks {
 
  private:
   struct Bucket {
-    at::Tensor flat;
+    at::Tensor flat;  // Gradients, then a flag each: it has one; then as many as rows are full.
     std::vector<std::size_t> parameters;
     std::vector<std::int64_t> offsets;
-    std::int64_t size = 0;  // Of all parameters together; then a flag each: it has a gradient.
-    std::size_t missing = 0;
-    std::unique_ptr<comm::Transfer> transfer;
+    std::int64_t size = 0;  // Of all gradients together.
+    std::int32_t tag = 0;
+    std::unique_ptr<comm::GroupSum> sum;
   };
-  void ready(std::size_t parameter);
-  void send_full_buckets();
+  void fill_buckets(std::int64_t bucket_bytes);
+  void take(std::size_t parameter);
+  void send(std::size_t bucket);
   void drop_absent_gradients(const Bucket& bucket);
 
   stage::Stage& stage_;
-  comm::Communicator& communicator_;
-  comm::Group group_;
-  bool armed_ = false;
+  comm::ShardGroup& group_;
   std::vector<Bucket> buckets_;  // In reverse parameter order: about the order of the backward.
   std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.
-  std::vector<bool> arrived_;
-  std::vector<bool> absent_;  // This rank had no gradient.
-  std::size_t next_bucket_ = 0;
+  std::vector<bool> absent_;                                // This rank had no gradient.
+  std::optional<GradientArrivals> arrivals_;                // Absent with one data rank.
 };
 
 }  // namespace penstock::execute

@@ -89,6 +89,14 @@ std::vector<Slice> ShardLayout::slices(std::int32_t rank) const {
   return all;
 }
 
+std::vector<std::vector<PlacedSlice>> ShardLayout::slices_by_parameter() const {
+  std::vector<std::vector<PlacedSlice>> of_parameters(parameters.size());
+  for (std::int32_t rank = 0; rank < ranks; ++rank) {
+    for (const Slice& slice : slices(rank)) of_parameters[slice.parameter].push_back({rank, slice});
+  }
+  return of_parameters;
+}
+
 std::int64_t ShardLayout::shard_bytes() const {
   std::int64_t bytes = 0;
   for (const ShardBucket& bucket : buckets) bytes += bucket.piece * bucket.element_bytes;

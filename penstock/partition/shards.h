@@ -54,6 +54,12 @@ struct Slice {
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
+// And who has it.
+struct PlacedSlice {
+  std::int32_t rank = 0;
+  Slice slice;
+};
+
 struct ShardLayout {
   std::int32_t ranks = 1;
   std::vector<ShardedParameter> parameters;
@@ -62,6 +68,9 @@ struct ShardLayout {
   // In the order of buckets, and of parameters in each.
   std::vector<Slice> slices(std::int32_t rank) const;
   std::vector<Slice> slices(std::int32_t rank, std::size_t bucket) const;
+
+  // By parameter: what it is cut into, in order.
+  std::vector<std::vector<PlacedSlice>> slices_by_parameter() const;
 
   // Of one rank, all alike, with its share of the padding.
   std::int64_t shard_bytes() const;

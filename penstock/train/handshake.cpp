@@ -74,6 +74,8 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
       {"gradient_clipping", shortest(options.gradient_clipping)},
       {"loss scale", describe(options.loss_scale.kind)},
       {"sums of gradients", describe(options.sums)},
+      {"ZeRO stage", str(static_cast<int>(options.zero.stage))},
+      {"ZeRO bucket bytes", str(options.zero.bucket_bytes)},
       {"layers of the model", str(model.size())},
   };
   for (std::size_t i = 0; i < model.size(); ++i) {

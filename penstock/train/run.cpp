@@ -57,6 +57,17 @@ partition::Method make_method(const config::PipelineConfig& pipeline) {
   return {};
 }
 
+ZeroStage make_stage(std::int64_t stage) {
+  switch (stage) {
+    case 1:
+      return ZeroStage::OptimizerStates;
+    case 2:
+      return ZeroStage::Gradients;
+    default:
+      return ZeroStage::Off;
+  }
+}
+
 TrainerOptions make_options(const Config& config, const config::MeshShape& mesh,
                             const config::Batch& batch) {
   return {.mesh = {.pipe = mesh.pipe, .data = mesh.data},
@@ -70,6 +81,9 @@ TrainerOptions make_options(const Config& config, const config::MeshShape& mesh,
           .total_steps = config.run.steps,
           .gradient_clipping = config.gradient_clipping,
           .sums = config.numerics.invariant ? GradientSums::Invariant : GradientSums::AsTheyCome,
+          .zero = {.stage = make_stage(config.zero_optimization.stage),
+                   .bucket_bytes = config.zero_optimization.reduce_bucket_size *
+                                   static_cast<std::int64_t>(sizeof(float))},
           .checkpointing = {.interval = config.pipeline.activation_checkpoint_interval,
                             .layers = config.pipeline.checkpointable_layers},
           .seed = config.seed};

@@ -1,7 +1,5 @@
 #include "penstock/train/trainer.h"
 
-#include <ATen/ops/_foreach_mul.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
@@ -12,11 +10,11 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/execute/gradients.h"
 #include "penstock/execute/invariant_gradients.h"
 #include "penstock/train/handshake.h"
 #include "penstock/train/lr_schedule.h"
 #include "penstock/train/program.h"
+#include "penstock/zero/sharded_gradients.h"
 
 namespace penstock::train {
 namespace {
@@ -49,6 +47,9 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
       mesh_(mesh::make_mesh(communicator.world_size(), options.mesh)),
       activations_(std::make_shared<stage::ActivationCount>()) {
   nn::check_model(model_);
+  if (options_.zero.stage != ZeroStage::Off && options_.sums == GradientSums::Invariant) {
+    throw ConfigError("invariant sums of gradients keep whole gradients: they need ZeroStage::Off");
+  }
   if (std::holds_alternative<partition::ByParameters>(options_.partition)) {
     or_fail(communicator_, [this] { nn::count_parameters(model_); });
   }
@@ -67,9 +68,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
   build_ties();
   place_parameters();
   train_ = make_executor(*schedule_, /*reduce=*/true);
-  std::vector<at::Tensor> tensors;
-  for (const auto& parameter : parameters_) tensors.push_back(parameter.tensor);
-  optimizer_ = std::make_unique<Optimizer>(options_.optimizer, std::move(tensors));
+  optimizer_ = std::make_unique<Optimizer>(options_.optimizer, parts_.tensors());
 }
 
 Trainer::~Trainer() = default;
@@ -93,17 +92,42 @@ void Trainer::build_groups() {
     }
   }
   communicator_.link(peers);
-  data_group_ = communicator_.make_group(mesh_.data_group(rank));
+  data_group_.emplace(communicator_, mesh_.data_group(rank));
   pipe_group_ = communicator_.make_group(mesh_.pipe_group(rank));
+  const bool sharded = options_.zero.stage != ZeroStage::Off && options_.mesh.data > 1;
   for (stage::Stage& stage : stages_) {
     if (options_.sums == GradientSums::Invariant) {
       reducers_.push_back(std::make_unique<execute::InvariantGradients>(
-          stage, communicator_, data_group_, options_.mesh.data));
+          stage, communicator_, data_group_->group(), options_.mesh.data));
+    } else if (sharded) {
+      shards_.push_back(std::make_unique<zero::StageShards>(
+          stage, *data_group_, options_.zero.bucket_bytes, tied_buckets_));
+      reducers_.push_back(std::make_unique<zero::ShardedGradients>(
+          stage, *shards_.back(),
+          options_.zero.stage == ZeroStage::OptimizerStates ? zero::GradientBuckets::Kept
+                                                            : zero::GradientBuckets::Released));
     } else {
-      reducers_.push_back(std::make_unique<execute::GradientReducer>(
-          stage, communicator_, data_group_, options_.mesh.data));
+      reducers_.push_back(std::make_unique<execute::GradientReducer>(stage, *data_group_));
     }
   }
+}
+
+// A stage's copies of tied parameters, as this rank updates them: whole, or its slices.
+std::vector<nn::TiedParameter> Trainer::updated_copies(std::size_t stage) const {
+  std::vector<nn::TiedParameter> copies;
+  for (const nn::TiedParameter& tied : stages_[stage].tied()) {
+    if (!tied.copy.requires_grad()) continue;
+    if (!is_sharded()) {
+      copies.push_back(tied);
+      continue;
+    }
+    for (const zero::ShardSlice& slice : shards_[stage]->slices()) {
+      if (!stages_[stage].parameters()[slice.place.parameter].tensor.is_same(tied.copy)) continue;
+      copies.push_back(tied);
+      copies.back().copy = slice.values;
+    }
+  }
+  return copies;
 }
 
 // One group of this replica's ranks for each set of them that shares parameters.  Groups have
@@ -128,10 +152,10 @@ void Trainer::build_ties() {
     std::vector<Rank> ranks;
     for (const std::int32_t pipe : pipes) ranks.push_back(mesh_.rank({pipe, here.data}));
     std::vector<nn::TiedParameter> copies;
-    for (const stage::Stage& stage : stages_) {
-      std::ranges::copy_if(stage.tied(), std::back_inserter(copies), [&](const auto& tied) {
-        return tied.copy.requires_grad() && pipes_of(tied.layers) == pipes;
-      });
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      for (const nn::TiedParameter& tied : updated_copies(s)) {
+        if (pipes_of(tied.layers) == pipes) copies.push_back(tied);
+      }
     }
     std::ranges::stable_sort(copies, {}, &nn::TiedParameter::name);
     const comm::Group group = communicator_.make_group(ranks);
@@ -149,15 +173,32 @@ void Trainer::place_parameters() {
   sum_over_pipe(counts);
   model_parameters_ = std::accumulate(count, count + counts.numel(), std::int64_t{0});
   std::set<std::string> names;
-  for (const stage::Stage& stage : stages_) {
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    const stage::Stage& stage = stages_[s];
+    std::vector<std::vector<partition::PlacedSlice>> slices;
+    if (is_sharded()) slices = shards_[s]->layout().slices_by_parameter();
     std::int64_t next = std::accumulate(count, count + stage.first_layer(), std::int64_t{0});
     for (std::size_t i = 0; i < stage.parameters().size(); ++i) {
       const auto place = stage.is_copy(i) ? std::nullopt : std::optional(next++);
       if (!names.insert(stage.parameters()[i].name).second) continue;
       parameters_.push_back(stage.parameters()[i]);
       parameter_place_.push_back(place);
+      if (is_sharded()) {
+        parts_.add(slices[i], slices_of(s, i));
+      } else {
+        parts_.add(parameters_.back().tensor);
+      }
     }
   }
+}
+
+std::vector<Part> Trainer::slices_of(std::size_t stage, std::size_t parameter) const {
+  std::vector<Part> slices;
+  for (const zero::ShardSlice& slice : shards_[stage]->slices()) {
+    if (slice.place.parameter != parameter) continue;
+    slices.push_back({.tensor = slice.values, .first = slice.place.first});
+  }
+  return slices;
 }
 
 std::unique_ptr<execute::Executor> Trainer::make_executor(const verify::VerifiedSchedule& schedule,
@@ -193,7 +234,7 @@ std::vector<double> Trainer::over_replicas(const std::vector<double>& mine, cons
   auto* value = all.data_ptr<double>();
   std::ranges::copy(mine, value + count * mesh_.coordinate(communicator_.rank()).data);
   const execute::WaitMark wait(progress_, phase);
-  communicator_.all_reduce(all, data_group_)->wait();
+  communicator_.all_reduce(all, data_group_->group())->wait();
   return {value, value + all.numel()};
 }
 
@@ -247,7 +288,7 @@ void Trainer::share_buffers() {
   for (const stage::Stage& stage : stages_) {
     for (const at::Tensor& buffer : stage.buffers()) {
       const at::Tensor whole = buffer.contiguous();
-      communicator_.broadcast(whole, data_group_, /*root=*/0)->wait();
+      communicator_.broadcast(whole, data_group_->group(), /*root=*/0)->wait();
       if (!whole.is_same(buffer)) buffer.copy_(whole);
     }
   }
@@ -273,11 +314,13 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
     value[kLoss] = options_.loss_scale.combine(all, weights);
     value[kBadMicrobatches] = static_cast<double>(options_.loss_scale.bad(all, weights));
   }
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& gradient = parameters_[i].tensor.grad();
-    if (!gradient.defined() || !parameter_place_[i]) continue;
-    const double norm = at::linalg_vector_norm(gradient, 2, {}, false, at::kDouble).item<double>();
-    value[kNorms + *parameter_place_[i]] = norm * norm;
+  const std::vector<double> norms = parts_.squared_norms([this](const at::Tensor& of_slices) {
+    if (!is_sharded()) return;
+    const execute::WaitMark wait(progress_, "sharing the gradient norm with replicas");
+    communicator_.all_reduce(of_slices, data_group_->group())->wait();
+  });
+  for (std::size_t i = 0; i < norms.size(); ++i) {
+    if (parameter_place_[i]) value[kNorms + *parameter_place_[i]] = norms[i];
   }
   {
     const execute::WaitMark wait(progress_, "sharing the loss and the gradient norm");
@@ -300,12 +343,7 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
 void Trainer::clip(double norm) {
   if (options_.gradient_clipping <= 0) return;
   const double factor = options_.gradient_clipping / (norm + 1e-6);
-  if (factor >= 1) return;
-  std::vector<at::Tensor> gradients;
-  for (const auto& parameter : parameters_) {
-    if (parameter.tensor.grad().defined()) gradients.push_back(parameter.tensor.grad());
-  }
-  if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
+  if (factor < 1) parts_.scale_gradients(factor);
 }
 
 StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values& targets) {
@@ -343,6 +381,10 @@ void Trainer::update(StepReport& report) {
   report.lr =
       options_.optimizer.lr * lr_factor(options_.scheduler, report.step, options_.total_steps);
   optimizer_->step(report.lr);
+  if (is_sharded()) {
+    const execute::WaitMark wait(progress_, "gathering updated parameters");
+    for (const auto& shards : shards_) shards->gather();
+  }
   steps_taken_ = report.step;
 }
 

@@ -22,8 +22,10 @@
 #include <vector>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/comm/shard_group.h"
 #include "penstock/config/config.h"
 #include "penstock/execute/executor.h"
+#include "penstock/execute/gradients.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/execute/tied_parameters.h"
 #include "penstock/mesh/mesh.h"
@@ -32,6 +34,8 @@
 #include "penstock/stage/stage.h"
 #include "penstock/train/microbatches.h"
 #include "penstock/train/optimizer.h"
+#include "penstock/train/parts.h"
+#include "penstock/zero/stage_shards.h"
 
 namespace penstock::train {
 
@@ -39,6 +43,18 @@ namespace penstock::train {
 enum class GradientSums : std::uint8_t {
   AsTheyCome,  // As the program runs, then over the replicas: fastest.
   Invariant,   // By the microbatches' numbers: the same bits for every number of replicas.
+};
+
+// What the ranks of a data group share, instead of each having all of it.
+enum class ZeroStage : std::uint8_t {
+  Off,
+  OptimizerStates,  // 1: each rank updates a shard of the parameters.
+  Gradients,        // 2: and keeps, of the summed gradients, its shard alone.
+};
+
+struct ZeroOptions {
+  ZeroStage stage = ZeroStage::Off;
+  std::int64_t bucket_bytes = execute::kBucketBytes;  // Reduced, or gathered, at one time.
 };
 
 struct TrainerOptions {
@@ -54,6 +70,7 @@ struct TrainerOptions {
   double gradient_clipping = 0.0;  // Largest global 2-norm; 0: none.
   LossScale loss_scale;            // By default, a mean over samples.
   GradientSums sums = GradientSums::AsTheyCome;
+  ZeroOptions zero;  // With one data rank there is nothing to share.
   stage::Checkpointing checkpointing;
   std::int64_t seed = 1234;
 };
@@ -85,7 +102,8 @@ class Trainer {
   // of all their microbatches would give.  REQUIRES: as many batches on every rank.
   StepReport step(const std::vector<Microbatches>& batches);
 
-  // The two halves of step().  Gradients stay in parameters() until the next step.
+  // The two halves of step().  Gradients stay until the next step: in parameters(), or, with ZeRO,
+  // in parts().
   StepReport compute_gradients(const nn::Values& inputs, const nn::Values& targets);
   StepReport compute_gradients(const std::vector<Microbatches>& batches);
   void update(StepReport& report);
@@ -117,6 +135,9 @@ class Trainer {
   execute::Executor& executor() { return *train_; }
   execute::Progress& progress() { return progress_; }
 
+  // What this rank updates of parameters().
+  const Parts& parts() const { return parts_; }
+
   // This rank's trainable parameters, in model order.  One that layers share is there once, on
   // every rank that has one of them, under the name that it has in the first.
   const std::vector<stage::NamedParameter>& parameters() const { return parameters_; }
@@ -126,6 +147,9 @@ class Trainer {
   void build_groups();
   void build_ties();
   void place_parameters();
+  std::vector<Part> slices_of(std::size_t stage, std::size_t parameter) const;
+  bool is_sharded() const { return !shards_.empty(); }
+  std::vector<nn::TiedParameter> updated_copies(std::size_t stage) const;
   std::unique_ptr<execute::Executor> make_executor(const verify::VerifiedSchedule& schedule,
                                                    bool reduce);
   Microbatches cut(const nn::Values& inputs, const nn::Values& targets) const;
@@ -147,8 +171,10 @@ class Trainer {
   std::optional<verify::VerifiedSchedule> schedule_;
   std::shared_ptr<stage::ActivationCount> activations_;
   std::vector<stage::Stage> stages_;
-  comm::Group data_group_;
+  std::optional<comm::ShardGroup> data_group_;
   comm::Group pipe_group_;
+  zero::TiedBuckets tied_buckets_;
+  std::vector<std::unique_ptr<zero::StageShards>> shards_;      // By stage; none without ZeRO.
   std::vector<std::unique_ptr<execute::StageHooks>> reducers_;  // By stage.
   std::vector<std::unique_ptr<execute::TiedParameters>> ties_;
   execute::Progress progress_;
@@ -157,6 +183,7 @@ class Trainer {
   std::unique_ptr<execute::Executor> infer_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<stage::NamedParameter> parameters_;
+  Parts parts_;  // Of parameters_.
   // Their places in the whole model, in model order, and their number there.  None for one that an
   // earlier layer has on another rank.
   std::vector<std::optional<std::int64_t>> parameter_place_;

@@ -127,8 +127,15 @@ INSTANTIATE_TEST_SUITE_P(
                 "2:3: unknown key \"optimiser\"; did you mean "
                 "\"optimizer\"?"},
         Refused{"{\"zero_optimisation\": {}}",
-                "1:2: unknown key \"zero_optimisation\"; did you mean \"zero_optimization\"? "
-                "DeepSpeed has it, penstock does not yet"},
+                "1:2: unknown key \"zero_optimisation\"; did you mean \"zero_optimization\"?"},
+        Refused{"{\"zero_optimization\": {\"stage\": 4}}",
+                "1:33: zero_optimization.stage = 4: must be in [0, 2]"},
+        Refused{"{\"numerics\": {\"invariant\": true}, \"zero_optimization\": {\"stage\": 1}}",
+                "1:66: zero_optimization.stage = 1: numerics.invariant keeps whole gradients; "
+                "take one of them"},
+        Refused{"{\"activation_checkpointng\": {}}",
+                "1:2: unknown key \"activation_checkpointng\"; did you mean "
+                "\"activation_checkpointing\"? DeepSpeed has it, penstock does not yet"},
         Refused{"{\"fp16\": {\"enabled\": true}}",
                 "1:2: unknown key \"fp16\": DeepSpeed has it, penstock does not yet"},
         Refused{"{\"lr\": 1}", "1:2: unknown key \"lr\"; did you mean \"optimizer.params.lr\"?"},

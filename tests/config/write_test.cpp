@@ -92,6 +92,10 @@ TEST(ToText, GivesEachValueItsOrigin) {
     "name": "gpipe",  // --set schedule=gpipe
     "stages_per_rank": null  // default
   },
+  "zero_optimization": {
+    "stage": 0,  // default
+    "reduce_bucket_size": 1048576  // default
+  },
   "numerics": {
     "invariant": false  // default
   },

@@ -59,12 +59,11 @@ struct RankPipeline {
       }
     }
     communicator.link(peers);
-    const auto group = communicator.make_group(mesh.data_group(communicator.rank()));
+    group.emplace(communicator, mesh.data_group(communicator.rank()));
     for (const StageId id : plan.chunks) {
       stages.push_back(std::make_unique<stage::Stage>(id, model, partition.first_layer(id),
                                                       partition.end_layer(id), kSeed, count));
-      reducers.push_back(std::make_unique<GradientReducer>(*stages.back(), communicator, group,
-                                                           shape.data, bucket_bytes));
+      reducers.push_back(std::make_unique<GradientReducer>(*stages.back(), *group, bucket_bytes));
     }
     std::vector<StageHooks*> hooks;
     for (const auto& stage : stages) chunks.push_back(stage.get());
@@ -91,6 +90,7 @@ struct RankPipeline {
   std::shared_ptr<stage::ActivationCount> count = std::make_shared<stage::ActivationCount>();
   std::vector<std::unique_ptr<stage::Stage>> stages;
   std::vector<stage::Stage*> chunks;
+  std::optional<comm::ShardGroup> group;
   std::vector<std::unique_ptr<GradientReducer>> reducers;
   Progress progress;
   std::optional<Executor> executor;

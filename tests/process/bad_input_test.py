@@ -33,8 +33,8 @@ CONFIGS = {
         r':2:2: unknown key "layer" in model; did you mean "layers"\?',
     ),
     "misspelt DeepSpeed key": (
-        '{"zero_optimisation": {}}',
-        r'did you mean "zero_optimization"\? DeepSpeed has it, penstock does not yet',
+        '{"activation_checkpointng": {}}',
+        r'did you mean "activation_checkpointing"\? DeepSpeed has it, penstock does not yet',
     ),
     "key in the wrong place": ('{"lr": 1}', r':1:2: .*did you mean "optimizer.params.lr"\?'),
     "text for a number": (

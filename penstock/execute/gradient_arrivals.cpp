@@ -1,0 +1,69 @@
+#include "penstock/execute/gradient_arrivals.h"
+
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <memory>
+#include <utility>
+
+namespace penstock::execute {
+namespace {
+
+class ArrivalHook : public torch::autograd::PostAccumulateGradHook {
+ public:
+  explicit ArrivalHook(std::function<void()> arrive) : arrive_(std::move(arrive)) {}
+  void operator()(const torch::autograd::Variable&) override { arrive_(); }
+
+ private:
+  std::function<void()> arrive_;
+};
+
+}  // namespace
+
+GradientArrivals::GradientArrivals(stage::Stage& stage,
+                                   std::vector<std::vector<std::size_t>> buckets,
+                                   std::function<void(std::size_t)> parameter,
+                                   std::function<void(std::size_t)> bucket)
+    : stage_(stage),
+      buckets_(std::move(buckets)),
+      bucket_of_(stage.parameters().size()),
+      on_parameter_(std::move(parameter)),
+      on_bucket_(std::move(bucket)),
+      arrived_(stage.parameters().size()),
+      missing_(buckets_.size()) {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    for (const std::size_t p : buckets_[b]) bucket_of_[p] = b;
+  }
+  for (std::size_t p = 0; p < arrived_.size(); ++p) {
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        stage.parameters()[p].tensor, std::make_unique<ArrivalHook>([this, p] { arrive(p); }));
+  }
+}
+
+GradientArrivals::~GradientArrivals() {
+  for (const auto& parameter : stage_.parameters()) {
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
+  }
+}
+
+void GradientArrivals::begin() {
+  is_under_way_ = true;
+  next_bucket_ = 0;
+  arrived_.assign(arrived_.size(), false);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) missing_[b] = buckets_[b].size();
+}
+
+void GradientArrivals::end() {
+  for (std::size_t p = arrived_.size(); p-- > 0;) arrive(p);
+  is_under_way_ = false;
+}
+
+void GradientArrivals::arrive(std::size_t parameter) {
+  if (!is_under_way_ || arrived_[parameter]) return;
+  arrived_[parameter] = true;
+  on_parameter_(parameter);
+  --missing_[bucket_of_[parameter]];
+  while (next_bucket_ < buckets_.size() && missing_[next_bucket_] == 0) on_bucket_(next_bucket_++);
+}
+
+}  // namespace penstock::execute

@@ -1,0 +1,48 @@
+// When the gradients of a stage's last backward are final, parameter by parameter and bucket by
+// bucket.
+//
+// What sums gradients over replicas while that backward still runs stands on it.  Parameters arrive
+// in any order; buckets are complete in their own, which is the same on every rank.  Knows no
+// messages.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "penstock/stage/stage.h"
+
+namespace penstock::execute {
+
+class GradientArrivals {
+ public:
+  // `parameter` is called once a step for each parameter; grad() is then final, or undefined when
+  // it got none on this rank.  `bucket` is called when all parameters of a bucket, and all buckets
+  // before it, have arrived.  `buckets` has every parameter once.  `stage` outlives it.
+  GradientArrivals(stage::Stage& stage, std::vector<std::vector<std::size_t>> buckets,
+                   std::function<void(std::size_t)> parameter,
+                   std::function<void(std::size_t)> bucket);
+  ~GradientArrivals();
+  GradientArrivals(const GradientArrivals&) = delete;
+  GradientArrivals& operator=(const GradientArrivals&) = delete;
+
+  // The next backward is the last of the step.
+  void begin();
+  bool is_under_way() const { return is_under_way_; }
+  // It is over: what has not come has no gradient here.
+  void end();
+
+ private:
+  void arrive(std::size_t parameter);
+
+  stage::Stage& stage_;
+  std::vector<std::vector<std::size_t>> buckets_;
+  std::vector<std::size_t> bucket_of_;  // By parameter.
+  std::function<void(std::size_t)> on_parameter_;
+  std::function<void(std::size_t)> on_bucket_;
+  bool is_under_way_ = false;
+  std::vector<bool> arrived_;         // By parameter.
+  std::vector<std::size_t> missing_;  // By bucket.
+  std::size_t next_bucket_ = 0;
+};
+
+}  // namespace penstock::execute

@@ -1,0 +1,64 @@
+#include "penstock/train/parts.h"
+
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace penstock::train {
+
+void Parts::add(const at::Tensor& parameter) {
+  const partition::PlacedSlice whole{.slice = {.count = parameter.numel()}};
+  add({whole}, {{.tensor = parameter}});
+}
+
+void Parts::add(const std::vector<partition::PlacedSlice>& slices, std::vector<Part> mine) {
+  for (Part& part : mine) {
+    part.parameter = cuts_.size();
+    parts_.push_back(std::move(part));
+  }
+  std::vector<Cut>& cuts = cuts_.emplace_back();
+  first_.push_back(first_.back());
+  for (const partition::PlacedSlice& each : slices) {
+    cuts.push_back({each.slice.first, each.slice.count});
+    first_.back() += count_subtrees(cuts.back());
+  }
+}
+
+std::vector<at::Tensor> Parts::tensors() const {
+  std::vector<at::Tensor> tensors;
+  for (const Part& part : parts_) tensors.push_back(part.tensor);
+  return tensors;
+}
+
+std::vector<double> Parts::squared_norms(
+    const std::function<void(const at::Tensor&)>& share) const {
+  const at::Tensor all = at::zeros({first_.back()}, at::kDouble);
+  auto* value = all.data_ptr<double>();
+  for (const Part& part : parts_) {
+    if (!part.tensor.grad().defined()) continue;
+    std::int64_t place = first_[part.parameter];
+    for (const Cut& cut : cuts_[part.parameter]) {
+      if (cut.first < part.first) place += count_subtrees(cut);
+    }
+    std::ranges::copy(subtree_squares(part.tensor.grad(), part.first), value + place);
+  }
+  share(all);
+  std::vector<double> norms;
+  for (std::size_t i = 0; i < cuts_.size(); ++i) {
+    const auto count = static_cast<std::size_t>(first_[i + 1] - first_[i]);
+    norms.push_back(total_of_squares(cuts_[i], {value + first_[i], count}));
+  }
+  return norms;
+}
+
+void Parts::scale_gradients(double factor) const {
+  std::vector<at::Tensor> gradients;
+  for (const Part& part : parts_) {
+    if (part.tensor.grad().defined()) gradients.push_back(part.tensor.grad());
+  }
+  if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,44 @@
+// What a rank updates: its parameters, or, with ZeRO, its slices of them.
+//
+// The Trainer fills it; the optimizer, the gradient norm and clipping go by it, and so are the same
+// for whole parameters and for shards.  Knows no stages and no connections.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "penstock/partition/shards.h"
+#include "penstock/train/squared_norms.h"
+
+namespace penstock::train {
+
+struct Part {
+  at::Tensor tensor;          // With its gradient.  A slice is flat, and a view.
+  std::size_t parameter = 0;  // By the order in which they were added.
+  std::int64_t first = 0;     // Of its elements.
+};
+
+class Parts {
+ public:
+  // The next parameter, which this rank updates whole.
+  void add(const at::Tensor& parameter);
+  // The next parameter, cut into `slices` on all ranks, of which this rank has `mine`, if any.
+  void add(const std::vector<partition::PlacedSlice>& slices, std::vector<Part> mine);
+
+  const std::vector<Part>& all() const { return parts_; }
+  std::vector<at::Tensor> tensors() const;
+
+  // Of each parameter's gradient, by parameter; 0 where there is none.  `share` adds up a tensor of
+  // doubles over the ranks that have the other slices, in place.
+  std::vector<double> squared_norms(const std::function<void(const at::Tensor&)>& share) const;
+  void scale_gradients(double factor) const;
+
+ private:
+  std::vector<Part> parts_;
+  std::vector<std::vector<Cut>> cuts_;     // By parameter: what each rank updates.
+  std::vector<std::int64_t> first_ = {0};  // By parameter: of its subtrees among those of all.
+};
+
+}  // namespace penstock::train

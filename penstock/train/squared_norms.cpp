@@ -1,0 +1,96 @@
+#include "penstock/train/squared_norms.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "penstock/core/check.h"
+#include "penstock/execute/sum_tree.h"
+#include "penstock/partition/shards.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr std::int64_t kBlock = partition::kShardAlignment;
+constexpr std::size_t kLanes = 8;
+
+using execute::Subtree;
+
+std::vector<Subtree> subtrees_of(const Cut& cut) {
+  PENSTOCK_CHECK(cut.first % kBlock == 0, "a slice from ", cut.first);
+  return execute::largest_subtrees(cut.first / kBlock, (cut.count + kBlock - 1) / kBlock);
+}
+
+// Of up to kBlock elements: eight sums side by side, added up in pairs.
+template <class T>
+double squares_of_block(const T* values, std::int64_t count) {
+  std::array<double, kLanes> sums{};
+  std::int64_t i = 0;
+  for (; i + static_cast<std::int64_t>(kLanes) <= count; i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      const auto x = static_cast<double>(values[i + static_cast<std::int64_t>(lane)]);
+      sums[lane] += x * x;
+    }
+  }
+  for (std::size_t lane = 0; i < count; ++i, ++lane) {
+    const auto x = static_cast<double>(values[i]);
+    sums[lane] += x * x;
+  }
+  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}
+
+// Of a subtree of `blocks` blocks, the last of which may be short.
+template <class T>
+double squares_of_subtree(const T* values, std::int64_t count, std::int64_t blocks) {
+  if (blocks == 1) return squares_of_block(values, count);
+  const std::int64_t half = blocks / 2 * kBlock;
+  return squares_of_subtree(values, half, blocks / 2) +
+         squares_of_subtree(values + half, count - half, blocks / 2);
+}
+
+template <class T>
+std::vector<double> squares_of(const at::Tensor& slice, std::int64_t first) {
+  const T* values = slice.const_data_ptr<T>();
+  const std::int64_t count = slice.numel();
+  std::vector<double> sums;
+  for (const Subtree& subtree : subtrees_of({first, count})) {
+    const std::int64_t begin = subtree.first * kBlock - first;
+    const std::int64_t end = std::min(begin + subtree.size * kBlock, count);
+    sums.push_back(squares_of_subtree(values + begin, end - begin, subtree.size));
+  }
+  return sums;
+}
+
+}  // namespace
+
+std::int64_t count_subtrees(const Cut& cut) { return std::ssize(subtrees_of(cut)); }
+
+std::vector<double> subtree_squares(const at::Tensor& slice, std::int64_t first) {
+  const at::Tensor flat = slice.contiguous();
+  if (flat.scalar_type() == at::kDouble) return squares_of<double>(flat, first);
+  return squares_of<float>(flat.to(at::kFloat), first);  // Exact for the shorter types.
+}
+
+double total_of_squares(const std::vector<Cut>& cuts, std::span<const double> subtrees) {
+  std::vector<std::pair<Subtree, double>> open;  // Left to right, none inside of another.
+  std::size_t next = 0;
+  for (const Cut& cut : cuts) {
+    for (const Subtree& subtree : subtrees_of(cut)) {
+      open.emplace_back(subtree, subtrees[next++]);
+      while (open.size() > 1) {
+        const auto& [left, left_sum] = open[open.size() - 2];
+        const auto& [right, right_sum] = open.back();
+        const bool are_neighbours = left.size == right.size && left.first % (2 * left.size) == 0;
+        if (!are_neighbours) break;
+        const std::pair both(Subtree{left.first, 2 * left.size}, left_sum + right_sum);
+        open.resize(open.size() - 2);
+        open.push_back(both);
+      }
+    }
+  }
+  double total = 0.0;
+  for (std::size_t i = open.size(); i-- > 0;) total = open[i].second + total;
+  return total;
+}
+
+}  // namespace penstock::train

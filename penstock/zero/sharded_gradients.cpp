@@ -1,0 +1,109 @@
+#include "penstock/zero/sharded_gradients.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "penstock/core/check.h"
+
+namespace penstock::zero {
+namespace {
+
+// Buckets that may be on their way at one time.
+constexpr std::size_t kUnderWay = 2;
+
+}  // namespace
+
+ShardedGradients::ShardedGradients(stage::Stage& stage, StageShards& shards,
+                                   GradientBuckets buckets)
+    : stage_(stage), shards_(shards), what_(buckets) {
+  const partition::ShardLayout& layout = shards.layout();
+  place_.resize(layout.parameters.size());
+  destinations_ = layout.slices_by_parameter();
+  absent_.resize(layout.parameters.size());
+  std::vector<std::vector<std::size_t>> parameters;
+  for (std::size_t b = layout.buckets.size(); b-- > 0;) {
+    parameters.push_back(layout.buckets[b].parameters);
+    for (std::size_t i = 0; i < parameters.back().size(); ++i) {
+      place_[parameters.back()[i]] = {buckets_.size(), i};
+    }
+    Bucket& bucket = buckets_.emplace_back();
+    bucket.index = b;
+    bucket.tag = shards.group().reserve_tags(1);
+  }
+  arrivals_.emplace(
+      stage, std::move(parameters), [this](std::size_t parameter) { take(parameter); },
+      [this](std::size_t bucket) { send(bucket); });
+}
+
+void ShardedGradients::before_last_backward() {
+  arrivals_->begin();
+  std::fill(absent_.begin(), absent_.end(), false);
+}
+
+at::Tensor ShardedGradients::flag(const Bucket& bucket, std::size_t parameter) const {
+  const std::int64_t piece = shards_.layout().buckets[bucket.index].piece;
+  return bucket.rows.narrow(1, piece + static_cast<std::int64_t>(place_[parameter].second), 1);
+}
+
+void ShardedGradients::take(std::size_t parameter) {
+  const at::NoGradGuard no_grad;
+  Bucket& bucket = buckets_[place_[parameter].first];
+  const partition::ShardBucket& layout = shards_.layout().buckets[bucket.index];
+  const at::Tensor& tensor = stage_.parameters()[parameter].tensor;
+  if (!bucket.rows.defined()) {
+    bucket.rows = at::zeros({shards_.layout().ranks, layout.piece + std::ssize(layout.parameters)},
+                            tensor.options().requires_grad(false));
+  }
+  absent_[parameter] = !tensor.grad().defined();
+  flag(bucket, parameter).fill_(absent_[parameter] ? 0 : 1);
+  const at::Tensor gradient = absent_[parameter] ? tensor.grad() : tensor.grad().flatten();
+  for (const auto& [rank, slice] : destinations_[parameter]) {
+    const at::Tensor place = bucket.rows[rank].narrow(0, slice.offset, slice.count);
+    if (gradient.defined()) {
+      place.copy_(gradient.narrow(0, slice.first, slice.count));
+    } else {
+      place.zero_();
+    }
+  }
+  tensor.mutable_grad().reset();
+}
+
+void ShardedGradients::send(std::size_t bucket) {
+  const at::NoGradGuard no_grad;
+  if (bucket >= kUnderWay) complete(buckets_[bucket - kUnderWay]);
+  Bucket& full = buckets_[bucket];
+  full.sum = at::empty({full.rows.size(1)}, full.rows.options());
+  full.transfer = shards_.group().reduce_scatter(full.rows, full.sum, full.tag);
+}
+
+void ShardedGradients::complete(Bucket& bucket) {
+  if (!bucket.transfer) return;
+  bucket.transfer->wait();
+  bucket.transfer.reset();
+  if (what_ == GradientBuckets::Released) bucket.rows.reset();
+  const std::int64_t piece = shards_.layout().buckets[bucket.index].piece;
+  for (const ShardSlice& slice : shards_.slices()) {
+    if (slice.place.bucket != bucket.index) continue;
+    const std::size_t parameter = slice.place.parameter;
+    const auto entry = static_cast<std::int64_t>(place_[parameter].second);
+    const bool is_there = !absent_[parameter] || bucket.sum[piece + entry].item<double>() != 0.0;
+    slice.values.mutable_grad() =
+        is_there ? bucket.sum.narrow(0, slice.place.offset, slice.place.count) : at::Tensor();
+  }
+}
+
+void ShardedGradients::reduce(std::optional<Microbatch> microbatch) {
+  if (!arrivals_->is_under_way() && microbatch) return;  // Not the first behind the last W.
+  PENSTOCK_CHECK(arrivals_->is_under_way(), "stage ", stage_.id());
+  arrivals_->end();
+}
+
+void ShardedGradients::finish() {
+  const at::NoGradGuard no_grad;
+  for (Bucket& bucket : buckets_) complete(bucket);
+}
+
+}  // namespace penstock::zero
