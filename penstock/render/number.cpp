@@ -38,6 +38,8 @@ std::string rounded(double value, int decimals) {
   return text;
 }
 
+std::string percent(double share) { return fixed(100 * share, 1) + '%'; }
+
 std::string significant(double value) { return printed(value, std::chars_format::general, 6); }
 
 }  // namespace penstock::render

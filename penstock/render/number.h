@@ -13,6 +13,10 @@ std::string fixed(double value, int decimals);
 // As fixed(), without the zeros at the end: rounded(0.5, 3) == "0.5", rounded(2.0, 3) == "2".
 std::string rounded(double value, int decimals);
 
+// A share of 1: percent(0.125) == "12.5%".
+// REQUIRES: share is finite.
+std::string percent(double share);
+
 // Six significant digits: significant(1.0 / 3) == "0.333333", significant(33) == "33".
 // REQUIRES: value is finite.
 std::string significant(double value);

@@ -1,7 +1,6 @@
 #include "penstock/render/simulated_timeline.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "penstock/core/check.h"
 #include "penstock/core/text.h"
@@ -34,12 +33,6 @@ std::string title_of(const Schedule& schedule) {
   return title + str(", ", schedule.microbatches, is_one ? " microbatch" : " microbatches");
 }
 
-std::string bubble_text(const Simulation& simulation) {
-  const double busy = std::accumulate(simulation.busy.begin(), simulation.busy.end(), 0.0);
-  const double all = simulation.makespan * static_cast<double>(simulation.busy.size());
-  return fixed(all > 0 ? 100 * (1 - busy / all) : 0, 1) + '%';
-}
-
 // "4, 3, 2, 1", or the range where there are many ranks.
 std::string peaks_text(const std::vector<std::int32_t>& peaks) {
   constexpr std::size_t kListedMax = 16;
@@ -49,7 +42,8 @@ std::string peaks_text(const std::vector<std::int32_t>& peaks) {
 }
 
 std::vector<std::string> notes_of(const Simulation& simulation) {
-  return {"makespan " + significant(simulation.makespan), "bubble " + bubble_text(simulation),
+  return {"makespan " + significant(simulation.makespan),
+          "bubble " + percent(simulation.mean_bubble()),
           "peak activations by rank: " + peaks_text(simulation.peak_activations)};
 }
 

@@ -1,6 +1,5 @@
 #include "penstock/simulate/costs.h"
 
-#include <cmath>
 #include <string_view>
 
 #include "penstock/core/text.h"
@@ -13,14 +12,14 @@ using schedule::Op;
 namespace {
 
 void check_number(std::string_view name, double value, std::vector<std::string>& texts) {
-  if (std::isfinite(value) && value >= 0.0) return;
-  texts.push_back(str(name, ": ", value, "; expected a finite number, not negative"));
+  if (verify::is_cost(value)) return;
+  texts.push_back(str(name, ": ", shortest(value), "; expected ", verify::kCostRange));
 }
 
 void check_bandwidth(std::string_view name, const std::optional<double>& bandwidth,
                      std::vector<std::string>& texts) {
-  if (!bandwidth || (std::isfinite(*bandwidth) && *bandwidth > 0.0)) return;
-  texts.push_back(str(name, ": ", *bandwidth, "; expected a finite number above 0"));
+  if (!bandwidth || (verify::is_cost(*bandwidth) && *bandwidth > 0.0)) return;
+  texts.push_back(str(name, ": ", shortest(*bandwidth), "; expected a number from 1e-30 to 1e30"));
 }
 
 void check_link(const Link& link, std::int32_t ranks, std::vector<std::string>& texts) {

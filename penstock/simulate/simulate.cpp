@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <span>
 
 #include "penstock/core/check.h"
@@ -254,6 +255,16 @@ Simulation Clock::result() && {
 }
 
 }  // namespace
+
+double Simulation::bubble(Rank rank) const {
+  return makespan > 0.0 ? 1.0 - busy[rank.index()] / makespan : 0.0;
+}
+
+double Simulation::mean_bubble() const {
+  const double all_busy = std::accumulate(busy.begin(), busy.end(), 0.0);
+  const double all = makespan * static_cast<double>(busy.size());
+  return all > 0.0 ? 1.0 - all_busy / all : 0.0;
+}
 
 double Simulation::span_bubble() const {
   const double longest = *std::ranges::max_element(span);

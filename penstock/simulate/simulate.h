@@ -76,8 +76,10 @@ struct Simulation {
   // start before the one ahead of it; the optimizer follows the last.
   std::vector<Event> critical_path;
 
-  // Share of the makespan that a rank does not compute.
-  double bubble(Rank rank) const { return 1.0 - busy[rank.index()] / makespan; }
+  // Share of the makespan that a rank does not compute, or all ranks together; 0 where nothing
+  // takes time, here and below.
+  double bubble(Rank rank) const;
+  double mean_bubble() const;
   // The same of the longest span, against the busiest rank: what counts where steps follow each
   // other without a barrier.
   double span_bubble() const;

@@ -1,9 +1,5 @@
 #include "penstock/verify/per_stage.h"
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
 #include "penstock/core/text.h"
 
 namespace penstock::verify {
@@ -29,16 +25,10 @@ std::string place(std::string_view name, const PerStage& numbers, std::size_t st
 
 PerStage::PerStage(const std::vector<double>& by_stage) : rows_(one_each(by_stage)) {}
 
-double PerStage::least(StageId stage, std::int32_t microbatches) const {
-  double value = at(stage, Microbatch(0));
-  for (std::int32_t m = 1; m < microbatches; ++m) value = std::min(value, at(stage, Microbatch(m)));
-  return value;
-}
-
-double PerStage::total(StageId stage, std::int32_t microbatches) const {
-  double sum = 0.0;
-  for (std::int32_t m = 0; m < microbatches; ++m) sum += at(stage, Microbatch(m));
-  return sum;
+bool is_cost(double number) {
+  constexpr double kLeast = 1e-30;
+  constexpr double kMost = 1e30;
+  return number == 0.0 || (number >= kLeast && number <= kMost);
 }
 
 std::vector<std::string> misfits(std::string_view name, const PerStage& numbers,
@@ -56,9 +46,9 @@ std::vector<std::string> misfits(std::string_view name, const PerStage& numbers,
                           microbatches));
     }
     for (std::size_t m = 0; m < rows[s].size(); ++m) {
-      if (std::isfinite(rows[s][m]) && rows[s][m] >= 0.0) continue;
-      texts.push_back(str(place(name, numbers, s, m), ": ", rows[s][m],
-                          "; expected a finite number, not negative"));
+      if (is_cost(rows[s][m])) continue;
+      texts.push_back(
+          str(place(name, numbers, s, m), ": ", shortest(rows[s][m]), "; expected ", kCostRange));
     }
   }
   return texts;

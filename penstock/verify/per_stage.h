@@ -25,19 +25,20 @@ class PerStage {
     return row[row.size() == 1 ? 0 : microbatch.index()];
   }
 
-  // The smallest and the sum over all microbatches of one stage.
-  double least(StageId stage, std::int32_t microbatches) const;
-  double total(StageId stage, std::int32_t microbatches) const;
-
   const std::vector<std::vector<double>>& rows() const { return rows_; }
 
  private:
   std::vector<std::vector<double>> rows_;
 };
 
+// Whether a cost or a size may be that: what is made of such numbers, sums, products and shares
+// over a whole schedule, is finite then, and can be drawn.
+bool is_cost(double number);
+inline constexpr std::string_view kCostRange = "0, or a number from 1e-30 to 1e30";
+
 // Why the numbers do not fit a schedule of that size; empty when they do.  Each begins with `name`:
-// "forward: 3 stages, the schedule has 4; give 1 or 4", "forward: stage 1 microbatch 0 has -1;
-// expected a finite number that is not negative".
+// "forward: 3 stages, the schedule has 4; give 1 number or 4", "forward stage 1 microbatch 0: -1;
+// expected 0, or a number from 1e-30 to 1e30".
 std::vector<std::string> misfits(std::string_view name, const PerStage& numbers,
                                  std::int32_t stages, std::int32_t microbatches);
 

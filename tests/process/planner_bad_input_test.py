@@ -101,7 +101,7 @@ class BadInput(PlannerTest):
         program = '"programs": [["0F0", "0B0"]]'
         wrong = {
             '{"foward": 1}': r'plan.json:2:12: unknown key "foward" in the costs; .*"forward"',
-            '{"latency": -1}': r"plan.json:2:23: latency: expected a number that is not negative",
+            '{"latency": -1}': r"plan.json:2:23: latency: expected 0, or a number from 1e-30 to",
             "1": r"plan.json:2:11: the costs: expected an object, found 1",
         }
         for costs, pattern in wrong.items():
@@ -179,8 +179,8 @@ class BadInput(PlannerTest):
             self.refuse(pattern, "simulate", name, *words)
 
         refuse(r"forward: 3 stages, the schedule has 2", "--forward", "1,2,3")
-        refuse(r"--forward -1: expected a finite number that is not negative", "--forward", "-1")
-        for text in ("nan", "inf", "1e999"):
+        refuse(r"--forward -1: expected 0, or a number from 1e-30 to 1e30", "--forward", "-1")
+        for text in ("nan", "inf", "1e999", "1e308", "1e-310"):
             refuse(rf"--weight {text}: expected .*number", "--weight", text)
         refuse(r"--input 1,,2: expected a number, .*found \"\"", "--input", "1,,2")
         refuse(r"--backward 1x: expected a number, .*found \"1x\"", "--backward", "1x")
@@ -193,7 +193,8 @@ class BadInput(PlannerTest):
             '{"forward": }': r"costs.json:1:13: ",
             '{"foward": 1}': r'costs.json:1:2: unknown key "foward" in the costs; .*"forward"',
             '{"forward": "1"}': r'costs.json:1:13: forward: expected a number, found "1"',
-            '{"forward": [1, -2]}': r"costs.json:1:17: forward: expected .* not negative, found -2",
+            '{"forward": [1, -2]}': r"costs.json:1:17: forward: expected 0, or a .*, found -2",
+            '{"bandwidth": 1e-300}': r"1:15: bandwidth: expected 0, or a number .*, found 1e-300",
             '{"forward": [1, [2, null]]}': r"1:21: forward: expected a number, found null",
             '{"latency": NaN}': r"costs.json:1:13: JSON has no number NaN",
             '{"forward": [1, 2, 3]}': r"forward: 3 stages, the schedule has 2",
@@ -217,6 +218,21 @@ class BadInput(PlannerTest):
         unknown = r'unknown option "--chanels"; did you mean "--channels"\?'
         self.refuse(unknown, "verify", name, "--chanels", "x")
         self.refuse(r"--channels: tcp not in \{tagged,", "verify", name, "--channels", "tcp")
+    def test_costs_at_the_ends_of_their_range_are_drawn(self) -> None:
+        name = self.write("good.csv", self.order)
+        pairs = (("1e30", "1e-30"), ("1e-30", "1e30"), ("1e-30", "1e-30"), ("0", "0"))
+        for first, second in pairs:
+            costs = ("--forward", first, "--backward", second, "--activation", f"{second},{first}")
+            for more in ((), ("--latency", "1e30")):
+                out = self.penstock("simulate", name, *costs, *more, "--json").out
+                self.assertNotRegex(out, r"\b(inf|nan)\b")
+                self.penstock("simulate", name, *costs, *more)
+                for form in ("svg", "html", "trace", "json"):
+                    words = ("schedule", name, "--format", form, *costs, *more)
+                    self.assertNotRegex(self.penstock(*words).out, r"[ :,](-?inf|nan)\b")
+        spread = ("--forward", "1e30", "--backward", "1e-29")
+        self.assertNotIn("inf", self.penstock("schedule", "compare", *SIZES, *spread).out)
+
         self.refuse(r"--format: csv not in \{compute_only,", "simulate", name, "--format", "csv")
         self.refuse(r"--format: xml not in \{grid,", "schedule", "1f1b", *SIZES, "--format", "xml")
         self.refuse(r"--lowered: x not in", "schedule", "1f1b", *SIZES, "--lowered", "x")

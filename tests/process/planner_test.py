@@ -202,7 +202,7 @@ class Compare(PlannerTest):
         expected |= {("interleaved_zero_bubble", 4): 24.75}
         self.assertEqual({key: entries[key]["makespan"] for key in expected}, expected)
         self.assertEqual(entries["zbv", 2]["peak_activations"], 8)
-        self.assertEqual(entries["zbv", 2]["peak_weighted"], 4)
+        self.assertEqual(entries["zbv", 2]["peak_memory"], 4)
         self.assertEqual(entries["zbv", 2]["span_bubble"], 0)
         self.assertNotIn("forward_only", {name for name, _ in entries})
         for entry in entries.values():
@@ -357,7 +357,7 @@ class Simulate(PlannerTest):
             result = json.loads(out)
             self.assertEqual(result["makespan"], float(makespan), name)
             rows = zip(busy.split(), span.split(), peak.split(), memory.split(), strict=True)
-            keys = ("busy", "span", "peak_activations", "peak_weighted")
+            keys = ("busy", "span", "peak_activations", "peak_memory")
             for rank, row in zip(result["ranks"], rows, strict=True):
                 self.assertEqual([rank[key] for key in keys], [float(value) for value in row], name)
             checked.add((program.split()[0], costs))
@@ -367,7 +367,7 @@ class Simulate(PlannerTest):
         result = json.loads(self.penstock("simulate", "zb_h1", *SIZES, "--json").out)
         self.assertEqual(result["makespan"], 27)
         self.assertEqual(len(result["ranks"]), 4)
-        keys = {"busy", "span", "peak_activations", "peak_weighted", "unshard_peak"}
+        keys = {"busy", "span", "peak_activations", "peak_memory", "unshard_peak"}
         self.assertEqual(set(result["ranks"][0]), keys)
         self.assertLessEqual(result["lower_bound"], 27)
 
@@ -394,7 +394,7 @@ class Simulate(PlannerTest):
         # 1F0 1.5..3.5, 1B0 ..7.5, 1F1 ..10.5, 1B1 ..14.5, 0B1 15..19.
         self.assertEqual(result["makespan"], 19)
         self.assertEqual([rank["busy"] for rank in result["ranks"]], [10, 13])
-        self.assertEqual([rank["peak_weighted"] for rank in result["ranks"]], [2, 2])
+        self.assertEqual([rank["peak_memory"] for rank in result["ranks"]], [2, 2])
         over = json.loads(self.penstock(*words, "--latency", 0, text=csv).out)
         self.assertEqual(over["makespan"], 18, "the command line goes over the file")
 

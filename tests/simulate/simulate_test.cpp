@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -217,6 +218,22 @@ TEST(Simulate, FreeActionsTakeNoTime) {
   EXPECT_EQ(result.events.size(), 4u);
 }
 
+// The largest makespan over the smallest share that costs can make is far from the end of a double.
+TEST(Simulate, AllThatExtremeCostsMakeIsFinite) {
+  const auto extreme = std::vector<double>{1e30, 1e-30};
+  const auto check = [&](const Costs& costs) {
+    const Simulation result = run({"0F0,0I0,0F1,0I1,0W0,0W1", "1F0,1I0,1F1,1I1,1W0,1W1"}, costs);
+    EXPECT_TRUE(std::isfinite(1e9 * result.makespan)) << result.makespan;
+    EXPECT_TRUE(std::isfinite(result.mean_bubble() + result.span_bubble()));
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_TRUE(std::isfinite(result.bubble(Rank(rank)) + result.peak_memory[rank]));
+    }
+  };
+  check({.forward = extreme, .overlap = 1e30, .message = 1e30, .bandwidth = 1e-30});
+  check({.forward = extreme, .input = 1e-30, .latency = 1e30, .activation = extreme});
+  check({.forward = 0, .input = 0, .weight = 0});
+}
+
 // What simulate() says of costs, without the head of the line.
 std::string refusal(const Costs& costs) {
   try {
@@ -228,10 +245,14 @@ std::string refusal(const Costs& costs) {
 }
 
 TEST(Simulate, CostsThatAreNoTimesAreRefused) {
-  EXPECT_EQ(refusal({.forward = -1}), "costs: forward: -1; expected a finite number, not negative");
+  const std::string range = "; expected 0, or a number from 1e-30 to 1e30";
+  EXPECT_EQ(refusal({.forward = -1}), "costs: forward: -1" + range);
   EXPECT_EQ(refusal({.forward = std::vector<double>{1, -1}, .keep = 1.5}),
-            "costs: forward stage 1: -1; expected a finite number, not negative\n"
-            "costs: keep: 1.5; expected a share from 0 to 1");
+            "costs: forward stage 1: -1" + range +
+                "\n"
+                "costs: keep: 1.5; expected a share from 0 to 1");
+  EXPECT_EQ(refusal({.latency = 1e31}), "costs: latency: 1e+31" + range);
+  EXPECT_EQ(refusal({.bandwidth = 0}), "costs: bandwidth: 0; expected a number from 1e-30 to 1e30");
   EXPECT_EQ(refusal({.weight = std::vector<double>{1, 2, 3}}),
             "costs: weight: 3 stages, the schedule has 2; give 1 number or 2");
 }

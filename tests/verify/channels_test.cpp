@@ -183,7 +183,7 @@ TEST(Memory, NumbersThatDoNotFitTheScheduleAreRefused) {
   EXPECT_EQ(refusal({.activation = std::vector<std::vector<double>>{{1}, {1, 2}}}),
             "activation stage 1: 2 microbatches, the schedule has 1; give 1 number or 1");
   EXPECT_EQ(refusal({.activation = std::vector<double>{1, -2}, .keep = -0.5}),
-            "activation stage 1: -2; expected a finite number, not negative\n"
+            "activation stage 1: -2; expected 0, or a number from 1e-30 to 1e30\n"
             "keep: -0.5; expected a share from 0 to 1");
 }
 

@@ -16,7 +16,7 @@
 namespace penstock::cli {
 namespace {
 
-using render::fixed;
+using render::percent;
 using render::significant;
 using schedule::Generator;
 using schedule::Sizes;
@@ -61,13 +61,6 @@ Costs per_stage(const Costs& of_rank, std::int32_t stages_per_rank) {
   return costs;
 }
 
-double mean_bubble(const simulate::Simulation& simulation) {
-  double busy = 0.0;
-  for (const double time : simulation.busy) busy += time;
-  const double all = simulation.makespan * static_cast<double>(simulation.busy.size());
-  return all > 0 ? 1 - busy / all : 0;
-}
-
 Entry entry_of(const verify::VerifiedSchedule& verified, std::int32_t stages_per_rank,
                const Costs& of_rank) {
   const Costs costs = per_stage(of_rank, stages_per_rank);
@@ -75,7 +68,7 @@ Entry entry_of(const verify::VerifiedSchedule& verified, std::int32_t stages_per
   Entry entry{.name = verified.schedule().name,
               .stages_per_rank = stages_per_rank,
               .makespan = simulation.makespan,
-              .bubble = mean_bubble(simulation),
+              .bubble = simulation.mean_bubble(),
               .span_bubble = simulation.span_bubble(),
               .peak_activations = std::ranges::max(simulation.peak_activations),
               .peak_memory = std::ranges::max(simulation.peak_memory)};
@@ -130,8 +123,6 @@ Comparison compare(const CompareCommand& command, const Costs& costs) {
   return comparison;
 }
 
-std::string percent(double share) { return fixed(100 * share, 1) + "%"; }
-
 std::string to_text(const Comparison& comparison) {
   std::vector<TextRow> rows = {{"schedule", "stages per rank", "makespan", "above the bound",
                                 "bubble", "span bubble", "peak activations", "peak memory", ""}};
@@ -157,7 +148,7 @@ std::string to_json(const Entry& entry) {
       ", \"lower_bound\": ", shortest(entry.lower_bound), ", \"bubble\": ", shortest(entry.bubble),
       ", \"span_bubble\": ", shortest(entry.span_bubble),
       ", \"peak_activations\": ", entry.peak_activations,
-      ", \"peak_weighted\": ", shortest(entry.peak_memory), "}");
+      ", \"peak_memory\": ", shortest(entry.peak_memory), "}");
 }
 
 std::string to_json(const Comparison& comparison) {

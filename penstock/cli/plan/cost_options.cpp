@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <vector>
 
 #include "penstock/cli/plan/costs_file.h"
@@ -26,7 +25,7 @@ double one_number(std::string_view text, const std::string& option, const std::s
                           json_quote(digits.substr(0, 40))));
   };
   if (!is_number) fail("a number, or a comma list of numbers");
-  if (!std::isfinite(value) || value < 0.0) fail("a finite number that is not negative");
+  if (!verify::is_cost(value)) fail(verify::kCostRange);
   return value;
 }
 

@@ -38,7 +38,7 @@ void declare_channels(CLI::App& app, std::string& channels);
 // REQUIRES: a name that declare_channels() lets through.
 verify::Channels channels_of(const std::string& name);
 
-// A list of numbers, each finite and not negative: "1", "1,2.5".
+// A list of costs: "1", "1,2.5".
 // Throws: ConfigError, which names the option.
 std::vector<double> numbers_of(const std::string& text, const std::string& option);
 // The same for an option that takes one number.

@@ -1,7 +1,6 @@
 #include "penstock/cli/plan/costs_file.h"
 
 #include <array>
-#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -34,8 +33,8 @@ double number(const Value& value, std::string_view key) {
   } else {
     refuse(value, key, "expected a number, found " + json::found(value));
   }
-  if (!std::isfinite(result) || result < 0.0) {
-    refuse(value, key, str("expected a number that is not negative, found ", json::found(value)));
+  if (!verify::is_cost(result)) {
+    refuse(value, key, str("expected ", verify::kCostRange, ", found ", json::found(value)));
   }
   return result;
 }

@@ -15,8 +15,7 @@
 namespace penstock::cli {
 
 // What the JSON does not say is as in Costs.
-// Throws: ParseError with file, line and column: an unknown key, a value that is no number, not
-// finite, or negative.
+// Throws: ParseError with file, line and column: an unknown key, a value that is no cost.
 simulate::Costs read_costs(const json::Value& json);
 
 // The same of a file; "-" is the standard input.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
-#include <numeric>
 
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
@@ -19,7 +18,7 @@
 namespace penstock::cli {
 namespace {
 
-using render::fixed;
+using render::percent;
 using render::significant;
 using simulate::LowerBound;
 using simulate::Simulation;
@@ -32,14 +31,6 @@ struct SimulateCommand {
   bool json = false;
 };
 
-std::string percent(double share) { return fixed(100 * share, 1) + "%"; }
-
-double bubble(const Simulation& simulation) {
-  const double busy = std::accumulate(simulation.busy.begin(), simulation.busy.end(), 0.0);
-  const double all = simulation.makespan * static_cast<double>(simulation.busy.size());
-  return all > 0 ? 1 - busy / all : 0;
-}
-
 const LowerBound& highest(const std::vector<LowerBound>& bounds) {
   return *std::ranges::max_element(bounds, {}, &LowerBound::makespan);
 }
@@ -47,11 +38,12 @@ const LowerBound& highest(const std::vector<LowerBound>& bounds) {
 std::string head_text(const Simulation& simulation, const std::vector<LowerBound>& bounds) {
   const LowerBound& bound = highest(bounds);
   const double gap = bound.makespan > 0 ? simulation.makespan / bound.makespan - 1 : 0;
-  return text_table({{"makespan", significant(simulation.makespan),
-                      str("at least ", significant(bound.makespan), " (", bound.name,
-                          "): ", percent(gap), " above")},
-                     {"bubble", percent(bubble(simulation)), "of the makespan, all ranks together"},
-                     {"", percent(simulation.span_bubble()), "of the longest span"}});
+  return text_table(
+      {{"makespan", significant(simulation.makespan),
+        str("at least ", significant(bound.makespan), " (", bound.name, "): ", percent(gap),
+            " above")},
+       {"bubble", percent(simulation.mean_bubble()), "of the makespan, all ranks together"},
+       {"", percent(simulation.span_bubble()), "of the longest span"}});
 }
 
 std::string ranks_text(const Simulation& simulation) {
@@ -61,8 +53,7 @@ std::string ranks_text(const Simulation& simulation) {
   if (is_sharded) rows[0].insert(rows[0].end() - 1, "peak unsharded");
   for (std::size_t r = 0; r < simulation.busy.size(); ++r) {
     rows.push_back({std::to_string(r), significant(simulation.busy[r]),
-                    significant(simulation.span[r]),
-                    percent(simulation.makespan > 0 ? simulation.bubble(Rank(r)) : 0),
+                    significant(simulation.span[r]), percent(simulation.bubble(Rank(r))),
                     std::to_string(simulation.peak_activations[r]),
                     significant(simulation.peak_memory[r]), ""});
     if (is_sharded) {
@@ -99,7 +90,7 @@ std::string rank_json(const Simulation& simulation, std::size_t r) {
   return str("    {\"busy\": ", shortest(simulation.busy[r]),
              ", \"span\": ", shortest(simulation.span[r]),
              ", \"peak_activations\": ", simulation.peak_activations[r],
-             ", \"peak_weighted\": ", shortest(simulation.peak_memory[r]),
+             ", \"peak_memory\": ", shortest(simulation.peak_memory[r]),
              ", \"unshard_peak\": ", simulation.unshard_peak[r], "}");
 }
 
@@ -119,7 +110,7 @@ std::string json_text(const schedule::Schedule& schedule, const Simulation& simu
   return str("{\n  \"name\": ", json_quote(schedule.name), ",\n  \"stages\": ", schedule.stages,
              ",\n  \"microbatches\": ", schedule.microbatches,
              ",\n  \"makespan\": ", shortest(simulation.makespan),
-             ",\n  \"bubble\": ", shortest(bubble(simulation)),
+             ",\n  \"bubble\": ", shortest(simulation.mean_bubble()),
              ",\n  \"span_bubble\": ", shortest(simulation.span_bubble()),
              ",\n  \"lower_bound\": ", shortest(highest(bounds).makespan),
              ",\n  \"lower_bounds\": [\n", join(bound_items, ",\n"), "\n  ],\n  \"ranks\": [\n",
