@@ -35,7 +35,6 @@ class LiveActivations {
     if (action.op == schedule::Op::BackwardInput) memory_ -= size(action) * (1.0 - keep_);
   }
 
-  std::int32_t count() const { return count_; }
   double memory() const { return memory_; }
   std::int32_t peak_count() const { return peak_count_; }
   double peak_memory() const { return peak_memory_; }

@@ -36,9 +36,4 @@ void Table::set_reduction_of_one(const Action& action, const Place& place) {
   reductions_of_one_[pair(action)] = position(place);
 }
 
-Action value_of(const Action& action) {
-  const Op op = action.op == Op::BackwardInput ? Op::Backward : action.op;
-  return {.stage = action.stage, .op = op, .microbatch = action.microbatch};
-}
-
 }  // namespace penstock::verify

@@ -111,7 +111,4 @@ inline Needs needs_of(const schedule::Action& action, std::int32_t stages) {
   return needs;
 }
 
-// The action that stands for what `action` makes in Needs::arrival: a B for an I, else itself.
-schedule::Action value_of(const schedule::Action& action);
-
 }  // namespace penstock::verify
