@@ -1,11 +1,13 @@
 #include "penstock/core/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -28,41 +30,6 @@ void write_all(int descriptor, std::string_view bytes, const std::string& path) 
   }
 }
 
-// An open file beside `target`, that is removed again unless it took the target's place.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& target)
-      : target_(target),
-        path_(str(target, ".tmp-", ::getpid())),
-        descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) {
-    if (descriptor_ < 0) fail(target_);
-  }
-  ~TemporaryFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    if (!kept_) ::unlink(path_.c_str());
-  }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-
-  void write(std::string_view bytes) { write_all(descriptor_, bytes, target_); }
-  void flush_and_close() {
-    if (::fsync(descriptor_) != 0) fail(target_);
-    const int descriptor = descriptor_;
-    descriptor_ = -1;
-    if (::close(descriptor) != 0) fail(target_);
-  }
-  void replace_target() {
-    if (::rename(path_.c_str(), target_.c_str()) != 0) fail(target_);
-    kept_ = true;
-  }
-
- private:
-  const std::string target_;
-  const std::string path_;
-  int descriptor_;
-  bool kept_ = false;
-};
-
 void flush_folder(const std::string& path) {
   const auto parent = fs::path(path).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();
@@ -71,6 +38,60 @@ void flush_folder(const std::string& path) {
   ::fsync(descriptor);
   ::close(descriptor);
 }
+
+// A file of its own beside `target`: what stands there already, somebody's link perhaps, is left
+// alone.
+std::string make_file_beside(const std::string& target, int& descriptor) {
+  constexpr int kTries = 1000;  // Leftovers of a process that had this one's number.
+  for (int i = 0; i < kTries; ++i) {
+    std::string path = str(target, ".tmp-", ::getpid(), "-", i);
+    descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (descriptor >= 0 || errno != EEXIST) return path;
+  }
+  return {};
+}
+
+// An open file beside `target`, that is removed again unless it took the target's place.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string target) : target_(std::move(target)) {
+    struct stat old = {};
+    const bool replaces = ::stat(target_.c_str(), &old) == 0;
+    if (replaces && S_ISDIR(old.st_mode)) {
+      errno = EISDIR;
+      fail(target_);
+    }
+    path_ = make_file_beside(target_, descriptor_);
+    if (descriptor_ < 0) fail(target_);
+    if (replaces) ::fchmod(descriptor_, old.st_mode & kModeBits);
+  }
+  ~TemporaryFile() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+  TemporaryFile(TemporaryFile&& other) noexcept
+      : target_(std::move(other.target_)),
+        path_(std::exchange(other.path_, {})),
+        descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+  void write(std::string_view bytes) { write_all(descriptor_, bytes, target_); }
+  void flush_and_close() {
+    if (::fsync(descriptor_) != 0) fail(target_);
+    if (::close(std::exchange(descriptor_, -1)) != 0) fail(target_);
+  }
+  void replace_target() {
+    if (::rename(path_.c_str(), target_.c_str()) != 0) fail(target_);
+    path_.clear();
+    flush_folder(target_);
+  }
+
+ private:
+  static constexpr mode_t kModeBits = 0777;
+
+  std::string target_;
+  std::string path_;  // Empty: it is not there (any more).
+  int descriptor_ = -1;
+};
 
 // A pipe or a device: what has no content that could be replaced.
 bool is_stream(const std::string& path) {
@@ -92,26 +113,42 @@ void write_stream(const std::string& path, const std::vector<std::string_view>& 
   ::close(descriptor);
 }
 
-// What a link leads to, or `path`.
+// What a link leads to, whether it is there or not; else `path`.
 std::string followed(const std::string& path) {
+  constexpr int kLinksMax = 40;  // As many as the system follows.
   std::error_code error;
-  const fs::path target = fs::is_symlink(path, error) ? fs::canonical(path, error) : fs::path();
-  return target.empty() || error ? path : target.string();
+  fs::path target = path;
+  for (int i = 0; fs::is_symlink(target, error); ++i) {
+    errno = ELOOP;
+    if (i == kLinksMax) fail(path);
+    target = target.parent_path() / fs::read_symlink(target, error);
+  }
+  return target.string();
+}
+
+TemporaryFile written(const NewContent& content) {
+  TemporaryFile file(followed(content.path));
+  for (const std::string_view piece : content.pieces) file.write(piece);
+  file.flush_and_close();
+  return file;
 }
 
 }  // namespace
 
-void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces) {
-  if (is_stream(path)) {
-    write_stream(path, pieces);
-    return;
+void write_atomically(std::span<const NewContent> files) {
+  std::vector<TemporaryFile> ready;
+  for (const NewContent& content : files) {
+    if (!is_stream(content.path)) ready.push_back(written(content));
   }
-  const std::string target = followed(path);
-  TemporaryFile file(target);
-  for (const std::string_view piece : pieces) file.write(piece);
-  file.flush_and_close();
-  file.replace_target();
-  flush_folder(target);
+  for (const NewContent& content : files) {
+    if (is_stream(content.path)) write_stream(content.path, content.pieces);
+  }
+  for (TemporaryFile& file : ready) file.replace_target();
+}
+
+void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces) {
+  const NewContent content{path, pieces};
+  write_atomically({&content, 1});
 }
 
 }  // namespace penstock

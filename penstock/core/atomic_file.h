@@ -1,17 +1,25 @@
-// Replaces a file in one go: readers see the old content or the new, never a part.
+// Replaces files in one go: readers see the old content or the new, never a part.
 //
 // The writers of checkpoint/, train/ and cli/ use it.  Knows no formats.
 #pragma once
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace penstock {
 
-// Writes the pieces in order to a temporary file in the same folder, flushes it to disk, renames it
-// to `path` and flushes the folder.  A link stays a link, and what it leads to is replaced; into
-// what is no file (a pipe, a device) the pieces are written as they are.
-// Throws: Error with the path and the system's reason; a file at `path` is then as before.
+struct NewContent {
+  std::string path;
+  std::vector<std::string_view> pieces;  // One after the other.
+};
+
+// Writes each to a temporary file in the same folder and flushes it to disk; once all are there,
+// renames them to their paths and flushes the folders.  A file keeps its mode.  A link stays a
+// link, and what it leads to, there or not, is replaced; into what is no file (a pipe, a device)
+// the pieces are written as they are. Throws: Error with the path and the system's reason; files
+// are then as before, unless it is the last step, a rename, that the system refuses.
+void write_atomically(std::span<const NewContent> files);
 void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces);
 
 }  // namespace penstock

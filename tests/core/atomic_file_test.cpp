@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -54,6 +55,57 @@ TEST(AtomicFile, ALinkStaysALink) {
   write_atomically(folder.file("link"), {"new"});
   EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link")));
   EXPECT_EQ(content(folder.file("a")), "new");
+}
+
+TEST(AtomicFile, ALinkToWhatIsNotThereStaysOne) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.file("inner"));
+  std::filesystem::create_symlink("inner/later", folder.file("link"));
+  std::filesystem::create_symlink("link", folder.file("other"));
+  write_atomically(folder.file("other"), {"new"});
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("link")));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder.file("other")));
+  EXPECT_EQ(content(folder.file("inner/later")), "new");
+  std::filesystem::create_symlink("loop", folder.file("loop"));
+  EXPECT_THROW(write_atomically(folder.file("loop"), {"new"}), Error);
+}
+
+TEST(AtomicFile, AFileKeepsItsMode) {
+  const TemporaryFolder folder;
+  const auto mode = [&] { return std::filesystem::status(folder.file("a")).permissions(); };
+  write_atomically(folder.file("a"), {"old"});
+  const auto its_own = std::filesystem::perms{0600};
+  ASSERT_NE(mode(), its_own);
+  std::filesystem::permissions(folder.file("a"), its_own);
+  write_atomically(folder.file("a"), {"new"});
+  EXPECT_EQ(mode(), its_own);
+}
+
+// Where it writes first can be guessed, so what stands there already must not be followed.
+TEST(AtomicFile, ALinkInTheWayIsNotFollowed) {
+  const TemporaryFolder folder;
+  write_atomically(folder.file("victim"), {"untouched"});
+  const std::string way = folder.file("a") + ".tmp-" + std::to_string(::getpid()) + "-0";
+  std::filesystem::create_symlink("victim", way);
+  write_atomically(folder.file("a"), {"new"});
+  EXPECT_EQ(content(folder.file("victim")), "untouched");
+  EXPECT_EQ(content(folder.file("a")), "new");
+  EXPECT_TRUE(std::filesystem::is_symlink(way));
+}
+
+TEST(AtomicFile, OfSeveralAllAreReplacedOrNone) {
+  const TemporaryFolder folder;
+  write_atomically(folder.file("a"), {"old"});
+  std::filesystem::create_directory(folder.file("taken"));
+  for (const char* name : {"taken", "no/folder"}) {
+    const NewContent both[] = {{folder.file("a"), {"new"}}, {folder.file(name), {"new"}}};
+    EXPECT_THROW(write_atomically(both), Error);
+    EXPECT_EQ(content(folder.file("a")), "old");
+    EXPECT_EQ(folder.names(), (Names{"a", "taken"}));
+  }
+  const NewContent both[] = {{folder.file("a"), {"new"}}, {folder.file("b"), {"new"}}};
+  write_atomically(both);
+  EXPECT_EQ(content(folder.file("a")) + content(folder.file("b")), "newnew");
 }
 
 // Renaming over /dev/null would take it from the whole machine.
