@@ -41,6 +41,19 @@ std::vector<Rank> pipe_of(const Recording& recording, std::int32_t replica) {
   return ranks;
 }
 
+// What trains has backwards, and where there are several ranks, messages.
+void check_trains(const schedule::Schedule& schedule) {
+  if (schedule.purpose == schedule::Purpose::Forward) {
+    throw ScheduleError("the schedule has no backward: no run has trained by it",
+                        {std::string(kOneRun)});
+  }
+  if (schedule.ranks() > 1 && !schedule::is_lowered(schedule)) {
+    throw ScheduleError(str("the schedule has ", schedule.ranks(),
+                            " ranks and no messages: no run has trained by it"),
+                        {std::string(kOneRun)});
+  }
+}
+
 void check_ranks(std::size_t pipe, const schedule::Schedule& schedule) {
   if (pipe == schedule.programs.size()) return;
   throw ScheduleError(str("the timeline is not of this schedule: it has ", pipe,
@@ -193,6 +206,7 @@ bool is_one_clock(const Recording& recording, std::int32_t replica) {
 MeasuredStep measured_step(const Recording& recording, const verify::VerifiedSchedule& schedule,
                            std::int64_t step, std::int32_t replica) {
   const std::vector<Rank> pipe = pipe_of(recording, replica);
+  check_trains(schedule.schedule());
   check_ranks(pipe.size(), schedule.schedule());
   std::vector<Events> events;
   for (const Rank rank : pipe) events.push_back(events_of(recording, rank, step));
@@ -206,6 +220,9 @@ MeasuredStep measured_step(const Recording& recording, const verify::VerifiedSch
     measured.reductions.push_back(replicas(recording) > 1 ? reduction_of(events[i], origins[i])
                                                           : std::nullopt);
     measured.makespan = std::max(measured.makespan, to_ms(events[i].back().end_ns - origins[i]));
+  }
+  if (measured.makespan <= 0.0) {
+    throw ScheduleError(str("the timeline has no times: step ", step, " begins and ends at once"));
   }
   for (const Events& each : events) messages.note_waits(each);
   measured.messages = messages.take();

@@ -48,7 +48,8 @@ struct MeasuredStep {
   double makespan = 0.0;                               // To the end of the last rank.
 };
 
-// Throws: ScheduleError when some rank did not run its row of the schedule.
+// Throws: ScheduleError when some rank did not run its row of the schedule, the schedule is none
+// that trains (with backwards, and messages between its ranks), or nothing in the step took time.
 // REQUIRES: `step` is one of steps_of(recording), `replica` is one of replicas().
 MeasuredStep measured_step(const Recording& recording, const verify::VerifiedSchedule& schedule,
                            std::int64_t step, std::int32_t replica);

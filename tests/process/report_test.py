@@ -117,16 +117,41 @@ class Refusals(PlannerTest):
         (run / "schedule.csv").write_text("0F0,0B0\n")
         self.refuse("has 2 pipeline ranks, the schedule has 1", "report", "run")
 
+    def test_what_no_run_leaves(self) -> None:
+        def write(rows: tuple[str, ...], times: bool = True) -> None:
+            lines = ["# penstock timeline 1", "# schedule x", f"# ranks {len(rows)}"]
+            lines += [f"# rank {r} pipe {r} data 0 clock 5" for r in range(len(rows))]
+            events = []
+            for rank, row in enumerate(rows):
+                for i, action in enumerate([*row.split(","), "finish"]):
+                    start, end = (i, i + 1) if times else (0, 0)
+                    events.append(f"1,{rank},{action},{start},{start},{end},0")
+            text = [*lines, recorded_run.HEAD, *events, f"# {len(events)} events"]
+            (self.folder / "run" / "timeline.csv").write_text("\n".join(text) + "\n")
+            (self.folder / "run" / "schedule.csv").write_text("\n".join(rows) + "\n")
+
+        write_run(self.folder / "run")
+        write(("0F0,0SEND_F0", "1RECV_F0,1F0"))
+        self.refuse("the schedule has no backward: no run has trained by it", "report", "run")
+        write(("0F0,0B0", "1F0,1B0"))
+        self.refuse("has 2 ranks and no messages: no run has trained by it", "report", "run")
+        write(("0F0,0B0",), times=False)
+        self.refuse("no times: step 1 begins and ends at once", "report", "run")
+        write(("0F0,0B0",))
+        self.penstock("report", "run")
+
     def test_choices_that_there_are_not(self) -> None:
         write_run(self.folder / "run")
         self.refuse("--step 9: not recorded; there are steps 1 to 3", "report", "run", "--step", 9)
         self.refuse("--step -1: not recorded", "report", "run", "--step", -1)
+        self.refuse("--step 0: not recorded", "report", "run", "--step", 0)
         self.refuse("--replica 1: the run has one replica, 0", "report", "run", "--replica", 1)
         self.refuse("name a file instead of -", "report", "run", "-o", "-")
 
     def test_no_file_is_left_where_one_cannot_be_written(self) -> None:
         write_run(self.folder / "run")
         self.refuse("no/page.html", "report", "run", "-o", "no/page.html")
+        self.refuse("no/x.json", "report", "run", "--costs", "no/x.json")
         before = sorted(path.name for path in Path(self.folder / "run").iterdir())
         self.assertEqual(before, ["schedule.csv", "timeline.csv"])
 

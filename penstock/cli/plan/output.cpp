@@ -1,6 +1,7 @@
 #include "penstock/cli/plan/output.h"
 
 #include <iostream>
+#include <vector>
 
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
@@ -12,8 +13,15 @@ void write_output(const std::string& text, const std::string& path) {
     if (!(std::cout << text << std::flush)) throw Error("cannot write to the standard output");
     return;
   }
+  const Output file{text, path};
+  write_files({&file, 1});
+}
+
+void write_files(std::span<const Output> files) {
+  std::vector<NewContent> contents;
+  for (const Output& file : files) contents.push_back({file.path, {file.text}});
   try {
-    write_atomically(path, {text});
+    write_atomically(contents);
   } catch (const Error& error) {
     throw ConfigError(error.message());
   }

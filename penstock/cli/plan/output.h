@@ -1,8 +1,9 @@
-// Where a command's result goes: the standard output, or a file that is written whole or not at
+// Where a command's result goes: the standard output, or files that are written whole or not at
 // all.
 //
 // Knows no formats.
 #pragma once
+#include <span>
 #include <string>
 
 namespace penstock::cli {
@@ -11,5 +12,14 @@ namespace penstock::cli {
 // Throws: ConfigError when the file cannot be written, which is then as before; Error when the
 // standard output cannot.
 void write_output(const std::string& text, const std::string& path);
+
+struct Output {
+  std::string text;
+  std::string path;
+};
+
+// All of the files, or none where one cannot be written.
+// Throws: ConfigError.
+void write_files(std::span<const Output> files);
 
 }  // namespace penstock::cli

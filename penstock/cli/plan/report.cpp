@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "penstock/cli/plan/commands.h"
@@ -25,7 +26,7 @@ using simulate::Simulation;
 
 struct ReportCommand {
   std::string run;
-  std::int64_t step = 0;  // 0: the one with the median makespan.
+  std::optional<std::int64_t> step;  // Absent: the one with the median makespan.
   std::int32_t replica = 0;
   std::string page;  // Empty: report.html in the run directory.
   std::string costs;
@@ -57,9 +58,9 @@ void check_choice(const ReportCommand& command, const Recording& recording,
   if (steps.empty()) {
     throw ConfigError(str("no step of ", in_quotes(command.run), " was recorded by all its ranks"));
   }
-  if (command.step != 0 && !std::ranges::binary_search(steps, command.step)) {
+  if (command.step && !std::ranges::binary_search(steps, *command.step)) {
     throw ConfigError(
-        str("--step ", command.step, ": not recorded; there are ", steps_text(steps)));
+        str("--step ", *command.step, ": not recorded; there are ", steps_text(steps)));
   }
   const std::int32_t replicas = measure::replicas(recording);
   if (command.replica < 0 || command.replica >= replicas) {
@@ -101,7 +102,7 @@ Report report_of(const ReportCommand& command, const RunFiles& files) {
     }
   }
   report.makespan = measure::quartiles(makespans);
-  const std::int64_t step = command.step != 0 ? command.step : median_step(of_replica);
+  const std::int64_t step = command.step.value_or(median_step(of_replica));
   report.shown = measure::measured_step(recording, files.schedule, step, command.replica);
   report.fit = measure::fit(all, files.schedule);
   report.simulated = simulate::simulate(files.schedule, report.fit.costs);
@@ -114,9 +115,10 @@ Report report_of(const ReportCommand& command, const RunFiles& files) {
   return report;
 }
 
-std::string percent(double share) {
-  const std::string text = render::fixed(100 * share, 1) + "%";
-  return share > 0 ? "+" + text : text;
+// By how much the simulated makespan is off: "+1.5%".
+std::string drift_text(double simulated, double measured) {
+  const double share = simulated / measured - 1;
+  return (share > 0 ? "+" : "") + render::percent(share);
 }
 
 // What a reader has to know to judge the numbers, a sentence each.
@@ -153,7 +155,7 @@ std::string head_text(const Report& report, const verify::VerifiedSchedule& sche
       ", shown step ", report.shown.step, "; times in ms\n\n", "makespan, step ", report.shown.step,
       "  ", text(report.shown.makespan), "\n", "makespan, median  ", text(report.makespan.median),
       "  quartiles ", text(report.makespan.lower), " to ", text(report.makespan.upper), "\n",
-      "simulated         ", text(simulated), "  ", percent(simulated / report.makespan.median - 1),
+      "simulated         ", text(simulated), "  ", drift_text(simulated, report.makespan.median),
       " against the median; with all costs at "
       "their quartiles ",
       text(report.simulated_lower), " to ", text(report.simulated_upper), "\n");
@@ -189,9 +191,8 @@ std::string page_of(const Report& report, const verify::VerifiedSchedule& schedu
       without_idle_lanes(render::simulated_timeline(schedule, report.simulated));
   simulated.title = "simulated, with the fitted costs";
   simulated.unit = "ms";
-  simulated.notes.front() += " ms, " +
-                             percent(report.simulated.makespan / report.shown.makespan - 1) +
-                             " against this step";
+  simulated.notes.front() += str(
+      " ms, ", drift_text(report.simulated.makespan, report.shown.makespan), " against this step");
   render::Timeline measured = render::measured_timeline(schedule, report.shown);
   for (const std::string& remark : remarks(report)) measured.notes.push_back(remark);
   const render::Timeline both[] = {std::move(measured), std::move(simulated)};
@@ -218,8 +219,11 @@ int run_report(const ReportCommand& command) {
   const std::string page = command.page.empty()
                                ? (std::filesystem::path(command.run) / "report.html").string()
                                : command.page;
-  write_output(page_of(report, files.schedule, text), page);
-  if (!command.costs.empty()) write_output(costs_text(report, files.schedule), command.costs);
+  std::vector<Output> outputs = {{page_of(report, files.schedule, text), page}};
+  if (!command.costs.empty()) {
+    outputs.push_back({costs_text(report, files.schedule), command.costs});
+  }
+  write_files(outputs);
   std::string summary = head_text(report, files.schedule, text);
   for (const render::Table& table : tables_of(report, kWorst, text)) {
     summary += "\n" + to_text(table);
