@@ -1,5 +1,6 @@
 #include "penstock/config/override.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,20 +17,19 @@ json::Value make_value(std::shared_ptr<const json::Source> source, json::Value::
   return {.data = std::move(object), .source = std::move(source), .span = {}};
 }
 
-// The text as a string.  What JSON cannot hold could not be written to the resolved config either.
-json::Value verbatim(const std::shared_ptr<const json::Source>& source) {
+// The text as a string; nothing for what JSON cannot hold: it could not be written to the resolved
+// config either.
+std::optional<json::Value> verbatim(const std::shared_ptr<const json::Source>& source) {
   const auto literal = std::make_shared<const json::Source>(
       json::Source{.name = source->name, .text = json_quote(source->text), .is_file = false});
   json::Value value = json::parse(literal);
-  if (std::get<std::string>(value.data) != source->text) {
-    throw ConfigError(str(source->name, ": the value is not UTF-8"));
-  }
+  if (std::get<std::string>(value.data) != source->text) return {};
   value.source = source;
   value.span = {0, static_cast<std::uint32_t>(source->text.size())};
   return value;
 }
 
-json::Value parse_value(const Override& override) {
+std::optional<json::Value> parse_value(const Override& override) {
   const auto source = std::make_shared<const json::Source>(
       json::Source{.name = override.origin, .text = override.value, .is_file = false});
   try {
@@ -61,26 +61,32 @@ void put(json::Value::Object& object, const std::string& key, json::Value value)
   }
 }
 
-void apply(json::Value::Object& root, const Override& override) {
+void apply(json::Value::Object& root, const Override& override, Problems& problems) {
+  const Origin origin{.source = override.origin};
   const std::string unknown = unknown_path(override.path);
-  if (!unknown.empty()) throw ConfigError(str(override.origin, ": ", unknown));
+  if (!unknown.empty()) return problems.add(origin, unknown);
+  std::optional<json::Value> value = parse_value(override);
+  if (!value) return problems.add(origin, "the value is not UTF-8");
   const std::vector<std::string> keys = split(override.path, '.');
-  json::Value value = parse_value(override);
   json::Value::Object* object = &root;
   for (std::size_t i = 0; i + 1 < keys.size(); ++i) {
-    object = enter(*object, keys[i], value.source);
+    object = enter(*object, keys[i], value->source);
     if (object == nullptr) return;
   }
-  put(*object, keys.back(), std::move(value));
+  put(*object, keys.back(), *std::move(value));
 }
 
 // "schedule": "1f1b" is short for {"name": "1f1b"}, "schedule": "x.csv" for {"file": "x.csv"}.
+bool names_a_file(std::string_view schedule) {
+  return schedule.ends_with(".csv") || schedule.ends_with(".json") || schedule.ends_with(".txt");
+}
+
 void expand_schedule(json::Value::Object& root) {
   json::Member* member = find(root, "schedule");
   if (member == nullptr) return;
   const auto* text = std::get_if<std::string>(&member->value.data);
   if (text == nullptr) return;
-  const std::string key = text->ends_with(".csv") ? "file" : "name";
+  const std::string key = names_a_file(*text) ? "file" : "name";
   const json::Span span = member->value.span;
   const auto source = member->value.source;
   json::Value::Object object;
@@ -101,12 +107,12 @@ Override parse_override(std::string_view text) {
           .origin = origin};
 }
 
-void apply_overrides(json::Value& root, std::span<const Override> overrides) {
+void apply_overrides(json::Value& root, std::span<const Override> overrides, Problems& problems) {
   auto* object = std::get_if<json::Value::Object>(&root.data);
   if (object == nullptr) return;
   expand_schedule(*object);
   for (const Override& override : overrides) {
-    apply(*object, override);
+    apply(*object, override, problems);
     expand_schedule(*object);
   }
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "penstock/config/wording.h"
+
 namespace penstock::json {
 struct Value;
 }  // namespace penstock::json
@@ -24,8 +26,8 @@ struct Override {
 // Throws: ConfigError when `text` is not KEY=VALUE.
 Override parse_override(std::string_view text);
 
-// Writes the overrides into the tree, in their order, making sections that are not there.
-// Throws: ConfigError for a path that names no key, with the nearest one.
-void apply_overrides(json::Value& root, std::span<const Override> overrides);
+// Writes the overrides into the tree, in their order, making sections that are not there.  A path
+// that names no key is a problem, and changes nothing; so is a value that is not UTF-8.
+void apply_overrides(json::Value& root, std::span<const Override> overrides, Problems& problems);
 
 }  // namespace penstock::config

@@ -1,18 +1,15 @@
 #include "penstock/config/read.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #include "penstock/config/fields.h"
 #include "penstock/config/keys.h"
 #include "penstock/config/validate.h"
 #include "penstock/core/error.h"
+#include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
 
 namespace penstock::config {
@@ -21,7 +18,9 @@ namespace {
 // Visitor: takes each field's value out of the tree, and notes all that is wrong with it.
 class Reader {
  public:
-  explicit Reader(const json::Value& root) { scope_.object = as_object("the config", root); }
+  Reader(const json::Value& root, Problems& problems) : problems_(problems) {
+    scope_.object = as_object("the config", root);
+  }
 
   template <class T, class Kind>
   void field(std::string_view key, T& value, const Kind& kind, std::string_view /*meaning*/) {
@@ -67,7 +66,6 @@ class Reader {
     }
   }
 
-  Problems& problems() { return problems_; }
   Origins& origins() { return origins_; }
 
  private:
@@ -101,7 +99,7 @@ class Reader {
   Scope scope_;
   const Selector* missing_choice_ = nullptr;
   std::set<std::string, std::less<>> failed_;
-  Problems problems_;
+  Problems& problems_;
   Origins origins_;
 };
 
@@ -112,34 +110,19 @@ void settle_schedule(ScheduleConfig& schedule, const Origins& origins) {
   }
 }
 
-std::string read_file(const std::string& file) {
-  const auto fail = [&file](const std::string& why) -> std::string {
-    throw ConfigError(str("cannot read the config ", in_quotes(file), ": ", why));
-  };
-  std::error_code ignored;
-  if (std::filesystem::is_directory(file, ignored)) return fail("it is a directory");
-  errno = 0;
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return fail(std::generic_category().message(errno));
-  std::string text(json::kBytesMax + 1, '\0');  // One more than allowed: json::parse() refuses it.
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad()) return fail(std::generic_category().message(errno));
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  return text;
-}
-
 }  // namespace
 
 ReadConfig parse_config(std::string text, const std::string& name,
                         std::span<const Override> overrides) {
   json::Value root = json::parse(
       std::make_shared<const json::Source>(json::Source{.name = name, .text = std::move(text)}));
-  apply_overrides(root, overrides);
+  Problems problems;
+  apply_overrides(root, overrides, problems);
   ReadConfig result;
-  Reader reader(root);
+  Reader reader(root, problems);
   visit_config(reader, result.config);
   reader.report_unknown_keys();
-  reader.problems().raise();
+  problems.raise();
   result.origins = std::move(reader.origins());
   settle_schedule(result.config.schedule, result.origins);
   validate(result.config, result.origins);
@@ -147,7 +130,7 @@ ReadConfig parse_config(std::string text, const std::string& name,
 }
 
 ReadConfig read_config(const std::string& file, std::span<const Override> overrides) {
-  return parse_config(read_file(file), file, overrides);
+  return parse_config(read_file("config", file, json::kBytesMax), file, overrides);
 }
 
 }  // namespace penstock::config

@@ -75,6 +75,9 @@ TEST(Override, SetsTheScheduleOverItsShortForm) {
   EXPECT_EQ(with(R"({"schedule": {"name": "zbv", "stages_per_rank": 2}})", {"schedule=x.csv"})
                 .config.schedule,
             (ScheduleConfig{"", "x.csv", {}}));
+  for (const std::string file : {"x.csv", "a/x.json", "steps.txt"}) {
+    EXPECT_EQ(with("{}", {"schedule=" + file}).config.schedule, (ScheduleConfig{"", file, {}}));
+  }
 }
 
 TEST(Override, AnUnknownPathNamesTheNearestKey) {
@@ -88,6 +91,14 @@ TEST(Override, AnUnknownPathNamesTheNearestKey) {
             "--set seed.x=1: unknown key \"seed.x\"; did you mean \"seed\"?");
   EXPECT_EQ(refusal("{}", {"model.=1"}),
             "--set model.=1: unknown key \"model.\"; did you mean \"model\"?");
+}
+
+TEST(Override, AllThatIsWrongIsSaidAtOnceWithThatOfTheFile) {
+  EXPECT_EQ(refusal(R"({"sed": 1})", {"fooo=1", "seed=x", "barr=2"}),
+            "--set barr=2: unknown key \"barr\"\n"
+            "  note: --set fooo=1: unknown key \"fooo\"\n"
+            "  note: --set seed=x: seed: expected an integer, found \"x\"\n"
+            "  note: gpt.json:1:2: unknown key \"sed\"; did you mean \"seed\"?");
 }
 
 TEST(Override, ValuesAreCheckedAsThoseOfAFile) {

@@ -1,12 +1,14 @@
 #include "penstock/config/read.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 #include <fstream>
 
 #include "penstock/core/text.h"
 #include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace penstock::config {
 namespace {
@@ -278,11 +280,14 @@ TEST(ReadConfig, ReadsFiles) {
 
 TEST(ReadConfig, SaysWhyAFileCannotBeRead) {
   EXPECT_EQ(message_of([] { read_config("/nowhere/gpt.json"); }),
-            "cannot read the config \"/nowhere/gpt.json\": No such file or directory");
-  EXPECT_EQ(message_of([] { read_config("/"); }),
-            "cannot read the config \"/\": it is a directory");
+            "config \"/nowhere/gpt.json\": cannot be read: No such file or directory");
+  EXPECT_EQ(message_of([] { read_config("/"); }), "config \"/\": cannot be read: Is a directory");
   EXPECT_EQ(message_of([] { read_config("/dev/zero"); }),
-            "/dev/zero: larger than 1048576 bytes; is it the right file?");
+            "config \"/dev/zero\": larger than 1048576 bytes");
+  const testing_support::TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo(folder.file("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(message_of([&] { read_config(folder.file("pipe")); }),
+            "config \"" + folder.file("pipe") + "\": cannot be read: a pipe that nobody writes to");
 }
 
 }  // namespace
