@@ -9,13 +9,10 @@
 
 #include "bindings/planning/init.h"
 #include "bindings/planning/pictures.h"
-#include "penstock/core/error.h"
-#include "penstock/core/text.h"
+#include "penstock/lower/programs.h"
 #include "penstock/schedule/cells.h"
 #include "penstock/schedule/dialects.h"
 #include "penstock/schedule/generators/generators.h"
-#include "penstock/schedule/passes/passes.h"
-#include "penstock/verify/verify.h"
 
 namespace penstock::bindings {
 namespace {
@@ -54,20 +51,6 @@ Cells cells_of(const Schedule& schedule) {
   return cells;
 }
 
-// Only what verifies can be lowered.
-Schedule with_messages(const Schedule& order, const std::string& how) {
-  if (how != "penstock" && how != "torch") {
-    throw ConfigError(
-        str("with_messages: how is ", json_quote(how), ", must be \"penstock\" or \"torch\""));
-  }
-  if (schedule::is_lowered(order)) {
-    throw ConfigError(str("with_messages: ", schedule::title(order), " has messages already"));
-  }
-  const auto verified = verify::VerifiedSchedule::from(order);
-  return how == "torch" ? schedule::lower_as_torch(verified.schedule())
-                        : schedule::lower_communication(verified.schedule());
-}
-
 Schedule with_sizes(Schedule schedule, std::int32_t stages, std::int32_t microbatches) {
   schedule.purpose = Purpose::Train;
   schedule.stages = stages;
@@ -93,7 +76,7 @@ void init_schedule(py::module_& m) {
                              "By rank, the actions as text: \"2F0\", \"1SEND_F3\".")
       .def_property_readonly("has_messages", schedule::is_lowered,
                              "Whether it says where to communicate, or only orders the compute.")
-      .def("with_messages", with_messages, py::arg("how") = "penstock", kWithoutGil,
+      .def("with_messages", lower::with_messages, py::arg("how") = "penstock", kWithoutGil,
            "The program that runs: reductions and messages added to a compute order.\n\n"
            "how: \"penstock\" as it trains, \"torch\" as torch.distributed.pipelining does.\n\n"
            "Raises ScheduleError when it does not verify, ConfigError when it has messages.")

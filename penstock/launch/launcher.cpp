@@ -39,7 +39,8 @@ void check(const LaunchOptions& options) {
                                                    {"startup_seconds", options.startup_seconds},
                                                    {"grace_seconds", options.grace_seconds}};
   for (const auto& [name, value] : limits) {
-    if (!(value > 0 && value <= 1e9)) throw ConfigError(str(name, " ", value, ": must be above 0"));
+    if (value > 0 && value <= kSecondsMax) continue;
+    throw ConfigError(str(name, " ", value, ": must be above 0 and at most ", kSecondsMax));
   }
 }
 

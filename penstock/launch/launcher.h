@@ -29,6 +29,7 @@
 namespace penstock::launch {
 
 inline constexpr int kRanksMax = 4096;
+inline constexpr double kSecondsMax = 1e9;  // Of every time in LaunchOptions; all are above 0.
 
 // Who listens on MASTER_PORT.
 enum class StoreSocket : std::uint8_t {

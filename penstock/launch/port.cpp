@@ -27,8 +27,7 @@ sockaddr_in address_of(const std::string& host, std::uint16_t port) {
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
   if (::inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) {
-    throw ConfigError(
-        str("master address \"", host, "\": must be an IPv4 address, like 127.0.0.1"));
+    throw ConfigError(str("host \"", host, "\": must be an IPv4 address, like 127.0.0.1"));
   }
   return address;
 }

@@ -6,7 +6,7 @@
 // other such program, too.  Live activations are counted on the way: their peak is what verify
 // said.
 #pragma once
-#include "penstock/train/program.h"
+#include "penstock/lower/programs.h"
 #include "tests/execute/reference.h"
 
 namespace penstock::execute {
@@ -25,7 +25,7 @@ inline Ran run_on_threads(const verify::VerifiedSchedule& schedule,
   const std::int32_t ranks = schedule.schedule().ranks();
   const bool trains = schedule.schedule().purpose == schedule::Purpose::Train;
   const verify::VerifiedSchedule forward =
-      train::forward_program(schedule, schedule.schedule().microbatches);
+      lower::forward_program(schedule, schedule.schedule().microbatches);
   Ran ran;
   std::mutex mutex;
   comm::run_ranks(ranks, [&](comm::Communicator& communicator) {

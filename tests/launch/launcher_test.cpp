@@ -247,7 +247,7 @@ TEST_F(Launcher, AFreeFixedPortIsUsed) {
 TEST_F(Launcher, ABadAddressIsNamed) {
   use_shell("exit 0", 1);
   options.host = "localhost";
-  EXPECT_HAS(error_of_launch(), "\"localhost\": must be an IPv4 address");
+  EXPECT_HAS(error_of_launch(), "host \"localhost\": must be an IPv4 address");
   options.host = "192.0.2.1";
   EXPECT_HAS(error_of_launch(), "no interface of this machine has that address");
 }
@@ -276,7 +276,7 @@ TEST_F(Launcher, OptionsOutOfRangeAreRefused) {
   EXPECT_HAS(error_of_launch(), "nproc 0: must be from 1 to");
   options.nproc = 1;
   options.grace_seconds = -1;
-  EXPECT_HAS(error_of_launch(), "grace_seconds -1: must be above 0");
+  EXPECT_HAS(error_of_launch(), "grace_seconds -1: must be above 0 and at most 1e+09");
   options.program.clear();
   EXPECT_HAS(error_of_launch(), "no program");
 }

@@ -5,6 +5,7 @@ Needs the standard library only.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import subprocess
@@ -82,10 +83,15 @@ class BadInputTest(ProcessTest):
 class Configs(BadInputTest):
     def test_missing(self) -> None:
         result = self.train(Path("nowhere.json"))
-        self.assert_refused(result, r'cannot read the config "nowhere.json": No such file')
+        self.assert_refused(result, r'config "nowhere.json": cannot be read: No such file')
+
+    def test_a_pipe_that_nobody_writes_to(self) -> None:
+        os.mkfifo(self.folder / "pipe")
+        result = self.train(self.folder / "pipe")
+        self.assert_refused(result, r'config ".*pipe": cannot be read: a pipe that nobody writes')
 
     def test_a_directory(self) -> None:
-        self.assert_refused(self.train(self.temporary), r"it is a directory")
+        self.assert_refused(self.train(self.temporary), r": cannot be read: Is a directory")
 
     def test_malformed_or_misspelt(self) -> None:
         for name, (text, pattern) in CONFIGS.items():
@@ -100,6 +106,8 @@ class Configs(BadInputTest):
     def test_overrides(self) -> None:
         self.refuse(r'model.layes=3: .*did you mean "model.layers"\?', "--set", "model.layes=3")
         self.refuse(r"expected KEY=VALUE, for example", "--set", "model.layers")
+        both = r'unknown key "barr"\n  note: --set fooo=1: unknown key "fooo"'
+        self.refuse(both, "--set", "fooo=1", "--set", "barr=2")
         self.refuse(r"--steps: run.steps = 0: must be in \[1,", "--steps", 0)
 
 
@@ -161,8 +169,11 @@ class Sizes(BadInputTest):
         )
 
     def test_nproc(self) -> None:
-        self.refuse(r"--nproc: .*0 not in range 1 to 4096", "--nproc", 0)
-        self.refuse(r"--nproc: .*x not in range", "--nproc", "x")
+        for number in (0, "x", 2.5):
+            pattern = rf'--nproc: expected an integer from 1 to 4096, found "{number}"'
+            self.refuse(pattern, "--nproc", number)
+        ranks = r"mesh.pipe 2 x mesh.data 5000 are more ranks than one machine starts \(4096\)"
+        self.refuse(ranks, "--set", "mesh.data=5000", "--run", "many")
 
 
 class Schedules(BadInputTest):
@@ -182,6 +193,12 @@ class Schedules(BadInputTest):
     def test_file_with_a_wrong_number_of_rows(self) -> None:
         cells = ",".join(f"0{op}{m}" for op in "FB" for m in range(4))
         self.file(f"{cells}\n", r'schedule file "order.csv" has 1 rows?, the mesh has 2')
+
+    def test_what_cannot_train_starts_no_rank(self) -> None:
+        no_backward = r"schedule forward_only has no backward: it cannot train"
+        result = self.train(self.config(), "--set", "schedule=forward_only", "--run", "none")
+        self.assert_refused(result, no_backward)
+        self.assertFalse((self.folder / "none").exists(), "said before anything is made")
 
     def test_file_in_an_impossible_order(self) -> None:
         cells = ",".join(f"0{op}{m}" for op in "FB" for m in range(4))
@@ -214,11 +231,15 @@ class Environment(BadInputTest):
         )
         self.refuse_variables(r"MASTER_PORT=999999: must be", **hand(MASTER_PORT="999999"))
         self.refuse_variables(
-            r"--nproc 4 starts ranks, but this process is rank 0 of 4 already",
+            r"--nproc 4 is for starting ranks, but this process is rank 0 of 4 already",
             "--nproc",
             4,
             **hand(),
         )
+
+    def test_a_port_where_another_launcher_chose_one(self) -> None:
+        pattern = r"--master-port 1234 is for starting ranks, .*\n.*leave --master-port out"
+        self.refuse_variables(pattern, "--master-port", 1234, **hand())
 
     def test_ranks_that_never_come(self) -> None:
         with socket.socket() as probe:
@@ -267,6 +288,14 @@ class Folders(BadInputTest):
             r'make the run directory ".*/text.txt/run": Not a dir.*\n.*--run', "--run", under
         )
 
+    def test_where_no_rank_starts_no_folder_is_left(self) -> None:
+        self.refuse(r'host "localhost": must be an IPv4', "--host", "localhost", "--run", "a/b")
+        self.assertFalse((self.folder / "a").exists())
+        (self.folder / "mine").mkdir()
+        self.refuse(r'"localhost"', "--host", "localhost", "--run", "mine", "--save", "weights")
+        self.assertTrue((self.folder / "mine").exists(), "it was there")
+        self.assertFalse((self.folder / "weights").exists())
+
     def test_run_directory_that_takes_no_files(self) -> None:
         self.refuse(r'cannot write to the run directory "/proc/1": ', "--run", "/proc/1")
 
@@ -306,12 +335,15 @@ class CommandLine(BadInputTest):
     def test_launch(self) -> None:
         self.refuse_words(r"no program to launch\n.*comes after --", "launch", "--nproc", 2)
         self.refuse_words(r'"nowhere": no such program', "launch", "--nproc", 2, "--", "nowhere")
-        self.refuse_words(r"--nproc: .*-1 not in range", "launch", "--nproc", "-1", "--", "true")
+        integer = r'--nproc: expected an integer from 1 to 4096, found "-1"'
+        self.refuse_words(integer, "launch", "--nproc", "-1", "--", "true")
+        beat = ("launch", "--nproc", 1, "--heartbeat", "2e9", "--", "true")
+        self.refuse_words(r"--heartbeat 2e\+09: must be above 0 and at most 1e\+09", *beat)
 
     def test_schedule(self) -> None:
         sizes = ("--ranks", 2, "--microbatches", 3)
         self.refuse_words(r'"1f1c"; did you mean "1f1b"\?', "schedule", "1f1c", *sizes)
-        self.refuse_words(r"NAME is required with sizes", "schedule", *sizes)
+        self.refuse_words(r"NAME is required with --ranks", "schedule", *sizes)
         self.refuse_words(r"--ranks is required", "schedule", "1f1b", "--microbatches", 3)
         self.refuse_words(r"--microbatches is required", "schedule", "zbv", "--ranks", 2)
         self.refuse_words(r"sizes that work: microbatches=4", "schedule", "dualpipev", *sizes)

@@ -3,6 +3,7 @@
 
 #include "penstock/cli/plan/commands.h"
 #include "penstock/core/error.h"
+#include "penstock/core/text.h"
 #include "penstock/launch/launcher.h"
 
 namespace penstock::cli {
@@ -32,6 +33,10 @@ Command declare_launch_command(CLI::App& app, const Words& program) {
     if (program.empty()) {
       throw ConfigError("launch: no program to launch",
                         {"it comes after --: penstock launch --nproc 2 -- python3 script.py"});
+    }
+    if (!(options->heartbeat_seconds > 0 && options->heartbeat_seconds <= launch::kSecondsMax)) {
+      throw ConfigError(str("launch: --heartbeat ", options->heartbeat_seconds,
+                            ": must be above 0 and at most ", launch::kSecondsMax));
     }
     options->program = program;
     options->messages = &std::cerr;

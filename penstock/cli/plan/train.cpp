@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <vector>
 
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/runtime_program.h"
@@ -17,9 +18,7 @@
 #include "penstock/core/version.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/launcher.h"
-#include "penstock/schedule/dialects.h"
-#include "penstock/schedule/generators/generators.h"
-#include "penstock/verify/verify.h"
+#include "penstock/lower/programs.h"
 
 namespace penstock::cli {
 namespace {
@@ -47,44 +46,56 @@ std::string job_run_directory(const std::string& name, const launch::LauncherEnv
   return str("runs/", name, "-", job.empty() ? "job" : job);
 }
 
-// A folder that files can be made in.  Made and tried before anything is trained: a run that
-// cannot write its results is best not begun.
-void make_folder(const std::string& folder, const std::string& what, const std::string& option) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) {
-    throw ConfigError(str("cannot make the ", what, " \"", folder, "\": ", error.message()),
-                      {str("choose another with ", option)});
+// Folders that files can be made in.  Made and tried before anything is trained: a run that cannot
+// write its results is best not begun.  Those that are still empty go again, unless they are kept.
+class NewFolders {
+ public:
+  NewFolders() = default;
+  ~NewFolders() {
+    std::error_code ignored;
+    for (const fs::path& folder : made_) fs::remove(folder, ignored);
   }
-  const std::string probe = str(folder, "/.probe-", ::getpid());
-  const int file = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  if (file < 0) {
-    throw ConfigError(
-        str("cannot write to the ", what, " \"", folder, "\": ", std::strerror(errno)),
-        {str("choose another with ", option)});
-  }
-  ::close(file);
-  ::unlink(probe.c_str());
-}
+  NewFolders(const NewFolders&) = delete;
+  NewFolders& operator=(const NewFolders&) = delete;
 
-void make_folders(const config::Config& config, const std::string& run) {
-  make_folder(run, "run directory", "--run");
-  if (!config.run.save.empty()) make_folder(config.run.save, "folder for the weights", "--save");
-}
-
-// What every rank would find wrong is said once, before any starts.
-void check_schedule(const config::ScheduleConfig& schedule, std::int32_t pipe,
-                    std::int64_t microbatches) {
-  if (!schedule.file.empty()) {
-    verify::VerifiedSchedule::from(schedule::load_schedule(schedule.file).schedule);
-    return;
+  void make(const std::string& folder, const std::string& what, const std::string& option) {
+    note_missing(folder);
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) {
+      throw ConfigError(str("cannot make the ", what, " \"", folder, "\": ", error.message()),
+                        {str("choose another with ", option)});
+    }
+    const std::string probe = str(folder, "/.probe-", ::getpid());
+    const int file = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0) {
+      throw ConfigError(
+          str("cannot write to the ", what, " \"", folder, "\": ", std::strerror(errno)),
+          {str("choose another with ", option)});
+    }
+    ::close(file);
+    ::unlink(probe.c_str());
   }
-  const std::int64_t stages_per_rank =
-      schedule.stages_per_rank.value_or(schedule::find_generator(schedule.name).stages_per_rank);
-  schedule::make_schedule(schedule.name,
-                          {.ranks = pipe,
-                           .stages_per_rank = static_cast<std::int32_t>(stages_per_rank),
-                           .microbatches = static_cast<std::int32_t>(microbatches)});
+
+  void keep() { made_.clear(); }
+
+ private:
+  void note_missing(const fs::path& folder) {
+    std::error_code ignored;
+    std::vector<fs::path> missing;  // The innermost first.
+    for (fs::path path = folder; !path.empty() && !fs::exists(path, ignored);
+         path = path.parent_path()) {
+      missing.push_back(path);
+    }
+    made_.insert(made_.begin(), missing.begin(), missing.end());
+  }
+
+  std::vector<fs::path> made_;  // Each before those that it is in.
+};
+
+void make_folders(const config::Config& config, const std::string& run, NewFolders& folders) {
+  folders.make(run, "run directory", "--run");
+  if (!config.run.save.empty()) folders.make(config.run.save, "folder for the weights", "--save");
 }
 
 void check_data(const std::string& path) {
@@ -94,26 +105,42 @@ void check_data(const std::string& path) {
       str("data path \"", path, "\" does not exist (looked at ", fs::absolute(path).string(), ")"));
 }
 
+// What every rank would find wrong is said once, before any starts.
 void check_plan(const TrainCommand& command, const config::Config& config,
                 std::int64_t world_size) {
   try {
     const config::MeshShape mesh = config::resolve_mesh(config.mesh, world_size);
     const config::Batch batch = config::resolve_batch(config.batch, mesh);
-    check_schedule(config.schedule, mesh.pipe, batch.microbatches);
+    const auto& stages_per_rank = config.schedule.stages_per_rank;
+    lower::ProgramOptions options{.schedule = config.schedule.name,
+                                  .file = config.schedule.file,
+                                  .ranks = mesh.pipe,
+                                  .microbatches = static_cast<std::int32_t>(batch.microbatches)};
+    if (stages_per_rank) options.stages_per_rank = static_cast<std::int32_t>(*stages_per_rank);
+    lower::training_program(options);
   } catch (const Error& error) {
     throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
   }
   check_data(config.data.path);
 }
 
+std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& mesh) {
+  if (command.nproc > 0) return command.nproc;
+  const std::int64_t data = mesh.data.value_or(1);
+  if (mesh.pipe * data <= launch::kRanksMax) return mesh.pipe * data;
+  throw ConfigError(str(command.config, ": mesh.pipe ", mesh.pipe, " x mesh.data ", data,
+                        " are more ranks than one machine starts (", launch::kRanksMax, ")"),
+                    {"give --nproc, or start them by torchrun, srun or mpirun"});
+}
+
 int start_ranks(const TrainCommand& command, const config::Config& config) {
-  const std::int64_t nproc =
-      command.nproc > 0 ? command.nproc : config.mesh.pipe * config.mesh.data.value_or(1);
+  const std::int64_t nproc = local_ranks(command, config.mesh);
   check_plan(command, config, nproc);
   const std::string runtime = runtime_program();
   const std::string run =
       config.run.directory.empty() ? fresh_run_directory(run_name(command)) : config.run.directory;
-  make_folders(config, run);
+  NewFolders folders;
+  make_folders(config, run, folders);
   launch::LaunchOptions options{.nproc = static_cast<int>(nproc),
                                 .program = {runtime, "train"},
                                 .environment = {{kVersionVariable, kVersion}},
@@ -125,23 +152,33 @@ int start_ranks(const TrainCommand& command, const config::Config& config) {
                                 .channel = launch::ControlChannel::Required,
                                 .messages = &std::cerr};
   for (std::string& word : words_of(command, run)) options.program.push_back(std::move(word));
-  return launch::launch(options).exit_code;
+  const launch::LaunchResult result = launch::launch(options);
+  folders.keep();
+  return result.exit_code;
+}
+
+// Ranks that this process could start, but it is one already.
+void refuse_launching(const std::string& option, const launch::LauncherEnvironment& self) {
+  throw ConfigError(
+      str(option, " is for starting ranks, but this process is rank ", self.rank, " of ",
+          self.world_size, " already, started by ", self.kind),
+      {str("leave ", option.substr(0, option.find(' ')), " out, or run it outside that launcher")});
 }
 
 int run_train(const TrainCommand& command) {
   const config::ReadConfig read = read_config_of(command);
   const launch::LauncherEnvironment self = launch::from_process_environment();
   if (self.kind == launch::LauncherKind::None) return start_ranks(command, read.config);
-  if (command.nproc > 0) {
-    throw ConfigError(str("--nproc ", command.nproc, " starts ranks, but this process is rank ",
-                          self.rank, " of ", self.world_size, " already, started by ", self.kind),
-                      {"leave --nproc out, or run it outside that launcher"});
+  if (command.nproc > 0) refuse_launching(str("--nproc ", command.nproc), self);
+  if (command.master_port > 0) {
+    refuse_launching(str("--master-port ", command.master_port), self);
   }
   check_plan(command, read.config, self.world_size);
   const std::string run = read.config.run.directory.empty()
                               ? job_run_directory(run_name(command), self)
                               : read.config.run.directory;
-  make_folders(read.config, run);
+  NewFolders folders;
+  make_folders(read.config, run, folders);
   std::vector<std::string> words = {runtime_program(), "train"};
   for (std::string& word : words_of(command, run)) words.push_back(std::move(word));
   become(words);

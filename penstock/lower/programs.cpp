@@ -1,4 +1,6 @@
-#include "penstock/train/program.h"
+#include "penstock/lower/programs.h"
+
+#include <utility>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -6,7 +8,7 @@
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/schedule/passes/passes.h"
 
-namespace penstock::train {
+namespace penstock::lower {
 namespace {
 
 schedule::Schedule lowered(const ProgramOptions& options) {
@@ -36,8 +38,7 @@ schedule::Schedule lowered(const ProgramOptions& options) {
                             " microbatches, the batch has ", options.microbatches));
   }
   if (schedule::is_lowered(program)) return program;
-  return schedule::lower_communication(
-      verify::VerifiedSchedule::from(std::move(program)).schedule());
+  return with_messages(std::move(program), "penstock");
 }
 
 // Fills the programs of a forward pass as if every F took one step: at each, a rank runs the oldest
@@ -90,6 +91,18 @@ verify::VerifiedSchedule training_program(const ProgramOptions& options) {
   return verify::VerifiedSchedule::from(lowered(options));
 }
 
+schedule::Schedule with_messages(schedule::Schedule order, std::string_view how) {
+  if (how != "penstock" && how != "torch") {
+    throw ConfigError(str("how is ", json_quote(how), ", must be \"penstock\" or \"torch\""));
+  }
+  if (schedule::is_lowered(order)) {
+    throw ConfigError(str(schedule::title(order), " has messages already"));
+  }
+  const auto verified = verify::VerifiedSchedule::from(std::move(order));
+  return how == "torch" ? schedule::lower_as_torch(verified.schedule())
+                        : schedule::lower_communication(verified.schedule());
+}
+
 verify::VerifiedSchedule forward_program(const verify::VerifiedSchedule& training,
                                          std::int32_t microbatches) {
   const schedule::Schedule& model = training.schedule();
@@ -106,4 +119,4 @@ verify::VerifiedSchedule forward_program(const verify::VerifiedSchedule& trainin
   return verify::VerifiedSchedule::from(schedule::add_send_recv(forward));
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::lower

@@ -1,0 +1,67 @@
+#include "penstock/lower/programs.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "penstock/schedule/generators/generators.h"
+#include "penstock/simulate/simulate.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
+
+namespace penstock::lower {
+namespace {
+
+using testing_support::message_of;
+
+TEST(TrainingProgram, HasItsMessages) {
+  const auto program = training_program({.schedule = "zbv", .ranks = 2, .microbatches = 4});
+  EXPECT_TRUE(is_lowered(program.schedule()));
+}
+
+TEST(TrainingProgram, WhatCannotTrainIsRefused) {
+  EXPECT_EQ(message_of([] { training_program({.schedule = "forward_only", .ranks = 2}); }),
+            "schedule forward_only has no backward: it cannot train");
+  const testing_support::TemporaryFolder folder;
+  const std::string file = folder.file("rows.csv");
+  const auto refusal = [&](const char* rows, std::int32_t microbatches) {
+    std::ofstream(file) << rows;
+    return message_of(
+        [&] { training_program({.file = file, .ranks = 2, .microbatches = microbatches}); });
+  };
+  const std::string begin = "schedule file \"" + file + "\" has ";
+  EXPECT_EQ(refusal("0F0,0B0\n1F0,1B0\n2F0,2B0\n", 1),
+            begin + "3 rows, the mesh has 2 pipeline ranks: one row per rank");
+  EXPECT_EQ(refusal("0F0\n1F0\n", 1), begin + "no backward: it cannot train; add the B of each F");
+  EXPECT_EQ(refusal("0F0,0B0\n1F0,1B0\n", 2), begin + "1 microbatches, the batch has 2");
+}
+
+TEST(WithMessages, AddsThemToAnOrderThatHasNone) {
+  const auto order = schedule::make_schedule("1f1b", {.ranks = 2, .microbatches = 2});
+  for (const char* how : {"penstock", "torch"}) {
+    const schedule::Schedule program = with_messages(order, how);
+    EXPECT_TRUE(is_lowered(program));
+    EXPECT_EQ(message_of([&] { with_messages(program, how); }),
+              title(program) + " has messages already");
+  }
+  EXPECT_EQ(message_of([&] { with_messages(order, "mpi"); }),
+            "how is \"mpi\", must be \"penstock\" or \"torch\"");
+}
+
+// With as many stages on each rank, a forward pass takes a rank's own work, and what it costs to
+// fill and to drain the pipeline: a step for each other stage at most.
+TEST(ForwardProgram, KeepsThePipelineFullWhateverThePlacement) {
+  constexpr std::int32_t kRanks = 4, kMicrobatches = 16;
+  for (const char* name : {"1f1b", "interleaved_1f1b", "zbv", "hanayo", "dualpipev"}) {
+    const auto training =
+        training_program({.schedule = name, .ranks = kRanks, .microbatches = kMicrobatches});
+    const auto forward = forward_program(training, kMicrobatches);
+    const std::int32_t stages = training.schedule().stages;
+    const double work = 1.0 * stages / kRanks * kMicrobatches;
+    const simulate::Simulation simulation = simulate::simulate(forward);
+    EXPECT_LE(simulation.makespan, work + stages - 1) << name;
+  }
+}
+
+}  // namespace
+}  // namespace penstock::lower
