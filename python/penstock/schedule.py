@@ -12,7 +12,8 @@ A notebook shows a schedule as its picture, and a simulation as its timeline.
 Times and sizes have any unit; those of one call share it.  A cost is one number for all stages, one
 per stage, or one per stage and microbatch.
 
-Errors are those of `penstock.errors`; each is a ValueError, too.
+Errors are those of `penstock.errors`.  They are ValueErrors, too, but that a file cannot be written
+is a plain Error; an argument of another type is a TypeError.
 """
 
 from __future__ import annotations
@@ -132,10 +133,14 @@ def Program(  # noqa: N802  (It reads as what it makes.)
 
     Raises ParseError for an action that is none; ConfigError for ranks that are not 0, 1, 2 ...
     """
+    count = _arguments.optional_integer("ranks", ranks)
+    if isinstance(programs, str):
+        raise ConfigError(
+            'Program: programs is one text, must have one per rank: ["0F0 0B0"]; parse() takes CSV'
+        )
     if callable(programs):
-        if ranks is None:
+        if count is None:
             raise ConfigError("Program: ranks is required with a function of the rank")
-        count = _arguments.integer("ranks", ranks)
         rows = [programs(rank) for rank in range(count)]
     elif isinstance(programs, Mapping):
         if set(programs) != set(range(len(programs))):
@@ -144,8 +149,8 @@ def Program(  # noqa: N802  (It reads as what it makes.)
         rows = [programs[rank] for rank in range(len(programs))]
     else:
         rows = list(programs)
-    if ranks is not None and ranks != len(rows):
-        raise ConfigError(f"Program: ranks is {ranks}, but there are programs for {len(rows)}")
+    if count is not None and count != len(rows):
+        raise ConfigError(f"Program: ranks is {count}, but there are programs for {len(rows)}")
     cells = [row.split() if isinstance(row, str) else [str(cell) for cell in row] for row in rows]
     return _planning.parse_cells(cells, name)
 

@@ -124,6 +124,14 @@ def test_costs_are_by_stage_and_by_microbatch():
         simulate(TWO, channels="fast")
 
 
+def test_costs_out_of_their_range_are_refused_and_none_at_all_are_drawn():
+    with pytest.raises(ConfigError, match=r"forward: 1e\+308; expected 0, or a number from 1e-30"):
+        simulate(TWO, forward=1e308).to_svg()
+    free = simulate(TWO, forward=0, backward=0)
+    assert [each.bubble for each in free.ranks] == [0, 0]
+    ElementTree.fromstring(free.to_svg())
+
+
 def test_objections_come_with_code_and_place():
     verdict = verify(STUCK)
     assert not verdict
@@ -157,6 +165,10 @@ def test_programs_are_written_in_python():
         Program({0: "0F0", 2: "1F0"})
     with pytest.raises(ConfigError, match="ranks is 3, but there are programs for 1"):
         Program(["0F0"], ranks=3)
+    with pytest.raises(TypeError, match="ranks is '1' of type str, must be an integer"):
+        Program(["0F0"], ranks="1")
+    with pytest.raises(ConfigError, match="programs is one text, must have one per rank"):
+        Program("0F0 0B0")
     with pytest.raises(ParseError, match='program: rank 0 action 1: action "0F0,0F1" column 4'):
         Program([["0F0", "0F0,0F1"]])
 
