@@ -1,6 +1,7 @@
 #include "penstock/cli/usage.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -45,13 +46,33 @@ std::string unexpected_word(const CLI::App& app) {
   return words.empty() ? "" : words.front();
 }
 
-// Of the library's "Could not convert: --ranks = x"; what is converted here is a number.
+// What stands between the two, or up to the end where `end` is "".
+std::string_view between(std::string_view text, std::string_view begin, std::string_view end) {
+  const std::size_t found = text.find(begin);
+  text.remove_prefix(found == std::string_view::npos ? text.size() : found + begin.size());
+  return end.empty() ? text : text.substr(0, text.find(end));
+}
+
+bool is_number(std::string_view text) {
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+// Of the library's "Could not convert: --ranks = x".  What is a number and is not taken is a
+// fraction, or larger than an option of ours takes.
 std::string no_number(std::string_view text) {
-  text.remove_prefix(std::min(text.size(), text.find(": ") + 2));
-  const std::size_t end = std::min(text.find(" = "), text.size());
-  const std::string_view value = text.substr(std::min(end + 3, text.size()));
-  return str(text.substr(0, end), ": expected a number that is not too large, found ",
+  const std::string_view value = between(text, " = ", "");
+  return str(between(text, ": ", " = "), ": expected ",
+             is_number(value) ? "an integer that is not too large" : "a number", ", found ",
              in_quotes(value));
+}
+
+// Of the library's "--nproc: Value 2.5 not in range 1 to 4096": all ranges here are of integers.
+std::string not_in_range(std::string_view text) {
+  const std::string_view range = between(text, " not in range ", "");
+  return str(text.substr(0, text.find(": ")), ": expected an integer from ", range, ", found ",
+             in_quotes(between(text, ": Value ", " not in range ")));
 }
 
 std::string complaint(const CLI::App& app, const CLI::ParseError& error) {
@@ -76,6 +97,7 @@ std::string complaint(const CLI::App& app, const CLI::ParseError& error) {
     return str(text.substr(0, text.find(':')), " needs a value");
   }
   if (error.get_name() == "ConversionError") return no_number(text);
+  if (text.find(" not in range ") != std::string::npos) return not_in_range(text);
   return text;
 }
 

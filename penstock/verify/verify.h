@@ -43,7 +43,7 @@ struct Verdict {
 // Throws: ConfigError when the numbers in `options` do not fit the schedule.
 Verdict verify(const schedule::Schedule& schedule, const Options& options = {});
 
-// A schedule that does not verify; the text has every diagnostic (the first 20 in full).
+// A schedule that does not verify; the text has the first 20 diagnostics and counts the others.
 class Refusal : public ScheduleError {
  public:
   Refusal(const schedule::Schedule& schedule, std::vector<Diagnostic> diagnostics);

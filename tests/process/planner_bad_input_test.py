@@ -140,7 +140,7 @@ class BadInput(PlannerTest):
             unknown = r'unknown schedule "zbb"; did you mean "zbv"\?\n  note: known schedules: gp'
             self.refuse(unknown, *words, "zbb", *SIZES)
         self.refuse(r"no file \"1f1b\"\n.*needs sizes: --ranks P", "simulate", "1f1b")
-        self.refuse(r"--microbatches is required with NAME", "simulate", "1f1b", "--ranks", 4)
+        self.refuse(r"simulate: --microbatches is required\n", "simulate", "1f1b", "--ranks", 4)
 
     def test_sizes(self) -> None:
         def refuse(pattern: str, name: str, ranks: int, microbatches: int, *more: object) -> None:
@@ -159,12 +159,42 @@ class BadInput(PlannerTest):
         refuse(r"ranks is 0, must be 1 to", "gpipe", 0, 8)
         refuse(r"microbatches is -3, must be 1 to", "gpipe", 4, -3)
         refuse(r"must be at most", "gpipe", 1_000_000, 1_000_000)
-        large = r"schedule: --ranks: expected a number that is not too large, found \"99999999999\""
-        self.refuse(large, "schedule", "gpipe", "--ranks", 99999999999, "--microbatches", 8)
-        word = r"simulate: --ranks: expected a number that is not too large, found \"x\""
+        for number in ("99999999999", "1.5"):
+            integer = rf'--ranks: expected an integer that is not too large, found "{number}"'
+            self.refuse(integer, "schedule", "gpipe", "--ranks", number, "--microbatches", 8)
+        word = r"simulate: --ranks: expected a number, found \"x\""
         self.refuse(word, "simulate", "gpipe", "--ranks", "x", "--microbatches", 8)
-        for words in (("--format", "html"), ("--lowered", "torch"), ("--dialect", "deepspeed")):
-            self.refuse(r"NAME is required with sizes and forms", "schedule", *words, "-o", "out")
+        for words in (("--format", "grid"), ("--lowered", "torch"), ("--dialect", "deepspeed")):
+            pattern = rf"NAME is required with {words[0]}"
+            self.refuse(pattern, "schedule", *words, "-o", "out")
+
+    def test_options_that_the_chosen_form_cannot_use(self) -> None:
+        name = self.write("good.csv", self.order)
+        by_name = ("1f1b", *SIZES)
+        for form in ("grid", "csv"):
+            for words in (("--forward", "abc"), ("--costs", "/nonexistent")):
+                none = rf"schedule: {words[0]}: --format {form} shows no costs"
+                self.refuse(none, "schedule", *by_name, "--format", form, *words)
+        timetable = ("schedule", *by_name, "--format", "timetable", "--keep", "x", "--input", 1)
+        self.refuse(r"--input, --keep: --format timetable shows no costs", *timetable)
+        dialect = ("schedule", *by_name, "--dialect", "deepspeed", "--latency", "junk")
+        self.refuse(r"schedule: --latency: instructions have no costs", *dialect)
+        self.refuse(r"--forward: ", "schedule", "--forward", 3)
+        for words in (("--format", "svg"), ("--lowered", "torch"), ("--forward", 3)):
+            behind = rf"schedule: {words[0]}: what compare takes comes behind it"
+            self.refuse(behind, "schedule", *words, "compare", *SIZES)
+        behind = r"--format: what diff takes comes behind it"
+        self.refuse(behind, "schedule", "--format", "svg", "diff", name, name)
+        sizes = r'sizes are of schedules by name, "good.csv" is a file that has its own'
+        for command in ("simulate", "schedule", "verify"):
+            self.refuse(sizes, command, name, "--ranks", 99, "--microbatches", 7)
+        self.refuse(sizes, "schedule", "diff", name, name, *SIZES)
+        form = r'--format compute_comms is of files, "1f1b" is made by its name'
+        for command in ("simulate", "verify"):
+            self.refuse(form, command, *by_name, "--format", "compute_comms")
+        for option in ("--reduce", "--gather"):
+            none = rf"{option}: nothing is gathered or reduced in a comparison"
+            self.refuse(none, "schedule", "compare", *SIZES, option, 5)
 
     def test_pages_that_no_browser_would_open(self) -> None:
         words = ("schedule", "gpipe", "--ranks", 64, "--microbatches", 20_000)
@@ -186,6 +216,21 @@ class BadInput(PlannerTest):
         refuse(r"--backward 1x: expected a number, .*found \"1x\"", "--backward", "1x")
         refuse(r"--latency 1,2: takes one number", "--latency", "1,2")
         refuse(r"keep: 1.5; expected a share from 0 to 1", "--keep", 1.5)
+
+    def test_costs_at_the_ends_of_their_range_are_drawn(self) -> None:
+        name = self.write("good.csv", self.order)
+        pairs = (("1e30", "1e-30"), ("1e-30", "1e30"), ("1e-30", "1e-30"), ("0", "0"))
+        for first, second in pairs:
+            costs = ("--forward", first, "--backward", second, "--activation", f"{second},{first}")
+            for more in ((), ("--latency", "1e30")):
+                out = self.penstock("simulate", name, *costs, *more, "--json").out
+                self.assertNotRegex(out, r"\b(inf|nan)\b")
+                self.penstock("simulate", name, *costs, *more)
+                for form in ("svg", "html", "trace", "json"):
+                    words = ("schedule", name, "--format", form, *costs, *more)
+                    self.assertNotRegex(self.penstock(*words).out, r"[ :,](-?inf|nan)\b")
+        spread = ("--forward", "1e30", "--backward", "1e-29")
+        self.assertNotIn("inf", self.penstock("schedule", "compare", *SIZES, *spread).out)
 
     def test_costs_files(self) -> None:
         name = self.write("good.csv", self.order)
@@ -218,30 +263,15 @@ class BadInput(PlannerTest):
         unknown = r'unknown option "--chanels"; did you mean "--channels"\?'
         self.refuse(unknown, "verify", name, "--chanels", "x")
         self.refuse(r"--channels: tcp not in \{tagged,", "verify", name, "--channels", "tcp")
-    def test_costs_at_the_ends_of_their_range_are_drawn(self) -> None:
-        name = self.write("good.csv", self.order)
-        pairs = (("1e30", "1e-30"), ("1e-30", "1e30"), ("1e-30", "1e-30"), ("0", "0"))
-        for first, second in pairs:
-            costs = ("--forward", first, "--backward", second, "--activation", f"{second},{first}")
-            for more in ((), ("--latency", "1e30")):
-                out = self.penstock("simulate", name, *costs, *more, "--json").out
-                self.assertNotRegex(out, r"\b(inf|nan)\b")
-                self.penstock("simulate", name, *costs, *more)
-                for form in ("svg", "html", "trace", "json"):
-                    words = ("schedule", name, "--format", form, *costs, *more)
-                    self.assertNotRegex(self.penstock(*words).out, r"[ :,](-?inf|nan)\b")
-        spread = ("--forward", "1e30", "--backward", "1e-29")
-        self.assertNotIn("inf", self.penstock("schedule", "compare", *SIZES, *spread).out)
-
         self.refuse(r"--format: csv not in \{compute_only,", "simulate", name, "--format", "csv")
         self.refuse(r"--format: xml not in \{grid,", "schedule", "1f1b", *SIZES, "--format", "xml")
         self.refuse(r"--lowered: x not in", "schedule", "1f1b", *SIZES, "--lowered", "x")
         for number in ("-1", "x", "1.5", "99999999999"):
-            pattern = rf"--max-activations: .*{number}"
+            pattern = rf'--max-activations: expected an integer from 0 to \d+, found "{number}"'
             result = self.penstock("verify", name, "--max-activations", number, code=2)
             self.assertRegex(result.err, pattern)
             self.assertLess(len(result.err), 200)
-        self.refuse(r"verify: file is required", "verify")
+        self.refuse(r"verify: schedule is required", "verify")
         self.refuse(r"verify: unexpected word \"b.csv\"", "verify", name, "b.csv")
         self.refuse(r"diff: b is required", "schedule", "diff", name)
         self.refuse(r"--costs needs a value", "simulate", name, "--costs")

@@ -55,7 +55,8 @@ class Schedule(PlannerTest):
 
     def test_timetables_have_idle_slots(self) -> None:
         def table(name: str, text: str = "") -> str:
-            sizes = () if text else ("--ranks", 2, "--stages-per-rank", 1, "--microbatches", 2)
+            is_file = text or name.endswith(".csv")
+            sizes = () if is_file else ("--ranks", 2, "--stages-per-rank", 1, "--microbatches", 2)
             return self.penstock("schedule", name, *sizes, "--format", "timetable", text=text).out
 
         first = "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n"
@@ -64,7 +65,7 @@ class Schedule(PlannerTest):
         self.assertEqual(table("ScheduleInterleaved1F1B"), torch)
         self.assertEqual(table("-", torch), first, "idle slots of a file are dropped")
         name = self.write("mine.csv", "0F0,0B0\n1F0,1B0\n")
-        self.assertEqual(table(name), "0F0,,,0B0\n,1F0,1B0\n", "of a file, whatever the sizes")
+        self.assertEqual(table(name), "0F0,,,0B0\n,1F0,1B0\n")
         lowered = (*SIZES, "--format", "timetable", "--lowered", "torch")
         self.refuse("timetable has no messages, zbv has", "schedule", "zbv", *lowered)
         csv = self.penstock("schedule", "zbv", *SIZES, "--lowered", "torch", "--format", "csv").out
@@ -217,7 +218,7 @@ class Compare(PlannerTest):
 
     def test_sizes_are_needed(self) -> None:
         self.refuse("--ranks is required", "schedule", "compare", "--microbatches", 8)
-        self.refuse("come behind it", "schedule", "--ranks", 2, "compare", *SIZES)
+        self.refuse("comes behind it", "schedule", "--ranks", 2, "compare", *SIZES)
 
 
 class Diff(PlannerTest):
@@ -270,6 +271,19 @@ class Verify(PlannerTest):
         )
         self.assertEqual(done.stderr.decode(), "")
         self.assertIn("(ranks=8, stages=8, microbatches=5000): verified", done.stdout.decode())
+
+    def test_a_name_with_sizes(self) -> None:
+        words = ("verify", "zbv", *SIZES, "--lowered", "torch", "--channels", "dirfifo", "--json")
+        facts = json.loads(self.penstock(*words).out)
+        self.assertTrue(facts["lowered"])
+        self.assertEqual((facts["ranks"], facts["stages"], facts["microbatches"]), (4, 8, 8))
+
+    def test_the_first_objections_are_listed_and_all_are_in_the_json(self) -> None:
+        row = ",".join("0F0" for _ in range(30)) + ",0B0\n"
+        result = self.penstock("verify", "-", "--json", text=row, code=1)
+        self.assertEqual(result.err.count("[S"), 20)
+        self.assertTrue(result.err.endswith("... and 9 more\n"), result.err)
+        self.assertEqual(len(json.loads(result.out)["diagnostics"]), 29)
 
     def test_all_objections_come_at_once(self) -> None:
         result = self.penstock("verify", "-", text="0B0,0F0,0F1\n1F0,1B0,0B1\n", code=1)

@@ -4,6 +4,7 @@
 
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
+#include "penstock/cli/plan/given_options.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/schedule_choice.h"
 #include "penstock/cli/plan/text_table.h"
@@ -23,6 +24,9 @@ using schedule::Sizes;
 using simulate::Costs;
 
 constexpr std::string_view kName = "schedule compare";
+
+// Of what sharded weights and replicas add to a schedule; what is compared has neither.
+constexpr const char* kStreamCosts[] = {"--gather", "--reduce"};
 
 struct CompareCommand {
   SizeOptions sizes;
@@ -163,7 +167,16 @@ std::string to_json(const Comparison& comparison) {
              join(misfits, ",\n"), "\n  ]\n}\n");
 }
 
-int run_compare(const CompareCommand& command) {
+void check_costs(const CLI::App& app) {
+  const std::vector<std::string> given = given_options(app, kCostsGroup);
+  for (const char* const name : kStreamCosts) {
+    if (std::ranges::find(given, name) == given.end()) continue;
+    throw ConfigError(str(kName, ": ", name, ": nothing is gathered or reduced in a comparison"));
+  }
+}
+
+int run_compare(const CompareCommand& command, const CLI::App& app) {
+  check_costs(app);
   const Comparison comparison = compare(command, costs_of(command.costs));
   write_output(command.json ? to_json(comparison) : to_text(comparison), "");
   return static_cast<int>(ExitCode::Ok);
@@ -183,9 +196,10 @@ Command declare_compare_command(CLI::App& app) {
       "per rank, each has a V-th.  So all schedules do the same work.  The bubble is a share of "
       "the\n"
       "makespan, the span bubble of the longest time from a rank's first action to its last.\n"
+      "Gathers and reductions are left out.\n"
       "Example:\n"
       "  penstock schedule compare --ranks 4 --microbatches 8 --latency 0.05");
-  return [command] { return run_compare(*command); };
+  return [command, self = &app] { return run_compare(*command, *self); };
 }
 
 }  // namespace penstock::cli

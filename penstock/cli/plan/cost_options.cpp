@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "penstock/cli/plan/costs_file.h"
+#include "penstock/cli/plan/given_options.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -49,13 +50,13 @@ double number_of(const std::string& text, const std::string& option) {
 
 void declare_costs(CLI::App& app, CostOptions& options) {
   const auto cost = [&](const char* name, std::string& value, const char* help) {
-    app.add_option(name, value, help)->type_name("X")->group("Costs");
+    app.add_option(name, value, help)->type_name("X")->group(kCostsGroup);
   };
   app.add_option("--costs", options.file,
                  "costs as JSON, in place of those of the schedule's file; the options\n"
                  "below go over it")
       ->type_name("FILE")
-      ->group("Costs");
+      ->group(kCostsGroup);
   cost("--forward", options.forward, "time of F (default 1)");
   cost("--input", options.input, "time of I, the gradient of the input (default 1)");
   cost("--weight", options.weight, "time of W, the gradient of the weights (default 1)");

@@ -17,8 +17,11 @@ struct DiffCommand {
 };
 
 int run_diff(const DiffCommand& command) {
+  const bool are_files = takes_file(command.a) && takes_file(command.b);
   const auto schedule = [&](const std::string& word) {
-    return chosen_schedule(word, command.choice, "schedule diff").schedule;
+    ScheduleChoice choice = command.choice;
+    if (takes_file(word) && !are_files) choice.sizes = {};  // They are the other one's.
+    return chosen_schedule(word, choice, "schedule diff").schedule;
   };
   const schedule::Schedule a = schedule(command.a);
   const schedule::Schedule b = schedule(command.b);

@@ -4,6 +4,7 @@
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
 #include "penstock/cli/plan/costs_file.h"
+#include "penstock/cli/plan/given_options.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/schedule_choice.h"
 #include "penstock/core/error.h"
@@ -84,6 +85,17 @@ std::string timetable_text(const ScheduleCommand& command) {
   return to_csv(schedule::align(schedule::pack(verified.schedule())));
 }
 
+// Only a simulation has costs, and JSON, which keeps them for one.
+void check_costs(const ScheduleCommand& command, const CLI::App& app) {
+  const bool is_text =
+      command.format == "grid" || command.format == "csv" || command.format == "timetable";
+  if (command.dialect == "deepspeed") {
+    refuse_options(app, kCostsGroup, "instructions have no costs");
+  } else if (is_text) {
+    refuse_options(app, kCostsGroup, str("--format ", command.format, " shows no costs"));
+  }
+}
+
 // DeepSpeed's own schedules by their names, any other by what it is made of.
 std::string deepspeed_text(const ScheduleCommand& command) {
   if (command.format != "grid" || !command.choice.lowered.empty()) {
@@ -96,7 +108,7 @@ std::string deepspeed_text(const ScheduleCommand& command) {
         deepspeed::to_stepped(chosen_schedule(command.word, command.choice, "schedule").schedule));
   }
   if (!sizes.ranks || !sizes.microbatches) {
-    throw ConfigError("schedule: --ranks and --microbatches are required with NAME");
+    throw ConfigError("schedule: --ranks and --microbatches are required");
   }
   return deepspeed::to_text(
       deepspeed::make_stepped(command.word, {.ranks = *sizes.ranks,
@@ -105,15 +117,20 @@ std::string deepspeed_text(const ScheduleCommand& command) {
                                              .microbatch_group = sizes.microbatch_group}));
 }
 
-int run_schedule(const ScheduleCommand& command) {
+void print_table(const ScheduleCommand& command, const CLI::App& app) {
+  std::vector<std::string> given = given_options(app);
+  std::erase(given, "--output");
+  if (!given.empty()) {
+    throw ConfigError(str("schedule: NAME is required with ", join(given, ", ")),
+                      {"without options, the table of schedules is printed"});
+  }
+  write_output(schedule::registry_table(), command.output);
+}
+
+int run_schedule(const ScheduleCommand& command, const CLI::App& app) {
+  check_costs(command, app);
   if (command.word.empty()) {
-    const bool asks_for_one = command.choice.sizes.any() || command.format != "grid" ||
-                              command.dialect != "penstock" || !command.choice.lowered.empty();
-    if (asks_for_one) {
-      throw ConfigError("schedule: NAME is required with sizes and forms",
-                        {"without any, the table of schedules is printed"});
-    }
-    write_output(schedule::registry_table(), command.output);
+    print_table(command, app);
   } else if (command.dialect == "deepspeed") {
     write_output(deepspeed_text(command), command.output);
   } else if (command.format == "timetable") {
@@ -139,12 +156,6 @@ void declare_output(CLI::App& app, ScheduleCommand& command) {
   app.add_option("-o,--output", command.output, "write to FILE")->type_name("FILE");
 }
 
-// The words are read by the inner command, so the outer one has nothing to do with them.
-void check_unused(const ScheduleCommand& command, const std::string& inner) {
-  if (command.word.empty() && !command.choice.sizes.any()) return;
-  throw ConfigError(str("schedule: the options of ", inner, " come behind it"));
-}
-
 }  // namespace
 
 Command declare_schedule_command(CLI::App& app) {
@@ -167,9 +178,11 @@ Command declare_schedule_command(CLI::App& app) {
              "  penstock schedule Schedule1F1B --ranks 4 --microbatches 8 --lowered torch "
              "--format csv\n"
              "  penstock schedule train --ranks 2 --microbatches 4 --dialect deepspeed");
+  const CLI::App* const self = &app;
   return [=] {
-    if (!compare->parsed() && !diff->parsed()) return run_schedule(*command);
-    check_unused(*command, compare->parsed() ? "compare" : "diff");
+    if (!compare->parsed() && !diff->parsed()) return run_schedule(*command, *self);
+    const CLI::App* const inner = compare->parsed() ? compare : diff;
+    refuse_options(*self, "", str("what ", inner->get_name(), " takes comes behind it"));
     return compare->parsed() ? run_compare() : run_diff();
   };
 }

@@ -3,9 +3,11 @@
 #include <filesystem>
 #include <utility>
 
+#include "penstock/cli/plan/given_options.h"
 #include "penstock/cli/plan/input_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/lower/programs.h"
 #include "penstock/schedule/deepspeed/stepped.h"
 #include "penstock/schedule/generators/torch.h"
 #include "penstock/schedule/passes/passes.h"
@@ -66,21 +68,11 @@ Schedule generated(std::string_view name, const ScheduleChoice& choice, std::str
   return choice.lowered.empty() ? order : schedule::lower_communication(std::move(order));
 }
 
-Schedule lowered(Schedule order, const std::string& how) {
-  if (how.empty()) return order;
-  if (is_lowered(order)) {
-    throw ConfigError(str("--lowered ", how, ": ", order.name, " has messages already"));
-  }
-  const auto verified = verify::VerifiedSchedule::from(std::move(order));
-  return how == "torch" ? schedule::lower_as_torch(verified.schedule())
-                        : schedule::lower_communication(verified.schedule());
-}
-
 }  // namespace
 
 void declare_sizes(CLI::App& app, SizeOptions& sizes) {
   const auto size = [&](const char* name, std::optional<std::int32_t>& value, const char* help) {
-    return app.add_option(name, value, help)->group("Sizes");
+    return app.add_option(name, value, help)->group(kSizesGroup);
   };
   size("--ranks", sizes.ranks, "pipeline ranks")->type_name("P");
   size("--stages-per-rank", sizes.stages_per_rank,
@@ -111,7 +103,7 @@ void declare_lowered(CLI::App& app, std::string& lowered) {
 schedule::Sizes sizes_of(const SizeOptions& sizes, const Generator& generator,
                          std::string_view command) {
   const auto given = [&](const std::optional<std::int32_t>& value, std::string_view option) {
-    if (!value) throw ConfigError(str(command, ": ", option, " is required with NAME"));
+    if (!value) throw ConfigError(str(command, ": ", option, " is required"));
     return *value;
   };
   return {.ranks = given(sizes.ranks, "--ranks"),
@@ -120,19 +112,31 @@ schedule::Sizes sizes_of(const SizeOptions& sizes, const Generator& generator,
           .microbatch_group = sizes.microbatch_group};
 }
 
+bool takes_file(const std::string& word) {
+  return is_file(word) && known_generator(word) == nullptr;
+}
+
 schedule::Document chosen_schedule(const std::string& word, const ScheduleChoice& choice,
                                    std::string_view command) {
-  const Generator* generator = known_generator(word);
-  if (choice.sizes.any() && (generator != nullptr || !is_file(word))) {
-    return {generated(word, choice, command), {}};
+  if (choice.sizes.any() && takes_file(word)) {
+    throw ConfigError(str(command, ": sizes are of schedules by name, ", in_quotes(word),
+                          " is a file that has its own"));
   }
-  if (!choice.sizes.any() && generator != nullptr && !is_file(word)) {
+  if (choice.sizes.any()) {
+    if (choice.file_format.empty()) return {generated(word, choice, command), {}};
+    throw ConfigError(str(command, ": --format ", choice.file_format, " is of files, ",
+                          in_quotes(word), " is made by its name"));
+  }
+  const Generator* generator = known_generator(word);
+  if (generator != nullptr && !is_file(word)) {
     throw ConfigError(
         str(command, ": there is no file \"", word, "\""),
         {str("the schedule ", generator->name, " needs sizes: --ranks P --microbatches M")});
   }
   schedule::Document chosen = file_of(word, choice.file_format);
-  chosen.schedule = lowered(std::move(chosen.schedule), choice.lowered);
+  if (!choice.lowered.empty()) {
+    chosen.schedule = lower::with_messages(std::move(chosen.schedule), choice.lowered);
+  }
   return chosen;
 }
 

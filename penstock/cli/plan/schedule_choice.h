@@ -39,12 +39,14 @@ void declare_lowered(CLI::App& app, std::string& lowered);
 schedule::Sizes sizes_of(const SizeOptions& sizes, const schedule::Generator& generator,
                          std::string_view command);
 
+// Whether the word can only be a file: it exists, or is "-", and no schedule has the name.
+bool takes_file(const std::string& word);
+
 // With sizes, the schedule of that name; without, the file of that path, or "-" for the standard
-// input.  A file that exists is taken even with sizes when no schedule has its name.  The messages
-// are added that the choice asks for.
+// input.  The messages are added that the choice asks for.
 // Throws: ConfigError, ParseError, ScheduleError: what is wrong with the name, the sizes or the
-// file; verify::Refusal when the order to which messages are added does not verify, or the steps of
-// a file with DeepSpeed's instructions.
+// file, and for sizes of a file; verify::Refusal when the order to which messages are added does
+// not verify, or the steps of a file with DeepSpeed's instructions.
 schedule::Document chosen_schedule(const std::string& word, const ScheduleChoice& choice,
                                    std::string_view command);
 

@@ -17,7 +17,7 @@ namespace penstock::cli {
 namespace {
 
 struct VerifyCommand {
-  std::string file;
+  std::string word;
   ScheduleChoice choice;
   std::string channels = "tagged";
   std::optional<std::int32_t> activations_max;
@@ -46,7 +46,7 @@ int run_verify(const VerifyCommand& command) {
   const verify::Options options{.channels = channels_of(command.channels),
                                 .activations_max = command.activations_max};
   try {
-    schedule::Schedule schedule = chosen_schedule(command.file, command.choice, "verify").schedule;
+    schedule::Schedule schedule = chosen_schedule(command.word, command.choice, "verify").schedule;
     const auto verified = verify::VerifiedSchedule::from(std::move(schedule), options);
     write_output(command.json ? facts_json(verified) : facts_text(verified), "");
     return static_cast<int>(ExitCode::Ok);
@@ -63,12 +63,14 @@ int run_verify(const VerifyCommand& command) {
 
 Command declare_verify_command(CLI::App& app) {
   const auto command = std::make_shared<VerifyCommand>();
-  app.add_option("file", command->file,
-                 "a schedule as CSV, JSON or DeepSpeed's instructions; - is the standard\n"
-                 "input")
+  app.add_option("schedule", command->word,
+                 "a schedule as CSV, JSON or DeepSpeed's instructions (- is the standard\n"
+                 "input), or the name of one with sizes")
       ->required()
-      ->type_name("FILE");
+      ->type_name("FILE|NAME");
+  declare_sizes(app, command->choice.sizes);
   declare_file_format(app, command->choice.file_format);
+  declare_lowered(app, command->choice.lowered);
   declare_channels(app, command->channels);
   app.add_option("--max-activations", command->activations_max,
                  "most live activations (a stage's, of one microbatch) on a rank")
@@ -76,7 +78,9 @@ Command declare_verify_command(CLI::App& app) {
       ->check(CLI::Range(0, std::numeric_limits<std::int32_t>::max()));
   app.add_flag("--json", command->json, "print the result as JSON");
   app.footer(
-      "Objections go to the standard error, all at once, each with its code (docs/errors.md).\n"
+      "Objections go to the standard error, each with its code (docs/errors.md): the first 20, and "
+      "how\n"
+      "many more there are.  --json has all of them.\n"
       "Exit codes: 0 verified, 1 there are objections, 2 the file cannot be read or parsed.\n"
       "Examples:\n"
       "  penstock verify mine.csv --max-activations 8\n"
