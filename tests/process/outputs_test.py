@@ -319,7 +319,8 @@ class Programs(ProcessTest):
         result = self.run_words(PENSTOCK, "--version")
         self.assert_code(result, 0)
         self.assertRegex(result.out, r"^penstock \d+\.\d+\.\d+")
-        self.assertRegex(result.out, r"compiler \w+ \d+.*\ntorch \d+\.\d+.*\nbackends gloo\n")
+        torch = r"compiler \w+ \d+.*\ntorch \d+\.\d+.*\ntransports shm, tcp, gloo\n"
+        self.assertRegex(result.out, torch)
 
     def test_help_needs_no_torch(self) -> None:
         times = []

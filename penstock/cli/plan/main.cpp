@@ -24,8 +24,8 @@ std::string version_text() {
   const std::string torch = PENSTOCK_TORCH_VERSION;
   return penstock::str("penstock ", penstock::kVersion, "\n", "compiler ", penstock::kCompiler,
                        ", ", penstock::kBuildType, "\n",
-                       torch.empty() ? "torch none (planning only)\nbackends none"
-                                     : "torch " + torch + "\nbackends gloo");
+                       torch.empty() ? "torch none (planning only)\ntransports none"
+                                     : "torch " + torch + "\ntransports shm, tcp, gloo");
 }
 
 int run(int argc, char** argv) {
