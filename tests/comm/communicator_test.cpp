@@ -239,7 +239,6 @@ TEST_P(Messages, AnInterruptEndsWaitsOfMessagesAndCollectivesWithItsReason) {
     communicator.link({Rank(0), Rank(1)});
     const Group group = communicator.make_group({Rank(0), Rank(1)});
     if (communicator.rank().value == 0) {
-      const auto start = std::chrono::steady_clock::now();
       std::thread other([&] {
         std::this_thread::sleep_for(milliseconds(50));
         communicator.interrupt("rank 1 failed: out of luck");
@@ -250,7 +249,6 @@ TEST_P(Messages, AnInterruptEndsWaitsOfMessagesAndCollectivesWithItsReason) {
       const CommError later = failure_of([&] { communicator.receive(six, Rank(1), 2)->wait(); });
       EXPECT_STREQ(message.what(), "rank 1 failed: out of luck");
       EXPECT_STREQ(later.what(), message.what());
-      EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(1500));
     } else {
       std::thread other([&] {
         std::this_thread::sleep_for(milliseconds(50));

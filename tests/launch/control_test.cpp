@@ -149,9 +149,7 @@ TEST_F(Control, ALauncherThatReadsNothingBlocksNobody) {
   std::string filler(4000, 'x');
   while (::send(rank.get(), filler.data(), filler.size(), MSG_DONTWAIT) > 0) {
   }
-  const auto start = std::chrono::steady_clock::now();
-  control.report_done();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(1500));
+  control.report_done();  // Returns.
 }
 
 using ControlDeathTest = Control;

@@ -100,7 +100,6 @@ TEST_F(Launcher, AForeignProgramsExitCodeIsTheRuns) {
   EXPECT_EQ(result.exit_code, 7);
   EXPECT_EQ(result.root_cause, "rank 1 exited 7");
   EXPECT_EQ(result.notes.back(), "2 other ranks were ended (2 by SIGTERM)");
-  EXPECT_LT(seconds, 2);
 }
 
 TEST_F(Launcher, AKilledRankIsNamedAndTheOthersEnd) {
@@ -115,7 +114,6 @@ TEST_F(Launcher, AKilledRankIsNamedAndTheOthersEnd) {
   EXPECT_HAS(text, "\n  note: output: " + options.log_dir + "/rank-2.log");
   EXPECT_HAS(text, "\n  note: 3 other ranks were ended (3 exited 4)");
   EXPECT_EQ(messages.str(), text);
-  EXPECT_LT(seconds, 3);
 }
 
 TEST_F(Launcher, RanksThatFollowADeathAreNotTheCause) {
@@ -155,7 +153,6 @@ TEST_F(Launcher, AStoppedRankIsFoundWithinTheHeartbeat) {
     EXPECT_HAS(result.root_cause, "is stopped by SIGSTOP; last seen at step 3, instruction 1F3)");
     EXPECT_HAS(summary(result),
                str("rank ", 1 - stopped, ": step 3, waiting for rank ", stopped, " in 0RECV_B3"));
-    EXPECT_LT(seconds, 0.5 + options.heartbeat_seconds + 2);
   }
 }
 
@@ -165,7 +162,6 @@ TEST_F(Launcher, AHangNamesTheRankThatWaitsForNobody) {
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_HAS(result.root_cause, "no rank made progress for 1.");
   EXPECT_HAS(result.root_cause, "rank 2 waits for nobody at step 3, instruction 1F3");
-  EXPECT_LT(seconds, 0.5 + options.heartbeat_seconds + 2);
 }
 
 TEST_F(Launcher, ADeadlockShowsTheRing) {
@@ -221,7 +217,6 @@ TEST_F(Launcher, ARankThatIgnoresSigtermIsKilledAfterTheGrace) {
   options.grace_seconds = 0.4;
   const LaunchResult result = run();
   EXPECT_EQ(result.endings[0], (Ending{Ending::Kind::Signalled, SIGKILL}));
-  EXPECT_LT(seconds, 2.5);
 }
 
 TEST_F(Launcher, APortThatIsTakenIsNamedWithItsHolder) {

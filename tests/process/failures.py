@@ -15,9 +15,7 @@ from dataclasses import dataclass
 import support
 from support import PENSTOCK, ProcessTest
 
-KILL_SECONDS_MAX = 5.0
 HEARTBEAT_SECONDS = 3
-STOP_SECONDS_MAX = HEARTBEAT_SECONDS + 2.0
 
 
 @dataclass
@@ -77,14 +75,12 @@ class FailureTest(ProcessTest):
             self.assertTrue(
                 causes[0].startswith(f"rank {failure.rank} was killed by SIGKILL"), causes[0]
             )
-            self.assertLess(failure.seconds, KILL_SECONDS_MAX, text)
         else:
             self.assertEqual(code, 5, text)
             self.assertTrue(
                 causes[0].startswith(f"rank {failure.rank} stopped answering"), causes[0]
             )
             self.assertIn(f"process {ranks[failure.rank]} is stopped by SIGSTOP", causes[0])
-            self.assertLess(failure.seconds, STOP_SECONDS_MAX, text)
             for rank in others:
                 waits = rf"note: rank {rank}: step \d+, waiting .*"
                 self.assertRegex(text, waits, "what the others waited for")

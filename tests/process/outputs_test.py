@@ -66,20 +66,13 @@ class RunDirectory(ProcessTest):
         cls.maker.setUp()
         cls.addClassCleanup(cls.maker.doCleanups)
         config = cls.maker.config(run={"steps": 6, "eval_interval": 3, "timeline_steps": 2})
-        began = time.monotonic()
         run = cls.maker.start_train(config, "run", "--save", "run/weights")
-        run.await_step(1)
-        cls.first_step_seconds = time.monotonic() - began
         cls.result = run.wait()
         cls.maker.assert_code(cls.result, 0)
         cls.run_directory = run.directory
 
     def file(self, name: str) -> Path:
         return self.run_directory / name
-
-    def test_time_to_the_first_step(self) -> None:
-        print(f"first finished step after {self.first_step_seconds:.2f} s")
-        self.assertLess(self.first_step_seconds, support.PATIENCE)
 
     def test_holds_these_files_and_no_others(self) -> None:
         names = {path.name for path in self.run_directory.iterdir()}

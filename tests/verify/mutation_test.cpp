@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <set>
 
@@ -288,11 +287,10 @@ TEST(Verify, NoTextCrashesIt) {
     const std::string csv = to_csv(random_schedule(random));
     if (csv.size() < 150) seeds.push_back(csv);
   }
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(900);
   int parsed = 0;
   int refused = 0;
   std::string text;
-  for (int i = 0; i < 200'000 && std::chrono::steady_clock::now() < end; ++i) {
+  for (int i = 0; i < 20'000; ++i) {
     if (i % 4 == 0) text = random.one_of(seeds);
     scramble(text, random);
     try {
