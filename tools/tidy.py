@@ -33,7 +33,6 @@ TEST_FOLDERS = {
     "golden": "expected texts",
     "parity": "comparison with other systems",
     "process": "tests that start real processes",
-    "regress": "one test per bug",
     "support": "what several test folders share",
 }
 
@@ -328,6 +327,22 @@ def check_folders(names: list[str], layers: Layers) -> Iterator[Finding]:
             )
 
 
+def compiled_test_folders(root: Path) -> set[str]:
+    """The folders of tests/ that some penstock_test_program takes."""
+    text = (root / "tests/CMakeLists.txt").read_text(encoding="utf-8")
+    uncommented = re.sub(r"#[^\n]*", "", text)
+    calls = re.findall(r"\bpenstock_test_program\s*\([^)]*\bFOLDERS\b([^)]*)\)", uncommented)
+    return {name for call in calls for name in call.split()}
+
+
+def check_tests_are_compiled(names: list[str], folders: set[str]) -> Iterator[Finding]:
+    for name in names:
+        parts = name.split("/")
+        is_test = parts[0] == "tests" and name.endswith("_test.cpp")
+        if is_test and not (len(parts) == 3 and parts[1] in folders):
+            yield Finding(name, 1, "no FOLDERS in tests/CMakeLists.txt has this test's folder")
+
+
 def check_tree(root: Path) -> list[Finding]:
     root = root.resolve()
     names = list_files(root)
@@ -335,6 +350,7 @@ def check_tree(root: Path) -> list[Finding]:
     sources = list(read_sources(root, names))
     documents = {source.path: source for source in sources if source.suffix == ".md"}
     findings += check_folders(names, layers)
+    findings += check_tests_are_compiled(names, compiled_test_folders(root))
     for source in sources:
         findings += check_words(source)
         if source.is_source:

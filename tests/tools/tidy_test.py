@@ -21,6 +21,13 @@ penstock_layer(execute TORCH USES lower comm)
 penstock_public(runtime plan comm execute)
 """
 
+TESTS = """\
+penstock_test_program(plan_tests LINKS penstock::plan
+  FOLDERS core  # a comment
+          lower)
+penstock_test_program(runtime_tests FOLDERS comm)
+"""
+
 OPENING = "// What it is.\n//\n// Who reads it, and what it does not know.\n#pragma once\n"
 
 
@@ -30,6 +37,7 @@ class TidyTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name)
         self.write("CMakeLists.txt", CMAKE)
+        self.write("tests/CMakeLists.txt", TESTS)
         for layer in ("core", "mesh", "schedule", "lower", "comm", "execute"):
             self.write(f"penstock/{layer}/{layer}.h", OPENING)
 
@@ -152,10 +160,19 @@ class TidyTest(unittest.TestCase):
 
     def test_folders_mirror_something(self):
         self.write("penstock/misc/a.h", OPENING)
-        self.write("tests/mish/a_test.cpp", "")
+        self.write("tests/mish/a.cpp", "")
         self.write("tests/tools/a_test.py", "")
         self.write("tools/a.py", "")
         self.expect("penstock/misc is no layer", "tests/mish mirrors no folder")
+
+    def test_every_test_is_compiled(self):
+        self.write("tests/core/a_test.cpp", "")
+        self.write("tests/comm/a_test.cpp", "")
+        self.write("tests/mesh/a_test.cpp", "")
+        self.write("tests/core/inner/a_test.cpp", "")
+        self.expect(
+            "tests/core/inner/a_test.cpp:1: no FOLDERS", "tests/mesh/a_test.cpp:1: no FOLDERS"
+        )
 
 
 if __name__ == "__main__":
