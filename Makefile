@@ -1,7 +1,7 @@
 # The one door: every target sets up what it needs, so each works in a fresh clone.
 #
 # JOBS compilers run at once (default: what cores and memory allow), TEST_JOBS tests.
-JOBS = $(shell ./setup.sh --jobs)
+JOBS ?= $(shell ./setup.sh --jobs)
 TEST_JOBS ?= 1
 PREFIX ?= /usr/local
 PYTHON ?= python3
@@ -14,7 +14,7 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := build
 .PHONY: build setup py stubs demo test fast dev asan asan-plan tsan fuzz soak bench bench-peers \
-  golden lint check-all install ci clean help
+  golden lint format clang-tidy check-all install ci clean help
 
 build: ## Set up and build a release into build/, programs in build/bin (the default)
 	@./setup.sh release
@@ -26,6 +26,9 @@ setup:
 py: setup ## Build the Python package, and install it into .venv (or the Python of PENSTOCK_PYTHON)
 	@test -n "$(TORCH_PYTHON)" || \
 	  { echo "make py: LibTorch comes without a Python; unset Torch_DIR" >&2; exit 2; }
+	@test -n "$(filter %/.venv/bin/python,$(TORCH_PYTHON))$(PENSTOCK_PYTHON)" || \
+	  { echo "make py: $(TORCH_PYTHON) is not this folder's; to install into it all the same:" \
+	    "PENSTOCK_PYTHON=$(TORCH_PYTHON) make py" >&2; exit 2; }
 	CMAKE_CXX_COMPILER_LAUNCHER=$$(command -v ccache) CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) \
 	  $(TORCH_PYTHON) -m pip install --disable-pip-version-check --no-build-isolation --no-deps .
 
@@ -97,7 +100,7 @@ clang-tidy: $(LINT)/ready ## Static analysis of the planning layers
 	sed -n 's|^ *"file": "\(.*/penstock/.*\)".*|\1|p' build-plan/compile_commands.json | \
 	  xargs -r -n 1 -P $(JOBS) $(LINT)/clang-tidy -p build-plan --quiet
 
-check-all: lint test fast asan tsan soak ## Everything that can fail, slowest last
+check-all: lint test fast asan tsan soak ## These six, the slowest last (not fuzz, nor clang-tidy)
 
 install: build ## Install under PREFIX (default /usr/local)
 	cmake --install build --prefix $(PREFIX)

@@ -49,8 +49,9 @@ jobs() {
     }'
 }
 
-# Prints the version of the torch that Python $1 finds; fails if there is none to build against.
-# Looks without importing, which would take seconds.
+# Prints the version of the torch that Python $1 finds, and " cuda VERSION" behind it where it is
+# built for CUDA; fails if there is none to build against.  Looks without importing, which would
+# take seconds.
 torch_of() {
   "$1" - <<'PYTHON' 2>/dev/null
 import importlib.util, pathlib, re, sys
@@ -60,7 +61,9 @@ if spec is None or not spec.submodule_search_locations:
 folder = pathlib.Path(spec.submodule_search_locations[0])
 if not (folder / "share/cmake/Torch/TorchConfig.cmake").is_file():
     sys.exit(1)
-print(re.search(r"__version__ = '([^']+)'", (folder / "version.py").read_text())[1])
+text = (folder / "version.py").read_text()
+cuda = re.search(r"^cuda\b[^=]*= '([^']+)'", text, re.MULTILINE)
+print(re.search(r"__version__ = '([^']+)'", text)[1] + (f" cuda {cuda[1]}" if cuda else ""))
 PYTHON
 }
 
@@ -221,6 +224,17 @@ make_venv() {
     fail "the torch in .venv holds no CMake files; remove .venv and run this again"
 }
 
+# CMake ends in an error of its own where a torch for CUDA meets no toolkit.
+check_cuda() {
+  case $found in *" cuda "*) ;; *) return 0 ;; esac
+  ! command -v nvcc >/dev/null || return 0
+  [ ! -x "${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}/bin/nvcc" ] || return 0
+  fail "torch $found is built for CUDA, and building against it takes the CUDA toolkit, which is" \
+    "not here (no nvcc). penstock runs on CPUs: install torch's build for CPUs into .venv, by the" \
+    "pip line that PyTorch's own site has for it, or name one by PENSTOCK_PYTHON or Torch_DIR;" \
+    "or install the toolkit"
+}
+
 # What builds and tests the Python package; never into a Python that is not ours.
 install_python_tools() {
   [ "$torch" = "python=$PWD/.venv/bin/python" ] || return 0
@@ -281,5 +295,8 @@ if [ -n "$needs_torch" ] && command -v python3 >/dev/null; then choose_torch; fi
 install_packages
 check_versions
 if [ -n "$needs_torch" ] && [ -z "$torch" ]; then make_venv; fi
-if [ -n "$needs_torch" ]; then install_python_tools; fi
+if [ -n "$needs_torch" ]; then
+  check_cuda
+  install_python_tools
+fi
 configure

@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -97,6 +98,30 @@ class SetupTest(unittest.TestCase):
         self.assertIn(f"-DPENSTOCK_PYTHON={python} ", output)
         self.assertNotIn("venv", output)
 
+    def test_a_torch_for_cuda_needs_the_toolkit(self):
+        self.python("python3", torch="2.13.0+cu130 cuda 13.0")
+        nowhere = {"CUDA_HOME": str(self.tree)}
+        output = self.setup(code=2, **nowhere)
+        self.assertIn("torch 2.13.0+cu130 cuda 13.0 is built for CUDA", output)
+        self.assertIn("install torch's build for CPUs into .venv", output)
+        self.setup("plan-only", **nowhere)
+        self.program("nvcc")
+        self.assertIn("+ cmake --preset release", self.setup(**nowhere))
+
+    def test_what_torch_is_built_for_is_read_from_its_files(self):
+        """By a real Python, of a folder that looks like torch."""
+        torch = self.tree / "torch"
+        (torch / "share/cmake/Torch").mkdir(parents=True)
+        (torch / "share/cmake/Torch/TorchConfig.cmake").touch()
+        (torch / "__init__.py").touch()
+        version = "__version__ = '2.13.0{}'\ndebug = False\ncuda: Optional[str] = {}\n"
+        variables = {"PENSTOCK_PYTHON": sys.executable, "PYTHONPATH": str(self.tree)}
+        variables["CUDA_HOME"] = str(self.tree)
+        (torch / "version.py").write_text(version.format("", "'13.0'"))
+        self.assertIn("torch 2.13.0 cuda 13.0 is built for CUDA", self.setup(code=2, **variables))
+        (torch / "version.py").write_text(version.format("+cpu", None))
+        self.assertIn("+ cmake --preset release", self.setup(**variables))
+
     def test_penstock_python_must_have_torch(self):
         self.assertIn("has no torch", self.setup(code=2, PENSTOCK_PYTHON="python3"))
         self.assertIn("no such program", self.setup(code=2, PENSTOCK_PYTHON="python4"))
@@ -182,6 +207,38 @@ class SetupTest(unittest.TestCase):
         first, second = log.read_text().splitlines()
         self.assertNotIn("--fresh", first)
         self.assertIn(f"--preset release --fresh -DPENSTOCK_PYTHON={other} ", second)
+
+    def test_make_py_installs_into_no_python_of_others(self):
+        shutil.copy(ROOT / "Makefile", self.tree)
+        (self.tree / "setup.sh").write_text("#!/bin/sh\n")
+        (self.tree / "build").mkdir()
+        log = self.tree / "log"
+
+        def make(python, **variables):
+            self.program("own", f'echo "$@" >>{log}')
+            log.write_text("")
+            (self.tree / "build/.penstock-torch").write_text(f"python={python}\n")
+            done = subprocess.run(
+                [shutil.which("make"), "py", "JOBS=1"],
+                cwd=self.tree,
+                env={"PATH": str(self.bin), **variables},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            self.assertEqual("-m pip install" in log.read_text(), done.returncode == 0, done.stderr)
+            return done
+
+        other = self.bin / "own"
+        refused = make(other)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn(f"PENSTOCK_PYTHON={other} make py", refused.stderr)
+        self.assertEqual(make(other, PENSTOCK_PYTHON=str(other)).returncode, 0)
+        own = self.tree / ".venv/bin/python"
+        own.parent.mkdir(parents=True)
+        self.program("own", f'echo "$@" >>{log}')
+        own.symlink_to(other)
+        self.assertEqual(make(own).returncode, 0)
 
     def test_jobs_are_at_least_one_and_at_most_the_cores(self):
         jobs = int(self.setup("--jobs"))
