@@ -4,12 +4,14 @@
 Every contender is a program of its own (two ranks, one thread each).  One alternation runs each
 entry of a group once, in a fresh order, and takes the median of its steps; the figures compared are
 the lower quartiles over the alternations, because a shared machine only ever adds time.  Prints one
-JSON line an entry, then one a ratio, with the bar it is judged by.
+JSON line an entry, then one a ratio, with the bar it is judged by.  A line with "commit" begins a
+run: what follows is of it, so that the lines of several runs can stand in one file.
 
 The peers run if bench/setup_peers.sh has installed them (`make bench-peers`).
 """
 
 import argparse
+import datetime
 import itertools
 import json
 import os
@@ -34,6 +36,7 @@ SCHEDULES = {
     "interleaved_zero_bubble": (2, 1 / 6),
     "zbv": (2, 1 / 4.5),
 }
+CONTENDERS = ["penstock", "bare", "torch", "deepspeed"]
 PREDICTED_WITHIN = 0.10  # Of the measured lower quartile.
 DELAYED_WITHIN = 0.05  # The same, with a millisecond on every hop.
 TOLD_APART = 0.05  # Schedules predicted further apart than this come in the order predicted.
@@ -52,14 +55,18 @@ class Group:
     needs_root: bool = False
 
     def words(self, entry: str) -> list[str]:
-        contender, schedule = entry.split("/")
+        schedule = entry.split("/")[1]
         stages = ["--stages-per-rank", str(SCHEDULES.get(schedule, (1, 0))[0])]
-        predict = ["--predict"] if self.predict and contender == "penstock" else []
+        predict = ["--predict"] if self.predict and contender_of(entry) == "penstock" else []
         return [*self.arguments, "--schedule", schedule, *stages, *predict]
 
 
 def each(contenders: list[str]) -> list[str]:
     return [f"{contender}/{schedule}" for contender in contenders for schedule in SCHEDULES]
+
+
+def contender_of(entry: str) -> str:
+    return entry.split("/")[0]
 
 
 def over(contender: str, bar: float) -> list[tuple[str, str, float]]:
@@ -128,18 +135,20 @@ def command_of(contender: str, build: Path) -> list[str] | None:
     return [str(PEERS), "-W", "ignore", str(ROOT / "bench" / "peers" / script)]
 
 
-def run_once(command: list[str], arguments: list[str], steps: int) -> dict:
+def run_once(contender: str, command: list[str], arguments: list[str], steps: int) -> dict:
     words = [*command, *arguments, "--steps", str(steps)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     # DeepSpeed may abort when its process ends, after its line.
-    tolerated = any("deepspeed" in word for word in command)
+    tolerated = contender == "deepspeed"
     if not lines or (done.returncode != 0 and not tolerated):
         sys.exit(f"{' '.join(words)} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
     return json.loads(lines[-1])
 
 
 def lower_quartile(values: list[float]) -> float:
+    if len(values) == 1:
+        return values[0]
     return statistics.quantiles(values, n=4, method="inclusive")[0]
 
 
@@ -152,31 +161,36 @@ def spread(values: list[float]) -> dict:
     }
 
 
-def measure(group: Group, build: Path, alternations: int, steps: int) -> list[dict]:
-    commands = {entry: command_of(entry.split("/")[0], build) for entry in group.entries}
-    present = [entry for entry in group.entries if commands[entry]]
+def measure(
+    group: Group, build: Path, contenders: list[str], alternations: int, steps: int
+) -> list[dict]:
+    entries = [entry for entry in group.entries if contender_of(entry) in contenders]
+    commands = {entry: command_of(contender_of(entry), build) for entry in entries}
+    present = [entry for entry in entries if commands[entry]]
     if len(present) < len(commands):
         print(f"# {group.name}: without peers, run `make bench-peers`", file=sys.stderr)
     results: dict[str, list[dict]] = {entry: [] for entry in present}
     for _ in range(alternations):
         for entry in random.sample(present, len(present)):
-            result = run_once(commands[entry], group.words(entry), steps)
+            words = group.words(entry)
+            result = run_once(contender_of(entry), commands[entry], words, steps)
             results[entry].append(result)
             planned = result.get("planned_activations")
             if planned is not None and result["peak_activations"] != planned:
                 alive = result["peak_activations"]
                 sys.exit(f"{group.name}: {entry}: {alive} activations alive, {planned} planned")
-    quartiles = {}
+    quartiles, medians = {}, {}
     lines = []
     for entry, repeated in results.items():
         times = spread([result["median_ms"] for result in repeated])
-        quartiles[entry] = times["lower_quartile_ms"]
+        quartiles[entry], medians[entry] = times["lower_quartile_ms"], times["median_ms"]
         lines.append({"group": group.name, "entry": entry, **times, **shares(repeated)})
     for above, below, bar in group.ratios:
         if above in quartiles and below in quartiles:
             ratio = quartiles[above] / quartiles[below]
             lines.append({
                 "group": group.name, "ratio": f"{above} over {below}", "value": round(ratio, 3),
+                "of_medians": round(medians[above] / medians[below], 3),
                 "at_most": round(bar, 3), "met": ratio <= bar,
             })  # fmt: skip
     return lines + (predictions(group, results, quartiles) if group.predict else [])
@@ -217,10 +231,9 @@ def predictions(group: Group, results: dict[str, list[dict]], quartiles: dict) -
     return lines
 
 
-def remove_deepspeed_buffers() -> None:
+def deepspeed_buffers() -> set[Path]:
     """DeepSpeed leaves its all-reduce buffers in shared memory."""
-    for path in Path("/dev/shm").glob("deepspeed_allreduce_buffer_*"):
-        path.unlink()
+    return set(Path("/dev/shm").glob("deepspeed_allreduce_buffer_*"))
 
 
 def main() -> None:
@@ -229,11 +242,17 @@ def main() -> None:
     parser.add_argument("--alternations", type=int, default=12)
     parser.add_argument("--steps", type=int, default=30, help="timed steps of one run")
     parser.add_argument("--group", choices=[group.name for group in GROUPS])
+    parser.add_argument("--contender", choices=CONTENDERS, action="append",
+                        help="only this one's entries; may be given again")  # fmt: skip
     args = parser.parse_args()
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"],
                             capture_output=True, text=True).stdout.strip()  # fmt: skip
-    print(json.dumps({"commit": commit, "machine": platform.machine(), "cores": os.cpu_count(),
-                      "alternations": args.alternations, "steps": args.steps}))  # fmt: skip
+    contenders = args.contender or CONTENDERS
+    print(json.dumps({"commit": commit, "date": datetime.date.today().isoformat(),
+                      "machine": platform.machine(), "cores": os.cpu_count(),
+                      "contenders": contenders, "alternations": args.alternations,
+                      "steps": args.steps}), flush=True)  # fmt: skip
+    others = deepspeed_buffers()
     try:
         for group in GROUPS:
             if args.group and args.group != group.name:
@@ -241,10 +260,11 @@ def main() -> None:
             if group.needs_root and os.geteuid() != 0:
                 print(f"# {group.name}: needs root, for network devices", file=sys.stderr)
                 continue
-            for line in measure(group, args.build, args.alternations, args.steps):
+            for line in measure(group, args.build, contenders, args.alternations, args.steps):
                 print(json.dumps(line), flush=True)
     finally:
-        remove_deepspeed_buffers()
+        for path in deepspeed_buffers() - others:
+            path.unlink()
 
 
 if __name__ == "__main__":

@@ -14,8 +14,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <optional>
 #include <string_view>
 
+#include "penstock/core/text.h"
 #include "penstock/nn/mlp.h"
 #include "penstock/stage/backward.h"
 
@@ -31,12 +34,17 @@ struct Options {
 
 Options parse(int argc, char** argv) {
   Options options;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    const std::string_view name = argv[i];
-    const std::int64_t value = std::atoll(argv[i + 1]);
-    if (name == "--width") options.width = value;
-    if (name == "--rows") options.rows = value;
-    if (name == "--repetitions") options.repetitions = value;
+  const std::map<std::string_view, std::int64_t*> known = {{"--width", &options.width},
+                                                           {"--rows", &options.rows},
+                                                           {"--repetitions", &options.repetitions}};
+  for (int i = 1; i < argc; i += 2) {
+    const auto option = known.find(argv[i]);
+    const auto value = i + 1 < argc ? parse_integer(argv[i + 1]) : std::nullopt;
+    if (option == known.end() || !value || *value < 1) {
+      std::fprintf(stderr, "%s: \"%s\": no option, or without a number from 1\n", argv[0], argv[i]);
+      std::exit(2);
+    }
+    *option->second = *value;
   }
   return options;
 }

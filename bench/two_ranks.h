@@ -1,13 +1,14 @@
 // What the pipeline benchmarks share: two processes, their arguments, and how a step is timed.
 //
 // Each benchmark is a program of its own, so that bench/run.py can alternate them.  One process per
-// rank, one thread each, Gloo on loopback, a file store.
+// rank, one thread each, a file store; messages by Options::transport, all on this machine.
 // Units: milliseconds.  A step's time is that of the slower rank, between two meetings.
 #pragma once
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -33,6 +34,16 @@ struct Options {
   bool record = false;             // penstock only: every other step records its timeline.
 };
 
+// A whole number, not negative; another ends the program.
+inline long count_of(const char* program, const std::string& name, const std::string& text) {
+  long value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && value >= 0) return value;
+  std::fprintf(stderr, "%s: %s: expected a whole number, found \"%s\"\n", program, name.c_str(),
+               text.c_str());
+  std::exit(2);
+}
+
 inline Options parse(int argc, char** argv) {
   Options options;
   const std::map<std::string, long*> numbers = {{"--width", &options.width},
@@ -53,11 +64,15 @@ inline Options parse(int argc, char** argv) {
     } else if (word == "--transport" && i + 1 < argc) {
       options.transport = argv[++i];
     } else if (number != numbers.end() && i + 1 < argc) {
-      *number->second = std::atol(argv[++i]);
+      *number->second = count_of(argv[0], word, argv[++i]);
     } else {
       std::fprintf(stderr, "%s: unknown argument \"%s\"\n", argv[0], argv[i]);
       std::exit(2);
     }
+  }
+  if (options.steps == 0) {
+    std::fprintf(stderr, "%s: --steps 0: at least 1\n", argv[0]);
+    std::exit(2);
   }
   return options;
 }
@@ -84,7 +99,7 @@ inline int run_two_ranks(const std::function<int(int rank, const std::string& st
   return status != 0 || child_status != 0 ? 1 : 0;
 }
 
-// One JSON line; `times` are the timed steps.
+// One JSON line; `times` are the timed steps, at least one.
 inline void print_result(const char* name, const Options& options, std::vector<double> times,
                          const std::string& more = "") {
   std::sort(times.begin(), times.end());

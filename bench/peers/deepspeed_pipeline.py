@@ -12,7 +12,7 @@ os.environ.setdefault("DS_LOG_LEVEL", "error")
 
 import torch
 import torch.distributed as dist
-from common import Block, report, run_two_ranks, time_steps
+from two_ranks import Block, report, run_two_ranks, time_steps
 
 
 def body(rank, args, init_method):

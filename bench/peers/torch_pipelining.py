@@ -2,7 +2,6 @@
 
 import torch
 import torch.distributed as dist
-from common import Block, report, run_two_ranks, time_steps
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -11,6 +10,7 @@ from torch.distributed.pipelining import (
     ScheduleInterleavedZeroBubble,
     ScheduleZBVZeroBubble,
 )
+from two_ranks import Block, report, run_two_ranks, time_steps
 
 BLOCKS = 8
 ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
