@@ -8,6 +8,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/core/utf8.h"
 #include "penstock/json/tokens.h"
 
 namespace penstock::json {
@@ -39,13 +40,9 @@ void check_bytes(const Source& source, std::size_t bytes_max) {
     throw ParseError(
         str(source.name, ": larger than ", bytes_max, " bytes; is it the right file?"));
   }
-  for (const std::string_view mark : {"\xEF\xBB\xBF", "\xFF\xFE", "\xFE\xFF"}) {
-    if (text.starts_with(mark)) {
-      refuse(source, 0, "the file starts with a byte order mark; save it as UTF-8 without one");
-    }
+  if (const auto fault = find_no_text(text)) {
+    refuse(source, fault->offset, std::string(fault->why));
   }
-  const std::size_t nul = text.find('\0');
-  if (nul != std::string_view::npos) refuse(source, nul, "a NUL byte: this is not a text file");
 }
 
 // Receives the library's events in the order of the text and builds the tree.

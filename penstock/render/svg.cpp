@@ -1,12 +1,11 @@
 #include "penstock/render/svg.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <utility>
 
 #include "penstock/core/check.h"
 #include "penstock/core/text.h"
+#include "penstock/core/utf8.h"
 #include "penstock/render/number.h"
 
 namespace penstock::render {
@@ -21,24 +20,12 @@ bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0)
 // How long the UTF-8 sequence at the start of `text` is; 0 if it is none, or no character of
 // XML 1.0.
 std::size_t character_length(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  if (lead < 0x80) return lead >= 0x20 || lead == '\t' || lead == '\n' || lead == '\r' ? 1 : 0;
-  const std::size_t length = lead < 0xC2   ? 0
-                             : lead < 0xE0 ? 2
-                             : lead < 0xF0 ? 3
-                             : lead < 0xF5 ? 4
-                                           : 0;
-  if (length == 0 || text.size() < length) return 0;
-  std::uint32_t character = lead & (0xFFu >> (length + 1));
-  for (std::size_t i = 1; i < length; ++i) {
-    if (!continues_character(text[i])) return 0;
-    character = (character << 6) | (static_cast<unsigned char>(text[i]) & 0x3Fu);
-  }
-  constexpr std::array<std::uint32_t, 5> kSmallest{0, 0, 0x80, 0x800, 0x10000};
-  const bool is_surrogate = character >= 0xD800 && character < 0xE000;
-  const bool is_reserved = character == 0xFFFE || character == 0xFFFF;
-  const bool is_in_range = character >= kSmallest[length] && character < 0x110000;
-  return is_in_range && !is_surrogate && !is_reserved ? length : 0;
+  const std::size_t length = utf8_length(text);
+  const auto first = static_cast<unsigned char>(text[0]);
+  const bool is_control = first < 0x20 && first != '\t' && first != '\n' && first != '\r';
+  const std::string_view character = text.substr(0, length);
+  const bool is_reserved = character == "\xEF\xBF\xBE" || character == "\xEF\xBF\xBF";
+  return is_control || is_reserved ? 0 : length;
 }
 
 // In units of the font size, after Helvetica; bytes of other characters count as wide letters.

@@ -4,6 +4,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
+#include "penstock/core/utf8.h"
 #include "penstock/schedule/schedule.h"
 #include "penstock/schedule/timetable.h"
 
@@ -24,15 +25,8 @@ std::string place(const std::string& name, std::string_view text, std::size_t of
 // What makes a text no text, or one that would take more memory than any schedule is worth.
 void check_bytes(std::string_view text, const std::string& name) {
   if (text.size() > kFileBytesMax) throw ParseError(name + ": larger than 1 GiB");
-  for (const std::string_view mark : {"\xEF\xBB\xBF", "\xFF\xFE", "\xFE\xFF"}) {
-    if (text.starts_with(mark)) {
-      throw ParseError(str(name,
-                           ":1:1: the file starts with a byte order mark; save it as UTF-8 "
-                           "without one"));
-    }
-  }
-  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
-    throw ParseError(str(place(name, text, nul), ": a NUL byte: this is not a text file"));
+  if (const auto fault = find_no_text(text)) {
+    throw ParseError(str(place(name, text, fault->offset), ": ", fault->why));
   }
   const auto rows = static_cast<std::size_t>(std::ranges::count(text, '\n'));
   if (rows > kRowsMax) {
