@@ -122,18 +122,8 @@ struct ControlClient::State {
     if (const auto* stop = std::get_if<Stop>(&*message)) {
       stop_code.store(static_cast<int>(stop->exit_code), std::memory_order_relaxed);
     } else {
-      abort(std::get<Abort>(*message).root_cause);
+      ::_exit(kPeerLost);  // Without a word: the launcher tells the story.
     }
-  }
-
-  void abort(const std::string& root_cause) {
-    std::function<void(const std::string&)> callback;
-    {
-      const std::lock_guard lock(mutex);
-      callback = on_abort;
-    }
-    if (!callback) ::_exit(kPeerLost);
-    callback(root_cause);
   }
 
   ProgressReport current_progress() {
@@ -153,10 +143,9 @@ struct ControlClient::State {
   FileDescriptor wake;
   std::atomic<bool> stopping{false};
   std::atomic<int> stop_code{0};
-  std::mutex mutex;  // Guards the three below.
+  std::mutex mutex;  // Guards the two below.
   std::function<ProgressReport()> progress;
   ProgressReport phase_report{.phase = "starting"};
-  std::function<void(const std::string&)> on_abort;
   std::thread thread;
 };
 
@@ -194,12 +183,6 @@ void ControlClient::set_phase(const std::string& phase) {
   const std::lock_guard lock(state_->mutex);
   state_->phase_report.phase = phase;
   ++state_->phase_report.counter;
-}
-
-void ControlClient::set_on_abort(std::function<void(const std::string&)> on_abort) {
-  if (!state_) return;
-  const std::lock_guard lock(state_->mutex);
-  state_->on_abort = std::move(on_abort);
 }
 
 std::optional<ExitCode> ControlClient::stop_requested() const {

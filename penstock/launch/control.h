@@ -14,6 +14,8 @@
 //   control.set_progress({});  // Before the executor goes.
 //   control.report_done();
 // and where errors end: control.report_error({...}); the launcher prints it, the rank does not.
+// When another rank has failed, or the launcher is gone, the process ends at once with exit code 4
+// and without a word: the launcher tells the story.
 //
 // Wire: AF_UNIX SOCK_SEQPACKET, so a message (control_message.h) arrives whole or not at all.
 // Thread safety: every method may be called from any thread, the constructors and destructor not.
@@ -58,10 +60,6 @@ class ControlClient {
   void set_progress(std::function<ProgressReport()> progress);
   // For the time before there is a callback: names the phase, and counts as progress.
   void set_phase(const std::string& phase);
-
-  // Called by the heartbeat thread when another rank failed, with the root cause.  The default, and
-  // an empty function: _exit(4) without a word, since the launcher tells the story.
-  void set_on_abort(std::function<void(const std::string&)> on_abort);
 
   // The code to exit with once the current step is finished and saved; nothing: go on.
   // One relaxed load.

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -61,7 +60,6 @@ TEST_F(Control, WithoutALauncherNothingHappens) {
   EXPECT_FALSE(client.connected());
   client.set_phase("x");
   client.set_progress([] { return ProgressReport{}; });
-  client.set_on_abort([](const std::string&) {});
   client.report_error({});
   client.report_done();
   EXPECT_EQ(client.stop_requested(), std::nullopt);
@@ -119,21 +117,6 @@ TEST_F(Control, AStopIsAFlagWithTheCodeToExitWith) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   EXPECT_EQ(control.stop_requested(), ExitCode::Preempted);
-}
-
-TEST_F(Control, AnAbortCallsTheCallbackWithTheRootCause) {
-  ControlClient control = client();
-  std::atomic<bool> called = false;
-  std::string heard;
-  control.set_on_abort([&](const std::string& root_cause) {
-    heard = root_cause;
-    called = true;
-  });
-  tell(Abort{"rank 2 was killed"});
-  for (int i = 0; i < 200 && !called; ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  ASSERT_TRUE(called);
-  EXPECT_EQ(heard, "rank 2 was killed");
 }
 
 TEST_F(Control, ACallbackThatThrowsIsNoSilence) {
