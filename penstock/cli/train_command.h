@@ -20,6 +20,9 @@ struct TrainCommand {
   std::vector<config::Override> overrides;  // In the order given; short options too.
 };
 
+// The variable by which `penstock-runtime` knows which version of `penstock` started it.
+inline constexpr const char* kVersionVariable = "PENSTOCK_LAUNCHER_VERSION";
+
 // Declares the options on `app`; they are in `command` once the app has parsed.
 void declare_train(CLI::App& app, TrainCommand& command);
 

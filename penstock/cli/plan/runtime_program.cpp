@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "penstock/cli/train_command.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"

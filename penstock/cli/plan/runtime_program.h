@@ -14,7 +14,4 @@ std::string runtime_program();
 // Throws: Error when that fails.
 [[noreturn]] void become(const std::vector<std::string>& words);
 
-// The variable by which the runtime program knows which version started it.
-inline constexpr const char* kVersionVariable = "PENSTOCK_LAUNCHER_VERSION";
-
 }  // namespace penstock::cli

@@ -13,7 +13,7 @@
 namespace {
 
 void check_launcher_version() {
-  const char* version = std::getenv("PENSTOCK_LAUNCHER_VERSION");
+  const char* version = std::getenv(penstock::cli::kVersionVariable);
   if (version == nullptr || std::string(version) == penstock::kVersion) return;
   throw penstock::ConfigError(penstock::str("penstock ", version, " started penstock-runtime ",
                                             penstock::kVersion, ": two versions are mixed"),
