@@ -117,6 +117,10 @@ std::optional<std::string> Number::check(double value) const {
 }
 
 std::optional<Complaint> Text::read(const json::Value& json, std::string& value) const {
+  if (!may_be_empty && json.is_null()) {
+    value.clear();
+    return {};
+  }
   if (const auto* text = std::get_if<std::string>(&json.data)) {
     value = *text;
   } else if (!json.source->is_file) {

@@ -62,13 +62,15 @@ struct Number {
 
 // A string.  On the command line the text as it is, quotes or not: `--data 2024` is a path.
 struct Text {
-  bool may_be_empty = true;  // Otherwise an empty value means that the key is absent.
+  bool may_be_empty = true;  // Otherwise an empty value means that the key is absent; null in JSON.
 
   std::string noun() const { return may_be_empty ? "a string" : "a string that is not empty"; }
   std::string allowed() const { return ""; }
   std::optional<Complaint> read(const json::Value& json, std::string& value) const;
   std::optional<std::string> check(const std::string& value) const;
-  std::string write(const std::string& value) const { return json_quote(value); }
+  std::string write(const std::string& value) const {
+    return !may_be_empty && value.empty() ? "null" : json_quote(value);
+  }
 };
 
 struct Flag {

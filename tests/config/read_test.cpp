@@ -268,6 +268,11 @@ TEST(ReadConfig, ManyProblemsAreCutShort) {
   EXPECT_TRUE(message.ends_with("there may be more problems; only the first ones are listed"));
 }
 
+TEST(ReadConfig, NullIsNoName) {
+  EXPECT_EQ(parse(R"({"schedule": {"file": null}})").schedule, ScheduleConfig{});
+  EXPECT_EQ(parse(R"({"schedule": {"name": null, "file": "x.csv"}})").schedule.file, "x.csv");
+}
+
 TEST(ReadConfig, ReadsFiles) {
   const std::string file = testing::TempDir() + "penstock_read_config_test.json";
   std::ofstream(file) << "{\"seed\": 3, \"sed\": 4}";
