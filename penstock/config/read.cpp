@@ -105,7 +105,7 @@ class Reader {
 
 // The default name steps back for a file; validate() refuses both.
 void settle_schedule(ScheduleConfig& schedule, const Origins& origins) {
-  if (origins.contains("schedule.file") && !origins.contains("schedule.name")) {
+  if (!schedule.file.empty() && !origins.contains("schedule.name")) {
     schedule.name.clear();
   }
 }

@@ -125,8 +125,10 @@ class Data(BadInputTest):
         self.text.write_text("a few words\n")
         self.refuse(
             r"is too small: 12 bytes of training text in 1 file, needs 129\n.*train_batch_size 8 x "
-            r"model.sequence_length 16"
+            r"model.sequence_length 16",
+            *("--run", "small"),
         )
+        self.assertFalse((self.folder / "small").exists(), "nothing was written")
 
     def test_unreadable(self) -> None:
         # Root may read every file; this one, nobody.

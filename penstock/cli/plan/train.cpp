@@ -47,7 +47,7 @@ std::string job_run_directory(const std::string& name, const launch::LauncherEnv
 }
 
 // Folders that files can be made in.  Made and tried before anything is trained: a run that cannot
-// write its results is best not begun.  Those that are still empty go again, unless they are kept.
+// write its results is best not begun.  Those in which nothing was written go again at the end.
 class NewFolders {
  public:
   NewFolders() = default;
@@ -76,8 +76,6 @@ class NewFolders {
     ::close(file);
     ::unlink(probe.c_str());
   }
-
-  void keep() { made_.clear(); }
 
  private:
   void note_missing(const fs::path& folder) {
@@ -152,9 +150,7 @@ int start_ranks(const TrainCommand& command, const config::Config& config) {
                                 .channel = launch::ControlChannel::Required,
                                 .messages = &std::cerr};
   for (std::string& word : words_of(command, run)) options.program.push_back(std::move(word));
-  const launch::LaunchResult result = launch::launch(options);
-  folders.keep();
-  return result.exit_code;
+  return launch::launch(options).exit_code;
 }
 
 // Ranks that this process could start, but it is one already.
