@@ -180,8 +180,8 @@ class Sockets(ProcessTest):
     def test_two_by_two_has_none_between_data_strangers(self) -> None:
         counts = self.connections(2, 2)
         # A pipeline is 0-2 and 1-3: a link for activations and the pipeline's group.  A stage's
-        # replicas are 0-1 and 2-3: links for the pieces of gradients, and their group.  Each rank is
-        # a client of rank 0's store.
+        # replicas are 0-1 and 2-3: links for the pieces of gradients, and their group.  Each rank
+        # is a client of rank 0's store.
         link, group, store = 1, 1, 1
         self.assertEqual(
             counts,
