@@ -45,7 +45,12 @@ bool draws_from_torch(const torch::nn::Module& module) {
 std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index) {
   const auto salt = static_cast<std::uint64_t>(index) * 0x9E3779B97F4A7C15u;
   const SeededTorchGenerator seeded(mix(mix(static_cast<std::uint64_t>(seed)) ^ salt));
-  return spec.make();
+  std::shared_ptr<Layer> layer = spec.make();
+  // Torch's fused optimizers walk a weight and its gradient by address, whatever their strides.
+  for (at::Tensor& parameter : layer->parameters()) {
+    if (!parameter.is_contiguous()) parameter.set_data(parameter.detach().contiguous());
+  }
+  return layer;
 }
 
 void count_parameters(std::vector<LayerSpec>& layers) {

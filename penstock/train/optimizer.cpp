@@ -6,6 +6,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
+#include "penstock/core/check.h"
+
 namespace penstock::train {
 namespace {
 
@@ -26,7 +28,11 @@ void Optimizer::step(double lr) {
   const torch::NoGradGuard no_grad;
   std::vector<std::size_t> which;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].grad().defined()) which.push_back(i);
+    const at::Tensor& gradient = parameters_[i].grad();
+    if (!gradient.defined()) continue;
+    PENSTOCK_CHECK(gradient.strides() == parameters_[i].strides(), "parameter ", i,
+                   ": the kernels ignore strides");
+    which.push_back(i);
   }
   if (which.empty()) return;
   switch (options_.type) {

@@ -140,6 +140,24 @@ TEST(Build, BitsDependOnSeedAndIndexAlone) {
   EXPECT_FALSE(at::equal(weight(*build(specs[2], 8, 2)), weight(*alone)));
 }
 
+TEST(Build, ParametersAreContiguousWhateverALayerMakes) {
+  class Transposed : public Layer {
+   public:
+    Transposed() : weight_(register_parameter("weight", at::rand({3, 4}).t())) {}
+    at::Tensor forward(const at::Tensor& input) override { return input.matmul(weight_); }
+
+   private:
+    at::Tensor weight_;
+  };
+  const LayerSpec spec = layer("t", [] { return std::make_shared<Transposed>(); });
+  const auto built = build(spec, 1, 0);
+  const at::Tensor weight = built->parameters()[0];
+  EXPECT_TRUE(weight.is_contiguous());
+  EXPECT_EQ(weight.sizes(), (at::IntArrayRef{4, 3}));
+  built->forward(at::rand({2, 4})).sum().backward();
+  EXPECT_EQ(weight.grad().strides(), weight.strides()) << "the layer uses the same tensor";
+}
+
 TEST(Build, ThreadsGetTheSameBits) {
   const auto specs = gpt_layers(kSmall);
   const auto expected = build(specs[1], 3, 1);
