@@ -41,15 +41,6 @@ class Scattered : public Transfers {
   at::Tensor sum_;
 };
 
-class Whole : public GroupSum {
- public:
-  explicit Whole(std::unique_ptr<Transfer> transfer) : transfer_(std::move(transfer)) {}
-  void wait() override { transfer_->wait(); }
-
- private:
-  std::unique_ptr<Transfer> transfer_;
-};
-
 class ScatteredAndGathered : public GroupSum {
  public:
   ScatteredAndGathered(ShardGroup& group, const at::Tensor& rows, std::int32_t tag)
@@ -128,8 +119,7 @@ std::unique_ptr<Transfer> ShardGroup::all_gather(const at::Tensor& rows, std::in
 }
 
 std::unique_ptr<GroupSum> ShardGroup::all_reduce(const at::Tensor& rows, std::int32_t tag) {
-  if (size() > 2) return std::make_unique<ScatteredAndGathered>(*this, rows, tag);
-  return std::make_unique<Whole>(communicator_.all_reduce(rows, group_));
+  return std::make_unique<ScatteredAndGathered>(*this, rows, tag);
 }
 
 }  // namespace penstock::comm

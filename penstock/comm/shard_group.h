@@ -43,7 +43,7 @@ class ShardGroup {
                                            std::int32_t tag);
   // wait() leaves every rank's own row in its place.
   std::unique_ptr<Transfer> all_gather(const at::Tensor& rows, std::int32_t tag);
-  // wait() leaves the sum over all ranks in `rows`.  Of two summands, Gloo's have the same bits.
+  // wait() leaves the sum over all ranks in `rows`.
   std::unique_ptr<GroupSum> all_reduce(const at::Tensor& rows, std::int32_t tag);
 
  private:

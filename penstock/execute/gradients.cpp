@@ -78,8 +78,6 @@ void GradientReducer::take(std::size_t parameter) {
 
 void GradientReducer::send(std::size_t bucket) {
   const at::NoGradGuard no_grad;
-  // What left two buckets ago has most likely arrived: its second half may leave, too.
-  if (bucket >= 2) buckets_[bucket - 2].sum->advance();
   Bucket& full = buckets_[bucket];
   full.sum = group_.all_reduce(full.flat.view({group_.size(), -1}), full.tag);
 }

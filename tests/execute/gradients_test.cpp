@@ -24,12 +24,12 @@ StepInputs random_step(std::size_t microbatches, double replicas) {
 }
 
 // Gradients by name, of each replica.
-std::vector<Gradients> reduced(const std::vector<nn::LayerSpec>& model, const mesh::Shape& shape,
-                               std::int32_t microbatches, const std::vector<StepInputs>& replicas,
-                               std::int64_t bucket_bytes = kBucketBytes, int runs = 1) {
+std::vector<Gradients> reduced(const std::vector<nn::LayerSpec>& model,
+                               const verify::VerifiedSchedule& schedule, const mesh::Shape& shape,
+                               const std::vector<StepInputs>& replicas, std::int64_t bucket_bytes,
+                               int runs) {
   std::vector<Gradients> gradients(replicas.size());
   std::mutex mutex;
-  const auto schedule = from_name("1f1b", {.ranks = shape.pipe, .microbatches = microbatches});
   comm::run_ranks(shape.pipe * shape.data, [&](comm::Communicator& communicator) {
     RankPipeline rank(communicator, schedule, model, shape, bucket_bytes);
     const auto replica = communicator.rank().index() % replicas.size();
@@ -42,6 +42,14 @@ std::vector<Gradients> reduced(const std::vector<nn::LayerSpec>& model, const me
     }
   });
   return gradients;
+}
+
+// Of 1F1B.
+std::vector<Gradients> reduced(const std::vector<nn::LayerSpec>& model, const mesh::Shape& shape,
+                               std::int32_t microbatches, const std::vector<StepInputs>& replicas,
+                               std::int64_t bucket_bytes = kBucketBytes, int runs = 1) {
+  const auto schedule = from_name("1f1b", {.ranks = shape.pipe, .microbatches = microbatches});
+  return reduced(model, schedule, shape, replicas, bucket_bytes, runs);
 }
 
 void expect_equal(const Gradients& a, const Gradients& b) {
@@ -131,6 +139,42 @@ TEST(GradientReducer, AParameterThatNoReplicaUsesHasNoGradientAsWithoutReplicas)
                             plain_run(model, replicas[0]).gradients.at("first.sometimes")));
     }
     expect_equal(gradients[0], gradients[1]);
+  }
+}
+
+// A gradient that does not come on one replica holds the buckets behind it back until REDUCE_GRAD:
+// there, the other stage's leave first.
+TEST(GradientReducer, BucketsOfTwoStagesMeetTheirOwnWhicheverLeaveFirst) {
+  class Scale : public nn::Layer {
+   public:
+    at::Tensor forward(const at::Tensor& input) override { return input * weight_; }
+
+   private:
+    at::Tensor weight_ = register_parameter("weight", at::rand({kWidth}));
+  };
+  const auto scale = [](const char* name) {
+    return nn::layer(name, [] { return std::make_shared<Scale>(); });
+  };
+  const std::vector<nn::LayerSpec> model = {
+      scale("a"), scale("b"), nn::layer("partly", [] { return std::make_shared<Partly>(); }),
+      nn::mlp_layers(kWidth, 1)[0]};
+  std::vector<StepInputs> replicas = {random_step(1, 2), random_step(1, 2)};
+  replicas[1].inputs[0] = -replicas[1].inputs[0][0];  // Does not use "partly.sometimes".
+  const auto order = verify::VerifiedSchedule::from(
+      schedule::parse_csv("0F0,1F0,1B0,0B0,1REDUCE_GRAD,0REDUCE_GRAD\n", "test"));
+  for (const std::int64_t bytes : {std::int64_t{1}, kBucketBytes}) {
+    const auto gradients = reduced(model, order, {.pipe = 1, .data = 2}, replicas, bytes, 2);
+    expect_equal(gradients[0], gradients[1]);
+    const auto one = plain_run(model, replicas[0]).gradients;
+    const auto other = plain_run(model, replicas[1]).gradients;
+    int of_one = 0;
+    for (const auto& [name, gradient] : gradients[0]) {
+      const bool both = one.at(name).defined() && other.at(name).defined();
+      if (one.at(name).defined() && !both) ++of_one;
+      const at::Tensor expected = both ? one.at(name) + other.at(name) : one.at(name);
+      EXPECT_TRUE(same_bits(gradient, expected)) << name;
+    }
+    EXPECT_EQ(of_one, 1);
   }
 }
 
