@@ -53,6 +53,24 @@ std::string describe(LossScale::Kind kind) {
   return {};
 }
 
+// "Float[4, 8]"
+std::string shape_of(const at::Tensor& tensor) {
+  return penstock::str(c10::toString(tensor.scalar_type()), tensor.sizes());
+}
+
+void compare(Rank one, const std::string& of_one, Rank other, const std::string& of_other) {
+  if (of_one == of_other) return;
+  const auto ours = penstock::split(of_one, '\n'), theirs = penstock::split(of_other, '\n');
+  const auto [our_line, their_line] = std::ranges::mismatch(ours, theirs);
+  const auto said = [](auto line, auto end) {
+    return line == end || line->empty() ? "nothing more" : *line;
+  };
+  throw CommError(
+      str("ranks ", one, " and ", other, " do not run the same thing: rank ", one, " has ",
+          said(our_line, ours.end()), ", rank ", other, " has ", said(their_line, theirs.end())),
+      {"start every rank with the same program and config"}, ExitCode::Usage);
+}
+
 std::string describe(GradientSums sums) {
   return sums == GradientSums::Invariant ? "invariant" : "as they come";
 }
@@ -84,19 +102,28 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
   return facts;
 }
 
-void agree_on(const Facts& facts, comm::Communicator& communicator) {
+Facts facts_of(const std::vector<stage::Stage>& stages) {
+  Facts facts;
+  for (const stage::Stage& stage : stages) {
+    for (const auto& [name, tensor] : stage.parameters()) {
+      facts.emplace_back("parameter " + name, shape_of(tensor));
+    }
+    for (const at::Tensor& buffer : stage.buffers()) {
+      facts.emplace_back(str("a buffer of stage ", stage.id()), shape_of(buffer));
+    }
+  }
+  return facts;
+}
+
+void agree_on(const std::string& name, const Facts& facts, comm::Communicator& communicator,
+              const std::vector<std::vector<Rank>>& groups) {
   std::string text;
-  for (const auto& [name, value] : facts) text += name + "=" + value + "\n";
-  const std::vector<std::string> texts = communicator.exchange("handshake", text);
-  const auto first = penstock::split(texts.front(), '\n');
-  for (std::size_t rank = 1; rank < texts.size(); ++rank) {
-    if (texts[rank] == texts.front()) continue;
-    const auto other = penstock::split(texts[rank], '\n');
-    const auto [ours, theirs] = std::ranges::mismatch(first, other);
-    throw CommError(str("ranks 0 and ", rank, " do not run the same thing: rank 0 has ",
-                        ours == first.end() ? "nothing" : *ours, ", rank ", rank, " has ",
-                        theirs == other.end() ? "nothing" : *theirs),
-                    {"start every rank with the same program and config"}, ExitCode::Usage);
+  for (const auto& [fact, value] : facts) text += fact + "=" + value + "\n";
+  const std::vector<std::string> texts = communicator.exchange(name, text);
+  for (const std::vector<Rank>& group : groups) {
+    for (const Rank rank : group) {
+      compare(group.front(), texts[group.front().index()], rank, texts[rank.index()]);
+    }
   }
 }
 

@@ -17,9 +17,13 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
                const verify::VerifiedSchedule& schedule, const partition::Partition& partition);
 
-// Collective over all ranks.
-// Throws: CommError, with one text on every rank: the first rank that differs from rank 0, the
-// first fact that does, and both values.
-void agree_on(const Facts& facts, comm::Communicator& communicator);
+// Parameters of the layers that a rank has made: types, sizes.
+Facts facts_of(const std::vector<stage::Stage>& stages);
+
+// Collective over all ranks: those of each group must have the same facts.
+// Throws: CommError, with one text on every rank: the first rank that differs from the first of its
+// group, the first fact that does, and both values.
+void agree_on(const std::string& name, const Facts& facts, comm::Communicator& communicator,
+              const std::vector<std::vector<Rank>>& groups);
 
 }  // namespace penstock::train

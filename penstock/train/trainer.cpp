@@ -30,6 +30,12 @@ auto or_fail(comm::Communicator& communicator, const Action& action) {
   }
 }
 
+std::vector<Rank> all_ranks(const comm::Communicator& communicator) {
+  std::vector<Rank> ranks;
+  for (std::int32_t rank = 0; rank < communicator.world_size(); ++rank) ranks.emplace_back(rank);
+  return ranks;
+}
+
 StageId stage_of(const partition::Partition& partition, std::int64_t layer) {
   std::int32_t stage = 0;
   while (partition.end_layer(StageId(stage)) <= layer) ++stage;
@@ -60,10 +66,15 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
                                 .microbatches = options.microbatches});
   partition_ =
       partition::partition(nn::meta_of(model_), schedule_->schedule().stages, options_.partition);
-  agree_on(facts_of(options_, model_, *schedule_, partition_), communicator_);
+  agree_on("handshake", facts_of(options_, model_, *schedule_, partition_), communicator_,
+           {all_ranks(communicator_)});
   or_fail(communicator_, [this] { build_stages(); });
   // A rank that waits here hears of one that fails there; one that connects to it may not.
-  communicator_.barrier("layers made");
+  std::vector<std::vector<Rank>> replicas;
+  for (std::int32_t pipe = 0; pipe < mesh_.shape().pipe; ++pipe) {
+    replicas.push_back(mesh_.data_group(mesh_.rank({.pipe = pipe, .data = 0})));
+  }
+  agree_on("layers made", facts_of(stages_), communicator_, replicas);
   build_groups();
   build_ties();
   place_parameters();
@@ -238,19 +249,53 @@ std::vector<double> Trainer::over_replicas(const std::vector<double>& mine, cons
   return {value, value + all.numel()};
 }
 
+void Trainer::check(const std::vector<Microbatches>& batches) const {
+  if (batches.empty()) throw Error("the step has no batch");
+  const auto check_count = [&](std::size_t count, const char* what) {
+    if (std::cmp_equal(count, options_.microbatches)) return;
+    throw Error(str("a batch of the step has ", what, " of ", count,
+                    " microbatches, its schedule has ", options_.microbatches));
+  };
+  for (const Microbatches& batch : batches) {
+    if (is_first_stage()) check_count(batch.inputs.size(), "inputs");
+    if (is_last_stage()) check_count(batch.targets.size(), "targets");
+  }
+}
+
 // Of all replicas' microbatches, where their losses are.
 std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
   if (!is_last_stage()) return {};
-  const auto mine = or_fail(communicator_, [&] {
-    std::vector<double> of_microbatches;
+  const char* phase = "sharing the weights of microbatches";
+  std::vector<double> first, rest;  // Of the first batch; of all others.
+  or_fail(communicator_, [&] {
     for (const Microbatches& batch : batches) {
       for (const nn::Values& targets : batch.targets) {
-        of_microbatches.push_back(options_.loss_scale.weight(targets));
+        (&batch == &batches.front() ? first : rest).push_back(options_.loss_scale.weight(targets));
       }
     }
-    return of_microbatches;
   });
-  return over_replicas(mine, "sharing the weights of microbatches");
+  // This message has one size, whatever the replicas' numbers of batches.
+  first.push_back(static_cast<double>(batches.size()));
+  const std::vector<double> firsts = over_replicas(first, phase);
+  const std::int64_t of_first = std::ssize(first) - 1, of_rest = std::ssize(rest);
+  or_fail(communicator_, [&] {
+    for (std::int32_t replica = 0; replica < options_.mesh.data; ++replica) {
+      const double count = firsts[static_cast<std::size_t>((replica + 1) * (of_first + 1) - 1)];
+      if (count == first.back()) continue;
+      throw Error(str("replica ", replica, " has a step of ", count, " batches, replica ",
+                      mesh_.coordinate(communicator_.rank()).data, " one of ", batches.size()));
+    }
+  });
+  const std::vector<double> rests =
+      rest.empty() ? std::vector<double>() : over_replicas(rest, phase);
+  std::vector<double> all;
+  for (std::int32_t replica = 0; replica < options_.mesh.data; ++replica) {
+    const auto begin = firsts.begin() + replica * (of_first + 1);
+    all.insert(all.end(), begin, begin + of_first);
+    all.insert(all.end(), rests.begin() + replica * of_rest,
+               rests.begin() + (replica + 1) * of_rest);
+  }
+  return all;
 }
 
 // The losses of this replica's microbatches, on the last stage's rank.  Replicas count their
@@ -351,12 +396,14 @@ StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values
 }
 
 StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) {
+  or_fail(communicator_, [&] { check(batches); });
   StepReport report{.step = steps_taken_ + 1};
   progress_.step.store(report.step, std::memory_order_relaxed);
   for (stage::Stage& stage : stages_) stage.drop_gradients();
   const std::vector<double> weights = this->weights(batches);
-  const std::vector<double> losses =
-      run(batches, options_.loss_scale.factors(weights), report.step);
+  const std::vector<double> factors =
+      or_fail(communicator_, [&] { return options_.loss_scale.factors(weights); });
+  const std::vector<double> losses = run(batches, factors, report.step);
   const torch::NoGradGuard no_grad;
   {
     const execute::WaitMark wait(progress_, "summing gradients of tied layers");
@@ -403,6 +450,7 @@ double Trainer::evaluate(const nn::Values& inputs, const nn::Values& targets) {
 }
 
 double Trainer::evaluate(const Microbatches& batch) {
+  or_fail(communicator_, [&] { check({batch}); });
   if (!evaluate_) {
     evaluate_ = make_executor(forward_program(*schedule_, options_.microbatches), false);
   }

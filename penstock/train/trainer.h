@@ -153,6 +153,7 @@ class Trainer {
   std::unique_ptr<execute::Executor> make_executor(const verify::VerifiedSchedule& schedule,
                                                    bool reduce);
   Microbatches cut(const nn::Values& inputs, const nn::Values& targets) const;
+  void check(const std::vector<Microbatches>& batches) const;
   std::vector<double> weights(const std::vector<Microbatches>& batches);
   std::vector<double> over_replicas(const std::vector<double>& mine, const char* phase);
   std::vector<double> run(const std::vector<Microbatches>& batches,

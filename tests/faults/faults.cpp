@@ -61,6 +61,7 @@ enum class Kind : std::uint8_t {
   OtherMicrobatches,  // Ranks whose options differ, found before the first step.
   OtherSchedule,
   OtherModel,
+  OtherSizes,
 };
 
 struct Fault {
@@ -68,7 +69,7 @@ struct Fault {
   const char* name;
   const char* cause;  // A regular expression, for the text of every rank.
 };
-constexpr std::array<Fault, 12> kFaults = {{
+constexpr std::array<Fault, 13> kFaults = {{
     {Kind::ExceptionInForward, "exception in a forward", kWords},
     {Kind::ExceptionInBackward, "exception in a backward", kWords},
     {Kind::NanInForward, "NaN in a forward", "not finite"},
@@ -81,6 +82,7 @@ constexpr std::array<Fault, 12> kFaults = {{
     {Kind::OtherMicrobatches, "other microbatches", "microbatches="},
     {Kind::OtherSchedule, "another schedule", "gpipe"},
     {Kind::OtherModel, "another model", "layer 7=another"},
+    {Kind::OtherSizes, "a parameter of another size", R"(=Float\[16, 16\])"},
 }};
 
 struct Case {
@@ -184,6 +186,11 @@ void train(const Case& c, std::int32_t rank, const std::string& store, Report& r
   if (mine && kind == Kind::OtherMicrobatches) options.microbatches *= 2;
   if (mine && kind == Kind::OtherSchedule) options.schedule = "gpipe";
   if (mine && kind == Kind::OtherModel) model.back().meta.name = "another";
+  if (mine && kind == Kind::OtherSizes) {
+    for (nn::LayerSpec& spec : model) {
+      spec.make = nn::layer<torch::nn::Linear>("", 2 * kWidth, 2 * kWidth).make;
+    }
+  }
   communicator->barrier("about to begin");
   if (mine && kind >= Kind::OtherMicrobatches) report.fault_ns = now_ns();
   const auto loss = [](const at::Tensor& output, const at::Tensor& target) {
@@ -282,7 +289,8 @@ int main(int argc, char** argv) {
         for (std::int32_t rank = 0; rank < kRanks; ++rank) {
           const bool of_batch = fault.kind == Kind::WrongBatch || fault.kind == Kind::TooFewSamples;
           if (of_batch && rank % 3 != 0) continue;
-          const bool square = generator() % 2 == 0;
+          // Sizes are compared between replicas.
+          const bool square = generator() % 2 == 0 || fault.kind == Kind::OtherSizes;
           Case c{.fault = fault,
                  .rank = rank,
                  .mesh = {.pipe = square ? 2 : 4, .data = square ? 2 : 1},
