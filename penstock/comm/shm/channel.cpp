@@ -131,9 +131,10 @@ void Memory::follow() {
 }
 
 void Memory::map(std::size_t bytes) {
-  void* base = base_ ? mremap(base_, bytes_, bytes, MREMAP_MAYMOVE)
-                     : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+  // Not mremap, of which the thread sanitizer knows nothing.
+  void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
   if (base == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+  if (base_) munmap(base_, bytes_);
   base_ = static_cast<std::byte*>(base);
   bytes_ = bytes;
 }
