@@ -11,9 +11,9 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/execute/invariant_gradients.h"
+#include "penstock/lower/programs.h"
 #include "penstock/train/handshake.h"
 #include "penstock/train/lr_schedule.h"
-#include "penstock/train/program.h"
 #include "penstock/zero/sharded_gradients.h"
 
 namespace penstock::train {
@@ -59,11 +59,11 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
   if (std::holds_alternative<partition::ByParameters>(options_.partition)) {
     or_fail(communicator_, [this] { nn::count_parameters(model_); });
   }
-  schedule_ = training_program({.schedule = options.schedule,
-                                .file = options.program,
-                                .ranks = options.mesh.pipe,
-                                .stages_per_rank = options.stages_per_rank,
-                                .microbatches = options.microbatches});
+  schedule_ = lower::training_program({.schedule = options.schedule,
+                                       .file = options.program,
+                                       .ranks = options.mesh.pipe,
+                                       .stages_per_rank = options.stages_per_rank,
+                                       .microbatches = options.microbatches});
   partition_ =
       partition::partition(nn::meta_of(model_), schedule_->schedule().stages, options_.partition);
   agree_on("handshake", facts_of(options_, model_, *schedule_, partition_), communicator_,
@@ -452,7 +452,7 @@ double Trainer::evaluate(const nn::Values& inputs, const nn::Values& targets) {
 double Trainer::evaluate(const Microbatches& batch) {
   or_fail(communicator_, [&] { check({batch}); });
   if (!evaluate_) {
-    evaluate_ = make_executor(forward_program(*schedule_, options_.microbatches), false);
+    evaluate_ = make_executor(lower::forward_program(*schedule_, options_.microbatches), false);
   }
   const execute::StepResult result =
       evaluate_->run({.inputs = batch.inputs, .targets = batch.targets, .loss = loss_});
@@ -470,7 +470,7 @@ double Trainer::evaluate(const Microbatches& batch) {
 }
 
 nn::Values Trainer::infer(const nn::Values& inputs) {
-  if (!infer_) infer_ = make_executor(forward_program(*schedule_, 1), false);
+  if (!infer_) infer_ = make_executor(lower::forward_program(*schedule_, 1), false);
   execute::StepInputs step;
   if (is_first_stage()) step.inputs = {inputs};
   return infer_->run(step).outputs[0];
