@@ -65,7 +65,8 @@ asan-plan: ## The planning layers' tests with the same two, without torch
 tsan: ## All tests with the thread sanitizer
 	@./setup.sh tsan
 	cmake --build build-tsan -j $(JOBS)
-	TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan_suppressions.txt:die_after_fork=0 $(CTEST) build-tsan
+	TSAN_OPTIONS=suppressions=$(CURDIR)/tests/tsan_suppressions.txt:die_after_fork=0 \
+	  $(CTEST) build-tsan
 
 fuzz: ## Feed every parser a million made-up inputs, at most 10 CPU minutes each
 	@./setup.sh fuzz
