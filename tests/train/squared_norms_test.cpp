@@ -29,8 +29,9 @@ TEST(SquaredNorms, NoCutIntoShardsChangesABit) {
       const auto layout = partition::lay_out_shards(
           {{.name = "before", .elements = 130}, {.name = "it", .elements = elements}}, ranks,
           std::int64_t{1} << 30);
+      const auto slices = layout.slices_by_parameter();
       std::vector<Cut> cuts;
-      for (const auto& each : layout.slices_by_parameter()[1]) {
+      for (const auto& each : slices[1]) {
         cuts.push_back({each.slice.first, each.slice.count});
       }
       EXPECT_EQ(total_of_cuts(values, cuts), whole) << elements << " over " << ranks;
