@@ -283,7 +283,7 @@ def test_a_trace_for_evaluation_says_so():
     pipe = pipeline(model, (X,))
     assert torch.equal(pipe(X), model(X))
     assert not pipe.get_stage_module(0).training
-    with pytest.raises(ValueError, match=r"traced in evaluation mode.*model.train\(\)"):
+    with pytest.raises(ValueError, match=r"stays in evaluation mode.*after model.train\(\)"):
         pipe.train()
     pipeline(MultiMLP().eval(), (X,)).train()  # Nothing there to turn.
 
@@ -295,6 +295,36 @@ def test_autocast_works_around_stages():
         output = pipe(X)
         assert output.dtype == torch.bfloat16
         assert torch.equal(output, model(X))
+
+
+class Mixed(nn.Module):
+    """With autocast in its forward; and a split point there."""
+
+    def __init__(self, split=False):
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.drop, self.split = nn.Dropout(0.5), split
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            x = self.drop(self.first(x))
+            if self.split:
+                pipe_split()
+            x = torch.relu(x)
+        pipe_split()
+        return self.last(x.float())
+
+
+def test_blocks_under_autocast_stay_whole():
+    model = Mixed()
+    pipe = pipeline(model, (X,))
+    assert pipe.num_stages == 2
+    assert_same_step(pipe, model, X)
+    with pytest.raises(ValueError, match=r"stays in training mode.*under autocast"):
+        pipe.eval()
+    assert torch.equal(pipeline(model.eval(), (X,))(X), model(X))
+    with pytest.raises(ValueError, match="a split point is in a block"):
+        pipeline(Mixed(split=True), (X,))
 
 
 def test_split_points_can_stay():

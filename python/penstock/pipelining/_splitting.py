@@ -38,8 +38,10 @@ def split_into_stages(
     """The stages between the markers in a flat graph of ATen operations.
 
     model: what was traced, whose names parameters and buffers keep.
-    Raises ValueError for a value that crosses into another stage and is no tensor.
+    Raises ValueError for a value that crosses into another stage and is no tensor, and for a marker
+    in a block under no_grad or autocast.
     """
+    _check_blocks(traced)
     name_list_items(traced.graph)
     traced.graph.eliminate_dead_code()
     follow_training(traced.graph, model)
@@ -57,6 +59,16 @@ def split_into_stages(
     ]
     _tie(stages)
     return stages
+
+
+def _check_blocks(traced: fx.GraphModule) -> None:
+    """Blocks under no_grad or autocast are graphs of their own, and stay whole."""
+    for path, block in traced.named_modules():
+        if path and isinstance(block, fx.GraphModule) and any(map(_is_marker, block.graph.nodes)):
+            raise ValueError(
+                "a split point is in a block of the model that runs under autocast or no_grad, "
+                "which cannot be split: put autocast around the step instead"
+            )
 
 
 def _tie(stages: list[StageModule]) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from penstock.pipelining._training_mode import traced_for_evaluation
+from penstock.pipelining._training_mode import fixed_flags
 
 __all__ = ["Arguments", "StageModule"]
 
@@ -112,11 +112,13 @@ class StageModule(nn.Module):
         self._run = _function_of(graph)
 
     def train(self, mode: bool = True) -> StageModule:
-        """Turns dropout and batch norm; a ValueError where the trace has them turned off."""
-        if mode and traced_for_evaluation(self.stage_graph):
+        """Turns dropout and batch norm; a ValueError where the trace has them in one mode."""
+        if (not mode) in fixed_flags(self, self.stage_graph):
             raise ValueError(
-                "the model was traced in evaluation mode, which has its dropout and batch norm "
-                "turned off for good: trace it after model.train()"
+                "the stage has dropout or batch norm that stays in "
+                f"{'evaluation' if mode else 'training'} mode: the model was traced in it, or they "
+                "stand in a block under autocast or no_grad; trace it after "
+                f"model.{'train' if mode else 'eval'}(), or put autocast around the step"
             )
         super().train(mode)
         return self

@@ -10,7 +10,7 @@ import operator
 
 from torch import fx, nn
 
-__all__ = ["follow_training", "traced_for_evaluation", "training_flags"]
+__all__ = ["fixed_flags", "follow_training", "training_flags"]
 
 # Where the flag is among the arguments.
 _FLAG = {
@@ -31,12 +31,25 @@ def training_flags(model: nn.Module) -> dict[str, bool]:
     return {path: module.training for path, module in model.named_modules()}
 
 
-def traced_for_evaluation(graph: fx.Graph) -> bool:
-    """Whether the graph has operations that are switched off for good."""
-    return any(
-        str(node.target) in _FLAG and node.args[_FLAG[str(node.target)]] is False
-        for node in graph.nodes
-    )
+def fixed_flags(root: nn.Module, graph: fx.Graph) -> set[bool]:
+    """The modes that operations are in for good: those of a trace in evaluation mode, and of blocks
+    under no_grad or autocast, which are graphs of their own.
+
+    root: has what the graph takes by path.
+    """
+    fixed: set[bool] = set()
+    for node in graph.nodes:
+        called = str(node.target)
+        flag = node.args[_FLAG[called]] if called in _FLAG else None
+        if called == _ATTENTION and len(node.args) > _ATTENTION_DROPOUT:
+            dropout = node.args[_ATTENTION_DROPOUT]
+            flag = True if isinstance(dropout, float) and dropout > 0 else None
+        if isinstance(flag, bool):
+            fixed.add(flag)
+        block = operator.attrgetter(called)(root) if node.op == "get_attr" else None
+        if isinstance(block, fx.GraphModule):
+            fixed |= fixed_flags(block, block.graph)
+    return fixed
 
 
 def follow_training(graph: fx.Graph, model: nn.Module) -> None:
