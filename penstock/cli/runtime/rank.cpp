@@ -112,9 +112,9 @@ class Reporter {
   Clock::time_point since_ = Clock::now();
 };
 
-class Rank {
+class RankProcess {
  public:
-  explicit Rank(const TrainCommand& command)
+  explicit RankProcess(const TrainCommand& command)
       : command_(command), control_(launch::ControlClient::from_process_environment()) {}
 
   int run() {
@@ -183,6 +183,6 @@ class Rank {
 
 }  // namespace
 
-int run_rank(const TrainCommand& command) { return Rank(command).run(); }
+int run_rank(const TrainCommand& command) { return RankProcess(command).run(); }
 
 }  // namespace penstock::cli
