@@ -17,6 +17,7 @@
 #include "penstock/checkpoint/weights.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
 
 namespace penstock::checkpoint {
@@ -40,11 +41,7 @@ std::string file_of(const std::string& header, const std::string& data) {
   return bytes + header + data;
 }
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
-         std::memcmp(a.contiguous().const_data_ptr(), b.contiguous().const_data_ptr(),
-                     a.nbytes()) == 0;
-}
+using testing_support::same_bits;
 
 // The message of the CheckpointError, or a failure and "".
 std::string refusal_of(const std::string& path) {

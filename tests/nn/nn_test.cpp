@@ -7,22 +7,19 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <thread>
 
 #include "penstock/nn/gpt.h"
 #include "penstock/nn/layer.h"
 #include "penstock/nn/mlp.h"
+#include "tests/support/same_bits.h"
 
 namespace penstock::nn {
 namespace {
 
 constexpr GptOptions kSmall{.layers = 3, .hidden = 12, .heads = 3, .sequence_length = 7};
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
+using testing_support::same_bits;
 
 void expect_same_bits(Layer& a, Layer& b) {
   const auto of_a = a.named_parameters(), of_b = b.named_parameters();

@@ -13,6 +13,7 @@ inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
   if (a.is_sparse() != b.is_sparse()) return false;
   if (a.is_sparse()) return same_bits(a.to_dense(), b.to_dense());
+  if (a.numel() == 0) return true;
   return std::memcmp(a.contiguous().const_data_ptr(), b.contiguous().const_data_ptr(),
                      a.nbytes()) == 0;
 }

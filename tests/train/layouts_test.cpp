@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -12,6 +11,7 @@
 #include "penstock/nn/gpt.h"
 #include "penstock/train/data.h"
 #include "penstock/train/trainer.h"
+#include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
 
 namespace penstock::train {
@@ -19,10 +19,7 @@ namespace {
 
 using Parameters = std::map<std::string, at::Tensor>;
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
+using testing_support::same_bits;
 
 void copy_parameters(const Trainer& trainer, Parameters& into) {
   for (const auto& [name, tensor] : trainer.parameters()) into[name] = tensor.detach().clone();

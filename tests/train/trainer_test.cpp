@@ -8,23 +8,20 @@
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/nn/utils/clip_grad.h>
 
-#include <cstring>
 #include <limits>
 #include <map>
 #include <mutex>
 
 #include "penstock/core/error.h"
 #include "penstock/nn/mlp.h"
+#include "tests/support/same_bits.h"
 
 namespace penstock::train {
 namespace {
 
 using Parameters = std::map<std::string, at::Tensor>;
 
-bool same_bits(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
+using testing_support::same_bits;
 
 at::Tensor mean_squared_error(const at::Tensor& output, const at::Tensor& target) {
   return at::mse_loss(output, target);
