@@ -73,6 +73,10 @@ def over(contender: str, bar: float) -> list[tuple[str, str, float]]:
     return [(f"penstock/{schedule}", f"{contender}/{schedule}", bar) for schedule in SCHEDULES]
 
 
+def from_python(contender: str, bar: float) -> list[tuple[str, str, float]]:
+    return [(f"python/{schedule}", f"{contender}/{schedule}", bar) for schedule in SCHEDULES]
+
+
 def over_transport(transport: str) -> Group:
     schedules = ["1f1b", "interleaved_1f1b"]
     return Group(
@@ -91,6 +95,15 @@ GROUPS = [
         over("bare", 1.25)
         + [(f"penstock/{name}", f"torch/{name}", bar) for name, (_, bar) in SCHEDULES.items()],
     ),
+    # The torch peer's own script, with its import line changed.
+    Group(
+        "d8/python",
+        SMALL,
+        each(["python", "penstock", "torch"]),
+        from_python("penstock", 1.5)
+        + [(f"python/{name}", f"torch/{name}", bar) for name, (_, bar) in SCHEDULES.items()],
+    ),
+    Group("d512/python", LARGE, each(["python", "torch"]), from_python("torch", 1.0)),
     over_transport("tcp"),
     over_transport("gloo"),
     Group(
@@ -131,8 +144,16 @@ def command_of(contender: str, build: Path) -> list[str] | None:
         return [str(build / "bench" / programs[contender])]
     if not PEERS.exists():
         return None
-    script = {"torch": "torch_pipelining.py", "deepspeed": "deepspeed_pipeline.py"}[contender]
-    return [str(PEERS), "-W", "ignore", str(ROOT / "bench" / "peers" / script)]
+    script = {
+        "torch": "torch_pipelining.py",
+        "python": "torch_pipelining.py",
+        "deepspeed": "deepspeed_pipeline.py",
+    }[contender]
+    words = [str(PEERS), "-W", "ignore", str(ROOT / "bench" / "peers" / script)]
+    if contender != "python":
+        return words
+    package = [f"PYTHONPATH={build / 'python'}", "PIPELINING=penstock.pipelining"]
+    return ["env", *package, *words]
 
 
 def run_once(contender: str, command: list[str], arguments: list[str], steps: int) -> dict:

@@ -60,6 +60,14 @@ function(penstock_extension name)
 endfunction()
 
 penstock_extension(planning LINKS penstock::plan)
+if(PENSTOCK_RUNTIME)
+  # Of torch's Python half, which has the casters of tensors and stores.
+  find_library(torch_python torch_python PATHS ${torch_folder}/lib REQUIRED NO_DEFAULT_PATH)
+  penstock_extension(runtime LINKS penstock::runtime ${torch_python})
+endif()
+# "" where there is no such module.
+target_compile_definitions(penstock_python_planning PRIVATE
+  PENSTOCK_TORCH_VERSION="${Torch_VERSION}")
 
 file(GLOB_RECURSE python_files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/python/penstock
   ${PROJECT_SOURCE_DIR}/python/penstock/*.py ${PROJECT_SOURCE_DIR}/python/penstock/*.pyi

@@ -4,7 +4,9 @@
 set(PENSTOCK_TORCH_VERSIONS_CHECKED "2.13" CACHE INTERNAL "versions of torch compiled against")
 
 if(NOT Torch_DIR)
-  if(NOT PENSTOCK_PYTHON)
+  if(SKBUILD)
+    set(PENSTOCK_PYTHON ${Python3_EXECUTABLE})  # The one that runs pip.
+  elseif(NOT PENSTOCK_PYTHON)
     find_program(PENSTOCK_PYTHON NAMES python3
       HINTS ${PROJECT_SOURCE_DIR}/.venv/bin NO_DEFAULT_PATH)
     find_program(PENSTOCK_PYTHON NAMES python3)

@@ -1,24 +1,26 @@
-"""torch.distributed.pipelining on the benchmark: schedules of one and two stages a rank."""
+"""torch.distributed.pipelining on the benchmark: schedules of one and two stages a rank.
+
+With PIPELINING=penstock.pipelining in the environment the names are imported from there: what a
+script costs whose import lines were changed.
+"""
+
+import importlib
+import os
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-    ScheduleZBVZeroBubble,
-)
 from two_ranks import Block, report, run_two_ranks, time_steps
 
+PACKAGE = os.environ.get("PIPELINING", "torch.distributed.pipelining")
+pipelining = importlib.import_module(PACKAGE)
+
 BLOCKS = 8
-ONE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+ONE_STAGE = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
 # Each with the stages of rank 0 and of rank 1.
 TWO_STAGES = {
-    "interleaved_1f1b": (ScheduleInterleaved1F1B, [(0, 2), (1, 3)]),
-    "interleaved_zero_bubble": (ScheduleInterleavedZeroBubble, [(0, 2), (1, 3)]),
-    "zbv": (ScheduleZBVZeroBubble, [(0, 3), (1, 2)]),
+    "interleaved_1f1b": (pipelining.ScheduleInterleaved1F1B, [(0, 2), (1, 3)]),
+    "interleaved_zero_bubble": (pipelining.ScheduleInterleavedZeroBubble, [(0, 2), (1, 3)]),
+    "zbv": (pipelining.ScheduleZBVZeroBubble, [(0, 3), (1, 2)]),
 }
 
 
@@ -32,7 +34,7 @@ def make_schedule(rank, args):
     blocks = BLOCKS // stages
     modules = [torch.nn.Sequential(*[Block(args.width) for _ in range(blocks)]) for _ in indices]
     parts = [
-        PipelineStage(module, index, stages, torch.device("cpu"))
+        pipelining.PipelineStage(module, index, stages, torch.device("cpu"))
         for module, index in zip(modules, indices, strict=True)
     ]
     loss = torch.nn.MSELoss(reduction="sum")
@@ -61,7 +63,7 @@ def body(rank, args, init_method):
         for parameter in modules.parameters():
             parameter.grad = None
 
-    report("torch", args, time_steps(args.steps, step, drop))
+    report("torch" if "torch" in PACKAGE else "python", args, time_steps(args.steps, step, drop))
     dist.destroy_process_group()
 
 

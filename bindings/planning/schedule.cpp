@@ -29,10 +29,10 @@ Schedule generate(const std::string& name, std::int32_t ranks, std::int32_t micr
                   std::optional<std::int32_t> microbatch_group) {
   const schedule::Generator& generator = schedule::find_generator(name);
   return schedule::make_schedule(
-      generator.name, {.ranks = ranks,
-                       .stages_per_rank = stages_per_rank.value_or(generator.stages_per_rank),
-                       .microbatches = microbatches,
-                       .microbatch_group = microbatch_group});
+      name, {.ranks = ranks,
+             .stages_per_rank = stages_per_rank.value_or(generator.stages_per_rank),
+             .microbatches = microbatches,
+             .microbatch_group = microbatch_group});
 }
 
 std::vector<std::string> names() {

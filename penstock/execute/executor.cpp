@@ -4,7 +4,9 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <exception>
 #include <utility>
 
 #include "penstock/comm/exception_text.h"
@@ -153,7 +155,9 @@ struct Executor::Impl {
     if (whole) announce(instruction, step);
     nn::Values of_inputs =
         whole ? stage.backward(microbatch, gradients) : stage.backward_input(microbatch, gradients);
-    if (whole) hook(instruction).after_backward(step.first_microbatch + microbatch.value);
+    const std::int64_t number = step.first_microbatch + microbatch.value;
+    whole ? hook(instruction).after_backward(number)
+          : hook(instruction).after_backward_input(number);
     own(of_inputs, gradients, instruction);
     switch (instruction.to) {
       case Route::Batch:
@@ -205,6 +209,39 @@ struct Executor::Impl {
 
   // Runs one instruction; `event`, if any, learns when its input had come, and what it sent.
   void execute(const Instruction& instruction, const StepInputs& step, Event* event) {
+    const schedule::Action& action = instruction.action;
+    if (first_of_pair != nullptr && schedule::is_compute(action.op)) {
+      return run_instead(instead_of_pairs, {std::exchange(first_of_pair, nullptr), &instruction},
+                         step, event);
+    }
+    if (instead_of_pairs && action.overlaps_next && instruction.kind == Kind::Forward) {
+      first_of_pair = &instruction;  // Its B comes next, but for waits for sends.
+      return;
+    }
+    const Instead& instead = instead_of[static_cast<std::size_t>(action.op)];
+    instead ? run_instead(instead, {&instruction}, step, event) : perform(instruction, step, event);
+  }
+
+  void run_instead(const Instead& instead, const std::vector<const Instruction*>& instructions,
+                   const StepInputs& step, Event* event) {
+    std::vector<Replaced> replaced;
+    std::vector<int> runs(instructions.size(), 0);
+    for (std::size_t i = 0; i < instructions.size(); ++i) {
+      const Instruction& each = *instructions[i];
+      replaced.push_back({.action = each.action, .run = [&, i] {
+                            if (++runs[i] == 1) perform(each, step, event);
+                          }});
+    }
+    instead(replaced);
+    for (std::size_t i = 0; i < instructions.size(); ++i) {
+      const schedule::Action& action = instructions[i]->action;
+      if (runs[i] == 1 || (runs[i] == 0 && !schedule::is_compute(action.op))) continue;
+      throw Error(
+          str("what stands in for ", action, " ran it ", runs[i], " times, must run it once"));
+    }
+  }
+
+  void perform(const Instruction& instruction, const StepInputs& step, Event* event) {
     const auto came = [&] {
       if (event != nullptr) event->ready_ns = now_ns();
     };
@@ -259,6 +296,9 @@ struct Executor::Impl {
   comm::Communicator& communicator;
   Progress& progress;
   Mailbox mailbox;
+  std::array<Instead, schedule::kOps> instead_of;  // By op.
+  Instead instead_of_pairs;
+  const Instruction* first_of_pair = nullptr;  // That waits for the other one.
   StepResult result;
   // By chunk and microbatch.
   std::vector<nn::Values> outputs;          // To be sent on.
@@ -274,6 +314,13 @@ Executor::Executor(lower::Plan plan, std::vector<stage::Stage*> chunks,
                                    progress)) {}
 
 Executor::~Executor() = default;
+
+void Executor::replace(schedule::Op op, Instead instead) {
+  PENSTOCK_CHECK(!schedule::is_send(op) && !schedule::is_receive(op), to_string(op));
+  impl_->instead_of[static_cast<std::size_t>(op)] = std::move(instead);
+}
+
+void Executor::replace_pairs(Instead instead) { impl_->instead_of_pairs = std::move(instead); }
 
 StepResult Executor::run(const StepInputs& inputs) {
   const auto microbatches = static_cast<std::size_t>(plan_.microbatches);
@@ -319,7 +366,7 @@ void Executor::fail(std::int32_t index) {
   for (stage::Stage* stage : impl_->chunks) stage->drop_activations();
   const auto tell = [&](const auto& error) {
     impl_->communicator.fail(error);
-    throw error;
+    std::throw_with_nested(error);
   };
   try {
     throw;

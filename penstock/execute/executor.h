@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,6 +55,14 @@ struct Event {
   std::int64_t bytes = 0;  // Of a Send: the message's.
 };
 
+// An action that something stands in for, and what the executor does at it.
+struct Replaced {
+  schedule::Action action;
+  std::function<void()> run;
+};
+// Gets one, or the two of an overlapped pair.  Runs what computes once; the rest if it wants to.
+using Instead = std::function<void(const std::vector<Replaced>&)>;
+
 class Executor {
  public:
   // `chunks` are the rank's stages in the plan's order; `hooks` likewise, or empty when there is
@@ -70,6 +79,11 @@ class Executor {
   // of the communicator, whose waits end with the same words, and so does every later run.
   StepResult run(const StepInputs& inputs);
 
+  // From now on calls `instead` at actions of this op, or at overlapped pairs, which then are not
+  // an F and a B any more.  REQUIRES: `op` is no SEND or RECV.
+  void replace(schedule::Op op, Instead instead);
+  void replace_pairs(Instead instead);
+
   // Records the events of the next run().
   void record_next_run() { recording_ = true; }
   const std::vector<Event>& events() const { return events_; }
@@ -77,7 +91,8 @@ class Executor {
  private:
   struct Impl;
   std::string where(std::int32_t index) const;
-  // Rethrows what is being handled, with its place, and tells the other ranks.
+  // Rethrows what is being handled, with its place and the original nested in it, and tells the
+  // other ranks.
   void fail(std::int32_t index);
 
   lower::Plan plan_;

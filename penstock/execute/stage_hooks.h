@@ -25,7 +25,9 @@ class StageHooks {
   virtual void unshard() {}
   virtual void reshard() {}
 
-  // A B or W of this microbatch, counted over all replicas, has added to the gradients.
+  // An I of this microbatch, counted over all replicas, is over.
+  virtual void after_backward_input(std::int64_t microbatch) { (void)microbatch; }
+  // A B or W of this microbatch, counted likewise, has added to the gradients.
   virtual void after_backward(std::int64_t microbatch) { (void)microbatch; }
 
   // The next B or W is the stage's last of this step: its gradients are final.

@@ -172,6 +172,7 @@ class RankLowering {
     added.kind = kind;
     added.action.stage = action.stage;
     added.action.op = action.op;
+    added.action.overlaps_next = action.overlaps_next;
     added.action.microbatch = action.microbatch;
     added.chunk = chunks_.of_stage[action.stage.index()];
     return added;

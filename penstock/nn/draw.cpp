@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -23,7 +24,7 @@ std::uint64_t DrawPlace::key() const {
   return key;
 }
 
-DrawScope::DrawScope(const DrawPlace& place) : key_(place.key()), outer_(current()) {
+DrawScope::DrawScope(const DrawPlace& place) : place_(place), outer_(current()) {
   current() = this;
 }
 
@@ -37,9 +38,14 @@ at::Generator& generator() {
                  "the seed, step, microbatch and layer that the numbers depend on"});
   }
   if (!scope->generator_.defined()) {
-    scope->generator_ = at::make_generator<at::CPUGeneratorImpl>(scope->key_);
+    scope->generator_ = at::make_generator<at::CPUGeneratorImpl>(scope->place_.key());
   }
   return scope->generator_;
+}
+
+const DrawPlace& draw_place() {
+  PENSTOCK_CHECK(current() != nullptr, "no layer is running");
+  return current()->place_;
 }
 
 }  // namespace penstock::nn

@@ -30,7 +30,8 @@ class DrawScope {
 
  private:
   friend at::Generator& generator();
-  std::uint64_t key_;
+  friend const DrawPlace& draw_place();
+  DrawPlace place_;
   at::Generator generator_;  // Made when the layer draws.
   DrawScope* outer_;
 };
@@ -38,5 +39,7 @@ class DrawScope {
 // Of the innermost scope.
 // Throws: Error outside of every scope.
 at::Generator& generator();
+// Where the layer that is running is.  REQUIRES: a scope.
+const DrawPlace& draw_place();
 
 }  // namespace penstock::nn

@@ -36,6 +36,12 @@ class Layer : public torch::nn::Module {
 
   // Whether it contains modules of torch's that draw from torch's default generator.
   virtual bool draws_from_torch() const;
+
+  // Whether its backward runs code that asks torch's engine where it is: Python's hooks do.
+  virtual bool needs_engine() const { return false; }
+  // Whether its backward has two halves; where not, the first does the work of both.  Asked at
+  // every backward: a layer may learn it in its first forward.
+  virtual bool splits_backward() const { return true; }
 };
 
 // Whether `module`, or one inside of it, does; known by their types.

@@ -11,6 +11,7 @@
 #include "penstock/core/text.h"
 #include "penstock/stage/backward.h"
 #include "penstock/stage/cut.h"
+#include "penstock/stage/in_engine.h"
 
 namespace penstock::stage {
 namespace {
@@ -77,6 +78,7 @@ void Stage::add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t inde
     state_.push_back({str(layer_name, ".", buffer.key()), buffer.value()});
   }
   std::ranges::move(built.tied, std::back_inserter(tied_));
+  needs_engine_ |= built.layer->needs_engine();
   layers_.push_back(std::move(built.layer));
 }
 
@@ -205,26 +207,41 @@ const Segment::Kept& Stage::graph(std::size_t segment, Activation& activation) c
   return kept;
 }
 
-nn::Values Stage::backward(Microbatch microbatch, const nn::Values& output_gradients) {
-  const std::unique_ptr<Activation> whole = std::move(activation(microbatch));
-  nn::Values gradients = output_gradients;
-  for (std::size_t i = whole->segments.size(); i-- > 0;) {
-    const Segment::Kept& kept = graph(i, *whole);
-    gradients = stage::backward(kept.outputs, gradients, kept.leaves);
-    whole->segments.pop_back();
-  }
-  return gradients;
+template <class Part>
+void Stage::run_backward(const Part& part) const {
+  const auto asks = [](const auto& layer) { return layer->needs_engine(); };
+  needs_engine_&& std::ranges::any_of(layers_, asks) ? in_engine(part) : part();
 }
 
-nn::Values Stage::backward_input(Microbatch microbatch, const nn::Values& output_gradients) {
-  Activation& half = *activation(microbatch);
-  nn::Values gradients = output_gradients;
+void Stage::run_whole(Activation& whole, nn::Values& gradients) const {
+  for (; !whole.segments.empty(); whole.segments.pop_back()) {
+    const Segment::Kept& kept = graph(whole.segments.size() - 1, whole);
+    gradients = stage::backward(kept.outputs, gradients, kept.leaves);
+  }
+}
+
+void Stage::run_inputs(Activation& half, nn::Values& gradients) const {
   for (std::size_t i = half.segments.size(); i-- > 0;) {
     const Segment::Kept& kept = graph(i, half);
     SplitBackward split = stage::backward_input(kept.outputs, gradients, kept.leaves);
     half.segments[i] = {.weights = std::move(split.weights)};
     gradients = std::move(split.input_gradients);
   }
+}
+
+nn::Values Stage::backward(Microbatch microbatch, const nn::Values& output_gradients) {
+  const std::unique_ptr<Activation> whole = std::move(activation(microbatch));
+  nn::Values gradients = output_gradients;
+  run_backward([&] { run_whole(*whole, gradients); });
+  return gradients;
+}
+
+nn::Values Stage::backward_input(Microbatch microbatch, const nn::Values& output_gradients) {
+  Activation& half = *activation(microbatch);
+  nn::Values gradients = output_gradients;
+  const bool splits =
+      std::ranges::all_of(layers_, [](const auto& layer) { return layer->splits_backward(); });
+  run_backward([&] { splits ? run_inputs(half, gradients) : run_whole(half, gradients); });
   half.is_half = true;
   return gradients;
 }
@@ -232,7 +249,9 @@ nn::Values Stage::backward_input(Microbatch microbatch, const nn::Values& output
 void Stage::backward_weight(Microbatch microbatch) {
   const std::unique_ptr<Activation> half = std::move(activation(microbatch));
   PENSTOCK_CHECK(half->is_half, "stage ", id_, " microbatch ", microbatch, " has had no I");
-  for (; !half->segments.empty(); half->segments.pop_back()) half->segments.back().weights.run();
+  run_backward([&] {
+    for (; !half->segments.empty(); half->segments.pop_back()) half->segments.back().weights.run();
+  });
 }
 
 void Stage::drop_gradients() {

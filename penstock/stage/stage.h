@@ -71,7 +71,8 @@ class Stage {
   nn::Values backward(Microbatch microbatch, const nn::Values& output_gradients);
 
   // backward() in two halves: the gradients of the inputs, and later the weight gradients.  The
-  // activation stays until the second.
+  // activation stays until the second.  Where a layer does not split (nn/layer.h), the first half
+  // is all of it.
   nn::Values backward_input(Microbatch microbatch, const nn::Values& output_gradients);
   void backward_weight(Microbatch microbatch);
 
@@ -113,6 +114,11 @@ class Stage {
   void set_training(bool training);
   nn::Values run(Microbatch microbatch, const nn::Values& inputs, Activation* activation);
   const Segment::Kept& graph(std::size_t segment, Activation& activation) const;
+  template <class Part>
+  void run_backward(const Part& part) const;
+  // Each takes the gradients of the outputs, and leaves those of the inputs.
+  void run_whole(Activation& whole, nn::Values& gradients) const;
+  void run_inputs(Activation& half, nn::Values& gradients) const;
   void keep(Microbatch microbatch, std::unique_ptr<Activation> activation);
   std::unique_ptr<Activation>& activation(Microbatch microbatch);
 
@@ -126,6 +132,7 @@ class Stage {
   bool training_ = true;
   std::vector<std::pair<torch::nn::Module*, bool>>
       modes_;  // During an evaluation: who trains else.
+  bool needs_engine_ = false;
   std::vector<NamedParameter> parameters_;
   std::vector<bool> is_copy_;  // By parameter.
   std::vector<std::int64_t> parameters_per_layer_;

@@ -13,9 +13,10 @@ penstock.swap: runs a script on penstock without changing it.
 from penstock import errors, pipe, schedule
 from penstock._lint import lint
 from penstock._planning import __version__
-from penstock.errors import ConfigError, Error, ParseError, ScheduleError
+from penstock.errors import CommError, ConfigError, Error, ParseError, ScheduleError
 
 __all__ = [
+    "CommError",
     "ConfigError",
     "Error",
     "ParseError",

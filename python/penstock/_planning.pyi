@@ -5,7 +5,7 @@ The planning half of penstock, in C++.  Use penstock.schedule and penstock.pipe.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'Schedule', 'Simulation', 'SteppedSchedule', 'TrainVersion', 'Verdict', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_unit', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'with_sizes', 'write_atomically']
+__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_unit', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'with_sizes', 'write_atomically']
 class Schedule:
     """
     A program of actions per rank: what each one computes, sends and receives, in order.
@@ -396,4 +396,5 @@ def write_atomically(path: str, text: str) -> None:
     ...
 DATA_PARALLEL_BUFFERS: int = 1
 INFERENCE_BUFFERS: int = 2
+TORCH_VERSION: str = '2.13.0'
 __version__: str = '0.1.0'

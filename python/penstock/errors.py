@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "Error", "ParseError", "ScheduleError"]
+__all__ = ["CommError", "ConfigError", "Error", "ParseError", "ScheduleError"]
 
 
 class Error(RuntimeError):
@@ -36,3 +36,7 @@ class ParseError(Error, ValueError):
 
 class ScheduleError(Error, ValueError):
     """A schedule that cannot be built or does not verify."""
+
+
+class CommError(Error):
+    """Another rank is gone, is silent, has failed, or runs something else."""

@@ -3,11 +3,13 @@
 ctest sets PYTHONPATH.  Golden texts are those of the C++ tests.
 """
 
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(Path(__file__).parent))  # For what tests share, such as ranks.py.
 
 
 @pytest.fixture

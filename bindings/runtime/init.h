@@ -1,0 +1,13 @@
+// The parts of the extension module penstock._runtime: a function per area, each in its own file.
+//
+// They say what Python sees of the layers below the torch line, and hold no logic.  Built against
+// one version of torch, whose pybind11 they share, so that tensors and stores pass between modules.
+#pragma once
+#include <pybind11/pybind11.h>
+
+namespace penstock::bindings {
+
+void init_communicator(pybind11::module_& m);
+void init_pipeline(pybind11::module_& m);  // Programs over stages that are Python's.
+
+}  // namespace penstock::bindings

@@ -1,0 +1,14 @@
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/errors.h"
+#include "bindings/runtime/init.h"
+
+PYBIND11_MODULE(_runtime, m) {
+  m.doc() = "The running half of penstock, in C++.  Use penstock.pipelining.";
+  // Types that signatures name.
+  pybind11::module_::import("torch");
+  pybind11::module_::import("penstock._planning");
+  penstock::bindings::translate_errors();
+  penstock::bindings::init_communicator(m);
+  penstock::bindings::init_pipeline(m);
+}

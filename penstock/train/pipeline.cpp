@@ -1,0 +1,130 @@
+#include "penstock/train/pipeline.h"
+
+#include <torch/version.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/core/version.h"
+#include "penstock/lower/programs.h"
+
+namespace penstock::train {
+namespace {
+
+verify::VerifiedSchedule proved(schedule::Schedule program) {
+  if (!schedule::is_lowered(program))
+    program = lower::with_messages(std::move(program), "penstock");
+  return verify::VerifiedSchedule::from(std::move(program));
+}
+
+partition::Partition one_layer_each(std::int32_t stages) {
+  partition::Partition partition;
+  partition.bounds.resize(static_cast<std::size_t>(stages) + 1);
+  std::iota(partition.bounds.begin(), partition.bounds.end(), std::int64_t{0});
+  return partition;
+}
+
+Facts facts_of(const verify::VerifiedSchedule& verified, const Facts& more) {
+  const schedule::Schedule& program = verified.schedule();
+  Facts facts = {
+      {"penstock version", kVersion},
+      {"torch version", TORCH_VERSION},
+      {"schedule", schedule::title(program)},
+      {"purpose", program.purpose == schedule::Purpose::Train ? "train" : "forward only"},
+      {"schedule program", str(stable_hash(schedule::to_csv(program)))}};
+  facts.insert(facts.end(), more.begin(), more.end());
+  return facts;
+}
+
+std::vector<Rank> peers_of(const lower::Plan& plan) {
+  std::vector<Rank> peers;
+  for (const lower::Instruction& instruction : plan.instructions) {
+    if (instruction.kind == lower::Kind::Send || instruction.kind == lower::Kind::Receive) {
+      peers.push_back(instruction.peer);
+    }
+  }
+  return peers;
+}
+
+}  // namespace
+
+Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages,
+                   const std::vector<Tie>& ties, const Facts& facts,
+                   comm::Communicator& communicator)
+    : communicator_(communicator),
+      schedule_(proved(std::move(program))),
+      given_(std::move(stages)),
+      mesh_(mesh::make_mesh(communicator.world_size(), {.pipe = communicator.world_size()})),
+      partition_(one_layer_each(schedule_.schedule().stages)),
+      activations_(std::make_shared<stage::ActivationCount>()) {
+  agree_on("handshake", facts_of(schedule_, facts), communicator_,
+           {mesh_.pipe_group(communicator_.rank())});
+  std::ranges::sort(given_, {}, &PipelineStage::stage);
+  check_stages();
+  std::vector<nn::LayerSpec> model;
+  for (std::int32_t s = 0; s < schedule_.schedule().stages; ++s) {
+    model.push_back({.meta = {.name = str("stage ", s), .type = "Stage"}});
+  }
+  for (const PipelineStage& given : given_) {
+    model[given.stage.index()].make = [layer = given.layer] { return layer; };
+    stages_.emplace_back(given.stage, model, given.stage.value, given.stage.value + 1, /*seed=*/0,
+                         activations_);
+  }
+  train_ = make_executor(schedule_, /*with_hooks=*/true);
+  communicator_.link(peers_of(train_->plan()));
+  ties_.emplace(ties, communicator_);
+}
+
+Pipeline::~Pipeline() = default;
+
+void Pipeline::check_stages() const {
+  const Rank rank = communicator_.rank();
+  if (schedule_.schedule().ranks() != communicator_.world_size()) {
+    throw ConfigError(str(schedule::title(schedule_.schedule()), " is for ",
+                          schedule_.schedule().ranks(), " ranks, the group has ",
+                          communicator_.world_size()));
+  }
+  std::vector<StageId> here;
+  for (std::int32_t s = 0; s < schedule_.schedule().stages; ++s) {
+    if (schedule_.rank_of(StageId(s)) == rank) here.push_back(StageId(s));
+  }
+  std::vector<StageId> given;
+  for (const PipelineStage& each : given_) given.push_back(each.stage);
+  if (given == here) return;
+  throw ConfigError(str(schedule::title(schedule_.schedule()), " has stages ", join(here, ", "),
+                        " on rank ", rank, ", which was given stages ", join(given, ", ")));
+}
+
+std::unique_ptr<execute::Executor> Pipeline::make_executor(const verify::VerifiedSchedule& schedule,
+                                                           bool with_hooks) {
+  static execute::StageHooks nothing;
+  std::vector<stage::Stage*> chunks;
+  std::vector<execute::StageHooks*> hooks;
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    chunks.push_back(&stages_[i]);
+    hooks.push_back(with_hooks && given_[i].hooks ? given_[i].hooks.get() : &nothing);
+  }
+  return std::make_unique<execute::Executor>(
+      lower::lower(schedule, partition_, mesh_, communicator_.rank()), std::move(chunks),
+      std::move(hooks), communicator_, progress_);
+}
+
+execute::StepResult Pipeline::run(const execute::StepInputs& inputs) {
+  progress_.step.fetch_add(1, std::memory_order_relaxed);
+  ties_->begin();
+  execute::StepResult result = train_->run(inputs);
+  ties_->sum();
+  return result;
+}
+
+execute::StepResult Pipeline::evaluate(const execute::StepInputs& inputs) {
+  if (!evaluate_) {
+    evaluate_ =
+        make_executor(lower::forward_program(schedule_, schedule_.schedule().microbatches), false);
+  }
+  return evaluate_->run(inputs);
+}
+
+}  // namespace penstock::train

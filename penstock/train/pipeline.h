@@ -1,0 +1,74 @@
+// A program over stages that somebody else made: the body of a training loop without an optimizer.
+//
+// The Python package runs its schedules with it; the Trainer is for models that are lists of
+// layers, and also cuts batches and steps an optimizer.  Gradients stay where autograd adds them.
+// Knows no microbatch sizes and no replicas: hooks may.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/execute/executor.h"
+#include "penstock/execute/stage_hooks.h"
+#include "penstock/nn/layer.h"
+#include "penstock/partition/partition.h"
+#include "penstock/stage/stage.h"
+#include "penstock/train/handshake.h"
+#include "penstock/train/tied_stages.h"
+#include "penstock/verify/verify.h"
+
+namespace penstock::train {
+
+// One of this rank's stages, as a single layer.
+struct PipelineStage {
+  StageId stage;
+  std::shared_ptr<nn::Layer> layer;
+  std::shared_ptr<execute::StageHooks> hooks;  // Null: there is nothing to share.
+};
+
+class Pipeline {
+ public:
+  // Collective over all ranks of `communicator`, which must outlive it.  An order of compute gets
+  // its messages here.  `facts` are what else the ranks must have in common (handshake.h), `ties`
+  // the parameters that this rank's stages share with others.
+  // Throws: ScheduleError for a program that does not verify; ConfigError when it is for another
+  // number of ranks, `stages` are not those that it has on this one, or ties do not fit; CommError
+  // when the ranks do not have the same program.
+  Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages,
+           const std::vector<Tie>& ties, const Facts& facts, comm::Communicator& communicator);
+  ~Pipeline();
+
+  // Runs the program; one that only runs the model trains nothing.
+  // Throws: as Executor::run().
+  execute::StepResult run(const execute::StepInputs& inputs);
+  // Runs the model with every stage where the program has it, keeps no graph and changes nothing.
+  execute::StepResult evaluate(const execute::StepInputs& inputs);
+
+  // The executor that trains: something may stand in for its actions.
+  execute::Executor& executor() { return *train_; }
+
+  const verify::VerifiedSchedule& schedule() const { return schedule_; }
+  const stage::ActivationCount& activations() const { return *activations_; }
+
+ private:
+  void check_stages() const;
+  std::unique_ptr<execute::Executor> make_executor(const verify::VerifiedSchedule& schedule,
+                                                   bool with_hooks);
+
+  comm::Communicator& communicator_;
+  verify::VerifiedSchedule schedule_;
+  std::vector<PipelineStage> given_;
+  mesh::Mesh mesh_;
+  partition::Partition partition_;  // A layer to each stage.
+  std::shared_ptr<stage::ActivationCount> activations_;
+  std::vector<stage::Stage> stages_;
+  std::optional<TiedStages> ties_;
+  execute::Progress progress_;
+  std::unique_ptr<execute::Executor> train_;
+  std::unique_ptr<execute::Executor> evaluate_;  // Made with the first evaluation.
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,121 @@
+"""Ranks of torch.distributed as those of penstock: who they are, where they meet, for how long.
+
+A schedule has connections of its own, made at its first step, to be met by the schedules that the
+other ranks of the group run first.  All that is taken from the group is its store, for that moment,
+its ranks and its timeout, which is the deadline of every wait.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_process_group_store
+
+from penstock import _torch
+from penstock.errors import CommError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from penstock._runtime import Communicator
+
+__all__ = ["connect", "resolve"]
+
+_SLICE = timedelta(milliseconds=500)  # Ctrl-C is heard between two of them.
+_LOOPBACK = "127.0.0.1"
+
+
+def resolve(group: ProcessGroup | DeviceMesh | None) -> ProcessGroup:
+    """The process group that is meant; None is the default one.
+
+    Raises ValueError where torch.distributed is not initialised, this process is not in the group,
+    or a DeviceMesh has several dimensions.
+    """
+    if not dist.is_initialized():
+        raise ValueError(
+            "torch.distributed is not initialised: call "
+            "torch.distributed.init_process_group() before stages are made"
+        )
+    if group is None:
+        group = dist.group.WORLD
+        assert group is not None  # It is initialised.
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            names = group.mesh_dim_names or "without names"
+            raise ValueError(
+                f"group is a DeviceMesh of {group.ndim} dimensions {names}: take one of them, "
+                f"mesh[name]"
+            )
+        return group.get_group()
+    if dist.get_rank(group) < 0:
+        raise ValueError("group does not have this process among its ranks")
+    return group
+
+
+def connect(group: ProcessGroup) -> Communicator:
+    """Connects this rank of the group with the others, which do the same.
+
+    Raises CommError with the ranks that have not come within the group's timeout.
+    """
+    make: type[Communicator] = _torch.load().Communicator
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    timeout = _timeout(group)
+    if size == 1:
+        return make(HashStore(), 0, 1, _LOOPBACK, timeout.total_seconds())
+    shared = PrefixStore("penstock", _get_process_group_store(group))
+    number = shared.add(f"connections of {rank}", 1)
+    store = PrefixStore(str(number), shared)
+    _meet(store, rank, size, timeout)
+    return make(store, rank, size, _own_address(), timeout.total_seconds())
+
+
+def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> None:
+    keys = [f"here/{other}" for other in range(size)]
+    store.set(keys[rank], "1")
+    deadline = time.monotonic() + timeout.total_seconds()
+    while True:
+        start = time.monotonic()
+        try:
+            store.wait(keys, _SLICE)
+        except RuntimeError:
+            is_lost = time.monotonic() - start < _SLICE.total_seconds() / 2
+            if is_lost:
+                raise
+            if time.monotonic() < deadline:
+                continue
+        else:
+            return
+        absent = [str(other) for other in range(size) if not store.check([keys[other]])]
+        raise CommError(
+            f"rank {rank} waited {timeout.total_seconds():g} s for ranks {', '.join(absent)} of "
+            f"{size} to run their schedules"
+        )
+
+
+def _timeout(group: ProcessGroup) -> timedelta:
+    """That of the group's backend for CPUs, or torch's default."""
+    try:
+        return group._get_backend(torch.device("cpu")).options._timeout
+    except (RuntimeError, AttributeError):
+        return dist.default_pg_timeout
+
+
+def _own_address() -> str:
+    """An address of this host that others reach: the one that faces MASTER_ADDR, if it is set."""
+    master = os.environ.get("MASTER_ADDR", "")
+    if not master:
+        return _LOOPBACK
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((master, 9))  # Sends nothing.
+            return str(probe.getsockname()[0])
+        except OSError:
+            return _LOOPBACK

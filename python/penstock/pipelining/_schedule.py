@@ -1,0 +1,277 @@
+"""What all schedules share: a program, and how a batch becomes what it runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch.utils import _pytree as pytree
+
+from penstock import _arguments, _planning
+from penstock.errors import ScheduleError
+from penstock.pipelining import actions
+from penstock.pipelining._run import Run
+from penstock.pipelining._work import Step
+from penstock.pipelining.actions import _Action
+from penstock.pipelining.microbatch import (
+    TensorChunkSpec,
+    merge_chunks,
+    split_args_kwargs_into_chunks,
+    split_value,
+)
+from penstock.schedule import Verdict, verify
+
+if TYPE_CHECKING:
+    from penstock._planning import Schedule
+    from penstock.pipelining.stage import _PipelineStageBase
+
+__all__ = ["Order", "_PipelineSchedule", "proved"]
+
+Order = dict[int, list[_Action | None]]
+
+
+class _PipelineSchedule:
+    """A program, and how a batch becomes what it runs on.
+
+    n_microbatches: per step.
+    loss_fn: of the last stage's output and its share of the target; a scalar.  Without, a step is
+        forward only.
+    args_chunk_spec, kwargs_chunk_spec: how positional and keyword arguments are split, and
+    output_merge_spec how the outputs are merged (penstock.pipelining.microbatch).
+    scale_grads: None: gradients are those of the whole batch: the mean over its samples, or, where
+        loss_fn.reduction is "sum", the sum.  True: each microbatch counts 1 / n_microbatches.
+        False: they are added as they are.  Losses are never scaled.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[_PipelineStageBase],
+        n_microbatches: int,
+        loss_fn: Callable[..., torch.Tensor] | None,
+        args_chunk_spec: tuple[TensorChunkSpec, ...] | None,
+        kwargs_chunk_spec: dict[str, TensorChunkSpec] | None,
+        output_merge_spec: Any,
+        scale_grads: bool | None,
+    ) -> None:
+        self._n_microbatches = _arguments.integer("n_microbatches", n_microbatches)
+        if self._n_microbatches < 1:
+            raise ValueError(f"n_microbatches is {n_microbatches}, must be at least 1")
+        if not stages:
+            raise ValueError("a schedule needs at least one stage on each rank")
+        self._stages = list(stages)
+        self._num_stages = self._stages[0].num_stages
+        self.pp_group_size: int = self._stages[0].group_size
+        self.rank: int = self._stages[0].group_rank
+        self._loss_fn = loss_fn
+        self._has_backward = loss_fn is not None
+        self._args_chunk_spec = args_chunk_spec
+        self._kwargs_chunk_spec = kwargs_chunk_spec
+        self._output_merge_spec = output_merge_spec
+        self.scale_grads = scale_grads
+        self._proved = self._generate() if self._generator else None
+        self._order: Order | None = None
+        self._running: Run | None = None
+
+    @property
+    def pipeline_order(self) -> Order:
+        """By rank, what it does at each step; None where it is idle."""
+        if self._order is None:
+            self._order = self._make_order()
+        return self._order
+
+    @pipeline_order.setter
+    def pipeline_order(self, order: Order) -> None:
+        self._order = order
+
+    def step(
+        self,
+        *args: Any,
+        target: Any = None,
+        losses: list[torch.Tensor] | None = None,
+        return_outputs: bool = True,
+        loss_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Runs the program on a batch, and adds its gradients to those of the parameters.
+
+        args, kwargs: what the model takes; the rank of the first stage passes args, each rank the
+            keyword arguments that its own stages take.
+        target: on the rank of the last stage; split like args.
+        losses: there, is emptied and filled with the loss of each microbatch: detached scalars.
+        return_outputs: whether the merged output is returned there; None elsewhere.
+        loss_kwargs: handed to loss_fn, as they are, for each microbatch.
+
+        Raises what a module or loss_fn raises, on the rank where it does, and penstock.CommError,
+        with its words, on all others; the schedule cannot be used after that.
+        """
+        if self._has_backward and not torch.is_grad_enabled():
+            raise RuntimeError("step() needs gradients, and they are off: use eval(), or turn on")
+        return self._run(
+            self._has_backward, args, kwargs, target, losses, return_outputs, loss_kwargs
+        )
+
+    def eval(
+        self,
+        *args: Any,
+        target: Any = None,
+        losses: list[torch.Tensor] | None = None,
+        return_outputs: bool = True,
+        loss_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The same, forward only: no graphs, and gradients stay as they are.
+
+        Without a target there are no losses.  Modules stay in train() or eval() as they are set.
+        """
+        return self._run(False, args, kwargs, target, losses, return_outputs, loss_kwargs)
+
+    # The name of its generator; none for programs of one's own.
+    _generator: ClassVar[str] = ""
+
+    def _generate(self) -> Schedule:
+        """The schedule of these sizes, proved, with the stages that it has on this rank."""
+        schedule = _planning.generate(
+            self._generator, self.pp_group_size, self._n_microbatches, len(self._stages), None
+        )
+        self._check_sizes(schedule)
+        placement = dict(enumerate(proved(schedule).rank_of_stage))
+        here = [stage for stage, rank in placement.items() if rank == self.rank]
+        given = [stage.stage_index for stage in self._stages if hasattr(stage, "stage_index")]
+        if given and sorted(given) != here:
+            raise ScheduleError(
+                f"{type(self).__name__} has stages {_listed(here)} on rank {self.rank}, which was "
+                f"given stages {_listed(given)}"
+            )
+        for stage in self._stages:
+            stage.stage_index_to_group_rank = placement
+        return schedule
+
+    def _make_order(self) -> Order:
+        if self._proved is None:
+            raise ScheduleError(
+                f"{type(self).__name__} has no pipeline_order: set it before step()"
+            )
+        if self._proved.purpose == "forward":
+            return actions.to_order(self._proved)
+        return actions.torch_order(
+            self._generator,
+            ranks=self.pp_group_size,
+            stages_per_rank=len(self._stages),
+            microbatches=self._n_microbatches,
+        )
+
+    def _program(self) -> Schedule:
+        """What runs: the schedule as it was proved, unless somebody has looked at its order."""
+        if self._proved is not None and self._order is None:
+            return self._proved
+        program = actions.to_schedule(self.pipeline_order, name=type(self).__name__)
+        self._check_sizes(program)
+        return program
+
+    def _check_sizes(self, program: Schedule) -> None:
+        wanted = (self.pp_group_size, self._num_stages, self._n_microbatches)
+        found = (program.ranks, program.stages, program.microbatches)
+        for name, want, have in zip(
+            ("ranks", "stages", "microbatches"), wanted, found, strict=True
+        ):
+            if want != have:
+                raise ScheduleError(
+                    f"{type(self).__name__}: its program has {have} {name}, must have {want}"
+                )
+
+    def _connected(self) -> Run:
+        if self._running is None:
+            self._running = Run(self._program(), self._stages, self._loss_fn)
+        return self._running
+
+    def _run(
+        self,
+        trains: bool,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        target: Any,
+        losses: list[torch.Tensor] | None,
+        return_outputs: bool,
+        loss_kwargs: dict[str, Any] | None,
+    ) -> Any:
+        run = self._connected()
+        with run.telling_others():
+            step = self._step_of(trains, args, kwargs, target, loss_kwargs)
+            step.keeps_outputs = return_outputs
+            factors = self._loss_factors(step) if trains else None
+        found = run.train(step, factors) if trains else run.evaluate(step)
+        if not self._has(-1):
+            return None
+        if losses is not None:
+            losses[:] = found if step.targets is not None else []
+        if not return_outputs:
+            return None
+        outputs = [step.outputs[microbatch] for microbatch in range(self._n_microbatches)]
+        return merge_chunks(outputs, self._output_merge_spec)
+
+    def _has(self, stage_index: int) -> bool:
+        """Whether this rank has that stage, counted from the end where it is negative."""
+        wanted = stage_index % self._num_stages
+        return any(stage.stage_index == wanted for stage in self._stages)
+
+    def _step_of(
+        self,
+        trains: bool,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        target: Any,
+        loss_kwargs: dict[str, Any] | None,
+    ) -> Step:
+        count = self._n_microbatches
+        split_args, split_kwargs = split_args_kwargs_into_chunks(
+            args,
+            kwargs,
+            count,
+            self._args_chunk_spec if args else None,  # Other ranks have it, too.
+            self._kwargs_chunk_spec if kwargs else None,
+        )
+        step = Step(split_args if self._has(0) else None, split_kwargs)
+        step.loss_kwargs = loss_kwargs or {}
+        if not self._has(-1) or self._loss_fn is None:
+            return step
+        if target is not None:
+            step.targets = split_value(target, None, count, "target")
+        elif trains:
+            raise ValueError("step() was given no target, which the rank of the last stage passes")
+        return step
+
+    def _loss_factors(self, step: Step) -> list[float] | None:
+        """What each microbatch's loss is multiplied by where its backward begins."""
+        if step.targets is None or self.scale_grads is False:
+            return None
+        count = self._n_microbatches
+        if self.scale_grads:
+            return [1 / count] * count
+        if getattr(self._loss_fn, "reduction", None) == "sum":
+            return None
+        samples = [_samples(target) for target in step.targets]
+        return [each / sum(samples) for each in samples]
+
+
+def proved(program: Schedule) -> Verdict:
+    """Its verdict; a ScheduleError with every objection where there are some."""
+    verdict = verify(program)
+    if not verdict:
+        raise ScheduleError(
+            f"{program.name} does not verify: {len(verdict.diagnostics)} objections",
+            (str(verdict),),
+        )
+    return verdict
+
+
+def _samples(target: Any) -> int:
+    """How many there are in a microbatch: the first dimension of its first tensor, or 1."""
+    for value in pytree.tree_leaves(target):
+        if isinstance(value, torch.Tensor) and value.dim() > 0:
+            return value.shape[0]
+    return 1
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,160 @@
+"""What penstock._runtime calls of a stage: its module's forward, the loss, and what hooks do.
+
+A Work is one stage of a schedule; a Step what it is to do now.  Tensors come in and go out as a
+flat tuple; everything else that a module takes stays on its rank.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils import _pytree as pytree
+
+from penstock.pipelining import _backward_graph
+from penstock.pipelining._hooks import StageHooks, hooks_of
+
+if TYPE_CHECKING:
+    from penstock.pipelining.stage import _PipelineStageBase
+
+__all__ = ["Step", "Work"]
+
+Tensors = tuple[torch.Tensor | None, ...]
+
+
+@dataclass
+class Step:
+    """Of one step, by microbatch: what this rank's stages get, and what the last one has given."""
+
+    args: list[tuple[Any, ...]] | None
+    kwargs: list[dict[str, Any]]
+    targets: list[Any] | None = None
+    loss_kwargs: dict[str, Any] = field(default_factory=dict)
+    keeps_outputs: bool = True
+    outputs: dict[int, Any] = field(default_factory=dict)
+
+
+class Work:
+    """A stage as penstock._runtime runs it.
+
+    hooks: None where there is nothing beside forward and backward.
+    splits_backward: whether the backward of the module's graph has two halves.
+    needs_engine: whether the backward asks torch's engine for something; the runtime sees by
+        itself that Python's functions and hooks in a graph do.
+    """
+
+    def __init__(
+        self,
+        stage: _PipelineStageBase,
+        loss_fn: Callable[..., torch.Tensor] | None,
+        program_splits: bool,
+    ) -> None:
+        self.stage_index = stage.stage_index
+        self.hooks: StageHooks | None = hooks_of(stage)
+        self.tied = stage.tied
+        # What dw_builder puts off, it takes out of the graph.
+        self.splits_backward = stage.dw_builder is None
+        self.needs_engine = any(isinstance(each, FSDPModule) for each in stage.submod.modules())
+        self.step = Step(None, [])
+        self._module = stage.submod
+        self._is_first = stage.is_first
+        self._is_last = stage.is_last
+        self._loss_fn = loss_fn
+        self._no_sync = _no_sync_of(stage.submod)
+        self._program_splits = program_splits and self.splits_backward
+        self._looks_at_graph = True
+        self._last: tuple[int, Any] = (0, None)  # A microbatch, and what the last stage returned.
+
+    def forward(self, microbatch: int, inputs: Tensors) -> Tensors:
+        """Runs the module; the last stage's result stays here."""
+        step = self.step
+        args = step.args[microbatch] if self._is_first and step.args is not None else inputs
+        if self._no_sync is None:
+            output = self._module(*args, **step.kwargs[microbatch])
+        else:
+            with self._no_sync():
+                output = self._module(*args, **step.kwargs[microbatch])
+        if self._is_last:
+            self._last = (microbatch, output)
+            if step.keeps_outputs:
+                step.outputs[microbatch] = _kept(output, inputs)
+            return ()
+        tensors = (output,) if type(output) is torch.Tensor else self._as_tensors(output)
+        if self._looks_at_graph:
+            self._look_at_graph(tensors)
+        return tensors
+
+    def loss(self) -> torch.Tensor:
+        """Of what forward() has just returned."""
+        microbatch, output = self._last
+        self._last = (0, None)
+        targets = self.step.targets
+        assert self._loss_fn is not None and targets is not None
+        loss = self._loss_fn(output, targets[microbatch], **self.step.loss_kwargs)
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(f"loss_fn returned {_type_of(loss)}, must return a tensor: a scalar")
+        if self._looks_at_graph:
+            self._look_at_graph((loss,))
+        return loss
+
+    def _as_tensors(self, output: Any) -> Tensors:
+        """A stage's result as what can be sent."""
+        outputs = tuple(output) if isinstance(output, tuple | list) else (output,)
+        for number, each in enumerate(outputs):
+            is_place = each is None and len(outputs) > 1
+            if isinstance(each, torch.Tensor) or is_place:
+                continue
+            place = f", at place {number} of what it returned" if len(outputs) > 1 else ""
+            raise TypeError(
+                f"stage {self.stage_index} returned {_type_of(each)}{place}: stages hand on a "
+                f"tensor or a tuple of tensors; wrap the module in one that takes it apart"
+            )
+        return outputs
+
+    def _look_at_graph(self, outputs: Tensors) -> None:
+        if not torch.is_grad_enabled():
+            return
+        self._looks_at_graph = False
+        reason = _backward_graph.why_not_split(outputs)
+        if reason is None:
+            return
+        self.needs_engine |= reason.all_at_once
+        self.splits_backward &= not reason.all_at_once
+        if self._program_splits:
+            warnings.warn(
+                f"stage {self.stage_index}: the backward of its {reason.what} cannot be split, so "
+                f"it is run as I, and W has nothing left to do",
+                stacklevel=2,
+            )
+
+
+def _no_sync_of(module: torch.nn.Module) -> Callable[[], Any] | None:
+    """Replicas are summed when the step is over, not by a microbatch's backward."""
+    replicated = [each for each in module.modules() if isinstance(each, DistributedDataParallel)]
+    if len(replicated) > 1:
+        raise ValueError(
+            f"a stage's module has {len(replicated)} DistributedDataParallel inside, must have one"
+        )
+    return replicated[0].no_sync if replicated else None
+
+
+def _kept(output: Any, inputs: Tensors) -> Any:
+    """The result without its graph, and without memory that later microbatches come into."""
+    buffers = {each.untyped_storage().data_ptr() for each in inputs if each is not None}
+
+    def keep(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        value = value.detach()
+        return value.clone() if value.untyped_storage().data_ptr() in buffers else value
+
+    return keep(output) if type(output) is torch.Tensor else pytree.tree_map(keep, output)
+
+
+def _type_of(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
