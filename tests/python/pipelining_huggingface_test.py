@@ -1,53 +1,15 @@
-"""Hugging Face models with random weights: traced, split, and the same bit for bit.
-
-Attention is "eager": with "sdpa" the models themselves run other kernels when they are traced.
-"""
+"""Hugging Face models with random weights: traced, split, and the same bit for bit."""
 
 import pytest
 import torch
+from hugging_face_models import MODELS, next_token_loss
 from penstock.pipelining import SplitPoint, pipeline
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-
-from tests.python.pipelining_tracer_test import inputs_of
-
-SIZES = {
-    "vocab_size": 64,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "use_cache": False,
-    "attn_implementation": "eager",
-}
-MODELS = {
-    "gpt2": (
-        lambda: GPT2LMHeadModel(
-            GPT2Config(n_positions=32, n_embd=32, n_layer=4, n_head=4, **SIZES)
-        ),
-        "transformer.h",
-        "transformer.wte.weight",
-    ),
-    "llama": (
-        lambda: LlamaForCausalLM(
-            LlamaConfig(
-                hidden_size=32,
-                intermediate_size=48,
-                num_hidden_layers=4,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                max_position_embeddings=32,
-                tie_word_embeddings=True,
-                **SIZES,
-            )
-        ),
-        "model.layers",
-        "model.embed_tokens.weight",
-    ),
-}
+from pipelining_tracer_test import inputs_of
 
 
 def step(model, tokens):
     torch.manual_seed(3)  # For the dropout of GPT-2.
-    logits = model(tokens).logits
-    loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    loss = next_token_loss(model(tokens), tokens)
     loss.backward()
     return loss
 

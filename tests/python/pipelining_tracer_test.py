@@ -12,8 +12,7 @@ from penstock.pipelining import (
     pipeline,
 )
 from torch import nn
-
-from tests.python.traced_models import ExampleCode, MultiMLP
+from traced_models import ExampleCode, MultiMLP
 
 X = torch.randn(8, 16, generator=torch.Generator().manual_seed(1))
 MIDDLE = {"layers.1": SplitPoint.END}

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx, nn
@@ -30,6 +30,11 @@ from penstock.errors import ConfigError
 from penstock.pipelining._graph import remove_assertions
 from penstock.pipelining._splitting import split_into_stages
 from penstock.pipelining._stage_module import Arguments, StageModule
+from penstock.pipelining.stage import _PipelineStage, build_stage
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = [
     "Pipe",
@@ -70,6 +75,7 @@ class PipeInfo:
 
     graph: fx.Graph
     num_stages: int
+    tied_parameters: dict[str, tuple[int, ...]]
     has_loss_and_backward: bool = False
 
 
@@ -106,7 +112,7 @@ class Pipe(nn.Module):
         self.tied_parameters = {
             name: where for stage in stages for name, where in stage.tied_parameters.items()
         }
-        self._info = PipeInfo(graph, len(stages))
+        self._info = PipeInfo(graph, len(stages), self.tied_parameters)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.split_gm(*args, **kwargs)
@@ -122,6 +128,17 @@ class Pipe(nn.Module):
         stage = self.split_gm.get_submodule(f"submod_{stage_idx}")
         assert isinstance(stage, StageModule)
         return stage
+
+    def build_stage(
+        self,
+        stage_index: int,
+        device: torch.device,
+        group: ProcessGroup | DeviceMesh | None = None,
+    ) -> _PipelineStage:
+        """The stage as a schedule runs it; build_stage() where its module is wrapped first."""
+        return build_stage(
+            self.get_stage_module(stage_index), stage_index, self._info, device, group
+        )
 
     def info(self) -> PipeInfo:
         """What build_stage() takes."""

@@ -167,7 +167,10 @@ class PipelineStage(_PipelineStageBase):
 
 
 class _PipelineStage(_PipelineStageBase):
-    """A stage of a traced model; `pipe_info` is what Pipe.info() gives."""
+    """A stage of a traced model; `pipe_info` is what Pipe.info() gives.
+
+    The parameters that it shares with other stages are tied.
+    """
 
     def __init__(
         self,
@@ -179,8 +182,15 @@ class _PipelineStage(_PipelineStageBase):
     ) -> None:
         super().__init__(stage_module, stage_index, pipe_info.num_stages, device, group)
         self.pipe_info = pipe_info
-        for name in getattr(stage_module, "tied_parameters", ()):
-            self.tie(name, stage_module.get_parameter(name))
+        parameters = {_traced_name(path): each for path, each in stage_module.named_parameters()}
+        for name, stages in pipe_info.tied_parameters.items():
+            if self.stage_index in stages:
+                self.tie(name, parameters[name])
+
+
+def _traced_name(path: str) -> str:
+    """The name that a parameter had before its module was wrapped in DDP, or compiled."""
+    return path.replace("_orig_mod.", "").removeprefix("module.")
 
 
 def build_stage(

@@ -25,18 +25,36 @@ if __name__ == "__main__":
     main()
 """
 
-SPAWNING = """
+TRAINING = """
+import sys
 import torch
+import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch.distributed.pipelining import TensorChunkSpec
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
-def rank(number, folder):
-    from torch.distributed.pipelining.microbatch import merge_chunks
-    open(f"{folder}/{number}", "w").write(f"{TensorChunkSpec.__module__} {merge_chunks.__module__}")
+def train(rank, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(4, 4) for _ in range(2)]
+    x, y = torch.randn(6, 4), torch.randn(6, 4)
+    stage = PipelineStage(layers[rank], rank, 2, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, 3, loss_fn=torch.nn.MSELoss())
+    if rank == 0:
+        schedule.step(x)
+    else:
+        losses = []
+        schedule.step(target=y, losses=losses)
+        whole = torch.nn.functional.mse_loss(layers[1](layers[0](x)), y)
+        assert torch.isclose(sum(losses) / 3, whole)
+    open(f"{folder}/{rank}", "w").write(type(schedule).__module__)
+    dist.destroy_process_group()
 
 if __name__ == "__main__":
-    import sys
-    mp.spawn(rank, (sys.argv[1],), nprocs=2)
+    mp.spawn(train, (sys.argv[1],), nprocs=2)
 """
 
 DEEPSPEED = """
@@ -78,10 +96,10 @@ def test_imports_are_swapped(swap, module):
 
 
 def test_spawned_processes_are_swapped_too(swap, tmp_path):
-    done = swap(SPAWNING, tmp_path)
+    done = swap(TRAINING, tmp_path)
     assert done.returncode == 0, done.stderr
-    swapped = "penstock.pipelining.microbatch"
-    assert [(tmp_path / str(rank)).read_text() for rank in (0, 1)] == [f"{swapped} {swapped}"] * 2
+    for rank in ("0", "1"):
+        assert (tmp_path / rank).read_text() == "penstock.pipelining.schedules"
 
 
 def test_deepspeed_is_swapped_as_far_as_penstock_has_it(swap):

@@ -6,11 +6,10 @@ import sys
 import pytest
 import torch.distributed.pipelining.schedules as theirs
 from penstock.pipe.schedule import TrainSchedule
+from penstock.pipelining import schedules as ours
+from penstock.pipelining import stage as ours_stage
 from penstock.pipelining.actions import _Action
-
-import penstock
-from penstock import lint
-from tests.python.pipelining_actions_test import (
+from pipelining_actions_test import (
     LOOPED,
     SMALL,
     TheirStage,
@@ -19,6 +18,9 @@ from tests.python.pipelining_actions_test import (
     their_schedule,
     v_shape,
 )
+
+import penstock
+from penstock import lint
 
 STUCK = ["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"]
 
@@ -31,6 +33,22 @@ def test_schedules_of_torch_are_what_their_ranks_run(name, v, m, p):
     assert (report.schedule.stages, report.schedule.microbatches) == (v * p, m)
     assert f"{name}(ranks={p}, stages={v * p}, microbatches={m}): no objections" in str(report)
     assert f"makespan {report.simulation.makespan:g}" in str(report)
+
+
+class OurStage(ours_stage._PipelineStageBase):
+    def __init__(self, index, stages, ranks):
+        self.stage_index, self.num_stages = index, stages
+        self.group_size, self.group_rank, self.group = ranks, 0, None
+
+
+@pytest.mark.parametrize(("name", "v", "m", "p"), SMALL)
+def test_schedules_of_penstock_are_linted_too(name, v, m, p):
+    stages = v * p
+    mine = range(0, stages, p) if name in LOOPED else (0, stages - 1)
+    schedule = getattr(ours, name)([OurStage(s, stages, p) for s in mine], m)
+    report = lint(schedule)
+    assert report
+    assert (report.schedule.ranks, report.schedule.stages) == (p, stages)
 
 
 def test_the_order_that_torch_does_not_execute_is_not_blamed():
