@@ -1,5 +1,7 @@
 #include "penstock/lower/plan.h"
 
+#include <set>
+
 #include "penstock/core/check.h"
 #include "penstock/core/text.h"
 
@@ -44,6 +46,16 @@ std::string to_string(const Instruction& instruction) {
   }
   PENSTOCK_CHECK(false, "kind ", static_cast<int>(i.kind));
   return {};
+}
+
+std::vector<Rank> peers(const Plan& plan) {
+  std::set<Rank> peers;
+  for (const Instruction& instruction : plan.instructions) {
+    if (instruction.kind == Kind::Send || instruction.kind == Kind::Receive) {
+      peers.insert(instruction.peer);
+    }
+  }
+  return {peers.begin(), peers.end()};
 }
 
 std::string to_string(const Plan& plan) {

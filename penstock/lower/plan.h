@@ -96,6 +96,9 @@ inline constexpr std::int32_t kFormNumbersPart = 2;
 Plan lower(const verify::VerifiedSchedule& schedule, const partition::Partition& partition,
            const mesh::Mesh& mesh, Rank rank);
 
+// The ranks that it exchanges messages with, in rising order.
+std::vector<Rank> peers(const Plan& plan);
+
 // A line per instruction: "3 SEND 0SEND_F1 to rank 1 slot 0".
 std::string to_string(const Plan& plan);
 std::string to_string(const Instruction& instruction);

@@ -77,13 +77,19 @@ std::string describe(GradientSums sums) {
 
 }  // namespace
 
+Facts facts_of(const verify::VerifiedSchedule& verified) {
+  const schedule::Schedule& program = verified.schedule();
+  return {{"penstock version", kVersion},
+          {"torch version", TORCH_VERSION},
+          {"schedule", schedule::title(program)},
+          {"purpose", program.purpose == schedule::Purpose::Train ? "train" : "forward only"},
+          {"schedule program", str(stable_hash(schedule::to_csv(program)))}};
+}
+
 Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
                const verify::VerifiedSchedule& schedule, const partition::Partition& partition) {
-  Facts facts = {
-      {"penstock version", kVersion},
-      {"torch version", TORCH_VERSION},
-      {"schedule", schedule::title(schedule.schedule())},
-      {"schedule program", str(stable_hash(schedule::to_csv(schedule.schedule())))},
+  Facts facts = facts_of(schedule);
+  const Facts of_trainer = {
       {"partition", join(partition.bounds, " ")},
       {"seed", str(options.seed)},
       {"optimizer", describe(options.optimizer)},
@@ -96,6 +102,7 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
       {"ZeRO bucket bytes", str(options.zero.bucket_bytes)},
       {"layers of the model", str(model.size())},
   };
+  facts.insert(facts.end(), of_trainer.begin(), of_trainer.end());
   for (std::size_t i = 0; i < model.size(); ++i) {
     facts.emplace_back(str("layer ", i), describe(model[i]));
   }

@@ -14,6 +14,9 @@ namespace penstock::train {
 
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
+// Versions, and the program.
+Facts facts_of(const verify::VerifiedSchedule& schedule);
+// Those, and all that a Trainer is made from.
 Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
                const verify::VerifiedSchedule& schedule, const partition::Partition& partition);
 

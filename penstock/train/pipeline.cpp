@@ -1,13 +1,10 @@
 #include "penstock/train/pipeline.h"
 
-#include <torch/version.h>
-
 #include <algorithm>
 #include <numeric>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/core/version.h"
 #include "penstock/lower/programs.h"
 
 namespace penstock::train {
@@ -26,28 +23,6 @@ partition::Partition one_layer_each(std::int32_t stages) {
   return partition;
 }
 
-Facts facts_of(const verify::VerifiedSchedule& verified, const Facts& more) {
-  const schedule::Schedule& program = verified.schedule();
-  Facts facts = {
-      {"penstock version", kVersion},
-      {"torch version", TORCH_VERSION},
-      {"schedule", schedule::title(program)},
-      {"purpose", program.purpose == schedule::Purpose::Train ? "train" : "forward only"},
-      {"schedule program", str(stable_hash(schedule::to_csv(program)))}};
-  facts.insert(facts.end(), more.begin(), more.end());
-  return facts;
-}
-
-std::vector<Rank> peers_of(const lower::Plan& plan) {
-  std::vector<Rank> peers;
-  for (const lower::Instruction& instruction : plan.instructions) {
-    if (instruction.kind == lower::Kind::Send || instruction.kind == lower::Kind::Receive) {
-      peers.push_back(instruction.peer);
-    }
-  }
-  return peers;
-}
-
 }  // namespace
 
 Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages,
@@ -59,8 +34,9 @@ Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages
       mesh_(mesh::make_mesh(communicator.world_size(), {.pipe = communicator.world_size()})),
       partition_(one_layer_each(schedule_.schedule().stages)),
       activations_(std::make_shared<stage::ActivationCount>()) {
-  agree_on("handshake", facts_of(schedule_, facts), communicator_,
-           {mesh_.pipe_group(communicator_.rank())});
+  Facts all = facts_of(schedule_);
+  all.insert(all.end(), facts.begin(), facts.end());
+  agree_on("handshake", all, communicator_, {mesh_.pipe_group(communicator_.rank())});
   std::ranges::sort(given_, {}, &PipelineStage::stage);
   check_stages();
   std::vector<nn::LayerSpec> model;
@@ -73,7 +49,7 @@ Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages
                          activations_);
   }
   train_ = make_executor(schedule_, /*with_hooks=*/true);
-  communicator_.link(peers_of(train_->plan()));
+  communicator_.link(lower::peers(train_->plan()));
   ties_.emplace(ties, communicator_);
 }
 

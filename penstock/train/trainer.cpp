@@ -75,10 +75,14 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
     replicas.push_back(mesh_.data_group(mesh_.rank({.pipe = pipe, .data = 0})));
   }
   agree_on("layers made", facts_of(stages_), communicator_, replicas);
+  lower::Plan plan = lower_here(*schedule_);
+  communicator_.link(lower::peers(plan));
   build_groups();
   build_ties();
   place_parameters();
-  train_ = make_executor(*schedule_, /*reduce=*/true);
+  std::vector<execute::StageHooks*> hooks;
+  for (const auto& reducer : reducers_) hooks.push_back(reducer.get());
+  train_ = make_executor(std::move(plan), std::move(hooks));
   optimizer_ = std::make_unique<Optimizer>(options_.optimizer, parts_.tensors());
 }
 
@@ -96,13 +100,6 @@ void Trainer::build_stages() {
 
 void Trainer::build_groups() {
   const Rank rank = communicator_.rank();
-  std::vector<Rank> peers;
-  for (const auto& instruction : lower::lower(*schedule_, partition_, mesh_, rank).instructions) {
-    if (instruction.kind == lower::Kind::Send || instruction.kind == lower::Kind::Receive) {
-      peers.push_back(instruction.peer);
-    }
-  }
-  communicator_.link(peers);
   data_group_.emplace(communicator_, mesh_.data_group(rank));
   pipe_group_ = communicator_.make_group(mesh_.pipe_group(rank));
   const bool sharded = options_.zero.stage != ZeroStage::Off && options_.mesh.data > 1;
@@ -212,17 +209,16 @@ std::vector<Part> Trainer::slices_of(std::size_t stage, std::size_t parameter) c
   return slices;
 }
 
-std::unique_ptr<execute::Executor> Trainer::make_executor(const verify::VerifiedSchedule& schedule,
-                                                          bool reduce) {
+lower::Plan Trainer::lower_here(const verify::VerifiedSchedule& schedule) const {
+  return lower::lower(schedule, partition_, mesh_, communicator_.rank());
+}
+
+std::unique_ptr<execute::Executor> Trainer::make_executor(lower::Plan plan,
+                                                          std::vector<execute::StageHooks*> hooks) {
   std::vector<stage::Stage*> chunks;
-  std::vector<execute::StageHooks*> hooks;
   for (stage::Stage& stage : stages_) chunks.push_back(&stage);
-  if (reduce) {
-    for (const auto& reducer : reducers_) hooks.push_back(reducer.get());
-  }
-  return std::make_unique<execute::Executor>(
-      lower::lower(schedule, partition_, mesh_, communicator_.rank()), std::move(chunks),
-      std::move(hooks), communicator_, progress_);
+  return std::make_unique<execute::Executor>(std::move(plan), std::move(chunks), std::move(hooks),
+                                             communicator_, progress_);
 }
 
 Microbatches Trainer::cut(const nn::Values& inputs, const nn::Values& targets) const {
@@ -265,36 +261,30 @@ void Trainer::check(const std::vector<Microbatches>& batches) const {
 // Of all replicas' microbatches, where their losses are.
 std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
   if (!is_last_stage()) return {};
-  const char* phase = "sharing the weights of microbatches";
-  std::vector<double> first, rest;  // Of the first batch; of all others.
-  or_fail(communicator_, [&] {
-    for (const Microbatches& batch : batches) {
+  std::vector<std::vector<double>> of_replica(static_cast<std::size_t>(options_.mesh.data));
+  for (const Microbatches& batch : batches) {
+    // Messages of one size, whatever the replicas' numbers of batches: each says its own first.
+    std::vector<double> mine = {static_cast<double>(batches.size())};
+    or_fail(communicator_, [&] {
       for (const nn::Values& targets : batch.targets) {
-        (&batch == &batches.front() ? first : rest).push_back(options_.loss_scale.weight(targets));
+        mine.push_back(options_.loss_scale.weight(targets));
       }
+    });
+    const std::vector<double> all = over_replicas(mine, "sharing the weights of microbatches");
+    auto next = all.begin();
+    for (std::vector<double>& weights : of_replica) {
+      or_fail(communicator_, [&] {
+        if (*next == mine[0]) return;
+        throw Error(str("replica ", &weights - of_replica.data(), " has a step of ", *next,
+                        " batches, replica ", mesh_.coordinate(communicator_.rank()).data,
+                        " one of ", mine[0]));
+      });
+      weights.insert(weights.end(), next + 1, next + std::ssize(mine));
+      next += std::ssize(mine);
     }
-  });
-  // This message has one size, whatever the replicas' numbers of batches.
-  first.push_back(static_cast<double>(batches.size()));
-  const std::vector<double> firsts = over_replicas(first, phase);
-  const std::int64_t of_first = std::ssize(first) - 1, of_rest = std::ssize(rest);
-  or_fail(communicator_, [&] {
-    for (std::int32_t replica = 0; replica < options_.mesh.data; ++replica) {
-      const double count = firsts[static_cast<std::size_t>((replica + 1) * (of_first + 1) - 1)];
-      if (count == first.back()) continue;
-      throw Error(str("replica ", replica, " has a step of ", count, " batches, replica ",
-                      mesh_.coordinate(communicator_.rank()).data, " one of ", batches.size()));
-    }
-  });
-  const std::vector<double> rests =
-      rest.empty() ? std::vector<double>() : over_replicas(rest, phase);
-  std::vector<double> all;
-  for (std::int32_t replica = 0; replica < options_.mesh.data; ++replica) {
-    const auto begin = firsts.begin() + replica * (of_first + 1);
-    all.insert(all.end(), begin, begin + of_first);
-    all.insert(all.end(), rests.begin() + replica * of_rest,
-               rests.begin() + (replica + 1) * of_rest);
   }
+  std::vector<double> all;
+  for (const auto& weights : of_replica) all.insert(all.end(), weights.begin(), weights.end());
   return all;
 }
 
@@ -452,7 +442,8 @@ double Trainer::evaluate(const nn::Values& inputs, const nn::Values& targets) {
 double Trainer::evaluate(const Microbatches& batch) {
   or_fail(communicator_, [&] { check({batch}); });
   if (!evaluate_) {
-    evaluate_ = make_executor(lower::forward_program(*schedule_, options_.microbatches), false);
+    evaluate_ =
+        make_executor(lower_here(lower::forward_program(*schedule_, options_.microbatches)), {});
   }
   const execute::StepResult result =
       evaluate_->run({.inputs = batch.inputs, .targets = batch.targets, .loss = loss_});
@@ -470,7 +461,7 @@ double Trainer::evaluate(const Microbatches& batch) {
 }
 
 nn::Values Trainer::infer(const nn::Values& inputs) {
-  if (!infer_) infer_ = make_executor(lower::forward_program(*schedule_, 1), false);
+  if (!infer_) infer_ = make_executor(lower_here(lower::forward_program(*schedule_, 1)), {});
   execute::StepInputs step;
   if (is_first_stage()) step.inputs = {inputs};
   return infer_->run(step).outputs[0];

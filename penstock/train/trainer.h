@@ -150,8 +150,9 @@ class Trainer {
   std::vector<Part> slices_of(std::size_t stage, std::size_t parameter) const;
   bool is_sharded() const { return !shards_.empty(); }
   std::vector<nn::TiedParameter> updated_copies(std::size_t stage) const;
-  std::unique_ptr<execute::Executor> make_executor(const verify::VerifiedSchedule& schedule,
-                                                   bool reduce);
+  lower::Plan lower_here(const verify::VerifiedSchedule& schedule) const;
+  std::unique_ptr<execute::Executor> make_executor(lower::Plan plan,
+                                                   std::vector<execute::StageHooks*> hooks);
   Microbatches cut(const nn::Values& inputs, const nn::Values& targets) const;
   void check(const std::vector<Microbatches>& batches) const;
   std::vector<double> weights(const std::vector<Microbatches>& batches);

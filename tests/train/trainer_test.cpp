@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/nn/utils/clip_grad.h>
 
+#include <functional>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -309,6 +310,32 @@ TEST(Trainer, WhatDoesNotFitIsRefusedByName) {
                         trainer.step(at::rand({3, kWidth}), at::rand({3, kWidth}));
                       }),
            "shape [3, 6] does not split into 4 microbatches: each needs a sample");
+}
+
+TEST(Trainer, BatchesOfAStepAreCounted) {
+  const auto stepping = [](const std::function<std::vector<Microbatches>(Rank)>& batches) {
+    return [=](comm::Communicator& communicator) {
+      Trainer trainer(small({.data = 2}), nn::mlp_layers(kWidth, 1), mean_squared_error,
+                      communicator);
+      trainer.step(batches(communicator.rank()));
+    };
+  };
+  const auto in = [](std::int32_t microbatches) {
+    const auto cut = split(nn::Values(at::rand({8, kWidth})), microbatches);
+    return Microbatches{.inputs = cut, .targets = cut};
+  };
+  EXPECT_EQ(refusal_of(2, stepping([](Rank) { return std::vector<Microbatches>(); })),
+            "the step has no batch");
+  EXPECT_EQ(
+      refusal_of(2, stepping([&](Rank rank) { return std::vector{in(rank.value == 1 ? 2 : 4)}; })),
+      "a batch of the step has inputs of 2 microbatches, its schedule has 4");
+  const std::string counts =
+      refusal_of(2, stepping([&](Rank rank) {
+                   return rank.value == 1 ? std::vector{in(4), in(4)} : std::vector{in(4)};
+                 }));
+  EXPECT_TRUE(counts == "replica 1 has a step of 2 batches, replica 0 one of 1" ||
+              counts == "replica 0 has a step of 1 batches, replica 1 one of 2")
+      << counts;
 }
 
 }  // namespace
