@@ -36,7 +36,7 @@ SCHEDULES = {
     "interleaved_zero_bubble": (2, 1 / 6),
     "zbv": (2, 1 / 4.5),
 }
-CONTENDERS = ["penstock", "bare", "torch", "deepspeed"]
+CONTENDERS = ["penstock", "bare", "torch", "deepspeed", "python"]
 PREDICTED_WITHIN = 0.10  # Of the measured lower quartile.
 DELAYED_WITHIN = 0.05  # The same, with a millisecond on every hop.
 TOLD_APART = 0.05  # Schedules predicted further apart than this come in the order predicted.
