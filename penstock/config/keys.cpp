@@ -1,41 +1,17 @@
 #include "penstock/config/keys.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "penstock/config/deepspeed_keys.h"
 #include "penstock/config/fields.h"
 #include "penstock/config/wording.h"
 #include "penstock/core/text.h"
 
 namespace penstock::config {
 namespace {
-
-// Top-level keys of DeepSpeed's file that may turn up in one written for it.
-constexpr std::array<std::string_view, 20> kDeepSpeedKeys = {
-    "fp16",
-    "bf16",
-    "amp",
-    "activation_checkpointing",
-    "aio",
-    "autotuning",
-    "checkpoint",
-    "comms_logger",
-    "communication_data_type",
-    "compression_training",
-    "data_efficiency",
-    "data_types",
-    "elasticity",
-    "flops_profiler",
-    "gradient_predivide_factor",
-    "prescale_gradients",
-    "sparse_gradients",
-    "tensorboard",
-    "wall_clock_breakdown",
-    "zero_allow_untested_optimizer",
-};
 
 class Lister {
  public:
@@ -113,33 +89,26 @@ const std::vector<KeyInfo>& known_keys() {
 
 std::string unknown_key(std::string_view key, std::string_view section,
                         const std::vector<std::string>& siblings) {
-  constexpr std::string_view kNotYet = "DeepSpeed has it, penstock does not yet";
-  const auto in_deepspeed = [&](std::string_view word) {
-    return section.empty() &&
-           std::find(kDeepSpeedKeys.begin(), kDeepSpeedKeys.end(), word) != kDeepSpeedKeys.end();
-  };
   std::string text = str("unknown key ", in_quotes(key));
   if (!section.empty()) text += str(" in ", section);
-  if (in_deepspeed(key)) return str(text, ": ", kNotYet);
   if (const auto path = misplaced(key)) return str(text, "; did you mean ", json_quote(*path), "?");
-
   std::vector<std::string> candidates = siblings;
-  if (section.empty()) {
-    candidates.insert(candidates.end(), kDeepSpeedKeys.begin(), kDeepSpeedKeys.end());
-  }
-  const auto near = key.size() <= kWordMax ? nearest(key, candidates) : std::nullopt;
-  if (!near) return text;
-  text += str("; did you mean ", json_quote(*near), "?");
-  return in_deepspeed(*near) ? str(text, " ", kNotYet) : text;
+  const std::vector<std::string> foreign = foreign_names(section);
+  candidates.insert(candidates.end(), foreign.begin(), foreign.end());
+  return text + suggest(key, candidates);
 }
 
 std::string unknown_path(std::string_view path) {
   const std::vector<std::string> paths = known_paths();
   if (std::binary_search(paths.begin(), paths.end(), path)) return "";
+  const std::string text = str("unknown key ", in_quotes(path));
+  if (const ForeignKeys* const row = find_foreign(path)) {
+    return str(text, ": it is DeepSpeed's; ", refusal(*row));
+  }
+  if (is_foreign_section(path)) return str(text, ": DeepSpeed has it, penstock does not");
   const std::size_t dot = path.rfind('.');
   const std::string_view last = dot == std::string_view::npos ? path : path.substr(dot + 1);
   const auto moved = misplaced(last);
-  const std::string text = str("unknown key ", in_quotes(path));
   const std::string near = suggest(path, paths);
   if (near.empty() && moved) return str(text, "; did you mean ", json_quote(*moved), "?");
   if (near.empty() && dot == std::string_view::npos) return unknown_key(path, "", {});

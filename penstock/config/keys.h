@@ -20,8 +20,8 @@ struct KeyInfo {
 // All keys, in the order of the table.
 const std::vector<KeyInfo>& known_keys();
 
-// What an error says about a key that is none of `siblings`, the keys of its section: the nearest
-// one, or the section where the key belongs, or that only DeepSpeed has it.  `section` is "" at the
+// What an error says about a key that is none of `siblings`, the keys of its section, nor one of
+// DeepSpeed's there: the nearest one, or the section where the key belongs.  `section` is "" at the
 // top level.
 std::string unknown_key(std::string_view key, std::string_view section,
                         const std::vector<std::string>& siblings);

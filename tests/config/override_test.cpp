@@ -85,8 +85,11 @@ TEST(Override, AnUnknownPathNamesTheNearestKey) {
             "--set model.layrs=3: unknown key \"model.layrs\"; did you mean \"model.layers\"?");
   EXPECT_EQ(refusal("{}", {"layers=3"}),
             "--set layers=3: unknown key \"layers\"; did you mean \"model.layers\"?");
-  EXPECT_EQ(refusal("{}", {"fp16=true"}),
-            "--set fp16=true: unknown key \"fp16\": DeepSpeed has it, penstock does not yet");
+  EXPECT_EQ(refusal("{}", {"aio=true"}),
+            "--set aio=true: unknown key \"aio\": DeepSpeed has it, penstock does not");
+  EXPECT_EQ(refusal("{}", {"pipeline.stages=2"}),
+            "--set pipeline.stages=2: unknown key \"pipeline.stages\": it is DeepSpeed's; "
+            "DeepSpeed passes it over; stages follow from the schedule; use mesh.pipe");
   EXPECT_EQ(refusal("{}", {"seed.x=1"}),
             "--set seed.x=1: unknown key \"seed.x\"; did you mean \"seed\"?");
   EXPECT_EQ(refusal("{}", {"model.=1"}),

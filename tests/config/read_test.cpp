@@ -137,9 +137,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "take one of them"},
         Refused{"{\"activation_checkpointng\": {}}",
                 "1:2: unknown key \"activation_checkpointng\"; did you mean "
-                "\"activation_checkpointing\"? DeepSpeed has it, penstock does not yet"},
-        Refused{"{\"fp16\": {\"enabled\": true}}",
-                "1:2: unknown key \"fp16\": DeepSpeed has it, penstock does not yet"},
+                "\"activation_checkpointing\"?"},
+        Refused{"{\"tensorboard\": {\"enabled\": true}}",
+                "1:29: tensorboard.enabled = true: the run directory has the metrics, as JSON "
+                "lines, and the curves; leave it out"},
         Refused{"{\"lr\": 1}", "1:2: unknown key \"lr\"; did you mean \"optimizer.params.lr\"?"},
         Refused{"{\"xyzzyplugh\": 1}", "1:2: unknown key \"xyzzyplugh\""},
         Refused{"{\"model\": {\"layrs\": 2}}",

@@ -35,7 +35,7 @@ CONFIGS = {
     ),
     "misspelt DeepSpeed key": (
         '{"activation_checkpointng": {}}',
-        r'did you mean "activation_checkpointing"\? DeepSpeed has it, penstock does not yet',
+        r'did you mean "activation_checkpointing"\?',
     ),
     "key in the wrong place": ('{"lr": 1}', r':1:2: .*did you mean "optimizer.params.lr"\?'),
     "text for a number": (

@@ -23,5 +23,6 @@ Command declare_diff_command(CLI::App& app);     // schedule diff
 Command declare_verify_command(CLI::App& app);
 Command declare_simulate_command(CLI::App& app);
 Command declare_report_command(CLI::App& app);
+Command declare_config_command(CLI::App& app);
 
 }  // namespace penstock::cli

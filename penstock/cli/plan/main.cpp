@@ -38,6 +38,7 @@ int run(int argc, char** argv) {
       "  penstock schedule 1f1b --ranks 4 --microbatches 8        print a schedule\n"
       "  penstock schedule compare --ranks 4 --microbatches 8     all that fit, side by side\n"
       "  penstock simulate mine.csv --forward 1 --backward 2      price a schedule of your own\n"
+      "  penstock config check ds_config.json                     what DeepSpeed's keys come to\n"
       "  penstock launch --nproc 2 -- python3 script.py           start any program's ranks\n"
       "Exit codes: 0 ok, 1 failed (verify, diff, simulate: the answer is no), 2 usage or config,\n"
       "3 weights, 4 a rank was lost, 5 hang, 6 not finite, 75 stopped before the end, 130 Ctrl-C.");
@@ -61,6 +62,8 @@ int run(int argc, char** argv) {
           penstock::cli::declare_simulate_command);
   declare("report", "a run's measured steps beside the simulated one, and costs fitted to them",
           penstock::cli::declare_report_command);
+  declare("config", "what penstock makes of a configuration written for DeepSpeed",
+          penstock::cli::declare_config_command);
   try {
     app.parse(static_cast<int>(separator - argv), argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,40 @@
+// What a configuration's keys come to, one by one: used, different from DeepSpeed's, or refused.
+//
+// `penstock config check` prints it.  The reader of `penstock train` judges (reader.h), so the two
+// cannot disagree.  Knows no number of processes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/config/origin.h"
+
+namespace penstock::config {
+
+enum class Verdict : std::uint8_t {
+  Used,       // As DeepSpeed would, where it has the key.
+  Different,  // Taken, but it means something else, or nothing.
+  Refused,
+};
+
+std::string_view to_string(Verdict verdict);
+
+struct Finding {
+  Origin origin;  // Of the key, or of the value that is refused; without a line for an absent key.
+  std::string key;
+  Verdict verdict = Verdict::Used;
+  std::string why;  // Of a refused one what to use instead, too; "" where all is as expected.
+};
+
+inline constexpr std::size_t kFindingsMax = 1000;
+
+// A finding for every key of the text, in its order, then those for absent keys.
+// Law: none is Refused exactly when parse_config(text, name) finds no key and no value wrong; what
+// it says then is about values that do not fit together.
+// Throws: ParseError when the text breaks JSON's rules; ConfigError for more than kFindingsMax
+// keys.
+std::vector<Finding> check_config(std::string text, const std::string& name);
+
+}  // namespace penstock::config

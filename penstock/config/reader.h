@@ -1,0 +1,163 @@
+// The visitor that takes the values of a configuration out of a JSON tree, and judges every key.
+//
+// parse_config() and check_config() run it over the table of fields.h.  Keys that the table lacks
+// go to deepspeed_keys.h; what is in neither is unknown.  Knows no checks across keys (validate.h).
+#pragma once
+#include <algorithm>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "penstock/config/check.h"
+#include "penstock/config/deepspeed_keys.h"
+#include "penstock/config/fields.h"
+#include "penstock/config/keys.h"
+#include "penstock/config/origin.h"
+#include "penstock/config/wording.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/json/tree.h"
+
+namespace penstock::config {
+
+class Reader {
+ public:
+  // `findings`, where it is not null, gets one for every key.
+  Reader(const json::Value& root, Problems& problems, std::vector<Finding>* findings = nullptr)
+      : problems_(problems), findings_(findings) {
+    scope_.object = as_object("the config", root);
+  }
+
+  template <class T, class Kind>
+  void field(std::string_view key, T& value, const Kind& kind, std::string_view /*meaning*/) {
+    const json::Member* member = take(key);
+    if (member == nullptr) return;
+    const std::string path = join_path(scope_.path, key);
+    if (misplaced(path, *member)) return;
+    if (const auto wrong = kind.read(member->value, value)) {
+      failed_.insert(path);
+      refuse(origin_of(*wrong->at), path, path + wrong->text);
+    } else {
+      origins_[path] = origin_of(member->value);
+      const std::string_view difference = difference_of(path);
+      note(*member, path, difference.empty() ? Verdict::Used : Verdict::Different, difference);
+    }
+  }
+
+  template <class Body>
+  void section(std::string_view key, Body&& body) {
+    Scope inner{.path = join_path(scope_.path, key), .object = nullptr, .keys = {}};
+    if (const json::Member* member = take(key)) {
+      inner.object = as_object(inner.path, member->value);
+    }
+    std::swap(scope_, inner);
+    body();
+    judge_other_keys();
+    std::swap(scope_, inner);
+  }
+
+  // A choice that could not be read would make every field that depends on it look misplaced.
+  template <class Body>
+  void when(bool applies, const Selector& selector, Body&& body) {
+    if (!applies && !failed_.contains(selector.key)) missing_choice_ = &selector;
+    body();
+    missing_choice_ = nullptr;
+  }
+
+  // Of the section that is open: those that its fields did not take.
+  void judge_other_keys() {
+    if (scope_.object == nullptr) return;
+    for (const json::Member& member : *scope_.object) {
+      const auto& keys = scope_.keys;
+      if (std::find(keys.begin(), keys.end(), member.key) != keys.end()) continue;
+      judge(member, scope_.path, keys);
+    }
+  }
+
+  Origins& origins() { return origins_; }
+
+ private:
+  struct Scope {
+    std::string path;                             // "" at the top level.
+    const json::Value::Object* object = nullptr;  // Null when the section is absent or no object.
+    std::vector<std::string> keys;                // The table's keys seen so far.
+  };
+
+  const json::Value::Object* as_object(const std::string& path, const json::Value& json) {
+    const auto* object = std::get_if<json::Value::Object>(&json.data);
+    if (object == nullptr) {
+      refuse(origin_of(json), path, path + wrong_type("an object", json).text);
+    }
+    return object;
+  }
+
+  const json::Member* take(std::string_view key) {
+    scope_.keys.emplace_back(key);
+    return scope_.object == nullptr ? nullptr : find(*scope_.object, key);
+  }
+
+  bool misplaced(const std::string& path, const json::Member& member) {
+    if (missing_choice_ == nullptr) return false;
+    const auto& [key, choice] = *missing_choice_;
+    refuse(origin_of_key(member), path,
+           str(path, ": only ", key, " ", json_quote(choice), " takes it; remove it, or change ",
+               key));
+    return true;
+  }
+
+  // A key that penstock lacks, or a section of such: DeepSpeed's, or nobody's.
+  void judge(const json::Member& member, const std::string& section,
+             const std::vector<std::string>& siblings) {
+    if (problems_.full() && findings_ == nullptr) return;
+    const std::string path = join_path(section, member.key);
+    const bool is_name = member.key.find('.') == std::string::npos;
+    const ForeignKeys* const row = is_name ? find_foreign(path) : nullptr;
+    if (row != nullptr && is_taken(*row, member.value)) {
+      note(member, path, Verdict::Different, row->fact);
+    } else if (row != nullptr) {
+      refuse(origin_of(member.value), path,
+             str(path, " = ", json::found(member.value), ": ", refusal(*row)));
+    } else if (is_name && is_foreign_section(path)) {
+      judge_all(path, member.value);
+    } else {
+      refuse(origin_of_key(member), path, unknown_key(member.key, section, siblings));
+    }
+  }
+
+  void judge_all(const std::string& section, const json::Value& json) {
+    const json::Value::Object* const object = as_object(section, json);
+    if (object == nullptr) return;
+    for (const json::Member& member : *object) judge(member, section, {});
+  }
+
+  void note(const json::Member& member, const std::string& path, Verdict verdict,
+            std::string_view why) {
+    if (findings_ == nullptr) return;
+    require_room();
+    findings_->push_back({origin_of_key(member), path, verdict, std::string(why)});
+  }
+
+  void refuse(const Origin& origin, const std::string& path, const std::string& why) {
+    problems_.add(origin, why);
+    if (findings_ == nullptr) return;
+    require_room();
+    findings_->push_back({origin, path, Verdict::Refused, why});
+  }
+
+  void require_room() const {
+    if (findings_->size() < kFindingsMax) return;
+    throw ConfigError(str(findings_->front().origin.source, ": more than ", kFindingsMax,
+                          " keys; is it the right file?"));
+  }
+
+  Scope scope_;
+  const Selector* missing_choice_ = nullptr;
+  std::set<std::string, std::less<>> failed_;
+  Problems& problems_;
+  std::vector<Finding>* findings_;
+  Origins origins_;
+};
+
+}  // namespace penstock::config

@@ -1,0 +1,69 @@
+"""penstock config check: the page's example, exit codes, JSON, and files that are none.
+
+Needs the standard library only, and no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import unittest
+
+import support
+from planning import PlannerTest
+
+PAGE = support.ROOT / "docs" / "configuration.md"
+
+
+class ConfigCheck(PlannerTest):
+    def test_the_page_shows_what_is_printed(self) -> None:
+        page = PAGE.read_text()
+        (config,) = re.findall(r"`ds_config.json`:\n\n```json\n(.*?)```", page, flags=re.DOTALL)
+        name = self.write("ds_config.json", config)
+        result = self.penstock("config", "check", name, code=2)
+        shown = f"```console\n$ penstock config check {name}\n{result.out}{result.err}```"
+        block = r"```console\n\$ penstock config.*?```"
+        now = re.sub(block, lambda _: shown, page, flags=re.DOTALL)
+        if "PENSTOCK_UPDATE_GOLDEN" in os.environ:
+            PAGE.write_text(now)
+        self.assertEqual(now, page, f"PENSTOCK_UPDATE_GOLDEN=1 rewrites {PAGE.name}")
+        self.assertIn("ds_config.json:5:59  ", result.out)
+
+    def test_a_file_that_trains(self) -> None:
+        name = self.write("gpt.json", (support.ROOT / "examples" / "gpt.json").read_bytes())
+        text = (self.folder / name).read_text()
+        lines = self.penstock("config", "check", name).out.splitlines()
+        self.assertRegex(lines[0], r"^gpt\.json:\d+:\d+ +\S+ +used$")
+        words = ("config", "check", "-", "--json")
+        report = json.loads(self.penstock(*words, text=text).out)
+        self.assertTrue(report["ok"])
+        self.assertEqual(len(report["keys"]), len(lines))
+        place = f"gpt.json:{report['keys'][0]['line']}:{report['keys'][0]['column']} "
+        self.assertTrue(lines[0].startswith(place), place)
+
+    def test_what_is_refused_is_said_as_json_too(self) -> None:
+        result = self.penstock("config", "check", "-", "--json", text='{"seeed": 1}', code=2)
+        self.assertRegex(result.err, "^penstock: standard input: 1 key is refused")
+        report = json.loads(result.out)
+        self.assertFalse(report["ok"])
+        self.assertEqual(report["keys"][0]["verdict"], "refused")
+        self.assertIn('did you mean "seed"?', report["keys"][0]["why"])
+        self.assertEqual(report["keys"][-1]["line"], None)
+
+    def test_values_that_do_not_fit_together(self) -> None:
+        name = self.write("bad.json", '{"model": {"hidden": 30, "heads": 4}}')
+        result = self.penstock("config", "check", name, "--json", code=2)
+        self.assertIn("must divide model.hidden = 30", result.err)
+        self.assertFalse(json.loads(result.out)["ok"])
+
+    def test_files_that_are_none(self) -> None:
+        self.refuse("none.json", "config", "check", "none.json")
+        self.refuse(r"bad\.json:1:2: ", "config", "check", self.write("bad.json", "{"))
+        many = "{" + ",".join(f'"k{i}": 1' for i in range(60_000)) + "}"
+        self.refuse("more than 1000 keys", "config", "check", self.write("many.json", many))
+        self.refuse("which command\\? there are check", "config")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
