@@ -1,9 +1,12 @@
 #include <c10/util/Logging.h>
+#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <chrono>
+#include <vector>
 
 #include "bindings/runtime/init.h"
+#include "bindings/runtime/without_gil.h"
 #include "penstock/comm/world.h"
 
 namespace penstock::bindings {
@@ -20,6 +23,21 @@ std::unique_ptr<comm::Communicator> communicator(Store store, std::int32_t rank,
                           std::chrono::milliseconds(static_cast<std::int64_t>(deadline_s * 1e3)));
 }
 
+std::int32_t make_group(comm::Communicator& c, const std::vector<std::int32_t>& ranks) {
+  std::vector<Rank> members;
+  for (const std::int32_t rank : ranks) members.emplace_back(rank);
+  return without_gil(c, [&] { return c.make_group(members).index; });
+}
+
+void sum(comm::Communicator& c, const at::Tensor& tensor, std::int32_t group) {
+  without_gil(c, [&] { c.all_reduce(tensor, {.index = group})->wait(); });
+}
+
+void broadcast(comm::Communicator& c, const at::Tensor& tensor, std::int32_t group,
+               std::int32_t root) {
+  without_gil(c, [&] { c.broadcast(tensor, {.index = group}, root)->wait(); });
+}
+
 }  // namespace
 
 void init_communicator(py::module_& m) {
@@ -33,7 +51,15 @@ void init_communicator(py::module_& m) {
       .def("fail", py::overload_cast<const std::string&>(&comm::Communicator::fail), py::arg("why"),
            without_gil, "Ends what all ranks wait for, now and later, with these words.")
       .def("exchange", &comm::Communicator::exchange, py::arg("name"), py::arg("text"), without_gil,
-           "Collective: the text of every rank, by rank.");
+           "Collective: the text of every rank, by rank.")
+      .def("make_group", make_group, py::arg("ranks"),
+           "Collective over `ranks`, which are the same, in the same order, on each: a group's "
+           "number, for the calls below.  Every rank makes as many groups as any other.")
+      .def("sum", sum, py::arg("tensor"), py::arg("group"),
+           "Collective over a group: sums a contiguous tensor in place, to the same bits "
+           "everywhere.")
+      .def("broadcast", broadcast, py::arg("tensor"), py::arg("group"), py::arg("root"),
+           "Collective over a group: the tensor of its `root`-th rank to all of it, in place.");
 }
 
 }  // namespace penstock::bindings

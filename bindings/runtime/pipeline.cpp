@@ -14,7 +14,7 @@
 #include "bindings/runtime/init.h"
 #include "bindings/runtime/python_error.h"
 #include "bindings/runtime/python_stage.h"
-#include "bindings/runtime/sigint_watch.h"
+#include "bindings/runtime/without_gil.h"
 #include "penstock/core/text.h"
 
 namespace penstock::bindings {
@@ -29,19 +29,6 @@ using PythonReplaced = std::tuple<std::int32_t, std::string, std::optional<std::
                                   py::typing::Callable<void()>>;
 using PythonInstead = py::typing::Callable<void(std::vector<PythonReplaced>)>;
 
-// Runs C++ that may wait for other ranks and call Python.
-template <class Function>
-auto without_gil(comm::Communicator& communicator, const Function& function) {
-  const SigintWatch watch(communicator);
-  try {
-    const py::gil_scoped_release released;
-    return function();
-  } catch (...) {
-    if (watch.interrupted() && PyErr_CheckSignals() != 0) throw py::error_already_set();
-    rethrow_for_python();
-  }
-}
-
 // An action's own part, called by what stands in for it.
 void run_from_python(const std::function<void()>& run) {
   try {
@@ -54,7 +41,7 @@ void run_from_python(const std::function<void()>& run) {
 
 struct PythonPipeline {
   PythonPipeline(const schedule::Schedule& program, const PythonStages& stages,
-                 const train::Facts& facts, comm::Communicator& c)
+                 const train::Facts& facts, comm::Communicator& c, std::int32_t replicas)
       : communicator(c) {
     std::vector<train::PipelineStage> given;
     std::vector<train::Tie> ties;
@@ -69,7 +56,8 @@ struct PythonPipeline {
       }
     }
     // Copies: where this throws, the last of a Python object goes out of scope out here.
-    without_gil(communicator, [&] { pipeline.emplace(program, given, ties, facts, communicator); });
+    without_gil(communicator,
+                [&] { pipeline.emplace(program, given, ties, facts, communicator, replicas); });
   }
 
   Tensors run(const std::vector<Tensors>& inputs, const std::optional<PythonLoss>& loss,
@@ -78,9 +66,11 @@ struct PythonPipeline {
     return without_gil(communicator, [&] { return pipeline->run(step).losses; });
   }
 
-  Tensors evaluate(const std::vector<Tensors>& inputs, const std::optional<PythonLoss>& loss) {
-    const execute::StepInputs step = inputs_of(inputs, loss, {});
-    return without_gil(communicator, [&] { return pipeline->evaluate(step).losses; });
+  Tensors evaluate(const std::vector<Tensors>& inputs, const std::optional<PythonLoss>& loss,
+                   std::optional<std::int32_t> microbatches) {
+    execute::StepInputs step = inputs_of(inputs, loss, {});
+    if (loss && microbatches) step.targets.resize(static_cast<std::size_t>(*microbatches));
+    return without_gil(communicator, [&] { return pipeline->evaluate(step, microbatches).losses; });
   }
 
   // Calls `instead` with what it stands in for: stage, operation, microbatch, and what runs it.
@@ -127,18 +117,21 @@ struct PythonPipeline {
 void init_pipeline(py::module_& m) {
   py::class_<PythonPipeline>(m, "Pipeline", "A program over stages that are Python objects.")
       .def(py::init<const schedule::Schedule&, const PythonStages&, const train::Facts&,
-                    comm::Communicator&>(),
+                    comm::Communicator&, std::int32_t>(),
            py::arg("program"), py::arg("stages"), py::arg("facts"), py::arg("communicator"),
-           py::keep_alive<1, 5>(),
+           py::arg("replicas") = 1, py::keep_alive<1, 5>(),
            "Collective: verifies the program, compares it and `facts`, names and values, with "
            "those of the other ranks, and connects.  Each stage has stage_index, "
-           "forward(microbatch, tensors), splits_backward, hooks and tied, parameters by name.")
+           "forward(microbatch, tensors), splits_backward, hooks and tied, parameters by name.  "
+           "The communicator's ranks are the program's x `replicas`, these fastest.")
       .def("run", &PythonPipeline::run, py::arg("inputs"), py::arg("loss"), py::arg("loss_factors"),
            "Runs the program once; returns the losses on the rank of the last stage.\n\n"
            "inputs: by microbatch, on the rank of the first stage, tensors of the form of what it "
            "gets; loss: called after each forward of the last stage, on its rank.")
       .def("evaluate", &PythonPipeline::evaluate, py::arg("inputs"), py::arg("loss"),
-           "The same, forward only and without graphs.")
+           py::arg("microbatches") = py::none(),
+           "The same, forward only and without graphs; as many microbatches as the program has, if "
+           "no other number is given.")
       .def("replace", &PythonPipeline::replace, py::arg("operation"), py::arg("instead"),
            "From now on `instead` is called at actions of this operation, with a list: a stage, an "
            "operation, a microbatch and what runs it, for the action, or both of OVERLAP_F_B.")

@@ -23,20 +23,32 @@ partition::Partition one_layer_each(std::int32_t stages) {
   return partition;
 }
 
+mesh::Mesh mesh_of(const schedule::Schedule& program, std::int32_t replicas,
+                   std::int32_t world_size) {
+  if (replicas >= 1 && std::int64_t{program.ranks()} * replicas == world_size) {
+    return mesh::make_mesh(world_size, {.pipe = program.ranks(), .data = replicas});
+  }
+  const std::string times = replicas == 1 ? "" : str(" x ", replicas, " replicas");
+  throw ConfigError(str(schedule::title(program), " is for ", program.ranks(), " ranks", times,
+                        ", the group has ", world_size));
+}
+
 }  // namespace
 
 Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages,
-                   const std::vector<Tie>& ties, const Facts& facts,
-                   comm::Communicator& communicator)
+                   std::vector<Tie> ties, const Facts& facts, comm::Communicator& communicator,
+                   std::int32_t replicas)
     : communicator_(communicator),
       schedule_(proved(std::move(program))),
       given_(std::move(stages)),
-      mesh_(mesh::make_mesh(communicator.world_size(), {.pipe = communicator.world_size()})),
+      mesh_(mesh_of(schedule_.schedule(), replicas, communicator.world_size())),
       partition_(one_layer_each(schedule_.schedule().stages)),
       activations_(std::make_shared<stage::ActivationCount>()) {
   Facts all = facts_of(schedule_);
   all.insert(all.end(), facts.begin(), facts.end());
-  agree_on("handshake", all, communicator_, {mesh_.pipe_group(communicator_.rank())});
+  std::vector<Rank> ranks;
+  for (std::int32_t r = 0; r < communicator_.world_size(); ++r) ranks.emplace_back(r);
+  agree_on("handshake", all, communicator_, {ranks});
   std::ranges::sort(given_, {}, &PipelineStage::stage);
   check_stages();
   std::vector<nn::LayerSpec> model;
@@ -50,6 +62,10 @@ Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages
   }
   train_ = make_executor(schedule_, /*with_hooks=*/true);
   communicator_.link(lower::peers(train_->plan()));
+  if (replicas > 1) {
+    const std::int32_t replica = mesh_.coordinate(communicator_.rank()).data;
+    for (Tie& tie : ties) tie.name = str(tie.name, " of replica ", replica);
+  }
   ties_.emplace(ties, communicator_);
 }
 
@@ -57,14 +73,11 @@ Pipeline::~Pipeline() = default;
 
 void Pipeline::check_stages() const {
   const Rank rank = communicator_.rank();
-  if (schedule_.schedule().ranks() != communicator_.world_size()) {
-    throw ConfigError(str(schedule::title(schedule_.schedule()), " is for ",
-                          schedule_.schedule().ranks(), " ranks, the group has ",
-                          communicator_.world_size()));
-  }
   std::vector<StageId> here;
   for (std::int32_t s = 0; s < schedule_.schedule().stages; ++s) {
-    if (schedule_.rank_of(StageId(s)) == rank) here.push_back(StageId(s));
+    if (schedule_.rank_of(StageId(s)).value == mesh_.coordinate(rank).pipe) {
+      here.push_back(StageId(s));
+    }
   }
   std::vector<StageId> given;
   for (const PipelineStage& each : given_) given.push_back(each.stage);
@@ -95,10 +108,11 @@ execute::StepResult Pipeline::run(const execute::StepInputs& inputs) {
   return result;
 }
 
-execute::StepResult Pipeline::evaluate(const execute::StepInputs& inputs) {
-  if (!evaluate_) {
-    evaluate_ =
-        make_executor(lower::forward_program(schedule_, schedule_.schedule().microbatches), false);
+execute::StepResult Pipeline::evaluate(const execute::StepInputs& inputs,
+                                       std::optional<std::int32_t> microbatches) {
+  const std::int32_t count = microbatches.value_or(schedule_.schedule().microbatches);
+  if (!evaluate_ || evaluate_->plan().microbatches != count) {
+    evaluate_ = make_executor(lower::forward_program(schedule_, count), false);
   }
   return evaluate_->run(inputs);
 }

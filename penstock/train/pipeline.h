@@ -1,8 +1,8 @@
 // A program over stages that somebody else made: the body of a training loop without an optimizer.
 //
 // The Python package runs its schedules with it; the Trainer is for models that are lists of
-// layers, and also cuts batches and steps an optimizer.  Gradients stay where autograd adds them.
-// Knows no microbatch sizes and no replicas: hooks may.
+// layers, and also cuts batches and steps an optimizer.  Gradients stay where autograd adds them:
+// each replica has those of its own microbatches.  Knows no microbatch sizes.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -31,21 +31,24 @@ struct PipelineStage {
 
 class Pipeline {
  public:
-  // Collective over all ranks of `communicator`, which must outlive it.  An order of compute gets
-  // its messages here.  `facts` are what else the ranks must have in common (handshake.h), `ties`
-  // the parameters that this rank's stages share with others.
+  // Collective over all ranks of `communicator`, which must outlive it: a mesh of the program's
+  // ranks x `replicas`.  An order of compute gets its messages here.  `facts` are what else the
+  // ranks must have in common (handshake.h), `ties` the parameters that this rank's stages share
+  // with others of its replica.
   // Throws: ScheduleError for a program that does not verify; ConfigError when it is for another
   // number of ranks, `stages` are not those that it has on this one, or ties do not fit; CommError
   // when the ranks do not have the same program.
-  Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages,
-           const std::vector<Tie>& ties, const Facts& facts, comm::Communicator& communicator);
+  Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages, std::vector<Tie> ties,
+           const Facts& facts, comm::Communicator& communicator, std::int32_t replicas = 1);
   ~Pipeline();
 
   // Runs the program; one that only runs the model trains nothing.
   // Throws: as Executor::run().
   execute::StepResult run(const execute::StepInputs& inputs);
   // Runs the model with every stage where the program has it, keeps no graph and changes nothing.
-  execute::StepResult evaluate(const execute::StepInputs& inputs);
+  // `microbatches`: as many as the program has, if absent; the same on all ranks of a replica.
+  execute::StepResult evaluate(const execute::StepInputs& inputs,
+                               std::optional<std::int32_t> microbatches = {});
 
   // The executor that trains: something may stand in for its actions.
   execute::Executor& executor() { return *train_; }
@@ -68,7 +71,8 @@ class Pipeline {
   std::optional<TiedStages> ties_;
   execute::Progress progress_;
   std::unique_ptr<execute::Executor> train_;
-  std::unique_ptr<execute::Executor> evaluate_;  // Made with the first evaluation.
+  // Made with the first evaluation, and again for another number of microbatches.
+  std::unique_ptr<execute::Executor> evaluate_;
 };
 
 }  // namespace penstock::train

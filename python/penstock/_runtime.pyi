@@ -17,6 +17,10 @@ class Communicator:
         """
         Collective over all ranks, which have reached `store`.
         """
+    def broadcast(self, tensor: torch.Tensor, group: typing.SupportsInt | typing.SupportsIndex, root: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Collective over a group: the tensor of its `root`-th rank to all of it, in place.
+        """
     def exchange(self, name: str, text: str) -> list[str]:
         """
         Collective: the text of every rank, by rank.
@@ -24,6 +28,14 @@ class Communicator:
     def fail(self, why: str) -> None:
         """
         Ends what all ranks wait for, now and later, with these words.
+        """
+    def make_group(self, ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> int:
+        """
+        Collective over `ranks`, which are the same, in the same order, on each: a group's number, for the calls below.  Every rank makes as many groups as any other.
+        """
+    def sum(self, tensor: torch.Tensor, group: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Collective over a group: sums a contiguous tensor in place, to the same bits everywhere.
         """
     @property
     def rank(self) -> int:
@@ -35,13 +47,13 @@ class Pipeline:
     """
     A program over stages that are Python objects.
     """
-    def __init__(self, program: penstock.schedule.Schedule, stages: list[typing.Any], facts: collections.abc.Sequence[tuple[str, str]], communicator: Communicator) -> None:
+    def __init__(self, program: penstock.schedule.Schedule, stages: list[typing.Any], facts: collections.abc.Sequence[tuple[str, str]], communicator: Communicator, replicas: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
         """
-        Collective: verifies the program, compares it and `facts`, names and values, with those of the other ranks, and connects.  Each stage has stage_index, forward(microbatch, tensors), splits_backward, hooks and tied, parameters by name.
+        Collective: verifies the program, compares it and `facts`, names and values, with those of the other ranks, and connects.  Each stage has stage_index, forward(microbatch, tensors), splits_backward, hooks and tied, parameters by name.  The communicator's ranks are the program's x `replicas`, these fastest.
         """
-    def evaluate(self, inputs: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], loss: collections.abc.Callable[[], torch.Tensor] | None) -> list[torch.Tensor]:
+    def evaluate(self, inputs: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], loss: collections.abc.Callable[[], torch.Tensor] | None, microbatches: typing.SupportsInt | typing.SupportsIndex | None = None) -> list[torch.Tensor]:
         """
-        The same, forward only and without graphs.
+        The same, forward only and without graphs; as many microbatches as the program has, if no other number is given.
         """
     def replace(self, operation: str, instead: collections.abc.Callable[[collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsInt | typing.SupportsIndex | None, collections.abc.Callable[[], None]]]], None]) -> None:
         """

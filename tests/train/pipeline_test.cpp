@@ -153,5 +153,49 @@ TEST(Pipeline, RefusesATieOfOneStage) {
   EXPECT_NE(failure.find("only stage 1 ties a parameter as \"w\""), std::string::npos) << failure;
 }
 
+TEST(Pipeline, ReplicasHaveTheirOwnGradientsAndTies) {
+  comm::run_ranks(2 * kRanks, [](comm::Communicator& communicator) {
+    const std::int32_t stage = communicator.rank().value / 2;
+    const std::int32_t replica = communicator.rank().value % 2;
+    const auto layer = std::make_shared<Probe>(true, false);
+    layer->linear->weight.data().fill_(1.0 + replica);
+    layer->linear->bias.data().zero_();
+    Pipeline pipeline(zb_h1(), {{StageId(stage), layer, nullptr}},
+                      {{.name = "w", .stage = StageId(stage), .parameter = layer->linear->weight}},
+                      {}, communicator, /*replicas=*/2);
+    EXPECT_EQ(layer->linear->weight[0][0].item<float>(), 1.0F + static_cast<float>(replica));
+    pipeline.run(step_of(at::ones({kMicrobatches, 3})));
+    // With a weight of 1 as above; with 2: output 36, error 35, 6 and 18 beside it.
+    const double expected = replica == 0 ? 16.0 * 3 + 16.0 * 3 : 70.0 * 6 + 3 * 70.0 * 2;
+    EXPECT_TRUE(at::equal(layer->linear->weight.grad(), at::full({3, 3}, kMicrobatches * expected)))
+        << layer->linear->weight.grad();
+  });
+}
+
+TEST(Pipeline, RefusesAnotherNumberOfReplicas) {
+  const std::string failure = failure_of([](comm::Communicator& communicator) {
+    const StageId stage(communicator.rank().value);
+    Pipeline(zb_h1(), {{stage, std::make_shared<Probe>(true, false), nullptr}}, {}, {},
+             communicator, /*replicas=*/2);
+  });
+  EXPECT_NE(failure.find("is for 2 ranks x 2 replicas, the group has 2"), std::string::npos)
+      << failure;
+}
+
+TEST(Pipeline, EvaluatesAnyNumberOfMicrobatches) {
+  comm::run_ranks(kRanks, [](comm::Communicator& communicator) {
+    const std::int32_t rank = communicator.rank().value;
+    Pipeline pipeline(zb_h1(), {{StageId(rank), std::make_shared<Probe>(true, false), nullptr}}, {},
+                      {}, communicator);
+    for (const std::int32_t count : {1, 6, kMicrobatches, 6}) {
+      execute::StepInputs step;
+      step.inputs.assign(static_cast<std::size_t>(count), nn::Values(at::ones({2, 3})));
+      const execute::StepResult result = pipeline.evaluate(step, count);
+      EXPECT_EQ(std::ssize(result.outputs), count);
+      EXPECT_EQ(result.outputs.back().empty(), rank != 1);
+    }
+  });
+}
+
 }  // namespace
 }  // namespace penstock::train
