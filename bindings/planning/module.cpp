@@ -12,4 +12,5 @@ PYBIND11_MODULE(_planning, m) {
   penstock::bindings::init_verify(m);
   penstock::bindings::init_simulate(m);
   penstock::bindings::init_deepspeed(m);
+  penstock::bindings::init_partition(m);
 }

@@ -6,11 +6,14 @@
 penstock.schedule: generate, verify, simulate and draw schedules, without torch.
 penstock.lint: the same of a schedule object of torch.distributed.pipelining, or of a file.
 penstock.pipe.schedule: DeepSpeed's schedules, by another import line.
+penstock.initialize: an engine that trains a penstock.pipe.PipelineModule, as DeepSpeed's.
 penstock.pipelining: torch.distributed.pipelining, by another import line.
 penstock.swap: runs a script on penstock without changing it.
 """
 
 from penstock import errors, pipe, schedule
+from penstock._distributed import init_distributed
+from penstock._initialize import add_config_arguments, initialize
 from penstock._lint import lint
 from penstock._planning import __version__
 from penstock.errors import CommError, ConfigError, Error, ParseError, ScheduleError
@@ -22,7 +25,10 @@ __all__ = [
     "ParseError",
     "ScheduleError",
     "__version__",
+    "add_config_arguments",
     "errors",
+    "init_distributed",
+    "initialize",
     "lint",
     "pipe",
     "schedule",

@@ -5,7 +5,7 @@ The planning half of penstock, in C++.  Use penstock.schedule and penstock.pipe.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_unit', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'with_sizes', 'write_atomically']
+__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_unit', 'partition_by_bounds', 'partition_by_costs', 'partition_uniformly', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'with_sizes', 'write_atomically']
 class Schedule:
     """
     A program of actions per rank: what each one computes, sends and receives, in order.
@@ -371,6 +371,18 @@ def parse_cells(cells: collections.abc.Sequence[collections.abc.Sequence[str]], 
 def parse_unit(text: str) -> list[tuple[int, str, int | None]]:
     """
     The actions of a cell, as stage, operation and microbatch.
+    """
+def partition_by_bounds(layers: typing.SupportsInt | typing.SupportsIndex, stages: typing.SupportsInt | typing.SupportsIndex, bounds: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> list[int]:
+    """
+    `bounds`, checked.
+    """
+def partition_by_costs(costs: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex], stages: typing.SupportsInt | typing.SupportsIndex) -> list[int]:
+    """
+    The same, so that the largest stage, by a cost per layer, is as small as possible.
+    """
+def partition_uniformly(layers: typing.SupportsInt | typing.SupportsIndex, stages: typing.SupportsInt | typing.SupportsIndex) -> list[int]:
+    """
+    The first layer of each stage, then the number of layers: as many layers as possible alike.
     """
 def simulate(schedule: Schedule, costs: Costs, options: Options) -> Simulation:
     ...

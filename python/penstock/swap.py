@@ -1,4 +1,4 @@
-"""Runs a script on penstock that was written for torch.distributed.pipelining, as it stands.
+"""Runs a script on penstock that was written for torch or DeepSpeed, as it stands.
 
     python -m penstock.swap train.py --lr 0.1
     torchrun --nproc-per-node 2 -m penstock.swap train.py --lr 0.1
@@ -6,14 +6,13 @@
 
 While the script runs, and in the processes that multiprocessing spawns from it, what it imports
 from torch.distributed.pipelining is penstock.pipelining, with its modules schedules, stage and
-microbatch; and DeepSpeed's pipeline schedules are penstock.pipe.schedule.  Where DeepSpeed is not
-installed, so are the packages around them.
+microbatch; and deepspeed is penstock, with deepspeed.pipe and the modules of
+deepspeed.runtime.pipe, whether DeepSpeed is installed or not.
 """
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import runpy
 import sys
@@ -34,12 +33,15 @@ _PIPELINING = {
     f"{_TORCH}.schedules": "penstock.pipelining.schedules",
     f"{_TORCH}.stage": "penstock.pipelining.stage",
 }
-_DEEPSPEED_SCHEDULE = {"deepspeed.runtime.pipe.schedule": "penstock.pipe.schedule"}
 _DEEPSPEED = {
     "deepspeed": "penstock",
     "deepspeed.pipe": "penstock.pipe",
     "deepspeed.runtime": "penstock.runtime",
     "deepspeed.runtime.pipe": "penstock.runtime.pipe",
+    "deepspeed.runtime.pipe.engine": "penstock.pipe.engine",
+    "deepspeed.runtime.pipe.module": "penstock.pipe.module",
+    "deepspeed.runtime.pipe.schedule": "penstock.pipe.schedule",
+    "deepspeed.runtime.pipe.topology": "penstock.pipe.topology",
 }
 _SCRIPT = "PENSTOCK_SWAP_SCRIPT"  # For the processes that a script spawns: what they import.
 
@@ -81,9 +83,7 @@ def install() -> None:
 
     Raises RuntimeError where what is to be swapped has been imported already.
     """
-    modules = _PIPELINING | _DEEPSPEED_SCHEDULE
-    if importlib.util.find_spec("deepspeed") is None:
-        modules |= _DEEPSPEED
+    modules = _PIPELINING | _DEEPSPEED
     if any(isinstance(each, _Finder) for each in sys.meta_path):
         return
     late = [name for name in modules if name in sys.modules]

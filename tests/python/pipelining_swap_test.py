@@ -102,16 +102,47 @@ def test_spawned_processes_are_swapped_too(swap, tmp_path):
         assert (tmp_path / rank).read_text() == "penstock.pipelining.schedules"
 
 
-def test_deepspeed_is_swapped_as_far_as_penstock_has_it(swap):
+DEEPSPEED_TRAINING = """
+import argparse
+import torch
+import deepspeed
+from deepspeed.pipe import LayerSpec, PipelineModule
+from deepspeed.runtime.pipe.engine import PipelineEngine
+from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
+
+parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
+args = parser.parse_args(["--deepspeed", "--deepspeed_config", "config.json"])
+with open("config.json", "w") as file:
+    file.write('{"train_batch_size": 4, "optimizer": {"type": "SGD", "params": {"lr": 0.1}}}')
+deepspeed.init_distributed(dist_backend="gloo")
+model = PipelineModule(
+    [LayerSpec(torch.nn.Linear, 4, 4), torch.relu, LayerSpec(torch.nn.Linear, 4, 4)],
+    topology=PipeDataParallelTopology(num_pp=1, num_dp=1),
+    loss_fn=torch.nn.MSELoss(),
+)
+engine, _, _, _ = deepspeed.initialize(
+    args=args, model=model, model_parameters=[p for p in model.parameters() if p.requires_grad]
+)
+batch = torch.randn(4, 4), torch.randn(4, 4)
+losses = [engine.train_batch(iter([batch])).item() for _ in range(3)]
+assert losses[2] < losses[1] < losses[0]
+print(isinstance(engine, PipelineEngine), type(engine).__module__)
+"""
+
+
+def test_deepspeed_is_swapped(swap):
     done = swap(DEEPSPEED)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "penstock.pipe.schedule [LoadMicroBatch(buffer_id=0)]\n" or (
         done.stdout.startswith("penstock.pipe.schedule [")
     )
-    done = swap("from deepspeed.runtime.pipe.module import PipelineModule")
+    done = swap(DEEPSPEED_TRAINING)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True penstock.pipe.engine\n"
+    done = swap("from deepspeed.runtime.pipe.p2p import send")
     assert done.returncode == 1
-    assert "deepspeed.runtime.pipe.module is not in penstock" in done.stderr
-    assert "it has deepspeed.runtime.pipe.schedule" in done.stderr
+    assert "deepspeed.runtime.pipe.p2p is not in penstock" in done.stderr
+    assert "it has deepspeed.runtime.pipe.engine" in done.stderr
 
 
 def test_what_penstock_lacks_is_told(swap):

@@ -1,11 +1,60 @@
-"""DeepSpeed's pipeline dialect: its schedules in `penstock.pipe.schedule`, and what proves them.
+"""DeepSpeed's pipeline dialect: its schedules, what proves them, and what trains.
 
 >>> from penstock.pipe import schedule, verify
 >>> bool(verify(schedule.TrainSchedule(micro_batches=8, stages=4, stage_id=0)))
 True
+
+penstock.pipe.schedule, verify, program, from_program, to_text: without torch.
+penstock.pipe.topology: ranks on axes, without torch.
+PipelineModule, LayerSpec, TiedLayerSpec: a model as a list of layers; penstock.initialize() makes
+an engine of it.
 """
 
-from penstock.pipe import schedule
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.pipe import schedule, topology
+from penstock.pipe.topology import (
+    PipeDataParallelTopology,
+    PipeModelDataParallelTopology,
+    ProcessTopology,
+)
 from penstock.pipe.verification import from_program, program, to_text, verify
 
-__all__ = ["from_program", "program", "schedule", "to_text", "verify"]
+if TYPE_CHECKING:
+    from penstock.pipe.engine import PipelineEngine
+    from penstock.pipe.module import LayerSpec, PipelineModule, TiedLayerSpec
+
+__all__ = [
+    "LayerSpec",
+    "PipeDataParallelTopology",
+    "PipeModelDataParallelTopology",
+    "PipelineEngine",
+    "PipelineModule",
+    "ProcessTopology",
+    "TiedLayerSpec",
+    "from_program",
+    "program",
+    "schedule",
+    "to_text",
+    "topology",
+    "verify",
+]
+
+_WITH_TORCH = {
+    "LayerSpec": "penstock.pipe.module",
+    "PipelineEngine": "penstock.pipe.engine",
+    "PipelineModule": "penstock.pipe.module",
+    "TiedLayerSpec": "penstock.pipe.module",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch is imported when it is asked for."""
+    if name not in _WITH_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    importlib.import_module("penstock._torch")  # Checks torch.
+    return getattr(importlib.import_module(_WITH_TORCH[name]), name)

@@ -8,16 +8,27 @@ program: before, nothing is sent.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-if TYPE_CHECKING:
-    from penstock.pipelining.stage import _PipelineStageBase
+__all__ = ["RunStage", "StageHooks", "hooks_of"]
 
-__all__ = ["StageHooks", "hooks_of"]
+
+class RunStage(Protocol):
+    """What is run of a stage: penstock.pipelining's stages have it, and the engine's."""
+
+    submod: torch.nn.Module
+    stage_index: int
+    dw_builder: Callable[[], Callable[..., None]] | None
+    tied: dict[str, torch.nn.Parameter]
+
+    @property
+    def is_first(self) -> bool: ...
+    @property
+    def is_last(self) -> bool: ...
 
 
 class StageHooks(Protocol):
@@ -153,7 +164,7 @@ class Several(NoHooks):
             part.finish()
 
 
-def hooks_of(stage: _PipelineStageBase) -> StageHooks | None:
+def hooks_of(stage: RunStage) -> StageHooks | None:
     """Those that the stage's module and arguments ask for."""
     parts: list[NoHooks] = []
     if stage.dw_builder is not None:

@@ -6,7 +6,7 @@ Made at a schedule's first step; the steps themselves are C++ (penstock._runtime
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,20 +14,32 @@ from torch.utils import _pytree as pytree
 
 from penstock import _torch
 from penstock.errors import Error
-from penstock.pipelining._groups import connect
-from penstock.pipelining._work import Step, Work
+from penstock.pipelining._work import RunStage, Step, Work
 
 if TYPE_CHECKING:
     from penstock._planning import Schedule
-    from penstock._runtime import Pipeline
+    from penstock._runtime import Communicator, Pipeline
     from penstock.pipelining._custom import Part
-    from penstock.pipelining.stage import _PipelineStageBase
 
-__all__ = ["Run"]
+__all__ = ["Run", "telling_others"]
+
+
+@contextmanager
+def telling_others(communicator: Communicator) -> Iterator[None]:
+    """What is raised inside ends the waits of all ranks, with its words."""
+    try:
+        yield
+    except BaseException as error:
+        words = error.message if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+        communicator.fail(f"rank {communicator.rank} failed: {words}")
+        raise
 
 
 class Run:
     """What the steps of a schedule run on.
+
+    communicator: of program.ranks x replicas, these fastest.
+    facts: names and values that all ranks must have in common, beside the program.
 
     Raises CommError on all ranks where they do not have the same program.
     """
@@ -35,8 +47,12 @@ class Run:
     def __init__(
         self,
         program: Schedule,
-        stages: Sequence[_PipelineStageBase],
+        stages: Sequence[RunStage],
         loss_fn: Callable[..., torch.Tensor] | None,
+        communicator: Communicator,
+        *,
+        replicas: int = 1,
+        facts: Sequence[tuple[str, str]] = (),
     ) -> None:
         splits = any("I" in cell for row in program.programs for cell in row)
         trains = loss_fn is not None
@@ -45,24 +61,16 @@ class Run:
         self._forms: dict[Any, torch.Tensor] = {}
         self._epoch = 0  # How often they have been forgotten.
         self.step = Step(None, [])  # What a step runs on, while it runs.
-        self._communicator = connect(stages[0].group)
+        self._communicator = communicator
         with self.telling_others():
             self._works = [Work(stage, loss_fn, splits and trains) for stage in stages]
-            facts = [("loss_fn", "given" if trains else "none")]
+            facts = [("loss_fn", "given" if trains else "none"), *facts]
             make: type[Pipeline] = _torch.load().Pipeline
-            self._pipeline = make(program, self._works, facts, self._communicator)
+            self._pipeline = make(program, self._works, facts, communicator, replicas)
 
-    @contextmanager
-    def telling_others(self) -> Iterator[None]:
+    def telling_others(self) -> AbstractContextManager[None]:
         """What is raised inside ends the waits of all ranks of the group, with its words."""
-        try:
-            yield
-        except BaseException as error:
-            words = (
-                error.message if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-            )
-            self._communicator.fail(f"rank {self._communicator.rank} failed: {words}")
-            raise
+        return telling_others(self._communicator)
 
     def train(self, step: Step, factors: list[float] | None) -> list[torch.Tensor]:
         """Forward and backward; the losses, on the rank of the last stage."""
@@ -72,7 +80,7 @@ class Run:
     def evaluate(self, step: Step) -> list[torch.Tensor]:
         """Forward only, without graphs; the losses, if the step has targets."""
         with self._at(step) as loss:
-            return self._pipeline.evaluate(self._inputs(step), loss)
+            return self._pipeline.evaluate(self._inputs(step), loss, len(step.kwargs))
 
     def replace(self, operation: str, instead: Callable[[list[Part]], None]) -> None:
         """From now on calls `instead` at the actions of an operation."""

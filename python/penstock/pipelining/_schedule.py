@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from penstock import _arguments, _planning
 from penstock.errors import ScheduleError
 from penstock.pipelining import actions
+from penstock.pipelining._groups import connect
 from penstock.pipelining._run import Run
 from penstock.pipelining._work import Step
 from penstock.pipelining.actions import _Action
@@ -182,7 +183,9 @@ class _PipelineSchedule:
 
     def _connected(self) -> Run:
         if self._running is None:
-            self._running = Run(self._program(), self._stages, self._loss_fn)
+            program = self._program()
+            communicator = connect(self._stages[0].group)
+            self._running = Run(program, self._stages, self._loss_fn, communicator)
         return self._running
 
     def _run(

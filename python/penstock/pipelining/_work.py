@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -17,12 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
 from penstock.pipelining import _backward_graph
-from penstock.pipelining._hooks import StageHooks, hooks_of
+from penstock.pipelining._hooks import RunStage, StageHooks, hooks_of
 
-if TYPE_CHECKING:
-    from penstock.pipelining.stage import _PipelineStageBase
-
-__all__ = ["Step", "Work"]
+__all__ = ["RunStage", "Step", "Work"]
 
 Tensors = tuple[torch.Tensor | None, ...]
 
@@ -50,7 +47,7 @@ class Work:
 
     def __init__(
         self,
-        stage: _PipelineStageBase,
+        stage: RunStage,
         loss_fn: Callable[..., torch.Tensor] | None,
         program_splits: bool,
     ) -> None:

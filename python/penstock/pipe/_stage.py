@@ -1,0 +1,157 @@
+"""A stage's layers, one after the other, as the module that penstock._runtime's stages run.
+
+Between layers goes one value: a tensor or a tuple of tensors.  Stages hand on flat tuples, so a
+tuple that would look like another value is marked on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+__all__ = ["Checkpointing", "Layer", "Seeds", "Stage"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a rank.  module: its own, or the one that it shares; None of a function."""
+
+    index: int
+    name: str
+    call: Callable[[Any], Any]
+    module: torch.nn.Module | None
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """What random numbers of a layer depend on: its index, and the microbatch.
+
+    set: gets the seed of a layer before it is made, and before each forward of it.
+    """
+
+    base: int
+    set: Callable[[int], Any]
+
+    def before_build(self, layer: int) -> None:
+        """Of layer number `layer`."""
+        self.set(self.base + layer)
+
+    def before_forward(self, layer: int, microbatch: int) -> None:
+        """Of its forward number `microbatch`, counted from 0 over all steps."""
+        self.set(self.base * (microbatch + 1) + layer)
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """How many layers have their activations computed again together; 0: all are kept.
+
+    function: gets what is to be computed again, and its arguments.
+    names: of the classes, all of which a block must have to be computed again; None: any block that
+        has parameters.
+    """
+
+    interval: int = 0
+    function: Callable[..., Any] | None = None
+    names: frozenset[str] | None = None
+
+    def covers(self, block: Sequence[Layer]) -> bool:
+        """Whether a block of layers is computed again."""
+        if self.interval == 0:
+            return False
+        if self.names is not None:
+            return all(type(layer.module).__name__ in self.names for layer in block)
+        return any(
+            layer.module is not None and any(True for _ in layer.module.parameters())
+            for layer in block
+        )
+
+    def run(self, compute: Callable[..., Any], *values: Any) -> Any:
+        """compute(*values), whose activations are computed again for the backward."""
+        if self.function is not None:
+            return self.function(compute, *values)
+        return checkpoint(compute, *values, use_reentrant=False)
+
+
+class Stage(torch.nn.Module):
+    """Some layers.  The first stage gets the model's input, the others what the one before gave."""
+
+    def __init__(
+        self,
+        layers: Sequence[Layer],
+        checkpointing: Checkpointing,
+        seeds: Seeds | None,
+        *,
+        is_first: bool,
+        is_last: bool,
+    ) -> None:
+        super().__init__()
+        self.layers = layers
+        self.modules_here = torch.nn.ModuleList(
+            layer.module for layer in layers if layer.module is not None
+        )
+        self._checkpointing = checkpointing
+        self._seeds = seeds
+        self._is_first = is_first
+        self._is_last = is_last
+        self._forwards = 0  # Of training: what the layers' seeds count.
+
+    def forward(self, *values: Any) -> Any:
+        """The last stage gives what the model gives, the others what Stage.forward() takes."""
+        value = values[0] if self._is_first else _received(values)
+        microbatch = self._forwards
+        self._forwards += torch.is_grad_enabled()
+        for block in self._blocks():
+            value = self._run(block, value, microbatch)
+        return value if self._is_last else _sent(value, self.layers[-1])
+
+    def _blocks(self) -> list[Sequence[Layer]]:
+        size = self._checkpointing.interval or len(self.layers)
+        return [self.layers[i : i + size] for i in range(0, len(self.layers), size)]
+
+    def _run(self, block: Sequence[Layer], value: Any, microbatch: int) -> Any:
+        is_tuple = isinstance(value, tuple)
+
+        def compute(*values: Any) -> Any:
+            each = values if is_tuple else values[0]
+            for layer in block:
+                if self._seeds is not None:
+                    self._seeds.before_forward(layer.index, microbatch)
+                each = layer.call(each)
+            return each
+
+        values = value if is_tuple else (value,)
+        if torch.is_grad_enabled() and self._checkpointing.covers(block):
+            return self._checkpointing.run(compute, *values)
+        return compute(*values)
+
+
+def _sent(value: Any, layer: Layer) -> Any:
+    """A value as a flat tuple, or a tensor; None at its end marks a tuple that looks otherwise."""
+    if isinstance(value, torch.Tensor):
+        return value
+    if not isinstance(value, tuple):
+        raise TypeError(f"{layer.name} returned {_type_of(value)}: {_ALLOWED}")
+    for place, each in enumerate(value):
+        if not (isinstance(each, torch.Tensor) or each is None):
+            raise TypeError(
+                f"{layer.name} returned {_type_of(each)} at place {place} of a tuple: {_ALLOWED}"
+            )
+    is_plain = len(value) > 1 and value[-1] is not None
+    return value if is_plain else (*value, None)
+
+
+def _received(values: tuple[Any, ...]) -> Any:
+    if values[-1] is None:
+        return values[:-1]
+    return values if len(values) > 1 else values[0]
+
+
+_ALLOWED = "between stages go a tensor or a tuple of tensors"
+
+
+def _type_of(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
