@@ -26,6 +26,8 @@ class Transfer {
   // Throws: CommError when the peer is gone or the communicator's deadline has passed; it names the
   // operation, the peer, the tag and the bytes.
   virtual void wait() = 0;
+  // Whether wait() would return at once.  May stay false where a transport cannot tell.
+  virtual bool is_over() { return false; }
 };
 
 // What carries the messages between two ranks.  Collectives are Gloo's.

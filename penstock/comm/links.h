@@ -35,6 +35,7 @@ struct Operation {
 class Done : public Transfer {
  public:
   void wait() override {}
+  bool is_over() override { return true; }
 };
 
 // Both directions between this rank and one other.  send() and receive() as Communicator's.

@@ -18,6 +18,9 @@ class Transfers : public Transfer {
     for (const auto& transfer : transfers_) transfer->wait();
     transfers_.clear();
   }
+  bool is_over() override {
+    return std::ranges::all_of(transfers_, [](const auto& each) { return each->is_over(); });
+  }
 
  private:
   std::vector<std::unique_ptr<Transfer>> transfers_;
@@ -116,6 +119,10 @@ std::unique_ptr<Transfer> ShardGroup::all_gather(const at::Tensor& rows, std::in
     transfers->add(communicator_.send(rows[place_], ranks_[static_cast<std::size_t>(r)], tag));
   }
   return transfers;
+}
+
+std::unique_ptr<Transfer> ShardGroup::broadcast(const at::Tensor& tensor, std::int32_t root) {
+  return communicator_.broadcast(tensor, group_, root);
 }
 
 std::unique_ptr<GroupSum> ShardGroup::all_reduce(const at::Tensor& rows, std::int32_t tag) {

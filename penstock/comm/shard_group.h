@@ -43,6 +43,8 @@ class ShardGroup {
                                            std::int32_t tag);
   // wait() leaves every rank's own row in its place.
   std::unique_ptr<Transfer> all_gather(const at::Tensor& rows, std::int32_t tag);
+  // wait() leaves in `tensor` what it is on the group's `root`-th rank.
+  std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, std::int32_t root);
   // wait() leaves the sum over all ranks in `rows`.
   std::unique_ptr<GroupSum> all_reduce(const at::Tensor& rows, std::int32_t tag);
 

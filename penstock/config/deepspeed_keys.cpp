@@ -131,8 +131,7 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
      "zero_optimization.offload_optimizer.super_offload zero_optimization.cpu_offload "
      "zero_optimization.cpu_offload_params zero_optimization.cpu_offload_use_pin_memory",
      "*", kMemory},
-    {"zero_optimization.stage3_max_live_parameters zero_optimization.stage3_prefetch_bucket_size "
-     "zero_optimization.stage3_param_persistence_threshold "
+    {"zero_optimization.stage3_param_persistence_threshold "
      "zero_optimization.stage3_model_persistence_threshold "
      "zero_optimization.stage3_max_reuse_distance "
      "zero_optimization.stage3_module_granularity_threshold "
@@ -141,7 +140,7 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
      "zero_optimization.override_module_apply zero_optimization.log_trace_cache_warnings "
      "zero_optimization.enable_sanity_checks zero_optimization.leaf_module.classes "
      "zero_optimization.leaf_module.names zero_optimization.leaf_module.name_suffixes",
-     "*", "means nothing without stage 3"},
+     "*", "which parameters come and go follows from the last step's uses and the budget"},
     {"zero_optimization.zero_hpz_partition_size", "1", "shards are over all data-parallel ranks"},
     {"zero_optimization.zero_quantized_weights "
      "zero_optimization.zero_quantized_nontrainable_weights "

@@ -52,6 +52,7 @@ inline constexpr std::array<Name<SchedulerType>, 2> kSchedulerTypes = {{
 inline constexpr std::int64_t kManyRanks = 65536;
 inline constexpr std::int64_t kManySamples = 1 << 20;
 inline constexpr std::int64_t kManySteps = 1'000'000'000'000;
+inline constexpr std::int64_t kManyParameters = std::int64_t{1} << 50;
 inline constexpr double kManySeconds = 1e6;
 
 template <class Visitor, class Batch>
@@ -174,10 +175,15 @@ void visit_config(Visitor& v, ConfigT& c) {
   v.section("pipeline", [&] { visit_pipeline(v, c.pipeline); });
   v.section("schedule", [&] { visit_schedule(v, c.schedule); });
   v.section("zero_optimization", [&] {
-    v.field("stage", c.zero_optimization.stage, Integer{0, 2},
-            "what data-parallel ranks share: 1: optimizer state; 2: gradients, too");
+    v.field("stage", c.zero_optimization.stage, Integer{0, 3},
+            "what data-parallel ranks share: 1: optimizer state; 2: gradients, too; 3: "
+            "parameters, too");
     v.field("reduce_bucket_size", c.zero_optimization.reduce_bucket_size, Integer{1, 1 << 30},
-            "parameters whose gradients are reduced together");
+            "parameters that are reduced, or gathered, together");
+    v.field("stage3_max_live_parameters", c.zero_optimization.stage3_max_live_parameters,
+            Integer{0, kManyParameters}, "parameters that are whole on a rank at one time");
+    v.field("stage3_prefetch_bucket_size", c.zero_optimization.stage3_prefetch_bucket_size,
+            Integer{0, kManyParameters}, "parameters that are gathered ahead of their use");
   });
   v.section("numerics", [&] {
     v.field("invariant", c.numerics.invariant, Flag{},

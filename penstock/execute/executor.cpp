@@ -95,11 +95,11 @@ struct Executor::Impl {
   }
 
   // A stage may hand back an input, or a view of it.  A receive buffer is used again while the
-  // value is still needed, so it must not leave the stage.
-  static void own(nn::Values& values, const nn::Values& inputs, const Instruction& instruction) {
-    if (instruction.from != Route::Message) return;
+  // value is still needed, so it must not leave the stage; nor must a weight that may go.
+  void own(nn::Values& values, const nn::Values& inputs, const Instruction& instruction) {
     for (at::Tensor& value : values) {
-      if (!share_storage(value, inputs)) continue;
+      const bool is_in_buffer = instruction.from == Route::Message && share_storage(value, inputs);
+      if (!is_in_buffer && !hook(instruction).is_weight(value)) continue;
       const bool requires_grad = value.requires_grad();
       value = value.clone().requires_grad_(requires_grad);
     }
@@ -207,6 +207,13 @@ struct Executor::Impl {
     if (!step.loss_factors.empty()) check_count(step.loss_factors.size(), "loss factors");
   }
 
+  template <class Layers>
+  void compute(const Instruction& instruction, const Layers& layers) {
+    hook(instruction).before_compute();
+    layers();
+    hook(instruction).after_compute();
+  }
+
   // Runs one instruction; `event`, if any, learns when its input had come, and what it sent.
   void execute(const Instruction& instruction, const StepInputs& step, Event* event) {
     const schedule::Action& action = instruction.action;
@@ -249,16 +256,16 @@ struct Executor::Impl {
       case Kind::Forward: {
         const nn::Values inputs = forward_inputs(instruction, step);
         came();
-        return forward(instruction, inputs, step);
+        return compute(instruction, [&] { forward(instruction, inputs, step); });
       }
       case Kind::Backward:
       case Kind::BackwardInput: {
         const nn::Values gradients = backward_gradients(instruction, step);
         came();
-        return backward(instruction, gradients, step);
+        return compute(instruction, [&] { backward(instruction, gradients, step); });
       }
       case Kind::BackwardWeight:
-        return backward_weight(instruction, step);
+        return compute(instruction, [&] { backward_weight(instruction, step); });
       case Kind::Send: {
         const std::int64_t bytes = send(instruction);
         if (event != nullptr) event->bytes = bytes;

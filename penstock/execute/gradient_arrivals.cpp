@@ -20,28 +20,28 @@ class ArrivalHook : public torch::autograd::PostAccumulateGradHook {
 
 }  // namespace
 
-GradientArrivals::GradientArrivals(stage::Stage& stage,
+GradientArrivals::GradientArrivals(std::vector<stage::NamedParameter> parameters,
                                    std::vector<std::vector<std::size_t>> buckets,
                                    std::function<void(std::size_t)> parameter,
                                    std::function<void(std::size_t)> bucket)
-    : stage_(stage),
+    : parameters_(std::move(parameters)),
       buckets_(std::move(buckets)),
-      bucket_of_(stage.parameters().size()),
+      bucket_of_(parameters_.size()),
       on_parameter_(std::move(parameter)),
       on_bucket_(std::move(bucket)),
-      arrived_(stage.parameters().size()),
+      arrived_(parameters_.size()),
       missing_(buckets_.size()) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const std::size_t p : buckets_[b]) bucket_of_[p] = b;
   }
   for (std::size_t p = 0; p < arrived_.size(); ++p) {
     torch::autograd::impl::set_post_acc_grad_hooks(
-        stage.parameters()[p].tensor, std::make_unique<ArrivalHook>([this, p] { arrive(p); }));
+        parameters_[p].tensor, std::make_unique<ArrivalHook>([this, p] { arrive(p); }));
   }
 }
 
 GradientArrivals::~GradientArrivals() {
-  for (const auto& parameter : stage_.parameters()) {
+  for (const auto& parameter : parameters_) {
     torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
   }
 }

@@ -1,4 +1,4 @@
-// When the gradients of a stage's last backward are final, parameter by parameter and bucket by
+// When the gradients of a step's last backward are final, parameter by parameter and bucket by
 // bucket.
 //
 // What sums gradients over replicas while that backward still runs stands on it.  Parameters arrive
@@ -17,8 +17,9 @@ class GradientArrivals {
  public:
   // `parameter` is called once a step for each parameter; grad() is then final, or undefined when
   // it got none on this rank.  `bucket` is called when all parameters of a bucket, and all buckets
-  // before it, have arrived.  `buckets` has every parameter once.  `stage` outlives it.
-  GradientArrivals(stage::Stage& stage, std::vector<std::vector<std::size_t>> buckets,
+  // before it, have arrived.  `buckets` has every one of `parameters` once.
+  GradientArrivals(std::vector<stage::NamedParameter> parameters,
+                   std::vector<std::vector<std::size_t>> buckets,
                    std::function<void(std::size_t)> parameter,
                    std::function<void(std::size_t)> bucket);
   ~GradientArrivals();
@@ -34,7 +35,7 @@ class GradientArrivals {
  private:
   void arrive(std::size_t parameter);
 
-  stage::Stage& stage_;
+  std::vector<stage::NamedParameter> parameters_;
   std::vector<std::vector<std::size_t>> buckets_;
   std::vector<std::size_t> bucket_of_;  // By parameter.
   std::function<void(std::size_t)> on_parameter_;

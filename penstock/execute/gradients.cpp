@@ -15,7 +15,7 @@ GradientReducer::GradientReducer(stage::Stage& stage, comm::ShardGroup& group,
   std::vector<std::vector<std::size_t>> parameters;
   for (const Bucket& bucket : buckets_) parameters.push_back(bucket.parameters);
   arrivals_.emplace(
-      stage, std::move(parameters), [this](std::size_t parameter) { take(parameter); },
+      stage.parameters(), std::move(parameters), [this](std::size_t parameter) { take(parameter); },
       [this](std::size_t bucket) { send(bucket); });
 }
 

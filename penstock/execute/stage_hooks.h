@@ -7,6 +7,8 @@
 // ranks: before_last_backward(), reduce() and finish() are its alone.
 // Thread safety: called by the thread that runs the program, in its order.
 #pragma once
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <optional>
 
@@ -24,6 +26,17 @@ class StageHooks {
   // The weights are used from here on, until reshard().
   virtual void unshard() {}
   virtual void reshard() {}
+
+  // The stage's layers run in between: an F, B, I or W.
+  virtual void before_compute() {}
+  virtual void after_compute() {}
+
+  // Whether a value that the stage hands on is one of its weights, or a view of some, which may be
+  // gone when it is needed: then a copy is handed on.
+  virtual bool is_weight(const at::Tensor& value) const {
+    (void)value;
+    return false;
+  }
 
   // An I of this microbatch, counted over all replicas, is over.
   virtual void after_backward_input(std::int64_t microbatch) { (void)microbatch; }

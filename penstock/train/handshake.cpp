@@ -100,6 +100,8 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
       {"sums of gradients", describe(options.sums)},
       {"ZeRO stage", str(static_cast<int>(options.zero.stage))},
       {"ZeRO bucket bytes", str(options.zero.bucket_bytes)},
+      {"ZeRO budget and prefetch bytes",
+       str(options.zero.limits.budget_bytes, " ", options.zero.limits.prefetch_bytes)},
       {"layers of the model", str(model.size())},
   };
   facts.insert(facts.end(), of_trainer.begin(), of_trainer.end());

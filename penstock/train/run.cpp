@@ -63,9 +63,20 @@ ZeroStage make_stage(std::int64_t stage) {
       return ZeroStage::OptimizerStates;
     case 2:
       return ZeroStage::Gradients;
+    case 3:
+      return ZeroStage::Parameters;
     default:
       return ZeroStage::Off;
   }
+}
+
+// Parameters are floats.
+ZeroOptions make_zero(const config::ZeroConfig& zero) {
+  constexpr std::int64_t kBytes = sizeof(float);
+  return {.stage = make_stage(zero.stage),
+          .bucket_bytes = zero.reduce_bucket_size * kBytes,
+          .limits = {.budget_bytes = zero.stage3_max_live_parameters * kBytes,
+                     .prefetch_bytes = zero.stage3_prefetch_bucket_size * kBytes}};
 }
 
 TrainerOptions make_options(const Config& config, const config::MeshShape& mesh,
@@ -81,9 +92,7 @@ TrainerOptions make_options(const Config& config, const config::MeshShape& mesh,
           .total_steps = config.run.steps,
           .gradient_clipping = config.gradient_clipping,
           .sums = config.numerics.invariant ? GradientSums::Invariant : GradientSums::AsTheyCome,
-          .zero = {.stage = make_stage(config.zero_optimization.stage),
-                   .bucket_bytes = config.zero_optimization.reduce_bucket_size *
-                                   static_cast<std::int64_t>(sizeof(float))},
+          .zero = make_zero(config.zero_optimization),
           .checkpointing = {.interval = config.pipeline.activation_checkpoint_interval,
                             .layers = config.pipeline.checkpointable_layers},
           .seed = config.seed};
@@ -269,6 +278,7 @@ class Run {
       throw CheckpointError(str("cannot make the folder \"", folder, "\": ", error.message()));
     }
     const mesh::Coordinate at = trainer_->mesh().coordinate(communicator_.rank());
+    const auto whole = trainer_->whole_parameters();
     if (at.data == 0) {
       checkpoint::NamedTensors tensors;
       std::string names;

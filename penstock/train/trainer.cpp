@@ -10,25 +10,13 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/execute/invariant_gradients.h"
 #include "penstock/lower/programs.h"
 #include "penstock/train/handshake.h"
 #include "penstock/train/lr_schedule.h"
-#include "penstock/zero/sharded_gradients.h"
+#include "penstock/train/or_fail.h"
 
 namespace penstock::train {
 namespace {
-
-// What goes wrong here, on this rank alone: the others, who wait for it, are told.
-template <class Action>
-auto or_fail(comm::Communicator& communicator, const Action& action) {
-  try {
-    return action();
-  } catch (const std::exception& error) {
-    communicator.fail(error);
-    throw;
-  }
-}
 
 std::vector<Rank> all_ranks(const comm::Communicator& communicator) {
   std::vector<Rank> ranks;
@@ -80,9 +68,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
   build_groups();
   build_ties();
   place_parameters();
-  std::vector<execute::StageHooks*> hooks;
-  for (const auto& reducer : reducers_) hooks.push_back(reducer.get());
-  train_ = make_executor(std::move(plan), std::move(hooks));
+  train_ = make_executor(std::move(plan), hooks());
   optimizer_ = std::make_unique<Optimizer>(options_.optimizer, parts_.tensors());
 }
 
@@ -102,40 +88,8 @@ void Trainer::build_groups() {
   const Rank rank = communicator_.rank();
   data_group_.emplace(communicator_, mesh_.data_group(rank));
   pipe_group_ = communicator_.make_group(mesh_.pipe_group(rank));
-  const bool sharded = options_.zero.stage != ZeroStage::Off && options_.mesh.data > 1;
-  for (stage::Stage& stage : stages_) {
-    if (options_.sums == GradientSums::Invariant) {
-      reducers_.push_back(std::make_unique<execute::InvariantGradients>(
-          stage, communicator_, data_group_->group(), options_.mesh.data));
-    } else if (sharded) {
-      shards_.push_back(std::make_unique<zero::StageShards>(
-          stage, *data_group_, options_.zero.bucket_bytes, tied_buckets_));
-      reducers_.push_back(std::make_unique<zero::ShardedGradients>(
-          stage, *shards_.back(),
-          options_.zero.stage == ZeroStage::OptimizerStates ? zero::GradientBuckets::Kept
-                                                            : zero::GradientBuckets::Released));
-    } else {
-      reducers_.push_back(std::make_unique<execute::GradientReducer>(stage, *data_group_));
-    }
-  }
-}
-
-// A stage's copies of tied parameters, as this rank updates them: whole, or its slices.
-std::vector<nn::TiedParameter> Trainer::updated_copies(std::size_t stage) const {
-  std::vector<nn::TiedParameter> copies;
-  for (const nn::TiedParameter& tied : stages_[stage].tied()) {
-    if (!tied.copy.requires_grad()) continue;
-    if (!is_sharded()) {
-      copies.push_back(tied);
-      continue;
-    }
-    for (const zero::ShardSlice& slice : shards_[stage]->slices()) {
-      if (!stages_[stage].parameters()[slice.place.parameter].tensor.is_same(tied.copy)) continue;
-      copies.push_back(tied);
-      copies.back().copy = slice.values;
-    }
-  }
-  return copies;
+  if (options_.zero.stage != ZeroStage::Off && options_.mesh.data > 1) build_shards();
+  for (std::size_t s = 0; s < stages_.size(); ++s) reducers_.push_back(make_hooks(s));
 }
 
 // One group of this replica's ranks for each set of them that shares parameters.  Groups have
@@ -200,17 +154,14 @@ void Trainer::place_parameters() {
   }
 }
 
-std::vector<Part> Trainer::slices_of(std::size_t stage, std::size_t parameter) const {
-  std::vector<Part> slices;
-  for (const zero::ShardSlice& slice : shards_[stage]->slices()) {
-    if (slice.place.parameter != parameter) continue;
-    slices.push_back({.tensor = slice.values, .first = slice.place.first});
-  }
-  return slices;
-}
-
 lower::Plan Trainer::lower_here(const verify::VerifiedSchedule& schedule) const {
   return lower::lower(schedule, partition_, mesh_, communicator_.rank());
+}
+
+std::vector<execute::StageHooks*> Trainer::hooks() const {
+  std::vector<execute::StageHooks*> hooks;
+  for (const auto& reducer : reducers_) hooks.push_back(reducer.get());
+  return hooks;
 }
 
 std::unique_ptr<execute::Executor> Trainer::make_executor(lower::Plan plan,
@@ -219,6 +170,11 @@ std::unique_ptr<execute::Executor> Trainer::make_executor(lower::Plan plan,
   for (stage::Stage& stage : stages_) chunks.push_back(&stage);
   return std::make_unique<execute::Executor>(std::move(plan), std::move(chunks), std::move(hooks),
                                              communicator_, progress_);
+}
+
+// One that trains nothing: its stages need their parameters all the same.
+std::unique_ptr<execute::Executor> Trainer::make_executor(const verify::VerifiedSchedule& forward) {
+  return make_executor(lower_here(forward), pager_ ? hooks() : std::vector<execute::StageHooks*>{});
 }
 
 Microbatches Trainer::cut(const nn::Values& inputs, const nn::Values& targets) const {
@@ -308,7 +264,7 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
       const auto first = factors.begin() + inputs.first_microbatch;
       inputs.loss_factors.assign(first, first + options_.microbatches);
     }
-    const execute::StepResult result = train_->run(inputs);
+    const execute::StepResult result = this->run(*train_, "train", inputs);
     for (const at::Tensor& loss : result.losses) {
       if (loss.defined()) losses.push_back(loss.item<double>());
     }
@@ -442,11 +398,10 @@ double Trainer::evaluate(const nn::Values& inputs, const nn::Values& targets) {
 double Trainer::evaluate(const Microbatches& batch) {
   or_fail(communicator_, [&] { check({batch}); });
   if (!evaluate_) {
-    evaluate_ =
-        make_executor(lower_here(lower::forward_program(*schedule_, options_.microbatches)), {});
+    evaluate_ = make_executor(lower::forward_program(*schedule_, options_.microbatches));
   }
-  const execute::StepResult result =
-      evaluate_->run({.inputs = batch.inputs, .targets = batch.targets, .loss = loss_});
+  const execute::StepResult result = run(
+      *evaluate_, "evaluate", {.inputs = batch.inputs, .targets = batch.targets, .loss = loss_});
   const at::Tensor loss = at::zeros({1}, at::kDouble);
   const std::vector<double> weights = this->weights({batch});
   if (is_last_stage()) {
@@ -461,10 +416,10 @@ double Trainer::evaluate(const Microbatches& batch) {
 }
 
 nn::Values Trainer::infer(const nn::Values& inputs) {
-  if (!infer_) infer_ = make_executor(lower_here(lower::forward_program(*schedule_, 1)), {});
+  if (!infer_) infer_ = make_executor(lower::forward_program(*schedule_, 1));
   execute::StepInputs step;
   if (is_first_stage()) step.inputs = {inputs};
-  return infer_->run(step).outputs[0];
+  return run(*infer_, "infer", step).outputs[0];
 }
 
 at::Tensor Trainer::infer(const at::Tensor& input) {

@@ -35,7 +35,8 @@
 #include "penstock/train/microbatches.h"
 #include "penstock/train/optimizer.h"
 #include "penstock/train/parts.h"
-#include "penstock/zero/stage_shards.h"
+#include "penstock/zero/pager.h"
+#include "penstock/zero/parameter_shards.h"
 
 namespace penstock::train {
 
@@ -50,11 +51,15 @@ enum class ZeroStage : std::uint8_t {
   Off,
   OptimizerStates,  // 1: each rank updates a shard of the parameters.
   Gradients,        // 2: and keeps, of the summed gradients, its shard alone.
+  Parameters,       // 3: and of the parameters, but while a layer uses them.
 };
 
 struct ZeroOptions {
   ZeroStage stage = ZeroStage::Off;
   std::int64_t bucket_bytes = execute::kBucketBytes;  // Reduced, or gathered, at one time.
+  // Of stage 3: parameters that are whole on a rank at one time, and how far ahead it looks.
+  paging::Limits limits = {.budget_bytes = std::int64_t{1} << 32,
+                           .prefetch_bytes = std::int64_t{200} << 20};
 };
 
 struct TrainerOptions {
@@ -135,6 +140,24 @@ class Trainer {
   execute::Executor& executor() { return *train_; }
   execute::Progress& progress() { return progress_; }
 
+  // With ZeroStage::Parameters: makes parameters() whole, to be read and not changed, until what is
+  // returned is destroyed.  Both are collective over the data ranks of a stage.  Else nothing.
+  class [[nodiscard]] WholeParameters {
+   public:
+    explicit WholeParameters(Trainer& trainer);
+    // A parameter that was changed is an error of the next step.
+    ~WholeParameters();
+    WholeParameters(const WholeParameters&) = delete;
+    WholeParameters& operator=(const WholeParameters&) = delete;
+
+   private:
+    Trainer& trainer_;
+  };
+  WholeParameters whole_parameters() { return WholeParameters(*this); }
+
+  // What parameters of ZeroStage::Parameters came and went in the last run of a program.
+  zero::PagerReport paging() const { return pager_ ? pager_->report() : zero::PagerReport{}; }
+
   // What this rank updates of parameters().
   const Parts& parts() const { return parts_; }
 
@@ -145,6 +168,10 @@ class Trainer {
  private:
   void build_stages();
   void build_groups();
+  void build_shards();
+  std::unique_ptr<execute::StageHooks> make_hooks(std::size_t stage);
+  execute::StepResult run(execute::Executor& executor, const char* name,
+                          const execute::StepInputs& inputs);
   void build_ties();
   void place_parameters();
   std::vector<Part> slices_of(std::size_t stage, std::size_t parameter) const;
@@ -153,6 +180,8 @@ class Trainer {
   lower::Plan lower_here(const verify::VerifiedSchedule& schedule) const;
   std::unique_ptr<execute::Executor> make_executor(lower::Plan plan,
                                                    std::vector<execute::StageHooks*> hooks);
+  std::unique_ptr<execute::Executor> make_executor(const verify::VerifiedSchedule& forward);
+  std::vector<execute::StageHooks*> hooks() const;
   Microbatches cut(const nn::Values& inputs, const nn::Values& targets) const;
   void check(const std::vector<Microbatches>& batches) const;
   std::vector<double> weights(const std::vector<Microbatches>& batches);
@@ -175,8 +204,9 @@ class Trainer {
   std::vector<stage::Stage> stages_;
   std::optional<comm::ShardGroup> data_group_;
   comm::Group pipe_group_;
-  zero::TiedBuckets tied_buckets_;
-  std::vector<std::unique_ptr<zero::StageShards>> shards_;      // By stage; none without ZeRO.
+  zero::TiedPages tied_pages_;
+  std::vector<std::unique_ptr<zero::ParameterShards>> shards_;  // By stage; none without ZeRO.
+  std::unique_ptr<zero::Pager> pager_;                          // With ZeroStage::Parameters.
   std::vector<std::unique_ptr<execute::StageHooks>> reducers_;  // By stage.
   std::vector<std::unique_ptr<execute::TiedParameters>> ties_;
   execute::Progress progress_;

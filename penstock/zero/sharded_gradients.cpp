@@ -5,20 +5,13 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <span>
 
 #include "penstock/core/check.h"
 
 namespace penstock::zero {
-namespace {
-
-// Buckets that may be on their way at one time.
-constexpr std::size_t kUnderWay = 2;
-
-}  // namespace
-
-ShardedGradients::ShardedGradients(stage::Stage& stage, StageShards& shards,
-                                   GradientBuckets buckets)
-    : stage_(stage), shards_(shards), what_(buckets) {
+ShardedGradients::ShardedGradients(ParameterShards& shards, GradientBuckets buckets)
+    : shards_(shards), what_(buckets) {
   const partition::ShardLayout& layout = shards.layout();
   place_.resize(layout.parameters.size());
   destinations_ = layout.slices_by_parameter();
@@ -34,7 +27,8 @@ ShardedGradients::ShardedGradients(stage::Stage& stage, StageShards& shards,
     bucket.tag = shards.group().reserve_tags(1);
   }
   arrivals_.emplace(
-      stage, std::move(parameters), [this](std::size_t parameter) { take(parameter); },
+      shards.parameters(), std::move(parameters),
+      [this](std::size_t parameter) { take(parameter); },
       [this](std::size_t bucket) { send(bucket); });
 }
 
@@ -52,7 +46,7 @@ void ShardedGradients::take(std::size_t parameter) {
   const at::NoGradGuard no_grad;
   Bucket& bucket = buckets_[place_[parameter].first];
   const partition::ShardBucket& layout = shards_.layout().buckets[bucket.index];
-  const at::Tensor& tensor = stage_.parameters()[parameter].tensor;
+  const at::Tensor& tensor = shards_.parameters()[parameter].tensor;
   if (!bucket.rows.defined()) {
     bucket.rows = at::zeros({shards_.layout().ranks, layout.piece + std::ssize(layout.parameters)},
                             tensor.options().requires_grad(false));
@@ -73,8 +67,11 @@ void ShardedGradients::take(std::size_t parameter) {
 
 void ShardedGradients::send(std::size_t bucket) {
   const at::NoGradGuard no_grad;
-  if (bucket >= kUnderWay) complete(buckets_[bucket - kUnderWay]);
   Bucket& full = buckets_[bucket];
+  before_sum(*shards_.pages()[full.index]);
+  for (Bucket& earlier : std::span(buckets_).first(bucket)) {
+    if (earlier.transfer && earlier.transfer->is_over()) complete(earlier);
+  }
   full.sum = at::empty({full.rows.size(1)}, full.rows.options());
   full.transfer = shards_.group().reduce_scatter(full.rows, full.sum, full.tag);
 }
@@ -97,7 +94,7 @@ void ShardedGradients::complete(Bucket& bucket) {
 
 void ShardedGradients::reduce(std::optional<Microbatch> microbatch) {
   if (!arrivals_->is_under_way() && microbatch) return;  // Not the first behind the last W.
-  PENSTOCK_CHECK(arrivals_->is_under_way(), "stage ", stage_.id());
+  PENSTOCK_CHECK(arrivals_->is_under_way(), "a sum of gradients without a last backward");
   arrivals_->end();
 }
 

@@ -1,10 +1,11 @@
-// A stage's weight gradients, summed over the replicas and left in shards: each rank gets the sums
-// of its slices alone.
+// Gradients of sharded parameters, summed over the replicas and left in shards: each rank gets the
+// sums of its slices alone.
 //
-// Stands in for the GradientReducer under ZeRO.  Buckets leave while the stage's last backward
-// still runs; a parameter's own gradient is given up as it goes into its bucket.
+// Stands in for the GradientReducer under ZeRO.  Buckets leave while the last backward still runs,
+// and nobody waits for one before finish(), since a replica may send it later than another needs
+// something else from it; a parameter's own gradient is given up as it goes into its bucket.
 // A REDUCE_GRAD of one microbatch means nothing to it, but for the last one.
-// Invariants: 1. After finish(), grad() of every slice (stage_shards.h) is the sum over the
+// Invariants: 1. After finish(), grad() of every slice (parameter_shards.h) is the sum over the
 // replicas, in the order of their ranks, or undefined if no replica has a gradient; parameters have
 // none.  2. The same bits as the GradientReducer's.
 #pragma once
@@ -19,27 +20,31 @@
 #include "penstock/comm/shard_group.h"
 #include "penstock/execute/gradient_arrivals.h"
 #include "penstock/execute/stage_hooks.h"
-#include "penstock/stage/stage.h"
-#include "penstock/zero/stage_shards.h"
+#include "penstock/zero/parameter_shards.h"
 
 namespace penstock::zero {
 
 // What happens to a bucket when it has been summed.
 enum class GradientBuckets : std::uint8_t {
   Kept,      // For the next step: ZeRO 1, whose gradients take a whole stage's memory.
-  Released,  // ZeRO 2: only slices stay, and two buckets at a time are under way.
+  Released,  // ZeRO 2: only slices stay; a bucket goes when the next one finds that it is summed.
 };
 
 class ShardedGradients : public execute::StageHooks {
  public:
-  // `stage` and `shards`, which are of that stage, outlive it.
-  ShardedGradients(stage::Stage& stage, StageShards& shards, GradientBuckets buckets);
+  // `shards` outlives it.
+  ShardedGradients(ParameterShards& shards, GradientBuckets buckets);
 
   void before_last_backward() override;
   // Gradients that did not come on this rank count as zero.
   void reduce(std::optional<Microbatch> microbatch) override;
   // Waits for all buckets.
   void finish() override;
+
+ protected:
+  // The gradients of this page's parameters are about to leave.
+  virtual void before_sum(const Page& page) { (void)page; }
+  ParameterShards& shards() { return shards_; }
 
  private:
   struct Bucket {
@@ -54,8 +59,7 @@ class ShardedGradients : public execute::StageHooks {
   void complete(Bucket& bucket);
   at::Tensor flag(const Bucket& bucket, std::size_t parameter) const;
 
-  stage::Stage& stage_;
-  StageShards& shards_;
+  ParameterShards& shards_;
   GradientBuckets what_;
   std::vector<Bucket> buckets_;  // In reverse order of the layout's: about that of the backward.
   std::vector<std::pair<std::size_t, std::size_t>> place_;         // By parameter: bucket, entry.

@@ -281,6 +281,24 @@ TEST_P(CheckedMessages, AMessageOfAnotherSizeIsAnErrorWithBothSizes) {
   });
 }
 
+TEST_P(CheckedMessages, ATransferTellsWithoutAWaitWhetherItIsOver) {
+  run(2, [](Communicator& communicator) {
+    communicator.link({Rank(0), Rank(1)});
+    const at::Tensor value = at::full({3}, communicator.rank().value);
+    if (communicator.rank().value == 0) {
+      const auto receive = communicator.receive(value, Rank(1), 5);
+      EXPECT_FALSE(receive->is_over());
+      communicator.put("asked", "");
+      while (!receive->is_over()) std::this_thread::yield();
+      receive->wait();
+      EXPECT_TRUE(at::equal(value, at::full({3}, 1)));
+    } else {
+      communicator.get("asked");
+      communicator.send(value, Rank(0), 5)->wait();
+    }
+  });
+}
+
 TEST_P(CheckedMessages, MoreMessagesThanARingHoldsBothWaysAtOnce) {
   run(2, [](Communicator& communicator) {
     constexpr std::int32_t kMessages = 10000;

@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"{\"zero_optimisation\": {}}",
                 "1:2: unknown key \"zero_optimisation\"; did you mean \"zero_optimization\"?"},
         Refused{"{\"zero_optimization\": {\"stage\": 4}}",
-                "1:33: zero_optimization.stage = 4: must be in [0, 2]"},
+                "1:33: zero_optimization.stage = 4: must be in [0, 3]"},
         Refused{"{\"numerics\": {\"invariant\": true}, \"zero_optimization\": {\"stage\": 1}}",
                 "1:66: zero_optimization.stage = 1: numerics.invariant keeps whole gradients; "
                 "take one of them"},

@@ -94,7 +94,9 @@ TEST(ToText, GivesEachValueItsOrigin) {
   },
   "zero_optimization": {
     "stage": 0,  // default
-    "reduce_bucket_size": 1048576  // default
+    "reduce_bucket_size": 1048576,  // default
+    "stage3_max_live_parameters": 1000000000,  // default
+    "stage3_prefetch_bucket_size": 50000000  // default
   },
   "numerics": {
     "invariant": false  // default

@@ -1,13 +1,18 @@
-// ZeRO against whole replicas: the same bits at every step.
+// ZeRO against whole replicas: the same bits at every step.  What is ZeRO 3's alone is in
+// zero_parameters_test.cpp.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
 #include <map>
 #include <mutex>
 
 #include "penstock/core/text.h"
-#include "tests/support/same_bits.h"
-#include "tests/train/model_kinds.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/train/choosing.h"
+#include "tests/train/trained.h"
 
 namespace penstock::train {
 namespace {
@@ -16,6 +21,11 @@ using testing_support::same_bits;
 
 constexpr std::int32_t kMicrobatches = 4;
 constexpr std::int64_t kBucketBytes = 6000;  // Several buckets a stage.
+
+constexpr std::array kStages = {ZeroStage::OptimizerStates, ZeroStage::Gradients,
+                                ZeroStage::Parameters};
+// Of stage 3: room for a few pages.
+constexpr paging::Limits kLimits{.budget_bytes = 3 * kBucketBytes, .prefetch_bytes = kBucketBytes};
 
 struct Layout {
   const char* schedule = "1f1b";
@@ -28,43 +38,15 @@ config::OptimizerConfig sgd() {
   return {.type = config::OptimizerType::Sgd, .lr = 0.1, .weight_decay = 0.01, .momentum = 0.9};
 }
 
-struct Trained {
-  std::vector<StepReport> reports;
-  std::map<std::string, at::Tensor> parameters;  // Of all ranks, which must agree.
-};
-
-Trained train(const Kind& kind, const Layout& layout, ZeroStage stage,
-              const std::vector<Batch2>& batches,
-              const config::OptimizerConfig& optimizer = adamw()) {
-  const TrainerOptions options{.mesh = {.pipe = layout.pipe, .data = layout.data},
-                               .schedule = layout.schedule,
-                               .microbatches = kMicrobatches,
-                               .partition = partition::Uniform{},
-                               .optimizer = optimizer,
-                               .gradient_clipping = 0.5,
-                               .zero = {.stage = stage, .bucket_bytes = kBucketBytes}};
-  Trained trained;
-  std::mutex mutex;
-  comm::run_ranks(layout.pipe * layout.data, [&](comm::Communicator& communicator) {
-    Trainer trainer(options, kind.model, kind.loss, communicator);
-    const auto replica =
-        static_cast<std::size_t>(trainer.mesh().coordinate(communicator.rank()).data);
-    for (const Batch2& batch : batches) {
-      const auto mine = [&](const nn::Values& values) -> nn::Values {
-        return values[0].chunk(layout.data)[replica];
-      };
-      const StepReport report = trainer.step(mine(batch.inputs), mine(batch.targets));
-      if (communicator.rank().value == 0) trained.reports.push_back(report);
-    }
-    const std::lock_guard lock(mutex);
-    for (const stage::Stage& each : trainer.stages()) {
-      for (const auto& [name, tensor] : each.parameters()) {
-        const auto [other, is_new] = trained.parameters.emplace(name, tensor.detach().clone());
-        EXPECT_TRUE(is_new || same_bits(other->second, tensor)) << name;
-      }
-    }
-  });
-  return trained;
+TrainerOptions options_of(const Layout& layout, ZeroStage stage,
+                          const config::OptimizerConfig& optimizer = adamw()) {
+  return {.mesh = {.pipe = layout.pipe, .data = layout.data},
+          .schedule = layout.schedule,
+          .microbatches = kMicrobatches,
+          .partition = partition::Uniform{},
+          .optimizer = optimizer,
+          .gradient_clipping = 0.5,
+          .zero = {.stage = stage, .bucket_bytes = kBucketBytes, .limits = kLimits}};
 }
 
 std::vector<Batch2> batches_of(const Kind& kind, const Layout& layout, int steps) {
@@ -75,18 +57,6 @@ std::vector<Batch2> batches_of(const Kind& kind, const Layout& layout, int steps
   return batches;
 }
 
-void expect_same(const Trained& a, const Trained& b) {
-  ASSERT_EQ(a.reports.size(), b.reports.size());
-  for (std::size_t i = 0; i < a.reports.size(); ++i) {
-    ASSERT_EQ(a.reports[i].loss, b.reports[i].loss) << "step " << i + 1;
-    ASSERT_EQ(a.reports[i].grad_norm, b.reports[i].grad_norm) << "step " << i + 1;
-  }
-  ASSERT_EQ(a.parameters.size(), b.parameters.size());
-  for (const auto& [name, tensor] : a.parameters) {
-    EXPECT_TRUE(same_bits(tensor, b.parameters.at(name))) << name;
-  }
-}
-
 class ZeroStages : public testing::TestWithParam<Layout> {};
 
 TEST_P(ZeroStages, HaveTheBitsOfWholeReplicasAtFiftySteps) {
@@ -95,12 +65,12 @@ TEST_P(ZeroStages, HaveTheBitsOfWholeReplicasAtFiftySteps) {
   const auto two = batches_of(kind, layout, 2);
   std::vector<Batch2> batches;
   for (std::size_t i = 0; i < 50; ++i) batches.push_back(two[i % 2]);
-  const Trained whole = train(kind, layout, ZeroStage::Off, batches);
+  const Trained whole = train(options_of(layout, ZeroStage::Off), kind, batches);
   EXPECT_LT(whole.reports.back().loss, 0.9 * whole.reports.front().loss);
   EXPECT_TRUE(std::ranges::any_of(whole.reports, [](const auto& r) { return r.grad_norm > 0.5; }));
-  for (const ZeroStage stage : {ZeroStage::OptimizerStates, ZeroStage::Gradients}) {
+  for (const ZeroStage stage : kStages) {
     SCOPED_TRACE(str("stage ", static_cast<int>(stage)));
-    expect_same(train(kind, layout, stage, batches), whole);
+    EXPECT_TRUE(same(train(options_of(layout, stage), kind, batches), whole));
   }
 }
 
@@ -127,10 +97,10 @@ TEST_P(ZeroKinds, HaveTheBitsOfWholeReplicas) {
   for (const Layout& layout : {Layout{"gpipe", 1, 3}, Layout{"zbv", 2, 2}, Layout{"1f1b", 4, 2}}) {
     const auto batches = batches_of(kind, layout, 4);
     for (const auto& optimizer : {adamw(), sgd()}) {
-      const Trained whole = train(kind, layout, ZeroStage::Off, batches, optimizer);
-      for (const ZeroStage stage : {ZeroStage::OptimizerStates, ZeroStage::Gradients}) {
+      const Trained whole = train(options_of(layout, ZeroStage::Off, optimizer), kind, batches);
+      for (const ZeroStage stage : kStages) {
         SCOPED_TRACE(str(layout.schedule, ", stage ", static_cast<int>(stage)));
-        expect_same(train(kind, layout, stage, batches, optimizer), whole);
+        EXPECT_TRUE(same(train(options_of(layout, stage, optimizer), kind, batches), whole));
       }
     }
   }
@@ -220,6 +190,30 @@ TEST(Zero, InvariantSumsAreRefused) {
                 kind.model, kind.loss, communicator),
         ConfigError);
   });
+}
+
+// On replica 1 the last layer has no gradient for its last parameter, whose bucket leaves first:
+// all buckets of that stage wait for its REDUCE_GRAD.  Replica 0, which has them all, must go on
+// before.
+TEST(Zero, NoReplicaWaitsForABucketThatAnotherSendsLater) {
+  const testing_support::TemporaryFolder folder;
+  std::ofstream(folder.file("program.csv"))
+      << "0F0,2F0,2B0,0B0,2REDUCE_GRAD,0REDUCE_GRAD\n1F0,3F0,3B0,1B0,3REDUCE_GRAD,1REDUCE_GRAD\n";
+  const Kind kind =
+      choosing(7, [](const at::Tensor& input) { return Choice{.right = input.size(0) == 2}; });
+  comm::run_ranks(
+      4,
+      [&](comm::Communicator& communicator) {
+        Trainer trainer({.mesh = {.pipe = 2, .data = 2},
+                         .program = folder.file("program.csv"),
+                         .partition = partition::Uniform{},
+                         .zero = {.stage = ZeroStage::Gradients, .bucket_bytes = 1}},
+                        kind.model, kind.loss, communicator);
+        const bool is_first = trainer.mesh().coordinate(communicator.rank()).data == 0;
+        const Batch2 batch = kind.batch(is_first ? 2 : 1, kSequence);
+        trainer.step(batch.inputs, batch.targets);
+      },
+      std::chrono::seconds(10));
 }
 
 }  // namespace

@@ -79,6 +79,8 @@ class ShmLink::Receive : public Transfer {
     }
   }
 
+  bool is_over() override { return look(); }
+
   std::string describe() const { return link_.receive_.describe(tag, tensor.nbytes()); }
 
  private:

@@ -185,6 +185,10 @@ class PipeLink::Send : public Transfer {
         *mail_, rules_, [this] { return *over_; },
         [this] { return operation_.describe(tag_, tensor_.nbytes()); });
   }
+  bool is_over() override {
+    const std::lock_guard lock(mail_->mutex);
+    return *over_;
+  }
 
  private:
   std::shared_ptr<Mail> mail_;
@@ -216,6 +220,10 @@ class PipeLink::Receive : public Transfer {
     if (letter_->unasked.empty()) return;
     std::memcpy(letter_->tensor.mutable_data_ptr(), letter_->unasked.data(), letter_->bytes);
     letter_->unasked = {};
+  }
+  bool is_over() override {
+    const std::lock_guard lock(mail_->mutex);
+    return letter_->arrived;
   }
 
  private:

@@ -1,0 +1,101 @@
+// What a Trainer does otherwise with ZeRO: its hooks, what it updates, parameters that come and go.
+#include <algorithm>
+
+#include "penstock/execute/invariant_gradients.h"
+#include "penstock/train/or_fail.h"
+#include "penstock/train/trainer.h"
+#include "penstock/zero/paged_hooks.h"
+
+namespace penstock::train {
+
+void Trainer::build_shards() {
+  const bool paged = options_.zero.stage == ZeroStage::Parameters;
+  std::vector<std::shared_ptr<zero::Page>> pages;
+  for (const stage::Stage& stage : stages_) {
+    for (const nn::TiedParameter& tied : stage.tied()) tied_pages_.emplace(tied.name, nullptr);
+  }
+  for (const stage::Stage& stage : stages_) {
+    shards_.push_back(std::make_unique<zero::ParameterShards>(
+        stage.parameters(), *data_group_, options_.zero.bucket_bytes,
+        paged ? zero::Keeps::Piece : zero::Keeps::Whole, &tied_pages_));
+    for (const auto& page : shards_.back()->pages()) {
+      if (std::ranges::find(pages, page) == pages.end()) pages.push_back(page);
+    }
+  }
+  if (paged) {
+    pager_ = std::make_unique<zero::Pager>(*data_group_, std::move(pages), options_.zero.limits);
+  }
+}
+
+std::unique_ptr<execute::StageHooks> Trainer::make_hooks(std::size_t s) {
+  stage::Stage& stage = stages_[s];
+  if (options_.sums == GradientSums::Invariant) {
+    return std::make_unique<execute::InvariantGradients>(stage, communicator_, data_group_->group(),
+                                                         options_.mesh.data);
+  }
+  if (!is_sharded()) return std::make_unique<execute::GradientReducer>(stage, *data_group_);
+  if (pager_) return std::make_unique<zero::PagedHooks>(*shards_[s], *pager_);
+  const bool keeps = options_.zero.stage == ZeroStage::OptimizerStates;
+  return std::make_unique<zero::ShardedGradients>(
+      *shards_[s], keeps ? zero::GradientBuckets::Kept : zero::GradientBuckets::Released);
+}
+
+// A stage's copies of tied parameters, as this rank updates them: whole, or its slices.
+std::vector<nn::TiedParameter> Trainer::updated_copies(std::size_t stage) const {
+  std::vector<nn::TiedParameter> copies;
+  for (const nn::TiedParameter& tied : stages_[stage].tied()) {
+    if (!tied.copy.requires_grad()) continue;
+    if (!is_sharded()) {
+      copies.push_back(tied);
+      continue;
+    }
+    for (const zero::ShardSlice& slice : shards_[stage]->slices()) {
+      if (!stages_[stage].parameters()[slice.place.parameter].tensor.is_same(tied.copy)) continue;
+      copies.push_back(tied);
+      copies.back().copy = slice.values;
+    }
+  }
+  return copies;
+}
+
+std::vector<Part> Trainer::slices_of(std::size_t stage, std::size_t parameter) const {
+  std::vector<Part> slices;
+  for (const zero::ShardSlice& slice : shards_[stage]->slices()) {
+    if (slice.place.parameter != parameter) continue;
+    slices.push_back({.tensor = slice.values, .first = slice.place.first});
+  }
+  return slices;
+}
+
+// Parameters that are spread over the ranks come and go in the meantime.
+execute::StepResult Trainer::run(execute::Executor& executor, const char* name,
+                                 const execute::StepInputs& inputs) {
+  if (!pager_) return executor.run(inputs);
+  return or_fail(communicator_, [&] {
+    try {
+      pager_->begin_run(name);
+      execute::StepResult result = executor.run(inputs);
+      pager_->end_run();
+      return result;
+    } catch (...) {
+      pager_->abandon_run();
+      throw;
+    }
+  });
+}
+
+Trainer::WholeParameters::WholeParameters(Trainer& trainer) : trainer_(trainer) {
+  if (!trainer_.pager_) return;
+  for (const auto& shards : trainer_.shards_) shards->unshard();
+}
+
+Trainer::WholeParameters::~WholeParameters() {
+  if (!trainer_.pager_) return;
+  try {
+    for (const auto& shards : trainer_.shards_) shards->reshard();
+  } catch (...) {
+    trainer_.pager_->note(std::current_exception());
+  }
+}
+
+}  // namespace penstock::train

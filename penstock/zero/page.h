@@ -1,0 +1,91 @@
+// The parameters of a bucket on this rank: whole, or only while they are in use.
+//
+// ParameterShards make one per bucket; the pager and a program's UNSHARD and RESHARD bring and drop
+// it. Knows no schedule and no optimizer.  A page that is away has parameters with all their sizes
+// and no memory: their storage has no bytes.
+// Invariants: 1. Parameters are views of flat().  2. This rank's piece is always here, and what the
+// optimizer steps on.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "penstock/comm/shard_group.h"
+#include "penstock/stage/stage.h"
+
+namespace penstock::zero {
+
+// What of a page stays when it is not in use.
+enum class Keeps : std::uint8_t { Whole, Piece };
+
+class Page {
+ public:
+  // Of `piece` elements a rank, whole for the time being.  `group` outlives it.
+  Page(comm::ShardGroup& group, std::int64_t piece, const at::TensorOptions& options, Keeps keeps);
+  Page(const Page&) = delete;
+  Page& operator=(const Page&) = delete;
+
+  // From now on the parameter's values lie here, from `offset` on.
+  void hold(const stage::NamedParameter& parameter, std::int64_t offset);
+  // All are held.  From now on the page may go.
+  void close();
+  // Another layer's copy of the only parameter, which has the same values.
+  void hold_copy(const stage::NamedParameter& copy);
+
+  const at::Tensor& flat() const { return flat_; }    // [ranks, piece]
+  const at::Tensor& piece() const { return piece_; }  // [piece], of this rank.
+  std::int64_t bytes() const {
+    return static_cast<std::int64_t>(flat_.numel()) * flat_.element_size();
+  }
+  // Of its parameters: "transformer.h.0.ln_1.weight", or the first and the last.
+  std::string name() const;
+  // Of the parameter that has this element of flat(), or of the last one before it.
+  const std::string& name_at(std::int64_t element) const;
+
+  // Away, or here: whole, or about to be, from fetch() to drop().
+  bool is_here() const { return is_here_; }
+  bool is_coming() const { return coming_ != nullptr; }
+  // Collective, unless it is here: begins to gather it; await() ends that.
+  void fetch();
+  void await();
+  // Throws: Error, naming it, for a parameter that was changed in place since it came: what it was
+  // changed to would be lost.
+  void drop();
+  // Gives a page that is away, and stays so, memory for a reader that cannot be stopped: all NaN.
+  void poison();
+
+  // In use by so many, beyond single operators: it may not go.
+  void pin() { ++pins_; }
+  void unpin() { --pins_; }
+  bool is_pinned() const { return pins_ > 0; }
+
+  // Collective, after updates of the pieces: what is whole here gets the others'.  Null for a page
+  // that is away.
+  std::unique_ptr<comm::Transfer> gather_updates();
+  // Collective.  REQUIRES: it is here.  The values that the group's `root`-th rank changed
+  // parameters to are everybody's from now on.
+  void adopt(std::int32_t root);
+
+ private:
+  void allocate();
+  void free();
+  void note_versions();
+
+  comm::ShardGroup& group_;
+  Keeps keeps_;
+  std::int32_t tag_ = 0;
+  at::Tensor flat_;
+  at::Tensor row_;    // Of flat_, this rank's.
+  at::Tensor piece_;  // That row, or what is kept of it.
+  std::vector<stage::NamedParameter> parameters_;
+  std::vector<std::int64_t> offsets_;   // Of them in flat(), rising.
+  std::vector<std::int64_t> versions_;  // Of them, when the page came.
+  bool is_here_ = true;
+  std::int32_t pins_ = 0;
+  std::unique_ptr<comm::Transfer> coming_;
+};
+
+}  // namespace penstock::zero

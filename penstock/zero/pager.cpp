@@ -1,0 +1,288 @@
+#include "penstock/zero/pager.h"
+
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::zero {
+namespace {
+
+// What a rank may say, besides the number of a page that it uses.
+constexpr std::int64_t kEnd = -1;
+constexpr std::int64_t kComputed = -2;
+constexpr std::int64_t kFirstSum = -3;  // Of the gradients of page 0; those of page 1: -4.
+// Words that are under way while nobody waits for them: a sender's mailbox holds some thousands.
+constexpr std::size_t kUnheard = 64;
+
+// What this thread's operators are searched for.
+struct Watched {
+  struct Owner {
+    Pager* pager = nullptr;
+    paging::Page page = 0;
+  };
+  std::unordered_map<const c10::StorageImpl*, Owner> pages;
+  at::CallbackHandle callback = 0;
+  bool is_busy = false;        // A pager's own operators are not searched.
+  std::int64_t depth = 0;      // Operators that run, one in another.
+  std::int64_t outermost = 0;  // Their number so far.
+};
+
+thread_local Watched watched;
+
+class Busy {
+ public:
+  Busy() : before_(std::exchange(watched.is_busy, true)) {}
+  ~Busy() { watched.is_busy = before_; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  bool before_;
+};
+
+// The pages among an operator's inputs.
+class Reads {
+ public:
+  void see(const c10::IValue& value) {
+    if (value.isTensor()) {
+      see(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) see(tensor);
+    } else if (value.isList()) {
+      for (const c10::IValue& each : value.toListRef()) {
+        if (each.isTensor()) see(each.toTensor());
+      }
+    }
+  }
+
+  void tell() {
+    if (pager_ != nullptr) pager_->use(reads_, watched.outermost);
+  }
+
+ private:
+  void see(const at::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    const auto found = watched.pages.find(tensor.storage().unsafeGetStorageImpl());
+    if (found == watched.pages.end()) return;
+    pager_ = found->second.pager;
+    reads_.push_back({found->second.page, tensor.storage_offset()});
+  }
+
+  Pager* pager_ = nullptr;  // An operator on parameters of two models reads them of the last.
+  std::vector<Pager::Read> reads_;
+};
+
+std::unique_ptr<at::ObserverContext> before_operator(const at::RecordFunction& function) {
+  if (watched.is_busy) return nullptr;
+  if (watched.depth++ == 0) ++watched.outermost;
+  const Busy busy;
+  Reads reads;
+  for (const c10::IValue& value : function.inputs()) reads.see(value);
+  reads.tell();
+  return nullptr;
+}
+
+void after_operator(const at::RecordFunction&, at::ObserverContext*) {
+  if (!watched.is_busy) --watched.depth;
+}
+
+std::size_t index(paging::Page page) { return static_cast<std::size_t>(page); }
+
+const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.storage().unsafeGetStorageImpl();
+}
+
+}  // namespace
+
+Pager::Pager(comm::ShardGroup& group, std::vector<std::shared_ptr<Page>> pages,
+             paging::Limits limits)
+    : group_(group),
+      pages_(std::move(pages)),
+      limits_(limits),
+      tag_(group.reserve_tags(1)),
+      residents_(pages_.size()) {
+  if (watched.pages.empty()) {
+    watched.callback =
+        at::addThreadLocalCallback(at::RecordFunctionCallback(before_operator, after_operator)
+                                       .needsInputs(true)
+                                       .scopes({at::RecordScope::FUNCTION}));
+  }
+  for (std::size_t i = 0; i < pages_.size(); ++i) {
+    bytes_.push_back(pages_[i]->bytes());
+    watched.pages[storage_of(pages_[i]->flat())] = {this, static_cast<paging::Page>(i)};
+  }
+}
+
+Pager::~Pager() {
+  std::erase_if(watched.pages, [this](const auto& each) { return each.second.pager == this; });
+  if (watched.pages.empty()) at::removeCallback(watched.callback);
+}
+
+void Pager::begin_run(const std::string& name) {
+  check();
+  const auto pages = static_cast<std::int32_t>(pages_.size());
+  follower_ = &followers_.try_emplace(name, pages).first->second;
+  follower_->begin_step();
+  std::ranges::fill(residents_.last_use, -1);
+  report_ = {};
+}
+
+void Pager::end_run() {
+  const Busy busy;
+  agree(kEnd);
+  report_.followed_trace =
+      follower_->trace() != nullptr && follower_->position() == follower_->trace()->size();
+  follower_->end_step();
+  follower_ = nullptr;
+  for (const auto& page : pages_) {
+    if (!page->is_pinned()) page->drop();
+  }
+  check();
+}
+
+void Pager::abandon_run() {
+  is_computing_ = false;
+  follower_ = nullptr;
+}
+
+void Pager::begin_compute() {
+  PENSTOCK_CHECK(follower_ != nullptr, "no run");
+  is_computing_ = true;
+}
+
+void Pager::end_compute() {
+  is_computing_ = false;
+  check();
+  // Where all pages are here, no rank can wait for another's word.
+  if (!std::ranges::all_of(pages_, [](const auto& page) { return page->is_here(); })) {
+    say(kComputed);
+  }
+}
+
+bool Pager::has(const at::Tensor& tensor) const {
+  if (!tensor.defined() || !tensor.has_storage()) return false;
+  const auto found = watched.pages.find(storage_of(tensor));
+  return found != watched.pages.end() && found->second.pager == this;
+}
+
+void Pager::check() {
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void Pager::say_sum(const Page& page) {
+  say(kFirstSum - watched.pages.at(storage_of(page.flat())).page);
+}
+
+void Pager::use(const std::vector<Read>& reads, std::int64_t outermost) noexcept {
+  try {
+    if (std::exchange(outermost_, outermost) != outermost) {
+      residents_.is_pinned.assign(pages_.size(), false);
+    }
+    if (!error_ && is_computing_) {
+      for (const Read& read : reads) residents_.is_pinned[index(read.page)] = true;
+      for (const Read& read : reads) use_one(read.page);
+    }
+    for (const Read& read : reads) {
+      Page& page = *pages_[index(read.page)];
+      if (page.is_here()) continue;
+      page.poison();
+      if (error_) continue;
+      throw Error(str("parameter ", in_quotes(page.name_at(read.element)),
+                      " was read while it is spread over the ranks: only a step's own operators "
+                      "bring it"),
+                  {"gather it first, on all ranks together: Trainer::whole_parameters()"});
+    }
+  } catch (...) {
+    error_ = std::current_exception();
+    for (const Read& read : reads) pages_[index(read.page)]->poison();
+  }
+}
+
+void Pager::use_one(paging::Page page) {
+  const std::size_t position = follower_->position();
+  const paging::Trace* trace = follower_->trace();
+  follower_->use(page);
+  if (follower_->position() == position) {  // As before it: a RESHARD may have dropped it.
+    if (!pages_[index(page)]->is_here()) carry_out({.fetch = {page}}, page);
+    return;
+  }
+  ++report_.uses;
+  for (std::size_t i = 0; i < pages_.size(); ++i) residents_.is_here[i] = pages_[i]->is_here();
+  const std::vector<bool> of_operator = residents_.is_pinned;
+  for (std::size_t i = 0; i < pages_.size(); ++i) {
+    if (pages_[i]->is_pinned()) residents_.is_pinned[i] = true;
+  }
+  const bool is_known = trace != nullptr && !follower_->is_lost();
+  carry_out(is_known ? paging::decide(bytes_, *trace, position, residents_, limits_)
+                     : paging::decide_blindly(bytes_, page, residents_, limits_),
+            page);
+  residents_.is_pinned = of_operator;
+  residents_.last_use[index(page)] = static_cast<std::int64_t>(position);
+}
+
+void Pager::carry_out(const paging::Decision& decision, paging::Page used) {
+  for (const paging::Page page : decision.drop) {
+    pages_[index(page)]->drop();
+    ++report_.drops;
+  }
+  if (!decision.fetch.empty()) agree(used);
+  for (const paging::Page page : decision.fetch) {
+    pages_[index(page)]->fetch();
+    ++(page == used ? report_.faults : report_.prefetches);
+  }
+  pages_[index(used)]->await();
+  std::int64_t here = 0;
+  for (std::size_t i = 0; i < pages_.size(); ++i) here += pages_[i]->is_here() ? bytes_[i] : 0;
+  report_.peak_bytes = std::max(report_.peak_bytes, here);
+}
+
+void Pager::say(std::int64_t what) {
+  if (group_.size() == 1) return;
+  const Busy busy;
+  Words words{.all = at::zeros({group_.size(), 2}, at::kLong)};
+  auto* mine = words.all.data_ptr<std::int64_t>() + 2 * group_.place();
+  mine[0] = what;
+  mine[1] = static_cast<std::int64_t>(follower_ == nullptr ? 0 : follower_->hash());
+  words.transfer = group_.all_gather(words.all, tag_);
+  said_.push_back(std::move(words));
+  while (said_.size() > kUnheard || (!said_.empty() && said_.front().transfer->is_over())) hear();
+}
+
+void Pager::agree(std::int64_t what) {
+  say(what);
+  while (!said_.empty()) hear();
+}
+
+void Pager::hear() {
+  const Words words = std::move(said_.front());
+  said_.pop_front();
+  words.transfer->wait();
+  const auto* first = words.all.const_data_ptr<std::int64_t>();
+  for (std::int32_t r = 1; r < group_.size(); ++r) {
+    const auto* other = first + 2 * r;
+    if (other[0] == first[0] && other[1] == first[1]) continue;
+    throw CommError(
+        str("replicas run different operators: replica 0 ", meaning(first[0]), ", replica ", r, " ",
+            meaning(other[0]),
+            other[0] == first[0] ? ", and they have used other parameters before" : ""),
+        {"which parameters a layer uses may not depend on a replica's data: gather them all with "
+         "UNSHARD, or lower zero_optimization.stage to 2"});
+  }
+}
+
+std::string Pager::meaning(std::int64_t what) const {
+  if (what == kEnd) return "is at the end of its program";
+  if (what == kComputed) return "is at the end of a forward or backward";
+  const auto page = static_cast<std::size_t>(what >= 0 ? what : kFirstSum - what);
+  return str(what >= 0 ? "uses " : "sums gradients of ", in_quotes(pages_[page]->name()));
+}
+
+}  // namespace penstock::zero

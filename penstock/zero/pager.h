@@ -1,0 +1,124 @@
+// Brings a page when an operator reads one of its parameters: ZeRO 3 by demand.
+//
+// A thread-local observer of torch's operators (at::RecordFunction) sees the inputs of each before
+// it runs.  Between begin_compute() and end_compute() a page that is away is gathered then, as
+// paging/ decides, and others are dropped; so nothing has to say beforehand which parameters a
+// layer uses, in a forward, a backward or a recomputation.  Elsewhere such a read is an error, and
+// never a collective: the reader gets NaN, and check() says whose values it wanted.
+// Ranks tell each other which page they want and what they have used so far, and compare that
+// before anything is gathered: ranks that run different operators end in one error that names both.
+// They also say that a computation is over, and wait for nobody then; so one that wants a page
+// hears of it from one that does not, whatever either waits for next.
+//
+// Of a training loop's body without a Trainer:
+//
+//   pager.begin_run("train");
+//   pager.begin_compute();    // forward and backward of the modules
+//   pager.end_compute();
+//   pager.end_run();          // then the sums of gradients, the optimizer,
+//   ParameterShards::gather()
+//
+// Thread safety: made, used and destroyed by one thread; only its operators are seen.
+// Source: decided like an operating system's demand paging; the observer is the profiler's.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/comm/shard_group.h"
+#include "penstock/paging/policy.h"
+#include "penstock/paging/trace.h"
+#include "penstock/zero/page.h"
+
+namespace penstock::zero {
+
+// Of one run of a program on this rank.
+struct PagerReport {
+  std::int64_t uses = 0;
+  std::int64_t faults = 0;      // Uses of a page that was away.
+  std::int64_t prefetches = 0;  // Pages fetched ahead of their use.
+  std::int64_t drops = 0;
+  std::int64_t peak_bytes = 0;  // Of pages that are here at one time.
+  bool followed_trace = false;  // To its end.
+};
+
+class Pager {
+ public:
+  // `pages` are in the same order on every rank of `group`.
+  Pager(comm::ShardGroup& group, std::vector<std::shared_ptr<Page>> pages, paging::Limits limits);
+  ~Pager();
+  Pager(const Pager&) = delete;
+  Pager& operator=(const Pager&) = delete;
+
+  // A run of a program begins; runs of one name follow one trace.  Collective, like end_run(),
+  // which drops all pages but pinned ones.
+  void begin_run(const std::string& name);
+  void end_run();
+  // The run has failed: no operator brings a page any more.
+  void abandon_run();
+
+  // Operators in between may bring pages.  REQUIRES: a run; the same ones on every rank.
+  void begin_compute();
+  // Throws: what went wrong in between, which an observer cannot.
+  void end_compute();
+
+  // The next sum over the ranks is that of the gradients of this page's parameters: compared, too,
+  // but not waited for.
+  void say_sum(const Page& page);
+
+  // Whether the tensor is one of the parameters, or a view of some.
+  bool has(const at::Tensor& tensor) const;
+
+  // Throws: Error, once, for a parameter that was read outside of a run.
+  void check();
+
+  const PagerReport& report() const { return report_; }
+
+  // As if check() had found it.
+  void note(std::exception_ptr error) { error_ = std::move(error); }
+
+  struct Read {
+    paging::Page page = 0;
+    std::int64_t element = 0;  // The first of the page's that may be read.
+  };
+  // For the observer: an operator reads pages, in this order; `outermost` numbers the operator that
+  // it runs in, whose pages all stay until it is over.  Never throws.
+  void use(const std::vector<Read>& reads, std::int64_t outermost) noexcept;
+
+ private:
+  void use_one(paging::Page page);
+  void carry_out(const paging::Decision& decision, paging::Page used);
+  // Tells the others what is next here.
+  void say(std::int64_t what);
+  // And waits until all have said so, too.
+  void agree(std::int64_t what);
+  void hear();
+  std::string meaning(std::int64_t what) const;
+
+  // What all ranks say at one point, by rank: what is next, and a hash of what they have used.
+  struct Words {
+    at::Tensor all;
+    std::unique_ptr<comm::Transfer> transfer;
+  };
+
+  comm::ShardGroup& group_;
+  std::vector<std::shared_ptr<Page>> pages_;
+  std::vector<std::int64_t> bytes_;
+  paging::Limits limits_;
+  std::int32_t tag_ = 0;
+  std::map<std::string, paging::Follower> followers_;
+  paging::Follower* follower_ = nullptr;  // Of the run.
+  paging::Residents residents_;           // Pinned: by the outermost operator.
+  std::int64_t outermost_ = -1;
+  bool is_computing_ = false;
+  std::deque<Words> said_;  // And not yet heard from all.
+  std::exception_ptr error_;
+  PagerReport report_;
+};
+
+}  // namespace penstock::zero

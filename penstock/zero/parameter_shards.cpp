@@ -1,0 +1,103 @@
+#include "penstock/zero/parameter_shards.h"
+
+#include <c10/core/ScalarType.h>
+
+#include <memory>
+#include <utility>
+
+#include "penstock/core/check.h"
+
+namespace penstock::zero {
+namespace {
+
+std::vector<partition::ShardedParameter> sizes_of(
+    const std::vector<stage::NamedParameter>& parameters, const TiedPages* tied) {
+  std::vector<partition::ShardedParameter> sizes;
+  for (const stage::NamedParameter& each : parameters) {
+    sizes.push_back({.name = each.name,
+                     .type = c10::toString(each.tensor.scalar_type()),
+                     .element_bytes = static_cast<std::int64_t>(each.tensor.element_size()),
+                     .elements = each.tensor.numel(),
+                     .is_alone = tied != nullptr && tied->contains(each.name)});
+  }
+  return sizes;
+}
+
+}  // namespace
+
+ParameterShards::ParameterShards(std::vector<stage::NamedParameter> parameters,
+                                 comm::ShardGroup& group, std::int64_t bucket_bytes, Keeps keeps,
+                                 TiedPages* tied)
+    : parameters_(std::move(parameters)),
+      group_(group),
+      keeps_(keeps),
+      layout_(partition::lay_out_shards(sizes_of(parameters_, tied), group.size(), bucket_bytes)),
+      page_of_(parameters_.size()) {
+  for (std::size_t b = 0; b < layout_.buckets.size(); ++b) {
+    add_page(b, tied);
+    for (const std::size_t p : layout_.buckets[b].parameters) page_of_[p] = pages_.back().get();
+  }
+  for (const partition::Slice& slice : layout_.slices(group.place())) {
+    slices_.push_back(
+        {.place = slice,
+         .values = pages_[slice.bucket]->piece().narrow(0, slice.offset, slice.count)});
+  }
+}
+
+void ParameterShards::add_page(std::size_t bucket, TiedPages* tied) {
+  const partition::ShardBucket& layout = layout_.buckets[bucket];
+  const stage::NamedParameter& first = parameters_[layout.parameters.front()];
+  std::shared_ptr<Page>* const copies =
+      layout_.parameters[layout.parameters.front()].is_alone ? &tied->at(first.name) : nullptr;
+  is_shared_.push_back(copies != nullptr && *copies != nullptr);
+  if (is_shared_.back()) {
+    pages_.push_back(*copies);
+    return pages_.back()->hold_copy(first);
+  }
+  const auto page = std::make_shared<Page>(group_, layout.piece,
+                                           first.tensor.options().requires_grad(false), keeps_);
+  for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
+    page->hold(parameters_[layout.parameters[i]], layout.offsets[i]);
+  }
+  page->close();
+  pages_.push_back(page);
+  if (copies != nullptr) *copies = page;
+}
+
+void ParameterShards::gather() {
+  std::vector<std::unique_ptr<comm::Transfer>> transfers;
+  for (std::size_t b = 0; b < pages_.size(); ++b) {
+    if (!is_shared_[b]) transfers.push_back(pages_[b]->gather_updates());
+  }
+  for (const auto& transfer : transfers) {
+    if (transfer) transfer->wait();
+  }
+}
+
+void ParameterShards::unshard() {
+  if (is_unsharded_) return;
+  is_unsharded_ = true;
+  for (const auto& page : pages_) {
+    page->pin();
+    page->fetch();
+  }
+  for (const auto& page : pages_) page->await();
+}
+
+void ParameterShards::reshard() {
+  if (!is_unsharded_) return;
+  is_unsharded_ = false;
+  for (const auto& page : pages_) page->unpin();
+  for (const auto& page : pages_) {
+    if (!page->is_pinned()) page->drop();
+  }
+}
+
+void ParameterShards::adopt(std::int32_t root) {
+  PENSTOCK_CHECK(keeps_ == Keeps::Whole || is_unsharded_, "pages are away");
+  for (std::size_t b = 0; b < pages_.size(); ++b) {
+    if (!is_shared_[b]) pages_[b]->adopt(root);
+  }
+}
+
+}  // namespace penstock::zero

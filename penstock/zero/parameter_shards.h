@@ -1,0 +1,80 @@
+// Trainable parameters over the ranks of a data group, each element updated by one.
+//
+// The Trainer makes one per stage; whoever drives modules of its own makes one of any parameters.
+// The optimizer steps on slices().  Knows no schedule and no optimizer.
+// Parameters are either whole on each rank, and gather() brings what the others have updated, or
+// only this rank's slices are kept, and pages (page.h) come and go.
+// Invariant: a slice is a view of its page's piece: no element is copied to update it.
+// Parameters of one name share a page: copies of a tied parameter (nn/model.h), in any of a rank's
+// ParameterShards.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "penstock/comm/shard_group.h"
+#include "penstock/partition/shards.h"
+#include "penstock/stage/stage.h"
+#include "penstock/zero/page.h"
+
+namespace penstock::zero {
+
+// The pages of a rank's tied parameters, by name.  Names are put in, with null, before the first
+// ParameterShards are made: a parameter of such a name has a page to itself, which is cut alike
+// wherever there is a copy.
+using TiedPages = std::map<std::string, std::shared_ptr<Page>>;
+
+// A slice of a parameter on this rank.
+struct ShardSlice {
+  partition::Slice place;
+  at::Tensor values;  // Flat.  Its grad() is that of the slice, or undefined.
+};
+
+class ParameterShards {
+ public:
+  // Parameters stay the tensors that they are; their values move into pages.  `group` outlives it.
+  // `tied`, if any, learns new pages.  REQUIRES: `parameters` alike on every rank of the group, in
+  // one order, and with the same values.
+  ParameterShards(std::vector<stage::NamedParameter> parameters, comm::ShardGroup& group,
+                  std::int64_t bucket_bytes, Keeps keeps, TiedPages* tied = nullptr);
+
+  const std::vector<stage::NamedParameter>& parameters() const { return parameters_; }
+  const partition::ShardLayout& layout() const { return layout_; }
+  // This rank's, in the layout's order.
+  const std::vector<ShardSlice>& slices() const { return slices_; }
+  // By bucket.
+  const std::vector<std::shared_ptr<Page>>& pages() const { return pages_; }
+  Page& page_of(std::size_t parameter) const { return *page_of_[parameter]; }
+  comm::ShardGroup& group() const { return group_; }
+
+  // Collective, after updates of slices: brings the other ranks' to pages that are whole, always
+  // or just now.
+  void gather();
+  // Collective: brings all pages, which stay until reshard(); again is nothing.
+  void unshard();
+  // Throws: Error, as Page::drop().
+  void reshard();
+  // Collective, while all pages are here: the values that the group's `root`-th rank has changed
+  // its parameters to are theirs from now on, on all ranks.
+  void adopt(std::int32_t root);
+
+ private:
+  void add_page(std::size_t bucket, TiedPages* tied);
+
+  std::vector<stage::NamedParameter> parameters_;
+  comm::ShardGroup& group_;
+  Keeps keeps_;
+  partition::ShardLayout layout_;
+  std::vector<std::shared_ptr<Page>> pages_;
+  std::vector<bool> is_shared_;  // By bucket: the page of an earlier one.
+  std::vector<Page*> page_of_;   // By parameter.
+  std::vector<ShardSlice> slices_;
+  bool is_unsharded_ = false;
+};
+
+}  // namespace penstock::zero
