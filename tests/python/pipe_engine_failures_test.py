@@ -94,7 +94,7 @@ def check_data_that_ends_on_one_rank(group):
     for failing in range(2):
         engine = _engine()
         lengths = [5] * (3 if dist.get_rank() == failing else 4)
-        words = [f"the data of stage {failing}", "ended in step 0, after 3 of 4 microbatches"]
+        words = [f"the data of stage {failing}", "in step 0, ended after 3 of 4 microbatches"]
         _fails_on_one(failing, penstock.Error, words, lambda e=engine, n=lengths: _step(e, n))
 
 
@@ -230,7 +230,7 @@ def check_configurations(group):
     refused("gradient_clipping is -1, must be a number", gradient_clipping=-1)
     refused("gradient_accumulation_steps is 0, must be", gradient_accumulation_steps=0)
     refused("fp16: pipelines train in the types of their layers", fp16={"enabled": True})
-    refused(("zero_optimization.stage is 3", "stages 1 and 2"), zero_optimization={"stage": 3})
+    refused(("zero_optimization.stage is 3", "must be 0 or 1"), zero_optimization={"stage": 3})
     refused("wall_clock_breakdown is True", wall_clock_breakdown=True)
     refused("must be Adam, AdamW, SGD", optimizer={"type": "Adan"})
     refused("optimizer SGD:", optimizer={"type": "SGD", "params": {"betas": 1}})

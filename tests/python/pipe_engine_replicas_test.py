@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
+import os
+from pathlib import Path
 
 import pytest
 import ranks
@@ -75,6 +78,100 @@ def check_replicas_begin_alike_whatever_their_seeds(group):
     of_ranks = [None] * WORLD_SIZE
     dist.all_gather_object(of_ranks, weights)
     assert of_ranks[0] == of_ranks[1] != of_ranks[2] == of_ranks[3]
+
+
+def check_replicas_divide_the_state_of_the_optimizer(group):
+    """ZeRO 1: to the same bits, with about half of the state on each of two replicas."""
+    found = []
+    for zero in (0, 1):
+        torch.manual_seed(0)
+        module = PipelineModule(language_model(), num_stages=2, loss_fn=loss_fn)
+        engine, optimizer, *_ = penstock.initialize(
+            model=module, config={**ADAM, "zero_optimization": {"stage": zero}}
+        )
+        losses = [
+            engine.train_batch(batches(10 * step + engine.dp_rank, [5] * MICROBATCHES)).item()
+            for step in range(STEPS)
+        ]
+        weights = [each.detach().tolist() for each in module.parameters()]
+        found.append((losses, weights, engine.get_global_grad_norm()))
+    assert found[0] == found[1]
+    sizes = [None] * WORLD_SIZE
+    here = sum(each["exp_avg"].numel() for each in optimizer.state.values())
+    dist.all_gather_object(sizes, here)
+    stage = sum(each.numel() for each in module.parameters())
+    mine = 2 * engine.stage_id
+    assert sizes[mine] + sizes[mine + 1] == stage
+    assert max(sizes[mine : mine + 2]) < 0.6 * stage
+
+
+ADAM = {
+    **CONFIG,
+    "gradient_clipping": 1.0,
+    "optimizer": {"type": "AdamW", "params": {"lr": 0.01}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 8}},
+}
+LAYOUTS = [
+    (2, {"schedule": "1f1b"}),
+    (2, {"schedule": "zbv", "zero_optimization": {"stage": 1}}),
+    (4, {"schedule": "1f1b"}),
+    (1, {"zero_optimization": {"stage": 1}}),
+]
+
+
+def _adam(stages, more):
+    module = PipelineModule(language_model(blocks=7), num_stages=stages, loss_fn=loss_fn)
+    # The same samples in each step, however many replicas share them.
+    sizes = {"gradient_accumulation_steps": 2 * MICROBATCHES * stages // WORLD_SIZE}
+    return penstock.initialize(model=module, config={**ADAM, **sizes, **more})[0]
+
+
+def _train(engine, steps):
+    losses = []
+    for step in steps:
+        share = list(batches(step, [4] * 2 * MICROBATCHES))[engine.dp_rank :: engine.dp_world_size]
+        losses.append(engine.train_batch(iter(share)).item())
+    return losses
+
+
+def check_any_layout_goes_on_from_a_checkpoint(group):
+    folder = Path(os.environ["STORE"]).with_name("checkpoints")
+    for number, layout in enumerate(LAYOUTS):
+        torch.manual_seed(0)
+        engine = _adam(*layout)
+        assert engine.load_checkpoint(folder / str(number)) == (None, None)
+        _train(engine, range(3))
+        engine.save_checkpoint(folder / str(number), client_state={"epoch": number})
+        after = _train(engine, range(3, 6))
+        for other in LAYOUTS:
+            torch.manual_seed(1)  # Other weights, if they were not loaded.
+            again = _adam(*other)
+            path, state = again.load_checkpoint(folder / str(number))
+            assert path == str(folder / str(number) / "global_step3")
+            assert (state, again.global_steps) == ({"epoch": number}, 3)
+            assert again.get_lr() == pytest.approx([0.01 * math.log(4, 8)])
+            losses = _train(again, range(3, 6))
+            if other == layout:
+                assert losses == after
+            assert losses == pytest.approx(after, rel=1e-5)
+
+
+def check_files_of_a_checkpoint(group):
+    folder = Path(os.environ["STORE"]).with_name("files")
+    engine = _adam(2, {})
+    _train(engine, range(1))
+    path = Path(engine.save_checkpoint(folder, tag="mine", save_latest=False))
+    assert engine.load_checkpoint(folder) == (None, None)
+    assert engine.load_checkpoint(folder, tag="mine")[0] == str(path)
+    names = {each.name for each in path.iterdir()}
+    layers = {f"layer_{i:02d}-model_states.pt" for i in [*range(8), 9]}  # 8 has no weights.
+    assert names == layers | {"engine.pt", "optim_states-00-00.pt", "optim_states-01-00.pt"}
+    dist.barrier()
+    if dist.get_rank() == 0:
+        (path / "layer_09-model_states.pt").write_text("no checkpoint")
+    dist.barrier()
+    with pytest.raises(penstock.Error, match=r"layer_09-model_states.pt: cannot be read"):
+        engine.load_checkpoint(folder, tag="mine")
 
 
 class Fails(Embedding):

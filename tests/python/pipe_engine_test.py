@@ -2,65 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+
 import pytest
 import ranks
 import torch
 import torch.distributed as dist
 from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
-from penstock.pipe.schedule import TrainSchedule
 from pipe_models import (
+    MICROBATCHES,
     WIDTH,
     Block,
     Embedding,
     Reference,
     Unsplit,
     batches,
+    compare,
+    config,
+    engine_of,
     half,
     language_model,
     loss_fn,
+    reference_of,
+    sgd,
 )
 
 import penstock
 
 WORLD_SIZE = 2
-MICROBATCHES = 4
 STEPS = 10
-
-
-def config(**more):
-    return {
-        "train_micro_batch_size_per_gpu": 2,
-        "gradient_accumulation_steps": MICROBATCHES,
-        "optimizer": {"type": "SGD", "params": {"lr": 0.2, "momentum": 0.9}},
-        **more,
-    }
-
-
-def sgd(parameters):
-    return torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
-
-
-def engine_of(layers, more=None, seed=0, **options):
-    """An engine, and the unsplit model, made of the same seed."""
-    torch.manual_seed(seed)
-    module = PipelineModule(layers, num_stages=WORLD_SIZE, loss_fn=loss_fn, **options)
-    engine, *_ = penstock.initialize(model=module, config=config(**(more or {})))
-    return engine
-
-
-def reference_of(layers, make=sgd, clipping=0.0, seed=0):
-    torch.manual_seed(seed)
-    return Reference(layers, make, clipping=clipping)
-
-
-def compare(engine, reference, steps=STEPS, lengths=(5,) * MICROBATCHES):
-    reference.compare(engine.module)  # The same seed gives the same weights.
-    for step in range(steps):
-        data = list(batches(step, lengths))
-        loss = engine.train_batch(iter(data))
-        assert loss.item() == pytest.approx(reference.step(data), rel=1e-5)
-        reference.compare(engine.module)
-    assert engine.global_steps == steps
 
 
 def _check_schedule(name, **section):
@@ -336,86 +307,6 @@ def check_layers_with_seeds_draw_the_same_wherever_they_are(group):
     assert len(set(found[0])) == 3
 
 
-class Reversed(TrainSchedule):
-    """A PipeSchedule of one's own: GPipe, with all backwards from the last one to the first."""
-
-    def num_pipe_buffers(self):
-        return self.micro_batches
-
-    def steps(self):
-        from penstock.pipe import schedule as s
-
-        count = self.micro_batches
-        for clock in range(count + self.stages - 1):
-            k = clock - self.stage_id
-            step = []
-            if self._valid_micro_batch(k - 1) and not self.is_last_stage:
-                step.append(s.SendActivation(buffer_id=k - 1))
-            if self._valid_micro_batch(k):
-                if not self.is_first_stage:
-                    step.append(s.RecvActivation(buffer_id=k))
-                if self.is_first_stage or self.is_last_stage:
-                    step.append(s.LoadMicroBatch(buffer_id=k))
-                step.append(s.ForwardPass(buffer_id=k))
-            yield step
-        late = self.stages - 1 - self.stage_id
-        for clock in range(count + self.stages):
-            k = count - 1 - (clock - late)
-            step = []
-            if self._valid_micro_batch(k + 1) and not self.is_first_stage:
-                step.append(s.SendGrad(buffer_id=k + 1))
-            if self._valid_micro_batch(k):
-                if not self.is_last_stage:
-                    step.append(s.RecvGrad(buffer_id=k))
-                step.append(s.BackwardPass(buffer_id=k))
-            if clock == count + self.stages - 1:
-                step += [s.ReduceTiedGrads(), s.ReduceGrads(), s.OptimizerStep()]
-            yield step
-
-
-class Wrong(Reversed):
-    def steps(self):
-        from penstock.pipe import schedule as s
-
-        for step in super().steps():
-            yield [each for each in step if type(each) is not s.RecvGrad]
-
-
-class Unknown(Reversed):
-    def steps(self):
-        from penstock.pipe import schedule as s
-
-        class Prefetch(s.PipeInstruction):
-            pass
-
-        yield [Prefetch()]
-        yield from super().steps()
-
-
-def check_a_schedule_of_ones_own(group):
-    layers = language_model()
-    engine = engine_of(layers, schedule=Reversed)
-    compare(engine, reference_of(layers))
-
-
-def check_a_wrong_schedule_is_refused_before_it_runs(group):
-    for kind, error, words in [
-        (Wrong, penstock.ScheduleError, "BackwardPass"),
-        (Unknown, ValueError, "nothing handles Prefetch()"),
-    ]:
-        with pytest.raises(error) as caught:
-            engine_of(language_model(), schedule=kind)
-        assert words in str(caught.value), caught.value
-
-
-def check_programs_and_files(group):
-    layers = language_model(blocks=7)
-    program = penstock.schedule.Program(
-        {0: "0F0 0F1 0F2 0F3 0B0 0B1 0B2 0B3", 1: "1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3"}
-    )
-    compare(engine_of(layers, schedule=program), reference_of(layers), steps=2)
-
-
 def check_data_sets_and_loaders(group):
     layers = language_model()
     torch.manual_seed(0)
@@ -428,6 +319,22 @@ def check_data_sets_and_loaders(group):
     engine.set_batch_fn(lambda batch: (batch["x"], batch["y"]))
     pairs = list(batches(0, [5] * MICROBATCHES))
     engine.train_batch(iter([{"x": x, "y": y} for x, y in pairs]))
+
+
+def check_each_end_needs_its_half_of_the_data(group):
+    layers = language_model()
+    engine, reference = engine_of(layers), reference_of(layers)
+    data = list(batches(0, [5] * MICROBATCHES))
+    first = engine.is_first_stage()
+    half = [(x, None) if first else (None, y) for x, y in data]
+    assert engine.train_batch(iter(half)).item() == pytest.approx(reference.step(data), rel=1e-5)
+
+
+def check_nothing_is_printed(group):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        engine = engine_of(language_model())
+        engine.train_batch(batches(0, [5] * MICROBATCHES))
+    assert out.getvalue() == ""
 
 
 def check_optimizers_that_are_given(group):

@@ -1,13 +1,18 @@
-"""A small language model as a list of layers, with tied embeddings, and the same unsplit."""
+"""A small language model as a list of layers, an engine of it, and beside it the unsplit model."""
 
 from __future__ import annotations
 
 import functools
 
+import pytest
 import torch
-from penstock.pipe import LayerSpec, TiedLayerSpec
+import torch.distributed as dist
+from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+
+import penstock
 
 WORDS, WIDTH = 17, 8
+MICROBATCHES = 4
 
 
 class Embedding(torch.nn.Module):
@@ -122,3 +127,39 @@ class Reference:
             torch.testing.assert_close(
                 module.get_parameter(name), self.model.get_parameter(name), rtol=1e-5, atol=4e-5
             )
+
+
+def config(**more):
+    return {
+        "train_micro_batch_size_per_gpu": 2,
+        "gradient_accumulation_steps": MICROBATCHES,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.2, "momentum": 0.9}},
+        **more,
+    }
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
+
+
+def engine_of(layers, more=None, seed=0, **options):
+    """An engine, and the unsplit model, made of the same seed."""
+    torch.manual_seed(seed)
+    module = PipelineModule(layers, num_stages=dist.get_world_size(), loss_fn=loss_fn, **options)
+    engine, *_ = penstock.initialize(model=module, config=config(**(more or {})))
+    return engine
+
+
+def reference_of(layers, make=sgd, clipping=0.0, seed=0):
+    torch.manual_seed(seed)
+    return Reference(layers, make, clipping=clipping)
+
+
+def compare(engine, reference, steps=10, lengths=(5,) * MICROBATCHES):
+    reference.compare(engine.module)  # The same seed gives the same weights.
+    for step in range(steps):
+        data = list(batches(step, lengths))
+        loss = engine.train_batch(iter(data))
+        assert loss.item() == pytest.approx(reference.step(data), rel=1e-5)
+        reference.compare(engine.module)
+    assert engine.global_steps == steps

@@ -1,4 +1,4 @@
-"""What the ranks of a stage's replicas have in common: values at the start, gradients after a step.
+"""What the ranks of a stage's replicas have in common: values, gradients, and the optimizer's work.
 
 Every rank makes one, and calls it at the same places.  Knows no stages and no optimizers.
 """
@@ -6,6 +6,7 @@ Every rank makes one, and calls it at the same places.  Knows no stages and no o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,9 +14,21 @@ import torch
 if TYPE_CHECKING:
     from penstock._runtime import Communicator
 
-__all__ = ["Replicas"]
+__all__ = ["Replicas", "Shares"]
 
 _BUCKET_BYTES = 32 << 20  # Copied and summed at once.
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Who updates which parameters, by place in the group; the same on all ranks."""
+
+    of_ranks: list[list[torch.nn.Parameter]]
+    place: int
+
+    def mine(self) -> set[int]:
+        """The ids of this rank's."""
+        return {id(each) for each in self.of_ranks[self.place]}
 
 
 class Replicas:
@@ -28,6 +41,7 @@ class Replicas:
         self._communicator = communicator
         self._group = communicator.make_group(ranks)
         self._count = len(ranks)
+        self._place = list(ranks).index(communicator.rank)
 
     def share_values(self, tensors: Iterable[torch.Tensor]) -> None:
         """Gives all ranks the values of the first."""
@@ -37,6 +51,28 @@ class Replicas:
             whole = tensor.detach().contiguous()
             self._communicator.broadcast(whole, self._group, 0)
             tensor.detach().copy_(whole)
+
+    def divide(self, parameters: Iterable[torch.nn.Parameter]) -> Shares:
+        """Whole parameters, to each rank about as many numbers to update as to any other."""
+        shares: list[list[torch.nn.Parameter]] = [[] for _ in range(self._count)]
+        sizes = [0] * self._count
+        for parameter in sorted(parameters, key=lambda each: each.numel(), reverse=True):
+            least = sizes.index(min(sizes))
+            shares[least].append(parameter)
+            sizes[least] += parameter.numel()
+        return Shares(shares, self._place)
+
+    def share_updates(self, shares: Shares) -> None:
+        """Gives all ranks what each has updated of its own."""
+        for owner, parameters in enumerate(shares.of_ranks):
+            for bucket in _buckets(parameters):
+                flat = torch.cat([each.detach().reshape(-1) for each in bucket])
+                self._communicator.broadcast(flat, self._group, owner)
+                if owner == self._place:
+                    continue
+                new = torch.split(flat, [each.numel() for each in bucket])
+                for parameter, values in zip(bucket, new, strict=True):
+                    parameter.detach().copy_(values.view_as(parameter))
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """Sums the gradients over the ranks: the same bits on each; none where none has one."""

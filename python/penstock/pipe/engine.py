@@ -16,21 +16,25 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
 
 from penstock import configuration
-from penstock._optimizers import Course, Given, make_optimizer, make_scheduler
+from penstock._optimizers import Course, Given
 from penstock.errors import ConfigError, Error
+from penstock.pipe._checkpoint import Checkpoint, latest, set_latest
+from penstock.pipe._data import again_and_again, loader_of, take
 from penstock.pipe._program import program_of
-from penstock.pipe._replicas import Replicas
+from penstock.pipe._update import Update
 from penstock.pipe.module import PipelineModule
 from penstock.pipelining import _groups
-from penstock.pipelining._run import Run, telling_others
+from penstock.pipelining._run import Run
 from penstock.pipelining._work import Step
+
+if TYPE_CHECKING:
+    from penstock._planning import Schedule
 
 __all__ = ["PipelineEngine", "PipelineError"]
 
@@ -90,40 +94,27 @@ class PipelineEngine:
         self.dp_world_size = topology.get_dim("data")
         self.dp_rank: int = topology.get_coord(model.global_rank).data
         self._batch = self.config.batch(self.dp_world_size)
-        self._clipping = self.config.number("gradient_clipping", 0.0)
         self._steps_per_print = self.config.integer("steps_per_print", 0)
-        given = None if model_parameters is None else list(model_parameters)
         program = self._program()
         self._communicator = _groups.connect(_groups.resolve(None))
-        with telling_others(self._communicator):
-            self._parameters = [each for each in model.parameters() if each.requires_grad]
-            self.optimizer = make_optimizer(self.config, given or self._parameters, optimizer)
-            self._check_updates()
-            self.lr_scheduler = make_scheduler(self.config, self.optimizer, lr_scheduler)
-        self._replicas = Replicas(self._communicator, topology.filter_match(pipe=self.stage_id))
         self._all = self._communicator.make_group(range(topology.world_size()))
-        with torch.no_grad():
-            self._replicas.share_values([*model.parameters(), *model.buffers()])
-        last = len(model.rank_of_stage) - 1
-        stages = [
-            _RunStage(stage, number, model.tied_parameters(number), number == 0, number == last)
-            for number, stage in model.stages().items()
-        ]
-        self._is_first = any(stage.is_first for stage in stages)
-        self._is_last = any(stage.is_last for stage in stages)
-        self._run = Run(
-            program,
-            stages,
-            self._loss,
+        self._update = Update(
+            self.config,
+            model,
             self._communicator,
-            replicas=self.dp_world_size,
-            facts=self._facts(),
+            topology.filter_match(pipe=self.stage_id),
+            optimizer=optimizer,
+            given_parameters=model_parameters,
+            lr_scheduler=lr_scheduler,
         )
-        self.global_steps = 0
-        self.global_samples = 0
+        self.optimizer = self._update.optimizer
+        self.lr_scheduler = self._update.lr_scheduler
+        self._run = self._make_run(program)
         self._norm: float | None = None
         self._batch_fn: Callable[[Any], Any] | None = None
         self._iterator: Iterator[Any] | None = None
+        self.global_steps = 0
+        self.global_samples = 0
         self.training_dataloader: Any = None
         if training_data is not None:
             self.set_dataloader(self.deepspeed_io(training_data, collate_fn=collate_fn))
@@ -148,10 +139,10 @@ class PipelineEngine:
         self.module.train()
         share = 1.0 / (count * self.dp_world_size)
         losses = self._run.train(step, [share] * count if self._is_last else None)
-        self._replicas.sum_gradients(self._parameters)
-        loss, norm = self._combine(losses, count)
+        self._update.sum_gradients()
+        loss, self._norm = self._combine(losses, count, self._update.squared_norm())
         with self._run.telling_others():
-            self._update(norm, loss)
+            self._step(loss, self._norm)
         return torch.tensor(loss)
 
     def eval_batch(
@@ -192,14 +183,14 @@ class PipelineEngine:
             return outputs
         result: Any = losses if self._is_last else None
         if reduce_output is not None:
-            mean, _ = self._combine(losses, count, with_norm=False)
+            mean, _ = self._combine(losses, count)
             result = torch.tensor(mean) if bcast_loss or self._is_last else None
         return (result, outputs) if return_logits else result
 
     def set_dataloader(self, loader: Iterable[Any]) -> None:
         """What train_batch() without an iterator goes round, again and again."""
         self.training_dataloader = loader
-        self._iterator = _again_and_again(loader)
+        self._iterator = again_and_again(loader)
 
     def set_dataiterator(self, iterator: Iterator[Any]) -> None:
         """What train_batch() takes its microbatches from, until it ends."""
@@ -219,16 +210,72 @@ class PipelineEngine:
 
         Every rank of a replica gets the same.  What does not fill a microbatch is left out.
         """
-        sampler: DistributedSampler[Any] = DistributedSampler(
-            dataset, num_replicas=self.dp_world_size, rank=self.dp_rank
-        )
-        return DataLoader(
+        return loader_of(
             dataset,
-            batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
-            sampler=sampler,
-            collate_fn=collate_fn,
-            drop_last=True,
+            batch_size or self.train_micro_batch_size_per_gpu(),
+            collate_fn,
+            replicas=self.dp_world_size,
+            replica=self.dp_rank,
         )
+
+    def save_checkpoint(
+        self,
+        save_dir: str | Path,
+        tag: str | None = None,
+        client_state: Mapping[str, Any] | None = None,
+        save_latest: bool = True,
+    ) -> str:
+        """Writes weights, optimizer, scheduler and counters; returns the folder.
+
+        save_dir: the same folder for all ranks.  tag: None: "global_stepN".
+        client_state: of rank 0: plain values and tensors, which load_checkpoint() returns.
+        save_latest: whether load_checkpoint() takes it from now on.
+        """
+        directory = Path(save_dir)
+        checkpoint = Checkpoint(directory / (tag or f"global_step{self.global_steps}"))
+        with self._run.telling_others():
+            checkpoint.folder.mkdir(parents=True, exist_ok=True)
+            if self.dp_rank == 0:
+                checkpoint.save_weights(self.module)
+            if self.dp_rank == 0 or self._update.is_shared:
+                place = f"{self.stage_id:02d}-{self.dp_rank:02d}"
+                checkpoint.save_optimizer(self.module, self._update, place)
+            if self.module.global_rank == 0:
+                counters = {"steps": self.global_steps, "samples": self.global_samples}
+                checkpoint.save_engine(self._update, counters, dict(client_state or {}))
+        self._communicator.exchange("checkpoint written", "")
+        if save_latest and self.module.global_rank == 0:
+            set_latest(directory, checkpoint.folder.name)
+        self._communicator.exchange("checkpoint is the latest", "")
+        return str(checkpoint.folder)
+
+    def load_checkpoint(
+        self,
+        load_dir: str | Path,
+        tag: str | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+    ) -> tuple[str | None, dict[str, Any] | None]:
+        """Goes on from a checkpoint, of this or any other number of stages, replicas and schedule.
+
+        tag: None: the latest.  Returns the folder and the client_state; two None where there is no
+        checkpoint yet.
+        Raises ConfigError for files that do not fit, and CommError on the other ranks.
+        """
+        directory = Path(load_dir)
+        found = tag or latest(directory)
+        if found is None:
+            return None, None
+        checkpoint = Checkpoint(directory / found)
+        with self._run.telling_others():
+            state = checkpoint.load_engine()
+            checkpoint.load_weights(self.module, load_module_strict)
+            if not load_module_only:
+                self._go_on(checkpoint, state, load_optimizer_states, load_lr_scheduler_states)
+        self._communicator.exchange("checkpoint loaded", "")
+        return str(checkpoint.folder), state["client_state"]
 
     def is_first_stage(self) -> bool:
         """Whether this rank has the first stage, which takes the inputs."""
@@ -285,7 +332,7 @@ class PipelineEngine:
         """Raises PipelineError: a step is a whole program."""
         raise PipelineError(_ONLY_BATCHES)
 
-    def _program(self) -> Any:
+    def _program(self) -> Schedule:
         model = self.module
         section = self.config.values.get("schedule")
         if section is not None:
@@ -305,60 +352,57 @@ class PipelineEngine:
             tied_stages=model.tied_stages(),
         )
 
+    def _make_run(self, program: Schedule) -> Run:
+        """Connects the stages, and has the ranks compare what they run."""
+        last = len(self.module.rank_of_stage) - 1
+        stages = [
+            _RunStage(stage, i, self.module.tied_parameters(i), is_first=i == 0, is_last=i == last)
+            for i, stage in self.module.stages().items()
+        ]
+        self._is_first = any(stage.is_first for stage in stages)
+        self._is_last = any(stage.is_last for stage in stages)
+        return Run(
+            program,
+            stages,
+            self._loss,
+            self._communicator,
+            replicas=self.dp_world_size,
+            facts=self._facts(),
+        )
+
+    def _go_on(
+        self, checkpoint: Checkpoint, state: dict[str, Any], optimizer: bool, scheduler: bool
+    ) -> None:
+        self.global_steps = state["counters"]["steps"]
+        self.global_samples = state["counters"]["samples"]
+        if optimizer:
+            checkpoint.load_optimizer(self.module, self._update)
+            for group, saved in zip(self.optimizer.param_groups, state["groups"], strict=True):
+                group.update(saved)
+        if scheduler and self.lr_scheduler is not None and state["scheduler"] is not None:
+            self.lr_scheduler.load_state_dict(state["scheduler"])
+
     def _facts(self) -> list[tuple[str, str]]:
         return [
             ("layers", str(self.module.num_layers())),
             ("partition", str(self.module.parts)),
             ("train_batch_size", str(self.train_batch_size())),
-            ("gradient_clipping", str(self._clipping)),
+            ("gradient_clipping", str(self._update.clipping)),
+            ("zero_optimization.stage", str(_zero_stage(self.config))),
             ("optimizer", type(self.optimizer).__name__),
         ]
-
-    def _check_updates(self) -> None:
-        """An optimizer that was made for other layers would update nothing."""
-        here = {id(each) for each in self._parameters}
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                if id(parameter) in here or not parameter.requires_grad:
-                    continue
-                raise ConfigError(
-                    "the optimizer has a parameter that is not in this rank's stages: say the "
-                    "schedule to PipelineModule(schedule=...), which makes their layers"
-                )
 
     def _load(self, iterator: Iterator[Any] | None, count: int, *, with_labels: bool) -> Step:
         """The microbatches of a step, as far as this rank uses them."""
         pairs: list[tuple[Any, Any]] = []
         if self._is_first or (self._is_last and with_labels):
-            if iterator is None:
-                raise ConfigError(
-                    "no data: give train_batch() an iterator, or the engine a dataset or a loader"
-                )
-            pairs = [self._next(iterator, i, count) for i in range(count)]
+            where = f"stage {self.stage_id}, replica {self.dp_rank}, in step {self.global_steps},"
+            pairs = take(iterator, count, self._batch_fn, where)
         step = Step([(inputs,) for inputs, _ in pairs] if self._is_first else None, [{}] * count)
         step.keeps_outputs = False
         if self._is_last and with_labels:
             step.targets = [labels for _, labels in pairs]
         return step
-
-    def _next(self, iterator: Iterator[Any], number: int, count: int) -> tuple[Any, Any]:
-        try:
-            batch = next(iterator)
-        except StopIteration:
-            raise Error(
-                f"the data of stage {self.stage_id}, replica {self.dp_rank} ended in step "
-                f"{self.global_steps}, after {number} of {count} microbatches"
-            ) from None
-        if self._batch_fn is not None:
-            batch = self._batch_fn(batch)
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            kind = type(batch).__name__
-            raise TypeError(
-                f"the data gave a {kind}, must give pairs (inputs, labels); set_batch_fn() makes "
-                f"them of anything"
-            )
-        inputs, labels = batch
-        return tuple(inputs) if isinstance(inputs, list) else inputs, labels
 
     def _loss(self, output: Any, labels: Any) -> torch.Tensor:
         if self.module.loss_fn is not None:
@@ -373,41 +417,24 @@ class PipelineEngine:
         )
 
     def _combine(
-        self, losses: list[torch.Tensor], count: int, *, with_norm: bool = True
+        self, losses: list[torch.Tensor], count: int, squared_norm: float = 0.0
     ) -> tuple[float, float]:
         """The mean loss, and the norm of the gradient: the same bits on every rank."""
         shared = torch.zeros(2, dtype=torch.float64)
         if self._is_last:
             shared[0] = torch.stack([each.double().reshape(()) for each in losses]).sum()
-        if with_norm and self.dp_rank == 0:  # Replicas have the same gradients.
-            shared[1] = self._squared_norm()
+        shared[1] = squared_norm
         self._communicator.sum(shared, self._all)
         loss, squares = shared.tolist()
         return loss / (count * self.dp_world_size), math.sqrt(squares)
 
-    def _squared_norm(self) -> float:
-        total = 0.0
-        for parameter in self.module.counted_parameters():
-            if parameter.grad is not None:
-                norm = torch.linalg.vector_norm(parameter.grad, dtype=torch.float64)
-                total += norm.item() ** 2
-        return total
-
-    def _update(self, norm: float, loss: float) -> None:
-        self._norm = norm
+    def _step(self, loss: float, norm: float) -> None:
         if not math.isfinite(norm):
             raise Error(
                 f"step {self.global_steps}: the gradient norm is {norm} at loss {loss:g}",
                 ("the weights are as before this step",),
             )
-        factor = self._clipping / (norm + 1e-6) if self._clipping else 1.0
-        gradients = [each.grad for each in self._parameters if each.grad is not None]
-        if factor < 1.0 and gradients:
-            torch._foreach_mul_(gradients, factor)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        if self.lr_scheduler is not None:
-            self.lr_scheduler.step()
+        self._update.apply(norm)
         self.global_steps += 1
         self.global_samples += self.train_batch_size()
         if self._steps_per_print and self.global_steps % self._steps_per_print == 0:
@@ -423,24 +450,14 @@ def _refuse_what_is_not_here(config: configuration.Configuration) -> None:
     for key in ("fp16", "bf16"):
         if config.flag("enabled", False, section=key):
             raise ConfigError(f"{config.name}: {key}: pipelines train in the types of their layers")
-    stage = config.integer("stage", 0, section="zero_optimization")
-    if stage > 0:
+    stage = _zero_stage(config)
+    if stage > 1:
         raise ConfigError(
-            f"{config.name}: zero_optimization.stage is {stage}, must be 0 for a PipelineModule",
-            ("`penstock train` and penstock::train::Trainer run stages 1 and 2 in pipelines",),
+            f"{config.name}: zero_optimization.stage is {stage}, must be 0 or 1 for a "
+            f"PipelineModule",
+            ("`penstock train` and penstock::train::Trainer run the others in pipelines, too",),
         )
 
 
-def _again_and_again(loader: Iterable[Any]) -> Iterator[Any]:
-    epoch = 0
-    while True:
-        sampler = getattr(loader, "sampler", None)
-        if isinstance(sampler, DistributedSampler):
-            sampler.set_epoch(epoch)
-        empty = True
-        for batch in loader:
-            empty = False
-            yield batch
-        if empty:
-            return
-        epoch += 1
+def _zero_stage(config: configuration.Configuration) -> int:
+    return config.integer("stage", 0, section="zero_optimization")

@@ -175,6 +175,15 @@ class PipelineModule(torch.nn.Module):
         elsewhere = self._ties.counted_elsewhere(self.stage_id, self._modules_here())
         return [each for each in self.parameters() if id(each) not in elsewhere]
 
+    def saved_layers(self) -> dict[int, torch.nn.Module]:
+        """By layer, this rank's modules; one of tied layers by the first layer of its key."""
+        found = {}
+        for index, module in self._modules_here().items():
+            spec = self.layer_specs[index]
+            is_tied = isinstance(spec, TiedLayerSpec) and self._ties.is_of_first_class(spec)
+            found[self._ties.first(spec) if is_tied else index] = module
+        return found
+
     def _modules_here(self) -> dict[int, torch.nn.Module]:
         return {i: each.module for i, each in self._here.items() if each.module is not None}
 
