@@ -231,6 +231,8 @@ def check_configurations(group):
     refused("gradient_accumulation_steps is 0, must be", gradient_accumulation_steps=0)
     refused("fp16: pipelines train in the types of their layers", fp16={"enabled": True})
     refused(("zero_optimization.stage is 3", "must be 0 or 1"), zero_optimization={"stage": 3})
+    refused("pipeline.stages is 4", pipeline={"stages": 4})
+    refused("as partition_method", pipeline={"partition": "uniform"})
     refused("wall_clock_breakdown is True", wall_clock_breakdown=True)
     refused("must be Adam, AdamW, SGD", optimizer={"type": "Adan"})
     refused("optimizer SGD:", optimizer={"type": "SGD", "params": {"betas": 1}})

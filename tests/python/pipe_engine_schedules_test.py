@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 import ranks
+import torch.distributed as dist
 from penstock.pipe import schedule as s
-from penstock.pipe.schedule import ForwardPass, TrainSchedule
-from pipe_models import compare, engine_of, language_model, reference_of
+from penstock.pipe.schedule import ForwardPass, PipeInstruction, TrainSchedule
+from pipe_models import (
+    MICROBATCHES,
+    batches,
+    compare,
+    engine_of,
+    language_model,
+    reference_of,
+)
 
 import penstock
 
@@ -90,6 +98,66 @@ def check_a_wrong_schedule_is_refused_before_it_runs(group):
         with pytest.raises(error) as caught:
             engine_of(language_model(), schedule=kind)
         assert words in str(caught.value), caught.value
+
+
+class Note(PipeInstruction):
+    """What penstock knows nothing of."""
+
+
+class Noted(Derived):
+    """1F1B, with notes before the first forward, between, and at the end."""
+
+    def steps(self):
+        yield [Note(text="begin")]
+        for step in super().steps():
+            yield step if step else [Note(text="idle")]
+        yield [Note(text="end")]
+
+
+def check_handlers_of_instructions(group):
+    layers = language_model()
+    noted = []
+
+    def note(instruction, run):
+        run()
+        noted.append(instruction.text)
+
+    def forward(instruction, run):
+        noted.append(f"F{instruction.buffer_id}")
+        run()
+
+    engine = engine_of(layers, schedule=Noted, handlers={Note: note, MyForward: forward})
+    compare(engine, reference_of(layers), steps=2)
+    steps = [noted[: len(noted) // 2], noted[len(noted) // 2 :]]
+    assert steps[0] == steps[1]
+    if engine.is_first_stage():
+        assert steps[0] == ["begin", "F0", "F1", "F2", "F0", "idle", "end"], steps[0]
+    else:
+        assert steps[0] == ["begin", "idle", "F0", "F1", "F0", "F1", "end"], steps[0]
+
+
+def check_handlers_that_are_refused(group):
+    for error, words, options in [
+        (TypeError, "handlers has 3", {"handlers": {3: print}}),
+        (ValueError, "SendGrad, which is a SendGrad", {"handlers": {s.SendGrad: print}}),
+        (penstock.ConfigError, "a class of PipeSchedule", {"handlers": {Note: print}}),
+        (ValueError, "nothing handles Note", {"schedule": Noted}),
+        (TypeError, "schedule is 3, must be a name", {"schedule": 3}),
+    ]:
+        with pytest.raises((error, penstock.CommError)) as caught:
+            engine_of(language_model(), **options)
+        assert words in str(caught.value), caught.value
+
+
+def check_a_handler_that_fails(group):
+    def fails(instruction, run):
+        raise KeyError("my handler")
+
+    handlers = {Note: fails if dist.get_rank() == 1 else lambda instruction, run: None}
+    engine = engine_of(language_model(), schedule=Noted, handlers=handlers)
+    dist.barrier()
+    with pytest.raises((KeyError, penstock.CommError), match="my handler"):
+        engine.train_batch(batches(0, [5] * MICROBATCHES))
 
 
 def check_programs_and_files(group):

@@ -13,10 +13,10 @@ from penstock import _planning
 from penstock._planning import Schedule, Verdict
 from penstock.errors import ScheduleError
 from penstock.pipe.schedule import PipeSchedule
-from penstock.pipe.verification import program, verify
+from penstock.pipe.verification import Handled, program, verify
 from penstock.schedule import verify as verify_program
 
-__all__ = ["Chosen", "placement_of", "program_of", "title_of"]
+__all__ = ["Chosen", "placement_of", "program_of", "steps_of", "title_of"]
 
 Chosen = str | Schedule | Callable[..., PipeSchedule] | Sequence[PipeSchedule]
 """A schedule's name or a file with a program, a program, or what makes a stage's PipeSchedule."""
@@ -31,10 +31,12 @@ def program_of(
     microbatches: int,
     stages_per_rank: int | None = None,
     tied_stages: Iterable[int] | None = None,
+    handled: Handled = (),
 ) -> Schedule:
     """The program that trains, proved.
 
     tied_stages: those that hold tied layers, which meet at ReduceTiedGrads; None: not known.
+    handled: instructions that are no part of it.
 
     Raises ScheduleError with every objection, and for sizes that do not fit.
     """
@@ -45,7 +47,8 @@ def program_of(
     elif isinstance(chosen, str):
         found = _planning.generate(chosen, ranks, microbatches, stages_per_rank, None)
     else:
-        return _of_steps(chosen, ranks, microbatches, tied_stages)
+        stages = steps_of(chosen, ranks=ranks, microbatches=microbatches)
+        return _of_steps(title_of(stages), stages, tied_stages, handled)
     if found.purpose != "train":
         raise ScheduleError(f"{found.name} runs the model forward only: it cannot train")
     for what, has, needs in [
@@ -86,18 +89,20 @@ def title_of(chosen: Chosen) -> str:
     return getattr(chosen, "__name__", type(chosen).__name__)
 
 
-def _of_steps(
-    chosen: Callable[..., PipeSchedule] | Sequence[PipeSchedule],
-    ranks: int,
-    microbatches: int,
-    tied_stages: Iterable[int] | None,
-) -> Schedule:
+def steps_of(
+    chosen: Callable[..., PipeSchedule] | Sequence[PipeSchedule], *, ranks: int, microbatches: int
+) -> list[PipeSchedule]:
+    """Each stage's PipeSchedule, of these sizes."""
     stages: Any = chosen
     if callable(chosen):
         stages = [
             chosen(micro_batches=microbatches, stages=ranks, stage_id=stage)
             for stage in range(ranks)
         ]
+    elif not isinstance(chosen, Sequence):
+        raise TypeError(
+            f"schedule is {chosen!r}, must be a name, a file, a program or a class of PipeSchedule"
+        )
     for number, each in enumerate(stages):
         if not isinstance(each, PipeSchedule):
             raise TypeError(
@@ -108,9 +113,17 @@ def _of_steps(
                 f"{title_of(chosen)} is of {each.stages} stages and {each.micro_batches} "
                 f"micro_batches, must be of {ranks} and {microbatches}"
             )
-    title = title_of(stages)
-    _refuse(title, verify(stages, tied_stages=tied_stages))
-    found = program(stages)
+    return list(stages)
+
+
+def _of_steps(
+    title: str,
+    stages: Sequence[PipeSchedule],
+    tied_stages: Iterable[int] | None,
+    handled: Handled,
+) -> Schedule:
+    _refuse(title, verify(stages, tied_stages=tied_stages, handled=handled))
+    found = program(stages, handled=handled)
     if found.purpose != "train":
         raise ScheduleError(f"{title} has no BackwardPass: it cannot train")
     return found

@@ -16,25 +16,24 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
 from penstock import configuration
 from penstock._optimizers import Course, Given
+from penstock._planning import Schedule
 from penstock.errors import ConfigError, Error
 from penstock.pipe._checkpoint import Checkpoint, latest, set_latest
 from penstock.pipe._data import again_and_again, loader_of, take
-from penstock.pipe._program import program_of
+from penstock.pipe._handlers import Placed
+from penstock.pipe._program import program_of, steps_of
 from penstock.pipe._update import Update
 from penstock.pipe.module import PipelineModule
 from penstock.pipelining import _groups
 from penstock.pipelining._run import Run
 from penstock.pipelining._work import Step
-
-if TYPE_CHECKING:
-    from penstock._planning import Schedule
 
 __all__ = ["PipelineEngine", "PipelineError"]
 
@@ -86,7 +85,7 @@ class PipelineEngine:
     ) -> None:
         self.module = model
         self.config = configuration.read(config)
-        _refuse_what_is_not_here(self.config)
+        _refuse_what_is_not_here(self.config, model)
         topology = model.topology()
         self.num_stages = model.num_stages
         self.stage_id = model.stage_id
@@ -110,6 +109,7 @@ class PipelineEngine:
         self.optimizer = self._update.optimizer
         self.lr_scheduler = self._update.lr_scheduler
         self._run = self._make_run(program)
+        self._placed = self._place_handlers()
         self._norm: float | None = None
         self._batch_fn: Callable[[Any], Any] | None = None
         self._iterator: Iterator[Any] | None = None
@@ -139,6 +139,9 @@ class PipelineEngine:
         self.module.train()
         share = 1.0 / (count * self.dp_world_size)
         losses = self._run.train(step, [share] * count if self._is_last else None)
+        if self._placed is not None:
+            with self._run.telling_others():
+                self._placed.run_end()
         self._update.sum_gradients()
         loss, self._norm = self._combine(losses, count, self._update.squared_norm())
         with self._run.telling_others():
@@ -350,7 +353,23 @@ class PipelineEngine:
             microbatches=self.gradient_accumulation_steps(),
             stages_per_rank=model.stages_per_rank,
             tied_stages=model.tied_stages(),
+            handled=model.handlers.unknown(),
         )
+
+    def _place_handlers(self) -> Placed | None:
+        """Has the handlers called where their instructions are."""
+        chosen = self.module.schedule
+        if not self.module.handlers:
+            return None
+        if chosen is None or isinstance(chosen, str | Schedule):
+            raise ConfigError("handlers are for a schedule that is a class of PipeSchedule")
+        stages = steps_of(
+            chosen, ranks=self.num_stages, microbatches=self.gradient_accumulation_steps()
+        )
+        placed = self.module.handlers.place([stages[self.stage_id]])
+        for operation in ("F", "B"):
+            self._run.replace(operation, placed.run_action)
+        return placed
 
     def _make_run(self, program: Schedule) -> Run:
         """Connects the stages, and has the ranks compare what they run."""
@@ -446,7 +465,18 @@ class PipelineEngine:
 _ONLY_BATCHES = "a pipeline runs whole batches: use train_batch() or eval_batch()"
 
 
-def _refuse_what_is_not_here(config: configuration.Configuration) -> None:
+def _refuse_what_is_not_here(config: configuration.Configuration, model: PipelineModule) -> None:
+    pipeline = config.section("pipeline")
+    for key, has, argument in [
+        ("stages", model.num_stages, "num_stages"),
+        ("partition", "best", "partition_method"),
+        ("seed_layers", model.seed_layers, "seed_layers"),
+    ]:
+        if pipeline.get(key, "auto") not in ("auto", has):
+            raise ConfigError(
+                f"{config.name}: pipeline.{key} is {pipeline[key]!r}, and the PipelineModule was "
+                f"made otherwise: say it there, as {argument}"
+            )
     for key in ("fp16", "bf16"):
         if config.flag("enabled", False, section=key):
             raise ConfigError(f"{config.name}: {key}: pipelines train in the types of their layers")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +19,11 @@ import torch.distributed as dist
 from penstock import _arguments, _planning
 from penstock._distributed import init_distributed
 from penstock.errors import ConfigError
+from penstock.pipe._handlers import Handler, Handlers
 from penstock.pipe._program import Chosen, placement_of, title_of
 from penstock.pipe._stage import Checkpointing, Layer, Seeds, Stage
 from penstock.pipe._ties import Ties
+from penstock.pipe.schedule import PipeInstruction
 from penstock.pipe.specs import LayerSpec, TiedLayerSpec
 from penstock.pipe.topology import PipeDataParallelTopology, ProcessTopology
 
@@ -50,6 +52,9 @@ class PipelineModule(torch.nn.Module):
     dynamic_shape: taken, and not used: shapes may always change.
     schedule: a schedule's name, a file with a program, a program, or a PipeSchedule's class;
         stages_per_rank: how many stages a rank has; None: as many as the schedule likes.
+    handlers: for a schedule that is a PipeSchedule's class: functions by the class of an
+        instruction.  Each is called with the instruction, and a function that runs the forward or
+        backward that it is derived from, which it has to call once.
 
     Parameters have DeepSpeed's names: "3.weight" of layer 3, "tied_modules.KEY.weight" of tied
     ones.
@@ -74,6 +79,7 @@ class PipelineModule(torch.nn.Module):
         *,
         schedule: Chosen | None = None,
         stages_per_rank: int | None = None,
+        handlers: Mapping[type[PipeInstruction], Handler] | None = None,
     ) -> None:
         super().__init__()
         del dynamic_shape
@@ -93,8 +99,10 @@ class PipelineModule(torch.nn.Module):
         self._checkpointable = (
             None if checkpointable_layers is None else frozenset(checkpointable_layers)
         )
+        self.seed_layers = seed_layers
         self._seeds = Seeds(base_seed, seed_fn or torch.manual_seed) if seed_layers else None
         self._random_state = torch.get_rng_state()  # Layers that are made again begin with it.
+        self.handlers = Handlers(handlers or {})
         self.schedule = schedule
         self.stages_per_rank = stages_per_rank
         self._build(
