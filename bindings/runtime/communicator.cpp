@@ -17,10 +17,11 @@ using Store = c10::intrusive_ptr<c10d::Store>;
 
 std::unique_ptr<comm::Communicator> communicator(Store store, std::int32_t rank,
                                                  std::int32_t world_size, const std::string& listen,
-                                                 double deadline_s) {
+                                                 double deadline_s, c10::Device device) {
   c10::initLogging();
   return comm::make_world(std::move(store), Rank(rank), world_size, listen, comm::Transport::Auto,
-                          std::chrono::milliseconds(static_cast<std::int64_t>(deadline_s * 1e3)));
+                          std::chrono::milliseconds(static_cast<std::int64_t>(deadline_s * 1e3)),
+                          device);
 }
 
 std::int32_t make_group(comm::Communicator& c, const std::vector<std::int32_t>& ranks) {
@@ -43,9 +44,11 @@ void broadcast(comm::Communicator& c, const at::Tensor& tensor, std::int32_t gro
 void init_communicator(py::module_& m) {
   const py::call_guard<py::gil_scoped_release> without_gil;
   py::class_<comm::Communicator>(m, "Communicator", "What the ranks of a group say to each other.")
-      .def(py::init(&communicator), py::arg("store"), py::arg("rank"), py::arg("world_size"),
-           py::arg("listen"), py::arg("deadline_s"), without_gil,
-           "Collective over all ranks, which have reached `store`.")
+      .def(
+          py::init(&communicator), py::arg("store"), py::arg("rank"), py::arg("world_size"),
+          py::arg("listen"), py::arg("deadline_s"), py::arg("device"), without_gil,
+          "Collective over all ranks, which have reached `store`; `device`: what this one computes "
+          "on.")
       .def_property_readonly("rank", [](const comm::Communicator& c) { return c.rank().value; })
       .def_property_readonly("world_size", &comm::Communicator::world_size)
       .def("fail", py::overload_cast<const std::string&>(&comm::Communicator::fail), py::arg("why"),

@@ -49,7 +49,8 @@ struct PythonPipeline {
       const auto stage = py::reinterpret_borrow<py::object>(handle);
       const py::object hooks = stage.attr("hooks");
       given.push_back({.stage = StageId(stage.attr("stage_index").cast<std::int32_t>()),
-                       .layer = last = std::make_shared<PythonLayer>(stage)});
+                       .layer = last = std::make_shared<PythonLayer>(stage),
+                       .device = stage.attr("device").cast<c10::Device>()});
       if (!hooks.is_none()) given.back().hooks = std::make_shared<PythonHooks>(hooks);
       for (auto& [name, tensor] : stage.attr("tied").cast<std::map<std::string, at::Tensor>>()) {
         ties.push_back({.name = name, .stage = given.back().stage, .parameter = tensor});
@@ -122,8 +123,8 @@ void init_pipeline(py::module_& m) {
            py::arg("replicas") = 1, py::keep_alive<1, 5>(),
            "Collective: verifies the program, compares it and `facts`, names and values, with "
            "those of the other ranks, and connects.  Each stage has stage_index, "
-           "forward(microbatch, tensors), splits_backward, hooks and tied, parameters by name.  "
-           "The communicator's ranks are the program's x `replicas`, these fastest.")
+           "device, forward(microbatch, tensors), splits_backward, hooks and tied, parameters by "
+           "name.  The communicator's ranks are the program's x `replicas`, these fastest.")
       .def("run", &PythonPipeline::run, py::arg("inputs"), py::arg("loss"), py::arg("loss_factors"),
            "Runs the program once; returns the losses on the rank of the last stage.\n\n"
            "inputs: by microbatch, on the rank of the first stage, tensors of the form of what it "

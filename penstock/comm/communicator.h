@@ -68,8 +68,9 @@ class Communicator {
   // Collective over `ranks`, which are the same, and in the same order, on each of them.
   virtual Group make_group(const std::vector<Rank>& ranks) = 0;
 
-  // Post a transfer of a contiguous tensor in host memory.  Messages between two ranks find each
-  // other by tag, in any order; two with one tag, by their order.  Sizes must agree on both ends.
+  // Post a transfer of a contiguous tensor; one on a device goes through host memory, and what
+  // comes is there after wait().  Messages between two ranks find each other by tag, in any order;
+  // two with one tag, by their order.  Sizes must agree on both ends.
   // REQUIRES: link() named the peer; tag >= 0.
   virtual std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) = 0;
   virtual std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank from,
@@ -115,6 +116,8 @@ struct Rendezvous {
   // The address that Gloo listens on: a name or address of this host.
   std::string listen = "127.0.0.1";
   Transport transport = Transport::Auto;
+  // What this rank computes on: between two CUDA devices, NCCL carries messages where torch has it.
+  c10::Device device = at::kCPU;
 };
 
 // Meets the other ranks, within `deadline`.

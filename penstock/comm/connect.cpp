@@ -123,7 +123,7 @@ std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds
   store = c10::make_intrusive<c10d::PrefixStore>("penstock" + rendezvous.prefix, store);
   meet(store, rendezvous, deadline);
   return make_world(std::move(store), rendezvous.rank, rendezvous.world_size, rendezvous.listen,
-                    rendezvous.transport, deadline);
+                    rendezvous.transport, deadline, rendezvous.device);
 }
 
 void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>& body,

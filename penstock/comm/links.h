@@ -38,10 +38,12 @@ class Done : public Transfer {
   bool is_over() override { return true; }
 };
 
-// Both directions between this rank and one other.  send() and receive() as Communicator's.
+// Both directions between this rank and one other.  send() and receive() as Communicator's, of
+// tensors in host memory, or of all.
 class Link {
  public:
   virtual ~Link() = default;
+  virtual bool takes_device_memory() const { return false; }
   virtual std::unique_ptr<Transfer> send(const at::Tensor& tensor, std::int32_t tag) = 0;
   virtual std::unique_ptr<Transfer> receive(const at::Tensor& tensor, std::int32_t tag) = 0;
 };

@@ -7,8 +7,10 @@
 
 #include "penstock/comm/alarm.h"
 #include "penstock/comm/gloo/gloo.h"
+#include "penstock/comm/host_copy.h"
 #include "penstock/comm/interruptible_store.h"
 #include "penstock/comm/links.h"
+#include "penstock/comm/nccl/nccl.h"
 #include "penstock/comm/shm/channel.h"
 #include "penstock/comm/shm/link.h"
 #include "penstock/comm/tensorpipe/link.h"
@@ -30,17 +32,22 @@ struct Ring {
 class World : public Communicator {
  public:
   World(c10::intrusive_ptr<c10d::Store> store, Rank rank, std::int32_t world_size,
-        const std::string& listen, Transport transport, milliseconds deadline)
+        const std::string& listen, Transport transport, milliseconds deadline, c10::Device device)
       : store_(c10::make_intrusive<InterruptibleStore>(std::move(store), rules_.interrupt)),
         rank_(rank),
         world_size_(world_size),
         transport_(transport),
         listen_(listen),
+        device_(device),
         host_(shm::host_identity()),
         gloo_(store_, rank, listen),
         alarm_(listen, [this](const std::string& why) { rules_.interrupt.raise(why); }) {
     rules_.deadline = deadline;
     if (uses_shared_memory()) put(host_key(rank_), host_);
+    if (has_nccl()) {
+      if (device_.is_cuda()) identity_ = device_identity(device_);
+      put(device_key(rank_), identity_);
+    }
     learn_alarms();
   }
 
@@ -63,7 +70,8 @@ class World : public Communicator {
     std::sort(peers.begin(), peers.end(),
               [&](Rank a, Rank b) { return std::minmax(a, rank_) < std::minmax(b, rank_); });
     for (const Rank peer : peers) {
-      if (peer != rank_ && !links_.contains(peer)) links_[peer] = make_link(peer);
+      if (peer != rank_ && !links_.contains(peer))
+        links_[peer] = between_devices(peer, make_link(peer));
     }
   }
 
@@ -82,34 +90,44 @@ class World : public Communicator {
   }
 
   std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) override {
-    return linked(to).send(tensor, tag);
+    Link& link = linked(to);
+    if (link.takes_device_memory()) return link.send(tensor, tag);
+    return through_host(tensor, Bytes::Out,
+                        [&](const at::Tensor& host) { return link.send(host, tag); });
   }
 
   std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank from,
                                     std::int32_t tag) override {
-    return linked(from).receive(tensor, tag);
+    Link& link = linked(from);
+    if (link.takes_device_memory()) return link.receive(tensor, tag);
+    return through_host(tensor, Bytes::In,
+                        [&](const at::Tensor& host) { return link.receive(host, tag); });
   }
 
   std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) override {
     const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
     if (!ring.backend) return std::make_unique<Done>();
-    std::vector<at::Tensor> tensors = {tensor};
     c10d::AllreduceOptions options;
     options.timeout = rules_.deadline;
-    return start_gloo(ring.all_reduce, tensor, std::nullopt, rules_,
-                      [&] { return ring.backend->allreduce(tensors, options); });
+    return through_host(tensor, Bytes::Both, [&](const at::Tensor& host) {
+      std::vector<at::Tensor> tensors = {host};
+      return start_gloo(ring.all_reduce, host, std::nullopt, rules_,
+                        [&] { return ring.backend->allreduce(tensors, options); });
+    });
   }
 
   std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, Group group,
                                       std::int32_t root) override {
     const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
     if (!ring.backend) return std::make_unique<Done>();
-    std::vector<at::Tensor> tensors = {tensor};
     c10d::BroadcastOptions options;
     options.rootRank = root;
     options.timeout = rules_.deadline;
-    return start_gloo(ring.broadcast, tensor, std::nullopt, rules_,
-                      [&] { return ring.backend->broadcast(tensors, options); });
+    return through_host(tensor, Bytes::Both, [&](const at::Tensor& host) {
+      std::vector<at::Tensor> tensors = {host};
+      return start_gloo(ring.broadcast, host, std::nullopt, rules_,
+                        [&] { return ring.backend->broadcast(tensors, options); });
+    });
   }
 
   void put(const std::string& key, const std::string& value) override {
@@ -133,6 +151,16 @@ class World : public Communicator {
 
   static std::string host_key(Rank rank) { return str("host/", rank); }
   static std::string pipes_key(Rank rank) { return str("pipes/", rank); }
+  static std::string device_key(Rank rank) { return str("device/", rank); }
+
+  // NCCL takes two ranks of one device for a mistake.
+  std::unique_ptr<Link> between_devices(Rank peer, std::unique_ptr<Link> host) {
+    if (identity_.empty()) return host;
+    const std::string other = get(device_key(peer));
+    if (other.empty() || other == identity_) return host;
+    return make_announced_link(std::move(host), connect_nccl(store_, rank_, peer, device_, rules_),
+                               device_);
+  }
 
   std::unique_ptr<Link> make_link(Rank peer) {
     const bool one_host = uses_shared_memory() && !host_.empty() && get(host_key(peer)) == host_;
@@ -194,6 +222,8 @@ class World : public Communicator {
   std::int32_t world_size_;
   Transport transport_;
   std::string listen_;
+  c10::Device device_;
+  std::string identity_;  // Of the device, if NCCL can reach it.
   std::string host_;
   GlooConnector gloo_;
   std::unique_ptr<PipeHub> pipes_;  // Made with the first link that needs it.
@@ -211,8 +241,10 @@ std::string Operation::describe(std::optional<std::int32_t> tag, std::uint64_t b
 
 std::unique_ptr<Communicator> make_world(c10::intrusive_ptr<c10d::Store> store, Rank rank,
                                          std::int32_t world_size, const std::string& listen,
-                                         Transport transport, milliseconds deadline) {
-  return std::make_unique<World>(std::move(store), rank, world_size, listen, transport, deadline);
+                                         Transport transport, milliseconds deadline,
+                                         c10::Device device) {
+  return std::make_unique<World>(std::move(store), rank, world_size, listen, transport, deadline,
+                                 device);
 }
 
 }  // namespace penstock::comm

@@ -13,6 +13,7 @@ namespace penstock::comm {
 
 std::unique_ptr<Communicator> make_world(c10::intrusive_ptr<c10d::Store> store, Rank rank,
                                          std::int32_t world_size, const std::string& listen,
-                                         Transport transport, std::chrono::milliseconds deadline);
+                                         Transport transport, std::chrono::milliseconds deadline,
+                                         c10::Device device = at::kCPU);
 
 }  // namespace penstock::comm

@@ -106,10 +106,14 @@ struct SchedulerConfig {
 // What carries messages between two ranks; as comm::Transport, which knows no config.
 enum class Transport : std::uint8_t { Auto, Gloo, Tcp, Shm };
 
+// What a rank computes on.
+enum class Device : std::uint8_t { Auto, Cpu, Cuda };
+
 struct LaunchConfig {
   double heartbeat_seconds = 30;  // A rank silent, or a run without progress, for so long is ended.
   double startup_seconds = 300;   // From the start of a rank to its first instruction.
   Transport transport = Transport::Auto;
+  Device device = Device::Auto;
 
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 };

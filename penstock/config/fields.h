@@ -35,6 +35,11 @@ inline constexpr std::array<Name<Transport>, 4> kTransports = {{
     {Transport::Tcp, "tcp"},
     {Transport::Shm, "shm"},
 }};
+inline constexpr std::array<Name<Device>, 3> kDevices = {{
+    {Device::Auto, "auto"},
+    {Device::Cpu, "cpu"},
+    {Device::Cuda, "cuda"},
+}};
 inline constexpr std::array<Name<OptimizerType>, 2> kOptimizerTypes = {{
     {OptimizerType::AdamW, "AdamW"},
     {OptimizerType::Sgd, "SGD"},
@@ -197,6 +202,8 @@ void visit_config(Visitor& v, ConfigT& c) {
             "longest time from a rank's start to its first instruction");
     v.field("transport", c.launch.transport, Choice<Transport>{kTransports},
             "what carries messages between two ranks; auto: shm on one host, else tcp");
+    v.field("device", c.launch.device, Choice<Device>{kDevices},
+            "what ranks compute on; auto: cuda where there is a device, else cpu");
   });
   v.section("run", [&] { visit_run(v, c.run); });
 }

@@ -52,7 +52,8 @@ struct Executor::Impl {
         hooks(std::move(h)),
         communicator(comm),
         progress(pr),
-        mailbox(p, comm, pr) {
+        device(chunks.empty() ? c10::Device(at::kCPU) : chunks.front()->device()),
+        mailbox(p, comm, pr, device) {
     PENSTOCK_CHECK(chunks.size() == plan.chunks.size(), chunks.size(), " chunks");
     if (hooks.empty()) hooks.resize(chunks.size(), &no_hooks);
     PENSTOCK_CHECK(hooks.size() == chunks.size(), hooks.size(), " hooks");
@@ -85,7 +86,7 @@ struct Executor::Impl {
   nn::Values forward_inputs(const Instruction& instruction, const StepInputs& step) {
     switch (instruction.from) {
       case Route::Batch:
-        return step.inputs[instruction.action.microbatch->index()];
+        return nn::on_device(step.inputs[instruction.action.microbatch->index()], device);
       case Route::Local:
         return std::move(handed_over[cell(instruction.chunk, instruction.action)]);
       case Route::Message:
@@ -111,7 +112,8 @@ struct Executor::Impl {
     const bool keep_graph = plan.purpose == Purpose::Train;
     if (instruction.to == Route::Batch && step.loss) {
       result.losses[microbatch.index()] = stage.forward_loss(
-          microbatch, inputs, step.targets[microbatch.index()], step.loss, keep_graph);
+          microbatch, inputs, nn::on_device(step.targets[microbatch.index()], device), step.loss,
+          keep_graph);
       return;
     }
     nn::Values results = stage.forward(microbatch, inputs, keep_graph);
@@ -302,6 +304,7 @@ struct Executor::Impl {
   std::vector<StageHooks*> hooks;  // By chunk.
   comm::Communicator& communicator;
   Progress& progress;
+  c10::Device device;
   Mailbox mailbox;
   std::array<Instead, schedule::kOps> instead_of;  // By op.
   Instead instead_of_pairs;

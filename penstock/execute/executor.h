@@ -4,9 +4,9 @@
 // purpose: the plan has decided every peer, tag and buffer, and the executor knows no schedule by
 // name.
 // Shapes: inputs[m] and targets[m] are microbatch m's, first dimension the microbatch size; they
-// may differ from microbatch to microbatch and from step to step. Units: event times are
-// nanoseconds of the steady clock. Thread safety: run() is called by one thread; `progress` may be
-// read by any.
+// may differ from microbatch to microbatch and from step to step; what is not on the stages' device
+// is copied there. Units: event times are nanoseconds of the steady clock: a device may work on.
+// Thread safety: run() is called by one thread; `progress` may be read by any.
 #pragma once
 #include <ATen/core/Tensor.h>
 

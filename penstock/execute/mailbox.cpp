@@ -62,9 +62,11 @@ at::Tensor packed(const nn::Values& values, const Form& form, const Packing& pac
 
 }  // namespace
 
-Mailbox::Mailbox(const lower::Plan& plan, comm::Communicator& communicator, Progress& progress)
+Mailbox::Mailbox(const lower::Plan& plan, comm::Communicator& communicator, Progress& progress,
+                 c10::Device device)
     : communicator_(communicator),
       progress_(progress),
+      device_(device),
       numbers_(plan, communicator, progress),
       incoming_(plan.chunks.size()),
       outgoing_(plan.chunks.size()) {
@@ -210,7 +212,7 @@ void Mailbox::lay_out(Slot& slot, const Announced& like) {
   slot.tensors.assign(like.form.size(), {});
   if (packing.alone()) {
     const TensorForm& only = like.form[packing.parts.front().place];
-    slot.message = at::empty(only.sizes, at::TensorOptions().dtype(only.dtype));
+    slot.message = at::empty(only.sizes, at::TensorOptions().dtype(only.dtype).device(device_));
   } else {
     slot.message = at::empty({packing.bytes}, at::kByte);
   }
@@ -254,7 +256,7 @@ nn::Values Mailbox::take(const Instruction& consumer) {
   }
   if (at.message.numel() > 0) wait(*at.transfer);
   at.pending = false;
-  nn::Values values = at.tensors;
+  nn::Values values = nn::on_device(at.tensors, device_);
   const Packing& packing = is_forward(consumer) ? at.like->values : at.like->gradients;
   for (std::size_t p = 0; packing.flags < packing.bytes && p < packing.parts.size(); ++p) {
     const auto flag = packing.flags + static_cast<std::int64_t>(p);

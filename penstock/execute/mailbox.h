@@ -4,7 +4,8 @@
 // inputs of a form (form_numbers.h) is announced once, in a header ahead of the first such message,
 // and every later one must be like it, so a wrong size never reaches the transport, where it would
 // be fatal.  Gradients come back in the form of what was sent: no header needed.
-// A tuple is one message (form.h).
+// A tuple is one message (form.h).  On a device, what comes alone comes to the device; a tuple is
+// packed in host memory, and taken apart into the device's.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -22,7 +23,9 @@ namespace penstock::execute {
 
 class Mailbox {
  public:
-  Mailbox(const lower::Plan& plan, comm::Communicator& communicator, Progress& progress);
+  // What it takes out is on `device`.
+  Mailbox(const lower::Plan& plan, comm::Communicator& communicator, Progress& progress,
+          c10::Device device);
 
   // A step begins.  `inputs` are its microbatches on the rank of the first stage.
   void begin(const std::vector<nn::Values>& inputs);
@@ -73,6 +76,7 @@ class Mailbox {
 
   comm::Communicator& communicator_;
   Progress& progress_;
+  c10::Device device_;
   FormNumbers numbers_;
   std::int64_t generation_ = 0;
   std::vector<Hop> incoming_;               // By chunk: from the stage before.

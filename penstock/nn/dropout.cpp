@@ -18,6 +18,7 @@ at::Tensor DropoutImpl::forward(const at::Tensor& input) {
   if (!is_training() || p_ == 0) return input;
   if (p_ == 1) return input * at::zeros_like(input);
   const at::Tensor kept = at::empty(input.sizes(), at::kFloat).bernoulli_(1 - p_, generator());
+  // Drawn in host memory, so that every device draws the same.
   return input * kept.to(input.options()).mul_(1 / (1 - p_));
 }
 

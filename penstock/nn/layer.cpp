@@ -19,6 +19,15 @@ const at::Tensor& the_only(const Values& values, const char* what) {
   return values.front();
 }
 
+Values on_device(const Values& values, c10::Device device) {
+  Values there = values;
+  for (at::Tensor& value : there) {
+    if (!value.defined() || value.device() == device) continue;
+    value = value.detach().to(device).requires_grad_(value.requires_grad());
+  }
+  return there;
+}
+
 at::Tensor Layer::forward(const at::Tensor&) {
   throw Error("this layer maps tuples: it has forward_values() only");
 }

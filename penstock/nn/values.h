@@ -23,4 +23,8 @@ class Values : public std::vector<at::Tensor> {
 // Throws: Error, "`what` takes one tensor, and gets 2", for any other number.
 const at::Tensor& the_only(const Values& values, const char* what);
 
+// The same on `device`: a tensor that is there already is itself, a copy requires a gradient where
+// it does.
+Values on_device(const Values& values, c10::Device device);
+
 }  // namespace penstock::nn

@@ -79,7 +79,9 @@ nn::Values LayerRun::run_layer(std::size_t i, const nn::Values& inputs, nn::Draw
   place.layer = first_ + static_cast<std::int64_t>(i);
   const nn::DrawScope scope(place);
   std::optional<nn::SeededTorchGenerator> seeded;
-  if (draws_from_torch_[i] && layers_[i]->is_training()) seeded.emplace(place.key());
+  if (draws_from_torch_[i] && layers_[i]->is_training()) {
+    seeded.emplace(place.key(), inputs.empty() ? c10::Device(at::kCPU) : inputs[0].device());
+  }
   return layers_[i]->forward_values(inputs);
 }
 

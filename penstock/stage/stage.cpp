@@ -1,6 +1,7 @@
 #include "penstock/stage/stage.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <regex>
@@ -39,6 +40,12 @@ std::vector<bool> recomputed(const std::vector<nn::LayerSpec>& model,
   return layers;
 }
 
+// As tensors name it: "cuda" is the one that this thread has chosen.
+c10::Device with_index(c10::Device device) {
+  if (device.is_cpu() || device.has_index()) return device;
+  return c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
 }  // namespace
 
 Stage::Activation::Activation(std::shared_ptr<ActivationCount> count) : count_(std::move(count)) {
@@ -50,14 +57,19 @@ Stage::Activation::~Activation() { --count_->alive; }
 
 Stage::Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t first_layer,
              std::int64_t end_layer, std::int64_t seed, std::shared_ptr<ActivationCount> count,
-             const Checkpointing& checkpointing)
-    : id_(id), first_layer_(first_layer), seed_(seed), count_(std::move(count)) {
+             const Checkpointing& checkpointing, c10::Device device)
+    : id_(id),
+      first_layer_(first_layer),
+      device_(with_index(device)),
+      seed_(seed),
+      count_(std::move(count)) {
   for (std::int64_t i = first_layer; i < end_layer; ++i) add_layer(model, i);
   add_segments(model, checkpointing);
 }
 
 void Stage::add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t index) {
   nn::BuiltLayer built = nn::build_layer(model, seed_, index);
+  if (!device_.is_cpu()) built.layer->to(device_);
   const std::string& layer_name = model[static_cast<std::size_t>(index)].meta.name;
   parameters_per_layer_.push_back(0);
   for (const auto& parameter : built.layer->named_parameters()) {

@@ -42,13 +42,15 @@ struct Checkpointing {
 
 class Stage {
  public:
-  // Builds layers [first_layer, end_layer) of the model, each from (seed, its index).
-  // Throws: ConfigError for ties that do not fit and a regular expression that is none.
+  // Builds layers [first_layer, end_layer) of the model, each from (seed, its index) in host
+  // memory, and moves each to `device`. Throws: ConfigError for ties that do not fit and a regular
+  // expression that is none.
   Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t first_layer,
         std::int64_t end_layer, std::int64_t seed, std::shared_ptr<ActivationCount> count,
-        const Checkpointing& checkpointing = {});
+        const Checkpointing& checkpointing = {}, c10::Device device = at::kCPU);
 
   StageId id() const { return id_; }
+  c10::Device device() const { return device_; }
 
   // What the layers' random numbers depend on, besides the seed: microbatch m counts as
   // `first_microbatch` + m.
@@ -124,6 +126,7 @@ class Stage {
 
   StageId id_;
   std::int64_t first_layer_;
+  c10::Device device_;
   std::int64_t seed_;
   std::int64_t step_ = 0;
   std::int64_t first_microbatch_ = 0;

@@ -35,7 +35,7 @@ std::string generate(Trainer& trainer, const std::string& prompt, std::int64_t b
     const at::Tensor logits = trainer.infer(as_tokens(text, prompt.size()));
     const at::Tensor next = at::zeros({1}, at::kLong);
     if (trainer.is_last_stage()) {
-      const at::Tensor last = logits[0][-1].to(at::kFloat) / kTemperature;
+      const at::Tensor last = logits[0][-1].cpu().to(at::kFloat) / kTemperature;
       if (!at::isfinite(last).all().item<bool>()) {
         throw NumericsError("generating text: the model's output is not finite");
       }

@@ -92,6 +92,7 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
   const Facts of_trainer = {
       {"partition", join(partition.bounds, " ")},
       {"seed", str(options.seed)},
+      {"device", c10::DeviceTypeName(options.device.type(), /*lower_case=*/true)},
       {"optimizer", describe(options.optimizer)},
       {"scheduler", describe(options.scheduler)},
       {"steps", str(options.total_steps)},

@@ -47,8 +47,8 @@ void Optimizer::step_adamw(double lr, const std::vector<std::size_t>& which) {
   for (const std::size_t i : which) {
     State& state = states_[i];
     if (state.step.defined()) continue;
-    state = {at::zeros({}, at::kFloat), at::zeros_like(parameters_[i]),
-             at::zeros_like(parameters_[i])};
+    state = {at::zeros({}, parameters_[i].options().dtype(at::kFloat).requires_grad(false)),
+             at::zeros_like(parameters_[i]), at::zeros_like(parameters_[i])};
   }
   const auto steps = gather(which, [&](std::size_t i) { return states_[i].step; });
   for (const at::Tensor& step : steps) step.add_(1);

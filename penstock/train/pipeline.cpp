@@ -58,7 +58,7 @@ Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages
   for (const PipelineStage& given : given_) {
     model[given.stage.index()].make = [layer = given.layer] { return layer; };
     stages_.emplace_back(given.stage, model, given.stage.value, given.stage.value + 1, /*seed=*/0,
-                         activations_);
+                         activations_, stage::Checkpointing{}, given.device);
   }
   train_ = make_executor(schedule_, /*with_hooks=*/true);
   communicator_.link(lower::peers(train_->plan()));
@@ -80,7 +80,13 @@ void Pipeline::check_stages() const {
     }
   }
   std::vector<StageId> given;
-  for (const PipelineStage& each : given_) given.push_back(each.stage);
+  for (const PipelineStage& each : given_) {
+    given.push_back(each.stage);
+    if (each.device == given_.front().device) continue;
+    throw ConfigError(penstock::str("stage ", each.stage, " is on ", each.device, ", stage ",
+                                    given_.front().stage, " on ", given_.front().device,
+                                    ": a rank has one device"));
+  }
   if (given == here) return;
   throw ConfigError(str(schedule::title(schedule_.schedule()), " has stages ", join(here, ", "),
                         " on rank ", rank, ", which was given stages ", join(given, ", ")));

@@ -27,6 +27,7 @@ struct PipelineStage {
   StageId stage;
   std::shared_ptr<nn::Layer> layer;
   std::shared_ptr<execute::StageHooks> hooks;  // Null: there is nothing to share.
+  c10::Device device = at::kCPU;               // Where the layer is; one for all of a rank.
 };
 
 class Pipeline {

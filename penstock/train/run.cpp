@@ -120,10 +120,12 @@ class Watch {
 
 class Run {
  public:
-  Run(const config::ReadConfig& read, comm::Communicator& communicator, const RunHooks& hooks)
+  Run(const config::ReadConfig& read, comm::Communicator& communicator, c10::Device device,
+      const RunHooks& hooks)
       : read_(read),
         config_(read.config),
         communicator_(communicator),
+        device_(device),
         hooks_(hooks),
         mesh_(config::resolve_mesh(config_.mesh, communicator.world_size())),
         batch_(config::resolve_batch(config_.batch, mesh_)) {}
@@ -132,8 +134,9 @@ class Run {
     phase("reading data");
     load_data();
     phase("building the model");
-    trainer_.emplace(make_options(config_, mesh_, batch_), make_model(config_.model),
-                     nn::next_byte_loss, communicator_);
+    TrainerOptions options = make_options(config_, mesh_, batch_);
+    options.device = device_;
+    trainer_.emplace(options, make_model(config_.model), nn::next_byte_loss, communicator_);
     if (is_root()) write_plan();
     {
       const Watch watch(hooks_, trainer_->progress());
@@ -312,6 +315,7 @@ class Run {
   const config::ReadConfig& read_;
   const Config& config_;
   comm::Communicator& communicator_;
+  c10::Device device_;
   const RunHooks& hooks_;
   config::MeshShape mesh_;
   config::Batch batch_;
@@ -324,10 +328,10 @@ class Run {
 
 }  // namespace
 
-ExitCode run(const config::ReadConfig& read, comm::Communicator& communicator,
+ExitCode run(const config::ReadConfig& read, comm::Communicator& communicator, c10::Device device,
              const RunHooks& hooks) {
   try {
-    return Run(read, communicator, hooks).go();
+    return Run(read, communicator, device, hooks).go();
   } catch (const NumericsError&) {
     throw;  // All ranks find it.
   } catch (const std::exception& error) {

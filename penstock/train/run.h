@@ -3,6 +3,8 @@
 // cli/ calls it on every rank.  What a run directory holds: docs/run_directory.md.
 // Knows no command line and no process launch.
 #pragma once
+#include <c10/core/Device.h>
+
 #include <functional>
 #include <optional>
 
@@ -23,11 +25,10 @@ struct RunHooks {
   std::function<std::optional<ExitCode>()> stop_requested;
 };
 
-// Trains, validates, generates, saves.  Collective over all ranks; rank 0 writes the files of the
-// run directory, which `config.run.directory` names and which exists.
-// Returns: Ok, or the code that a hook asked to stop with.
-// Throws: Error of every kind.
-ExitCode run(const config::ReadConfig& read, comm::Communicator& communicator,
+// Trains on `device`, validates, generates, saves.  Collective over all ranks; rank 0 writes the
+// files of the run directory, which `config.run.directory` names and which exists. Returns: Ok, or
+// the code that a hook asked to stop with. Throws: Error of every kind.
+ExitCode run(const config::ReadConfig& read, comm::Communicator& communicator, c10::Device device,
              const RunHooks& hooks);
 
 }  // namespace penstock::train

@@ -1,5 +1,7 @@
 #include "penstock/train/squared_norms.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -39,26 +41,45 @@ double squares_of_block(const T* values, std::int64_t count) {
   return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-// Of a subtree of `blocks` blocks, the last of which may be short.
-template <class T>
-double squares_of_subtree(const T* values, std::int64_t count, std::int64_t blocks) {
-  if (blocks == 1) return squares_of_block(values, count);
-  const std::int64_t half = blocks / 2 * kBlock;
-  return squares_of_subtree(values, half, blocks / 2) +
-         squares_of_subtree(values + half, count - half, blocks / 2);
+// Of a subtree of blocks, of each of which `of_block` has the squares.
+template <class OfBlock>
+double squares_of_subtree(const OfBlock& of_block, std::int64_t first, std::int64_t blocks) {
+  if (blocks == 1) return of_block(first);
+  return squares_of_subtree(of_block, first, blocks / 2) +
+         squares_of_subtree(of_block, first + blocks / 2, blocks / 2);
+}
+
+template <class OfBlock>
+std::vector<double> squares_of(const Cut& cut, const OfBlock& of_block) {
+  std::vector<double> sums;
+  for (const Subtree& subtree : subtrees_of(cut)) {
+    sums.push_back(squares_of_subtree(of_block, subtree.first - cut.first / kBlock, subtree.size));
+  }
+  return sums;
 }
 
 template <class T>
-std::vector<double> squares_of(const at::Tensor& slice, std::int64_t first) {
-  const T* values = slice.const_data_ptr<T>();
-  const std::int64_t count = slice.numel();
-  std::vector<double> sums;
-  for (const Subtree& subtree : subtrees_of({first, count})) {
-    const std::int64_t begin = subtree.first * kBlock - first;
-    const std::int64_t end = std::min(begin + subtree.size * kBlock, count);
-    sums.push_back(squares_of_subtree(values + begin, end - begin, subtree.size));
+std::vector<double> squares_here(const at::Tensor& flat, std::int64_t first) {
+  const T* values = flat.const_data_ptr<T>();
+  const std::int64_t count = flat.numel();
+  return squares_of({first, count}, [&](std::int64_t block) {
+    return squares_of_block(values + block * kBlock, std::min(kBlock, count - block * kBlock));
+  });
+}
+
+// The blocks' sums come from the device that has the values.  Halves are added to halves: no kernel
+// chooses an order.
+std::vector<double> squares_there(const at::Tensor& flat, std::int64_t first) {
+  const std::int64_t count = flat.numel(), blocks = (count + kBlock - 1) / kBlock;
+  at::Tensor sums = at::zeros({blocks * kBlock}, flat.options().dtype(at::kDouble));
+  sums.narrow(0, 0, count).copy_(flat);
+  sums = (sums * sums).view({blocks, kBlock});
+  for (std::int64_t width = kBlock / 2; width > 0; width /= 2) {
+    sums = sums.narrow(1, 0, width) + sums.narrow(1, width, width);
   }
-  return sums;
+  const at::Tensor here = sums.flatten().cpu();
+  const auto* of_block = here.const_data_ptr<double>();
+  return squares_of({first, count}, [&](std::int64_t block) { return of_block[block]; });
 }
 
 }  // namespace
@@ -67,8 +88,9 @@ std::int64_t count_subtrees(const Cut& cut) { return std::ssize(subtrees_of(cut)
 
 std::vector<double> subtree_squares(const at::Tensor& slice, std::int64_t first) {
   const at::Tensor flat = slice.contiguous();
-  if (flat.scalar_type() == at::kDouble) return squares_of<double>(flat, first);
-  return squares_of<float>(flat.to(at::kFloat), first);  // Exact for the shorter types.
+  if (!flat.is_cpu()) return squares_there(flat.flatten(), first);
+  if (flat.scalar_type() == at::kDouble) return squares_here<double>(flat, first);
+  return squares_here<float>(flat.to(at::kFloat), first);  // Exact for the shorter types.
 }
 
 double total_of_squares(const std::vector<Cut>& cuts, std::span<const double> subtrees) {

@@ -80,7 +80,7 @@ void Trainer::build_stages() {
     if (schedule_->rank_of(StageId(s)).value != pipe) continue;
     stages_.emplace_back(StageId(s), model_, partition_.first_layer(StageId(s)),
                          partition_.end_layer(StageId(s)), options_.seed, activations_,
-                         options_.checkpointing);
+                         options_.checkpointing, options_.device);
   }
 }
 

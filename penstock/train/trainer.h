@@ -78,6 +78,7 @@ struct TrainerOptions {
   ZeroOptions zero;  // With one data rank there is nothing to share.
   stage::Checkpointing checkpointing;
   std::int64_t seed = 1234;
+  c10::Device device = at::kCPU;  // Where this rank has its stages.
 };
 
 struct StepReport {

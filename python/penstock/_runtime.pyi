@@ -13,9 +13,9 @@ class Communicator:
     """
     What the ranks of a group say to each other.
     """
-    def __init__(self, store: torch.distributed.distributed_c10d.Store, rank: typing.SupportsInt | typing.SupportsIndex, world_size: typing.SupportsInt | typing.SupportsIndex, listen: str, deadline_s: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    def __init__(self, store: torch.distributed.distributed_c10d.Store, rank: typing.SupportsInt | typing.SupportsIndex, world_size: typing.SupportsInt | typing.SupportsIndex, listen: str, deadline_s: typing.SupportsFloat | typing.SupportsIndex, device: torch.device) -> None:
         """
-        Collective over all ranks, which have reached `store`.
+        Collective over all ranks, which have reached `store`; `device`: what this one computes on.
         """
     def broadcast(self, tensor: torch.Tensor, group: typing.SupportsInt | typing.SupportsIndex, root: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -49,7 +49,7 @@ class Pipeline:
     """
     def __init__(self, program: penstock.schedule.Schedule, stages: list[typing.Any], facts: collections.abc.Sequence[tuple[str, str]], communicator: Communicator, replicas: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
         """
-        Collective: verifies the program, compares it and `facts`, names and values, with those of the other ranks, and connects.  Each stage has stage_index, forward(microbatch, tensors), splits_backward, hooks and tied, parameters by name.  The communicator's ranks are the program's x `replicas`, these fastest.
+        Collective: verifies the program, compares it and `facts`, names and values, with those of the other ranks, and connects.  Each stage has stage_index, device, forward(microbatch, tensors), splits_backward, hooks and tied, parameters by name.  The communicator's ranks are the program's x `replicas`, these fastest.
         """
     def evaluate(self, inputs: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], loss: collections.abc.Callable[[], torch.Tensor] | None, microbatches: typing.SupportsInt | typing.SupportsIndex | None = None) -> list[torch.Tensor]:
         """

@@ -5,6 +5,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,6 +20,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "tests/comm/failure_of.h"
+#include "tests/support/foreign_device.h"
 
 namespace penstock::comm {
 namespace {
@@ -41,6 +43,26 @@ class Messages : public testing::TestWithParam<Transport> {
 INSTANTIATE_TEST_SUITE_P(Gloo, Messages, testing::Values(Transport::Gloo));
 INSTANTIATE_TEST_SUITE_P(Tcp, Messages, testing::Values(Transport::Tcp));
 INSTANTIATE_TEST_SUITE_P(Shm, Messages, testing::Values(Transport::Shm));
+
+TEST_P(Messages, GoFromDeviceToDevice) {
+  run(2, [](Communicator& communicator) {
+    const Rank peer(1 - communicator.rank().value);
+    communicator.link({peer});
+    const Group both = communicator.make_group({Rank(0), Rank(1)});
+    const at::Tensor mine = awkward(communicator.rank(), 1000);
+    const at::Tensor there = mine.to(testing_support::foreign_device());
+    const at::Tensor received = at::zeros_like(there);
+    const auto receive = communicator.receive(received, peer, /*tag=*/3);
+    communicator.send(there, peer, /*tag=*/3)->wait();
+    receive->wait();
+    EXPECT_TRUE(at::equal(received.cpu(), awkward(peer, 1000)));
+    communicator.all_reduce(there, both)->wait();
+    EXPECT_TRUE(at::equal(there.cpu(), awkward(Rank(0), 1000) + awkward(Rank(1), 1000)));
+    const at::Tensor whole = mine.to(testing_support::foreign_device());
+    communicator.broadcast(whole, both, /*root=*/1)->wait();
+    EXPECT_TRUE(at::equal(whole.cpu(), awkward(Rank(1), 1000)));
+  });
+}
 
 TEST_P(Messages, MessagesFindEachOtherByTagInAnyOrder) {
   run(2, [](Communicator& communicator) {

@@ -21,7 +21,7 @@ std::vector<Config> various_configs() {
   configs[5].pipeline = {PartitionMethod::Bounds, "", {}, {0, 1, 7}};
   configs[5].data.path = "\xC3\xA9\n\t\x7F // */ null";
   configs[5].seed = INT64_MAX;
-  configs[5].launch = {0.25, 1e6};
+  configs[5].launch = {0.25, 1e6, Transport::Tcp, Device::Cuda};
   return configs;
 }
 
@@ -104,7 +104,8 @@ TEST(ToText, GivesEachValueItsOrigin) {
   "launch": {
     "heartbeat_seconds": 30,  // default
     "startup_seconds": 300,  // default
-    "transport": "auto"  // default
+    "transport": "auto",  // default
+    "device": "auto"  // default
   },
   "run": {
     "directory": "",  // default

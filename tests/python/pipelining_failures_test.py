@@ -204,11 +204,15 @@ def check_arguments(group):
     def stage(index, count=2, **more):
         return PipelineStage(module, index, count, CPU, group=group, **more)
 
+    def on(device):
+        return PipelineStage(module, rank, 2, torch.device(device), group=group)
+
     mine = stage(rank)
     for error, words, make in [
         (ValueError, "stage_index is 2", lambda: stage(2)),
         (RuntimeError, "2 ranks for 1 stages", lambda: stage(0, 1)),
-        (ValueError, "runs on CPUs", lambda: PipelineStage(module, 0, 2, torch.device("cuda"))),
+        (ValueError, 'must be "cpu" or "cuda"', lambda: on("meta")),
+        *([(ValueError, "no CUDA device", lambda: on("cuda"))] * (not torch.cuda.is_available())),
         (PipeliningMetadataError, "must be a tensor", lambda: stage(0, input_args=(None,))),
         (ValueError, "n_microbatches is 0", lambda: Schedule1F1B(mine, 0)),
         (TypeError, "one stage", lambda: Schedule1F1B([mine], 4)),

@@ -17,6 +17,7 @@
 #include "penstock/launch/environment.h"
 #include "penstock/launch/port.h"
 #include "penstock/lower/plan.h"
+#include "penstock/train/device.h"
 #include "penstock/train/run.h"
 
 namespace penstock::cli {
@@ -54,7 +55,7 @@ comm::Transport transport_of(config::Transport transport) {
 }
 
 comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const TrainCommand& command,
-                               const config::Config& config) {
+                               const config::Config& config, c10::Device device) {
   comm::Rendezvous rendezvous{.kind = comm::Rendezvous::Kind::Client,
                               .host = self.master_addr,
                               .port = self.master_port.value_or(0),
@@ -62,7 +63,8 @@ comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const Tr
                               .rank = self.rank,
                               .world_size = self.world_size,
                               .listen = command.host,
-                              .transport = transport_of(config.launch.transport)};
+                              .transport = transport_of(config.launch.transport),
+                              .device = device};
   if (self.kind == LauncherKind::None || !self.master_port) {
     rendezvous.kind = comm::Rendezvous::Kind::File;
     rendezvous.path = str(config.run.directory, "/rendezvous-", self.job_id, "-", start_number());
@@ -138,12 +140,14 @@ class RankProcess {
     const config::LaunchConfig& launch = read.config.launch;
     control_.set_phase("meeting the other ranks");
     const auto self = launch::from_process_environment();
-    const auto communicator =
-        comm::connect(rendezvous_of(self, command_, read.config), to_ms(launch.startup_seconds));
+    const c10::Device device =
+        train::choose_device(launch.device, self.local_rank.value_or(self.rank.value));
+    const auto communicator = comm::connect(rendezvous_of(self, command_, read.config, device),
+                                            to_ms(launch.startup_seconds));
     // With a launcher that watches, its heartbeat speaks first: it knows more than a timeout.
     communicator->set_deadline(to_ms(launch.heartbeat_seconds * (control_.connected() ? 2 : 1) +
                                      (control_.connected() ? 5 : 0)));
-    return train::run(read, *communicator, hooks());
+    return train::run(read, *communicator, device, hooks());
   }
 
   train::RunHooks hooks() {

@@ -44,6 +44,9 @@ class PipelineError(Error):
     """What a pipeline's engine does not do."""
 
 
+_HOST = torch.device("cpu")
+
+
 @dataclass
 class _RunStage:
     """A stage as penstock.pipelining._run takes it."""
@@ -54,6 +57,7 @@ class _RunStage:
     is_first: bool
     is_last: bool
     dw_builder: Callable[[], Callable[..., None]] | None = None
+    device: torch.device = _HOST
 
 
 class PipelineEngine:
@@ -89,7 +93,7 @@ class PipelineEngine:
         topology = model.topology()
         self.num_stages = model.num_stages
         self.stage_id = model.stage_id
-        self.device = torch.device("cpu")
+        self.device = _HOST
         self.dp_world_size = topology.get_dim("data")
         self.dp_rank: int = topology.get_coord(model.global_rank).data
         self._batch = self.config.batch(self.dp_world_size)

@@ -31,6 +31,7 @@ __all__ = ["connect", "resolve"]
 
 _SLICE = timedelta(milliseconds=500)  # Ctrl-C is heard between two of them.
 _LOOPBACK = "127.0.0.1"
+_HOST = torch.device("cpu")
 
 
 def resolve(group: ProcessGroup | DeviceMesh | None) -> ProcessGroup:
@@ -60,8 +61,10 @@ def resolve(group: ProcessGroup | DeviceMesh | None) -> ProcessGroup:
     return group
 
 
-def connect(group: ProcessGroup) -> Communicator:
+def connect(group: ProcessGroup, device: torch.device = _HOST) -> Communicator:
     """Connects this rank of the group with the others, which do the same.
+
+    device: what this rank computes on.
 
     Raises CommError with the ranks that have not come within the group's timeout.
     """
@@ -69,12 +72,12 @@ def connect(group: ProcessGroup) -> Communicator:
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     timeout = _timeout(group)
     if size == 1:
-        return make(HashStore(), 0, 1, _LOOPBACK, timeout.total_seconds())
+        return make(HashStore(), 0, 1, _LOOPBACK, timeout.total_seconds(), device)
     shared = PrefixStore("penstock", _get_process_group_store(group))
     number = shared.add(f"connections of {rank}", 1)
     store = PrefixStore(str(number), shared)
     _meet(store, rank, size, timeout)
-    return make(store, rank, size, _own_address(), timeout.total_seconds())
+    return make(store, rank, size, _own_address(), timeout.total_seconds(), device)
 
 
 def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> None:

@@ -22,6 +22,7 @@ class RunStage(Protocol):
 
     submod: torch.nn.Module
     stage_index: int
+    device: torch.device
     dw_builder: Callable[[], Callable[..., None]] | None
     tied: dict[str, torch.nn.Parameter]
 

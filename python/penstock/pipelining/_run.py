@@ -58,6 +58,7 @@ class Run:
         trains = loss_fn is not None
         stages = sorted(stages, key=lambda stage: stage.stage_index)
         self._first = stages[0].submod if stages[0].is_first else None
+        self._device_type = stages[0].device.type
         self._forms: dict[Any, torch.Tensor] = {}
         self._epoch = 0  # How often they have been forgotten.
         self.step = Step(None, [])  # What a step runs on, while it runs.
@@ -114,7 +115,8 @@ class Run:
         if self._first is None or step.args is None:
             return []
         trains = any(each.requires_grad for each in self._first.parameters())
-        kind = (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), trains)
+        device = self._device_type
+        kind = (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), trains)
         return [
             [self._marker((kind, *map(_form, _leaves(args, kwargs))))]
             for args, kwargs in zip(step.args, step.kwargs, strict=True)

@@ -184,7 +184,7 @@ class _PipelineSchedule:
     def _connected(self) -> Run:
         if self._running is None:
             program = self._program()
-            communicator = connect(self._stages[0].group)
+            communicator = connect(self._stages[0].group, self._stages[0].device)
             self._running = Run(program, self._stages, self._loss_fn, communicator)
         return self._running
 

@@ -52,6 +52,7 @@ class Work:
         program_splits: bool,
     ) -> None:
         self.stage_index = stage.stage_index
+        self.device = stage.device
         self.hooks: StageHooks | None = hooks_of(stage)
         self.tied = stage.tied
         # What dw_builder puts off, it takes out of the graph.

@@ -66,9 +66,11 @@ class _PipelineStageBase:
                 f"num_stages is {num_stages}"
             )
         self.device = torch.device(device)
-        if self.device.type != "cpu":
+        if self.device.type not in ("cpu", "cuda"):
+            raise ValueError(f'device is {self.device}, must be "cpu" or "cuda"')
+        if self.device.type == "cuda" and not torch.cuda.is_available():
             raise ValueError(
-                f'device is {self.device}, must be "cpu": penstock runs on CPUs so far'
+                f"device is {self.device}, but torch {torch.__version__} sees no CUDA device here"
             )
         self.submod = submodule
         self.dw_builder = dw_builder

@@ -1,0 +1,153 @@
+#include "tests/support/foreign_device.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/resize_native.h>
+#include <ATen/ops/set_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <sys/mman.h>
+#include <torch/library.h>
+
+#include <mutex>
+#include <new>
+#include <optional>
+
+namespace penstock::testing_support {
+namespace {
+
+// Memory of one storage: open while somebody copies.
+class Region {
+ public:
+  explicit Region(std::size_t bytes)
+      : bytes_(bytes),
+        address_(::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
+    if (address_ == MAP_FAILED) throw std::bad_alloc();
+  }
+  ~Region() { ::munmap(address_, bytes_); }
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  void* address() const { return address_; }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    if (users_++ == 0) ::mprotect(address_, bytes_, PROT_READ | PROT_WRITE);
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    if (--users_ == 0) ::mprotect(address_, bytes_, PROT_NONE);
+  }
+
+ private:
+  std::size_t bytes_;
+  void* address_;
+  std::mutex mutex_;
+  int users_ = 0;
+};
+
+struct ForeignAllocator final : c10::Allocator {
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes == 0) return {nullptr, foreign_device()};
+    auto* region = new Region(bytes);
+    return {region->address(), region, &free_region, foreign_device()};
+  }
+  void copy_data(void*, const void*, std::size_t) const override {
+    TORCH_CHECK(false, "nobody copies storages of the foreign device");
+  }
+  static void free_region(void* region) { delete static_cast<Region*>(region); }
+};
+
+ForeignAllocator& allocator() {
+  static ForeignAllocator only;
+  return only;
+}
+
+struct ForeignGuard final : c10::impl::NoOpDeviceGuardImpl<kForeign> {
+  c10::Device getDevice() const override { return foreign_device(); }
+  c10::Device exchangeDevice(c10::Device) const override { return foreign_device(); }
+};
+
+// The tensor's bytes as a tensor of the host's, for as long as it lives.
+class Opened {
+ public:
+  explicit Opened(const at::Tensor& tensor) : host_(tensor) {
+    if (tensor.is_cpu()) return;
+    region_ = static_cast<Region*>(tensor.storage().data_ptr().get_context());
+    if (region_ != nullptr) region_->open();
+    host_ = at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(),
+                          tensor.strides(), tensor.options().device(at::kCPU));
+  }
+  ~Opened() {
+    if (region_ != nullptr) region_->close();
+  }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+
+  const at::Tensor& host() const { return host_; }
+
+ private:
+  Region* region_ = nullptr;
+  at::Tensor host_;
+};
+
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::HPU);
+
+at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                 std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>,
+                 std::optional<at::MemoryFormat> format) {
+  return at::Tensor(
+      at::detail::empty_generic(size, &allocator(), kKeys, dtype.value_or(at::kFloat), format));
+}
+
+at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
+                         std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                         std::optional<at::Device>, std::optional<bool>) {
+  return at::Tensor(at::detail::empty_strided_generic(size, stride, &allocator(), kKeys,
+                                                      dtype.value_or(at::kFloat)));
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& destination, bool) {
+  const Opened from(self), to(destination);
+  to.host().copy_(from.host());
+  return destination;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& destination) {
+  if (destination.sizes() != self.sizes()) destination.resize_(self.sizes());
+  return copy_from(self, destination, false);
+}
+
+at::Tensor& set_storage(at::Tensor& self, at::Storage storage, std::int64_t offset,
+                        c10::IntArrayRef size, c10::IntArrayRef stride) {
+  return at::native::set_storage_cpu_(self, std::move(storage), offset, size, stride);
+}
+
+void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  at::native::cpu_fallback(op, stack);
+}
+
+const c10::impl::DeviceGuardImplRegistrar guard(kForeign, new ForeignGuard);
+const bool has_allocator = (c10::SetAllocator(kForeign, &allocator()), true);
+
+TORCH_LIBRARY_IMPL(_, HPU, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>());
+}
+
+TORCH_LIBRARY_IMPL(aten, HPU, library) {
+  library.impl("empty.memory_format", &empty);
+  library.impl("empty_strided", &empty_strided);
+  library.impl("_copy_from", &copy_from);
+  library.impl("_copy_from_and_resize", &copy_from_and_resize);
+  library.impl("as_strided", &at::native::as_strided_tensorimpl);
+  library.impl("view", &at::native::view);
+  library.impl("_reshape_alias", &at::native::_reshape_alias);
+  library.impl("resize_", &at::native::resize_);
+  library.impl("set_.source_Storage_storage_offset", &set_storage);
+}
+
+}  // namespace
+}  // namespace penstock::testing_support

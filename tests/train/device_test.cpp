@@ -1,0 +1,202 @@
+// Training on a device whose memory the host must not touch.
+//
+// Every layout has the bits of one stage there.  Of models whose operators torch maps to the same
+// kernels on both, these are the host's bits, too; attention, for one, it computes otherwise on
+// what is not a CPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "penstock/core/text.h"
+#include "tests/support/foreign_device.h"
+#include "tests/support/same_bits.h"
+#include "tests/train/model_kinds.h"
+
+namespace penstock::train {
+namespace {
+
+using testing_support::foreign_device;
+using testing_support::same_bits;
+
+constexpr std::int32_t kMicrobatches = 4;
+constexpr int kSteps = 3;
+
+struct Result {
+  std::vector<StepReport> reports;
+  double validation = 0.0;
+  nn::Values outputs;
+  std::map<std::string, at::Tensor> parameters;
+};
+
+std::vector<Batch2> batches_of(const Kind& kind, std::int32_t replicas) {
+  std::vector<Batch2> batches;
+  for (int i = 0; i < kSteps; ++i) {
+    batches.push_back(kind.batch(2 * kMicrobatches * replicas, kSequence));
+  }
+  return batches;
+}
+
+// Batches are in the host's memory, as a loader leaves them.
+Result train(const TrainerOptions& options, const Kind& kind, const std::vector<Batch2>& batches) {
+  Result result;
+  std::mutex mutex;
+  comm::run_ranks(options.mesh.pipe * options.mesh.data, [&](comm::Communicator& communicator) {
+    Trainer trainer(options, kind.model, kind.loss, communicator);
+    const auto replica =
+        static_cast<std::size_t>(trainer.mesh().coordinate(communicator.rank()).data);
+    const auto mine = [&](const nn::Values& values) {
+      nn::Values part;
+      for (const at::Tensor& value : values)
+        part.push_back(value.chunk(options.mesh.data)[replica]);
+      return part;
+    };
+    std::vector<StepReport> reports;
+    for (const Batch2& batch : batches) {
+      reports.push_back(trainer.step(mine(batch.inputs), mine(batch.targets)));
+    }
+    const Batch2& last = batches.back();
+    const double validation = trainer.evaluate(mine(last.inputs), mine(last.targets));
+    const nn::Values outputs = trainer.infer(mine(last.inputs));
+    const std::lock_guard lock(mutex);
+    for (const auto& [name, tensor] : trainer.parameters()) {
+      EXPECT_EQ(tensor.device().type(), options.device.type()) << name;
+      result.parameters[name] = tensor.detach().cpu();
+    }
+    if (communicator.rank().value == 0) {
+      result.reports = reports;
+      result.validation = validation;
+    }
+    if (trainer.is_last_stage() && replica == 0) {
+      for (const at::Tensor& output : outputs) {
+        result.outputs.push_back(output.defined() ? output.detach().cpu() : output);
+      }
+    }
+  });
+  return result;
+}
+
+// The bits of all but the norm, which a device adds up in another order.
+void expect_same(const Result& a, const Result& b) {
+  ASSERT_EQ(a.reports.size(), b.reports.size());
+  for (std::size_t i = 0; i < b.reports.size(); ++i) {
+    EXPECT_EQ(a.reports[i].loss, b.reports[i].loss) << "step " << i + 1;
+    EXPECT_NEAR(a.reports[i].grad_norm / b.reports[i].grad_norm, 1.0, 1e-14);
+  }
+  EXPECT_EQ(a.validation, b.validation);
+  ASSERT_EQ(a.outputs.size(), b.outputs.size());
+  for (std::size_t i = 0; i < b.outputs.size(); ++i) {
+    EXPECT_TRUE(!b.outputs[i].defined() || same_bits(a.outputs[i], b.outputs[i])) << i;
+  }
+  ASSERT_EQ(a.parameters.size(), b.parameters.size());
+  for (const auto& [name, tensor] : b.parameters) {
+    EXPECT_TRUE(same_bits(a.parameters.at(name), tensor)) << name;
+  }
+}
+
+struct Layout {
+  const char* schedule = "1f1b";
+  mesh::Shape mesh;
+  ZeroStage zero = ZeroStage::Off;
+  GradientSums sums = GradientSums::AsTheyCome;
+};
+
+TrainerOptions options_of(const Layout& layout) {
+  return {.mesh = layout.mesh,
+          .schedule = layout.schedule,
+          .microbatches = kMicrobatches,
+          .partition = partition::Uniform{},
+          .optimizer = {.lr = 3e-3, .weight_decay = 0.1},
+          .sums = layout.sums,
+          .zero = {.stage = layout.zero, .bucket_bytes = 6000},
+          .device = foreign_device()};
+}
+
+class Devices : public testing::TestWithParam<const char*> {};
+
+TEST_P(Devices, GiveEveryLayoutTheBitsOfOneStage) {
+  const Kind kind = kind_named(GetParam());
+  const std::string name = GetParam();
+  const bool has_hosts_kernels = name == "Mlp" || name == "Skips" || name == "MixedTypes";
+  for (const std::int32_t replicas : {1, 2}) {
+    const auto batches = batches_of(kind, replicas);
+    TrainerOptions options = options_of({"gpipe", {.pipe = 1, .data = replicas}});
+    const Result one = train(options, kind, batches);
+    options.device = at::kCPU;
+    const Result host = train(options, kind, batches);
+    // Five digits of floats' seven, for sums of a few hundred in another order.
+    EXPECT_NEAR(one.reports[0].loss / host.reports[0].loss, 1.0, 1e-5);
+    if (has_hosts_kernels) expect_same(one, host);
+    const mesh::Shape two{.pipe = 2, .data = replicas};
+    for (const Layout& layout :
+         {Layout{"1f1b", two}, Layout{"zbv", two, ZeroStage::OptimizerStates},
+          Layout{"interleaved_1f1b", two, ZeroStage::Gradients}}) {
+      SCOPED_TRACE(str(layout.schedule, " ", mesh::to_string(layout.mesh), ", ZeRO ",
+                       static_cast<int>(layout.zero)));
+      expect_same(train(options_of(layout), kind, batches), one);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, Devices,
+                         testing::Values("Mlp", "TiedGpt", "GptWithDropout", "Skips", "MixedTypes"),
+                         [](const auto& kind) { return std::string(kind.param); });
+
+TEST(Device, InvariantSumsAreThoseOfOneRank) {
+  const Kind kind = kind_named("Mlp");
+  const auto batches = batches_of(kind, 2);
+  TrainerOptions options = options_of({"gpipe", {}, ZeroStage::Off, GradientSums::Invariant});
+  options.microbatches = 2 * kMicrobatches;
+  Result one = train(options, kind, batches);
+  options = options_of({"1f1b", {.pipe = 2, .data = 2}, ZeroStage::Off, GradientSums::Invariant});
+  Result four = train(options, kind, batches);
+  one.outputs.clear();  // Of both replicas' samples, and not of one's.
+  four.outputs.clear();
+  expect_same(four, one);
+}
+
+TEST(Device, ClipsByTheNormOfAllLayouts) {
+  const Kind kind = kind_named("Gpt");
+  TrainerOptions options = options_of({});
+  options.gradient_clipping = 0.05;
+  const auto batches = batches_of(kind, 1);
+  const Result one = train(options, kind, batches);
+  EXPECT_GT(one.reports[0].grad_norm, options.gradient_clipping);
+  options.mesh.pipe = 2;
+  options.schedule = "zbv";
+  const Result two = train(options, kind, batches);
+  for (std::size_t i = 0; i < one.reports.size(); ++i) {
+    EXPECT_EQ(one.reports[i].grad_norm, two.reports[i].grad_norm);
+  }
+  expect_same(two, one);
+}
+
+TEST(Device, RecomputesActivations) {
+  const Kind kind = kind_named("GptWithDropout");
+  TrainerOptions options = options_of({"1f1b", {.pipe = 2}});
+  const auto batches = batches_of(kind, 1);
+  const Result kept = train(options, kind, batches);
+  options.checkpointing = {.interval = 2};
+  options.device = c10::Device(testing_support::kForeign);  // The one that the thread is at.
+  expect_same(train(options, kind, batches), kept);
+}
+
+TEST(Device, RanksOnDevicesOfTwoTypesAreToldBeforeTheFirstStep) {
+  const Kind kind = kind_named("Mlp");
+  comm::run_ranks(2, [&](comm::Communicator& communicator) {
+    TrainerOptions options = options_of({"1f1b", {.pipe = 2}});
+    if (communicator.rank().value == 0) options.device = at::kCPU;
+    try {
+      Trainer trainer(options, kind.model, kind.loss, communicator);
+      FAIL() << "they compute on different devices";
+    } catch (const CommError& error) {
+      EXPECT_EQ(error.message(),
+                "ranks 0 and 1 do not run the same thing: rank 0 has device=cpu, rank 1 has "
+                "device=hpu");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace penstock::train
