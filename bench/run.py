@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Pipeline benchmarks: penstock against a bare loop over the same transport, torch and DeepSpeed.
+"""Pipeline and ZeRO benchmarks: penstock against a bare loop, torch and DeepSpeed.
 
 Every contender is a program of its own (two ranks, one thread each).  One alternation runs each
 entry of a group once, in a fresh order, and takes the median of its steps; the figures compared are
@@ -44,7 +44,10 @@ TOLD_APART = 0.05  # Schedules predicted further apart than this come in the ord
 
 @dataclass
 class Group:
-    """Entries "contender/schedule" that are measured in turn, and the ratios they are judged by."""
+    """Entries "contender/schedule" that are measured in turn, and the ratios they are judged by.
+
+    zero: of the ZeRO benchmark, whose entries are "contender/mode"; memory: ratios of peak RSS.
+    """
 
     name: str
     arguments: list[str]
@@ -54,9 +57,13 @@ class Group:
     within: float = PREDICTED_WITHIN
     only_above: bool = False  # Less than predicted is met, however much.
     needs_root: bool = False
+    zero: bool = False
+    memory: list[tuple[str, str, float]] = field(default_factory=list)
 
     def words(self, entry: str) -> list[str]:
         schedule = entry.split("/")[1]
+        if self.zero:
+            return [*self.arguments, "--mode", schedule]
         stages = ["--stages-per-rank", str(SCHEDULES.get(schedule, (1, 0))[0])]
         predict = ["--predict"] if self.predict and contender_of(entry) == "penstock" else []
         return [*self.arguments, "--schedule", schedule, *stages, *predict]
@@ -86,6 +93,13 @@ def over_transport(transport: str) -> Group:
         [f"{contender}/{schedule}" for contender in ("penstock", "bare") for schedule in schedules],
         [(f"penstock/{schedule}", f"bare/{schedule}", 1.25) for schedule in schedules],
     )
+
+
+def zero_group(width: int, batch: int, more: list[str], ratios: list, memory: list) -> Group:
+    modes = [f"penstock/zero{stage}" for stage in range(4)]
+    peers = [f"deepspeed/zero{stage}" for stage in range(1, 4)] + ["torch/ddp", "torch/fsdp2"]
+    arguments = ["--width", str(width), "--batch", str(batch), "--microbatches", "1", *more]
+    return Group(f"zero/d{width}", arguments, modes + peers, ratios, zero=True, memory=memory)
 
 
 GROUPS = [
@@ -136,21 +150,45 @@ GROUPS = [
         [("penstock/zb_h1", "penstock/1f1b", 0.95), ("penstock/zbv", "penstock/1f1b", 0.95)],
         predict=True,
     ),
+    zero_group(
+        8,
+        256,
+        [],
+        [("penstock/zero3", "deepspeed/zero3", 1 / 5), ("penstock/zero3", "torch/fsdp2", 1 / 5)],
+        [],
+    ),
+    zero_group(
+        512,
+        256,
+        [],
+        [(f"penstock/zero{s}", f"deepspeed/zero{s}", 1 / 1.25) for s in range(1, 4)]
+        + [("penstock/zero3", "torch/fsdp2", 1 / 1.25)]
+        + [(f"penstock/zero{s}", "penstock/zero0", 1.25) for s in range(1, 4)],
+        [],
+    ),
+    zero_group(
+        2048,
+        16,
+        ["--adam"],
+        [("penstock/zero3", "torch/ddp", 1.6)],
+        [("penstock/zero3", "penstock/zero0", 0.65), ("penstock/zero3", "torch/ddp", 1.0)],
+    ),
 ]
 
 
-def command_of(contender: str, build: Path) -> list[str] | None:
+def command_of(contender: str, build: Path, zero: bool) -> list[str] | None:
     """The words that start a contender, or None where it is not installed."""
-    programs = {"penstock": "bench_pipeline", "bare": "bench_bare_loop"}
+    programs = {"penstock": "bench_zero" if zero else "bench_pipeline", "bare": "bench_bare_loop"}
     if contender in programs:
         return [str(build / "bench" / programs[contender])]
     if not PEERS.exists():
         return None
-    script = {
+    scripts = {
         "torch": "torch_pipelining.py",
         "python": "torch_pipelining.py",
         "deepspeed": "deepspeed_pipeline.py",
-    }[contender]
+    }
+    script = "zero.py" if zero else scripts[contender]
     words = [str(PEERS), "-W", "ignore", str(ROOT / "bench" / "peers" / script)]
     if contender != "python":
         return words
@@ -188,7 +226,7 @@ def measure(
     group: Group, build: Path, contenders: list[str], alternations: int, steps: int
 ) -> list[dict]:
     entries = [entry for entry in group.entries if contender_of(entry) in contenders]
-    commands = {entry: command_of(contender_of(entry), build) for entry in entries}
+    commands = {entry: command_of(contender_of(entry), build, group.zero) for entry in entries}
     present = [entry for entry in entries if commands[entry]]
     if len(present) < len(commands):
         print(f"# {group.name}: without peers, run `make bench-peers`", file=sys.stderr)
@@ -208,6 +246,7 @@ def measure(
         times = spread([result["median_ms"] for result in repeated])
         quartiles[entry], medians[entry] = times["lower_quartile_ms"], times["median_ms"]
         lines.append({"group": group.name, "entry": entry, **times, **shares(repeated)})
+    lines += memory_ratios(group, results)
     for above, below, bar in group.ratios:
         if above in quartiles and below in quartiles:
             ratio = quartiles[above] / quartiles[below]
@@ -217,6 +256,27 @@ def measure(
                 "at_most": round(bar, 3), "met": ratio <= bar,
             })  # fmt: skip
     return lines + (predictions(group, results, quartiles) if group.predict else [])
+
+
+def memory_ratios(group: Group, results: dict[str, list[dict]]) -> list[dict]:
+    """Of medians of the larger rank's peak RSS."""
+    peaks = {
+        entry: statistics.median(result["peak_rss_mb"] for result in repeated)
+        for entry, repeated in results.items()
+        if "peak_rss_mb" in repeated[0]
+    }
+    lines = [
+        {"group": group.name, "memory": entry, "peak_rss_mb": round(peak)}
+        for entry, peak in peaks.items()
+    ]
+    for above, below, bar in group.memory:
+        if above in peaks and below in peaks:
+            ratio = peaks[above] / peaks[below]
+            lines.append({
+                "group": group.name, "memory": f"{above} over {below}", "value": round(ratio, 3),
+                "at_most": bar, "met": ratio <= bar,
+            })  # fmt: skip
+    return lines
 
 
 def shares(repeated: list[dict]) -> dict:

@@ -1,4 +1,4 @@
-// What the pipeline benchmarks share: two processes, their arguments, and how a step is timed.
+// What the benchmarks of two ranks share: two processes, their arguments, and how a step is timed.
 //
 // Each benchmark is a program of its own, so that bench/run.py can alternate them.  One process per
 // rank, one thread each, a file store; messages by Options::transport, all on this machine.
@@ -32,6 +32,8 @@ struct Options {
   bool sgd = false;                // A step of SGD at lr 0 belongs to the timed step.
   bool predict = false;            // penstock only: what the simulation says of measured costs.
   bool record = false;             // penstock only: every other step records its timeline.
+  std::string mode = "zero0";      // zero.cpp: "zero0" to "zero3".
+  bool adam = false;               // zero.cpp: Adam in place of SGD.
 };
 
 // A whole number, not negative; another ends the program.
@@ -52,8 +54,10 @@ inline Options parse(int argc, char** argv) {
                                                 {"--stages-per-rank", &options.stages_per_rank},
                                                 {"--delay-us", &options.delay_us},
                                                 {"--steps", &options.steps}};
-  const std::map<std::string, bool*> flags = {
-      {"--sgd", &options.sgd}, {"--predict", &options.predict}, {"--record", &options.record}};
+  const std::map<std::string, bool*> flags = {{"--sgd", &options.sgd},
+                                              {"--predict", &options.predict},
+                                              {"--record", &options.record},
+                                              {"--adam", &options.adam}};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const auto number = numbers.find(word);
@@ -61,6 +65,8 @@ inline Options parse(int argc, char** argv) {
       *flag->second = true;
     } else if (word == "--schedule" && i + 1 < argc) {
       options.schedule = argv[++i];
+    } else if (word == "--mode" && i + 1 < argc) {
+      options.mode = argv[++i];
     } else if (word == "--transport" && i + 1 < argc) {
       options.transport = argv[++i];
     } else if (number != numbers.end() && i + 1 < argc) {

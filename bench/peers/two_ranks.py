@@ -38,6 +38,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--schedule", default="1f1b")
     parser.add_argument("--stages-per-rank", type=int, default=1, help="as the schedule has it")
     parser.add_argument("--sgd", action="store_true")
+    parser.add_argument("--mode", default="", help="of zero.py")
+    parser.add_argument("--adam", action="store_true", help="of zero.py: in place of SGD")
     return parser.parse_args()
 
 
