@@ -37,11 +37,13 @@ _DEEPSPEED = {
     "deepspeed": "penstock",
     "deepspeed.pipe": "penstock.pipe",
     "deepspeed.runtime": "penstock.runtime",
+    "deepspeed.runtime.dataloader": "penstock.runtime.dataloader",
     "deepspeed.runtime.pipe": "penstock.runtime.pipe",
     "deepspeed.runtime.pipe.engine": "penstock.pipe.engine",
     "deepspeed.runtime.pipe.module": "penstock.pipe.module",
     "deepspeed.runtime.pipe.schedule": "penstock.pipe.schedule",
     "deepspeed.runtime.pipe.topology": "penstock.pipe.topology",
+    "deepspeed.utils": "penstock.runtime.dataloader",
 }
 _SCRIPT = "PENSTOCK_SWAP_SCRIPT"  # For the processes that a script spawns: what they import.
 

@@ -151,6 +151,8 @@ def check_what_a_pipeline_does_not_do(group):
         _step(engine)
     with pytest.raises(ValueError, match="reduce_output is 'sum'"):
         engine.eval_batch(iter([]), reduce_output="sum")
+    with pytest.raises(ValueError, match="num_micro_batches is 0, must be at least 1"):
+        engine.eval_batch(iter([]), num_micro_batches=0)
     with pytest.raises(RuntimeError, match="this rank has layers"):
         engine.module(torch.zeros(1, 1))
 

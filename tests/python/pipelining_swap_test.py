@@ -109,6 +109,7 @@ import deepspeed
 from deepspeed.pipe import LayerSpec, PipelineModule
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
+from deepspeed.utils import RepeatingLoader
 
 parser = deepspeed.add_config_arguments(argparse.ArgumentParser())
 args = parser.parse_args(["--deepspeed", "--deepspeed_config", "config.json"])
@@ -124,7 +125,8 @@ engine, _, _, _ = deepspeed.initialize(
     args=args, model=model, model_parameters=[p for p in model.parameters() if p.requires_grad]
 )
 batch = torch.randn(4, 4), torch.randn(4, 4)
-losses = [engine.train_batch(iter([batch])).item() for _ in range(3)]
+data = iter(RepeatingLoader([batch]))
+losses = [engine.train_batch(data_iter=data).item() for _ in range(3)]
 assert losses[2] < losses[1] < losses[0]
 print(isinstance(engine, PipelineEngine), type(engine).__module__)
 """

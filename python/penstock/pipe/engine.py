@@ -154,7 +154,7 @@ class PipelineEngine:
 
     def eval_batch(
         self,
-        data_iter: Iterator[Any],
+        data_iter: Iterator[Any] | None,
         return_logits: bool = False,
         compute_loss: bool = True,
         reduce_output: str | None = "avg",
@@ -163,6 +163,7 @@ class PipelineEngine:
     ) -> Any:
         """Runs the model forward only, in eval(); returns the mean loss, as train_batch() does.
 
+        data_iter: as of train_batch(); ranks between the first and the last stage need none.
         return_logits: returns a pair of the loss and the outputs: on ranks of the last stage a list
             by microbatch, None elsewhere.
         compute_loss: False: needs no labels, and returns the outputs.
@@ -176,8 +177,11 @@ class PipelineEngine:
         count = (
             self.gradient_accumulation_steps() if num_micro_batches is None else num_micro_batches
         )
+        if count < 1:
+            raise ValueError(f"num_micro_batches is {count}, must be at least 1")
         with self._run.telling_others():
-            step = self._load(iter(data_iter), count, with_labels=compute_loss)
+            iterator = None if data_iter is None else iter(data_iter)
+            step = self._load(iterator, count, with_labels=compute_loss)
         step.keeps_outputs = return_logits or not compute_loss
         was_training = self.module.training
         self.module.eval()
