@@ -29,6 +29,7 @@ from penstock.pipe._checkpoint import Checkpoint, latest, set_latest
 from penstock.pipe._data import again_and_again, loader_of, take
 from penstock.pipe._handlers import Placed
 from penstock.pipe._program import program_of, steps_of
+from penstock.pipe._refusals import refuse, zero_stage
 from penstock.pipe._update import Update
 from penstock.pipe.module import PipelineModule
 from penstock.pipelining import _groups
@@ -89,7 +90,7 @@ class PipelineEngine:
     ) -> None:
         self.module = model
         self.config = configuration.read(config)
-        _refuse_what_is_not_here(self.config, model)
+        refuse(self.config, model)
         topology = model.topology()
         self.num_stages = model.num_stages
         self.stage_id = model.stage_id
@@ -415,7 +416,7 @@ class PipelineEngine:
             ("partition", str(self.module.parts)),
             ("train_batch_size", str(self.train_batch_size())),
             ("gradient_clipping", str(self._update.clipping)),
-            ("zero_optimization.stage", str(_zero_stage(self.config))),
+            ("zero_optimization.stage", str(zero_stage(self.config))),
             ("optimizer", type(self.optimizer).__name__),
         ]
 
@@ -471,31 +472,3 @@ class PipelineEngine:
 
 
 _ONLY_BATCHES = "a pipeline runs whole batches: use train_batch() or eval_batch()"
-
-
-def _refuse_what_is_not_here(config: configuration.Configuration, model: PipelineModule) -> None:
-    pipeline = config.section("pipeline")
-    for key, has, argument in [
-        ("stages", model.num_stages, "num_stages"),
-        ("partition", "best", "partition_method"),
-        ("seed_layers", model.seed_layers, "seed_layers"),
-    ]:
-        if pipeline.get(key, "auto") not in ("auto", has):
-            raise ConfigError(
-                f"{config.name}: pipeline.{key} is {pipeline[key]!r}, and the PipelineModule was "
-                f"made otherwise: say it there, as {argument}"
-            )
-    for key in ("fp16", "bf16"):
-        if config.flag("enabled", False, section=key):
-            raise ConfigError(f"{config.name}: {key}: pipelines train in the types of their layers")
-    stage = _zero_stage(config)
-    if stage > 1:
-        raise ConfigError(
-            f"{config.name}: zero_optimization.stage is {stage}, must be 0 or 1 for a "
-            f"PipelineModule",
-            ("`penstock train` and penstock::train::Trainer run the others in pipelines, too",),
-        )
-
-
-def _zero_stage(config: configuration.Configuration) -> int:
-    return config.integer("stage", 0, section="zero_optimization")

@@ -1,0 +1,46 @@
+"""What a configuration may ask for, and a pipeline's engine does not do.
+
+Keys and values have been read (penstock.configuration); knows no ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.configuration import Configuration
+    from penstock.pipe.module import PipelineModule
+
+__all__ = ["refuse", "zero_stage"]
+
+
+def refuse(config: Configuration, model: PipelineModule) -> None:
+    """Raises ConfigError for the first of it."""
+    pipeline = config.section("pipeline")
+    for key, has, argument in [
+        ("stages", model.num_stages, "num_stages"),
+        ("partition", "best", "partition_method"),
+        ("seed_layers", model.seed_layers, "seed_layers"),
+    ]:
+        if pipeline.get(key, "auto") not in ("auto", has):
+            raise ConfigError(
+                f"{config.name}: pipeline.{key} is {pipeline[key]!r}, and the PipelineModule was "
+                f"made otherwise: say it there, as {argument}"
+            )
+    for key in ("fp16", "bf16"):
+        if config.flag("enabled", False, section=key):
+            raise ConfigError(f"{config.name}: {key}: pipelines train in the types of their layers")
+    stage = zero_stage(config)
+    if stage > 1:
+        raise ConfigError(
+            f"{config.name}: zero_optimization.stage is {stage}, must be 0 or 1 for a "
+            f"PipelineModule",
+            ("`penstock train` and penstock::train::Trainer run the others in pipelines, too",),
+        )
+
+
+def zero_stage(config: Configuration) -> int:
+    """What replicas share of the optimizer's work."""
+    return config.integer("stage", 0, section="zero_optimization")
