@@ -34,6 +34,7 @@ struct Options {
   bool record = false;             // penstock only: every other step records its timeline.
   std::string mode = "zero0";      // zero.cpp: "zero0" to "zero3".
   bool adam = false;               // zero.cpp: Adam in place of SGD.
+  long budget_mb = 4096;           // zero.cpp: of stage 3's whole parameters; half of it ahead.
 };
 
 // A whole number, not negative; another ends the program.
@@ -53,6 +54,7 @@ inline Options parse(int argc, char** argv) {
                                                 {"--microbatches", &options.microbatches},
                                                 {"--stages-per-rank", &options.stages_per_rank},
                                                 {"--delay-us", &options.delay_us},
+                                                {"--budget-mb", &options.budget_mb},
                                                 {"--steps", &options.steps}};
   const std::map<std::string, bool*> flags = {{"--sgd", &options.sgd},
                                               {"--predict", &options.predict},

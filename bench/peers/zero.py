@@ -18,8 +18,10 @@ from two_ranks import Block, report, run_two_ranks, time_steps
 
 
 def optimizer_of(args, parameters):
-    kind = torch.optim.Adam if args.adam else torch.optim.SGD
-    return kind(parameters, lr=1e-6, fused=True)
+    if args.adam:
+        return torch.optim.Adam(parameters, lr=1e-6, fused=True)
+    # What FSDP2 shards has no fused SGD.
+    return torch.optim.SGD(parameters, lr=1e-6, fused=args.mode != "fsdp2")
 
 
 def deepspeed_step(args, x, target, loss_of):
