@@ -19,7 +19,7 @@ constexpr std::string_view kCount = "a step has as many microbatches as the batc
 constexpr std::string_view kMean = "gradients are those of the mean over a step's samples";
 constexpr std::string_view kOneFile = "weights are saved whole, as safetensors (run.save)";
 constexpr std::string_view kWire = "how data-parallel ranks exchange is fixed, and overlapped";
-constexpr std::string_view kMemory = "parameters and optimizer state are in host memory";
+constexpr std::string_view kMemory = "parameters and optimizer state are where the rank computes";
 constexpr std::string_view kFloats = "parameters, gradients and buffers are float32";
 
 constexpr auto kForeign = std::to_array<ForeignKeys>({
@@ -33,7 +33,7 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
      "every optimizer that penstock has runs under every ZeRO stage"},
     {"dump_state", "false", "config.resolved.json in the run directory has all values"},
     {"wall_clock_breakdown", "false", kTimes, kUseReport},
-    {"memory_breakdown", "false", "memory is not reported"},
+    {"memory_breakdown", "false", "memory is told before a run", "use penstock memory"},
     {"dataloader_drop_last", "*", "samples are drawn from the text, which has no last batch"},
     {"disable_python_gc", "*", "no Python runs in a training rank"},
     {"log_level", "*", "there are no levels of messages"},
@@ -82,7 +82,8 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
     {"pipeline.use_reentrant", "*", "activations are computed again without a nested backward"},
     {"activation_checkpointing.partition_activations", "false",
      "activations are cut only under tensor parallelism, which penstock lacks"},
-    {"activation_checkpointing.cpu_checkpointing", "*", "activations are in host memory"},
+    {"activation_checkpointing.cpu_checkpointing", "false",
+     "activations are where the rank computes"},
     {"activation_checkpointing.contiguous_memory_optimization "
      "activation_checkpointing.synchronize_checkpoint_boundary",
      "*", "changes nothing that is computed"},
@@ -119,7 +120,7 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
      "zero_optimization.stage3_gather_fp16_weights_on_model_save",
      "*", kOneFile},
     {"zero_optimization.offload_param.device zero_optimization.offload_optimizer.device",
-     "null \"none\" \"cpu\"", kMemory, "leave it out, and use more data-parallel ranks"},
+     "null \"none\"", kMemory, "leave it out; launch.device \"cpu\" has all in host memory"},
     {"zero_optimization.offload_param.nvme_path zero_optimization.offload_param.buffer_count "
      "zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu "
      "zero_optimization.offload_param.pin_memory zero_optimization.offload_optimizer.nvme_path "
@@ -128,9 +129,11 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
      "zero_optimization.offload_optimizer.pipeline_read "
      "zero_optimization.offload_optimizer.pipeline_write "
      "zero_optimization.offload_optimizer.fast_init zero_optimization.offload_optimizer.ratio "
-     "zero_optimization.offload_optimizer.super_offload zero_optimization.cpu_offload "
-     "zero_optimization.cpu_offload_params zero_optimization.cpu_offload_use_pin_memory",
+     "zero_optimization.offload_optimizer.super_offload "
+     "zero_optimization.cpu_offload_use_pin_memory",
      "*", kMemory},
+    {"zero_optimization.cpu_offload zero_optimization.cpu_offload_params", "false", kMemory,
+     "leave it out; launch.device \"cpu\" has all in host memory"},
     {"zero_optimization.stage3_param_persistence_threshold "
      "zero_optimization.stage3_model_persistence_threshold "
      "zero_optimization.stage3_max_reuse_distance "

@@ -4,8 +4,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <regex>
-#include <set>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
@@ -13,32 +11,10 @@
 #include "penstock/stage/backward.h"
 #include "penstock/stage/cut.h"
 #include "penstock/stage/in_engine.h"
+#include "penstock/stage/segment_ranges.h"
 
 namespace penstock::stage {
 namespace {
-
-// By layer of the model, whether its activations are computed again.
-std::vector<bool> recomputed(const std::vector<nn::LayerSpec>& model,
-                             const Checkpointing& checkpointing) {
-  std::vector<bool> layers(model.size(), checkpointing.interval > 0);
-  if (checkpointing.interval == 0 || checkpointing.layers.empty()) return layers;
-  try {
-    const std::regex regex(checkpointing.layers, std::regex::ECMAScript | std::regex::icase);
-    for (std::size_t i = 0; i < model.size(); ++i) {
-      layers[i] = std::regex_search(model[i].meta.type, regex);
-    }
-  } catch (const std::regex_error& error) {
-    throw ConfigError(str("checkpointed layers ", in_quotes(checkpointing.layers),
-                          ": not a regular expression: ", error.what()));
-  }
-  if (std::ranges::find(layers, true) == layers.end()) {
-    std::set<std::string> types;
-    for (const nn::LayerSpec& spec : model) types.insert(spec.meta.type);
-    throw ConfigError(str("checkpointed layers ", in_quotes(checkpointing.layers),
-                          ": matches no layer; the types are ", join(types, ", ")));
-  }
-  return layers;
-}
 
 // As tensors name it: "cuda" is the one that this thread has chosen.
 c10::Device with_index(c10::Device device) {
@@ -94,23 +70,13 @@ void Stage::add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t inde
   layers_.push_back(std::move(built.layer));
 }
 
-// Runs of layers that are computed again together, at most `interval` long, and those between.
 void Stage::add_segments(const std::vector<nn::LayerSpec>& model,
                          const Checkpointing& checkpointing) {
-  const std::vector<bool> again = recomputed(model, checkpointing);
-  const auto is_again = [&](std::int64_t i) {
-    return again[static_cast<std::size_t>(first_layer_ + i)];
-  };
-  const std::int64_t count = std::ssize(layers_);
-  for (std::int64_t first = 0, end = 0; first < count; first = end) {
-    const bool recompute = is_again(first);
-    while (end < count && is_again(end) == recompute &&
-           (!recompute || end - first < checkpointing.interval)) {
-      ++end;
-    }
-    segments_.emplace_back(
-        LayerRun(model, first_layer_ + first, {layers_.begin() + first, layers_.begin() + end}),
-        recompute ? Activations::Recomputed : Activations::Kept);
+  const auto layer = [&](std::int64_t i) { return layers_.begin() + (i - first_layer_); };
+  const std::int64_t end_layer = first_layer_ + std::ssize(layers_);
+  for (const SegmentRange& range : segment_ranges(model, first_layer_, end_layer, checkpointing)) {
+    segments_.emplace_back(LayerRun(model, range.first, {layer(range.first), layer(range.end)}),
+                           range.is_recomputed ? Activations::Recomputed : Activations::Kept);
   }
 }
 

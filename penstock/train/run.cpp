@@ -15,6 +15,7 @@
 #include "penstock/render/schedule_svg.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/train/data.h"
+#include "penstock/train/from_config.h"
 #include "penstock/train/generate.h"
 #include "penstock/train/metrics.h"
 #include "penstock/train/timeline.h"
@@ -24,79 +25,6 @@ namespace penstock::train {
 namespace {
 
 using config::Config;
-
-std::vector<nn::LayerSpec> make_model(const config::ModelConfig& model) {
-  const nn::GptOptions options{.layers = model.layers,
-                               .hidden = model.hidden,
-                               .heads = model.heads,
-                               .sequence_length = model.sequence_length,
-                               .tie_embeddings = model.tie_embeddings,
-                               .dropout = model.dropout};
-  switch (model.type) {
-    case config::ModelType::Gpt:
-      return nn::gpt_layers(options);
-    case config::ModelType::Mlp:
-      return nn::byte_mlp_layers(options);
-  }
-  return {};
-}
-
-partition::Method make_method(const config::PipelineConfig& pipeline) {
-  switch (pipeline.partition) {
-    case config::PartitionMethod::Uniform:
-      return partition::Uniform{};
-    case config::PartitionMethod::Parameters:
-      return partition::ByParameters{};
-    case config::PartitionMethod::LayerCost:
-      return partition::ByCost{pipeline.layer_costs};
-    case config::PartitionMethod::Bounds:
-      return partition::ByBounds{pipeline.bounds};
-    case config::PartitionMethod::TypeRegex:
-      return partition::ByType{pipeline.type_regex};
-  }
-  return {};
-}
-
-ZeroStage make_stage(std::int64_t stage) {
-  switch (stage) {
-    case 1:
-      return ZeroStage::OptimizerStates;
-    case 2:
-      return ZeroStage::Gradients;
-    case 3:
-      return ZeroStage::Parameters;
-    default:
-      return ZeroStage::Off;
-  }
-}
-
-// Parameters are floats.
-ZeroOptions make_zero(const config::ZeroConfig& zero) {
-  constexpr std::int64_t kBytes = sizeof(float);
-  return {.stage = make_stage(zero.stage),
-          .bucket_bytes = zero.reduce_bucket_size * kBytes,
-          .limits = {.budget_bytes = zero.stage3_max_live_parameters * kBytes,
-                     .prefetch_bytes = zero.stage3_prefetch_bucket_size * kBytes}};
-}
-
-TrainerOptions make_options(const Config& config, const config::MeshShape& mesh,
-                            const config::Batch& batch) {
-  return {.mesh = {.pipe = mesh.pipe, .data = mesh.data},
-          .schedule = config.schedule.name,
-          .program = config.schedule.file,
-          .stages_per_rank = config.schedule.stages_per_rank,
-          .microbatches = static_cast<std::int32_t>(batch.microbatches),
-          .partition = make_method(config.pipeline),
-          .optimizer = config.optimizer,
-          .scheduler = config.scheduler,
-          .total_steps = config.run.steps,
-          .gradient_clipping = config.gradient_clipping,
-          .sums = config.numerics.invariant ? GradientSums::Invariant : GradientSums::AsTheyCome,
-          .zero = make_zero(config.zero_optimization),
-          .checkpointing = {.interval = config.pipeline.activation_checkpoint_interval,
-                            .layers = config.pipeline.checkpointable_layers},
-          .seed = config.seed};
-}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -134,9 +62,9 @@ class Run {
     phase("reading data");
     load_data();
     phase("building the model");
-    TrainerOptions options = make_options(config_, mesh_, batch_);
+    TrainerOptions options = options_of(config_, mesh_, batch_);
     options.device = device_;
-    trainer_.emplace(options, make_model(config_.model), nn::next_byte_loss, communicator_);
+    trainer_.emplace(options, model_of(config_.model), nn::next_byte_loss, communicator_);
     if (is_root()) write_plan();
     {
       const Watch watch(hooks_, trainer_->progress());

@@ -24,5 +24,6 @@ Command declare_verify_command(CLI::App& app);
 Command declare_simulate_command(CLI::App& app);
 Command declare_report_command(CLI::App& app);
 Command declare_config_command(CLI::App& app);
+Command declare_memory_command(CLI::App& app);
 
 }  // namespace penstock::cli

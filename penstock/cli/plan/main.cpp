@@ -64,6 +64,8 @@ int run(int argc, char** argv) {
           penstock::cli::declare_report_command);
   declare("config", "what penstock makes of a configuration written for DeepSpeed",
           penstock::cli::declare_config_command);
+  declare("memory", "what a run takes on each rank, told before it starts",
+          penstock::cli::declare_memory_command);
   try {
     app.parse(static_cast<int>(separator - argv), argv);
   } catch (const CLI::ParseError& error) {

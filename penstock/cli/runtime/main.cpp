@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "penstock/cli/memory_command.h"
+#include "penstock/cli/runtime/memory.h"
 #include "penstock/cli/runtime/rank.h"
 #include "penstock/cli/train_command.h"
 #include "penstock/cli/usage.h"
@@ -26,12 +28,16 @@ int run(int argc, char** argv) {
   penstock::cli::TrainCommand command;
   CLI::App* train = app.add_subcommand("train", "be one rank of a run");
   penstock::cli::declare_train(*train, command);
+  penstock::cli::MemoryCommand memory_command;
+  CLI::App* memory = app.add_subcommand("memory", "tell the memory of a run");
+  penstock::cli::declare_memory(*memory, memory_command);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // Help.
     throw penstock::cli::usage_error(app, error);
   }
+  if (memory->parsed()) return penstock::cli::run_memory(memory_command);
   check_launcher_version();
   return penstock::cli::run_rank(command);
 }

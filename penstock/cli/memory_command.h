@@ -1,0 +1,28 @@
+// The command line of `penstock memory`, as both programs read it.
+//
+// `penstock` parses it for its help and its errors, `penstock-runtime` parses the same words and
+// does it.  Knows no tensors.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "penstock/config/override.h"
+
+namespace penstock::cli {
+
+struct MemoryCommand {
+  std::string config;                       // Path of the JSON file.
+  std::int64_t nproc = 0;                   // Ranks; 0: as many as the mesh has.
+  std::vector<config::Override> overrides;  // In the order given.
+  bool json = false;
+};
+
+// Declares the options on `app`; they are in `command` once the app has parsed.
+void declare_memory(CLI::App& app, MemoryCommand& command);
+
+// The words after `memory` that give the same command again.
+std::vector<std::string> words_of(const MemoryCommand& command);
+
+}  // namespace penstock::cli

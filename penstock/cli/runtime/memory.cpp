@@ -1,0 +1,131 @@
+#include "penstock/cli/runtime/memory.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/zeros.h>
+
+#include <array>
+#include <cstdio>
+#include <utility>
+
+#include "penstock/config/read.h"
+#include "penstock/config/resolve.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/nn/gpt.h"
+#include "penstock/train/from_config.h"
+#include "penstock/train/run_memory.h"
+
+namespace penstock::cli {
+namespace {
+
+using memory::Bytes;
+using train::PipeRank;
+
+struct Column {
+  const char* name;
+  std::int64_t Bytes::* bytes;
+};
+constexpr std::array<Column, 7> kColumns = {{
+    {"parameters", &Bytes::parameters},
+    {"gradients", &Bytes::gradients},
+    {"optimizer", &Bytes::optimizer},
+    {"activations", &Bytes::activations},
+    {"buckets", &Bytes::buckets},
+    {"messages", &Bytes::messages},
+    {"batch", &Bytes::batch},
+}};
+
+std::string mebibytes(std::int64_t bytes) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f", static_cast<double>(bytes) / (1 << 20));
+  return text.data();
+}
+
+std::string stages_of(const PipeRank& rank) { return join(rank.stages, ","); }
+
+std::string row(const std::vector<std::string>& cells) {
+  std::string line;
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    std::array<char, 64> text{};
+    std::snprintf(text.data(), text.size(), i + 1 == cells.size() ? "  %s" : "%13s",
+                  cells[i].c_str());
+    line += text.data();
+  }
+  return line + "\n";
+}
+
+std::string table(const std::vector<PipeRank>& ranks) {
+  std::vector<std::string> head = {"pipe rank", "stages"};
+  for (const Column& column : kColumns) head.emplace_back(column.name);
+  head.insert(head.end(), {"peak", "at"});
+  std::string text = row(head);
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const PipeRank& rank = ranks[i];
+    std::vector<std::string> cells = {std::to_string(i), stages_of(rank)};
+    for (const Column& column : kColumns) {
+      cells.push_back(mebibytes(rank.memory.peak.*column.bytes));
+    }
+    cells.insert(cells.end(), {mebibytes(rank.memory.peak.total()), rank.memory.at});
+    text += row(cells);
+  }
+  return text;
+}
+
+std::string bytes_json(const Bytes& bytes) {
+  std::vector<std::string> members;
+  for (const Column& column : kColumns) {
+    members.push_back(str(json_quote(column.name), ": ", bytes.*column.bytes));
+  }
+  members.push_back(str("\"total\": ", bytes.total()));
+  return "{" + join(members, ", ") + "}";
+}
+
+std::string to_json(const config::MeshShape& mesh, const std::vector<PipeRank>& ranks) {
+  std::vector<std::string> items;
+  for (const PipeRank& rank : ranks) {
+    items.push_back(str("{\"stages\": [", stages_of(rank), "], \"peak_activations\": ",
+                        rank.memory.live_activations, ", \"at\": ", json_quote(rank.memory.at),
+                        ",\n   \"between_steps\": ", bytes_json(rank.memory.between_steps),
+                        ",\n   \"peak\": ", bytes_json(rank.memory.peak), "}"));
+  }
+  return str("{\"pipe\": ", mesh.pipe, ", \"data\": ", mesh.data, ", \"pipe_ranks\": [\n  ",
+             join(items, ",\n  "), "]}\n");
+}
+
+// The plan of the configuration, and a microbatch such as its data give.
+std::vector<PipeRank> told(const config::Config& config, const config::MeshShape& mesh,
+                           const config::Batch& batch) {
+  const at::Tensor tokens =
+      at::zeros({batch.micro_batch_size, config.model.sequence_length}, at::kLong);
+  const std::int64_t samples = batch.micro_batch_size * batch.microbatches;
+  const train::TrainingInputs inputs{
+      .inputs = tokens,
+      .targets = tokens,
+      .batch_bytes = 2 * samples * config.model.sequence_length * tokens.element_size()};
+  return train::run_memory(train::options_of(config, mesh, batch), train::model_of(config.model),
+                           nn::next_byte_loss, inputs);
+}
+
+}  // namespace
+
+int run_memory(const MemoryCommand& command) {
+  const config::Config config = config::read_config(command.config, command.overrides).config;
+  at::set_num_threads(1);  // As in a rank: kernels may take memory for each thread.
+  try {
+    const std::int64_t ranks =
+        command.nproc > 0 ? command.nproc : config.mesh.pipe * config.mesh.data.value_or(1);
+    const config::MeshShape mesh = config::resolve_mesh(config.mesh, ranks);
+    const config::Batch batch = config::resolve_batch(config.batch, mesh);
+    const std::vector<PipeRank> told_ranks = told(config, mesh, batch);
+    const std::string text =
+        command.json ? to_json(mesh, told_ranks)
+                     : str("MiB at the peak of a step; pipe ", mesh.pipe, " x data ", mesh.data,
+                           ", the same on every replica\n", table(told_ranks));
+    std::fputs(text.c_str(), stdout);
+  } catch (const Error& error) {
+    throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
+  }
+  return static_cast<int>(ExitCode::Ok);
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,55 @@
+// What one layer of the model does to a rank's memory, for one microbatch.
+//
+// probe/ measures it; stage_memory.h adds layers up.  Knows no stage, no schedule and no ranks.
+// Units: bytes, of tensors; a peak is above what was there when the pass began, which for a
+// backward is what the forward keeps, and the gradient of the output.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace penstock::memory {
+
+struct Parameter {
+  std::string name;  // Of a tied one, the first layer's: copies have one name.
+  std::string type = "float";
+  std::int64_t element_bytes = 4;
+  std::int64_t elements = 0;
+  bool is_trainable = true;
+  bool is_tied = false;
+
+  std::int64_t bytes() const { return elements * element_bytes; }
+};
+
+// What a pass needs at its height, besides what stays.
+struct PassPeak {
+  std::int64_t first = 0;  // Of a step: it makes the gradients of the parameters.
+  std::int64_t later = 0;  // It adds to them.
+};
+
+// Its input is the output of the layer before; the two share one tensor, or tuple.
+struct LayerMemory {
+  std::vector<Parameter> parameters;
+  std::int64_t buffers = 0;
+  std::int64_t output = 0;
+  std::int64_t input_gradient = 0;  // 0: it takes none.
+
+  // From F to B, or to I, besides input and output.
+  std::int64_t kept = 0;
+  bool keeps_input = false;
+  bool keeps_output = false;
+  // From I to W, besides input and the gradient of the output.
+  std::int64_t half_kept = 0;
+  bool half_keeps_input = false;
+  bool half_keeps_gradient = false;
+
+  std::int64_t forward_peak = 0;        // The output included, here and below.
+  std::int64_t plain_forward_peak = 0;  // Without a graph.
+  PassPeak backward_peak;
+  std::int64_t input_peak = 0;  // Of I.
+  PassPeak weight_peak;         // Of W.
+
+  std::int64_t gradient_bytes() const;  // Of trainable parameters.
+};
+
+}  // namespace penstock::memory

@@ -1,0 +1,118 @@
+#include "penstock/memory/states.h"
+
+#include "penstock/partition/shards.h"
+
+namespace penstock::memory {
+namespace {
+
+std::vector<Parameter> trainable(const std::vector<LayerMemory>& layers) {
+  std::vector<Parameter> parameters;
+  for (const LayerMemory& layer : layers) {
+    for (const Parameter& each : layer.parameters) {
+      if (each.is_trainable) parameters.push_back(each);
+    }
+  }
+  return parameters;
+}
+
+std::int64_t frozen_bytes(const std::vector<LayerMemory>& layers) {
+  std::int64_t bytes = 0;
+  for (const LayerMemory& layer : layers) {
+    bytes += layer.buffers;
+    for (const Parameter& each : layer.parameters) bytes += each.is_trainable ? 0 : each.bytes();
+  }
+  return bytes;
+}
+
+// As the GradientReducer fills its buckets: from the last parameter to the first.
+std::vector<std::vector<std::size_t>> reduced_together(const std::vector<Parameter>& parameters,
+                                                       std::int64_t bucket_bytes) {
+  std::vector<std::vector<std::size_t>> buckets;
+  std::int64_t room = 0;
+  for (std::size_t p = parameters.size(); p-- > 0;) {
+    const bool same_type =
+        !buckets.empty() && parameters[buckets.back().back()].type == parameters[p].type;
+    if (!same_type || parameters[p].bytes() > room) {
+      buckets.emplace_back();
+      room = bucket_bytes;
+    }
+    buckets.back().push_back(p);
+    room -= parameters[p].bytes();
+  }
+  return buckets;
+}
+
+void add_whole(const std::vector<Parameter>& parameters, const Sharing& sharing,
+               std::set<std::string>& seen, States& states) {
+  for (const Parameter& each : parameters) {
+    if (!seen.insert(each.name).second) continue;
+    states.parameters += each.bytes();
+    states.optimizer += sharing.states_per_element * each.bytes() + sharing.state_bytes_per_part;
+  }
+}
+
+// Whole gradients, and what a sum over replicas takes on its way.
+void add_replicas(const std::vector<Parameter>& parameters, const Sharing& sharing,
+                  States& states) {
+  for (std::vector<std::size_t>& bucket : reduced_together(parameters, sharing.bucket_bytes)) {
+    std::int64_t elements = std::ssize(bucket);
+    for (const std::size_t p : bucket) elements += parameters[p].elements;
+    const std::int64_t row = (elements + sharing.ranks - 1) / sharing.ranks;
+    const std::int64_t bytes = row * sharing.ranks * parameters[bucket.front()].element_bytes;
+    states.gradients += bytes;
+    states.buckets.push_back({.parameters = std::move(bucket), .rows = 0, .flight = bytes});
+  }
+}
+
+partition::ShardLayout layout_of(const std::vector<Parameter>& parameters, const Sharing& sharing) {
+  std::vector<partition::ShardedParameter> sizes;
+  for (const Parameter& each : parameters) {
+    sizes.push_back({.name = each.name,
+                     .type = each.type,
+                     .element_bytes = each.element_bytes,
+                     .elements = each.elements,
+                     .is_alone = each.is_tied});
+  }
+  return partition::lay_out_shards(std::move(sizes), sharing.ranks, sharing.bucket_bytes);
+}
+
+void add_shards(const std::vector<Parameter>& parameters, const Sharing& sharing,
+                std::set<std::string>& seen, States& states) {
+  const partition::ShardLayout layout = layout_of(parameters, sharing);
+  for (std::size_t b = layout.buckets.size(); b-- > 0;) {
+    const partition::ShardBucket& bucket = layout.buckets[b];
+    const std::int64_t piece = bucket.piece * bucket.element_bytes;
+    const std::int64_t row = piece + std::ssize(bucket.parameters) * bucket.element_bytes;
+    const std::int64_t rows = row * sharing.ranks;
+    states.gradients += row + (sharing.stage == 1 ? rows : 0);
+    // The others' rows of this rank's sum, and a new sum beside the last step's.
+    states.buckets.push_back(
+        {.parameters = bucket.parameters, .rows = sharing.stage == 1 ? 0 : rows, .flight = rows});
+    const Parameter& first = parameters[bucket.parameters.front()];
+    const bool is_new = !first.is_tied || seen.insert(first.name).second;
+    if (!is_new) continue;
+    states.parameters += sharing.stage == 3 ? piece : piece * sharing.ranks;
+    if (sharing.stage == 3) states.pages += piece * sharing.ranks;
+    for (const partition::Slice& slice : layout.slices(sharing.place, b)) {
+      states.optimizer += sharing.states_per_element * slice.count * bucket.element_bytes +
+                          sharing.state_bytes_per_part;
+    }
+  }
+}
+
+}  // namespace
+
+States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing,
+                 std::set<std::string>& seen) {
+  States states{.parameters = frozen_bytes(layers)};
+  const std::vector<Parameter> parameters = trainable(layers);
+  if (sharing.ranks > 1 && sharing.stage > 0) {
+    add_shards(parameters, sharing, seen, states);
+    return states;
+  }
+  add_whole(parameters, sharing, seen, states);
+  if (sharing.ranks > 1) add_replicas(parameters, sharing, states);
+  return states;
+}
+
+}  // namespace penstock::memory

@@ -1,0 +1,39 @@
+// The bytes of a stage's parameters, gradients and optimizer states on one rank, under ZeRO or not.
+//
+// Whoever tells a rank's memory adds them up by stage; follows zero/, execute/gradients.h and
+// train/optimizer.h.  Knows no schedule and no activations.
+// Units: bytes.  Source: ZeRO (arXiv 1910.02054, table 1), with the padding of partition/shards.h.
+#pragma once
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "penstock/memory/stage_memory.h"
+
+namespace penstock::memory {
+
+struct Sharing {
+  std::int32_t stage = 0;  // Of ZeRO.
+  std::int32_t ranks = 1;  // Of the data group.
+  std::int32_t place = 0;  // This rank's among them.
+  std::int64_t bucket_bytes = 0;
+  std::int32_t states_per_element = 2;    // Of the optimizer, each of the parameter's type.
+  std::int64_t state_bytes_per_part = 4;  // Besides: AdamW's count of steps.
+};
+
+// What is there all the time, from the second step on.
+struct States {
+  std::int64_t parameters = 0;  // Whole, or, with ZeRO 3, this rank's pieces.
+  std::int64_t pages = 0;       // With ZeRO 3: whole parameters, if all were there at once.
+  std::int64_t gradients = 0;   // This rank's sums, or the buckets in which they are summed.
+  std::int64_t optimizer = 0;
+  std::vector<GradientBucket> buckets;  // For StageLayers.
+};
+
+// Of one stage.  `seen` has the names of parameters that an earlier stage of the rank has, which
+// are there once; it learns this stage's.
+States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing,
+                 std::set<std::string>& seen);
+
+}  // namespace penstock::memory

@@ -1,0 +1,34 @@
+// How many bytes of tensors a thread has allocated on the CPU and not yet freed, and the most it
+// had at one time.
+//
+// The probe and tests of memory use it.  Stands where torch's profiler would stand, so it sees what
+// torch's own allocator gives out, and nothing of what the memory is for.
+// Thread safety: counts the thread that made it; memory that another thread frees stays counted.
+#pragma once
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <cstdint>
+#include <memory>
+
+namespace penstock::probe {
+
+class AllocationMeter {
+ public:
+  AllocationMeter();
+  AllocationMeter(const AllocationMeter&) = delete;
+  AllocationMeter& operator=(const AllocationMeter&) = delete;
+
+  // Since the meter was made; less what was there before and has gone.
+  std::int64_t now() const;
+  std::int64_t peak() const;
+  // From here on the peak is what comes.
+  void reset_peak();
+
+ private:
+  class Counter;
+  std::shared_ptr<Counter> counter_;
+  c10::DebugInfoGuard guard_;
+};
+
+}  // namespace penstock::probe

@@ -1,0 +1,27 @@
+// What the layers of a model do to memory, found by running one microbatch through each of them,
+// one layer at a time.
+//
+// train/ tells a run's memory from it.  Holds one layer at a time, trains nothing, and runs layers
+// of one type and number of parameters once.  Knows no stages and no schedule.
+// Shapes: the inputs of a microbatch, as the first layer takes them.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "penstock/memory/layer_memory.h"
+#include "penstock/nn/model.h"
+
+namespace penstock::probe {
+
+struct ModelMemory {
+  std::vector<memory::LayerMemory> layers;
+  memory::LayerMemory loss;
+};
+
+// Throws: whatever a layer or the loss throws.  REQUIRES: layers are ones of penstock/nn's, which
+// need no engine.
+ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Values& inputs,
+                        const nn::Values& targets, const nn::Loss& loss, std::int64_t seed);
+
+}  // namespace penstock::probe

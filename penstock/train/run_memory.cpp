@@ -1,0 +1,147 @@
+#include "penstock/train/run_memory.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "penstock/lower/plan.h"
+#include "penstock/lower/programs.h"
+#include "penstock/memory/states.h"
+#include "penstock/probe/layer_probe.h"
+#include "penstock/stage/segment_ranges.h"
+
+namespace penstock::train {
+namespace {
+
+using memory::LayerMemory;
+using memory::StageMemory;
+
+memory::Sharing sharing_of(const TrainerOptions& options) {
+  const bool adamw = options.optimizer.type == config::OptimizerType::AdamW;
+  const bool momentum = !adamw && options.optimizer.momentum != 0.0;
+  return {.stage = static_cast<std::int32_t>(options.zero.stage),
+          .ranks = options.mesh.data,
+          .bucket_bytes = options.zero.stage == ZeroStage::Off ? execute::kBucketBytes
+                                                               : options.zero.bucket_bytes,
+          .states_per_element = adamw ? 2 : (momentum ? 1 : 0),
+          .state_bytes_per_part = adamw ? static_cast<std::int64_t>(sizeof(float)) : 0};
+}
+
+// All that ranks of the pipe axis have in common.
+struct Planned {
+  const TrainerOptions& options;
+  std::vector<nn::LayerSpec> model;
+  verify::VerifiedSchedule schedule;
+  partition::Partition partition;
+  mesh::Mesh mesh;
+  probe::ModelMemory layers;
+};
+
+Planned plan_run(const TrainerOptions& options, std::vector<nn::LayerSpec> model,
+                 const nn::Loss& loss, const TrainingInputs& inputs) {
+  nn::check_model(model);
+  nn::count_parameters(model);
+  verify::VerifiedSchedule schedule =
+      lower::training_program({.schedule = options.schedule,
+                               .file = options.program,
+                               .ranks = options.mesh.pipe,
+                               .stages_per_rank = options.stages_per_rank,
+                               .microbatches = options.microbatches});
+  partition::Partition partition =
+      partition::partition(nn::meta_of(model), schedule.schedule().stages, options.partition);
+  probe::ModelMemory layers =
+      probe::probe_model(model, inputs.inputs, inputs.targets, loss, options.seed);
+  return {options,
+          std::move(model),
+          std::move(schedule),
+          std::move(partition),
+          mesh::make_mesh(options.mesh.pipe * options.mesh.data, options.mesh),
+          std::move(layers)};
+}
+
+memory::StageLayers layers_of(const Planned& planned, StageId stage) {
+  const std::int64_t first = planned.partition.first_layer(stage);
+  const std::int64_t end = planned.partition.end_layer(stage);
+  memory::StageLayers layers;
+  layers.layers.assign(planned.layers.layers.begin() + first, planned.layers.layers.begin() + end);
+  for (const stage::SegmentRange& range :
+       stage::segment_ranges(planned.model, first, end, planned.options.checkpointing)) {
+    layers.segments.push_back({.first = static_cast<std::size_t>(range.first - first),
+                               .end = static_cast<std::size_t>(range.end - first),
+                               .is_recomputed = range.is_recomputed});
+  }
+  if (stage.value + 1 == planned.partition.stages()) layers.loss = planned.layers.loss;
+  return layers;
+}
+
+// What the sums of tied parameters' gradients take: a place for each layer that has one, but one,
+// and a flag.
+std::int64_t tie_bytes(const Planned& planned, const std::vector<LayerMemory>& layers) {
+  const auto tied = nn::tied_layers(planned.model);
+  std::int64_t copies = 0;
+  for (const auto& [key, numbers] : tied) copies = std::max(copies, std::ssize(numbers));
+  std::set<std::string> seen;
+  std::int64_t bytes = 0;
+  for (const LayerMemory& layer : layers) {
+    for (const memory::Parameter& each : layer.parameters) {
+      if (!each.is_tied || !each.is_trainable || !seen.insert(each.name).second) continue;
+      const bool is_cut = planned.options.zero.stage != ZeroStage::Off;
+      const std::int64_t share = is_cut ? each.elements / planned.options.mesh.data : each.elements;
+      bytes += ((copies - 1) * share + 1) * each.element_bytes;
+    }
+  }
+  return bytes;
+}
+
+// Of the copies' own gradients.
+std::int64_t tied_gradient_bytes(const std::vector<LayerMemory>& layers) {
+  std::int64_t bytes = 0;
+  for (const LayerMemory& layer : layers) {
+    for (const memory::Parameter& each : layer.parameters) {
+      if (each.is_tied && each.is_trainable) bytes += each.bytes();
+    }
+  }
+  return bytes;
+}
+
+PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_bytes) {
+  const lower::Plan plan = lower::lower(planned.schedule, planned.partition, planned.mesh,
+                                        planned.mesh.rank({.pipe = pipe, .data = 0}));
+  memory::Standing standing{.in_step = {.batch = batch_bytes}};
+  std::vector<StageMemory> stages;
+  std::set<std::string> seen;
+  std::vector<LayerMemory> all;
+  std::int64_t pages = 0;
+  for (const StageId stage : plan.chunks) {
+    memory::StageLayers layers = layers_of(planned, stage);
+    memory::States states = memory::states_of(layers.layers, sharing_of(planned.options), seen);
+    standing.always.parameters += states.parameters;
+    standing.always.gradients += states.gradients;
+    standing.always.optimizer += states.optimizer;
+    pages += states.pages;
+    all.insert(all.end(), layers.layers.begin(), layers.layers.end());
+    layers.buckets = std::move(states.buckets);
+    stages.emplace_back(std::move(layers));
+  }
+  standing.always.buckets = tie_bytes(planned, all);
+  standing.in_step.buckets = std::min(pages, planned.options.zero.limits.budget_bytes);
+  memory::RankMemory memory = memory::rank_memory(plan, stages, standing);
+  // After their sum, gradients of copies are views of it.
+  if (planned.options.mesh.data == 1) memory.between_steps.gradients -= tied_gradient_bytes(all);
+  return {.stages = plan.chunks, .memory = std::move(memory)};
+}
+
+}  // namespace
+
+std::vector<PipeRank> run_memory(const TrainerOptions& options, std::vector<nn::LayerSpec> model,
+                                 const nn::Loss& loss, const TrainingInputs& inputs) {
+  const Planned planned = plan_run(options, std::move(model), loss, inputs);
+  std::vector<PipeRank> ranks;
+  for (std::int32_t pipe = 0; pipe < options.mesh.pipe; ++pipe) {
+    ranks.push_back(rank_of(planned, pipe, inputs.batch_bytes));
+  }
+  return ranks;
+}
+
+}  // namespace penstock::train

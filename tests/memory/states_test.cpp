@@ -1,0 +1,95 @@
+#include "penstock/memory/states.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace penstock::memory {
+namespace {
+
+constexpr std::int64_t kElements = 64 * 4 * 100;
+constexpr std::int64_t kLayers = 5;
+constexpr double kPsi = kElements * kLayers;
+
+std::vector<LayerMemory> model() {
+  std::vector<LayerMemory> layers(kLayers);
+  for (std::int64_t i = 0; i < kLayers; ++i) {
+    layers[static_cast<std::size_t>(i)].parameters = {
+        {.name = std::to_string(i) + ".weight", .elements = kElements}};
+  }
+  return layers;
+}
+
+States states(const std::vector<LayerMemory>& layers, std::int32_t stage, std::int32_t ranks) {
+  std::set<std::string> seen;
+  return states_of(layers, {.stage = stage, .ranks = ranks, .bucket_bytes = 2 * 4 * kElements},
+                   seen);
+}
+
+// Of float parameters and AdamW: 4 bytes of each parameter, 4 of its gradient, 8 of its states.
+TEST(States, AreThoseOfThePaper) {
+  for (const std::int32_t ranks : {2, 4}) {
+    const double n = ranks;
+    const auto near = [](std::int64_t bytes, double expected) {
+      EXPECT_NEAR(static_cast<double>(bytes), expected, 0.01 * expected);
+    };
+    for (const std::int32_t stage : {0, 1, 2, 3}) {
+      const States told = states(model(), stage, ranks);
+      near(told.parameters, stage == 3 ? 4 * kPsi / n : 4 * kPsi);
+      near(told.optimizer, stage == 0 ? 8 * kPsi : 8 * kPsi / n);
+      if (stage >= 2) near(told.gradients, 4 * kPsi / n);
+    }
+    near(states(model(), 0, ranks).gradients, 4 * kPsi);
+    near(states(model(), 1, ranks).gradients, 4 * kPsi + 4 * kPsi / n);
+    near(states(model(), 3, ranks).pages, 4 * kPsi);
+  }
+}
+
+TEST(States, OneReplicaSharesNothing) {
+  for (const std::int32_t stage : {0, 1, 2, 3}) {
+    const States told = states(model(), stage, 1);
+    EXPECT_EQ(told.parameters, 4 * kElements * kLayers);
+    EXPECT_EQ(told.gradients, 0) << "they come and go with the step";
+    EXPECT_EQ(told.optimizer, 8 * kElements * kLayers + 4 * kLayers);
+    EXPECT_TRUE(told.buckets.empty());
+  }
+}
+
+TEST(States, BucketsHaveEveryParameterOnceTheLastFirst) {
+  for (const std::int32_t stage : {0, 1, 2, 3}) {
+    std::vector<std::size_t> parameters;
+    for (const GradientBucket& bucket : states(model(), stage, 2).buckets) {
+      parameters.insert(parameters.end(), bucket.parameters.begin(), bucket.parameters.end());
+    }
+    ASSERT_EQ(parameters.size(), 5u);
+    EXPECT_GE(parameters.front(), 3u);
+    std::ranges::sort(parameters);
+    EXPECT_EQ(parameters, (std::vector<std::size_t>{0, 1, 2, 3, 4}));
+  }
+}
+
+TEST(States, ATiedParameterOfTwoStagesIsThereOnce) {
+  std::vector<LayerMemory> layers = model();
+  for (LayerMemory& layer : layers) layer.parameters[0].is_tied = true;
+  for (const std::int32_t stage : {0, 1}) {
+    std::set<std::string> seen;
+    const Sharing sharing{.stage = stage, .ranks = 2, .bucket_bytes = 4 * kElements};
+    const States first = states_of(layers, sharing, seen);
+    const States second = states_of(layers, sharing, seen);
+    EXPECT_GT(first.parameters, 0);
+    EXPECT_EQ(second.parameters, 0);
+    EXPECT_EQ(second.optimizer, 0);
+    EXPECT_EQ(second.gradients, first.gradients) << "each has a gradient of its own";
+  }
+}
+
+TEST(States, FrozenParametersHaveNoStates) {
+  std::vector<LayerMemory> layers = model();
+  for (LayerMemory& layer : layers) layer.parameters[0].is_trainable = false;
+  const States told = states(layers, 2, 2);
+  EXPECT_EQ(told.parameters, 4 * kElements * kLayers);
+  EXPECT_EQ(told.optimizer + told.gradients, 0);
+}
+
+}  // namespace
+}  // namespace penstock::memory

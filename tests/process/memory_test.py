@@ -1,0 +1,104 @@
+"""penstock memory: the table, JSON, what it shows of schedules and of ZeRO, and bad input.
+
+Needs the standard library, and a build with torch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unittest
+
+from planning import PlannerTest
+
+CONFIG = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 8,
+    "model": {"layers": 4, "hidden": 64, "sequence_length": 32},
+    "mesh": {"pipe": 2},
+}
+COLUMNS = ["parameters", "gradients", "optimizer", "activations", "buckets", "messages", "batch"]
+
+
+class Memory(PlannerTest):
+    def told(self, *words: object) -> dict:
+        name = self.write("gpt.json", json.dumps(CONFIG))
+        return json.loads(self.penstock("memory", name, "--json", *words).out)
+
+    def test_the_table_has_what_json_has(self) -> None:
+        told = self.told()
+        table = self.penstock("memory", "gpt.json").out.splitlines()
+        self.assertIn("pipe 2 x data 1", table[0])
+        self.assertEqual(table[1].split(), ["pipe", "rank", "stages", *COLUMNS, "peak", "at"])
+        for line, rank in zip(table[2:], told["pipe_ranks"], strict=True):
+            cells = line.split()
+            shown = [float(cell) for cell in cells[2:-1]]
+            peak = rank["peak"]
+            expected = [peak[column] / 2**20 for column in [*COLUMNS, "total"]]
+            self.assertEqual(shown, [round(value, 2) for value in expected])
+            self.assertEqual(peak["total"], sum(peak[column] for column in COLUMNS))
+            self.assertEqual(cells[-1], rank["at"])
+            self.assertRegex(rank["at"], r"^\d+[FBIW]\d+$")
+
+    def test_activations_are_those_of_the_schedule(self) -> None:
+        def live(schedule: str) -> list[int]:
+            ranks = self.told("--set", f"schedule.name={schedule}")["pipe_ranks"]
+            return [rank["peak_activations"] for rank in ranks]
+
+        self.assertEqual(live("gpipe"), [8, 8])
+        self.assertEqual(live("1f1b"), [2, 1])
+        gpipe, one = (
+            self.told("--set", f"schedule.name={name}")["pipe_ranks"][0]["peak"]["activations"]
+            for name in ("gpipe", "1f1b")
+        )
+        self.assertGreater(gpipe, 3 * one)
+        again = self.told("--set", "pipeline.activation_checkpoint_interval=1")["pipe_ranks"][0]
+        self.assertLess(again["peak"]["activations"], one)
+
+    def test_zero_shares_states(self) -> None:
+        def states(stage: int, data: int) -> dict:
+            sizes = ("--nproc", 2 * data, "--set", f"zero_optimization.stage={stage}")
+            return self.told(*sizes)["pipe_ranks"][0]["between_steps"]
+
+        whole, shared, gradients = states(0, 2), states(1, 2), states(2, 2)
+        self.assertEqual(whole["optimizer"] // whole["parameters"], 2)
+        self.assertAlmostEqual(shared["optimizer"] / whole["optimizer"], 1 / 2, delta=0.02)
+        self.assertAlmostEqual(gradients["gradients"] / whole["gradients"], 1 / 2, delta=0.02)
+        self.assertEqual(shared["parameters"], gradients["parameters"])
+
+    def test_the_optimizer_and_the_batch_count(self) -> None:
+        plain = self.told()["pipe_ranks"][0]["peak"]
+        sgd = self.told("--set", "optimizer.type=SGD")["pipe_ranks"][0]["peak"]
+        self.assertEqual(sgd["optimizer"], 0)
+        self.assertEqual(sgd["parameters"], plain["parameters"])
+        self.assertEqual(plain["batch"], 2 * 8 * 2 * 8 * 32)
+
+    def test_bad_input(self) -> None:
+        name = self.write("gpt.json", json.dumps(CONFIG))
+        self.refuse(
+            re.escape("--set modell.layers=2: unknown key"),
+            "memory",
+            name,
+            "--set",
+            "modell.layers=2",
+        )
+        self.refuse(
+            r"gpt\.json: world size 3 is not a multiple of mesh\.pipe 2",
+            "memory",
+            name,
+            "--nproc",
+            3,
+        )
+        self.refuse(
+            r"gpt\.json: .*8 stages.*6 layers|gpt\.json: .*stages",
+            "memory",
+            name,
+            "--set",
+            "mesh.pipe=8",
+        )
+        self.refuse("none.json", "memory", "none.json")
+        self.refuse("bad.json:1:2: ", "memory", self.write("bad.json", "{"))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
