@@ -9,5 +9,6 @@ namespace penstock::bindings {
 
 void init_communicator(pybind11::module_& m);
 void init_pipeline(pybind11::module_& m);  // Programs over stages that are Python's.
+void init_replica(pybind11::module_& m);   // Modules of Python's, replicated or spread over ranks.
 
 }  // namespace penstock::bindings

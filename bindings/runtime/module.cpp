@@ -4,11 +4,12 @@
 #include "bindings/runtime/init.h"
 
 PYBIND11_MODULE(_runtime, m) {
-  m.doc() = "The running half of penstock, in C++.  Use penstock.pipelining.";
+  m.doc() = "The running half of penstock, in C++.  Use penstock.pipelining, penstock.initialize.";
   // Types that signatures name.
   pybind11::module_::import("torch");
   pybind11::module_::import("penstock._planning");
   penstock::bindings::translate_errors();
   penstock::bindings::init_communicator(m);
   penstock::bindings::init_pipeline(m);
+  penstock::bindings::init_replica(m);
 }

@@ -6,10 +6,14 @@
 penstock.schedule: generate, verify, simulate and draw schedules, without torch.
 penstock.lint: the same of a schedule object of torch.distributed.pipelining, or of a file.
 penstock.pipe.schedule: DeepSpeed's schedules, by another import line.
-penstock.initialize: an engine that trains a penstock.pipe.PipelineModule, as DeepSpeed's.
+penstock.initialize: an engine that trains a module or a penstock.pipe.PipelineModule.
+penstock.zero: what models say about parameters of ZeRO 3.  penstock.accelerator: the device.
 penstock.pipelining: torch.distributed.pipelining, by another import line.
 penstock.swap: runs a script on penstock without changing it.
 """
+
+import importlib
+from typing import Any
 
 from penstock import errors, pipe, schedule
 from penstock._distributed import init_distributed
@@ -33,3 +37,10 @@ __all__ = [
     "pipe",
     "schedule",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch is imported when it is used."""
+    if name in ("accelerator", "zero"):
+        return importlib.import_module(f"penstock.{name}")
+    raise AttributeError(f"module 'penstock' has no attribute '{name}'")

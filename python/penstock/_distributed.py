@@ -57,6 +57,6 @@ def init_distributed(
     options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
     if init_method is not None or rank >= 0:
         options |= {"init_method": init_method, "rank": rank, "world_size": world_size}
-    elif not all(name in os.environ for name in _LAUNCHED):
+    elif not all(name in os.environ for name in _LAUNCHED) or os.environ["WORLD_SIZE"] == "1":
         options |= {"store": HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("gloo", **options)

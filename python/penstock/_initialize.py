@@ -36,11 +36,11 @@ def initialize(
 
     Collective over all ranks; joins torch.distributed, unless that has been done.
 
-    model: a penstock.pipe.PipelineModule.
+    model: a torch.nn.Module, over replicas; a penstock.pipe.PipelineModule, in stages.
     config: a dict, or the path of a JSON file (penstock.configuration); config_params and
         args.deepspeed_config say it, too.
     optimizer, model_parameters, lr_scheduler, training_data, collate_fn: as the engine says
-        (penstock.pipe.PipelineEngine).
+        (penstock.zero.engine.Engine, penstock.pipe.PipelineEngine).
     distributed_port, dist_init_required: as of penstock.init_distributed().
     mpu, mesh_param: must be None.
 
@@ -52,22 +52,34 @@ def initialize(
         raise ConfigError("initialize() needs a config: a dict, or the path of a JSON file")
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
-            raise ConfigError(f"{name} must be None: a PipelineModule says its topology itself")
+            raise ConfigError(
+                f"{name} must be None: replicas are all ranks, and a PipelineModule says its "
+                f"topology itself"
+            )
     init_distributed(distributed_port=distributed_port, dist_init_required=dist_init_required)
+    engine = _engine_for(model)(
+        model,
+        found[0],
+        optimizer=optimizer,
+        model_parameters=model_parameters,
+        lr_scheduler=lr_scheduler,
+        training_data=training_data,
+        collate_fn=collate_fn,
+    )
+    return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _engine_for(model: Any) -> type[Any]:
+    from torch.nn import Module
+
     from penstock.pipe import PipelineEngine, PipelineModule
+    from penstock.zero.engine import Engine
 
     if isinstance(model, PipelineModule):
-        engine = PipelineEngine(
-            model,
-            found[0],
-            optimizer=optimizer,
-            model_parameters=model_parameters,
-            lr_scheduler=lr_scheduler,
-            training_data=training_data,
-            collate_fn=collate_fn,
-        )
-        return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
-    raise ConfigError(f"model is a {type(model).__name__}, must be a penstock.pipe.PipelineModule")
+        return PipelineEngine
+    if isinstance(model, Module):
+        return Engine
+    raise ConfigError(f"model is a {type(model).__name__}, must be a torch.nn.Module")
 
 
 def add_config_arguments(parser: ArgumentParser) -> ArgumentParser:

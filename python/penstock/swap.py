@@ -35,6 +35,7 @@ _PIPELINING = {
 }
 _DEEPSPEED = {
     "deepspeed": "penstock",
+    "deepspeed.accelerator": "penstock.accelerator",
     "deepspeed.pipe": "penstock.pipe",
     "deepspeed.runtime": "penstock.runtime",
     "deepspeed.runtime.dataloader": "penstock.runtime.dataloader",
@@ -43,7 +44,10 @@ _DEEPSPEED = {
     "deepspeed.runtime.pipe.module": "penstock.pipe.module",
     "deepspeed.runtime.pipe.schedule": "penstock.pipe.schedule",
     "deepspeed.runtime.pipe.topology": "penstock.pipe.topology",
+    "deepspeed.runtime.zero": "penstock.runtime.zero",
+    "deepspeed.runtime.zero.partition_parameters": "penstock.zero.partition_parameters",
     "deepspeed.utils": "penstock.runtime.dataloader",
+    "deepspeed.zero": "penstock.zero",
 }
 _SCRIPT = "PENSTOCK_SWAP_SCRIPT"  # For the processes that a script spawns: what they import.
 

@@ -132,6 +132,40 @@ print(isinstance(engine, PipelineEngine), type(engine).__module__)
 """
 
 
+DEEPSPEED_ZERO = """
+import torch
+import deepspeed
+from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
+from deepspeed.zero import GatheredParameters, Init
+
+config = {
+    "train_batch_size": 1,
+    "optimizer": {"type": "Adam", "params": {"lr": 0.1}},
+    "zero_optimization": {"stage": 3},
+    "bf16": {"enabled": get_accelerator().is_bf16_supported()},
+}
+with Init(config_dict_or_path=config):
+    model = torch.nn.Linear(4, 1)
+engine, _, _, _ = deepspeed.initialize(model=model, config=config)
+losses = []
+for _ in range(3):
+    loss = engine(torch.ones(4).bfloat16()).square()
+    engine.backward(loss)
+    engine.step()
+    losses.append(loss.item())
+with deepspeed.zero.GatheredParameters(model.weight):
+    assert model.weight.ds_status == ZeroParamStatus.AVAILABLE
+print(type(engine).__module__)
+"""
+
+
+def test_deepspeed_zero_is_swapped(swap):
+    done = swap(DEEPSPEED_ZERO)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "penstock.zero.engine\n"
+
+
 def test_deepspeed_is_swapped(swap):
     done = swap(DEEPSPEED)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,242 @@
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/runtime/init.h"
+#include "bindings/runtime/without_gil.h"
+#include "penstock/train/module_replica.h"
+#include "penstock/train/spread_module.h"
+
+namespace penstock::bindings {
+namespace {
+
+namespace py = pybind11;
+using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
+using Numbers = std::vector<std::size_t>;
+using train::ModuleReplica;
+using train::SpreadModule;
+
+std::vector<Rank> all_ranks(const comm::Communicator& communicator) {
+  std::vector<Rank> ranks;
+  for (std::int32_t rank = 0; rank < communicator.world_size(); ++rank) ranks.emplace_back(rank);
+  return ranks;
+}
+
+std::vector<stage::NamedParameter> named(const Parameters& parameters) {
+  std::vector<stage::NamedParameter> result;
+  for (const auto& [name, tensor] : parameters) result.push_back({.name = name, .tensor = tensor});
+  return result;
+}
+
+// The ranks of a communicator as replicas of a module.
+struct ReplicaGroup {
+  explicit ReplicaGroup(comm::Communicator& c) : communicator(c), group(c, all_ranks(c)) {}
+
+  comm::Communicator& communicator;
+  comm::ShardGroup group;
+};
+
+struct PythonSpread {
+  PythonSpread(const Parameters& parameters, std::int64_t bucket_bytes, ReplicaGroup& g)
+      : group(g) {
+    without_gil(group.communicator,
+                [&] { own.emplace(named(parameters), group.group, bucket_bytes); });
+    module = &*own;
+  }
+  PythonSpread(SpreadModule& of_replica, ReplicaGroup& g) : group(g), module(&of_replica) {}
+
+  template <class Function>
+  auto call(const Function& function) {
+    return without_gil(group.communicator, [&] { return function(*module); });
+  }
+
+  ReplicaGroup& group;
+  std::optional<SpreadModule> own;
+  SpreadModule* module = nullptr;
+};
+
+struct PythonReplica {
+  PythonReplica(const Parameters& parameters, ReplicaGroup& g, std::int32_t stage,
+                std::int64_t bucket_bytes, std::int64_t live_bytes, std::int64_t prefetch_bytes,
+                std::int64_t persistent_elements, const std::vector<PythonSpread*>& spread_before)
+      : group(g) {
+    const train::ReplicaOptions options{
+        .zero = {.stage = static_cast<train::ZeroStage>(stage),
+                 .bucket_bytes = bucket_bytes,
+                 .limits = {.budget_bytes = live_bytes, .prefetch_bytes = prefetch_bytes}},
+        .persistent_elements = persistent_elements};
+    std::vector<SpreadModule*> modules;
+    for (PythonSpread* each : spread_before) modules.push_back(each->module);
+    without_gil(group.communicator, [&] {
+      replica.emplace(named(parameters), options, modules, group.group, group.communicator);
+    });
+  }
+
+  template <class Function>
+  auto call(const Function& function) {
+    return without_gil(group.communicator, [&] { return function(*replica); });
+  }
+
+  // Python runs between these two, and what it reads may wait for other ranks.
+  void begin_forward(bool trains) {
+    if (group.group.size() > 1) watch.emplace(group.communicator);
+    call([&](ModuleReplica& r) {
+      r.begin_forward(trains ? train::Forward::Training : train::Forward::Evaluation);
+    });
+  }
+  void end_forward() {
+    watch.reset();
+    call([](ModuleReplica& r) { r.end_forward(); });
+  }
+  void abandon() {
+    watch.reset();
+    call([](ModuleReplica& r) { r.abandon(); });
+  }
+
+  void backward(const at::Tensor& loss, double factor, bool ends, bool retain_graph) {
+    call([&](ModuleReplica& r) {
+      r.backward(loss, factor, ends ? execute::Accumulation::Ends : execute::Accumulation::GoesOn,
+                 retain_graph ? train::Graph::Retained : train::Graph::Freed);
+    });
+  }
+
+  std::vector<std::tuple<std::size_t, std::int64_t, at::Tensor>> parts() const {
+    std::vector<std::tuple<std::size_t, std::int64_t, at::Tensor>> parts;
+    for (const train::Part& part : replica->parts().all()) {
+      parts.emplace_back(part.parameter, part.first, part.tensor);
+    }
+    return parts;
+  }
+
+  ReplicaGroup& group;
+  std::optional<ModuleReplica> replica;
+  std::optional<SigintWatch> watch;
+};
+
+void init_spread(py::module_& m) {
+  py::class_<ReplicaGroup>(m, "ReplicaGroup", "The ranks of a communicator, as replicas.")
+      .def(py::init<comm::Communicator&>(), py::arg("communicator"), py::keep_alive<1, 2>(),
+           py::call_guard<py::gil_scoped_release>(), "Collective: connects them.")
+      .def(
+          "broadcast",
+          [](ReplicaGroup& g, const at::Tensor& tensor, std::int32_t root) {
+            without_gil(g.communicator,
+                        [&] { g.communicator.broadcast(tensor, g.group.group(), root)->wait(); });
+          },
+          py::arg("tensor"), py::arg("root"),
+          "Collective: the values of the `root`-th replica, in a contiguous tensor, in place.");
+  py::class_<PythonSpread>(m, "SpreadModule",
+                           "Parameters, by number, of which each replica has a piece.")
+      .def(py::init<const Parameters&, std::int64_t, ReplicaGroup&>(), py::arg("parameters"),
+           py::arg("bucket_bytes"), py::arg("group"), py::keep_alive<1, 4>(),
+           "Collective: spreads parameters, names and tensors, which are the same everywhere.")
+      .def(
+          "status",
+          [](const PythonSpread& s, std::size_t parameter) {
+            return static_cast<int>(s.module->status(parameter));
+          },
+          py::arg("parameter"), "As a number of DeepSpeed's ZeroParamStatus.")
+      .def(
+          "shard",
+          [](const PythonSpread& s, std::size_t parameter) { return s.module->shard(parameter); },
+          py::arg("parameter"), "This rank's part, flat; it may be empty.")
+      .def(
+          "hold",
+          [](PythonSpread& s, const Numbers& parameters) {
+            s.call([&](SpreadModule& module) { module.hold(parameters); });
+          },
+          py::arg("parameters"), "Collective: brings them, to stay until as many release().")
+      .def(
+          "release",
+          [](PythonSpread& s, const Numbers& parameters) {
+            s.call([&](SpreadModule& module) { module.release(parameters); });
+          },
+          py::arg("parameters"))
+      .def(
+          "take_changes",
+          [](PythonSpread& s, std::size_t parameter, std::int32_t root) {
+            s.call([&](SpreadModule& module) { module.take_changes(parameter, root); });
+          },
+          py::arg("parameter"), py::arg("root"),
+          "Collective: its values become those that the rank `root` sees.")
+      .def(
+          "changed",
+          [](const PythonSpread& s, const Numbers& parameters) {
+            return s.module->changed(parameters);
+          },
+          py::arg("parameters"), "Those that were changed while they were held, seen from here.")
+      .def(
+          "forget_changes",
+          [](const PythonSpread& s, const Numbers& parameters) {
+            s.module->forget_changes(parameters);
+          },
+          py::arg("parameters"), "They may be released all the same.");
+}
+
+}  // namespace
+
+void init_replica(py::module_& m) {
+  init_spread(m);
+  py::class_<PythonReplica>(m, "ModuleReplica",
+                            "One replica of a module: what the replicas do together.")
+      .def(py::init<const Parameters&, ReplicaGroup&, std::int32_t, std::int64_t, std::int64_t,
+                    std::int64_t, std::int64_t, const std::vector<PythonSpread*>&>(),
+           py::arg("parameters"), py::arg("group"), py::kw_only(), py::arg("stage"),
+           py::arg("bucket_bytes"), py::arg("live_bytes"), py::arg("prefetch_bytes"),
+           py::arg("persistent_elements"), py::arg("spread_before"), py::keep_alive<1, 3>(),
+           "Collective: trainable parameters, names and tensors; values become those of rank 0.")
+      .def("parts", &PythonReplica::parts,
+           "What this rank updates: number of the parameter, first element, tensor.")
+      .def(
+          "spread",
+          [](PythonReplica& r) -> std::unique_ptr<PythonSpread> {
+            if (r.replica->spread() == nullptr) return nullptr;
+            return std::make_unique<PythonSpread>(*r.replica->spread(), r.group);
+          },
+          py::keep_alive<0, 1>(), "The parameters that come and go, if there are any.")
+      .def_property_readonly(
+          "spread_place", [](const PythonReplica& r) { return r.replica->spread_place(); },
+          "By parameter, its number in `spread`, or None.")
+      .def("begin_forward", &PythonReplica::begin_forward, py::arg("trains"),
+           "From here on operators may bring parameters.")
+      .def("end_forward", &PythonReplica::end_forward)
+      .def(
+          "abandon", &PythonReplica::abandon,
+          "The call that was under way has failed; raises what is behind it, if operators know it.")
+      .def("backward", &PythonReplica::backward, py::arg("loss"), py::arg("factor"),
+           py::arg("ends"), py::arg("retain_graph"),
+           "Adds the gradients of loss x factor; the one that ends an accumulation sums them over "
+           "the replicas.")
+      .def(
+          "squared_norms",
+          [](PythonReplica& r) {
+            return r.call([](ModuleReplica& replica) { return replica.squared_norms(); });
+          },
+          "Collective: by parameter, of its gradient.")
+      .def("drop_gradients", [](PythonReplica& r) { r.replica->drop_gradients(); })
+      .def(
+          "gather",
+          [](PythonReplica& r) { r.call([](ModuleReplica& replica) { replica.gather(); }); },
+          "Collective, after an update: brings the other replicas' parts.")
+      .def_property_readonly(
+          "paging",
+          [](const PythonReplica& r) {
+            const zero::PagerReport report = r.replica->paging();
+            return std::map<std::string, std::int64_t>{{"uses", report.uses},
+                                                       {"faults", report.faults},
+                                                       {"prefetches", report.prefetches},
+                                                       {"drops", report.drops},
+                                                       {"peak_bytes", report.peak_bytes}};
+          },
+          "Of the last run: uses, faults, prefetches, drops, peak_bytes.");
+}
+
+}  // namespace penstock::bindings

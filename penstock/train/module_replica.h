@@ -1,0 +1,112 @@
+// One replica of a module that somebody else runs: what the replicas do together with its
+// parameters, from ZeRO 0 to ZeRO 3.
+//
+// The Python package's engine has one; forward and backward are torch's own, over modules of any
+// kind.  The Trainer does the same for models that are lists of layers, under pipeline schedules,
+// and also steps the optimizer.  Knows no modules, no batches and no optimizer.
+// Parameters are numbered as they were given.
+//
+// A step is: begin_forward() and end_forward() around each forward, backward() of each loss, the
+// last of them ending the accumulation; then the caller updates parts(), and gather().
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/comm/shard_group.h"
+#include "penstock/execute/executor.h"
+#include "penstock/execute/stage_hooks.h"
+#include "penstock/train/parts.h"
+#include "penstock/train/spread_module.h"
+#include "penstock/train/trainer.h"
+#include "penstock/zero/pager.h"
+
+namespace penstock::train {
+
+struct ReplicaOptions {
+  ZeroOptions zero;
+  std::int64_t persistent_elements = 0;  // ZeRO 3: parameters of so many, or fewer, stay whole.
+};
+
+// What a forward is for.
+enum class Forward : std::uint8_t { Training, Evaluation };
+// What happens to a graph in its backward.
+enum class Graph : std::uint8_t { Freed, Retained };
+
+class ModuleReplica {
+ public:
+  // Collective over `group`, which, like its `communicator`, outlives it.  Values become those of
+  // the first replica.  Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
+  // REQUIRES: each requires a gradient, and is there once.
+  ModuleReplica(const std::vector<stage::NamedParameter>& parameters, const ReplicaOptions& options,
+                const std::vector<SpreadModule*>& spread_before, comm::ShardGroup& group,
+                comm::Communicator& communicator);
+  ~ModuleReplica();
+
+  // What this rank updates: whole parameters, or slices, each with its gradient.
+  const Parts& parts() const { return parts_; }
+
+  // Those that come and go: none but under ZeRO 3 on several ranks.
+  SpreadModule* spread() { return spread_.get(); }
+  // By parameter, its number there; absent where it stays.
+  const std::vector<std::optional<std::size_t>>& spread_place() const { return spread_place_; }
+
+  // Operators in between may bring parameters.
+  void begin_forward(Forward forward);
+  // Throws: Error for what went wrong in them, which they cannot say.
+  void end_forward();
+
+  // Adds the gradients of `loss`, a scalar, times `factor`; the backward that ends an accumulation
+  // leaves their sums over the replicas in parts().  They leave while it runs, if its graph is all
+  // torch's own: a node of Python's may run a backward in a backward, which adds to gradients that
+  // seemed final.
+  void backward(const at::Tensor& loss, double factor, execute::Accumulation accumulation,
+                Graph graph);
+
+  // The call that was under way has failed: nothing brings parameters any more.
+  // Throws: Error for what went wrong in an operator, if that is behind it.
+  void abandon();
+
+  // By parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
+  std::vector<double> squared_norms();
+  void drop_gradients();
+
+  // Collective, after an update of parts(): what is whole here gets the others' part.
+  void gather();
+
+  zero::PagerReport paging() const { return pager_ ? pager_->report() : zero::PagerReport{}; }
+
+ private:
+  bool is_sharded() const { return options_.zero.stage != ZeroStage::Off && group_.size() > 1; }
+  bool comes_and_goes(const stage::NamedParameter& parameter) const;
+  void share_first_values(const std::vector<stage::NamedParameter>& parameters,
+                          const std::vector<stage::NamedParameter>& but);
+  void build_kept(const std::vector<stage::NamedParameter>& parameters);
+  void build_spread(const std::vector<stage::NamedParameter>& parameters);
+  void place_parts();
+  void add_slices(const zero::ParameterShards& shards, std::size_t parameter);
+  void begin_compute(const char* run);
+  void end_compute();
+  void end_run();
+
+  ReplicaOptions options_;
+  comm::ShardGroup& group_;
+  comm::Communicator& communicator_;
+  std::unique_ptr<stage::Stage> whole_;          // Updated whole, everywhere.
+  std::unique_ptr<zero::ParameterShards> kept_;  // Whole everywhere, updated in slices.
+  std::unique_ptr<SpreadModule> spread_;
+  std::vector<std::optional<std::size_t>> spread_place_;
+  std::unique_ptr<zero::Pager> pager_;
+  std::vector<std::unique_ptr<execute::StageHooks>> hooks_;
+  std::vector<stage::NamedParameter> parameters_;
+  Parts parts_;
+  bool is_running_ = false;  // From a forward to its backward.
+  bool ends_with_forward_ = false;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,27 @@
+"""ZeRO by DeepSpeed's names: what models and scripts say about parameters of stage 3.
+
+>>> with penstock.zero.GatheredParameters(layer.weight, modifier_rank=0):
+...     torch.nn.init.normal_(layer.weight)
+
+Nothing of it is needed to train: penstock.initialize(config=...) with zero_optimization.stage is.
+"""
+
+from penstock.zero import partition_parameters
+from penstock.zero.partition_parameters import (
+    GatheredParameters,
+    Init,
+    ZeroParameter,
+    ZeroParamStatus,
+    register_external_parameter,
+    unregister_external_parameter,
+)
+
+__all__ = [
+    "GatheredParameters",
+    "Init",
+    "ZeroParamStatus",
+    "ZeroParameter",
+    "partition_parameters",
+    "register_external_parameter",
+    "unregister_external_parameter",
+]

@@ -1,0 +1,122 @@
+"""Who has the values of parameters under ZeRO 3: a SpreadModule, and the parameters in Python.
+
+An engine has one for what it trains, and zero.Init one for every module that it spreads.
+Knows no forward and no optimizer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from penstock.errors import Error
+from penstock.zero._parameters import ZeroParameter, ZeroParamStatus, place_of, show
+
+if TYPE_CHECKING:
+    from penstock._runtime import SpreadModule
+    from penstock.zero._replicas import Replicas
+
+__all__ = ["Home"]
+
+
+class Home:
+    """Parameters, some of which come and go.
+
+    Nothing comes or goes in a home without a SpreadModule: all ranks have all of it.
+    """
+
+    def __init__(self, replicas: Replicas) -> None:
+        self.replicas = replicas
+        self.spread: SpreadModule | None = None
+        self.parameters: list[ZeroParameter] = []  # By number.
+        self._held: Counter[int] = Counter()  # How often, by number.
+        self._modifier: dict[int, int] = {}  # By number: the rank whose changes will count.
+        self._is_open = False
+
+    @property
+    def ranks(self) -> int:
+        """That share its parameters."""
+        return self.replicas.size
+
+    def settle(self, spread: SpreadModule, parameters: list[ZeroParameter]) -> None:
+        """From now on `parameters` are those of `spread`, and away."""
+        self.spread = spread
+        self.parameters = parameters
+        self.close()
+
+    def status(self, number: int) -> ZeroParamStatus:
+        """Of one that comes and goes."""
+        return ZeroParamStatus(self._module.status(number))
+
+    def shard(self, number: int) -> torch.Tensor:
+        """This rank's part of one."""
+        return self._module.shard(number)
+
+    def open(self) -> None:
+        """Until close(), operators bring what they read."""
+        self._is_open = True
+        for parameter in self.parameters:
+            show(parameter, is_away=False)
+
+    def close(self) -> None:
+        """What nobody holds is away."""
+        self._is_open = False
+        for number, parameter in enumerate(self.parameters):
+            show(parameter, is_away=not self._held[number])
+
+    def hold(self, numbers: Sequence[int], modifier: int | None = None) -> None:
+        """Collective: brings parameters, to stay until as many release(); they become readable.
+
+        modifier: the rank that may change them.
+        Raises Error where another rank already may.
+        """
+        for number in numbers:
+            if modifier is None or self._modifier.get(number, modifier) == modifier:
+                continue
+            raise Error(
+                f"{self._word(number)} is gathered already, to be changed by rank "
+                f"{self._modifier[number]}, and not by rank {modifier}"
+            )
+        with self.replicas.telling_others():
+            self._module.hold(numbers)
+        self._held.update(numbers)
+        for number in numbers:
+            show(self.parameters[number], is_away=False)
+            if modifier is not None:
+                self._modifier[number] = modifier
+
+    def release(self, numbers: Sequence[int], modifier: int | None = None) -> None:
+        """Ends a hold() with these arguments; collective if there is a modifier.
+
+        Raises Error for parameters that were changed, if nobody was to change them.
+        """
+        changed: list[int] = []
+        with self.replicas.telling_others():
+            for number in numbers:
+                self._held[number] -= 1
+                if modifier is not None:
+                    self._module.take_changes(number, modifier)
+            last = [number for number in numbers if not self._held[number]]
+            changed = self._module.changed(last)
+            self._module.forget_changes(last)
+            self._module.release(numbers)
+        for number in last:
+            self._modifier.pop(number, None)
+            show(self.parameters[number], is_away=not self._is_open)
+        if changed:
+            raise Error(
+                f"{', '.join(map(self._word, changed))}: changed while it was gathered, and the "
+                f"change is lost",
+                ("GatheredParameters(..., modifier_rank=0) takes what rank 0 makes of it",),
+            )
+
+    @property
+    def _module(self) -> SpreadModule:
+        assert self.spread is not None  # Parameters without one are whole, and have no number.
+        return self.spread
+
+    def _word(self, number: int) -> str:
+        return f'parameter "{place_of(self.parameters[number]).name}"'

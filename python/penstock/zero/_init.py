@@ -1,0 +1,196 @@
+"""zero.Init: spreads parameters while a model is made, so that no rank ever has all of it.
+
+Knows no engine: penstock.initialize() takes over what was spread.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from penstock import _torch, configuration
+from penstock.errors import ConfigError
+from penstock.zero._gathering import GatheredParameters
+from penstock.zero._home import Home
+from penstock.zero._parameters import Place, adopt, is_zero
+from penstock.zero._precision import type_of
+from penstock.zero._replicas import Replicas
+from penstock.zero._settings import ZeroSettings
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from penstock._runtime import SpreadModule
+
+__all__ = ["Init"]
+
+_Constructor = Callable[..., None]
+
+
+class Init:
+    """A context in which every module's parameters are spread over the ranks once it is made.
+
+        with penstock.zero.Init():
+            model = Transformer(...)
+
+    Values are those of rank 0, whatever the others draw.  Inside of it, Module.apply() gathers each
+    module's own parameters around the function, and takes what rank 0 makes of them.
+
+    module: spreads it at once, without a context.
+    data_parallel_group: a process group; None: the default one, which is joined if need be.
+    config_dict_or_path, config: a configuration, of which zero_optimization, fp16 and bf16 count.
+    dtype: what floating-point parameters and buffers are cast to; None: as the configuration says.
+    enabled: False: does nothing.
+    mem_efficient_linear, pin_memory: taken, and not used.  remote_device, mpu: must be None.
+
+    All ranks make the same modules in the same order.  Parameters that take no gradient stay whole.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module | None = None,
+        data_parallel_group: ProcessGroup | None = None,
+        mem_efficient_linear: bool = True,
+        remote_device: str | None = None,
+        pin_memory: bool = False,
+        config_dict_or_path: Mapping[str, Any] | str | Path | None = None,
+        config: Mapping[str, Any] | str | Path | None = None,
+        enabled: bool = True,
+        dtype: torch.dtype | None = None,
+        mpu: Any = None,
+    ) -> None:
+        del mem_efficient_linear, pin_memory
+        if remote_device not in (None, "none") or mpu is not None:
+            raise ConfigError("zero.Init: remote_device and mpu must be None")
+        given = config_dict_or_path if config_dict_or_path is not None else config
+        read = configuration.read({} if given is None else given)
+        self._settings = ZeroSettings.of(read)
+        self._group = data_parallel_group
+        self._enabled = enabled
+        self._dtype = dtype or type_of(read)
+        self._replicas: Replicas | None = None
+        self._under_construction: set[int] = set()
+        self._undo: list[Callable[[], None]] = []
+        if module is not None and enabled:
+            self._spread_all(module)
+
+    def __enter__(self) -> None:
+        if not self._enabled:
+            return
+        for kind in set(_kinds(torch.nn.Module)):
+            self._watch(kind)
+        new_kind: Any = classmethod(self._new_kind)  # type: ignore[arg-type]
+        self._replace(torch.nn.Module, "__init_subclass__", new_kind)
+        self._replace(torch.nn.Module, "apply", _apply)
+
+    def __exit__(self, *error: Any) -> None:
+        for undo in reversed(self._undo):
+            undo()
+        self._undo = []
+        self._under_construction = set()
+
+    def _watch(self, kind: type[torch.nn.Module]) -> None:
+        """Has whatever is made of a class spread when its constructor is over."""
+        constructor: _Constructor | None = kind.__dict__.get("__init__")
+        if constructor is None:
+            return  # It has that of another class.
+
+        @functools.wraps(constructor)
+        def watched(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+            is_outermost = id(module) not in self._under_construction
+            self._under_construction.add(id(module))
+            try:
+                constructor(module, *args, **kwargs)
+            finally:
+                if is_outermost:
+                    self._under_construction.discard(id(module))
+            if is_outermost:
+                self._spread_all(module)
+
+        self._replace(kind, "__init__", watched)
+
+    def _new_kind(self, kind: type[torch.nn.Module], **kwargs: Any) -> None:
+        super(torch.nn.Module, kind).__init_subclass__(**kwargs)
+        self._watch(kind)
+
+    def _replace(self, kind: type, name: str, value: Any) -> None:
+        before = kind.__dict__.get(name)
+
+        def undo() -> None:
+            if before is None:
+                delattr(kind, name)
+            else:
+                setattr(kind, name, before)
+
+        self._undo.append(undo)
+        setattr(kind, name, value)
+
+    def _spread_all(self, module: torch.nn.Module) -> None:
+        for each in module.modules():
+            own = {
+                name: parameter
+                for name, parameter in each._parameters.items()
+                if parameter is not None and not is_zero(parameter)
+            }
+            if self._dtype is not None:
+                _cast(own.values(), self._dtype)
+                _cast(each._buffers.values(), self._dtype)
+            if own:
+                self._spread(type(each).__name__, own)
+
+    def _spread(self, kind: str, own: dict[str, torch.nn.Parameter]) -> None:
+        replicas = self._connected()
+        home = Home(replicas)
+        names = {id(each): f"{kind}.{name}" for name, each in own.items()}
+        going = {id(each): each for each in own.values() if each.requires_grad}
+        for each in own.values():
+            values = each.detach().contiguous()
+            replicas.broadcast(values, 0)
+            each.data = values
+        if replicas.size == 1:
+            going = {}
+        numbers = {key: number for number, key in enumerate(going)}
+        spread = [adopt(each, Place(home, names[key], numbers[key])) for key, each in going.items()]
+        for key, each in ((id(each), each) for each in own.values()):
+            if key not in going:
+                adopt(each, Place(home, names[key], None))
+        if not spread:
+            return
+        made: type[SpreadModule] = _torch.load().SpreadModule
+        width = max(each.element_size() for each in spread)
+        with replicas.telling_others():
+            module = made(
+                [(names[key], each) for key, each in going.items()],
+                self._settings.bucket * width,
+                replicas.group,
+            )
+        home.settle(module, spread)
+
+    def _connected(self) -> Replicas:
+        if self._replicas is None:
+            self._replicas = Replicas(self._group)
+        return self._replicas
+
+
+def _kinds(kind: type[torch.nn.Module]) -> Iterator[type[torch.nn.Module]]:
+    yield kind
+    for derived in kind.__subclasses__():
+        yield from _kinds(derived)
+
+
+def _apply(module: torch.nn.Module, function: Callable[[torch.nn.Module], None]) -> torch.nn.Module:
+    for child in module.children():
+        child.apply(function)
+    with GatheredParameters(module.parameters(recurse=False), modifier_rank=0):
+        function(module)
+    return module
+
+
+def _cast(tensors: Any, dtype: torch.dtype) -> None:
+    for tensor in tensors:
+        if tensor is not None and tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)

@@ -1,0 +1,194 @@
+"""A model's parameters over its replicas: what is updated, and, of stage 3, what comes and goes.
+
+Knows no optimizer and no losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from penstock import _torch
+from penstock.errors import ConfigError, Error
+from penstock.zero._external import Forwards
+from penstock.zero._home import Home
+from penstock.zero._parameters import Place, ZeroParameter, adopt, is_zero, place_of, release
+from penstock.zero._replicas import Replicas
+from penstock.zero._settings import ZeroSettings
+
+if TYPE_CHECKING:
+    from penstock._runtime import ModuleReplica
+
+__all__ = ["ReplicatedModel"]
+
+
+class ReplicatedModel:
+    """Collective: a model whose values become those of rank 0.
+
+    parameters: those that are trainable, each once; `parts` has, for each, what this rank updates:
+    itself, its slices, or nothing.
+    """
+
+    def __init__(self, module: torch.nn.Module, replicas: Replicas, settings: ZeroSettings) -> None:
+        self.module = module
+        self._replicas = replicas
+        named = list(module.named_parameters())
+        trainable = [(_full_name(module, name), each) for name, each in named if each.requires_grad]
+        self.parameters = [each for _, each in trainable]
+        if settings.stage == 3:
+            _refuse_compiled(module, replicas.size)
+        self._replica = self._make(trainable, settings)
+        with torch.no_grad():
+            for tensor in [
+                *(each for _, each in named if not each.requires_grad),
+                *module.buffers(),
+            ]:
+                _share(tensor, replicas)
+        self._home = Home(replicas)
+        self._forwards: Forwards | None = None
+        if settings.stage == 3:
+            self._put_under_zero(named)
+            self._forwards = Forwards(module)
+        self.parts: list[list[torch.Tensor]] = [[] for _ in self.parameters]
+        for number, _, part in self._replica.parts():
+            self.parts[number].append(part)
+
+    def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The module's."""
+        self.let_go()
+        with self._running():
+            self._replica.begin_forward(torch.is_grad_enabled())
+            if self._forwards is not None:
+                self._forwards.begin()
+            try:
+                output = self.module(*inputs, **kwargs)
+            finally:
+                if self._forwards is not None:
+                    self._forwards.end()
+            self._replica.end_forward()
+        return output
+
+    def backward(
+        self, loss: torch.Tensor, factor: float, *, ends: bool, retain_graph: bool
+    ) -> None:
+        """Adds the gradients of loss x factor; where it ends an accumulation, sums them."""
+        self.let_go()
+        with self._running():
+            self._replica.backward(loss, factor, ends, retain_graph)
+
+    def squared_norms(self) -> list[float]:
+        """Collective: of each parameter's gradient, over all replicas."""
+        with self._replicas.telling_others():
+            return self._replica.squared_norms()
+
+    def after_update(self) -> None:
+        """Collective: `parts` have new values, and their gradients are of no use any more."""
+        with self._replicas.telling_others():
+            self._replica.gather()
+        self._replica.drop_gradients()
+
+    def drop_gradients(self) -> None:
+        """Of parameters and parts."""
+        self._replica.drop_gradients()
+
+    def let_go(self) -> None:
+        """What the last forward has returned of parameters may go."""
+        if self._forwards is not None:
+            self._forwards.let_go()
+
+    @property
+    def paging(self) -> dict[str, int]:
+        """Of the last forward and backward: uses, faults, prefetches, drops, peak_bytes."""
+        return self._replica.paging
+
+    def _make(
+        self, trainable: list[tuple[str, torch.nn.Parameter]], settings: ZeroSettings
+    ) -> ModuleReplica:
+        made: type[ModuleReplica] = _torch.load().ModuleReplica
+        spread = [each for each in self.module.parameters() if isinstance(each, ZeroParameter)]
+        before = list(dict.fromkeys(place_of(each).home for each in spread))
+        width = max((each.element_size() for _, each in trainable), default=4)
+        with self._replicas.telling_others():
+            replica = made(
+                list(trainable),
+                self._replicas.group,
+                stage=settings.stage,
+                bucket_bytes=settings.bucket * width,
+                live_bytes=settings.live * width,
+                prefetch_bytes=settings.prefetch * width,
+                persistent_elements=settings.persistent_among(
+                    [each.numel() for _, each in trainable]
+                ),
+                spread_before=[home.spread for home in before if home.spread is not None],
+            )
+        for each in spread:
+            release(each)
+        return replica
+
+    def _put_under_zero(self, named: list[tuple[str, torch.nn.Parameter]]) -> None:
+        numbers = dict(zip(map(id, self.parameters), self._replica.spread_place, strict=True))
+        spread: list[ZeroParameter] = []
+        for name, parameter in named:
+            number = numbers.get(id(parameter))
+            adopted = adopt(parameter, Place(self._home, name, number))
+            if number is not None:
+                spread.append(adopted)
+        module = self._replica.spread()
+        if module is not None:
+            self._home.settle(module, spread)
+            for each in self.module.modules():
+                each.register_state_dict_post_hook(_own_values)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Operators inside bring what they read; what went wrong in one is raised at the end."""
+        with self._replicas.telling_others():
+            self._home.open()
+            try:
+                yield
+            except BaseException as error:
+                self._give_up(error)
+                raise
+            finally:
+                self._home.close()
+
+    def _give_up(self, error: BaseException) -> None:
+        """Raises what an operator could not say, if that is behind `error`."""
+        try:
+            self._replica.abandon()
+        except Error as cause:
+            raise cause from error
+
+
+def _full_name(module: torch.nn.Module, name: str) -> str:
+    return name if "." in name else f"{type(module).__name__}.{name}"
+
+
+def _share(tensor: torch.Tensor, replicas: Replicas) -> None:
+    whole = tensor.detach().contiguous()
+    replicas.broadcast(whole, 0)
+    if whole.data_ptr() != tensor.data_ptr():
+        tensor.detach().copy_(whole)
+
+
+def _own_values(
+    module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any
+) -> None:
+    """A state_dict that was taken of gathered parameters stays what it is when they go."""
+    for name, parameter in module._parameters.items():
+        key = prefix + name
+        if is_zero(parameter) and key in state_dict and state_dict[key] is not parameter:
+            state_dict[key] = state_dict[key].clone()
+
+
+def _refuse_compiled(module: torch.nn.Module, ranks: int) -> None:
+    for name, each in module.named_modules():
+        is_compiled = type(each).__name__ == "OptimizedModule" or each._compiled_call_impl
+        if ranks > 1 and is_compiled:
+            raise ConfigError(
+                f'zero_optimization.stage 3: module "{name}" is compiled, and what torch.compile '
+                f"makes reads parameters where nothing can bring them: take stage 2"
+            )

@@ -1,0 +1,76 @@
+"""The ranks that have the same model, connected.
+
+Knows no parameters.  All that is taken from a process group of torch.distributed is its ranks, its
+store for the moment of connecting, and its timeout (penstock/pipelining/_groups.py).
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager, nullcontext
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from penstock import _torch
+from penstock._distributed import init_distributed
+from penstock.errors import CommError
+from penstock.pipelining._groups import connect, resolve
+from penstock.pipelining._run import telling_others
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from penstock._runtime import ReplicaGroup
+
+__all__ = ["Replicas"]
+
+
+class Replicas:
+    """Collective over a process group; None is the default one, which is joined if need be."""
+
+    def __init__(self, group: ProcessGroup | None = None) -> None:
+        if group is None:
+            init_distributed()
+        make: type[ReplicaGroup] = _torch.load().ReplicaGroup
+        self.communicator = connect(resolve(group))
+        self.group = make(self.communicator)
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self.communicator.world_size
+
+    @property
+    def rank(self) -> int:
+        """This one, among them."""
+        return self.communicator.rank
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """Collective: the values of rank `root`, in place."""
+        if self.size > 1:
+            with self.telling_others():
+                self.group.broadcast(tensor, root)
+
+    def agree(self, facts: list[tuple[str, str]]) -> None:
+        """Collective: raises CommError, on every rank, where they do not have the same facts.
+
+        It names the first fact that differs, and both values.
+        """
+        if self.size == 1:
+            return
+        mine = json.dumps(facts)
+        texts = self.communicator.exchange("engine", mine)
+        for rank, text in enumerate(texts):
+            if text == texts[0]:
+                continue
+            pairs = zip_longest(json.loads(texts[0]), json.loads(text), fillvalue=("nothing", ""))
+            first, other = next(each for each in pairs if each[0] != each[1])
+            raise CommError(
+                f"ranks 0 and {rank} differ: {' '.join(first)} on rank 0, {' '.join(other)} on "
+                f"rank {rank}"
+            )
+
+    def telling_others(self) -> AbstractContextManager[None]:
+        """What is raised inside ends the waits of all other ranks, with its words."""
+        return telling_others(self.communicator) if self.size > 1 else nullcontext()

@@ -1,0 +1,68 @@
+"""What a configuration says about ZeRO.
+
+Knows no model: sizes are in elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.configuration import Configuration
+from penstock.errors import ConfigError
+
+__all__ = ["ZeroSettings"]
+
+_SECTION = "zero_optimization"
+_BUCKET_ELEMENTS_MAX = 1 << 20  # What is gathered or reduced as a whole; more gains nothing.
+
+
+@dataclass(frozen=True)
+class ZeroSettings:
+    """The section zero_optimization.
+
+    stage: 0 to 3.
+    bucket: elements that are reduced, or gathered, together.
+    live: elements of parameters that are whole on a rank at one time.  prefetch: how far behind a
+    use parameters are gathered.
+    persistent: parameters of so many elements, or fewer, stay whole; persistent_in_all: as long as
+    all of them together have no more than this.
+    """
+
+    stage: int
+    bucket: int
+    live: int
+    prefetch: int
+    persistent: int
+    persistent_in_all: int
+
+    @staticmethod
+    def of(configuration: Configuration) -> ZeroSettings:
+        """Raises ConfigError for a stage that there is not."""
+
+        def size(key: str, default: int, least: int = 0) -> int:
+            return configuration.integer(key, default, section=_SECTION, least=least)
+
+        stage = size("stage", 0)
+        if stage > 3:
+            raise ConfigError(
+                f"{configuration.name}: {_SECTION}.stage is {stage}, must be 0, 1, 2 or 3"
+            )
+        return ZeroSettings(
+            stage=stage,
+            bucket=min(size("reduce_bucket_size", _BUCKET_ELEMENTS_MAX, 1), _BUCKET_ELEMENTS_MAX),
+            live=size("stage3_max_live_parameters", 10**9),
+            prefetch=size("stage3_prefetch_bucket_size", 5 * 10**7),
+            persistent=size("stage3_param_persistence_threshold", 10**5),
+            persistent_in_all=size("stage3_model_persistence_threshold", 2**63 - 1),
+        )
+
+    def persistent_among(self, sizes: Sequence[int]) -> int:
+        """The largest size of a parameter that stays whole, of parameters of these sizes."""
+        largest, total = -1, 0
+        for each in sorted(sizes):
+            total += each
+            if each > self.persistent or total > self.persistent_in_all:
+                break
+            largest = each
+        return largest

@@ -1,0 +1,290 @@
+"""Trains any torch.nn.Module over replicas, from ZeRO 0 to ZeRO 3.
+
+    engine, optimizer, loader, scheduler = penstock.initialize(model=model, config=config)
+    for inputs, labels in loader:
+        loss = criterion(engine(inputs), labels)
+        engine.backward(loss)
+        engine.step()
+
+What replicas do together, and when, is C++ (penstock/train/module_replica.h).  Models in pipeline
+stages have an engine of their own, penstock.pipe.PipelineEngine.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from penstock import configuration
+from penstock._optimizers import Course, Given, make_optimizer, make_scheduler
+from penstock.errors import ConfigError, Error
+from penstock.zero._gathering import GatheredParameters
+from penstock.zero._model import ReplicatedModel
+from penstock.zero._precision import LossScale, MasterCopies, cast, type_of
+from penstock.zero._replicas import Replicas
+from penstock.zero._settings import ZeroSettings
+
+__all__ = ["Engine"]
+
+_log = logging.getLogger("penstock")
+
+
+class Engine(torch.nn.Module):
+    """A model, its optimizer, and what a step is.  Collective over all ranks, as its calls are.
+
+    model: a module, the same on every rank; its values become those of rank 0.
+    config: a dict or the path of a JSON file (penstock.configuration).
+    optimizer: or what makes one of the parameters; None: as the configuration says.  What it gets
+        to update are this rank's parts: parameters, or, from ZeRO 1 on, flat slices of them, so it
+        must treat elements one by one, as Adam does.
+    model_parameters: what it updates, or parameter groups; None: all that are trainable.
+    lr_scheduler: or what makes one of the optimizer; None: as the configuration says.
+    training_data: a dataset, of which the loader gives this replica's share in microbatches.
+
+    With bf16 or fp16 enabled the model is cast in place, and the optimizer updates copies of 32
+    bits.
+
+    Attributes: module, optimizer, lr_scheduler, training_dataloader, device; micro_steps,
+    global_steps, global_samples, skipped_steps.
+
+    Raises ConfigError for what does not fit, and CommError where the ranks do not have the same.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        config: Mapping[str, Any] | str | Path,
+        *,
+        optimizer: Given | None = None,
+        model_parameters: Iterable[Any] | None = None,
+        lr_scheduler: Course | Callable[[torch.optim.Optimizer], Course] | None = None,
+        training_data: Any = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = configuration.read(config)
+        self._zero = ZeroSettings.of(self.config)
+        self._type = type_of(self.config)
+        self._scale = LossScale(self.config)
+        self.module = model
+        self.device = torch.device("cpu")
+        self._replicas = Replicas()
+        with self._replicas.telling_others():
+            self._batch = self.config.batch(self._replicas.size)
+            self._clipping = self.config.number("gradient_clipping", 0.0)
+            self._steps_per_print = self.config.integer("steps_per_print", 0)
+            given = None if model_parameters is None else list(model_parameters)
+            if self._type is not None:
+                cast(model, self._type)
+            trainable = [each for each in model.parameters() if each.requires_grad]
+            self.optimizer = make_optimizer(self.config, given or trainable, optimizer)
+            if self.optimizer.state and (self._zero.stage > 0 or self._type is not None):
+                raise ConfigError(
+                    "the optimizer has taken steps: with ZeRO, fp16 or bf16 it must be new"
+                )
+        self._replicas.agree(self._facts())
+        self._model = ReplicatedModel(model, self._replicas, self._zero)
+        self._updated = self._updated_by_optimizer()
+        self._copies = MasterCopies(part for i in self._updated for part in self._model.parts[i])
+        self._give_copies_to_optimizer()
+        self.lr_scheduler = make_scheduler(self.config, self.optimizer, lr_scheduler)
+        self.micro_steps = 0
+        self.global_steps = 0
+        self.global_samples = 0
+        self.skipped_steps = 0
+        self._was_applied = False
+        self._norm: float | None = None
+        self._has_sums = False  # A backward has ended the accumulation.
+        self.training_dataloader: DataLoader[Any] | None = None
+        if training_data is not None:
+            self.training_dataloader = self.deepspeed_io(training_data, collate_fn=collate_fn)
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """What the module returns, as it returns it."""
+        return self._model.forward(inputs, kwargs)
+
+    def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> torch.Tensor:
+        """Adds the gradients of `loss`, as its share of the step; returns it as that.
+
+        A step's gradient is the mean over its microbatches and replicas.  The last of a step leaves
+        its sum over the replicas.
+        """
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise TypeError(f"loss is {what}, must be a tensor of one element")
+        if self._has_sums:
+            raise Error("backward() after the last one of a step: step() comes first")
+        self._has_sums = self.is_gradient_accumulation_boundary()
+        share = 1.0 / self.gradient_accumulation_steps()
+        self._model.backward(
+            loss,
+            share / self._replicas.size * self._scale.value,
+            ends=self._has_sums,
+            retain_graph=retain_graph,
+        )
+        return loss.detach() * share
+
+    def step(self) -> None:
+        """Ends a microbatch; the last one of a step has the optimizer update the parameters.
+
+        A gradient that is not finite on some rank changes nothing on any: in 16 bits the step is
+        skipped, and the loss scale falls; else it is a penstock.Error.
+        """
+        self._model.let_go()
+        ends = self.is_gradient_accumulation_boundary()
+        self.micro_steps += 1
+        if not ends:
+            return
+        self._has_sums = False
+        with self._replicas.telling_others():
+            self._update()
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        """Whether the next backward() and step() are the last of the optimizer's step."""
+        return (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops what backward() has added."""
+        del set_to_none
+        self._model.drop_gradients()
+        self._has_sums = False
+
+    def module_state_dict(self) -> dict[str, Any]:
+        """Collective: a copy of the module's state_dict(), with whole parameters, on every rank."""
+        with GatheredParameters(self.module.parameters()):
+            return copy.deepcopy(self.module.state_dict())
+
+    def deepspeed_io(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> DataLoader[Any]:
+        """A loader of microbatches, of this replica's share of a dataset, in a drawn order."""
+        sampler: DistributedSampler[Any] = DistributedSampler(
+            dataset, num_replicas=self._replicas.size, rank=self._replicas.rank
+        )
+        return DataLoader(
+            dataset,
+            batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
+            sampler=sampler,
+            collate_fn=collate_fn,
+            drop_last=self.config.flag("dataloader_drop_last", False),
+        )
+
+    @property
+    def paging(self) -> dict[str, int]:
+        """What ZeRO 3 did in the last forward and backward on this rank.
+
+        uses: of parameters' buckets; faults: of those that were away; prefetches, drops: buckets;
+        peak_bytes: of buckets that were whole at one time.
+        """
+        return self._model.paging
+
+    def train_batch_size(self) -> int:
+        """Samples of a step, over all replicas."""
+        return self._batch.train_batch_size
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        """Samples of a microbatch."""
+        return self._batch.train_micro_batch_size_per_gpu
+
+    def gradient_accumulation_steps(self) -> int:
+        """Microbatches of a step of one replica."""
+        return self._batch.gradient_accumulation_steps
+
+    def zero_optimization_stage(self) -> int:
+        """0 to 3."""
+        return self._zero.stage
+
+    def was_step_applied(self) -> bool:
+        """Whether the last step changed parameters, and was not skipped."""
+        return self._was_applied
+
+    @property
+    def loss_scale(self) -> float:
+        """What losses are multiplied by; gradients are divided by it before they are used."""
+        return self._scale.value
+
+    def get_lr(self) -> list[float]:
+        """The learning rates of the next step, by parameter group."""
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def get_global_grad_norm(self) -> float | None:
+        """The 2-norm of the last step's gradient before it was clipped; None before any."""
+        return self._norm
+
+    def _facts(self) -> list[tuple[str, str]]:
+        settings = [
+            ("zero_optimization", repr(self._zero)),
+            ("gradient_accumulation_steps", str(self.gradient_accumulation_steps())),
+            ("gradient_clipping", str(self._clipping)),
+            ("loss_scale", str(self._scale.value)),
+            ("optimizer", type(self.optimizer).__name__),
+        ]
+        return settings + [
+            (f"parameter {name}", f"{tuple(each.shape)} {each.dtype} {each.requires_grad}")
+            for name, each in self.module.named_parameters()
+        ]
+
+    def _updated_by_optimizer(self) -> list[int]:
+        """The numbers of the parameters that it was made for."""
+        made_for = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
+        return [i for i, each in enumerate(self._model.parameters) if id(each) in made_for]
+
+    def _give_copies_to_optimizer(self) -> None:
+        """What it was to update, it updates by this rank's parts, or their copies."""
+        parts_of = {
+            id(self._model.parameters[i]): [self._copies.of(each) for each in self._model.parts[i]]
+            for i in self._updated
+        }
+        for group in self.optimizer.param_groups:
+            group["params"] = [
+                part for each in group["params"] for part in parts_of.get(id(each), [])
+            ]
+
+    def _update(self) -> None:
+        squares = self._model.squared_norms()
+        self._norm = norm = math.sqrt(sum(squares[i] for i in self._updated)) / self._scale.value
+        self._was_applied = math.isfinite(norm)
+        if self._was_applied:
+            self._take(norm)
+        elif self._type is None:
+            self._model.drop_gradients()
+            raise Error(
+                f"step {self.global_steps}: the norm of the gradient is {norm}",
+                ("the parameters are as before this step",),
+            )
+        else:
+            self._skip()
+        self._scale.update(overflow=not self._was_applied)
+        self.global_steps += 1
+        self.global_samples += self.train_batch_size()
+        if self._steps_per_print and self.global_steps % self._steps_per_print == 0:
+            _log.info("step %d: norm %g, lr %s", self.global_steps, norm, self.get_lr())
+
+    def _take(self, norm: float) -> None:
+        clipping = self._clipping / (norm + 1e-6) if self._clipping else 1.0
+        self._copies.take_gradients(min(1.0, clipping) / self._scale.value)
+        self.optimizer.step()
+        self._copies.give_values()
+        self._model.after_update()
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.step()
+
+    def _skip(self) -> None:
+        self._model.drop_gradients()
+        self.skipped_steps += 1
+        _log.warning(
+            "step %d is skipped: the gradient overflows at loss scale %g",
+            self.global_steps,
+            self._scale.value,
+        )

@@ -1,0 +1,18 @@
+"""Parameters under ZeRO 3, by DeepSpeed's names.
+
+`penstock.runtime.zero.partition_parameters` is this module.
+"""
+
+from penstock.zero._external import register_external_parameter, unregister_external_parameter
+from penstock.zero._gathering import GatheredParameters
+from penstock.zero._init import Init
+from penstock.zero._parameters import ZeroParameter, ZeroParamStatus
+
+__all__ = [
+    "GatheredParameters",
+    "Init",
+    "ZeroParamStatus",
+    "ZeroParameter",
+    "register_external_parameter",
+    "unregister_external_parameter",
+]
