@@ -1,0 +1,194 @@
+// Modules that somebody else runs: replicated, in slices, or spread, they train to the same bits.
+#include "penstock/train/module_replica.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/linspace.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <cstring>
+
+#include "tests/support/message_of.h"
+#include "tests/support/same_bits.h"
+
+namespace penstock::train {
+namespace {
+
+using testing_support::message_of;
+using testing_support::same_bits;
+
+constexpr std::int64_t kWidth = 24;
+const std::vector<std::size_t> kAll = {0, 1, 2, 3};
+
+// Three matrices, and a vector that is small enough to stay.
+std::vector<stage::NamedParameter> parameters(double factor = 1.0) {
+  std::vector<stage::NamedParameter> parameters;
+  for (const char* name : {"net.a", "net.b", "net.c"}) {
+    const at::Tensor values = at::linspace(-0.5, 0.5, kWidth * kWidth).view({kWidth, kWidth});
+    parameters.push_back({name, (values * factor * (name[4] - '`')).sin().requires_grad_()});
+  }
+  parameters.push_back({"net.bias", at::linspace(0.0, 1.0, kWidth).requires_grad_()});
+  return parameters;
+}
+
+at::Tensor loss_of(const std::vector<stage::NamedParameter>& parameters, std::int64_t seed) {
+  at::Tensor values =
+      at::linspace(-1.0, 1.0 + static_cast<double>(seed), 4 * kWidth).view({4, kWidth});
+  for (std::size_t i = 0; i < 3; ++i) values = at::linear(values, parameters[i].tensor).tanh();
+  return (values + parameters[3].tensor).pow(2).sum();
+}
+
+ReplicaOptions options_of(std::int32_t stage) {
+  return {.zero = {.stage = static_cast<ZeroStage>(stage), .bucket_bytes = 1, .limits = {}},
+          .persistent_elements = kWidth};
+}
+
+class Replicas {
+ public:
+  explicit Replicas(comm::Communicator& c) : communicator(c), group(c, ranks_of(c)) {}
+
+  ModuleReplica replica(const std::vector<stage::NamedParameter>& parameters, std::int32_t stage,
+                        const std::vector<SpreadModule*>& spread_before = {}) {
+    return {parameters, options_of(stage), spread_before, group, communicator};
+  }
+
+  comm::Communicator& communicator;
+  comm::ShardGroup group;
+
+ private:
+  static std::vector<Rank> ranks_of(const comm::Communicator& communicator) {
+    std::vector<Rank> ranks;
+    for (std::int32_t r = 0; r < communicator.world_size(); ++r) ranks.emplace_back(r);
+    return ranks;
+  }
+};
+
+// Two microbatches a step, plain descent; the parameters afterwards, whole.
+std::vector<at::Tensor> trained(const std::vector<stage::NamedParameter>& parameters,
+                                ModuleReplica& replica, std::int64_t rank) {
+  for (std::int64_t step = 0; step < 3; ++step) {
+    for (const auto accumulation : {execute::Accumulation::GoesOn, execute::Accumulation::Ends}) {
+      replica.begin_forward(Forward::Training);
+      const at::Tensor loss =
+          loss_of(parameters, rank + 10 * step + static_cast<std::int64_t>(accumulation));
+      replica.end_forward();
+      replica.backward(loss, 0.25, accumulation, Graph::Freed);
+    }
+    const torch::NoGradGuard no_grad;
+    for (const Part& part : replica.parts().all()) part.tensor.sub_(part.tensor.grad(), 0.1);
+    replica.gather();
+    replica.drop_gradients();
+  }
+  const torch::NoGradGuard no_grad;
+  if (replica.spread() != nullptr) replica.spread()->hold({0, 1, 2});
+  std::vector<at::Tensor> values;
+  for (const auto& each : parameters) values.push_back(each.tensor.detach().clone());
+  if (replica.spread() != nullptr) replica.spread()->release({0, 1, 2});
+  return values;
+}
+
+class ModuleReplicas : public testing::TestWithParam<std::int32_t> {};
+
+TEST_P(ModuleReplicas, TrainToTheBitsOfStage0InEveryStage) {
+  at::set_num_threads(1);
+  comm::run_ranks(GetParam(), [&](comm::Communicator& communicator) {
+    Replicas replicas(communicator);
+    const std::int64_t rank = communicator.rank().value;
+    std::vector<at::Tensor> expected;
+    for (const std::int32_t stage : {0, 1, 2, 3}) {
+      const auto own = parameters(1.0 + static_cast<double>(rank));  // Those of rank 0 count.
+      ModuleReplica replica = replicas.replica(own, stage);
+      EXPECT_EQ(replica.spread() != nullptr, stage == 3 && GetParam() > 1);
+      const std::vector<at::Tensor> found = trained(own, replica, rank);
+      if (expected.empty()) expected = found;
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        EXPECT_TRUE(same_bits(found[i], expected[i])) << "stage " << stage << ", " << own[i].name;
+      }
+    }
+    EXPECT_FALSE(same_bits(expected[0], parameters()[0].tensor));
+  });
+}
+
+TEST_P(ModuleReplicas, TakeOverWhatWasSpreadBefore) {
+  at::set_num_threads(1);
+  comm::run_ranks(GetParam(), [&](comm::Communicator& communicator) {
+    Replicas replicas(communicator);
+    const std::int64_t rank = communicator.rank().value;
+    std::vector<at::Tensor> expected;
+    for (const std::int32_t stage : {0, 2, 3}) {
+      const auto own = parameters();
+      SpreadModule first({own[0], own[3]}, replicas.group, /*bucket_bytes=*/1);
+      SpreadModule second({own[1], own[2]}, replicas.group, /*bucket_bytes=*/1);
+      ModuleReplica replica = replicas.replica(own, stage, {&first, &second});
+      const std::vector<at::Tensor> found = trained(own, replica, rank);
+      if (expected.empty()) expected = found;
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        EXPECT_TRUE(same_bits(found[i], expected[i])) << "stage " << stage << ", " << own[i].name;
+      }
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ModuleReplicas, testing::Values(1, 2, 3));
+
+TEST(SpreadModule, TellsItsStatusAndItsShards) {
+  comm::run_ranks(2, [&](comm::Communicator& communicator) {
+    Replicas replicas(communicator);
+    const auto own = parameters();
+    SpreadModule module(own, replicas.group, 1 << 20);
+    std::int64_t elements = 0;
+    for (const std::size_t i : kAll) {
+      EXPECT_EQ(module.status(i), ParameterStatus::NotAvailable);
+      EXPECT_EQ(own[i].tensor.storage().nbytes(), 0U);
+      elements += module.shard(i).numel();
+    }
+    EXPECT_LT(elements, 3 * kWidth * kWidth + kWidth);
+    module.hold({1});
+    EXPECT_EQ(module.status(1), ParameterStatus::Available);
+    EXPECT_TRUE(same_bits(own[1].tensor, parameters()[1].tensor));
+    module.release({1});
+    EXPECT_EQ(module.status(1), ParameterStatus::NotAvailable);
+  });
+}
+
+TEST(SpreadModule, TakesWhatOneRankHasChanged) {
+  comm::run_ranks(2, [&](comm::Communicator& communicator) {
+    const torch::NoGradGuard no_grad;
+    Replicas replicas(communicator);
+    const auto own = parameters();
+    SpreadModule module(own, replicas.group, 1 << 20);
+    module.hold({0, 2});
+    own[0].tensor.fill_(1.0 + communicator.rank().value);
+    own[2].tensor.fill_(3.0 + communicator.rank().value);
+    module.take_changes(0, /*root=*/1);
+    EXPECT_EQ(module.changed({0, 2}), std::vector<std::size_t>{2});
+    module.take_changes(2, /*root=*/0);
+    module.release({0, 2});
+    module.hold(kAll);
+    EXPECT_TRUE(same_bits(own[0].tensor, at::full_like(own[0].tensor, 2.0)));
+    EXPECT_TRUE(same_bits(own[1].tensor, parameters()[1].tensor));
+    EXPECT_TRUE(same_bits(own[2].tensor, at::full_like(own[2].tensor, 3.0)));
+    module.release(kAll);
+  });
+}
+
+TEST(SpreadModule, FindsChangesThatNobodyTakes) {
+  comm::run_ranks(2, [&](comm::Communicator& communicator) {
+    const torch::NoGradGuard no_grad;
+    Replicas replicas(communicator);
+    const auto own = parameters();
+    SpreadModule module(own, replicas.group, /*bucket_bytes=*/1);
+    module.hold(kAll);
+    own[1].tensor.add_(1);
+    std::memset(own[2].tensor.data_ptr(), 0, own[2].tensor.nbytes());
+    EXPECT_EQ(module.changed(kAll), (std::vector<std::size_t>{1, 2}));
+    module.forget_changes({2});
+    EXPECT_NE(message_of([&] { module.release(kAll); }).find("\"net.b\" was changed"),
+              std::string::npos);
+  });
+}
+
+}  // namespace
+}  // namespace penstock::train
