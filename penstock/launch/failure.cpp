@@ -111,9 +111,13 @@ std::string first_line(const std::string& text) {
 
 void add_failure_notes(const Observation& seen, Verdict& verdict) {
   const RankRecord* root = verdict.rank ? &seen.ranks[verdict.rank->index()] : nullptr;
+  // In its own words, or in those in which it heard of the root's error.
   const auto says_the_same = [&](const RankRecord& record) {
-    return root != nullptr && &record != root && root->error && record.error &&
-           record.error->message == root->error->message;
+    if (root == nullptr || &record == root || !root->error || !record.error) return false;
+    const std::string& message = record.error->message;
+    return message == root->error->message ||
+           first_line(message) ==
+               str("rank ", *verdict.rank, " failed: ", first_line(root->error->message));
   };
   const auto same = std::count_if(seen.ranks.begin(), seen.ranks.end(), says_the_same);
   if (same > 0) verdict.notes.push_back(str(same, " other ranks reported the same"));

@@ -103,6 +103,13 @@ TEST_F(Failures, LostPeersFollowADeathWhoeverIsHeardFirst) {
   EXPECT_EQ(notes(find_failure(seen)), "rank 0 then reported: lost rank 2 in 0RECV_B3");
 }
 
+TEST_F(Failures, AnErrorThatOthersHeardOfIsNotToldAgain) {
+  fails(2, 100, ExitCode::Usage, "no text\n  note: give some");
+  fails(0, 101, ExitCode::Usage, "rank 2 failed: no text\n  note: give some");
+  EXPECT_EQ(failure(), "rank 2 failed at step 12, instruction 1B3: no text [2]");
+  EXPECT_EQ(notes(find_failure(seen)), "give some\n1 other ranks reported the same");
+}
+
 TEST_F(Failures, AnErrorReportBeatsTheDeathsThatFollowIt) {
   fails(1, 10'000, ExitCode::Numerics, "loss is nan\n  note: stage 1, microbatch 3\nsecond line");
   exits(1, 10'010, 6);
