@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <utility>
@@ -34,8 +35,11 @@ class Scattered : public Transfers {
   void wait() override {
     if (of_ranks_.empty()) return;
     Transfers::wait();
-    sum_.copy_(of_ranks_.front());
-    for (std::size_t i = 1; i < of_ranks_.size(); ++i) sum_.add_(of_ranks_[i]);
+    const bool is_short = c10::isReducedFloatingType(sum_.scalar_type());
+    const at::Tensor sum = is_short ? at::empty_like(sum_, at::kFloat) : sum_;
+    sum.copy_(of_ranks_.front());
+    for (std::size_t i = 1; i < of_ranks_.size(); ++i) sum.add_(of_ranks_[i]);
+    if (is_short) sum_.copy_(sum);
     of_ranks_.clear();
   }
 

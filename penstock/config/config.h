@@ -72,6 +72,34 @@ struct ZeroConfig {
   friend bool operator==(const ZeroConfig&, const ZeroConfig&) = default;
 };
 
+// Parameters and activations in bfloat16, masters in float.
+struct Bf16Config {
+  bool enabled = false;
+
+  friend bool operator==(const Bf16Config&, const Bf16Config&) = default;
+};
+
+// In IEEE half precision, with a gradient scale (train/gradient_scale.h), in DeepSpeed's words.
+struct Fp16Config {
+  bool enabled = false;
+  double loss_scale = 0;  // 0: it follows overflows, by what is below.
+  std::int64_t initial_scale_power = 16;
+  std::int64_t loss_scale_window = 1000;  // Steps without an overflow before one that doubles it.
+  std::int64_t hysteresis = 2;            // Overflows of which the last one halves it.
+  bool consecutive_hysteresis = false;    // Those since the last step without one.
+  double min_loss_scale = 1;
+
+  friend bool operator==(const Fp16Config&, const Fp16Config&) = default;
+};
+
+enum class DataType : std::uint8_t { Fp32, Bf16, Fp16 };
+
+struct DataTypesConfig {
+  std::optional<DataType> grad_accum_dtype;  // Absent: as the parameters.
+
+  friend bool operator==(const DataTypesConfig&, const DataTypesConfig&) = default;
+};
+
 struct NumericsConfig {
   bool invariant = false;  // The same bits for every number of data-parallel ranks.
 
@@ -154,6 +182,9 @@ struct Config {
   PipelineConfig pipeline;
   ScheduleConfig schedule;
   ZeroConfig zero_optimization;
+  Bf16Config bf16;
+  Fp16Config fp16;
+  DataTypesConfig data_types;
   NumericsConfig numerics;
   LaunchConfig launch;
   RunConfig run;

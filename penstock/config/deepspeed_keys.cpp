@@ -12,7 +12,9 @@
 namespace penstock::config {
 namespace {
 
-constexpr std::string_view kFloat32 = "penstock trains in float32";
+constexpr std::string_view kWholeModel = "a model is of one type";
+constexpr std::string_view kUseTypes = "use bf16.enabled or fp16.enabled";
+constexpr std::string_view kMasters = "masters and the optimizer's state are in float32";
 constexpr std::string_view kTimes = "times are measured when they are asked for";
 constexpr std::string_view kUseReport = "use run.timeline_steps and penstock report";
 constexpr std::string_view kCount = "a step has as many microbatches as the batch sizes say";
@@ -20,13 +22,13 @@ constexpr std::string_view kMean = "gradients are those of the mean over a step'
 constexpr std::string_view kOneFile = "weights are saved whole, as safetensors (run.save)";
 constexpr std::string_view kWire = "how data-parallel ranks exchange is fixed, and overlapped";
 constexpr std::string_view kMemory = "parameters and optimizer state are where the rank computes";
-constexpr std::string_view kFloats = "parameters, gradients and buffers are float32";
 
 constexpr auto kForeign = std::to_array<ForeignKeys>({
     {"managed_gradient_accumulation", "true", kCount},
     {"prescale_gradients gradient_predivide_factor gradient_allreduce_op", "false 1 \"mean\"",
      kMean},
-    {"communication_data_type", "null \"fp32\"", "gradients travel as they are, in float32"},
+    {"communication_data_type", "null \"fp32\"",
+     "gradients travel in the type in which they are added", "use data_types.grad_accum_dtype"},
     {"seq_parallel_communication_data_type", "*", "there is no sequence parallelism"},
     {"disable_allgather", "false", "updated parameters are gathered after every step"},
     {"zero_allow_untested_optimizer zero_force_ds_cpu_optimizer", "*",
@@ -37,7 +39,7 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
     {"dataloader_drop_last", "*", "samples are drawn from the text, which has no last batch"},
     {"disable_python_gc", "*", "no Python runs in a training rank"},
     {"log_level", "*", "there are no levels of messages"},
-    {"torch_autocast.enabled", "false", kFloat32},
+    {"torch_autocast.enabled", "false", kWholeModel, kUseTypes},
     {"torch_autocast.dtype torch_autocast.lower_precision_safe_modules", "*",
      "means nothing without torch_autocast.enabled"},
     {"sparse_gradients", "false", "gradients are dense"},
@@ -59,20 +61,16 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
      "use warmup_min_ratio"},
     {"scheduler.params.warmup_max_lr", "", "a warm-up ends at lr", "use optimizer.params.lr"},
 
-    {"fp16.enabled", "false", kFloat32},
-    {"fp16.auto_cast fp16.loss_scale fp16.initial_scale_power fp16.loss_scale_window "
-     "fp16.hysteresis fp16.consecutive_hysteresis fp16.min_loss_scale "
-     "fp16.fp16_master_weights_and_grads",
-     "*", "means nothing without fp16.enabled"},
-    {"bf16.enabled", "false", kFloat32},
-    {"bf16.immediate_grad_update bf16.check_grad_overflow bf16.bf16_master_weights_and_grads "
+    {"fp16.auto_cast", "*", "floating inputs become fp16"},
+    {"fp16.fp16_master_weights_and_grads bf16.bf16_master_weights_and_grads "
      "bf16.bf16_optimizer_states",
-     "*", "means nothing without bf16.enabled"},
-    {"amp.enabled", "false", kFloat32},
+     "false", kMasters},
+    {"bf16.immediate_grad_update", "*", "gradients are added as they come"},
+    {"bf16.check_grad_overflow", "*", "a gradient that is not finite ends the run"},
+    {"amp.enabled", "false", kWholeModel, kUseTypes},
     {"amp.*", "*", "means nothing without amp.enabled"},
-    {"data_types.grad_accum_dtype data_types.param_dtype data_types.buffer_dtype", "null \"fp32\"",
-     kFloats},
-    {"data_types.keep_in_fp32_modules", "*", kFloats},
+    {"data_types.param_dtype data_types.buffer_dtype", "null \"fp32\"", kWholeModel, kUseTypes},
+    {"data_types.keep_in_fp32_modules", "*", kWholeModel},
 
     {"pipeline.stages", "\"auto\"", "DeepSpeed passes it over; stages follow from the schedule",
      "use mesh.pipe"},

@@ -40,6 +40,11 @@ inline constexpr std::array<Name<Device>, 3> kDevices = {{
     {Device::Cpu, "cpu"},
     {Device::Cuda, "cuda"},
 }};
+inline constexpr std::array<Name<DataType>, 3> kDataTypes = {{
+    {DataType::Fp32, "fp32"},
+    {DataType::Bf16, "bf16"},
+    {DataType::Fp16, "fp16"},
+}};
 inline constexpr std::array<Name<OptimizerType>, 2> kOptimizerTypes = {{
     {OptimizerType::AdamW, "AdamW"},
     {OptimizerType::Sgd, "SGD"},
@@ -144,6 +149,23 @@ void visit_schedule(Visitor& v, Schedule& s) {
           "stages that a rank holds; null: as many as the schedule has");
 }
 
+template <class Visitor, class Fp16>
+void visit_fp16(Visitor& v, Fp16& f) {
+  v.field("enabled", f.enabled, Flag{}, "parameters and activations in fp16, masters in fp32");
+  v.field("loss_scale", f.loss_scale, Number{},
+          "what losses are multiplied by and gradients divided by; 0: as overflows ask for");
+  v.field("initial_scale_power", f.initial_scale_power, Integer{0, 126},
+          "the first such scale is 2 to this power");
+  v.field("loss_scale_window", f.loss_scale_window, Integer{1, kManySteps},
+          "steps without an overflow, after which the next one doubles the scale");
+  v.field("hysteresis", f.hysteresis, Integer{1, kManySteps},
+          "overflows of which the last one halves the scale");
+  v.field("consecutive_hysteresis", f.consecutive_hysteresis, Flag{},
+          "a step without an overflow begins their count again");
+  v.field("min_loss_scale", f.min_loss_scale, Number{.without_low = true},
+          "smallest scale; an overflow there ends the run");
+}
+
 template <class Visitor, class Run>
 void visit_run(Visitor& v, Run& r) {
   v.field("directory", r.directory, Text{}, "output folder; empty: runs/NAME-TIME");
@@ -189,6 +211,17 @@ void visit_config(Visitor& v, ConfigT& c) {
             Integer{0, kManyParameters}, "parameters that are whole on a rank at one time");
     v.field("stage3_prefetch_bucket_size", c.zero_optimization.stage3_prefetch_bucket_size,
             Integer{0, kManyParameters}, "parameters that are gathered ahead of their use");
+  });
+  v.section("bf16", [&] {
+    v.field("enabled", c.bf16.enabled, Flag{},
+            "parameters and activations in bf16, masters in fp32");
+  });
+  v.section("fp16", [&] { visit_fp16(v, c.fp16); });
+  v.section("data_types", [&] {
+    v.field("grad_accum_dtype", c.data_types.grad_accum_dtype,
+            Optional{Choice<DataType>{kDataTypes}},
+            "type in which the gradients of microbatches and replicas are added; null: the "
+            "parameters'");
   });
   v.section("numerics", [&] {
     v.field("invariant", c.numerics.invariant, Flag{},

@@ -126,6 +126,30 @@ void check_zero(const Config& config, const Origins& origins, Problems& problems
                    ": numerics.invariant keeps whole gradients; take one of them"));
 }
 
+std::string written(DataType type) { return Choice<DataType>{kDataTypes}.write(type); }
+
+void check_types(const Config& config, const Origins& origins, Problems& problems) {
+  if (config.bf16.enabled && config.fp16.enabled) {
+    problems.add(first_given(origins, {"fp16.enabled", "bf16.enabled"}),
+                 "fp16.enabled = true: bf16.enabled is true, too; take one of them");
+  }
+  const auto& sums = config.data_types.grad_accum_dtype;
+  if (!sums) return;
+  const Origin origin = first_given(origins, {"data_types.grad_accum_dtype"});
+  const DataType parameters = config.bf16.enabled   ? DataType::Bf16
+                              : config.fp16.enabled ? DataType::Fp16
+                                                    : DataType::Fp32;
+  if (*sums != DataType::Fp32 && *sums != parameters) {
+    problems.add(origin,
+                 str("data_types.grad_accum_dtype = ", written(*sums), ": the parameters are ",
+                     written(parameters), "; take null or \"fp32\""));
+  }
+  if (config.numerics.invariant && *sums != parameters) {
+    problems.add(origin, str("data_types.grad_accum_dtype = ", written(*sums),
+                             ": numerics.invariant adds gradients in the type of the parameters"));
+  }
+}
+
 }  // namespace
 
 void validate(const Config& config, const Origins& origins) {
@@ -138,6 +162,7 @@ void validate(const Config& config, const Origins& origins) {
   check_warmup(config, origins, problems);
   check_schedule(config.schedule, origins, problems);
   check_zero(config, origins, problems);
+  check_types(config, origins, problems);
   problems.raise();
 }
 

@@ -3,13 +3,15 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
+#include <utility>
+
 #include "penstock/core/check.h"
 
 namespace penstock::execute {
 
 GradientReducer::GradientReducer(stage::Stage& stage, comm::ShardGroup& group,
-                                 std::int64_t bucket_bytes)
-    : stage_(stage), group_(group) {
+                                 std::int64_t bucket_bytes, std::optional<at::ScalarType> sums)
+    : stage_(stage), group_(group), sums_(stage.parameters(), sums) {
   if (group.size() == 1) return;
   fill_buckets(bucket_bytes);
   std::vector<std::vector<std::size_t>> parameters;
@@ -26,10 +28,9 @@ void GradientReducer::fill_buckets(std::int64_t bucket_bytes) {
   std::int64_t room = 0;
   for (std::size_t p = parameters.size(); p-- > 0;) {
     const at::Tensor& tensor = parameters[p].tensor;
-    const auto bytes = static_cast<std::int64_t>(tensor.nbytes());
+    const auto bytes = tensor.numel() * static_cast<std::int64_t>(c10::elementSize(sums_.type(p)));
     const bool same_type =
-        !buckets_.empty() &&
-        parameters[buckets_.back().parameters.back()].tensor.scalar_type() == tensor.scalar_type();
+        !buckets_.empty() && sums_.type(buckets_.back().parameters.back()) == sums_.type(p);
     if (!same_type || bytes > room) {
       buckets_.emplace_back();
       room = bucket_bytes;
@@ -45,9 +46,16 @@ void GradientReducer::fill_buckets(std::int64_t bucket_bytes) {
     const at::Tensor& like = parameters[bucket.parameters.front()].tensor;
     const std::int64_t row =
         (bucket.size + std::ssize(bucket.parameters) + group_.size() - 1) / group_.size();
-    bucket.flat = at::zeros({row * group_.size()}, like.options().requires_grad(false));
+    bucket.flat =
+        at::zeros({row * group_.size()},
+                  like.options().requires_grad(false).dtype(sums_.type(bucket.parameters.front())));
     bucket.tag = group_.reserve_tags(1);
   }
+}
+
+// During the last one, gradients are taken as they come.
+void GradientReducer::after_backward(std::int64_t) {
+  if (!arrivals_ || !arrivals_->is_under_way()) sums_.add();
 }
 
 void GradientReducer::before_last_backward() {
@@ -66,8 +74,8 @@ void GradientReducer::take(std::size_t parameter) {
   const at::Tensor& tensor = stage_.parameters()[parameter].tensor;
   const at::Tensor view =
       bucket.flat.narrow(0, bucket.offsets[entry], tensor.numel()).view(tensor.sizes());
-  if (tensor.grad().defined()) {
-    view.copy_(tensor.grad());
+  if (const at::Tensor sum = sums_.take(parameter); sum.defined()) {
+    view.copy_(sum);
   } else {
     view.zero_();
     absent_[parameter] = true;
@@ -91,6 +99,7 @@ void GradientReducer::reduce(std::optional<Microbatch> microbatch) {
 
 void GradientReducer::finish() {
   const at::NoGradGuard no_grad;
+  if (!arrivals_) return hand_out_sums();
   for (Bucket& bucket : buckets_) {
     if (bucket.sum) bucket.sum->advance();
   }
@@ -99,6 +108,14 @@ void GradientReducer::finish() {
     bucket.sum->wait();
     bucket.sum.reset();
     drop_absent_gradients(bucket);
+  }
+}
+
+void GradientReducer::hand_out_sums() {
+  const auto& parameters = stage_.parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    at::Tensor sum = sums_.take(p);
+    parameters[p].tensor.mutable_grad() = std::move(sum);
   }
 }
 

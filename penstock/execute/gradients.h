@@ -5,9 +5,10 @@
 // gradient as it becomes final.  A REDUCE_GRAD of one microbatch means nothing to it, but for the
 // last one: gradients are summed once a step.
 // Buckets leave in one fixed order, the same on every rank, and replicas are added in the order of
-// their ranks.  With one data rank it does nothing.
-// Invariant: after finish(), every parameter's grad() is a view of its bucket and the same bits on
-// all data ranks; a parameter that got no gradient on any of them has none.
+// their ranks.  With one data rank there are no buckets.
+// Invariant: after finish(), every parameter's grad() is of the type of the sums, and the same bits
+// on all data ranks, where it is a view of its bucket; a parameter that got no gradient on any of
+// them has none.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "penstock/comm/shard_group.h"
+#include "penstock/execute/accumulated_gradients.h"
 #include "penstock/execute/gradient_arrivals.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/stage/stage.h"
@@ -29,10 +31,13 @@ inline constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
 class GradientReducer : public StageHooks {
  public:
   // `stage` and `group` outlive the reducer.  A parameter larger than `bucket_bytes` has a bucket
-  // to itself.
+  // to itself.  Gradients of short parameters are added up in `sums` (accumulated_gradients.h);
+  // absent: in the parameters' type.
   GradientReducer(stage::Stage& stage, comm::ShardGroup& group,
-                  std::int64_t bucket_bytes = kBucketBytes);
+                  std::int64_t bucket_bytes = kBucketBytes,
+                  std::optional<at::ScalarType> sums = {});
 
+  void after_backward(std::int64_t microbatch) override;
   void before_last_backward() override;
   // Gradients that did not come on this rank count as zero.
   void reduce(std::optional<Microbatch> microbatch) override;
@@ -51,10 +56,12 @@ class GradientReducer : public StageHooks {
   void fill_buckets(std::int64_t bucket_bytes);
   void take(std::size_t parameter);
   void send(std::size_t bucket);
+  void hand_out_sums();
   void drop_absent_gradients(const Bucket& bucket);
 
   stage::Stage& stage_;
   comm::ShardGroup& group_;
+  AccumulatedGradients sums_;
   std::vector<Bucket> buckets_;  // In reverse parameter order: about the order of the backward.
   std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.
   std::vector<bool> absent_;                                // This rank had no gradient.

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <memory>
@@ -22,7 +23,8 @@ std::int64_t place_of(const nn::TiedParameter& copy) {
 }  // namespace
 
 TiedParameters::TiedParameters(comm::Communicator& communicator, comm::Group group,
-                               const std::vector<nn::TiedParameter>& copies)
+                               const std::vector<nn::TiedParameter>& copies,
+                               std::optional<at::ScalarType> sums)
     : communicator_(communicator), group_(group) {
   for (const nn::TiedParameter& copy : copies) {
     Parameter& parameter = find_or_add(copy);
@@ -31,7 +33,9 @@ TiedParameters::TiedParameters(comm::Communicator& communicator, comm::Group gro
   }
   for (Flat& flat : flats_) {
     const at::Tensor& like = flat.parameters.front().copies.front().copy;
-    flat.values = at::empty({flat.size}, like.options().requires_grad(false));
+    const bool is_short = c10::isReducedFloatingType(like.scalar_type());
+    flat.values = at::empty({flat.size}, like.options().requires_grad(false).dtype(
+                                             is_short && sums ? *sums : like.scalar_type()));
   }
 }
 

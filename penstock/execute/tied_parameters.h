@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "penstock/comm/communicator.h"
@@ -21,8 +22,10 @@ class TiedParameters {
  public:
   // `copies` are those on this rank, of trainable parameters that are the same, and in the same
   // order, on every rank of the group.  From now on those of one parameter share their storage.
+  // `sums`: the type of gradients of short parameters (accumulated_gradients.h); absent: theirs.
   TiedParameters(comm::Communicator& communicator, comm::Group group,
-                 const std::vector<nn::TiedParameter>& copies);
+                 const std::vector<nn::TiedParameter>& copies,
+                 std::optional<at::ScalarType> sums = {});
 
   // Collective over the group.
   void sum_gradients();

@@ -70,6 +70,16 @@ void Stage::add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t inde
   layers_.push_back(std::move(built.layer));
 }
 
+void Stage::convert(at::ScalarType type) {
+  const auto convert = [type](const at::Tensor& tensor) {
+    if (tensor.is_floating_point()) tensor.set_data(tensor.detach().to(type));
+  };
+  for (const auto& layer : layers_) {
+    for (const at::Tensor& parameter : layer->parameters()) convert(parameter);
+    for (const at::Tensor& buffer : layer->buffers()) convert(buffer);
+  }
+}
+
 void Stage::add_segments(const std::vector<nn::LayerSpec>& model,
                          const Checkpointing& checkpointing) {
   const auto layer = [&](std::int64_t i) { return layers_.begin() + (i - first_layer_); };

@@ -52,6 +52,9 @@ class Stage {
   StageId id() const { return id_; }
   c10::Device device() const { return device_; }
 
+  // Floating parameters and buffers become `type`.  Before the first forward.
+  void convert(at::ScalarType type);
+
   // What the layers' random numbers depend on, besides the seed: microbatch m counts as
   // `first_microbatch` + m.
   void begin_step(std::int64_t step, std::int64_t first_microbatch);

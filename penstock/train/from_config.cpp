@@ -34,13 +34,12 @@ ZeroStage make_stage(std::int64_t stage) {
   }
 }
 
-// Parameters are floats.
-ZeroOptions make_zero(const config::ZeroConfig& zero) {
-  constexpr std::int64_t kBytes = sizeof(float);
+ZeroOptions make_zero(const config::ZeroConfig& zero, const Precision& precision) {
+  const auto bytes = static_cast<std::int64_t>(c10::elementSize(precision.type));
   return {.stage = make_stage(zero.stage),
-          .bucket_bytes = zero.reduce_bucket_size * kBytes,
-          .limits = {.budget_bytes = zero.stage3_max_live_parameters * kBytes,
-                     .prefetch_bytes = zero.stage3_prefetch_bucket_size * kBytes}};
+          .bucket_bytes = zero.reduce_bucket_size * bytes,
+          .limits = {.budget_bytes = zero.stage3_max_live_parameters * bytes,
+                     .prefetch_bytes = zero.stage3_prefetch_bucket_size * bytes}};
 }
 
 }  // namespace
@@ -73,8 +72,9 @@ TrainerOptions options_of(const config::Config& config, const config::MeshShape&
           .scheduler = config.scheduler,
           .total_steps = config.run.steps,
           .gradient_clipping = config.gradient_clipping,
+          .precision = make_precision(config),
           .sums = config.numerics.invariant ? GradientSums::Invariant : GradientSums::AsTheyCome,
-          .zero = make_zero(config.zero_optimization),
+          .zero = make_zero(config.zero_optimization, make_precision(config)),
           .checkpointing = {.interval = config.pipeline.activation_checkpoint_interval,
                             .layers = config.pipeline.checkpointable_layers},
           .seed = config.seed};

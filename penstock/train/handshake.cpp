@@ -71,6 +71,14 @@ void compare(Rank one, const std::string& of_one, Rank other, const std::string&
       {"start every rank with the same program and config"}, ExitCode::Usage);
 }
 
+std::string describe(const config::Fp16Config& scale) {
+  if (!scale.enabled) return "1";
+  if (scale.loss_scale != 0) return shortest(scale.loss_scale);
+  return str("from 2^", scale.initial_scale_power, ", window ", scale.loss_scale_window,
+             ", hysteresis ", scale.hysteresis, scale.consecutive_hysteresis ? " in a row" : "",
+             ", at least ", shortest(scale.min_loss_scale));
+}
+
 std::string describe(GradientSums sums) {
   return sums == GradientSums::Invariant ? "invariant" : "as they come";
 }
@@ -99,6 +107,8 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
       {"gradient_clipping", shortest(options.gradient_clipping)},
       {"loss scale", describe(options.loss_scale.kind)},
       {"sums of gradients", describe(options.sums)},
+      {"types", options.precision.describe()},
+      {"gradient scale", describe(options.precision.gradient_scale)},
       {"ZeRO stage", str(static_cast<int>(options.zero.stage))},
       {"ZeRO bucket bytes", str(options.zero.bucket_bytes)},
       {"ZeRO budget and prefetch bytes",

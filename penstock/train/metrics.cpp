@@ -18,6 +18,13 @@ std::string json_number(double value) {
   return std::isfinite(value) ? text : "\"" + text + "\"";
 }
 
+// Of a run that has one.
+std::string scale_of(const StepReport& report) {
+  if (!report.gradient_scale) return "";
+  return str(", \"gradient_scale\": ", json_number(*report.gradient_scale),
+             ", \"skipped\": ", report.skipped ? "true" : "false");
+}
+
 std::string duration(double seconds) {
   const auto whole = static_cast<std::int64_t>(std::llround(seconds));
   char text[32];
@@ -50,17 +57,20 @@ void Metrics::step(const StepReport& report, double step_seconds) {
   const double rate = static_cast<double>(tokens_per_step_) / step_seconds;
   file_ << str("{\"step\": ", report.step, ", \"loss\": ", json_number(report.loss),
                ", \"lr\": ", json_number(report.lr),
-               ", \"grad_norm\": ", json_number(report.grad_norm),
+               ", \"grad_norm\": ", json_number(report.grad_norm), scale_of(report),
                ", \"tokens_per_second\": ", json_number(std::round(rate * 10) / 10),
                ", \"step_time_seconds\": ", json_number(step_seconds), "}\n")
         << std::flush;
-  curve_.train.push_back({static_cast<double>(report.step), report.loss});
+  if (std::isfinite(report.loss)) {
+    curve_.train.push_back({static_cast<double>(report.step), report.loss});
+  }
   if (report.step > 1) {  // The first step also opens connections and warms caches.
     seconds_ += step_seconds;
     ++timed_steps_;
   }
   const bool due = steps_per_print_ > 0 && report.step % steps_per_print_ == 0;
   if (terminal_ || due || report.step == 1 || report.step == steps_) print_progress(report, rate);
+  if (report.skipped) print_skipped(report);
 }
 
 void Metrics::print_progress(const StepReport& report, double tokens_per_second) {
@@ -72,6 +82,14 @@ void Metrics::print_progress(const StepReport& report, double tokens_per_second)
                report.step > 1 ? duration(left).c_str() : "?", terminal_ ? "" : "\n");
   std::fflush(progress_);
   line_open_ = terminal_;
+}
+
+void Metrics::print_skipped(const StepReport& report) {
+  finish();
+  std::fprintf(progress_, "step %ld/%ld  skipped: the gradients overflowed at gradient scale %s\n",
+               static_cast<long>(report.step), static_cast<long>(steps_),
+               shortest(*report.gradient_scale).c_str());
+  std::fflush(progress_);
 }
 
 void Metrics::validation(std::int64_t step, double loss) {

@@ -31,6 +31,7 @@ class Metrics {
 
  private:
   void print_progress(const StepReport& report, double tokens_per_second);
+  void print_skipped(const StepReport& report);
 
   std::ofstream file_;
   std::int64_t steps_;

@@ -24,10 +24,10 @@ std::vector<at::Tensor> gather(const std::vector<std::size_t>& which, const Pick
 Optimizer::Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters)
     : options_(options), parameters_(std::move(parameters)), states_(parameters_.size()) {}
 
-void Optimizer::step(double lr) {
+void Optimizer::step(double lr, std::size_t first, std::size_t end) {
   const torch::NoGradGuard no_grad;
   std::vector<std::size_t> which;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+  for (std::size_t i = first; i < end; ++i) {
     const at::Tensor& gradient = parameters_[i].grad();
     if (!gradient.defined()) continue;
     PENSTOCK_CHECK(gradient.strides() == parameters_[i].strides(), "parameter ", i,

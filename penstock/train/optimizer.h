@@ -4,6 +4,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -15,9 +16,10 @@ class Optimizer {
  public:
   Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters);
 
-  // One step at learning rate `lr`, from the parameters' gradients; a parameter without a gradient
-  // stays as it is.  Gradients are left as they were.
-  void step(double lr);
+  // One step at learning rate `lr` of the parameters [first, end), from their gradients; one
+  // without a gradient stays as it is.  Gradients are left as they were.
+  void step(double lr, std::size_t first, std::size_t end);
+  void step(double lr) { step(lr, 0, parameters_.size()); }
 
  private:
   struct State {

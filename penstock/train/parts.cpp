@@ -1,6 +1,5 @@
 #include "penstock/train/parts.h"
 
-#include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -51,14 +50,6 @@ std::vector<double> Parts::squared_norms(
     norms.push_back(total_of_squares(cuts_[i], {value + first_[i], count}));
   }
   return norms;
-}
-
-void Parts::scale_gradients(double factor) const {
-  std::vector<at::Tensor> gradients;
-  for (const Part& part : parts_) {
-    if (part.tensor.grad().defined()) gradients.push_back(part.tensor.grad());
-  }
-  if (!gradients.empty()) at::_foreach_mul_(gradients, factor);
 }
 
 }  // namespace penstock::train

@@ -33,7 +33,6 @@ class Parts {
   // Of each parameter's gradient, by parameter; 0 where there is none.  `share` adds up a tensor of
   // doubles over the ranks that have the other slices, in place.
   std::vector<double> squared_norms(const std::function<void(const at::Tensor&)>& share) const;
-  void scale_gradients(double factor) const;
 
  private:
   std::vector<Part> parts_;

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "penstock/core/error.h"
 #include "penstock/lower/plan.h"
 #include "penstock/lower/programs.h"
 #include "penstock/memory/states.h"
@@ -136,6 +137,10 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
 
 std::vector<PipeRank> run_memory(const TrainerOptions& options, std::vector<nn::LayerSpec> model,
                                  const nn::Loss& loss, const TrainingInputs& inputs) {
+  if (options.precision.is_short()) {
+    throw ConfigError("the memory of bf16 and fp16 is not told: parameters are taken to be float",
+                      {"ask without bf16.enabled and fp16.enabled"});
+  }
   const Planned planned = plan_run(options, std::move(model), loss, inputs);
   std::vector<PipeRank> ranks;
   for (std::int32_t pipe = 0; pipe < options.mesh.pipe; ++pipe) {

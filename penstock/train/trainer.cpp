@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <set>
 
@@ -17,6 +18,9 @@
 
 namespace penstock::train {
 namespace {
+
+// Of short types: gradients that are in float at one time.
+constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 22;
 
 std::vector<Rank> all_ranks(const comm::Communicator& communicator) {
   std::vector<Rank> ranks;
@@ -36,13 +40,18 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
                  comm::Communicator& communicator)
     : options_(options),
       model_(std::move(model)),
-      loss_(options.loss_scale.differentiable(std::move(loss))),
+      loss_(options.loss_scale.differentiable(options.precision.loss(std::move(loss)))),
       communicator_(communicator),
       mesh_(mesh::make_mesh(communicator.world_size(), options.mesh)),
-      activations_(std::make_shared<stage::ActivationCount>()) {
+      activations_(std::make_shared<stage::ActivationCount>()),
+      scale_(options.precision.gradient_scale) {
   nn::check_model(model_);
   if (options_.zero.stage != ZeroStage::Off && options_.sums == GradientSums::Invariant) {
     throw ConfigError("invariant sums of gradients keep whole gradients: they need ZeroStage::Off");
+  }
+  if (options_.precision.sum_type() != options_.precision.type &&
+      options_.sums == GradientSums::Invariant) {
+    throw ConfigError("invariant sums of gradients are in the type of the parameters");
   }
   if (std::holds_alternative<partition::ByParameters>(options_.partition)) {
     or_fail(communicator_, [this] { nn::count_parameters(model_); });
@@ -69,7 +78,8 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
   build_ties();
   place_parameters();
   train_ = make_executor(std::move(plan), hooks());
-  optimizer_ = std::make_unique<Optimizer>(options_.optimizer, parts_.tensors());
+  masters_.emplace(parts_.tensors());
+  optimizer_ = std::make_unique<Optimizer>(options_.optimizer, masters_->tensors());
 }
 
 Trainer::~Trainer() = default;
@@ -81,6 +91,7 @@ void Trainer::build_stages() {
     stages_.emplace_back(StageId(s), model_, partition_.first_layer(StageId(s)),
                          partition_.end_layer(StageId(s)), options_.seed, activations_,
                          options_.checkpointing, options_.device);
+    if (options_.precision.is_short()) stages_.back().convert(options_.precision.type);
   }
 }
 
@@ -121,7 +132,8 @@ void Trainer::build_ties() {
     }
     std::ranges::stable_sort(copies, {}, &nn::TiedParameter::name);
     const comm::Group group = communicator_.make_group(ranks);
-    ties_.push_back(std::make_unique<execute::TiedParameters>(communicator_, group, copies));
+    ties_.push_back(std::make_unique<execute::TiedParameters>(communicator_, group, copies,
+                                                              options_.precision.sums));
   }
 }
 
@@ -263,6 +275,7 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
     if (is_last_stage()) {
       const auto first = factors.begin() + inputs.first_microbatch;
       inputs.loss_factors.assign(first, first + options_.microbatches);
+      for (double& factor : inputs.loss_factors) factor *= scale_.value();
     }
     const execute::StepResult result = this->run(*train_, "train", inputs);
     for (const at::Tensor& loss : result.losses) {
@@ -321,20 +334,16 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
   report.stop = value[kStop] > 0;
   double sum = 0.0;
   for (std::int64_t i = 0; i < model_parameters_; ++i) sum += value[kNorms + i];
-  if (value[kBadMicrobatches] > 0) {
+  const double norm = std::sqrt(sum) / scale_.value();
+  if (value[kBadMicrobatches] == 0) return norm;
+  if (!report.gradient_scale) {
     throw NumericsError(
         str("step ", report.step, ": the loss of ", value[kBadMicrobatches], " of ", microbatches,
             " microbatches is not finite; the step's is ", shortest(report.loss)),
         {"the weights are as before this step",
          "lower optimizer.params.lr, or set gradient_clipping"});
   }
-  return std::sqrt(sum);
-}
-
-void Trainer::clip(double norm) {
-  if (options_.gradient_clipping <= 0) return;
-  const double factor = options_.gradient_clipping / (norm + 1e-6);
-  if (factor < 1) parts_.scale_gradients(factor);
+  return std::numeric_limits<double>::infinity();  // An overflow, wherever it was.
 }
 
 StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values& targets) {
@@ -344,6 +353,7 @@ StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values
 StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) {
   or_fail(communicator_, [&] { check(batches); });
   StepReport report{.step = steps_taken_ + 1};
+  if (options_.precision.gradient_scale.enabled) report.gradient_scale = scale_.value();
   progress_.step.store(report.step, std::memory_order_relaxed);
   for (stage::Stage& stage : stages_) stage.drop_gradients();
   const std::vector<double> weights = this->weights(batches);
@@ -359,26 +369,42 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
   const std::int64_t microbatches =
       std::ssize(batches) * options_.microbatches * options_.mesh.data;
   report.grad_norm = combine(losses, weights, microbatches, report);
+  report.skipped = report.gradient_scale && !std::isfinite(report.grad_norm);
   return report;
 }
 
+// Gradients are unscaled, clipped and used a run of parameters at a time.
+void Trainer::step_optimizer(const StepReport& report) {
+  const double clipping = options_.gradient_clipping;
+  const double factor = clipping > 0 ? std::min(1.0, clipping / (report.grad_norm + 1e-6)) : 1.0;
+  for (const MasterWeights::Run& run : masters_->runs(kElementsAtOnce)) {
+    masters_->take_gradients(run, {.scale = scale_.value(), .factor = factor});
+    optimizer_->step(report.lr, run.first, run.end);
+    masters_->put_back(run);
+  }
+}
+
 void Trainer::update(StepReport& report) {
-  if (!std::isfinite(report.grad_norm)) {
+  if (!std::isfinite(report.grad_norm) && !report.skipped) {
     throw NumericsError(str("step ", report.step, ": the gradient norm is ",
                             shortest(report.grad_norm), " at loss ", shortest(report.loss)),
                         {"the weights are as before this step",
                          "lower optimizer.params.lr, or set gradient_clipping"});
   }
   const torch::NoGradGuard no_grad;
-  clip(report.grad_norm);
-  report.lr =
-      options_.optimizer.lr * lr_factor(options_.scheduler, report.step, options_.total_steps);
-  optimizer_->step(report.lr);
+  steps_taken_ = report.step;
+  report.lr = options_.optimizer.lr *
+              lr_factor(options_.scheduler, report.step - skipped_steps_, options_.total_steps);
+  if (report.skipped) {
+    ++skipped_steps_;
+    return scale_.update(/*overflowed=*/true);
+  }
+  step_optimizer(report);
+  scale_.update(/*overflowed=*/false);
   if (is_sharded()) {
     const execute::WaitMark wait(progress_, "gathering updated parameters");
     for (const auto& shards : shards_) shards->gather();
   }
-  steps_taken_ = report.step;
 }
 
 StepReport Trainer::step(const nn::Values& inputs, const nn::Values& targets) {

@@ -32,9 +32,12 @@
 #include "penstock/nn/layer.h"
 #include "penstock/partition/partition.h"
 #include "penstock/stage/stage.h"
+#include "penstock/train/gradient_scale.h"
+#include "penstock/train/master_weights.h"
 #include "penstock/train/microbatches.h"
 #include "penstock/train/optimizer.h"
 #include "penstock/train/parts.h"
+#include "penstock/train/precision.h"
 #include "penstock/zero/pager.h"
 #include "penstock/zero/parameter_shards.h"
 
@@ -74,6 +77,7 @@ struct TrainerOptions {
   std::int64_t total_steps = 100;  // For the learning-rate schedule.
   double gradient_clipping = 0.0;  // Largest global 2-norm; 0: none.
   LossScale loss_scale;            // By default, a mean over samples.
+  Precision precision;
   GradientSums sums = GradientSums::AsTheyCome;
   ZeroOptions zero;  // With one data rank there is nothing to share.
   stage::Checkpointing checkpointing;
@@ -86,7 +90,11 @@ struct StepReport {
   double loss = 0.0;      // Of the whole step, all replicas: see LossScale.
   double lr = 0.0;
   double grad_norm = 0.0;  // Global 2-norm before clipping, each parameter once.
-  bool stop = false;       // Some rank asked for it (request_stop): all ranks stop here.
+  // With a gradient scale (Precision): what it was, and whether gradients overflowed, so that no
+  // parameter was updated.
+  std::optional<double> gradient_scale;
+  bool skipped = false;
+  bool stop = false;  // Some rank asked for it (request_stop): all ranks stop here.
 };
 
 class Trainer {
@@ -102,7 +110,8 @@ class Trainer {
   // One optimizer step.  `inputs` are used on the first stage's ranks, `targets` on the last's:
   // a tensor or several, with one first dimension.
   // Throws: NumericsError, on every rank, when the loss or the gradient norm is not finite; the
-  // parameters are then as before the step.
+  // parameters are then as before the step.  With a gradient scale such a step is skipped instead,
+  // unless the scale cannot be any smaller.
   StepReport step(const nn::Values& inputs, const nn::Values& targets);
   // Runs the program once for each of `batches`, and then takes one optimizer step: what one batch
   // of all their microbatches would give.  REQUIRES: as many batches on every rank.
@@ -159,8 +168,10 @@ class Trainer {
   // What parameters of ZeroStage::Parameters came and went in the last run of a program.
   zero::PagerReport paging() const { return pager_ ? pager_->report() : zero::PagerReport{}; }
 
-  // What this rank updates of parameters().
+  // What this rank updates of parameters(); those of a short type by way of masters().
   const Parts& parts() const { return parts_; }
+  const MasterWeights& masters() const { return *masters_; }
+  std::int64_t skipped_steps() const { return skipped_steps_; }
 
   // This rank's trainable parameters, in model order.  One that layers share is there once, on
   // every rank that has one of them, under the name that it has in the first.
@@ -172,7 +183,7 @@ class Trainer {
   void build_shards();
   std::unique_ptr<execute::StageHooks> make_hooks(std::size_t stage);
   execute::StepResult run(execute::Executor& executor, const char* name,
-                          const execute::StepInputs& inputs);
+                          execute::StepInputs inputs);
   void build_ties();
   void place_parameters();
   std::vector<Part> slices_of(std::size_t stage, std::size_t parameter) const;
@@ -192,7 +203,7 @@ class Trainer {
   void share_buffers();
   double combine(const std::vector<double>& losses, const std::vector<double>& weights,
                  std::int64_t microbatches, StepReport& report);
-  void clip(double norm);
+  void step_optimizer(const StepReport& report);
 
   TrainerOptions options_;
   std::vector<nn::LayerSpec> model_;
@@ -214,6 +225,8 @@ class Trainer {
   std::unique_ptr<execute::Executor> train_;
   std::unique_ptr<execute::Executor> evaluate_;
   std::unique_ptr<execute::Executor> infer_;
+  GradientScale scale_;
+  std::optional<MasterWeights> masters_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<stage::NamedParameter> parameters_;
   Parts parts_;  // Of parameters_.
@@ -221,7 +234,8 @@ class Trainer {
   // earlier layer has on another rank.
   std::vector<std::optional<std::int64_t>> parameter_place_;
   std::int64_t model_parameters_ = 0;
-  std::int64_t steps_taken_ = 0;
+  std::int64_t steps_taken_ = 0;  // Skipped ones, too.
+  std::int64_t skipped_steps_ = 0;
   bool stop_requested_ = false;
 };
 

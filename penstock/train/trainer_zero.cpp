@@ -33,11 +33,17 @@ std::unique_ptr<execute::StageHooks> Trainer::make_hooks(std::size_t s) {
     return std::make_unique<execute::InvariantGradients>(stage, communicator_, data_group_->group(),
                                                          options_.mesh.data);
   }
-  if (!is_sharded()) return std::make_unique<execute::GradientReducer>(stage, *data_group_);
-  if (pager_) return std::make_unique<zero::PagedHooks>(*shards_[s], *pager_);
+  if (!is_sharded()) {
+    return std::make_unique<execute::GradientReducer>(stage, *data_group_, execute::kBucketBytes,
+                                                      options_.precision.sums);
+  }
+  if (pager_) {
+    return std::make_unique<zero::PagedHooks>(*shards_[s], *pager_, options_.precision.sums);
+  }
   const bool keeps = options_.zero.stage == ZeroStage::OptimizerStates;
   return std::make_unique<zero::ShardedGradients>(
-      *shards_[s], keeps ? zero::GradientBuckets::Kept : zero::GradientBuckets::Released);
+      *shards_[s], keeps ? zero::GradientBuckets::Kept : zero::GradientBuckets::Released,
+      options_.precision.sums);
 }
 
 // A stage's copies of tied parameters, as this rank updates them: whole, or its slices.
@@ -69,7 +75,8 @@ std::vector<Part> Trainer::slices_of(std::size_t stage, std::size_t parameter) c
 
 // Parameters that are spread over the ranks come and go in the meantime.
 execute::StepResult Trainer::run(execute::Executor& executor, const char* name,
-                                 const execute::StepInputs& inputs) {
+                                 execute::StepInputs inputs) {
+  for (nn::Values& each : inputs.inputs) each = options_.precision.inputs(each);
   if (!pager_) return executor.run(inputs);
   return or_fail(communicator_, [&] {
     try {

@@ -10,9 +10,10 @@ namespace penstock::zero {
 
 class PagedHooks : public ShardedGradients {
  public:
-  // `pager`, which has the pages of `shards`, outlives it, like the shards.
-  PagedHooks(ParameterShards& shards, Pager& pager)
-      : ShardedGradients(shards, GradientBuckets::Released), pager_(pager) {}
+  // `pager`, which has the pages of `shards`, outlives it, like the shards.  `sums`: as of
+  // ShardedGradients.
+  PagedHooks(ParameterShards& shards, Pager& pager, std::optional<at::ScalarType> sums = {})
+      : ShardedGradients(shards, GradientBuckets::Released, sums), pager_(pager) {}
 
   void unshard() override { shards().unshard(); }
   void reshard() override { shards().reshard(); }

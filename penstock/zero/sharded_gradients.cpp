@@ -10,8 +10,9 @@
 #include "penstock/core/check.h"
 
 namespace penstock::zero {
-ShardedGradients::ShardedGradients(ParameterShards& shards, GradientBuckets buckets)
-    : shards_(shards), what_(buckets) {
+ShardedGradients::ShardedGradients(ParameterShards& shards, GradientBuckets buckets,
+                                   std::optional<at::ScalarType> sums)
+    : shards_(shards), what_(buckets), sums_(shards.parameters(), sums) {
   const partition::ShardLayout& layout = shards.layout();
   place_.resize(layout.parameters.size());
   destinations_ = layout.slices_by_parameter();
@@ -32,6 +33,11 @@ ShardedGradients::ShardedGradients(ParameterShards& shards, GradientBuckets buck
       [this](std::size_t bucket) { send(bucket); });
 }
 
+// During the last one, gradients are taken as they come.
+void ShardedGradients::after_backward(std::int64_t) {
+  if (!arrivals_->is_under_way()) sums_.add();
+}
+
 void ShardedGradients::before_last_backward() {
   arrivals_->begin();
   std::fill(absent_.begin(), absent_.end(), false);
@@ -49,11 +55,12 @@ void ShardedGradients::take(std::size_t parameter) {
   const at::Tensor& tensor = shards_.parameters()[parameter].tensor;
   if (!bucket.rows.defined()) {
     bucket.rows = at::zeros({shards_.layout().ranks, layout.piece + std::ssize(layout.parameters)},
-                            tensor.options().requires_grad(false));
+                            tensor.options().requires_grad(false).dtype(sums_.type(parameter)));
   }
-  absent_[parameter] = !tensor.grad().defined();
+  const at::Tensor sum = sums_.take(parameter);
+  absent_[parameter] = !sum.defined();
   flag(bucket, parameter).fill_(absent_[parameter] ? 0 : 1);
-  const at::Tensor gradient = absent_[parameter] ? tensor.grad() : tensor.grad().flatten();
+  const at::Tensor gradient = absent_[parameter] ? sum : sum.flatten();
   for (const auto& [rank, slice] : destinations_[parameter]) {
     const at::Tensor place = bucket.rows[rank].narrow(0, slice.offset, slice.count);
     if (gradient.defined()) {
@@ -62,7 +69,6 @@ void ShardedGradients::take(std::size_t parameter) {
       place.zero_();
     }
   }
-  tensor.mutable_grad().reset();
 }
 
 void ShardedGradients::send(std::size_t bucket) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "penstock/comm/shard_group.h"
+#include "penstock/execute/accumulated_gradients.h"
 #include "penstock/execute/gradient_arrivals.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/zero/parameter_shards.h"
@@ -32,9 +33,12 @@ enum class GradientBuckets : std::uint8_t {
 
 class ShardedGradients : public execute::StageHooks {
  public:
-  // `shards` outlives it.
-  ShardedGradients(ParameterShards& shards, GradientBuckets buckets);
+  // `shards` outlives it.  Gradients of short parameters are added up, and slices have them, in
+  // `sums` (execute/accumulated_gradients.h); absent: in the parameters' type.
+  ShardedGradients(ParameterShards& shards, GradientBuckets buckets,
+                   std::optional<at::ScalarType> sums = {});
 
+  void after_backward(std::int64_t microbatch) override;
   void before_last_backward() override;
   // Gradients that did not come on this rank count as zero.
   void reduce(std::optional<Microbatch> microbatch) override;
@@ -61,6 +65,7 @@ class ShardedGradients : public execute::StageHooks {
 
   ParameterShards& shards_;
   GradientBuckets what_;
+  execute::AccumulatedGradients sums_;
   std::vector<Bucket> buckets_;  // In reverse order of the layout's: about that of the backward.
   std::vector<std::pair<std::size_t, std::size_t>> place_;         // By parameter: bucket, entry.
   std::vector<std::vector<partition::PlacedSlice>> destinations_;  // By parameter.

@@ -66,6 +66,23 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
   EXPECT_EQ(c, expected);
 }
 
+TEST(ReadConfig, EveryKeyOfZeroAndOfTypesReachesItsField) {
+  const Config c = parse(R"({
+    "zero_optimization": {"stage": 3, "reduce_bucket_size": 1000,
+                          "stage3_max_live_parameters": 2000, "stage3_prefetch_bucket_size": 300},
+    "bf16": {"enabled": false},
+    "fp16": {"enabled": true, "loss_scale": 138.0, "initial_scale_power": 12,
+             "loss_scale_window": 500, "hysteresis": 3, "consecutive_hysteresis": true,
+             "min_loss_scale": 0.5},
+    "data_types": {"grad_accum_dtype": "fp32"}})");
+  Config expected;
+  expected.zero_optimization = {3, 1000, 2000, 300};
+  expected.fp16 = {true, 138, 12, 500, 3, true, 0.5};
+  expected.data_types.grad_accum_dtype = DataType::Fp32;
+  EXPECT_EQ(c, expected);
+  EXPECT_TRUE(parse(R"({"bf16": {"enabled": true}})").bf16.enabled);
+}
+
 TEST(ReadConfig, ChoicesOfOtherFields) {
   const Config c = parse(R"({"optimizer": {"type": "SGD", "params": {"momentum": 0.9}},
                              "model": {"type": "mlp"},

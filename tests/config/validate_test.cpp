@@ -37,6 +37,20 @@ TEST(Validate, RangesHoldForConfigsMadeInCode) {
             "  note: data.path: holds a NUL character");
 }
 
+TEST(Validate, ThereIsOneTypeOfParametersAndGradientsFitIt) {
+  EXPECT_EQ(refusal(R"({"bf16": {"enabled": true}, "fp16": {"enabled": true}})"),
+            "gpt.json:1:49: fp16.enabled = true: bf16.enabled is true, too; take one of them");
+  EXPECT_EQ(refusal(R"({"bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp16"}})"),
+            "gpt.json:1:64: data_types.grad_accum_dtype = \"fp16\": the parameters are \"bf16\"; "
+            "take null or \"fp32\"");
+  EXPECT_EQ(refusal(R"({"bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp32"},
+                        "numerics": {"invariant": true}})"),
+            "gpt.json:1:64: data_types.grad_accum_dtype = \"fp32\": numerics.invariant adds "
+            "gradients in the type of the parameters");
+  EXPECT_EQ(refusal(R"({"fp16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp16"}})"),
+            "no error");
+}
+
 TEST(Validate, HeadsDivideHidden) {
   EXPECT_EQ(refusal(R"({"model": {"hidden": 96, "heads": 5}})"),
             "gpt.json:1:35: model.heads = 5: must divide model.hidden = 96; use 4 or 6");

@@ -98,6 +98,21 @@ TEST(ToText, GivesEachValueItsOrigin) {
     "stage3_max_live_parameters": 1000000000,  // default
     "stage3_prefetch_bucket_size": 50000000  // default
   },
+  "bf16": {
+    "enabled": false  // default
+  },
+  "fp16": {
+    "enabled": false,  // default
+    "loss_scale": 0,  // default
+    "initial_scale_power": 16,  // default
+    "loss_scale_window": 1000,  // default
+    "hysteresis": 2,  // default
+    "consecutive_hysteresis": false,  // default
+    "min_loss_scale": 1  // default
+  },
+  "data_types": {
+    "grad_accum_dtype": null  // default
+  },
   "numerics": {
     "invariant": false  // default
   },

@@ -19,7 +19,7 @@ import support
 from support import PENSTOCK, ProcessTest, losses
 
 STEP_KEYS = {"step", "loss", "lr", "grad_norm", "tokens_per_second", "step_time_seconds"}
-ELEMENT_BYTES = {"F32": 4, "I64": 8}
+ELEMENT_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8}
 
 
 def read_safetensors(path: Path) -> dict[str, tuple[str, list[int], bytes]]:
@@ -298,6 +298,33 @@ class Repeats(ProcessTest):
             runs[name] = (losses(self.folder / name), weights)
         for name, run in runs.items():
             self.assertEqual(run, runs["1x1"], name)
+
+    def test_short_types_in_every_zero_stage(self) -> None:
+        for name, key, steps in (("bf16", "BF16", {}), ("fp16", "F16", {"loss_scale": 138.0})):
+            runs = []
+            for stage in range(4):
+                config = self.config(
+                    mesh={"pipe": 2, "data": 2},
+                    zero_optimization={"stage": stage, "reduce_bucket_size": 1000},
+                    **{name: {"enabled": True, **steps}},
+                )
+                weights = self.weights(config, f"{name}-{stage}")
+                self.assertEqual({dtype for dtype, _, _ in weights.values()}, {key})
+                runs.append((losses(self.folder / f"{name}-{stage}"), weights))
+            self.assertTrue(all(run == runs[0] for run in runs))
+
+    def test_a_step_that_overflows_is_skipped_and_told(self) -> None:
+        config = self.config(fp16={"enabled": True, "initial_scale_power": 40, "hysteresis": 1})
+        result = self.train(config, "--run", "run")
+        self.assert_code(result, 0)
+        text = (self.folder / "run" / "metrics.jsonl").read_text()
+        steps = [line for line in map(json.loads, text.splitlines()) if "loss" in line]
+        for number, line in enumerate(steps):
+            self.assertEqual(line["gradient_scale"], 2.0 ** (40 - number))
+            self.assertTrue(line["skipped"])
+            self.assertIn(line["grad_norm"], ("inf", "nan"))
+            said = f"step {number + 1}/{len(steps)}  skipped: the gradients overflowed at gradient"
+            self.assertIn(f"{said} scale {2 ** (40 - number)}", result.text)
 
     def test_default_data_and_run_directory(self) -> None:
         config = self.config(data={"path": ""}, run={"steps": 1}, mesh={"pipe": 1, "data": 1})

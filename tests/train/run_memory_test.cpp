@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/probe/allocation_meter.h"
@@ -114,6 +115,12 @@ TEST_P(RunMemory, TellsWhatEachRankHasAtItsPeakAndBetweenSteps) {
         << "rank " << rank << ", told at " << told[rank].memory.at;
     EXPECT_NEAR(of_rest, 1, 0.02) << "rank " << rank;
   }
+}
+
+TEST(MemoryOfARun, RefusesTypesThatItDoesNotKnow) {
+  TrainerOptions options = options_of(Case{});
+  options.precision.type = at::kBFloat16;
+  EXPECT_THROW(run_memory(options, model_of(Case{}), nn::next_byte_loss, {}), ConfigError);
 }
 
 constexpr auto kSgd = config::OptimizerType::Sgd;

@@ -1,0 +1,46 @@
+#include "penstock/execute/accumulated_gradients.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/ScalarType.h>
+
+#include <utility>
+
+namespace penstock::execute {
+
+AccumulatedGradients::AccumulatedGradients(std::vector<stage::NamedParameter> parameters,
+                                           std::optional<at::ScalarType> type)
+    : parameters_(std::move(parameters)), type_(type), sums_(parameters_.size()) {}
+
+at::ScalarType AccumulatedGradients::type(std::size_t parameter) const {
+  const at::ScalarType own = parameters_[parameter].tensor.scalar_type();
+  return c10::isReducedFloatingType(own) ? type_.value_or(own) : own;
+}
+
+bool AccumulatedGradients::is_apart(std::size_t parameter) const {
+  return type(parameter) != parameters_[parameter].tensor.scalar_type();
+}
+
+void AccumulatedGradients::add() {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    if (is_apart(p)) add(p);
+  }
+}
+
+void AccumulatedGradients::add(std::size_t parameter) {
+  const at::NoGradGuard no_grad;
+  at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
+  if (!gradient.defined()) return;
+  at::Tensor& sum = sums_[parameter];
+  sum.defined() ? void(sum.add_(gradient)) : void(sum = gradient.to(type(parameter)));
+  gradient.reset();
+}
+
+at::Tensor AccumulatedGradients::take(std::size_t parameter) {
+  if (!is_apart(parameter)) {
+    return std::exchange(parameters_[parameter].tensor.mutable_grad(), at::Tensor());
+  }
+  add(parameter);
+  return std::exchange(sums_[parameter], at::Tensor());
+}
+
+}  // namespace penstock::execute

@@ -1,0 +1,42 @@
+// What the loss of an fp16 model is multiplied by before its backward, so that small gradients do
+// not vanish, and what a step's gradients are divided by.
+//
+// The Trainer has one; so may any loop with an optimizer of its own: it multiplies by value(),
+// finds out with all its ranks whether a gradient overflowed, does not step if one did, and tells
+// update() either way.  Knows no tensors and no ranks.
+// Source: DeepSpeed's rule and its names (`fp16` in a configuration).  A scale that is not fixed
+// begins at 2^initial_scale_power.  A step without an overflow doubles it, if loss_scale_window
+// such steps, or twice or three times as many, came before it in a row.  An overflow takes one of
+// `hysteresis` lives; the last one is not taken, but the scale is halved, down to min_loss_scale.
+// Lives are given back when the scale is doubled, or, with consecutive_hysteresis, at every step
+// without an overflow.
+#pragma once
+#include <cstdint>
+
+#include "penstock/config/config.h"
+
+namespace penstock::train {
+
+class GradientScale {
+ public:
+  // 1, for good, if `options` are not enabled.
+  explicit GradientScale(const config::Fp16Config& options = {});
+
+  double value() const { return value_; }
+  bool is_dynamic() const { return options_.enabled && options_.loss_scale == 0; }
+
+  // After a step, which was skipped if it `overflowed`.
+  // Throws: NumericsError for an overflow at the smallest scale.
+  void update(bool overflowed);
+
+ private:
+  void shrink();
+
+  config::Fp16Config options_;
+  double value_ = 1.0;
+  std::int64_t steps_ = 0;
+  std::int64_t last_overflow_ = -1;
+  std::int64_t lives_ = 1;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,58 @@
+// What an optimizer updates in place of parameters of a short type, in which small updates would
+// round to nothing: copies in float, the masters.
+//
+// The Trainer has them of what a rank updates, whole parameters or slices; so may any loop with an
+// optimizer of its own.  A parameter of float or double is its own master, so the loop is the same
+// for all.  Knows no optimizer and no ranks.
+//
+//   const auto all = masters.all();
+//   masters.take_gradients(all, {.scale = 138.0});
+//   optimizer.step();  // on masters.tensors()
+//   masters.put_back(all);
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace penstock::train {
+
+// What a gradient is divided by, and then multiplied by.
+struct Unscale {
+  double scale = 1.0;
+  double factor = 1.0;
+};
+
+class MasterWeights {
+ public:
+  // Some that follow each other.
+  struct Run {
+    std::size_t first = 0;
+    std::size_t end = 0;
+  };
+
+  // Masters begin as what `parameters` are now.
+  explicit MasterWeights(std::vector<at::Tensor> parameters);
+
+  // By parameter.
+  const std::vector<at::Tensor>& tensors() const { return masters_; }
+  Run all() const { return {0, masters_.size()}; }
+  // All, cut into runs of about so many elements whose gradients are in float at one time; in one
+  // where all parameters are their own masters.
+  std::vector<Run> runs(std::int64_t elements) const;
+
+  // The parameters' gradients become their masters', each element rounded once for the division
+  // and once for the multiplication; a master of a parameter without a gradient has none.
+  void take_gradients(Run run, const Unscale& unscale);
+  // Parameters become their masters, rounded to the nearest; the gradients taken are given up.
+  void put_back(Run run);
+
+ private:
+  bool is_its_own(std::size_t i) const { return masters_[i].is_same(parameters_[i]); }
+
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> masters_;
+};
+
+}  // namespace penstock::train
