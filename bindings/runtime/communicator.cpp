@@ -15,13 +15,22 @@ namespace {
 namespace py = pybind11;
 using Store = c10::intrusive_ptr<c10d::Store>;
 
-std::unique_ptr<comm::Communicator> communicator(Store store, std::int32_t rank,
-                                                 std::int32_t world_size, const std::string& listen,
-                                                 double deadline_s, c10::Device device) {
+// The threads that its end waits for may wait for the GIL.
+struct DeleteWithoutGil {
+  void operator()(comm::Communicator* communicator) const {
+    const py::gil_scoped_release without_gil;
+    delete communicator;
+  }
+};
+using Held = std::unique_ptr<comm::Communicator, DeleteWithoutGil>;
+
+Held communicator(Store store, std::int32_t rank, std::int32_t world_size,
+                  const std::string& listen, double deadline_s, c10::Device device) {
   c10::initLogging();
-  return comm::make_world(std::move(store), Rank(rank), world_size, listen, comm::Transport::Auto,
-                          std::chrono::milliseconds(static_cast<std::int64_t>(deadline_s * 1e3)),
-                          device);
+  const std::chrono::milliseconds deadline(static_cast<std::int64_t>(deadline_s * 1e3));
+  return Held(comm::make_world(std::move(store), Rank(rank), world_size, listen,
+                               comm::Transport::Auto, deadline, device)
+                  .release());
 }
 
 std::int32_t make_group(comm::Communicator& c, const std::vector<std::int32_t>& ranks) {
@@ -43,7 +52,8 @@ void broadcast(comm::Communicator& c, const at::Tensor& tensor, std::int32_t gro
 
 void init_communicator(py::module_& m) {
   const py::call_guard<py::gil_scoped_release> without_gil;
-  py::class_<comm::Communicator>(m, "Communicator", "What the ranks of a group say to each other.")
+  py::class_<comm::Communicator, Held>(m, "Communicator",
+                                       "What the ranks of a group say to each other.")
       .def(
           py::init(&communicator), py::arg("store"), py::arg("rank"), py::arg("world_size"),
           py::arg("listen"), py::arg("deadline_s"), py::arg("device"), without_gil,
@@ -59,8 +69,7 @@ void init_communicator(py::module_& m) {
            "Collective over `ranks`, which are the same, in the same order, on each: a group's "
            "number, for the calls below.  Every rank makes as many groups as any other.")
       .def("sum", sum, py::arg("tensor"), py::arg("group"),
-           "Collective over a group: sums a contiguous tensor in place, to the same bits "
-           "everywhere.")
+           "Collective over a group: sums a tensor in place, to the same bits everywhere.")
       .def("broadcast", broadcast, py::arg("tensor"), py::arg("group"), py::arg("root"),
            "Collective over a group: the tensor of its `root`-th rank to all of it, in place.");
 }

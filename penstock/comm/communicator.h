@@ -48,6 +48,7 @@ class Communicator {
   virtual ~Communicator() = default;
   virtual Rank rank() const = 0;
   virtual std::int32_t world_size() const = 0;
+  std::vector<Rank> all_ranks() const;
 
   // The longest that any wait lasts.
   virtual void set_deadline(std::chrono::milliseconds deadline) = 0;
@@ -68,10 +69,10 @@ class Communicator {
   // Collective over `ranks`, which are the same, and in the same order, on each of them.
   virtual Group make_group(const std::vector<Rank>& ranks) = 0;
 
-  // Post a transfer of a contiguous tensor; one on a device goes through host memory, and what
-  // comes is there after wait().  Messages between two ranks find each other by tag, in any order;
-  // two with one tag, by their order.  Sizes must agree on both ends.
-  // REQUIRES: link() named the peer; tag >= 0.
+  // Post a transfer; a tensor on a device, or one with gaps, goes through a copy in host memory,
+  // and what comes is there after wait().  Messages between two ranks find each other by tag, in
+  // any order; two with one tag, by their order.  Sizes must agree on both ends. REQUIRES: link()
+  // named the peer; tag >= 0.
   virtual std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) = 0;
   virtual std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank from,
                                             std::int32_t tag) = 0;

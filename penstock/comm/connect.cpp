@@ -93,6 +93,12 @@ void Communicator::fail(const std::exception& error) {
   fail(str("rank ", rank(), " failed: ", exception_text(error)));
 }
 
+std::vector<Rank> Communicator::all_ranks() const {
+  std::vector<Rank> ranks;
+  for (std::int32_t rank = 0; rank < world_size(); ++rank) ranks.emplace_back(rank);
+  return ranks;
+}
+
 std::vector<std::string> Communicator::exchange(const std::string& name, const std::string& text) {
   const std::string key = str(name, "/", exchanges_++, "/");
   put(str(key, rank()), text);

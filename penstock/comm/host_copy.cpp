@@ -6,21 +6,21 @@
 namespace penstock::comm {
 namespace {
 
-class IntoDevice : public Transfer {
+class CopiedBack : public Transfer {
  public:
-  IntoDevice(std::unique_ptr<Transfer> transfer, at::Tensor host, at::Tensor device)
-      : transfer_(std::move(transfer)), host_(std::move(host)), device_(std::move(device)) {}
+  CopiedBack(std::unique_ptr<Transfer> transfer, at::Tensor host, at::Tensor tensor)
+      : transfer_(std::move(transfer)), host_(std::move(host)), tensor_(std::move(tensor)) {}
   void wait() override {
-    if (!device_.defined()) return;
+    if (!tensor_.defined()) return;
     transfer_->wait();
     const at::NoGradGuard no_grad;
-    std::exchange(device_, at::Tensor()).copy_(host_);
+    std::exchange(tensor_, at::Tensor()).copy_(host_);
   }
 
  private:
   std::unique_ptr<Transfer> transfer_;
   at::Tensor host_;
-  at::Tensor device_;  // Undefined once it has what came.
+  at::Tensor tensor_;  // Undefined once it has what came.
 };
 
 }  // namespace
@@ -34,9 +34,9 @@ at::Tensor host_copy(const at::Tensor& tensor, Bytes bytes) {
   return host;
 }
 
-std::unique_ptr<Transfer> into_device(std::unique_ptr<Transfer> transfer, at::Tensor host,
+std::unique_ptr<Transfer> copied_back(std::unique_ptr<Transfer> transfer, at::Tensor host,
                                       const at::Tensor& tensor) {
-  return std::make_unique<IntoDevice>(std::move(transfer), std::move(host), tensor);
+  return std::make_unique<CopiedBack>(std::move(transfer), std::move(host), tensor);
 }
 
 }  // namespace penstock::comm

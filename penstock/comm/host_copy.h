@@ -1,7 +1,7 @@
-// Transfers of tensors in a device's memory: through a copy in the host's.
+// Transfers of any tensor, by transports that move contiguous host memory.
 //
-// Links and Gloo move host memory, and World makes every transfer with it.  Knows no kind of
-// device: torch copies, and a copy to the host waits for the work that the tensor comes from.
+// One on a device, or with gaps, goes through a copy.  Knows no kind of device: torch copies, and a
+// copy to the host waits for the work that the tensor comes from.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -19,17 +19,21 @@ enum class Bytes : std::uint8_t { Out, In, Both };
 // A contiguous tensor of the same shape in host memory; has the bytes, unless they only come in.
 at::Tensor host_copy(const at::Tensor& tensor, Bytes bytes);
 // Does as `transfer` of `host`, and then copies what has come into `tensor`.
-std::unique_ptr<Transfer> into_device(std::unique_ptr<Transfer> transfer, at::Tensor host,
+std::unique_ptr<Transfer> copied_back(std::unique_ptr<Transfer> transfer, at::Tensor host,
                                       const at::Tensor& tensor);
 
-// `start`, which begins a transfer of a tensor in host memory, for one that may lie elsewhere.
+// `start`, which begins a transfer of a contiguous tensor in host memory, for any.
+//
+// What `start` gets is never the caller's tensor itself, which may have a Python object.  A
+// backend's thread may be the last to let go of it, and for a tensor with a Python object torch
+// takes the interpreter's lock there: at the interpreter's end that aborts the process.
 template <class Start>
 std::unique_ptr<Transfer> through_host(const at::Tensor& tensor, Bytes bytes, const Start& start) {
-  if (tensor.is_cpu()) return start(tensor);
+  if (tensor.is_cpu() && tensor.is_contiguous()) return start(tensor.variable_data());
   at::Tensor host = host_copy(tensor, bytes);
   std::unique_ptr<Transfer> transfer = start(host);  // Holds the copy.
   if (bytes == Bytes::Out) return transfer;
-  return into_device(std::move(transfer), std::move(host), tensor);
+  return copied_back(std::move(transfer), std::move(host), tensor);
 }
 
 }  // namespace penstock::comm

@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <latch>
 #include <mutex>
 #include <numeric>
@@ -61,6 +62,44 @@ TEST_P(Messages, GoFromDeviceToDevice) {
     const at::Tensor whole = mine.to(testing_support::foreign_device());
     communicator.broadcast(whole, both, /*root=*/1)->wait();
     EXPECT_TRUE(at::equal(whole.cpu(), awkward(Rank(1), 1000)));
+  });
+}
+
+TEST_P(Messages, TensorsWithGapsArriveInTheirPlaces) {
+  run(2, [](Communicator& communicator) {
+    const Rank peer(1 - communicator.rank().value);
+    communicator.link({peer});
+    const Group both = communicator.make_group({Rank(0), Rank(1)});
+    const auto turned = [](Rank rank) { return awkward(rank, 12).view({3, 4}).t(); };
+    const at::Tensor received = at::zeros({4, 6}).narrow(1, 2, 3);
+    const auto receive = communicator.receive(received, peer, /*tag=*/0);
+    const auto send = communicator.send(turned(communicator.rank()), peer, /*tag=*/0);
+    receive->wait();
+    send->wait();
+    EXPECT_TRUE(at::equal(received, turned(peer)));
+    communicator.all_reduce(received, both)->wait();
+    EXPECT_TRUE(at::equal(received, turned(Rank(0)) + turned(Rank(1))));
+    const at::Tensor whole = turned(communicator.rank());
+    communicator.broadcast(whole, both, /*root=*/1)->wait();
+    EXPECT_TRUE(at::equal(whole, turned(Rank(1))));
+  });
+}
+
+// host_copy.h says why.
+TEST_P(Messages, NoTransferHoldsTheCallersTensor) {
+  run(2, [](Communicator& communicator) {
+    const Rank peer(1 - communicator.rank().value);
+    communicator.link({peer});
+    const Group both = communicator.make_group({Rank(0), Rank(1)});
+    const at::Tensor sent = at::zeros({5}), received = at::zeros({5}), summed = at::zeros({5});
+    const auto receive = communicator.receive(received, peer, /*tag=*/0);
+    const auto send = communicator.send(sent, peer, /*tag=*/0);
+    const auto sum = communicator.all_reduce(summed, both);
+    const auto broadcast = communicator.broadcast(sent, both, /*root=*/0);
+    for (const at::Tensor& each : {std::cref(sent), std::cref(received), std::cref(summed)}) {
+      EXPECT_EQ(each.use_count(), 1U);
+    }
+    for (const auto& transfer : {&receive, &send, &sum, &broadcast}) (*transfer)->wait();
   });
 }
 
@@ -155,9 +194,7 @@ TEST(Communicator, AllReduceGivesTheSameBitsToEveryRank) {
     for (const std::int64_t numel : {1, 7, 1000, 100003}) {
       std::vector<at::Tensor> sums(static_cast<std::size_t>(ranks));
       run_ranks(ranks, [&](Communicator& communicator) {
-        std::vector<Rank> all;
-        for (std::int32_t r = 0; r < ranks; ++r) all.emplace_back(r);
-        const Group group = communicator.make_group(all);
+        const Group group = communicator.make_group(communicator.all_ranks());
         const at::Tensor value = awkward(communicator.rank(), numel);
         communicator.all_reduce(value, group)->wait();
         sums[communicator.rank().index()] = value;

@@ -17,6 +17,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from models import CPU, MLP, placed, stages_of
+from penstock.pipelining._groups import connect
 from penstock.pipelining.schedules import (
     Schedule1F1B,
     ScheduleGPipe,
@@ -246,9 +247,26 @@ def _without_gradients(stage):
 test_check = ranks.tests_of(__file__, WORLD_SIZE)
 
 
+def _hurry():
+    """Sums, and ends, without giving the interpreter to any other thread.
+
+    A transport's thread that wants it, to let go of a tensor, gets it too late, which aborts.
+    """
+    communicator = connect(dist.group.WORLD)
+    group = communicator.make_group(range(WORLD_SIZE))
+    tensor = torch.ones(4)
+    sys.setswitchinterval(ranks.DEADLINE_S)
+    for _ in range(20):
+        communicator.sum(tensor, group)
+    assert tensor[0] == WORLD_SIZE**20
+
+
 def _program(case):
     """A program whose ranks end in some way, beside the checks."""
     rank = ranks.join_group()
+    if case == "hurries":
+        _hurry()
+        return
     module = MLP(4)
     if case == "dies" and rank == 1:
         module.register_forward_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
@@ -266,6 +284,7 @@ def _program(case):
     ("case", "codes", "words"),
     [
         ("exits", [0, 0], "stepped"),
+        ("hurries", [0, 0], ""),
         ("uncaught", [1, 1], "rank 1 failed"),
         ("dies", [1, -signal.SIGKILL], "rank 1"),
     ],

@@ -48,9 +48,7 @@ class Replicas:
         if self._count == 1:
             return
         for tensor in tensors:
-            whole = tensor.detach().contiguous()
-            self._communicator.broadcast(whole, self._group, 0)
-            tensor.detach().copy_(whole)
+            self._communicator.broadcast(tensor, self._group, 0)
 
     def divide(self, parameters: Iterable[torch.nn.Parameter]) -> Shares:
         """Whole parameters, to each rank about as many numbers to update as to any other."""

@@ -46,7 +46,7 @@ class ReplicatedModel:
                 *(each for _, each in named if not each.requires_grad),
                 *module.buffers(),
             ]:
-                _share(tensor, replicas)
+                replicas.broadcast(tensor, 0)
         self._home = Home(replicas)
         self._forwards: Forwards | None = None
         if settings.stage == 3:
@@ -165,13 +165,6 @@ class ReplicatedModel:
 
 def _full_name(module: torch.nn.Module, name: str) -> str:
     return name if "." in name else f"{type(module).__name__}.{name}"
-
-
-def _share(tensor: torch.Tensor, replicas: Replicas) -> None:
-    whole = tensor.detach().contiguous()
-    replicas.broadcast(whole, 0)
-    if whole.data_ptr() != tensor.data_ptr():
-        tensor.detach().copy_(whole)
 
 
 def _own_values(
