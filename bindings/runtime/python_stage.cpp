@@ -1,6 +1,5 @@
 #include "bindings/runtime/python_stage.h"
 
-#include <c10/util/flat_hash_map.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -9,6 +8,7 @@
 
 #include "bindings/runtime/python_error.h"
 #include "penstock/nn/draw.h"
+#include "penstock/stage/any_node.h"
 
 namespace penstock::bindings {
 namespace {
@@ -43,22 +43,6 @@ bool is_plain(Node& node) {
          !node.tensor_post_acc_grad_hooks();
 }
 
-bool has_plain_graph(const nn::Values& outputs) {
-  std::vector<Node*> found;
-  ska::flat_hash_set<Node*> seen;
-  const auto visit = [&](Node* node) {
-    if (node != nullptr && seen.insert(node).second) found.push_back(node);
-  };
-  for (const at::Tensor& output : outputs) {
-    if (output.defined()) visit(output.grad_fn().get());
-  }
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (!is_plain(*found[i])) return false;
-    for (const auto& edge : found[i]->next_edges()) visit(edge.function.get());
-  }
-  return true;
-}
-
 }  // namespace
 
 PythonLayer::PythonLayer(const py::object& stage)
@@ -77,7 +61,8 @@ void PythonLayer::look_at_graph(const nn::Values& outputs) {
   if (has_run_ && needs_engine_) return;
   if (outputs.empty() || !at::GradMode::is_enabled()) return;
   has_run_ = true;
-  needs_engine_ = stage_.attr("needs_engine").cast<bool>() || !has_plain_graph(outputs);
+  needs_engine_ = stage_.attr("needs_engine").cast<bool>() ||
+                  stage::any_node(outputs, [](Node& node) { return !is_plain(node); });
 }
 
 bool PythonLayer::splits_backward() const {

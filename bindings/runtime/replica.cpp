@@ -24,12 +24,6 @@ using Numbers = std::vector<std::size_t>;
 using train::ModuleReplica;
 using train::SpreadModule;
 
-std::vector<Rank> all_ranks(const comm::Communicator& communicator) {
-  std::vector<Rank> ranks;
-  for (std::int32_t rank = 0; rank < communicator.world_size(); ++rank) ranks.emplace_back(rank);
-  return ranks;
-}
-
 std::vector<stage::NamedParameter> named(const Parameters& parameters) {
   std::vector<stage::NamedParameter> result;
   for (const auto& [name, tensor] : parameters) result.push_back({.name = name, .tensor = tensor});
@@ -38,7 +32,7 @@ std::vector<stage::NamedParameter> named(const Parameters& parameters) {
 
 // The ranks of a communicator as replicas of a module.
 struct ReplicaGroup {
-  explicit ReplicaGroup(comm::Communicator& c) : communicator(c), group(c, all_ranks(c)) {}
+  explicit ReplicaGroup(comm::Communicator& c) : communicator(c), group(c, c.all_ranks()) {}
 
   comm::Communicator& communicator;
   comm::ShardGroup group;

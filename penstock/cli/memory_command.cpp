@@ -1,5 +1,10 @@
 #include "penstock/cli/memory_command.h"
 
+#include <algorithm>
+#include <iterator>
+
+#include "penstock/cli/overrides.h"
+
 namespace penstock::cli {
 
 void declare_memory(CLI::App& app, MemoryCommand& command) {
@@ -9,14 +14,7 @@ void declare_memory(CLI::App& app, MemoryCommand& command) {
   app.add_option("--nproc", command.nproc, "ranks (default: mesh.pipe x mesh.data)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option_function<std::vector<std::string>>(
-         "--set",
-         [&command](const std::vector<std::string>& texts) {
-           for (const auto& text : texts) command.overrides.push_back(config::parse_override(text));
-         },
-         "KEY=VALUE: set any key of the config: --set zero_optimization.stage=2")
-      ->type_name("")
-      ->allow_extra_args(false);
+  declare_set(app, command.overrides, "zero_optimization.stage=2");
   app.add_flag("--json", command.json, "print the result as JSON");
   app.footer(
       "Nothing is trained: one layer of each kind runs once, the rest is told from the plan.\n"
@@ -27,9 +25,7 @@ void declare_memory(CLI::App& app, MemoryCommand& command) {
 
 std::vector<std::string> words_of(const MemoryCommand& command) {
   std::vector<std::string> words = {command.config};
-  for (const config::Override& override : command.overrides) {
-    words.insert(words.end(), {"--set", override.origin.substr(6)});  // Behind "--set ".
-  }
+  std::ranges::move(words_of(command.overrides), std::back_inserter(words));
   if (command.nproc > 0) words.insert(words.end(), {"--nproc", std::to_string(command.nproc)});
   if (command.json) words.emplace_back("--json");
   return words;

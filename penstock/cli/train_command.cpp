@@ -1,7 +1,10 @@
 #include "penstock/cli/train_command.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 
+#include "penstock/cli/overrides.h"
 #include "penstock/core/text.h"
 
 namespace penstock::cli {
@@ -35,14 +38,7 @@ void declare_train(CLI::App& app, TrainCommand& command) {
   declare_key(app, command, "--run", "run.directory",
               "DIR: run directory (default: runs/NAME-TIME)");
   declare_key(app, command, "--save", "run.save", "DIR: save the weights there at the end");
-  app.add_option_function<std::vector<std::string>>(
-         "--set",
-         [&command](const std::vector<std::string>& texts) {
-           for (const auto& text : texts) command.overrides.push_back(config::parse_override(text));
-         },
-         "KEY=VALUE: set any key of the config: --set model.layers=2")
-      ->type_name("")
-      ->allow_extra_args(false);
+  declare_set(app, command.overrides, "model.layers=2");
   app.add_option("--host", command.host, "address that this host's ranks listen on")
       ->capture_default_str()
       ->type_name("ADDRESS");
@@ -57,13 +53,7 @@ void declare_train(CLI::App& app, TrainCommand& command) {
 
 std::vector<std::string> words_of(const TrainCommand& command, const std::string& run) {
   std::vector<std::string> words = {command.config, "--host", command.host};
-  for (const config::Override& override : command.overrides) {
-    if (override.origin.starts_with("--set ")) {
-      words.insert(words.end(), {"--set", override.origin.substr(6)});
-    } else {
-      words.insert(words.end(), {override.origin, override.value});
-    }
-  }
+  std::ranges::move(words_of(command.overrides), std::back_inserter(words));
   words.insert(words.end(), {"--run", run});
   return words;
 }

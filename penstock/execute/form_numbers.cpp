@@ -44,11 +44,11 @@ void FormNumbers::number(const std::vector<nn::Values>& inputs) {
   }
   std::size_t guess = 0;  // Neighbours are mostly alike.
   for (std::size_t m = 0; m < inputs.size(); ++m) {
-    if (guess >= forms_.size() || !has_form(inputs[m], forms_[guess])) {
-      const auto found =
-          std::ranges::find_if(forms_, [&](const Form& form) { return has_form(inputs[m], form); });
+    if (guess >= forms_.size() || !nn::has_form(inputs[m], forms_[guess])) {
+      const auto found = std::ranges::find_if(
+          forms_, [&](const nn::Form& form) { return nn::has_form(inputs[m], form); });
       guess = static_cast<std::size_t>(found - forms_.begin());
-      if (found == forms_.end()) forms_.push_back(form_of(inputs[m]));
+      if (found == forms_.end()) forms_.push_back(nn::form_of(inputs[m]));
     }
     words[1 + m] = static_cast<std::int64_t>(guess);
   }

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "penstock/comm/communicator.h"
-#include "penstock/execute/form.h"
 #include "penstock/execute/progress.h"
 #include "penstock/lower/plan.h"
+#include "penstock/nn/form.h"
 
 namespace penstock::execute {
 
@@ -46,9 +46,9 @@ class FormNumbers {
   const lower::Plan& plan_;
   comm::Communicator& communicator_;
   Progress& progress_;
-  std::vector<Form> forms_;  // By number, on the rank of the first stage.
-  at::Tensor numbers_;       // Generation, then a number for each microbatch.
-  bool known_ = false;       // In this step.
+  std::vector<nn::Form> forms_;  // By number, on the rank of the first stage.
+  at::Tensor numbers_;           // Generation, then a number for each microbatch.
+  bool known_ = false;           // In this step.
   std::unique_ptr<comm::Transfer> incoming_;
   std::vector<std::unique_ptr<comm::Transfer>> outgoing_;
 };

@@ -6,51 +6,53 @@
 #include <utility>
 
 #include "penstock/core/check.h"
+#include "penstock/partition/gradient_buckets.h"
 
 namespace penstock::execute {
 
-GradientReducer::GradientReducer(stage::Stage& stage, comm::ShardGroup& group,
-                                 std::int64_t bucket_bytes, std::optional<at::ScalarType> sums)
-    : stage_(stage), group_(group), sums_(stage.parameters(), sums) {
+GradientReducer::GradientReducer(std::vector<stage::NamedParameter> parameters,
+                                 comm::ShardGroup& group, std::int64_t bucket_bytes,
+                                 std::optional<at::ScalarType> sums)
+    : parameters_(std::move(parameters)), group_(group), sums_(parameters_, sums) {
   if (group.size() == 1) return;
   fill_buckets(bucket_bytes);
-  std::vector<std::vector<std::size_t>> parameters;
-  for (const Bucket& bucket : buckets_) parameters.push_back(bucket.parameters);
+  std::vector<std::vector<std::size_t>> of_buckets;
+  for (const Bucket& bucket : buckets_) of_buckets.push_back(bucket.parameters);
   arrivals_.emplace(
-      stage.parameters(), std::move(parameters), [this](std::size_t parameter) { take(parameter); },
+      parameters_, std::move(of_buckets), [this](std::size_t parameter) { take(parameter); },
       [this](std::size_t bucket) { send(bucket); });
 }
 
 void GradientReducer::fill_buckets(std::int64_t bucket_bytes) {
-  const auto& parameters = stage_.parameters();
-  place_.resize(parameters.size());
-  absent_.resize(parameters.size());
-  std::int64_t room = 0;
-  for (std::size_t p = parameters.size(); p-- > 0;) {
-    const at::Tensor& tensor = parameters[p].tensor;
-    const auto bytes = tensor.numel() * static_cast<std::int64_t>(c10::elementSize(sums_.type(p)));
-    const bool same_type =
-        !buckets_.empty() && sums_.type(buckets_.back().parameters.back()) == sums_.type(p);
-    if (!same_type || bytes > room) {
-      buckets_.emplace_back();
-      room = bucket_bytes;
-    }
-    Bucket& bucket = buckets_.back();
-    place_[p] = {buckets_.size() - 1, bucket.parameters.size()};
-    bucket.parameters.push_back(p);
+  place_.resize(parameters_.size());
+  absent_.resize(parameters_.size());
+  std::vector<partition::GradientSize> sizes;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const at::ScalarType type = sums_.type(p);
+    const auto element = static_cast<std::int64_t>(c10::elementSize(type));
+    sizes.push_back({c10::toString(type), parameters_[p].tensor.numel() * element});
+  }
+  for (auto& parameters : partition::gradient_buckets(sizes, bucket_bytes)) {
+    add_bucket(std::move(parameters));
+  }
+}
+
+void GradientReducer::add_bucket(std::vector<std::size_t> parameters) {
+  Bucket bucket;
+  for (const std::size_t p : parameters) {
+    place_[p] = {buckets_.size(), bucket.offsets.size()};
     bucket.offsets.push_back(bucket.size);
-    bucket.size += tensor.numel();
-    room -= bytes;
+    bucket.size += parameters_[p].tensor.numel();
   }
-  for (Bucket& bucket : buckets_) {
-    const at::Tensor& like = parameters[bucket.parameters.front()].tensor;
-    const std::int64_t row =
-        (bucket.size + std::ssize(bucket.parameters) + group_.size() - 1) / group_.size();
-    bucket.flat =
-        at::zeros({row * group_.size()},
-                  like.options().requires_grad(false).dtype(sums_.type(bucket.parameters.front())));
-    bucket.tag = group_.reserve_tags(1);
-  }
+  const std::int64_t row =
+      (bucket.size + std::ssize(parameters) + group_.size() - 1) / group_.size();
+  const std::size_t first = parameters.front();
+  bucket.flat =
+      at::zeros({row * group_.size()},
+                parameters_[first].tensor.options().requires_grad(false).dtype(sums_.type(first)));
+  bucket.tag = group_.reserve_tags(1);
+  bucket.parameters = std::move(parameters);
+  buckets_.push_back(std::move(bucket));
 }
 
 // During the last one, gradients are taken as they come.
@@ -71,7 +73,7 @@ void GradientReducer::take(std::size_t parameter) {
   const at::NoGradGuard no_grad;
   Bucket& bucket = buckets_[place_[parameter].first];
   const std::size_t entry = place_[parameter].second;
-  const at::Tensor& tensor = stage_.parameters()[parameter].tensor;
+  const at::Tensor& tensor = parameters_[parameter].tensor;
   const at::Tensor view =
       bucket.flat.narrow(0, bucket.offsets[entry], tensor.numel()).view(tensor.sizes());
   if (const at::Tensor sum = sums_.take(parameter); sum.defined()) {
@@ -93,7 +95,7 @@ void GradientReducer::send(std::size_t bucket) {
 void GradientReducer::reduce(std::optional<Microbatch> microbatch) {
   if (!arrivals_) return;
   if (!arrivals_->is_under_way() && microbatch) return;  // Not the first behind the last W.
-  PENSTOCK_CHECK(arrivals_->is_under_way(), "stage ", stage_.id());
+  PENSTOCK_CHECK(arrivals_->is_under_way(), "parameter ", parameters_.front().name);
   arrivals_->end();
 }
 
@@ -112,10 +114,9 @@ void GradientReducer::finish() {
 }
 
 void GradientReducer::hand_out_sums() {
-  const auto& parameters = stage_.parameters();
-  for (std::size_t p = 0; p < parameters.size(); ++p) {
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
     at::Tensor sum = sums_.take(p);
-    parameters[p].tensor.mutable_grad() = std::move(sum);
+    parameters_[p].tensor.mutable_grad() = std::move(sum);
   }
 }
 
@@ -126,7 +127,7 @@ void GradientReducer::drop_absent_gradients(const Bucket& bucket) {
     if (!absent_[parameter]) continue;
     const at::Tensor replicas = bucket.flat[bucket.size + static_cast<std::int64_t>(entry)];
     if (replicas.item<double>() == 0.0) {
-      stage_.parameters()[parameter].tensor.mutable_grad().reset();
+      parameters_[parameter].tensor.mutable_grad().reset();
     }
   }
 }

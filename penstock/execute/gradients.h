@@ -30,10 +30,10 @@ inline constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
 
 class GradientReducer : public StageHooks {
  public:
-  // `stage` and `group` outlive the reducer.  A parameter larger than `bucket_bytes` has a bucket
-  // to itself.  Gradients of short parameters are added up in `sums` (accumulated_gradients.h);
-  // absent: in the parameters' type.
-  GradientReducer(stage::Stage& stage, comm::ShardGroup& group,
+  // Of `parameters`, alike on all ranks of `group`, which outlives the reducer.  A parameter larger
+  // than `bucket_bytes` has a bucket to itself.  Gradients of short parameters are added up in
+  // `sums` (accumulated_gradients.h); absent: in the parameters' type.
+  GradientReducer(std::vector<stage::NamedParameter> parameters, comm::ShardGroup& group,
                   std::int64_t bucket_bytes = kBucketBytes,
                   std::optional<at::ScalarType> sums = {});
 
@@ -54,12 +54,13 @@ class GradientReducer : public StageHooks {
     std::unique_ptr<comm::GroupSum> sum;
   };
   void fill_buckets(std::int64_t bucket_bytes);
+  void add_bucket(std::vector<std::size_t> parameters);
   void take(std::size_t parameter);
   void send(std::size_t bucket);
   void hand_out_sums();
   void drop_absent_gradients(const Bucket& bucket);
 
-  stage::Stage& stage_;
+  std::vector<stage::NamedParameter> parameters_;
   comm::ShardGroup& group_;
   AccumulatedGradients sums_;
   std::vector<Bucket> buckets_;  // In reverse parameter order: about the order of the backward.

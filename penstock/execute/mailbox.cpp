@@ -29,8 +29,8 @@ bool concerns_input(const Instruction& instruction) {
 }
 
 // A value may take no gradient where one was announced: what comes back is not used then.
-bool fits(const nn::Values& values, const Form& form) {
-  Form actual = form_of(values);
+bool fits(const nn::Values& values, const nn::Form& form) {
+  nn::Form actual = nn::form_of(values);
   for (std::size_t i = 0; i < std::min(actual.size(), form.size()); ++i) {
     actual[i].requires_grad |= form[i].requires_grad;
   }
@@ -39,11 +39,11 @@ bool fits(const nn::Values& values, const Form& form) {
 
 // The part of a packed message that a tensor of this form is.  It has a version of its own: a layer
 // that works in place on one part changes no other.
-at::Tensor part_of(const at::Tensor& message, std::int64_t offset, const TensorForm& form) {
+at::Tensor part_of(const at::Tensor& message, std::int64_t offset, const nn::TensorForm& form) {
   return message.narrow(0, offset, form.bytes()).view(form.dtype).view(form.sizes).variable_data();
 }
 
-at::Tensor packed(const nn::Values& values, const Form& form, const Packing& packing) {
+at::Tensor packed(const nn::Values& values, const nn::Form& form, const Packing& packing) {
   const at::Tensor message = at::empty({packing.bytes}, at::kByte);
   auto* bytes = message.data_ptr<std::uint8_t>();
   for (std::size_t p = 0; p < packing.parts.size(); ++p) {
@@ -116,7 +116,7 @@ void Mailbox::forget() {
   }
 }
 
-const Mailbox::Announced& Mailbox::remember(const Instruction& instruction, Form form) {
+const Mailbox::Announced& Mailbox::remember(const Instruction& instruction, nn::Form form) {
   Hop& known = hop(instruction);
   const auto number = static_cast<std::size_t>(numbers_.of(*instruction.action.microbatch));
   if (known.size() <= number) known.resize(number + 1);
@@ -135,7 +135,7 @@ std::int32_t Mailbox::header_tag(const Instruction& instruction) const {
 }
 
 const Mailbox::Announced& Mailbox::announce(const Instruction& send, const nn::Values& values) {
-  Form form = form_of(values);
+  nn::Form form = nn::form_of(values);
   const std::vector<std::int64_t> words = encode(form);
   const auto length = std::ssize(words);
   const at::Tensor header = at::zeros({std::max(kHeaderWords, 1 + length)}, at::kLong);
@@ -195,10 +195,10 @@ std::int64_t Mailbox::send(const Instruction& instruction, const nn::Values& val
 }
 
 void Mailbox::refuse(const Instruction& instruction, const nn::Values& values,
-                     const Form& announced) const {
+                     const nn::Form& announced) const {
   const Microbatch first = numbers_.first_with(numbers_.of(*instruction.action.microbatch));
   throw Error(
-      penstock::str(instruction.action, ": sends ", to_string(form_of(values)),
+      penstock::str(instruction.action, ": sends ", nn::to_string(nn::form_of(values)),
                     ", but for inputs of the shape of microbatch ", first,
                     "'s this hop has carried ", to_string(announced)),
       {"what a stage returns may differ in shape and type only with the shapes and types of the "
@@ -211,7 +211,7 @@ void Mailbox::lay_out(Slot& slot, const Announced& like) {
   slot.like = &like;
   slot.tensors.assign(like.form.size(), {});
   if (packing.alone()) {
-    const TensorForm& only = like.form[packing.parts.front().place];
+    const nn::TensorForm& only = like.form[packing.parts.front().place];
     slot.message = at::empty(only.sizes, at::TensorOptions().dtype(only.dtype).device(device_));
   } else {
     slot.message = at::empty({packing.bytes}, at::kByte);
@@ -222,7 +222,7 @@ void Mailbox::lay_out(Slot& slot, const Announced& like) {
   }
   if (!forward) return;
   for (std::size_t i = 0; i < like.form.size(); ++i) {
-    const TensorForm& form = like.form[i];
+    const nn::TensorForm& form = like.form[i];
     if (form.dtype == at::ScalarType::Undefined) continue;
     if (form.bytes() == 0) {  // Has a shape, and no bytes that could travel.
       slot.tensors[i] = at::empty(form.sizes, at::TensorOptions().dtype(form.dtype));

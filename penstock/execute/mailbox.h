@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "penstock/comm/communicator.h"
-#include "penstock/execute/form.h"
 #include "penstock/execute/form_numbers.h"
+#include "penstock/execute/packing.h"
 #include "penstock/execute/progress.h"
 #include "penstock/lower/plan.h"
 #include "penstock/nn/values.h"
@@ -44,7 +44,7 @@ class Mailbox {
 
  private:
   struct Announced {
-    Form form;
+    nn::Form form;
     Packing values;
     Packing gradients;
   };
@@ -65,11 +65,11 @@ class Mailbox {
   const Announced* announced(const lower::Instruction& instruction);
   const Announced& announce(const lower::Instruction& send, const nn::Values& values);
   const Announced& learn(const lower::Instruction& receive);
-  const Announced& remember(const lower::Instruction& instruction, Form form);
+  const Announced& remember(const lower::Instruction& instruction, nn::Form form);
   std::int32_t header_tag(const lower::Instruction& instruction) const;
   void forget();
   [[noreturn]] void refuse(const lower::Instruction& send, const nn::Values& values,
-                           const Form& announced) const;
+                           const nn::Form& announced) const;
   void lay_out(Slot& slot, const Announced& like);
   void post(Slot& slot, const Announced& like);
   void wait(comm::Transfer& transfer);

@@ -1,5 +1,6 @@
 #include "penstock/memory/states.h"
 
+#include "penstock/partition/gradient_buckets.h"
 #include "penstock/partition/shards.h"
 
 namespace penstock::memory {
@@ -24,22 +25,12 @@ std::int64_t frozen_bytes(const std::vector<LayerMemory>& layers) {
   return bytes;
 }
 
-// As the GradientReducer fills its buckets: from the last parameter to the first.
+// As execute/gradients.h sums them.
 std::vector<std::vector<std::size_t>> reduced_together(const std::vector<Parameter>& parameters,
                                                        std::int64_t bucket_bytes) {
-  std::vector<std::vector<std::size_t>> buckets;
-  std::int64_t room = 0;
-  for (std::size_t p = parameters.size(); p-- > 0;) {
-    const bool same_type =
-        !buckets.empty() && parameters[buckets.back().back()].type == parameters[p].type;
-    if (!same_type || parameters[p].bytes() > room) {
-      buckets.emplace_back();
-      room = bucket_bytes;
-    }
-    buckets.back().push_back(p);
-    room -= parameters[p].bytes();
-  }
-  return buckets;
+  std::vector<partition::GradientSize> sizes;
+  for (const Parameter& each : parameters) sizes.push_back({each.type, each.bytes()});
+  return partition::gradient_buckets(sizes, bucket_bytes);
 }
 
 void add_whole(const std::vector<Parameter>& parameters, const Sharing& sharing,

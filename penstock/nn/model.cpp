@@ -192,4 +192,18 @@ BuiltLayer build_layer(const std::vector<LayerSpec>& model, std::int64_t seed, s
   return built;
 }
 
+std::vector<ModelParameter> parameters_of(const BuiltLayer& built, const std::string& layer_name) {
+  std::vector<ModelParameter> parameters;
+  for (const auto& each : built.layer->named_parameters()) {
+    const auto tied = std::ranges::find_if(
+        built.tied, [&](const TiedParameter& tie) { return tie.copy.is_same(each.value()); });
+    const bool is_tied = tied != built.tied.end();
+    parameters.push_back({.name = is_tied ? tied->name : penstock::str(layer_name, ".", each.key()),
+                          .tensor = each.value(),
+                          .is_tied = is_tied,
+                          .is_copy = is_tied && !tied->is_first()});
+  }
+  return parameters;
+}
+
 }  // namespace penstock::nn

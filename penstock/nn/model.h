@@ -42,4 +42,15 @@ struct BuiltLayer {
 // for two that cannot be the same.
 BuiltLayer build_layer(const std::vector<LayerSpec>& model, std::int64_t seed, std::int64_t index);
 
+// A layer's parameter as the model knows it.
+struct ModelParameter {
+  std::string name;  // "LAYER.PARAMETER", or that of the tied one.
+  at::Tensor tensor;
+  bool is_tied = false;
+  bool is_copy = false;  // Of an earlier layer's.
+};
+
+// All of a built layer's, in its order; `layer_name` is that of its LayerSpec.
+std::vector<ModelParameter> parameters_of(const BuiltLayer& built, const std::string& layer_name);
+
 }  // namespace penstock::nn

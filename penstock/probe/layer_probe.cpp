@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "penstock/core/text.h"
+#include "penstock/nn/form.h"
+#include "penstock/nn/model.h"
 #include "penstock/probe/allocation_meter.h"
 #include "penstock/stage/backward.h"
 #include "penstock/stage/cut.h"
@@ -22,39 +24,15 @@ namespace {
 using memory::LayerMemory;
 using Function = std::function<nn::Values(const nn::Values&)>;
 
-// The shapes and types of a tuple, without its bytes.
-struct Form {
-  struct Entry {
-    std::vector<std::int64_t> sizes;
-    at::ScalarType type = at::ScalarType::Undefined;
-    bool requires_grad = false;
-    auto operator<=>(const Entry&) const = default;
-  };
-  std::vector<Entry> entries;
-  auto operator<=>(const Form&) const = default;
-};
-
-Form form_of(const nn::Values& values) {
-  Form form;
-  for (const at::Tensor& value : values) {
-    if (!value.defined()) {
-      form.entries.emplace_back();
-      continue;
-    }
-    form.entries.push_back({value.sizes().vec(), value.scalar_type(), value.requires_grad()});
-  }
-  return form;
-}
-
-nn::Values make(const Form& form) {
+nn::Values make(const nn::Form& form) {
   nn::Values values;
-  for (const Form::Entry& entry : form.entries) {
-    if (entry.type == at::ScalarType::Undefined) {
+  for (const nn::TensorForm& each : form) {
+    if (each.dtype == at::ScalarType::Undefined) {
       values.emplace_back();
       continue;
     }
     values.push_back(
-        at::zeros(entry.sizes, at::TensorOptions(entry.type)).requires_grad_(entry.requires_grad));
+        at::zeros(each.sizes, at::TensorOptions(each.dtype)).requires_grad_(each.requires_grad));
   }
   return values;
 }
@@ -91,7 +69,7 @@ bool is_held(const nn::Values& values, const nn::Values& also = {}) {
 // One function of a microbatch, and what its passes do to memory.
 class Probe {
  public:
-  Probe(Function function, std::vector<at::Tensor> parameters, const Form& inputs)
+  Probe(Function function, std::vector<at::Tensor> parameters, const nn::Form& inputs)
       : function_(std::move(function)), parameters_(std::move(parameters)), form_(inputs) {}
 
   LayerMemory measure() {
@@ -103,7 +81,7 @@ class Probe {
     return std::move(memory_);
   }
 
-  const Form& outputs() const { return outputs_; }
+  const nn::Form& outputs() const { return outputs_; }
 
  private:
   // A forward with its graph, and what of it a caller has.
@@ -134,7 +112,7 @@ class Probe {
     memory_.keeps_input = is_held(run.inputs, run.leaves);
     memory_.keeps_output = is_held(run.outputs);
     memory_.kept = meter_.now() - run.start - memory_.output;
-    outputs_ = form_of(run.outputs);
+    outputs_ = nn::form_of(run.outputs);
     return run;
   }
 
@@ -192,25 +170,21 @@ class Probe {
 
   Function function_;
   std::vector<at::Tensor> parameters_;
-  Form form_;
-  Form outputs_;
+  nn::Form form_;
+  nn::Form outputs_;
   AllocationMeter meter_;
   LayerMemory memory_;
 };
 
 void describe(const nn::BuiltLayer& built, const std::string& layer_name, LayerMemory& memory) {
-  for (const auto& parameter : built.layer->named_parameters()) {
-    const at::Tensor& tensor = parameter.value();
-    const auto tied = std::ranges::find_if(
-        built.tied, [&](const nn::TiedParameter& each) { return each.copy.is_same(tensor); });
-    const bool is_tied = tied != built.tied.end();
+  for (const nn::ModelParameter& each : nn::parameters_of(built, layer_name)) {
     memory.parameters.push_back(
-        {.name = is_tied ? tied->name : str(layer_name, ".", parameter.key()),
-         .type = c10::toString(tensor.scalar_type()),
-         .element_bytes = static_cast<std::int64_t>(tensor.element_size()),
-         .elements = tensor.numel(),
-         .is_trainable = tensor.requires_grad(),
-         .is_tied = is_tied});
+        {.name = each.name,
+         .type = c10::toString(each.tensor.scalar_type()),
+         .element_bytes = static_cast<std::int64_t>(each.tensor.element_size()),
+         .elements = each.tensor.numel(),
+         .is_trainable = each.tensor.requires_grad(),
+         .is_tied = each.is_tied});
   }
   for (const at::Tensor& buffer : built.layer->buffers()) {
     if (buffer.defined()) memory.buffers += static_cast<std::int64_t>(buffer.nbytes());
@@ -218,15 +192,15 @@ void describe(const nn::BuiltLayer& built, const std::string& layer_name, LayerM
 }
 
 // What makes two layers alike, and what the first one of them showed.
-using Likeness = std::tuple<std::string, std::int64_t, std::size_t, Form>;
+using Likeness = std::tuple<std::string, std::int64_t, std::size_t, nn::Form>;
 struct Known {
   LayerMemory memory;
   std::string name;
-  Form outputs;
+  nn::Form outputs;
 };
 
-Known probe_layer(const std::vector<nn::LayerSpec>& model, std::size_t index, const Form& inputs,
-                  std::int64_t seed) {
+Known probe_layer(const std::vector<nn::LayerSpec>& model, std::size_t index,
+                  const nn::Form& inputs, std::int64_t seed) {
   const auto number = static_cast<std::int64_t>(index);
   const nn::BuiltLayer built = nn::build_layer(model, seed, number);
   const stage::LayerRun run(model, number, {built.layer});
@@ -253,7 +227,7 @@ ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Value
                         const nn::Values& targets, const nn::Loss& loss, std::int64_t seed) {
   ModelMemory result;
   std::map<Likeness, Known> known;
-  Form form = form_of(inputs);
+  nn::Form form = nn::form_of(inputs);
   for (std::size_t i = 0; i < model.size(); ++i) {
     const nn::LayerSpec& spec = model[i];
     const Likeness likeness{spec.meta.type, spec.meta.parameters, spec.ties.size(), form};

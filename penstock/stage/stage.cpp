@@ -48,19 +48,12 @@ void Stage::add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t inde
   if (!device_.is_cpu()) built.layer->to(device_);
   const std::string& layer_name = model[static_cast<std::size_t>(index)].meta.name;
   parameters_per_layer_.push_back(0);
-  for (const auto& parameter : built.layer->named_parameters()) {
-    const auto tied = std::ranges::find_if(built.tied, [&](const nn::TiedParameter& each) {
-      return each.copy.is_same(parameter.value());
-    });
-    const bool is_tied = tied != built.tied.end();
-    const bool is_copy = is_tied && !tied->is_first();
-    const NamedParameter named{.name = is_tied ? tied->name : str(layer_name, ".", parameter.key()),
-                               .tensor = parameter.value()};
-    if (!is_copy) state_.push_back(named);
-    if (!named.tensor.requires_grad()) continue;
-    parameters_.push_back(named);
-    is_copy_.push_back(is_copy);
-    if (!is_copy) ++parameters_per_layer_.back();
+  for (const nn::ModelParameter& each : nn::parameters_of(built, layer_name)) {
+    if (!each.is_copy) state_.push_back({each.name, each.tensor});
+    if (!each.tensor.requires_grad()) continue;
+    parameters_.push_back({each.name, each.tensor});
+    is_copy_.push_back(each.is_copy);
+    if (!each.is_copy) ++parameters_per_layer_.back();
   }
   for (const auto& buffer : built.layer->named_buffers()) {
     state_.push_back({str(layer_name, ".", buffer.key()), buffer.value()});

@@ -8,13 +8,12 @@
 #include <algorithm>
 #include <string_view>
 #include <typeinfo>
-#include <unordered_set>
 #include <utility>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/execute/gradients.h"
-#include "penstock/train/given_stage.h"
+#include "penstock/stage/any_node.h"
 #include "penstock/zero/paged_hooks.h"
 
 namespace penstock::train {
@@ -46,22 +45,11 @@ class Reading {
 
 using torch::autograd::Node;
 
-// Whether a graph has a node of Python's.
 bool has_python(const at::Tensor& loss) {
-  std::vector<Node*> todo;
-  std::unordered_set<Node*> seen;
-  const auto visit = [&](Node* node) {
-    if (node != nullptr && seen.insert(node).second) todo.push_back(node);
-  };
-  visit(loss.grad_fn().get());
-  while (!todo.empty()) {
-    Node& node = *todo.back();
-    todo.pop_back();
+  return stage::any_node({&loss, 1}, [](Node& node) {
     // Known by name: the type is that of another library.
-    if (std::string_view(typeid(node).name()) == "N5torch8autograd6PyNodeE") return true;
-    for (const auto& edge : node.next_edges()) visit(edge.function.get());
-  }
-  return false;
+    return std::string_view(typeid(node).name()) == "N5torch8autograd6PyNodeE";
+  });
 }
 
 bool is_among(const at::Tensor& tensor, const std::vector<stage::NamedParameter>& parameters) {
@@ -108,17 +96,14 @@ void ModuleReplica::share_first_values(const std::vector<stage::NamedParameter>&
   if (group_.size() == 1) return;
   for (const stage::NamedParameter& each : parameters) {
     if (is_among(each.tensor, but)) continue;
-    const at::Tensor whole = each.tensor.detach().contiguous();
-    communicator_.broadcast(whole, group_.group(), /*root=*/0)->wait();
-    if (!whole.is_alias_of(each.tensor)) each.tensor.detach().copy_(whole);
+    communicator_.broadcast(each.tensor, group_.group(), /*root=*/0)->wait();
   }
 }
 
 void ModuleReplica::build_kept(const std::vector<stage::NamedParameter>& parameters) {
   const std::int64_t bucket_bytes = options_.zero.bucket_bytes;
   if (!is_sharded()) {
-    whole_ = std::make_unique<stage::Stage>(stage_of(parameters));
-    hooks_.push_back(std::make_unique<execute::GradientReducer>(*whole_, group_, bucket_bytes));
+    hooks_.push_back(std::make_unique<execute::GradientReducer>(parameters, group_, bucket_bytes));
     return;
   }
   kept_ =
@@ -143,18 +128,9 @@ void ModuleReplica::place_parts() {
     if (!is_sharded()) {
       parts_.add(each.tensor);
     } else {
-      add_slices(goes ? spread_->shards() : *kept_, number);
+      parts_.add(goes ? spread_->shards() : *kept_, number);
     }
   }
-}
-
-void ModuleReplica::add_slices(const zero::ParameterShards& shards, std::size_t parameter) {
-  std::vector<Part> mine;
-  for (const zero::ShardSlice& slice : shards.slices()) {
-    if (slice.place.parameter != parameter) continue;
-    mine.push_back({.tensor = slice.values, .first = slice.place.first});
-  }
-  parts_.add(shards.layout().slices_by_parameter()[parameter], std::move(mine));
 }
 
 void ModuleReplica::begin_compute(const char* run) {

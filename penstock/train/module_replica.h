@@ -89,7 +89,6 @@ class ModuleReplica {
   void build_kept(const std::vector<stage::NamedParameter>& parameters);
   void build_spread(const std::vector<stage::NamedParameter>& parameters);
   void place_parts();
-  void add_slices(const zero::ParameterShards& shards, std::size_t parameter);
   void begin_compute(const char* run);
   void end_compute();
   void end_run();
@@ -97,7 +96,6 @@ class ModuleReplica {
   ReplicaOptions options_;
   comm::ShardGroup& group_;
   comm::Communicator& communicator_;
-  std::unique_ptr<stage::Stage> whole_;          // Updated whole, everywhere.
   std::unique_ptr<zero::ParameterShards> kept_;  // Whole everywhere, updated in slices.
   std::unique_ptr<SpreadModule> spread_;
   std::vector<std::optional<std::size_t>> spread_place_;

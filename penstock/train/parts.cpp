@@ -8,21 +8,26 @@
 namespace penstock::train {
 
 void Parts::add(const at::Tensor& parameter) {
-  const partition::PlacedSlice whole{.slice = {.count = parameter.numel()}};
-  add({whole}, {{.tensor = parameter}});
+  parts_.push_back({.tensor = parameter, .parameter = cuts_.size()});
+  add_cuts({{0, parameter.numel()}});
 }
 
-void Parts::add(const std::vector<partition::PlacedSlice>& slices, std::vector<Part> mine) {
-  for (Part& part : mine) {
-    part.parameter = cuts_.size();
-    parts_.push_back(std::move(part));
+void Parts::add(const zero::ParameterShards& shards, std::size_t parameter) {
+  if (const zero::ShardSlice* slice = shards.slice_of(parameter)) {
+    parts_.push_back(
+        {.tensor = slice->values, .parameter = cuts_.size(), .first = slice->place.first});
   }
-  std::vector<Cut>& cuts = cuts_.emplace_back();
-  first_.push_back(first_.back());
-  for (const partition::PlacedSlice& each : slices) {
+  std::vector<Cut> cuts;
+  for (const partition::PlacedSlice& each : shards.cuts_of(parameter)) {
     cuts.push_back({each.slice.first, each.slice.count});
-    first_.back() += count_subtrees(cuts.back());
   }
+  add_cuts(std::move(cuts));
+}
+
+void Parts::add_cuts(std::vector<Cut> cuts) {
+  first_.push_back(first_.back());
+  for (const Cut& cut : cuts) first_.back() += count_subtrees(cut);
+  cuts_.push_back(std::move(cuts));
 }
 
 std::vector<at::Tensor> Parts::tensors() const {

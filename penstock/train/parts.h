@@ -9,8 +9,8 @@
 #include <functional>
 #include <vector>
 
-#include "penstock/partition/shards.h"
 #include "penstock/train/squared_norms.h"
+#include "penstock/zero/parameter_shards.h"
 
 namespace penstock::train {
 
@@ -24,8 +24,8 @@ class Parts {
  public:
   // The next parameter, which this rank updates whole.
   void add(const at::Tensor& parameter);
-  // The next parameter, cut into `slices` on all ranks, of which this rank has `mine`, if any.
-  void add(const std::vector<partition::PlacedSlice>& slices, std::vector<Part> mine);
+  // The next parameter: one of `shards`, of which this rank updates its slice, if it has any.
+  void add(const zero::ParameterShards& shards, std::size_t parameter);
 
   const std::vector<Part>& all() const { return parts_; }
   std::vector<at::Tensor> tensors() const;
@@ -35,6 +35,8 @@ class Parts {
   std::vector<double> squared_norms(const std::function<void(const at::Tensor&)>& share) const;
 
  private:
+  void add_cuts(std::vector<Cut> cuts);
+
   std::vector<Part> parts_;
   std::vector<std::vector<Cut>> cuts_;     // By parameter: what each rank updates.
   std::vector<std::int64_t> first_ = {0};  // By parameter: of its subtrees among those of all.

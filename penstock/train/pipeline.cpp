@@ -46,9 +46,7 @@ Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages
       activations_(std::make_shared<stage::ActivationCount>()) {
   Facts all = facts_of(schedule_);
   all.insert(all.end(), facts.begin(), facts.end());
-  std::vector<Rank> ranks;
-  for (std::int32_t r = 0; r < communicator_.world_size(); ++r) ranks.emplace_back(r);
-  agree_on("handshake", all, communicator_, {ranks});
+  agree_on("handshake", all, communicator_, {communicator_.all_ranks()});
   std::ranges::sort(given_, {}, &PipelineStage::stage);
   check_stages();
   std::vector<nn::LayerSpec> model;

@@ -43,12 +43,7 @@ Planned plan_run(const TrainerOptions& options, std::vector<nn::LayerSpec> model
                  const nn::Loss& loss, const TrainingInputs& inputs) {
   nn::check_model(model);
   nn::count_parameters(model);
-  verify::VerifiedSchedule schedule =
-      lower::training_program({.schedule = options.schedule,
-                               .file = options.program,
-                               .ranks = options.mesh.pipe,
-                               .stages_per_rank = options.stages_per_rank,
-                               .microbatches = options.microbatches});
+  verify::VerifiedSchedule schedule = lower::training_program(program_of(options));
   partition::Partition partition =
       partition::partition(nn::meta_of(model), schedule.schedule().stages, options.partition);
   probe::ModelMemory layers =

@@ -22,12 +22,6 @@ namespace {
 // Of short types: gradients that are in float at one time.
 constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 22;
 
-std::vector<Rank> all_ranks(const comm::Communicator& communicator) {
-  std::vector<Rank> ranks;
-  for (std::int32_t rank = 0; rank < communicator.world_size(); ++rank) ranks.emplace_back(rank);
-  return ranks;
-}
-
 StageId stage_of(const partition::Partition& partition, std::int64_t layer) {
   std::int32_t stage = 0;
   while (partition.end_layer(StageId(stage)) <= layer) ++stage;
@@ -35,6 +29,14 @@ StageId stage_of(const partition::Partition& partition, std::int64_t layer) {
 }
 
 }  // namespace
+
+lower::ProgramOptions program_of(const TrainerOptions& options) {
+  return {.schedule = options.schedule,
+          .file = options.program,
+          .ranks = options.mesh.pipe,
+          .stages_per_rank = options.stages_per_rank,
+          .microbatches = options.microbatches};
+}
 
 Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model, nn::Loss loss,
                  comm::Communicator& communicator)
@@ -56,15 +58,11 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
   if (std::holds_alternative<partition::ByParameters>(options_.partition)) {
     or_fail(communicator_, [this] { nn::count_parameters(model_); });
   }
-  schedule_ = lower::training_program({.schedule = options.schedule,
-                                       .file = options.program,
-                                       .ranks = options.mesh.pipe,
-                                       .stages_per_rank = options.stages_per_rank,
-                                       .microbatches = options.microbatches});
+  schedule_ = lower::training_program(program_of(options));
   partition_ =
       partition::partition(nn::meta_of(model_), schedule_->schedule().stages, options_.partition);
   agree_on("handshake", facts_of(options_, model_, *schedule_, partition_), communicator_,
-           {all_ranks(communicator_)});
+           {communicator_.all_ranks()});
   or_fail(communicator_, [this] { build_stages(); });
   // A rank that waits here hears of one that fails there; one that connects to it may not.
   std::vector<std::vector<Rank>> replicas;
@@ -149,8 +147,6 @@ void Trainer::place_parameters() {
   std::set<std::string> names;
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     const stage::Stage& stage = stages_[s];
-    std::vector<std::vector<partition::PlacedSlice>> slices;
-    if (is_sharded()) slices = shards_[s]->layout().slices_by_parameter();
     std::int64_t next = std::accumulate(count, count + stage.first_layer(), std::int64_t{0});
     for (std::size_t i = 0; i < stage.parameters().size(); ++i) {
       const auto place = stage.is_copy(i) ? std::nullopt : std::optional(next++);
@@ -158,7 +154,7 @@ void Trainer::place_parameters() {
       parameters_.push_back(stage.parameters()[i]);
       parameter_place_.push_back(place);
       if (is_sharded()) {
-        parts_.add(slices[i], slices_of(s, i));
+        parts_.add(*shards_[s], i);
       } else {
         parts_.add(parameters_.back().tensor);
       }
@@ -291,9 +287,7 @@ void Trainer::share_buffers() {
   const execute::WaitMark wait(progress_, "sharing buffers with replicas");
   for (const stage::Stage& stage : stages_) {
     for (const at::Tensor& buffer : stage.buffers()) {
-      const at::Tensor whole = buffer.contiguous();
-      communicator_.broadcast(whole, data_group_->group(), /*root=*/0)->wait();
-      if (!whole.is_same(buffer)) buffer.copy_(whole);
+      communicator_.broadcast(buffer, data_group_->group(), /*root=*/0)->wait();
     }
   }
 }

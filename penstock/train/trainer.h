@@ -28,6 +28,7 @@
 #include "penstock/execute/gradients.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/execute/tied_parameters.h"
+#include "penstock/lower/programs.h"
 #include "penstock/mesh/mesh.h"
 #include "penstock/nn/layer.h"
 #include "penstock/partition/partition.h"
@@ -84,6 +85,9 @@ struct TrainerOptions {
   std::int64_t seed = 1234;
   c10::Device device = at::kCPU;  // Where this rank has its stages.
 };
+
+// What says which program they train.
+lower::ProgramOptions program_of(const TrainerOptions& options);
 
 struct StepReport {
   std::int64_t step = 0;  // From 1.
@@ -186,7 +190,6 @@ class Trainer {
                           execute::StepInputs inputs);
   void build_ties();
   void place_parameters();
-  std::vector<Part> slices_of(std::size_t stage, std::size_t parameter) const;
   bool is_sharded() const { return !shards_.empty(); }
   std::vector<nn::TiedParameter> updated_copies(std::size_t stage) const;
   lower::Plan lower_here(const verify::VerifiedSchedule& schedule) const;

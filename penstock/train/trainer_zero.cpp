@@ -34,8 +34,8 @@ std::unique_ptr<execute::StageHooks> Trainer::make_hooks(std::size_t s) {
                                                          options_.mesh.data);
   }
   if (!is_sharded()) {
-    return std::make_unique<execute::GradientReducer>(stage, *data_group_, execute::kBucketBytes,
-                                                      options_.precision.sums);
+    return std::make_unique<execute::GradientReducer>(
+        stage.parameters(), *data_group_, execute::kBucketBytes, options_.precision.sums);
   }
   if (pager_) {
     return std::make_unique<zero::PagedHooks>(*shards_[s], *pager_, options_.precision.sums);
@@ -62,15 +62,6 @@ std::vector<nn::TiedParameter> Trainer::updated_copies(std::size_t stage) const 
     }
   }
   return copies;
-}
-
-std::vector<Part> Trainer::slices_of(std::size_t stage, std::size_t parameter) const {
-  std::vector<Part> slices;
-  for (const zero::ShardSlice& slice : shards_[stage]->slices()) {
-    if (slice.place.parameter != parameter) continue;
-    slices.push_back({.tensor = slice.values, .first = slice.place.first});
-  }
-  return slices;
 }
 
 // Parameters that are spread over the ranks come and go in the meantime.

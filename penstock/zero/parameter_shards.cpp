@@ -2,6 +2,7 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -32,6 +33,7 @@ ParameterShards::ParameterShards(std::vector<stage::NamedParameter> parameters,
       group_(group),
       keeps_(keeps),
       layout_(partition::lay_out_shards(sizes_of(parameters_, tied), group.size(), bucket_bytes)),
+      cuts_(layout_.slices_by_parameter()),
       page_of_(parameters_.size()) {
   for (std::size_t b = 0; b < layout_.buckets.size(); ++b) {
     add_page(b, tied);
@@ -42,6 +44,12 @@ ParameterShards::ParameterShards(std::vector<stage::NamedParameter> parameters,
         {.place = slice,
          .values = pages_[slice.bucket]->piece().narrow(0, slice.offset, slice.count)});
   }
+}
+
+const ShardSlice* ParameterShards::slice_of(std::size_t parameter) const {
+  const auto found = std::ranges::find_if(
+      slices_, [&](const ShardSlice& slice) { return slice.place.parameter == parameter; });
+  return found == slices_.end() ? nullptr : &*found;
 }
 
 void ParameterShards::add_page(std::size_t bucket, TiedPages* tied) {

@@ -47,6 +47,12 @@ class ParameterShards {
   const partition::ShardLayout& layout() const { return layout_; }
   // This rank's, in the layout's order.
   const std::vector<ShardSlice>& slices() const { return slices_; }
+  // This rank's of a parameter, or null.
+  const ShardSlice* slice_of(std::size_t parameter) const;
+  // What a parameter is cut into on all ranks, in order.
+  const std::vector<partition::PlacedSlice>& cuts_of(std::size_t parameter) const {
+    return cuts_[parameter];
+  }
   // By bucket.
   const std::vector<std::shared_ptr<Page>>& pages() const { return pages_; }
   Page& page_of(std::size_t parameter) const { return *page_of_[parameter]; }
@@ -70,6 +76,7 @@ class ParameterShards {
   comm::ShardGroup& group_;
   Keeps keeps_;
   partition::ShardLayout layout_;
+  std::vector<std::vector<partition::PlacedSlice>> cuts_;  // By parameter.
   std::vector<std::shared_ptr<Page>> pages_;
   std::vector<bool> is_shared_;  // By bucket: the page of an earlier one.
   std::vector<Page*> page_of_;   // By parameter.

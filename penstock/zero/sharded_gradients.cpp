@@ -15,7 +15,6 @@ ShardedGradients::ShardedGradients(ParameterShards& shards, GradientBuckets buck
     : shards_(shards), what_(buckets), sums_(shards.parameters(), sums) {
   const partition::ShardLayout& layout = shards.layout();
   place_.resize(layout.parameters.size());
-  destinations_ = layout.slices_by_parameter();
   absent_.resize(layout.parameters.size());
   std::vector<std::vector<std::size_t>> parameters;
   for (std::size_t b = layout.buckets.size(); b-- > 0;) {
@@ -61,7 +60,7 @@ void ShardedGradients::take(std::size_t parameter) {
   absent_[parameter] = !sum.defined();
   flag(bucket, parameter).fill_(absent_[parameter] ? 0 : 1);
   const at::Tensor gradient = absent_[parameter] ? sum : sum.flatten();
-  for (const auto& [rank, slice] : destinations_[parameter]) {
+  for (const auto& [rank, slice] : shards_.cuts_of(parameter)) {
     const at::Tensor place = bucket.rows[rank].narrow(0, slice.offset, slice.count);
     if (gradient.defined()) {
       place.copy_(gradient.narrow(0, slice.first, slice.count));

@@ -67,9 +67,8 @@ class ShardedGradients : public execute::StageHooks {
   GradientBuckets what_;
   execute::AccumulatedGradients sums_;
   std::vector<Bucket> buckets_;  // In reverse order of the layout's: about that of the backward.
-  std::vector<std::pair<std::size_t, std::size_t>> place_;         // By parameter: bucket, entry.
-  std::vector<std::vector<partition::PlacedSlice>> destinations_;  // By parameter.
-  std::vector<bool> absent_;                                       // This rank had no gradient.
+  std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.
+  std::vector<bool> absent_;                                // This rank had no gradient.
   std::optional<execute::GradientArrivals> arrivals_;
 };
 

@@ -63,7 +63,8 @@ struct RankPipeline {
     for (const StageId id : plan.chunks) {
       stages.push_back(std::make_unique<stage::Stage>(id, model, partition.first_layer(id),
                                                       partition.end_layer(id), kSeed, count));
-      reducers.push_back(std::make_unique<GradientReducer>(*stages.back(), *group, bucket_bytes));
+      reducers.push_back(
+          std::make_unique<GradientReducer>(stages.back()->parameters(), *group, bucket_bytes));
     }
     std::vector<StageHooks*> hooks;
     for (const auto& stage : stages) chunks.push_back(stage.get());

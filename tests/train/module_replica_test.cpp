@@ -47,7 +47,7 @@ ReplicaOptions options_of(std::int32_t stage) {
 
 class Replicas {
  public:
-  explicit Replicas(comm::Communicator& c) : communicator(c), group(c, ranks_of(c)) {}
+  explicit Replicas(comm::Communicator& c) : communicator(c), group(c, c.all_ranks()) {}
 
   ModuleReplica replica(const std::vector<stage::NamedParameter>& parameters, std::int32_t stage,
                         const std::vector<SpreadModule*>& spread_before = {}) {
@@ -56,13 +56,6 @@ class Replicas {
 
   comm::Communicator& communicator;
   comm::ShardGroup group;
-
- private:
-  static std::vector<Rank> ranks_of(const comm::Communicator& communicator) {
-    std::vector<Rank> ranks;
-    for (std::int32_t r = 0; r < communicator.world_size(); ++r) ranks.emplace_back(r);
-    return ranks;
-  }
 };
 
 // Two microbatches a step, plain descent; the parameters afterwards, whole.

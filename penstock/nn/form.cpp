@@ -1,13 +1,9 @@
-#include "penstock/execute/form.h"
-
-#include <algorithm>
+#include "penstock/nn/form.h"
 
 #include "penstock/core/text.h"
 
-namespace penstock::execute {
+namespace penstock::nn {
 namespace {
-
-constexpr std::int64_t kAlignment = 64;  // Of tensors in a message: a cache line.
 
 std::string to_string(const TensorForm& form, bool say_no_gradient) {
   if (form.dtype == at::ScalarType::Undefined) return "nothing";
@@ -35,7 +31,7 @@ std::int64_t TensorForm::bytes() const {
   return count == 0 ? 0 : count * static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
-Form form_of(const nn::Values& values) {
+Form form_of(const Values& values) {
   Form form(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!values[i].defined()) continue;
@@ -46,7 +42,7 @@ Form form_of(const nn::Values& values) {
   return form;
 }
 
-bool has_form(const nn::Values& values, const Form& form) {
+bool has_form(const Values& values, const Form& form) {
   if (values.size() != form.size()) return false;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!has_form(values[i], form[i])) return false;
@@ -61,43 +57,4 @@ std::string to_string(const Form& form) {
   return penstock::str("(", join(tensors, ", "), ")");
 }
 
-std::vector<std::int64_t> encode(const Form& form) {
-  std::vector<std::int64_t> words = {std::ssize(form)};
-  for (const TensorForm& tensor : form) {
-    words.push_back(static_cast<std::int64_t>(tensor.dtype));
-    words.push_back(tensor.requires_grad ? 1 : 0);
-    words.push_back(std::ssize(tensor.sizes));
-    words.insert(words.end(), tensor.sizes.begin(), tensor.sizes.end());
-  }
-  return words;
-}
-
-Form decode(const std::int64_t* words) {
-  Form form(static_cast<std::size_t>(*words++));
-  for (TensorForm& tensor : form) {
-    tensor.dtype = static_cast<at::ScalarType>(*words++);
-    tensor.requires_grad = *words++ != 0;
-    const std::int64_t dimensions = *words++;
-    tensor.sizes.assign(words, words + dimensions);
-    words += dimensions;
-  }
-  return form;
-}
-
-Packing pack(const Form& form, Packing::Of of) {
-  Packing packing;
-  for (std::size_t i = 0; i < form.size(); ++i) {
-    const std::int64_t bytes = form[i].bytes();
-    if (bytes == 0 || (of == Packing::Of::Gradients && !form[i].requires_grad)) continue;
-    packing.bytes = (packing.bytes + kAlignment - 1) / kAlignment * kAlignment;
-    packing.parts.push_back({.place = i, .offset = packing.bytes});
-    packing.bytes += bytes;
-  }
-  packing.flags = packing.bytes;
-  if (of == Packing::Of::Gradients && packing.parts.size() > 1) {
-    packing.bytes += std::ssize(packing.parts);
-  }
-  return packing;
-}
-
-}  // namespace penstock::execute
+}  // namespace penstock::nn

@@ -1,0 +1,32 @@
+#include "penstock/cli/overrides.h"
+
+#include <string_view>
+
+namespace penstock::cli {
+
+void declare_set(CLI::App& app, std::vector<config::Override>& overrides,
+                 const std::string& example) {
+  app.add_option_function<std::vector<std::string>>(
+         "--set",
+         [&overrides](const std::vector<std::string>& texts) {
+           for (const auto& text : texts) overrides.push_back(config::parse_override(text));
+         },
+         "KEY=VALUE: set any key of the config: --set " + example)
+      ->type_name("")
+      ->allow_extra_args(false);
+}
+
+std::vector<std::string> words_of(const std::vector<config::Override>& overrides) {
+  constexpr std::string_view kSet = "--set ";
+  std::vector<std::string> words;
+  for (const config::Override& each : overrides) {
+    if (each.origin.starts_with(kSet)) {
+      words.insert(words.end(), {"--set", each.origin.substr(kSet.size())});
+    } else {
+      words.insert(words.end(), {each.origin, each.value});
+    }
+  }
+  return words;
+}
+
+}  // namespace penstock::cli

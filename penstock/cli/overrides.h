@@ -1,0 +1,20 @@
+// `--set KEY=VALUE`, for every command that takes a config.
+//
+// Short options that set one key are in the same list, with their own names as origins.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "penstock/config/override.h"
+
+namespace penstock::cli {
+
+// `overrides` outlives `app`; `example` is a KEY=VALUE, for the help.
+void declare_set(CLI::App& app, std::vector<config::Override>& overrides,
+                 const std::string& example);
+
+// The words that say the same on a command line.
+std::vector<std::string> words_of(const std::vector<config::Override>& overrides);
+
+}  // namespace penstock::cli

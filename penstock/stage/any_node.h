@@ -1,0 +1,34 @@
+// A look at the autograd graph behind some tensors.
+//
+// For what must know whose nodes a backward will run.  Changes nothing.
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <c10/util/flat_hash_map.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace penstock::stage {
+
+// Whether `is` holds for a node of it, each of which is asked at most once.
+template <class Is>
+bool any_node(std::span<const at::Tensor> outputs, const Is& is) {
+  using torch::autograd::Node;
+  std::vector<Node*> found;
+  ska::flat_hash_set<Node*> seen;
+  const auto visit = [&](Node* node) {
+    if (node != nullptr && seen.insert(node).second) found.push_back(node);
+  };
+  for (const at::Tensor& output : outputs) {
+    if (output.defined()) visit(output.grad_fn().get());
+  }
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (is(*found[i])) return true;
+    for (const auto& edge : found[i]->next_edges()) visit(edge.function.get());
+  }
+  return false;
+}
+
+}  // namespace penstock::stage
