@@ -36,7 +36,7 @@ SCHEDULES = {
     "interleaved_zero_bubble": (2, 1 / 6),
     "zbv": (2, 1 / 4.5),
 }
-CONTENDERS = ["penstock", "bare", "torch", "deepspeed", "python"]
+CONTENDERS = ["penstock", "bare", "torch", "deepspeed", "python", "plain"]
 PREDICTED_WITHIN = 0.10  # Of the measured lower quartile.
 DELAYED_WITHIN = 0.05  # With a millisecond on every hop: no more than so much above it.
 TOLD_APART = 0.05  # Schedules predicted further apart than this come in the order predicted.
@@ -114,8 +114,9 @@ GROUPS = [
     Group(
         "d8/python",
         SMALL,
-        each(["python", "penstock", "torch"]),
+        [*each(["python", "penstock", "torch"]), "plain/1f1b"],
         from_python("penstock", 1.5)
+        + [(f"python/{name}", "plain/1f1b", 1.25) for name in SCHEDULES]
         + [(f"python/{name}", f"torch/{name}", bar) for name, (_, bar) in SCHEDULES.items()],
     ),
     Group("d512/python", LARGE, each(["python", "torch"]), from_python("torch", 1.0)),
@@ -186,6 +187,7 @@ def command_of(contender: str, build: Path, zero: bool) -> list[str] | None:
     scripts = {
         "torch": "torch_pipelining.py",
         "python": "torch_pipelining.py",
+        "plain": "plain_loop.py",
         "deepspeed": "deepspeed_pipeline.py",
     }
     script = "zero.py" if zero else scripts[contender]
