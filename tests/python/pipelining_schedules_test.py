@@ -414,32 +414,6 @@ def _linear_of(seed):
     return torch.nn.Linear(6, 6, bias=False)
 
 
-def check_a_thousand_steps_leak_nothing(group):
-    import gc
-
-    reference = Reference(group, "ZBVZeroBubble", d_hid=8, batch=8)
-    schedule = reference.schedule(ScheduleZBVZeroBubble, n_microbatches=4)
-    x, y = reference.data(0)
-
-    def run(count):
-        for _ in range(count):
-            reference.step(schedule, x, y)
-        gc.collect()
-        return len(gc.get_objects()), _resident_kib()
-
-    run(200)
-    objects, kib = run(10)
-    after_objects, after_kib = run(1000)
-    assert after_objects - objects < 50, (objects, after_objects)
-    # A tensor or a Python object for each step and microbatch would be 4,000 of them.
-    assert after_kib - kib < 500, (kib, after_kib)
-
-
-def _resident_kib():
-    fields = Path("/proc/self/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
-
-
 test_check = ranks.tests_of(__file__, WORLD_SIZE)
 
 if __name__ == "__main__":

@@ -1,0 +1,102 @@
+"""A thousand steps of everything that trains: they leave nothing behind.
+
+Something that happens once, after many steps, may stay: a table that grows, a huge page.  A leak
+comes again in the next thousand steps.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import os
+import sys
+from pathlib import Path
+
+import pipe_models
+import ranks
+import torch
+import torch.distributed as dist
+import zero_models
+from models import Reference
+from penstock.pipelining.schedules import Schedule1F1B, ScheduleZBVZeroBubble
+
+WORLD_SIZE = 2
+WARM_UP, STEPS, ROUNDS = 100, 1000, 3
+
+# Of one type, one object in fifty steps is a leak already.
+OBJECTS_MAX = STEPS // 50
+MORE_MAX = {
+    **dict.fromkeys(("Tensor", "Parameter", "ZeroParameter"), 0),
+    # Of Python's memory: an object for each step would be 1,000; what comes and goes is some 50.
+    "blocks": STEPS // 5,
+    # What Python does not know: the smallest tensor takes some 0.4 KiB, so one for each step would
+    # be 400; what is touched for the first time is some 30.
+    "resident KiB": STEPS // 5,
+}
+
+
+def check_pipelining(group):
+    for name, kind in (("1F1B", Schedule1F1B), ("ZBVZeroBubble", ScheduleZBVZeroBubble)):
+        reference = Reference(group, name, d_hid=8, batch=8)
+        schedule = reference.schedule(kind, n_microbatches=4)
+        x, y = reference.data(0)
+        _leaves_nothing(group, lambda r=reference, s=schedule, x=x, y=y: r.step(s, x, y))
+
+
+def check_the_engine_of_pipelines(group):
+    engine = pipe_models.engine_of(pipe_models.language_model())
+    data = list(pipe_models.batches(0, (5,) * pipe_models.MICROBATCHES))
+
+    def step():
+        engine.train_batch(iter(data))
+        engine.eval_batch(iter(data))
+
+    _leaves_nothing(group, step)
+
+
+def check_the_engine_of_replicas(group):
+    for stage in (0, 2, 3):
+        engine, _ = zero_models.initialize(zero_models.mixed(), stage)
+        _leaves_nothing(group, lambda e=engine: zero_models.train(e, 1))
+
+
+def _leaves_nothing(group, step):
+    def alive_after(count):
+        for _ in range(count):
+            step()
+        gc.collect()
+        return _alive()
+
+    alive_after(WARM_UP)
+    before = alive_after(WARM_UP)
+    for _ in range(ROUNDS):
+        after = alive_after(STEPS)
+        leaks = {
+            name: (count, count - before[name])
+            for name, count in after.items()
+            if count - before[name] > MORE_MAX.get(name, OBJECTS_MAX)
+        }
+        found = torch.tensor(len(leaks))
+        dist.all_reduce(found, group=group)  # All go on, or none.
+        if not found:
+            return
+        before = after
+    assert not leaks, leaks
+
+
+def _alive():
+    """Objects by the name of their type, and what else counts."""
+    blocks, kib = sys.getallocatedblocks(), _resident_kib()
+    objects = collections.Counter(type(each).__name__ for each in gc.get_objects())
+    return objects + collections.Counter({"blocks": blocks, "resident KiB": kib})
+
+
+def _resident_kib():
+    fields = Path("/proc/self/statm").read_text().split()
+    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+test_check = ranks.tests_of(__file__, WORLD_SIZE)
+
+if __name__ == "__main__":
+    ranks.main(globals())
