@@ -1,6 +1,6 @@
 """Optimizers and courses of the learning rate: those that a configuration names, or a script gives.
 
-Every engine makes its own here.  Knows no engines.
+Every engine makes its own here, and clips its gradient alike.  Knows no engines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock import lr_schedules
 from penstock.configuration import Configuration
 from penstock.errors import ConfigError
 
-__all__ = ["Course", "Given", "make_optimizer", "make_scheduler"]
+__all__ = ["Course", "Given", "clip_factor", "make_optimizer", "make_scheduler"]
 
 Given = torch.optim.Optimizer | Callable[[list[Any]], torch.optim.Optimizer]
 """An optimizer, or what makes one of parameters or parameter groups."""
@@ -47,6 +47,11 @@ def make_optimizer(
     arguments = (list(parameters),)
     made: torch.optim.Optimizer = _make(configuration, f"optimizer {name}", kind, arguments, params)
     return made
+
+
+def clip_factor(largest: float, norm: float) -> float:
+    """What a gradient of this norm is multiplied by, so that it has the norm `largest`; 0: any."""
+    return min(1.0, largest / (norm + 1e-6)) if largest else 1.0
 
 
 def make_scheduler(

@@ -1,4 +1,4 @@
-"""Microbatches: pairs of inputs and labels, from iterators, loaders and datasets.
+"""Microbatches: pairs of inputs and labels, from iterators and loaders.
 
 Knows no stages: who needs data asks for it.
 """
@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from penstock.errors import ConfigError, Error
 
-__all__ = ["again_and_again", "loader_of", "take"]
+__all__ = ["again_and_again", "take"]
 
 
 def take(
@@ -52,23 +51,6 @@ def _pair(batch: Any) -> tuple[Any, Any]:
         )
     inputs, labels = batch
     return tuple(inputs) if isinstance(inputs, list) else inputs, labels
-
-
-def loader_of(
-    dataset: Any,
-    batch_size: int,
-    collate_fn: Callable[[list[Any]], Any] | None,
-    *,
-    replicas: int,
-    replica: int,
-) -> DataLoader[Any]:
-    """A replica's share of a dataset, the same on all of its ranks, without a last short one."""
-    sampler: DistributedSampler[Any] = DistributedSampler(
-        dataset, num_replicas=replicas, rank=replica
-    )
-    return DataLoader(
-        dataset, batch_size=batch_size, sampler=sampler, collate_fn=collate_fn, drop_last=True
-    )
 
 
 def again_and_again(loader: Iterable[Any]) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock._optimizers import Course, Given, make_optimizer, make_scheduler
+from penstock._optimizers import Course, Given, clip_factor, make_optimizer, make_scheduler
 from penstock.errors import ConfigError
 from penstock.pipe._replicas import Replicas, Shares
 from penstock.pipelining._run import telling_others
@@ -81,7 +81,7 @@ class Update:
 
     def apply(self, norm: float) -> None:
         """One step of the optimizer; then there are no gradients.  norm: the whole gradient's."""
-        factor = self.clipping / (norm + 1e-6) if self.clipping else 1.0
+        factor = clip_factor(self.clipping, norm)
         gradients = [each.grad for each in self.parameters if each.grad is not None]
         if factor < 1.0 and gradients:
             torch._foreach_mul_(gradients, factor)

@@ -11,7 +11,6 @@ different.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,11 +21,12 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock import configuration
+from penstock._engine import Steps
 from penstock._optimizers import Course, Given
 from penstock._planning import Schedule
 from penstock.errors import ConfigError, Error
 from penstock.pipe._checkpoint import Checkpoint, latest, set_latest
-from penstock.pipe._data import again_and_again, loader_of, take
+from penstock.pipe._data import again_and_again, take
 from penstock.pipe._handlers import Placed
 from penstock.pipe._program import program_of, steps_of
 from penstock.pipe._refusals import refuse, zero_stage
@@ -37,8 +37,6 @@ from penstock.pipelining._run import Run
 from penstock.pipelining._work import Step
 
 __all__ = ["PipelineEngine", "PipelineError"]
-
-_log = logging.getLogger("penstock")
 
 
 class PipelineError(Error):
@@ -61,7 +59,7 @@ class _RunStage:
     device: torch.device = _HOST
 
 
-class PipelineEngine:
+class PipelineEngine(Steps):
     """A model, its optimizer, and how a step runs.  Collective over all ranks, as its methods are.
 
     model: the same layers on every rank.
@@ -95,10 +93,8 @@ class PipelineEngine:
         self.num_stages = model.num_stages
         self.stage_id = model.stage_id
         self.device = _HOST
-        self.dp_world_size = topology.get_dim("data")
-        self.dp_rank: int = topology.get_coord(model.global_rank).data
-        self._batch = self.config.batch(self.dp_world_size)
-        self._steps_per_print = self.config.integer("steps_per_print", 0)
+        place: int = topology.get_coord(model.global_rank).data
+        self._begin(self.config, topology.get_dim("data"), place)
         program = self._program()
         self._communicator = _groups.connect(_groups.resolve(None))
         self._all = self._communicator.make_group(range(topology.world_size()))
@@ -115,11 +111,8 @@ class PipelineEngine:
         self.lr_scheduler = self._update.lr_scheduler
         self._run = self._make_run(program)
         self._placed = self._place_handlers()
-        self._norm: float | None = None
         self._batch_fn: Callable[[Any], Any] | None = None
         self._iterator: Iterator[Any] | None = None
-        self.global_steps = 0
-        self.global_samples = 0
         self.training_dataloader: Any = None
         if training_data is not None:
             self.set_dataloader(self.deepspeed_io(training_data, collate_fn=collate_fn))
@@ -222,13 +215,7 @@ class PipelineEngine:
 
         Every rank of a replica gets the same.  What does not fill a microbatch is left out.
         """
-        return loader_of(
-            dataset,
-            batch_size or self.train_micro_batch_size_per_gpu(),
-            collate_fn,
-            replicas=self.dp_world_size,
-            replica=self.dp_rank,
-        )
+        return self._loader(dataset, batch_size, collate_fn, drop_last=True)
 
     def save_checkpoint(
         self,
@@ -297,32 +284,9 @@ class PipelineEngine:
         """Whether this rank has the last stage, which takes the labels."""
         return self._is_last
 
-    def train_batch_size(self) -> int:
-        """Samples of a step, over all replicas."""
-        return self._batch.train_batch_size
-
-    def train_micro_batch_size_per_gpu(self) -> int:
-        """Samples of a microbatch."""
-        return self._batch.train_micro_batch_size_per_gpu
-
-    def gradient_accumulation_steps(self) -> int:
-        """Microbatches of a step of one replica."""
-        return self._batch.gradient_accumulation_steps
-
     def get_pipeline_parallel_rank(self) -> int:
         """This rank's place among those of its replica."""
         return self.stage_id
-
-    def get_lr(self) -> list[float]:
-        """The learning rates of the next step, by parameter group."""
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
-
-    def get_global_grad_norm(self) -> float | None:
-        """The 2-norm of the last step's gradient before it was clipped; None before any.
-
-        Over the parameters of all stages, tied ones once.
-        """
-        return self._norm
 
     def train(self, mode: bool = True) -> None:
         """Has the module in train(), or eval(); train_batch() and eval_batch() do so themselves."""
@@ -463,12 +427,7 @@ class PipelineEngine:
                 ("the weights are as before this step",),
             )
         self._update.apply(norm)
-        self.global_steps += 1
-        self.global_samples += self.train_batch_size()
-        if self._steps_per_print and self.global_steps % self._steps_per_print == 0:
-            _log.info(
-                "step %d: loss %g, norm %g, lr %s", self.global_steps, loss, norm, self.get_lr()
-            )
+        self._count_step(f"loss {loss:g}, norm {norm:g}")
 
 
 _ONLY_BATCHES = "a pipeline runs whole batches: use train_batch() or eval_batch()"

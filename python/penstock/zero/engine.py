@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
 
 from penstock import configuration
-from penstock._optimizers import Course, Given, make_optimizer, make_scheduler
+from penstock._engine import Steps
+from penstock._optimizers import Course, Given, clip_factor, make_optimizer, make_scheduler
 from penstock.errors import ConfigError, Error
 from penstock.zero._gathering import GatheredParameters
 from penstock.zero._model import ReplicatedModel
@@ -37,7 +37,7 @@ __all__ = ["Engine"]
 _log = logging.getLogger("penstock")
 
 
-class Engine(torch.nn.Module):
+class Engine(Steps, torch.nn.Module):
     """A model, its optimizer, and what a step is.  Collective over all ranks, as its calls are.
 
     model: a module, the same on every rank; its values become those of rank 0.
@@ -78,9 +78,8 @@ class Engine(torch.nn.Module):
         self.device = torch.device("cpu")
         self._replicas = Replicas()
         with self._replicas.telling_others():
-            self._batch = self.config.batch(self._replicas.size)
+            self._begin(self.config, self._replicas.size, self._replicas.rank)
             self._clipping = self.config.number("gradient_clipping", 0.0)
-            self._steps_per_print = self.config.integer("steps_per_print", 0)
             given = None if model_parameters is None else list(model_parameters)
             if self._type is not None:
                 cast(model, self._type)
@@ -97,11 +96,8 @@ class Engine(torch.nn.Module):
         self._give_copies_to_optimizer()
         self.lr_scheduler = make_scheduler(self.config, self.optimizer, lr_scheduler)
         self.micro_steps = 0
-        self.global_steps = 0
-        self.global_samples = 0
         self.skipped_steps = 0
         self._was_applied = False
-        self._norm: float | None = None
         self._has_sums = False  # A backward has ended the accumulation.
         self.training_dataloader: DataLoader[Any] | None = None
         if training_data is not None:
@@ -169,16 +165,8 @@ class Engine(torch.nn.Module):
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> DataLoader[Any]:
         """A loader of microbatches, of this replica's share of a dataset, in a drawn order."""
-        sampler: DistributedSampler[Any] = DistributedSampler(
-            dataset, num_replicas=self._replicas.size, rank=self._replicas.rank
-        )
-        return DataLoader(
-            dataset,
-            batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
-            sampler=sampler,
-            collate_fn=collate_fn,
-            drop_last=self.config.flag("dataloader_drop_last", False),
-        )
+        drop_last = self.config.flag("dataloader_drop_last", False)
+        return self._loader(dataset, batch_size, collate_fn, drop_last=drop_last)
 
     @property
     def paging(self) -> dict[str, int]:
@@ -188,18 +176,6 @@ class Engine(torch.nn.Module):
         peak_bytes: of buckets that were whole at one time.
         """
         return self._model.paging
-
-    def train_batch_size(self) -> int:
-        """Samples of a step, over all replicas."""
-        return self._batch.train_batch_size
-
-    def train_micro_batch_size_per_gpu(self) -> int:
-        """Samples of a microbatch."""
-        return self._batch.train_micro_batch_size_per_gpu
-
-    def gradient_accumulation_steps(self) -> int:
-        """Microbatches of a step of one replica."""
-        return self._batch.gradient_accumulation_steps
 
     def zero_optimization_stage(self) -> int:
         """0 to 3."""
@@ -213,14 +189,6 @@ class Engine(torch.nn.Module):
     def loss_scale(self) -> float:
         """What losses are multiplied by; gradients are divided by it before they are used."""
         return self._scale.value
-
-    def get_lr(self) -> list[float]:
-        """The learning rates of the next step, by parameter group."""
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
-
-    def get_global_grad_norm(self) -> float | None:
-        """The 2-norm of the last step's gradient before it was clipped; None before any."""
-        return self._norm
 
     def _facts(self) -> list[tuple[str, str]]:
         settings = [
@@ -266,14 +234,10 @@ class Engine(torch.nn.Module):
         else:
             self._skip()
         self._scale.update(overflow=not self._was_applied)
-        self.global_steps += 1
-        self.global_samples += self.train_batch_size()
-        if self._steps_per_print and self.global_steps % self._steps_per_print == 0:
-            _log.info("step %d: norm %g, lr %s", self.global_steps, norm, self.get_lr())
+        self._count_step(f"norm {norm:g}")
 
     def _take(self, norm: float) -> None:
-        clipping = self._clipping / (norm + 1e-6) if self._clipping else 1.0
-        self._copies.take_gradients(min(1.0, clipping) / self._scale.value)
+        self._copies.take_gradients(clip_factor(self._clipping, norm) / self._scale.value)
         self.optimizer.step()
         self._copies.give_values()
         self._model.after_update()
