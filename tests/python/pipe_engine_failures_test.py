@@ -81,6 +81,24 @@ def check_a_layer_that_raises(group):
                 _step(engine)
 
 
+class Unmade(torch.nn.Module):
+    def __init__(self, failing):
+        super().__init__()
+        if dist.get_rank() == failing:
+            raise KeyError("no weights here")
+
+
+def check_a_rank_that_fails_before_it_connects(group):
+    for failing in range(2):
+        layers = [Embedding(), LayerSpec(Unmade, failing), torch.nn.Linear(WIDTH, 17)]
+        _fails_on_one(failing, KeyError, ["no weights here"], lambda each=layers: _engine(each))
+        batch = 10 if dist.get_rank() == failing else 8
+        config = {**CONFIG, "train_batch_size": batch}
+        words = ["train_batch_size 10 !="]
+        _fails_on_one(failing, penstock.ConfigError, words, lambda c=config: _engine(config=c))
+    _step(_engine())  # The ranks still meet.
+
+
 def check_what_cannot_cross_stages(group):
     for where, words in [("dict", "layer 1 (Raises) returned a dict"), ("list", "a list")]:
         engine = _engine(

@@ -87,16 +87,18 @@ class PipelineEngine(Steps):
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         self.module = model
-        self.config = configuration.read(config)
-        refuse(self.config, model)
         topology = model.topology()
         self.num_stages = model.num_stages
         self.stage_id = model.stage_id
         self.device = _HOST
-        place: int = topology.get_coord(model.global_rank).data
-        self._begin(self.config, topology.get_dim("data"), place)
-        program = self._program()
-        self._communicator = _groups.connect(_groups.resolve(None))
+        group = _groups.resolve(None)
+        with _groups.telling_who_connects(group):
+            self.config = configuration.read(config)
+            refuse(self.config, model)
+            place: int = topology.get_coord(model.global_rank).data
+            self._begin(self.config, topology.get_dim("data"), place)
+            program = self._program()
+        self._communicator = _groups.connect(group)
         self._all = self._communicator.make_group(range(topology.world_size()))
         self._update = Update(
             self.config,

@@ -26,6 +26,7 @@ from penstock.pipe._ties import Ties
 from penstock.pipe.schedule import PipeInstruction
 from penstock.pipe.specs import LayerSpec, TiedLayerSpec
 from penstock.pipe.topology import PipeDataParallelTopology, ProcessTopology
+from penstock.pipelining._groups import resolve, telling_who_connects
 
 __all__ = ["LayerSpec", "PipelineModule", "TiedLayerSpec"]
 
@@ -85,29 +86,32 @@ class PipelineModule(torch.nn.Module):
         del dynamic_shape
         self.loss_fn = loss_fn
         self.layer_specs = list(layers)
-        self._check_layers()
         init_distributed()
-        self._topology = _topology(num_stages, topology)
-        self.global_rank = dist.get_rank()
-        self.num_stages = self._topology.get_dim("pipe")
-        self.stage_id: int = self._topology.get_coord(self.global_rank).pipe
-        self.partition_method = partition_method
-        self.activation_checkpoint_interval = _arguments.integer(
-            "activation_checkpoint_interval", activation_checkpoint_interval
-        )
-        self._checkpoint_func = activation_checkpoint_func
-        self._checkpointable = (
-            None if checkpointable_layers is None else frozenset(checkpointable_layers)
-        )
-        self.seed_layers = seed_layers
-        self._seeds = Seeds(base_seed, seed_fn or torch.manual_seed) if seed_layers else None
-        self._random_state = torch.get_rng_state()  # Layers that are made again begin with it.
-        self.handlers = Handlers(handlers or {})
-        self.schedule = schedule
-        self.stages_per_rank = stages_per_rank
-        self._build(
-            placement_of(schedule or "1f1b", ranks=self.num_stages, stages_per_rank=stages_per_rank)
-        )
+        with telling_who_connects(resolve(None)):
+            self._check_layers()
+            self._topology = _topology(num_stages, topology)
+            self.global_rank = dist.get_rank()
+            self.num_stages = self._topology.get_dim("pipe")
+            self.stage_id: int = self._topology.get_coord(self.global_rank).pipe
+            self.partition_method = partition_method
+            self.activation_checkpoint_interval = _arguments.integer(
+                "activation_checkpoint_interval", activation_checkpoint_interval
+            )
+            self._checkpoint_func = activation_checkpoint_func
+            self._checkpointable = (
+                None if checkpointable_layers is None else frozenset(checkpointable_layers)
+            )
+            self.seed_layers = seed_layers
+            self._seeds = Seeds(base_seed, seed_fn or torch.manual_seed) if seed_layers else None
+            self._random_state = torch.get_rng_state()  # Layers that are made again begin with it.
+            self.handlers = Handlers(handlers or {})
+            self.schedule = schedule
+            self.stages_per_rank = stages_per_rank
+            self._build(
+                placement_of(
+                    schedule or "1f1b", ranks=self.num_stages, stages_per_rank=stages_per_rank
+                )
+            )
 
     def topology(self) -> ProcessTopology:
         """The axes of ranks."""

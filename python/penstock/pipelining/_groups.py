@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -20,16 +22,17 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_process_group_store
 
 from penstock import _torch
-from penstock.errors import CommError
+from penstock.errors import CommError, Error
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from penstock._runtime import Communicator
 
-__all__ = ["connect", "resolve"]
+__all__ = ["connect", "resolve", "telling_who_connects", "words_of"]
 
 _SLICE = timedelta(milliseconds=500)  # Ctrl-C is heard between two of them.
+_FAILED = "failed"  # Where ranks meet: why one of them will not connect.
 _LOOPBACK = "127.0.0.1"
 _HOST = torch.device("cpu")
 
@@ -73,15 +76,46 @@ def connect(group: ProcessGroup, device: torch.device = _HOST) -> Communicator:
     timeout = _timeout(group)
     if size == 1:
         return make(HashStore(), 0, 1, _LOOPBACK, timeout.total_seconds(), device)
-    shared = PrefixStore("penstock", _get_process_group_store(group))
-    number = shared.add(f"connections of {rank}", 1)
-    store = PrefixStore(str(number), shared)
+    store = _next_meeting(group, rank)
     _meet(store, rank, size, timeout)
     return make(store, rank, size, _own_address(), timeout.total_seconds(), device)
 
 
+@contextmanager
+def telling_who_connects(group: ProcessGroup) -> Iterator[None]:
+    """What is raised inside ends the next connect() of all other ranks, with its words.
+
+    For what ranks do before they connect(), the same on each: it takes the place of this one's.
+    """
+    try:
+        yield
+    except BaseException as error:
+        rank = dist.get_rank(group)
+        with suppress(RuntimeError):  # The store may be what is gone.
+            store = _next_meeting(group, rank)
+            store.set(_FAILED, f"rank {rank} failed: {words_of(error)}")
+            store.set(_key_of(rank), "1")  # Who waits for this rank alone wakes.
+        raise
+
+
+def words_of(error: BaseException) -> str:
+    """What other ranks hear of it."""
+    return error.message if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+
+
+def _next_meeting(group: ProcessGroup, rank: int) -> Store:
+    """Where the ranks meet that have met as often as this one."""
+    shared = PrefixStore("penstock", _get_process_group_store(group))
+    number = shared.add(f"connections of {rank}", 1)
+    return PrefixStore(str(number), shared)
+
+
+def _key_of(rank: int) -> str:
+    return f"here/{rank}"
+
+
 def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> None:
-    keys = [f"here/{other}" for other in range(size)]
+    keys = [_key_of(other) for other in range(size)]
     store.set(keys[rank], "1")
     deadline = time.monotonic() + timeout.total_seconds()
     while True:
@@ -92,10 +126,15 @@ def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> None:
             is_lost = time.monotonic() - start < _SLICE.total_seconds() / 2
             if is_lost:
                 raise
-            if time.monotonic() < deadline:
-                continue
+            are_here = False
         else:
+            are_here = True
+        if store.check([_FAILED]):
+            raise CommError(store.get(_FAILED).decode())
+        if are_here:
             return
+        if time.monotonic() < deadline:
+            continue
         absent = [str(other) for other in range(size) if not store.check([keys[other]])]
         raise CommError(
             f"rank {rank} waited {timeout.total_seconds():g} s for ranks {', '.join(absent)} of "

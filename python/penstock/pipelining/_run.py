@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from penstock import _torch
-from penstock.errors import Error
+from penstock.pipelining._groups import words_of
 from penstock.pipelining._work import RunStage, Step, Work
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ def telling_others(communicator: Communicator) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        words = error.message if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-        communicator.fail(f"rank {communicator.rank} failed: {words}")
+        communicator.fail(f"rank {communicator.rank} failed: {words_of(error)}")
         raise
 
 
