@@ -32,7 +32,8 @@ class Level {
 // The gradients of a stage's last backward, as they leave.
 class Departures {
  public:
-  explicit Departures(const std::vector<GradientBucket>& buckets) : buckets_(buckets) {
+  Departures(const std::vector<GradientBucket>& buckets, std::optional<std::size_t> under_way)
+      : buckets_(buckets), under_way_(under_way) {
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       missing_.push_back(buckets_[b].parameters.size());
       for (const std::size_t parameter : buckets_[b].parameters) {
@@ -52,13 +53,18 @@ class Departures {
   // and after.
   std::int64_t depart() {
     std::int64_t added = 0;
-    for (; next_ < buckets_.size() && missing_[next_] == 0; ++next_)
+    for (; next_ < buckets_.size() && missing_[next_] == 0; ++next_) {
       added += buckets_[next_].flight;
+      if (!under_way_ || next_ < *under_way_) continue;
+      const GradientBucket& summed = buckets_[next_ - *under_way_];
+      added -= summed.rows + summed.flight;
+    }
     return added;
   }
 
  private:
   const std::vector<GradientBucket>& buckets_;
+  std::optional<std::size_t> under_way_;
   std::vector<std::size_t> bucket_of_;  // By parameter.
   std::vector<std::size_t> missing_;    // By bucket, here and below.
   std::vector<std::uint8_t> is_there_;
@@ -139,7 +145,7 @@ struct Backward {
   Level level;
 
   Backward(const StageLayers& s, const std::vector<std::int64_t>& first, Turn t)
-      : stage(s), first_parameter(first), turn(t), departures(s.buckets) {}
+      : stage(s), first_parameter(first), turn(t), departures(s.buckets, s.sums_under_way) {}
 
   // The gradients of a layer's parameters come while it runs, and go into buckets in the last pass:
   // about the last parameter first.

@@ -25,7 +25,7 @@ struct SegmentRange {
 struct GradientBucket {
   std::vector<std::size_t> parameters;  // Of the stage, trainable ones, in its order.
   std::int64_t rows = 0;                // From its first gradient on; 0 where it is always there.
-  std::int64_t flight = 0;              // From its departure on.
+  std::int64_t flight = 0;              // From its departure on, until its sum is there.
 };
 
 struct StageLayers {
@@ -33,6 +33,8 @@ struct StageLayers {
   std::vector<SegmentRange> segments;   // All layers, in order.
   std::optional<LayerMemory> loss;      // Of the last stage.
   std::vector<GradientBucket> buckets;  // In the order in which they leave; none: one replica.
+  // Before one leaves, the sum of the one so many before it is there; absent: it may never be.
+  std::optional<std::size_t> sums_under_way = {};
 };
 
 // What is different behind a pass, by what it is.

@@ -70,15 +70,17 @@ partition::ShardLayout layout_of(const std::vector<Parameter>& parameters, const
 void add_shards(const std::vector<Parameter>& parameters, const Sharing& sharing,
                 std::set<std::string>& seen, States& states) {
   const partition::ShardLayout layout = layout_of(parameters, sharing);
+  states.sums_under_way = partition::kSumsUnderWay;
   for (std::size_t b = layout.buckets.size(); b-- > 0;) {
     const partition::ShardBucket& bucket = layout.buckets[b];
     const std::int64_t piece = bucket.piece * bucket.element_bytes;
     const std::int64_t row = piece + std::ssize(bucket.parameters) * bucket.element_bytes;
     const std::int64_t rows = row * sharing.ranks;
     states.gradients += row + (sharing.stage == 1 ? rows : 0);
-    // The others' rows of this rank's sum, and a new sum beside the last step's.
-    states.buckets.push_back(
-        {.parameters = bucket.parameters, .rows = sharing.stage == 1 ? 0 : rows, .flight = rows});
+    // In flight: the others' rows of this rank's sum.
+    states.buckets.push_back({.parameters = bucket.parameters,
+                              .rows = sharing.stage == 1 ? 0 : rows,
+                              .flight = rows - row});
     const Parameter& first = parameters[bucket.parameters.front()];
     const bool is_new = !first.is_tied || seen.insert(first.name).second;
     if (!is_new) continue;

@@ -4,7 +4,9 @@
 // train/optimizer.h.  Knows no schedule and no activations.
 // Units: bytes.  Source: ZeRO (arXiv 1910.02054, table 1), with the padding of partition/shards.h.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,7 +30,8 @@ struct States {
   std::int64_t pages = 0;       // With ZeRO 3: whole parameters, if all were there at once.
   std::int64_t gradients = 0;   // This rank's sums, or the buckets in which they are summed.
   std::int64_t optimizer = 0;
-  std::vector<GradientBucket> buckets;  // For StageLayers.
+  std::vector<GradientBucket> buckets;  // For StageLayers, like these.
+  std::optional<std::size_t> sums_under_way = {};
 };
 
 // Of one stage.  `seen` has the names of parameters that an earlier stage of the rank has, which

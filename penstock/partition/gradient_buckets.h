@@ -1,6 +1,7 @@
-// Which gradients of a stage are summed over the replicas together, in one message.
+// Which gradients of a stage are summed over the replicas together, in one message, and how many
+// such sums are under way at one time.
 //
-// execute/gradients.h sums by it, and memory/ tells by it what that takes.
+// execute/gradients.h and zero/ sum by it, and memory/ tells by it what that takes.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +9,11 @@
 #include <vector>
 
 namespace penstock::partition {
+
+// Under ZeRO, of one stage: a bucket leaves when the sum of the one so many before it is there.
+// More hide a longer network, and take two buckets' memory each; two are enough to compute one
+// while another travels.
+inline constexpr std::size_t kSumsUnderWay = 2;
 
 struct GradientSize {
   std::string_view type;  // Of the sum, as torch names it: "float32".

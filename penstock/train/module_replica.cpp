@@ -57,6 +57,13 @@ bool is_among(const at::Tensor& tensor, const std::vector<stage::NamedParameter>
                              [&](const auto& each) { return each.tensor.is_same(tensor); });
 }
 
+// With stage 3, gradients of kept parameters come between those of spread ones.
+zero::GradientBuckets buckets_of(ZeroStage stage) {
+  if (stage == ZeroStage::Parameters) return zero::GradientBuckets::ReleasedLast;
+  return stage == ZeroStage::OptimizerStates ? zero::GradientBuckets::Kept
+                                             : zero::GradientBuckets::Released;
+}
+
 }  // namespace
 
 ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
@@ -108,9 +115,8 @@ void ModuleReplica::build_kept(const std::vector<stage::NamedParameter>& paramet
   }
   kept_ =
       std::make_unique<zero::ParameterShards>(parameters, group_, bucket_bytes, zero::Keeps::Whole);
-  const bool keeps = options_.zero.stage == ZeroStage::OptimizerStates;
-  hooks_.push_back(std::make_unique<zero::ShardedGradients>(
-      *kept_, keeps ? zero::GradientBuckets::Kept : zero::GradientBuckets::Released));
+  hooks_.push_back(
+      std::make_unique<zero::ShardedGradients>(*kept_, buckets_of(options_.zero.stage)));
 }
 
 void ModuleReplica::build_spread(const std::vector<stage::NamedParameter>& parameters) {

@@ -118,6 +118,7 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
     pages += states.pages;
     all.insert(all.end(), layers.layers.begin(), layers.layers.end());
     layers.buckets = std::move(states.buckets);
+    layers.sums_under_way = states.sums_under_way;
     stages.emplace_back(std::move(layers));
   }
   standing.always.buckets = tie_bytes(planned, all);

@@ -3,6 +3,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 #include <utility>
 
@@ -10,6 +11,9 @@
 
 namespace penstock::zero {
 namespace {
+
+// What is sent and not yet read takes memory, too.
+constexpr std::size_t kGathersUnderWay = 4;
 
 std::vector<partition::ShardedParameter> sizes_of(
     const std::vector<stage::NamedParameter>& parameters, const TiedPages* tied) {
@@ -73,21 +77,26 @@ void ParameterShards::add_page(std::size_t bucket, TiedPages* tied) {
 }
 
 void ParameterShards::gather() {
-  std::vector<std::unique_ptr<comm::Transfer>> transfers;
+  std::deque<std::unique_ptr<comm::Transfer>> under_way;
   for (std::size_t b = 0; b < pages_.size(); ++b) {
-    if (!is_shared_[b]) transfers.push_back(pages_[b]->gather_updates());
+    std::unique_ptr<comm::Transfer> transfer =
+        is_shared_[b] ? nullptr : pages_[b]->gather_updates();
+    if (!transfer) continue;
+    under_way.push_back(std::move(transfer));
+    if (under_way.size() <= kGathersUnderWay) continue;
+    under_way.front()->wait();
+    under_way.pop_front();
   }
-  for (const auto& transfer : transfers) {
-    if (transfer) transfer->wait();
-  }
+  for (const auto& transfer : under_way) transfer->wait();
 }
 
 void ParameterShards::unshard() {
   if (is_unsharded_) return;
   is_unsharded_ = true;
-  for (const auto& page : pages_) {
-    page->pin();
-    page->fetch();
+  for (std::size_t b = 0; b < pages_.size(); ++b) {
+    pages_[b]->pin();
+    pages_[b]->fetch();
+    if (b >= kGathersUnderWay) pages_[b - kGathersUnderWay]->await();
   }
   for (const auto& page : pages_) page->await();
 }

@@ -5,9 +5,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <span>
 
-#include "penstock/core/check.h"
+#include "penstock/partition/gradient_buckets.h"
 
 namespace penstock::zero {
 ShardedGradients::ShardedGradients(ParameterShards& shards, GradientBuckets buckets,
@@ -32,9 +31,11 @@ ShardedGradients::ShardedGradients(ParameterShards& shards, GradientBuckets buck
       [this](std::size_t bucket) { send(bucket); });
 }
 
-// During the last one, gradients are taken as they come.
+// During the last one, gradients are taken as they come; those that did not come go now, since
+// other replicas may wait for them.
 void ShardedGradients::after_backward(std::int64_t) {
-  if (!arrivals_->is_under_way()) sums_.add();
+  if (!arrivals_->is_under_way()) return sums_.add();
+  arrivals_->end();
 }
 
 void ShardedGradients::before_last_backward() {
@@ -74,10 +75,10 @@ void ShardedGradients::send(std::size_t bucket) {
   const at::NoGradGuard no_grad;
   Bucket& full = buckets_[bucket];
   before_sum(*shards_.pages()[full.index]);
-  for (Bucket& earlier : std::span(buckets_).first(bucket)) {
-    if (earlier.transfer && earlier.transfer->is_over()) complete(earlier);
+  if (what_ != GradientBuckets::ReleasedLast && bucket >= partition::kSumsUnderWay) {
+    complete(buckets_[bucket - partition::kSumsUnderWay]);
   }
-  full.sum = at::empty({full.rows.size(1)}, full.rows.options());
+  if (!full.sum.defined()) full.sum = at::empty({full.rows.size(1)}, full.rows.options());
   full.transfer = shards_.group().reduce_scatter(full.rows, full.sum, full.tag);
 }
 
@@ -85,7 +86,7 @@ void ShardedGradients::complete(Bucket& bucket) {
   if (!bucket.transfer) return;
   bucket.transfer->wait();
   bucket.transfer.reset();
-  if (what_ == GradientBuckets::Released) bucket.rows.reset();
+  if (what_ != GradientBuckets::Kept) bucket.rows.reset();
   const std::int64_t piece = shards_.layout().buckets[bucket.index].piece;
   for (const ShardSlice& slice : shards_.slices()) {
     if (slice.place.bucket != bucket.index) continue;
@@ -97,10 +98,8 @@ void ShardedGradients::complete(Bucket& bucket) {
   }
 }
 
-void ShardedGradients::reduce(std::optional<Microbatch> microbatch) {
-  if (!arrivals_->is_under_way() && microbatch) return;  // Not the first behind the last W.
-  PENSTOCK_CHECK(arrivals_->is_under_way(), "a sum of gradients without a last backward");
-  arrivals_->end();
+void ShardedGradients::reduce(std::optional<Microbatch>) {
+  if (arrivals_->is_under_way()) arrivals_->end();
 }
 
 void ShardedGradients::finish() {

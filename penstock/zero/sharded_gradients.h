@@ -2,9 +2,11 @@
 // sums of its slices alone.
 //
 // Stands in for the GradientReducer under ZeRO.  Buckets leave while the last backward still runs,
-// and nobody waits for one before finish(), since a replica may send it later than another needs
-// something else from it; a parameter's own gradient is given up as it goes into its bucket.
-// A REDUCE_GRAD of one microbatch means nothing to it, but for the last one.
+// all of them before it is over; a parameter's own gradient is given up as it goes into its bucket.
+// At most partition::kSumsUnderWay buckets are under way: before the next one leaves, the oldest is
+// waited for.  No replicas wait for each other in a circle then: they send buckets in one order,
+// and need nothing else from each other within a backward, or, with a pager, compare what it is.
+// A REDUCE_GRAD means nothing to it, unless a last backward did not end by after_backward().
 // Invariants: 1. After finish(), grad() of every slice (parameter_shards.h) is the sum over the
 // replicas, in the order of their ranks, or undefined if no replica has a gradient; parameters have
 // none.  2. The same bits as the GradientReducer's.
@@ -28,7 +30,10 @@ namespace penstock::zero {
 // What happens to a bucket when it has been summed.
 enum class GradientBuckets : std::uint8_t {
   Kept,      // For the next step: ZeRO 1, whose gradients take a whole stage's memory.
-  Released,  // ZeRO 2: only slices stay; a bucket goes when the next one finds that it is summed.
+  Released,  // ZeRO 2: only slices stay.
+  // As Released, but nobody waits before finish(), and buckets are there until then: for parameters
+  // whose gradients come in one backward with those of other ShardedGradients, in any order.
+  ReleasedLast,
 };
 
 class ShardedGradients : public execute::StageHooks {
@@ -54,7 +59,7 @@ class ShardedGradients : public execute::StageHooks {
   struct Bucket {
     std::size_t index = 0;  // In the layout.
     at::Tensor rows;  // [ranks, piece + parameters]: each rank's piece, then a flag a parameter.
-    at::Tensor sum;   // This rank's row of all replicas.
+    at::Tensor sum;   // This rank's row of all replicas; in place of the last step's.
     std::int32_t tag = 0;
     std::unique_ptr<comm::Transfer> transfer;
   };

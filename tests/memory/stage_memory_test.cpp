@@ -108,5 +108,18 @@ TEST(StageMemory, GradientsLeaveInTheLastBackwardBucketByBucket) {
   EXPECT_EQ(StageMemory(layers).backward({}).after.buckets, 0);
 }
 
+TEST(StageMemory, OfSumsUnderWayTheOldestEndsBeforeTheNextBucketLeaves) {
+  StageLayers layers = two_layers(false);
+  layers.buckets = {{.parameters = {1}, .rows = 24, .flight = 12},
+                    {.parameters = {0}, .rows = 20, .flight = 10}};
+  const Pass all = StageMemory(layers).backward({.is_last = true});
+  layers.sums_under_way = 1;
+  const Pass bounded = StageMemory(layers).backward({.is_last = true});
+  EXPECT_EQ(all.after.buckets, 24 + 12 + 20 + 10);
+  EXPECT_EQ(bounded.after.buckets, 20 + 10);
+  layers.sums_under_way = 2;
+  EXPECT_EQ(StageMemory(layers).backward({.is_last = true}).peak, all.peak);
+}
+
 }  // namespace
 }  // namespace penstock::memory
