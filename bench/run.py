@@ -198,13 +198,11 @@ def command_of(contender: str, build: Path, zero: bool) -> list[str] | None:
     return ["env", *package, *words]
 
 
-def run_once(contender: str, command: list[str], arguments: list[str], steps: int) -> dict:
+def run_once(command: list[str], arguments: list[str], steps: int) -> dict:
     words = [*command, *arguments, "--steps", str(steps)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    # DeepSpeed may abort when its process ends, after its line.
-    tolerated = contender == "deepspeed"
-    if not lines or (done.returncode != 0 and not tolerated):
+    if not lines or done.returncode != 0:
         sys.exit(f"{' '.join(words)} failed ({done.returncode}):\n{done.stdout}{done.stderr}")
     return json.loads(lines[-1])
 
@@ -236,7 +234,7 @@ def measure(
     for _ in range(alternations):
         for entry in random.sample(present, len(present)):
             words = group.words(entry)
-            result = run_once(contender_of(entry), commands[entry], words, steps)
+            result = run_once(commands[entry], words, steps)
             results[entry].append(result)
             planned = result.get("planned_activations")
             if planned is not None and result["peak_activations"] != planned:
