@@ -8,7 +8,8 @@
 namespace penstock::bindings {
 
 void init_communicator(pybind11::module_& m);
-void init_pipeline(pybind11::module_& m);  // Programs over stages that are Python's.
-void init_replica(pybind11::module_& m);   // Modules of Python's, replicated or spread over ranks.
+void init_pipeline(pybind11::module_& m);   // Programs over stages that are Python's.
+void init_precision(pybind11::module_& m);  // What training in 16 bits needs.
+void init_replica(pybind11::module_& m);    // Modules of Python's, replicated or spread over ranks.
 
 }  // namespace penstock::bindings

@@ -11,5 +11,6 @@ PYBIND11_MODULE(_runtime, m) {
   penstock::bindings::translate_errors();
   penstock::bindings::init_communicator(m);
   penstock::bindings::init_pipeline(m);
+  penstock::bindings::init_precision(m);
   penstock::bindings::init_replica(m);
 }

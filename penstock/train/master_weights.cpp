@@ -1,6 +1,7 @@
 #include "penstock/train/master_weights.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/where.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -29,6 +30,15 @@ std::vector<MasterWeights::Run> MasterWeights::runs(std::int64_t elements) const
     room -= taken;
   }
   return runs;
+}
+
+void MasterWeights::take_changes() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < masters_.size(); ++i) {
+    if (is_its_own(i)) continue;
+    const at::Tensor changed = masters_[i].to(parameters_[i].scalar_type()) != parameters_[i];
+    masters_[i].copy_(at::where(changed, parameters_[i].to(at::kFloat), masters_[i]));
+  }
 }
 
 void MasterWeights::take_gradients(Run run, const Unscale& unscale) {

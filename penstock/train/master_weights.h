@@ -42,6 +42,9 @@ class MasterWeights {
   // where all parameters are their own masters.
   std::vector<Run> runs(std::int64_t elements) const;
 
+  // Elements of parameters that are not their masters, rounded, because somebody has set them,
+  // become these.
+  void take_changes();
   // The parameters' gradients become their masters', each element rounded once for the division
   // and once for the multiplication; a master of a parameter without a gradient has none.
   void take_gradients(Run run, const Unscale& unscale);

@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'SpreadModule']
+__all__: list[str] = ['Communicator', 'GradientScale', 'MasterWeights', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'SpreadModule']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -35,7 +35,7 @@ class Communicator:
         """
     def sum(self, tensor: torch.Tensor, group: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Collective over a group: sums a contiguous tensor in place, to the same bits everywhere.
+        Collective over a group: sums a tensor in place, to the same bits everywhere.
         """
     @property
     def rank(self) -> int:
@@ -69,6 +69,46 @@ class Pipeline:
     def peak_activations(self) -> int:
         """
         Most (stage, microbatch) activations that were alive at once on this rank.
+        """
+class GradientScale:
+    """
+    What losses are multiplied by, and gradients divided by.
+    """
+    def __init__(self, *, enabled: bool, loss_scale: typing.SupportsFloat | typing.SupportsIndex, initial_scale_power: typing.SupportsInt | typing.SupportsIndex, loss_scale_window: typing.SupportsInt | typing.SupportsIndex, hysteresis: typing.SupportsInt | typing.SupportsIndex, consecutive_hysteresis: bool, min_loss_scale: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        As the section fp16 of a configuration says; 1, for good, if it is not enabled.
+        """
+    def update(self, overflowed: bool) -> None:
+        """
+        After a step, which was skipped if it overflowed; an Error for that at the smallest.
+        """
+    @property
+    def value(self) -> float:
+        ...
+class MasterWeights:
+    """
+    What is updated for tensors of short types: copies in float.
+    """
+    def __init__(self, parameters: collections.abc.Sequence[torch.Tensor]) -> None:
+        """
+        Those of other types are their own.
+        """
+    def put_back(self) -> None:
+        """
+        Parameters become their masters, rounded; the gradients taken are given up.
+        """
+    def take_changes(self) -> None:
+        """
+        Elements of parameters that somebody has set since put_back() become their masters.
+        """
+    def take_gradients(self, scale: typing.SupportsFloat | typing.SupportsIndex, factor: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        The parameters' gradients become their masters', divided by `scale`, times `factor`.
+        """
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """
+        By parameter.
         """
 class ReplicaGroup:
     """

@@ -241,6 +241,15 @@ def check_ranks_with_other_models_hear_of_it(group):
         initialize(model, 3)
 
 
+def check_a_configuration_that_is_wrong_on_one_rank(group):
+    if group.size() == 1:
+        return
+    is_wrong = dist.get_rank() == group.size() - 1
+    expected = penstock.ConfigError if is_wrong else penstock.CommError
+    with pytest.raises(expected, match=r"zero_optimization\.stage is 4"):
+        initialize(mixed(), 4 if is_wrong else 0)
+
+
 def check_an_exception_on_one_rank_is_heard_by_all(group):
     engine, _ = initialize(mixed(), 3)
     inputs, labels = words_of(0, dist.get_rank())

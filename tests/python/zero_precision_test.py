@@ -7,7 +7,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from penstock.accelerator import get_accelerator
-from penstock.zero._precision import LossScale
+from penstock.zero._precision import gradient_scale_of
 from zero_models import WIDTH, initialize, loss_of, mixed, same_state, train, words_of
 
 import penstock
@@ -149,36 +149,39 @@ def check_the_configuration_of_the_reference_test(group):
 
 
 def _scale(**options):
-    return LossScale(configuration.read({"fp16": {"enabled": True, **options}}))
+    return gradient_scale_of(configuration.read({"fp16": {"enabled": True, **options}}))
 
 
-def _course(scale, overflows):
+def _course(scale, steps):
+    """The scales after each of some steps: "x" overflows."""
     values = []
-    for overflow in overflows:
-        scale.update(overflow == "o")
+    for step in steps:
+        scale.update(step == "x")
         values.append(scale.value)
     return values
 
 
 def test_a_scale_is_fixed_where_one_is_given():
-    assert _course(_scale(loss_scale=138), "o.o") == [138.0] * 3
-    assert LossScale(configuration.read(BF16)).value == 1.0
-    assert LossScale(configuration.read({"fp16": {"enabled": False}})).value == 1.0
+    assert _course(_scale(loss_scale=138), "x.x") == [138.0] * 3
+    for section in (BF16, {"fp16": {"enabled": False}}):
+        assert gradient_scale_of(configuration.read(section)).value == 1.0
 
 
-def test_a_scale_moves():
-    options = {"initial_scale_power": 4, "loss_scale_window": 2}
+def test_a_scale_moves_as_the_configuration_says():
+    """Recorded from DeepSpeed 0.19.8's DynamicLossScaler."""
     assert _scale().value == 65536.0
-    assert _course(_scale(**options, hysteresis=1), "....o..o") == [16, 32, 32, 64, 32, 32, 64, 32]
-    assert _course(_scale(**options), "oo.o..o") == [16, 8, 8, 4, 4, 8, 8]
-    options["consecutive_hysteresis"] = True
-    assert _course(_scale(**options), "o.oo.o") == [16, 16, 16, 8, 8, 8]
+    options = {"initial_scale_power": 4, "loss_scale_window": 3, "hysteresis": 1}
+    assert _course(_scale(**options), ".x......") == [16, 8, 8, 8, 8, 16, 16, 16]
+    options = {"initial_scale_power": 4, "loss_scale_window": 2}
+    assert _course(_scale(**options), "x...x.xx") == [16, 16, 16, 32, 32, 32, 16, 8]
+    options = {"initial_scale_power": 4, "consecutive_hysteresis": True}
+    assert _course(_scale(**options), "x.x.xx") == [16, 16, 16, 16, 16, 8]
 
 
 def test_a_scale_ends():
     scale = _scale(initial_scale_power=2, min_loss_scale=2, hysteresis=1)
-    assert _course(scale, "o") == [2]
-    with pytest.raises(penstock.Error, match="smallest loss scale, 2"):
+    assert _course(scale, "x") == [2]
+    with pytest.raises(penstock.Error, match="smallest gradient scale, 2"):
         scale.update(True)
 
 

@@ -47,6 +47,18 @@ TEST(MasterWeights, GradientsAreDividedAndThenMultiplied) {
   masters.put_back(masters.all());  // It was not updated: it has no gradient.
 }
 
+// The others keep what rounding has hidden.
+TEST(MasterWeights, TakeElementsThatSomebodyHasSet) {
+  const at::Tensor parameter = at::full({2}, 1.0, at::kBFloat16);
+  MasterWeights masters({parameter});
+  masters.tensors()[0].fill_(1.001);
+  masters.take_changes();
+  parameter[1].fill_(5.0);
+  masters.take_changes();
+  EXPECT_EQ(masters.tensors()[0][0].item<float>(), 1.001F);
+  EXPECT_EQ(masters.tensors()[0][1].item<float>(), 5.0F);
+}
+
 // Of any types in one model: the update is the same as of all in float, to the rounding of copies.
 TEST(MasterWeights, ParametersOfFloatAreTheirOwn) {
   const at::Tensor gradient = at::linspace(-1, 1, 128);

@@ -17,7 +17,7 @@ from penstock.errors import ConfigError
 from penstock.zero._gathering import GatheredParameters
 from penstock.zero._home import Home
 from penstock.zero._parameters import Place, adopt, is_zero
-from penstock.zero._precision import type_of
+from penstock.zero._precision import cast_tensors, type_of
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
 
@@ -137,8 +137,7 @@ class Init:
                 if parameter is not None and not is_zero(parameter)
             }
             if self._dtype is not None:
-                _cast(own.values(), self._dtype)
-                _cast(each._buffers.values(), self._dtype)
+                cast_tensors([*own.values(), *each._buffers.values()], self._dtype)
             if own:
                 self._spread(type(each).__name__, own)
 
@@ -188,9 +187,3 @@ def _apply(module: torch.nn.Module, function: Callable[[torch.nn.Module], None])
     with GatheredParameters(module.parameters(recurse=False), modifier_rank=0):
         function(module)
     return module
-
-
-def _cast(tensors: Any, dtype: torch.dtype) -> None:
-    for tensor in tensors:
-        if tensor is not None and tensor.is_floating_point():
-            tensor.data = tensor.data.to(dtype)

@@ -16,21 +16,28 @@ import copy
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from penstock import configuration
+from penstock import _torch, configuration
+from penstock._distributed import init_distributed
 from penstock._engine import Steps
 from penstock._optimizers import Course, Given, clip_factor, make_optimizer, make_scheduler
 from penstock.errors import ConfigError, Error
+from penstock.pipelining._groups import resolve, telling_who_connects
 from penstock.zero._gathering import GatheredParameters
 from penstock.zero._model import ReplicatedModel
-from penstock.zero._precision import LossScale, MasterCopies, cast, type_of
+from penstock.zero._precision import cast, gradient_scale_of, type_of
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
+
+if TYPE_CHECKING:
+    from penstock._runtime import MasterWeights
 
 __all__ = ["Engine"]
 
@@ -70,15 +77,16 @@ class Engine(Steps, torch.nn.Module):
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         super().__init__()
-        self.config = configuration.read(config)
-        self._zero = ZeroSettings.of(self.config)
-        self._type = type_of(self.config)
-        self._scale = LossScale(self.config)
         self.module = model
         self.device = torch.device("cpu")
-        self._replicas = Replicas()
-        with self._replicas.telling_others():
-            self._begin(self.config, self._replicas.size, self._replicas.rank)
+        init_distributed()
+        group = resolve(None)
+        with telling_who_connects(group):
+            self.config = configuration.read(config)
+            self._begin(self.config, dist.get_world_size(group), dist.get_rank(group))
+            self._zero = ZeroSettings.of(self.config)
+            self._type = type_of(self.config)
+            self._scale = gradient_scale_of(self.config)
             self._clipping = self.config.number("gradient_clipping", 0.0)
             given = None if model_parameters is None else list(model_parameters)
             if self._type is not None:
@@ -89,11 +97,13 @@ class Engine(Steps, torch.nn.Module):
                 raise ConfigError(
                     "the optimizer has taken steps: with ZeRO, fp16 or bf16 it must be new"
                 )
+        self._replicas = Replicas(group)
         self._replicas.agree(self._facts())
         self._model = ReplicatedModel(model, self._replicas, self._zero)
         self._updated = self._updated_by_optimizer()
-        self._copies = MasterCopies(part for i in self._updated for part in self._model.parts[i])
-        self._give_copies_to_optimizer()
+        make: type[MasterWeights] = _torch.load().MasterWeights
+        self._masters = make([part for i in self._updated for part in self._model.parts[i]])
+        self._give_masters_to_optimizer()
         self.lr_scheduler = make_scheduler(self.config, self.optimizer, lr_scheduler)
         self.micro_steps = 0
         self.skipped_steps = 0
@@ -208,10 +218,11 @@ class Engine(Steps, torch.nn.Module):
         made_for = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
         return [i for i, each in enumerate(self._model.parameters) if id(each) in made_for]
 
-    def _give_copies_to_optimizer(self) -> None:
-        """What it was to update, it updates by this rank's parts, or their copies."""
+    def _give_masters_to_optimizer(self) -> None:
+        """What it was to update, it updates by the masters of this rank's parts."""
+        masters = iter(self._masters.tensors)
         parts_of = {
-            id(self._model.parameters[i]): [self._copies.of(each) for each in self._model.parts[i]]
+            id(self._model.parameters[i]): list(islice(masters, len(self._model.parts[i])))
             for i in self._updated
         }
         for group in self.optimizer.param_groups:
@@ -233,13 +244,14 @@ class Engine(Steps, torch.nn.Module):
             )
         else:
             self._skip()
-        self._scale.update(overflow=not self._was_applied)
+        self._scale.update(overflowed=not self._was_applied)
         self._count_step(f"norm {norm:g}")
 
     def _take(self, norm: float) -> None:
-        self._copies.take_gradients(clip_factor(self._clipping, norm) / self._scale.value)
+        self._masters.take_changes()
+        self._masters.take_gradients(self._scale.value, clip_factor(self._clipping, norm))
         self.optimizer.step()
-        self._copies.give_values()
+        self._masters.put_back()
         self._model.after_update()
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
