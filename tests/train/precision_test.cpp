@@ -65,12 +65,11 @@ class ShortTypes : public testing::TestWithParam<Types> {};
 
 TEST_P(ShortTypes, HaveTheBitsOfWholeReplicasInEveryZeroStage) {
   const Kind kind = kind_named("Gpt");
-  for (const auto& [schedule, steps] :
-       {std::pair("1f1b", 50), {"gpipe", 5}, {"interleaved_1f1b", 5}, {"zbv", 5}}) {
+  const auto batches = batches_of(kind, 2, 5);
+  for (const char* schedule : {"1f1b", "gpipe", "interleaved_1f1b", "zbv"}) {
     TrainerOptions options = options_of(GetParam().precision, 2, 2, schedule);
-    const auto batches = batches_of(kind, 2, steps);
     const Trained whole = train(options, kind, batches);
-    EXPECT_LT(whole.reports.back().loss, (steps < 50 ? 1.0 : 0.9) * whole.reports.front().loss);
+    EXPECT_LT(whole.reports.back().loss, whole.reports.front().loss);
     for (const auto& [name, tensor] : whole.parameters) {
       EXPECT_EQ(tensor.scalar_type(), GetParam().precision.type) << name;
     }
