@@ -42,15 +42,15 @@ config::OptimizerConfig sgd() {
 
 TrainerOptions options_of(const Layout& layout, ZeroStage stage,
                           const config::OptimizerConfig& optimizer = adamw()) {
-  return {.mesh = {.pipe = layout.pipe, .data = layout.data},
-          .schedule = layout.schedule,
-          .microbatches = kMicrobatches,
-          .partition = partition::Uniform{},
-          .optimizer = optimizer,
-          .gradient_clipping = 0.5,
-          .precision = {.type = layout.type,
-                        .gradient_scale = {.enabled = layout.type == at::kHalf}},
-          .zero = {.stage = stage, .bucket_bytes = kBucketBytes, .limits = kLimits}};
+  return {
+      .mesh = {.pipe = layout.pipe, .data = layout.data},
+      .schedule = layout.schedule,
+      .microbatches = kMicrobatches,
+      .partition = partition::Uniform{},
+      .optimizer = optimizer,
+      .gradient_clipping = 0.5,
+      .precision = {.type = layout.type, .gradient_scale = {.enabled = layout.type == at::kHalf}},
+      .zero = {.stage = stage, .bucket_bytes = kBucketBytes, .limits = kLimits}};
 }
 
 std::vector<Batch2> batches_of(const Kind& kind, const Layout& layout, int steps) {
@@ -206,8 +206,8 @@ TEST(Zero, InvariantSumsAreRefused) {
 }
 
 // On replica 1 the last layer has no gradient for its last parameter, whose bucket leaves first:
-// all buckets of that stage wait for its REDUCE_GRAD.  Replica 0, which has them all, must go on
-// before.
+// there all buckets of that stage wait for the end of its backward.  Replica 0, which has them all
+// and waits for the third last of them, must get it before REDUCE_GRAD, which waits for replica 0.
 TEST(Zero, NoReplicaWaitsForABucketThatAnotherSendsLater) {
   const testing_support::TemporaryFolder folder;
   std::ofstream(folder.file("program.csv"))
