@@ -7,6 +7,7 @@ comes again in the next thousand steps.
 from __future__ import annotations
 
 import collections
+import ctypes
 import gc
 import os
 import sys
@@ -14,24 +15,23 @@ from pathlib import Path
 
 import pipe_models
 import ranks
-import torch
 import torch.distributed as dist
 import zero_models
 from models import Reference
 from penstock.pipelining.schedules import Schedule1F1B, ScheduleZBVZeroBubble
 
 WORLD_SIZE = 2
-WARM_UP, STEPS, ROUNDS = 100, 1000, 3
+WARM_UP, STEPS, ROUNDS = 100, 1000, 5
 
 # Of one type, one object in fifty steps is a leak already.
 OBJECTS_MAX = STEPS // 50
 MORE_MAX = {
     **dict.fromkeys(("Tensor", "Parameter", "ZeroParameter"), 0),
-    # Of Python's memory: an object for each step would be 1,000; what comes and goes is some 50.
-    "blocks": STEPS // 5,
+    # Of Python's memory: an object for each step would be 1,000; what comes once, 500.
+    "blocks": STEPS // 2,
     # What Python does not know: the smallest tensor takes some 0.4 KiB, so one for each step would
-    # be 400; what is touched for the first time is some 30.
-    "resident KiB": STEPS // 5,
+    # be 400.
+    "resident KiB": STEPS // 4,
 }
 
 
@@ -61,39 +61,44 @@ def check_the_engine_of_replicas(group):
 
 
 def _leaves_nothing(group, step):
-    def alive_after(count):
-        for _ in range(count):
-            step()
-        gc.collect()
-        return _alive()
-
-    alive_after(WARM_UP)
-    before = alive_after(WARM_UP)
+    _growth(step, WARM_UP)
     for _ in range(ROUNDS):
-        after = alive_after(STEPS)
+        growth = _growth(step, STEPS)
         leaks = {
-            name: (count, count - before[name])
-            for name, count in after.items()
-            if count - before[name] > MORE_MAX.get(name, OBJECTS_MAX)
+            name: more for name, more in growth.items() if more > MORE_MAX.get(name, OBJECTS_MAX)
         }
-        found = torch.tensor(len(leaks))
-        dist.all_reduce(found, group=group)  # All go on, or none.
-        if not found:
+        all_leaks = [None] * dist.get_world_size(group)
+        dist.all_gather_object(all_leaks, leaks, group=group)  # All go on, or none.
+        if not any(all_leaks):
             return
-        before = after
-    assert not leaks, leaks
+    raise AssertionError(all_leaks)
 
 
-def _alive():
-    """Objects by the name of their type, and what else counts."""
-    blocks, kib = sys.getallocatedblocks(), _resident_kib()
-    objects = collections.Counter(type(each).__name__ for each in gc.get_objects())
-    return objects + collections.Counter({"blocks": blocks, "resident KiB": kib})
+def _growth(step, count):
+    """What there is more of after so many steps; to count objects takes memory, too."""
+    gc.collect()
+    objects = _objects()
+    memory = _memory()
+    for _ in range(count):
+        step()
+    gc.collect()
+    more = _memory()
+    more.subtract(memory)
+    more.update(_objects())
+    more.subtract(objects)
+    return more
 
 
-def _resident_kib():
-    fields = Path("/proc/self/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+def _objects():
+    """By the name of their type."""
+    return collections.Counter(type(each).__name__ for each in gc.get_objects())
+
+
+def _memory():
+    ctypes.CDLL(None).malloc_trim(0)  # Gives back what is free, which would hide a leak.
+    resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    kib = resident_pages * os.sysconf("SC_PAGE_SIZE") // 1024
+    return collections.Counter({"blocks": sys.getallocatedblocks(), "resident KiB": kib})
 
 
 test_check = ranks.tests_of(__file__, WORLD_SIZE)
