@@ -61,6 +61,20 @@ struct PipelineConfig {
   friend bool operator==(const PipelineConfig&, const PipelineConfig&) = default;
 };
 
+// Where something is while it is not used, in DeepSpeed's words.
+enum class OffloadDevice : std::uint8_t {
+  None,  // Where the rank computes.
+  Cpu,   // In host memory.
+  Nvme,  // In a file.
+};
+
+struct OffloadConfig {
+  OffloadDevice device = OffloadDevice::None;
+  std::string nvme_path;  // For Nvme: the folder of the file.
+
+  friend bool operator==(const OffloadConfig&, const OffloadConfig&) = default;
+};
+
 // Sizes are in elements, as in DeepSpeed.
 struct ZeroConfig {
   std::int64_t stage = 0;  // Shared by data-parallel ranks, each with those before it: 1: optimizer
@@ -68,6 +82,7 @@ struct ZeroConfig {
   std::int64_t reduce_bucket_size = 1 << 20;                // Reduced, or gathered, at one time.
   std::int64_t stage3_max_live_parameters = 1'000'000'000;  // Whole on a rank at one time.
   std::int64_t stage3_prefetch_bucket_size = 50'000'000;    // Looked ahead of what is used.
+  OffloadConfig offload_optimizer;  // Optimizer states, and masters of short types.
 
   friend bool operator==(const ZeroConfig&, const ZeroConfig&) = default;
 };

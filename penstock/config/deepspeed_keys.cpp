@@ -21,7 +21,9 @@ constexpr std::string_view kCount = "a step has as many microbatches as the batc
 constexpr std::string_view kMean = "gradients are those of the mean over a step's samples";
 constexpr std::string_view kOneFile = "weights are saved whole, as safetensors (run.save)";
 constexpr std::string_view kWire = "how data-parallel ranks exchange is fixed, and overlapped";
-constexpr std::string_view kMemory = "parameters and optimizer state are where the rank computes";
+constexpr std::string_view kMemory = "parameters are where the rank computes";
+constexpr std::string_view kTwoRuns =
+    "one run of states is updated while the next is read and the last one written";
 
 constexpr auto kForeign = std::to_array<ForeignKeys>({
     {"managed_gradient_accumulation", "true", kCount},
@@ -117,21 +119,24 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save "
      "zero_optimization.stage3_gather_fp16_weights_on_model_save",
      "*", kOneFile},
-    {"zero_optimization.offload_param.device zero_optimization.offload_optimizer.device",
-     "null \"none\"", kMemory, "leave it out; launch.device \"cpu\" has all in host memory"},
+    {"zero_optimization.offload_param.device", "null \"none\"", kMemory,
+     "leave it out; launch.device \"cpu\" has all in host memory"},
     {"zero_optimization.offload_param.nvme_path zero_optimization.offload_param.buffer_count "
      "zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu "
-     "zero_optimization.offload_param.pin_memory zero_optimization.offload_optimizer.nvme_path "
-     "zero_optimization.offload_optimizer.buffer_count "
-     "zero_optimization.offload_optimizer.pin_memory "
-     "zero_optimization.offload_optimizer.pipeline_read "
-     "zero_optimization.offload_optimizer.pipeline_write "
-     "zero_optimization.offload_optimizer.fast_init zero_optimization.offload_optimizer.ratio "
-     "zero_optimization.offload_optimizer.super_offload "
-     "zero_optimization.cpu_offload_use_pin_memory",
+     "zero_optimization.offload_param.pin_memory zero_optimization.cpu_offload_use_pin_memory",
      "*", kMemory},
     {"zero_optimization.cpu_offload zero_optimization.cpu_offload_params", "false", kMemory,
      "leave it out; launch.device \"cpu\" has all in host memory"},
+    {"zero_optimization.offload_optimizer.buffer_count "
+     "zero_optimization.offload_optimizer.pin_memory "
+     "zero_optimization.offload_optimizer.pipeline_read "
+     "zero_optimization.offload_optimizer.pipeline_write "
+     "zero_optimization.offload_optimizer.fast_init",
+     "*", kTwoRuns},
+    {"zero_optimization.offload_optimizer.ratio", "1", "all states are offloaded, or none",
+     "leave it out"},
+    {"zero_optimization.offload_optimizer.super_offload", "false",
+     "the update is where the rank computes"},
     {"zero_optimization.stage3_param_persistence_threshold "
      "zero_optimization.stage3_model_persistence_threshold "
      "zero_optimization.stage3_max_reuse_distance "
@@ -148,7 +153,7 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
      "zero_optimization.zero_quantized_gradients",
      "false", "nothing is quantized"},
 
-    {"aio.*", "*", "nothing is kept on NVMe"},
+    {"aio.*", "*", "files are mapped: the kernel reads and writes them"},
     {"autotuning.enabled", "false", "nothing is tuned by trial",
      "use penstock schedule compare and penstock simulate"},
     {"autotuning.*", "*", "means nothing without autotuning.enabled"},
@@ -175,6 +180,7 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
 struct Difference {
   std::string_view path;
   std::string_view text;
+  std::string_view value = {};  // Only of this one; "": of each.
 };
 
 // Of keys that fields.h has.
@@ -184,6 +190,8 @@ constexpr auto kDifferences = std::to_array<Difference>({
     {"pipeline.partition", "cuts the layers; DeepSpeed passes it over"},
     {"scheduler.params.warmup_num_steps",
      "the warm-up is linear; DeepSpeed's is logarithmic unless warmup_type is \"linear\""},
+    {"zero_optimization.offload_optimizer.device",
+     "they are in host memory anyway, where ranks compute on the CPU", "\"cpu\""},
 });
 
 struct Table {
@@ -267,9 +275,12 @@ std::vector<std::string> foreign_names(std::string_view section) {
   return {found->second.begin(), found->second.end()};
 }
 
-std::string_view difference_of(std::string_view path) {
+std::string_view difference_of(std::string_view path, const json::Value& value) {
   for (const Difference& difference : kDifferences) {
-    if (difference.path == path) return difference.text;
+    if (difference.path != path) continue;
+    if (difference.value.empty() || difference.value == json::text_of(value)) {
+      return difference.text;
+    }
   }
   return {};
 }

@@ -36,8 +36,8 @@ bool is_foreign_section(std::string_view path);
 // The names that may stand in a section because DeepSpeed has them; "" is the top level.
 std::vector<std::string> foreign_names(std::string_view section);
 
-// What is different about a key that both have; "" where nothing is.
-std::string_view difference_of(std::string_view path);
+// What is different about a key that both have, with that value; "" where nothing is.
+std::string_view difference_of(std::string_view path, const json::Value& value);
 
 // A key that both have, and that means something to DeepSpeed when it is absent.
 struct AbsentKey {

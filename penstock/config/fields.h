@@ -45,6 +45,11 @@ inline constexpr std::array<Name<DataType>, 3> kDataTypes = {{
     {DataType::Bf16, "bf16"},
     {DataType::Fp16, "fp16"},
 }};
+inline constexpr std::array<Name<OffloadDevice>, 3> kOffloadDevices = {{
+    {OffloadDevice::None, "none"},
+    {OffloadDevice::Cpu, "cpu"},
+    {OffloadDevice::Nvme, "nvme"},
+}};
 inline constexpr std::array<Name<OptimizerType>, 2> kOptimizerTypes = {{
     {OptimizerType::AdamW, "AdamW"},
     {OptimizerType::Sgd, "SGD"},
@@ -149,6 +154,15 @@ void visit_schedule(Visitor& v, Schedule& s) {
           "stages that a rank holds; null: as many as the schedule has");
 }
 
+template <class Visitor, class Zero>
+void visit_offload_optimizer(Visitor& v, Zero& z) {
+  v.field("device", z.offload_optimizer.device, Choice<OffloadDevice>{kOffloadDevices},
+          "where optimizer states are between steps; nvme: in a file; cpu: in host memory, where "
+          "they are anyway on ranks that compute on the CPU");
+  v.field("nvme_path", z.offload_optimizer.nvme_path, Text{.may_be_empty = false},
+          "the folder of that file");
+}
+
 template <class Visitor, class Fp16>
 void visit_fp16(Visitor& v, Fp16& f) {
   v.field("enabled", f.enabled, Flag{}, "parameters and activations in fp16, masters in fp32");
@@ -211,6 +225,7 @@ void visit_config(Visitor& v, ConfigT& c) {
             Integer{0, kManyParameters}, "parameters that are whole on a rank at one time");
     v.field("stage3_prefetch_bucket_size", c.zero_optimization.stage3_prefetch_bucket_size,
             Integer{0, kManyParameters}, "parameters that are gathered ahead of their use");
+    v.section("offload_optimizer", [&] { visit_offload_optimizer(v, c.zero_optimization); });
   });
   v.section("bf16", [&] {
     v.field("enabled", c.bf16.enabled, Flag{},

@@ -41,7 +41,7 @@ class Reader {
       refuse(origin_of(*wrong->at), path, path + wrong->text);
     } else {
       origins_[path] = origin_of(member->value);
-      const std::string_view difference = difference_of(path);
+      const std::string_view difference = difference_of(path, member->value);
       note(*member, path, difference.empty() ? Verdict::Used : Verdict::Different, difference);
     }
   }

@@ -126,6 +126,14 @@ void check_zero(const Config& config, const Origins& origins, Problems& problems
                    ": numerics.invariant keeps whole gradients; take one of them"));
 }
 
+void check_offload(const Config& config, const Origins& origins, Problems& problems) {
+  const OffloadConfig& offload = config.zero_optimization.offload_optimizer;
+  if (offload.device != OffloadDevice::Nvme || !offload.nvme_path.empty()) return;
+  problems.add(first_given(origins, {"zero_optimization.offload_optimizer.device"}),
+               "zero_optimization.offload_optimizer.nvme_path is missing: device \"nvme\" needs "
+               "the folder of a file");
+}
+
 std::string written(DataType type) { return Choice<DataType>{kDataTypes}.write(type); }
 
 void check_types(const Config& config, const Origins& origins, Problems& problems) {
@@ -162,6 +170,7 @@ void validate(const Config& config, const Origins& origins) {
   check_warmup(config, origins, problems);
   check_schedule(config.schedule, origins, problems);
   check_zero(config, origins, problems);
+  check_offload(config, origins, problems);
   check_types(config, origins, problems);
   problems.raise();
 }

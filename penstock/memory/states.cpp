@@ -33,12 +33,26 @@ std::vector<std::vector<std::size_t>> reduced_together(const std::vector<Paramet
   return partition::gradient_buckets(sizes, bucket_bytes);
 }
 
+// In a file, states begin at multiples of so many bytes.
+constexpr std::int64_t kFileAlignment = 64;
+
+// What the optimizer keeps of a parameter, or a slice, of so many bytes.
+void add_part(std::int64_t bytes, const Sharing& sharing, States& states) {
+  states.optimizer += sharing.state_bytes_per_part;
+  if (sharing.has_states_in_file) {
+    const std::int64_t taken = (bytes + kFileAlignment - 1) / kFileAlignment * kFileAlignment;
+    states.file += sharing.states_per_element * taken;
+  } else {
+    states.optimizer += sharing.states_per_element * bytes;
+  }
+}
+
 void add_whole(const std::vector<Parameter>& parameters, const Sharing& sharing,
                std::set<std::string>& seen, States& states) {
   for (const Parameter& each : parameters) {
     if (!seen.insert(each.name).second) continue;
     states.parameters += each.bytes();
-    states.optimizer += sharing.states_per_element * each.bytes() + sharing.state_bytes_per_part;
+    add_part(each.bytes(), sharing, states);
   }
 }
 
@@ -87,8 +101,7 @@ void add_shards(const std::vector<Parameter>& parameters, const Sharing& sharing
     states.parameters += sharing.stage == 3 ? piece : piece * sharing.ranks;
     if (sharing.stage == 3) states.pages += piece * sharing.ranks;
     for (const partition::Slice& slice : layout.slices(sharing.place, b)) {
-      states.optimizer += sharing.states_per_element * slice.count * bucket.element_bytes +
-                          sharing.state_bytes_per_part;
+      add_part(slice.count * bucket.element_bytes, sharing, states);
     }
   }
 }

@@ -34,6 +34,23 @@ ZeroStage make_stage(std::int64_t stage) {
   }
 }
 
+StatesPlace make_place(config::OffloadDevice device) {
+  switch (device) {
+    case config::OffloadDevice::None:
+      return StatesPlace::Device;
+    case config::OffloadDevice::Cpu:
+      return StatesPlace::Host;
+    case config::OffloadDevice::Nvme:
+      return StatesPlace::File;
+  }
+  return StatesPlace::Device;
+}
+
+OffloadOptions make_offload(const config::ZeroConfig& zero) {
+  return {.states = make_place(zero.offload_optimizer.device),
+          .folder = zero.offload_optimizer.nvme_path};
+}
+
 ZeroOptions make_zero(const config::ZeroConfig& zero, const Precision& precision) {
   const auto bytes = static_cast<std::int64_t>(c10::elementSize(precision.type));
   return {.stage = make_stage(zero.stage),
@@ -75,6 +92,7 @@ TrainerOptions options_of(const config::Config& config, const config::MeshShape&
           .precision = make_precision(config),
           .sums = config.numerics.invariant ? GradientSums::Invariant : GradientSums::AsTheyCome,
           .zero = make_zero(config.zero_optimization, make_precision(config)),
+          .offload = make_offload(config.zero_optimization),
           .checkpointing = {.interval = config.pipeline.activation_checkpoint_interval,
                             .layers = config.pipeline.checkpointable_layers},
           .seed = config.seed};

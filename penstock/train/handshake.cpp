@@ -79,6 +79,12 @@ std::string describe(const config::Fp16Config& scale) {
              ", at least ", shortest(scale.min_loss_scale));
 }
 
+// Kernels of two devices may differ in their bits; where the states are does not matter.
+std::string describe_updates(const TrainerOptions& options) {
+  const bool on_device = options.offload.states == StatesPlace::Device && !options.device.is_cpu();
+  return on_device ? "on the device" : "on the host";
+}
+
 std::string describe(GradientSums sums) {
   return sums == GradientSums::Invariant ? "invariant" : "as they come";
 }
@@ -102,6 +108,7 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
       {"seed", str(options.seed)},
       {"device", c10::DeviceTypeName(options.device.type(), /*lower_case=*/true)},
       {"optimizer", describe(options.optimizer)},
+      {"updates", describe_updates(options)},
       {"scheduler", describe(options.scheduler)},
       {"steps", str(options.total_steps)},
       {"gradient_clipping", shortest(options.gradient_clipping)},

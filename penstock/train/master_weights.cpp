@@ -4,40 +4,47 @@
 #include <ATen/ops/where.h>
 #include <c10/core/ScalarType.h>
 
-#include <algorithm>
 #include <utility>
+
+#include "penstock/train/offloaded_states.h"
 
 namespace penstock::train {
 
-MasterWeights::MasterWeights(std::vector<at::Tensor> parameters)
+MasterWeights::MasterWeights(std::vector<at::Tensor> parameters, MastersPlace place,
+                             OffloadedStates* memory)
     : parameters_(std::move(parameters)) {
-  for (const at::Tensor& parameter : parameters_) {
-    const bool is_short = c10::isReducedFloatingType(parameter.scalar_type());
-    masters_.push_back(is_short ? parameter.detach().to(at::kFloat) : parameter);
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i];
+    const at::ScalarType own = parameter.scalar_type();
+    const at::ScalarType type = c10::isReducedFloatingType(own) ? at::kFloat : own;
+    const at::Device device = place == MastersPlace::Host ? at::kCPU : parameter.device();
+    if (type == own && device == parameter.device()) {
+      masters_.push_back(parameter);
+      continue;
+    }
+    masters_.push_back(parameter.detach().to(device, type));
+    if (memory == nullptr) continue;
+    masters_[i] = memory->zeros_like(i, masters_[i]).copy_(masters_[i]);
+    memory->let_go({.first = i, .end = i + 1});
   }
 }
 
 std::vector<MasterWeights::Run> MasterWeights::runs(std::int64_t elements) const {
-  std::vector<Run> runs;
-  std::int64_t room = 0;
+  std::vector<std::int64_t> taken;
   for (std::size_t i = 0; i < masters_.size(); ++i) {
-    const std::int64_t taken = is_its_own(i) ? 0 : masters_[i].numel();
-    if (runs.empty() || taken > room) {
-      runs.push_back({.first = i});
-      room = elements;
-    }
-    runs.back().end = i + 1;
-    room -= taken;
+    taken.push_back(is_its_own(i) ? 0 : masters_[i].numel());
   }
-  return runs;
+  return part_runs(taken, elements);
 }
 
 void MasterWeights::take_changes() {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < masters_.size(); ++i) {
     if (is_its_own(i)) continue;
-    const at::Tensor changed = masters_[i].to(parameters_[i].scalar_type()) != parameters_[i];
-    masters_[i].copy_(at::where(changed, parameters_[i].to(at::kFloat), masters_[i]));
+    const at::Tensor now = parameters_[i].to(masters_[i].device());
+    const at::Tensor changed = masters_[i].to(now.scalar_type()) != now;
+    masters_[i].copy_(at::where(changed, now.to(masters_[i].scalar_type()), masters_[i]));
   }
 }
 
@@ -45,7 +52,9 @@ void MasterWeights::take_gradients(Run run, const Unscale& unscale) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = run.first; i < run.end; ++i) {
     const at::Tensor& gradient = parameters_[i].grad();
-    at::Tensor taken = gradient.defined() ? gradient.to(masters_[i].scalar_type()) : gradient;
+    at::Tensor taken = gradient.defined()
+                           ? gradient.to(masters_[i].device(), masters_[i].scalar_type())
+                           : gradient;
     if (taken.defined() && unscale.scale != 1.0) taken.div_(unscale.scale);
     if (taken.defined() && unscale.factor != 1.0) taken.mul_(unscale.factor);
     if (!is_its_own(i)) masters_[i].mutable_grad() = std::move(taken);

@@ -1,9 +1,10 @@
-// What an optimizer updates in place of parameters of a short type, in which small updates would
-// round to nothing: copies in float, the masters.
+// What an optimizer updates in place of parameters: of those of a short type, in which small
+// updates would round to nothing, copies in float, the masters; of those on a device, whose updates
+// the host is to do, copies in host memory.
 //
 // The Trainer has them of what a rank updates, whole parameters or slices; so may any loop with an
-// optimizer of its own.  A parameter of float or double is its own master, so the loop is the same
-// for all.  Knows no optimizer and no ranks.
+// optimizer of its own.  Another parameter is its own master, so the loop is the same for all.
+// Knows no optimizer and no ranks.
 //
 //   const auto all = masters.all();
 //   masters.take_gradients(all, {.scale = 138.0});
@@ -16,7 +17,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "penstock/train/part_runs.h"
+
 namespace penstock::train {
+
+class OffloadedStates;
 
 // What a gradient is divided by, and then multiplied by.
 struct Unscale {
@@ -24,21 +29,23 @@ struct Unscale {
   double factor = 1.0;
 };
 
+// Where masters are.
+enum class MastersPlace : std::uint8_t { Device, Host };  // Device: where the parameter is.
+
 class MasterWeights {
  public:
-  // Some that follow each other.
-  struct Run {
-    std::size_t first = 0;
-    std::size_t end = 0;
-  };
+  using Run = PartRun;
 
-  // Masters begin as what `parameters` are now.
-  explicit MasterWeights(std::vector<at::Tensor> parameters);
+  // Masters begin as what `parameters` are now.  Those in host memory are in `memory`, where it is
+  // not null.
+  explicit MasterWeights(std::vector<at::Tensor> parameters,
+                         MastersPlace place = MastersPlace::Device,
+                         OffloadedStates* memory = nullptr);
 
   // By parameter.
   const std::vector<at::Tensor>& tensors() const { return masters_; }
   Run all() const { return {0, masters_.size()}; }
-  // All, cut into runs of about so many elements whose gradients are in float at one time; in one
+  // All, cut into runs of about so many elements whose gradients are copied at one time; in one
   // where all parameters are their own masters.
   std::vector<Run> runs(std::int64_t elements) const;
 

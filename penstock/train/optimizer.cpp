@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include "penstock/core/check.h"
+#include "penstock/train/offloaded_states.h"
 
 namespace penstock::train {
 namespace {
@@ -21,8 +22,27 @@ std::vector<at::Tensor> gather(const std::vector<std::size_t>& which, const Pick
 
 }  // namespace
 
-Optimizer::Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters)
-    : options_(options), parameters_(std::move(parameters)), states_(parameters_.size()) {}
+std::int32_t states_per_parameter(const config::OptimizerConfig& options) {
+  switch (options.type) {
+    case config::OptimizerType::AdamW:
+      return 2;
+    case config::OptimizerType::Sgd:
+      return options.momentum == 0.0 ? 0 : 1;
+  }
+  return 0;
+}
+
+Optimizer::Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters,
+                     OffloadedStates* memory)
+    : options_(options),
+      parameters_(std::move(parameters)),
+      memory_(memory),
+      states_(parameters_.size()) {}
+
+at::Tensor Optimizer::fresh_state(std::size_t parameter) {
+  const at::Tensor& like = parameters_[parameter];
+  return memory_ == nullptr ? at::zeros_like(like) : memory_->zeros_like(parameter, like);
+}
 
 void Optimizer::step(double lr, std::size_t first, std::size_t end) {
   const torch::NoGradGuard no_grad;
@@ -48,7 +68,7 @@ void Optimizer::step_adamw(double lr, const std::vector<std::size_t>& which) {
     State& state = states_[i];
     if (state.step.defined()) continue;
     state = {at::zeros({}, parameters_[i].options().dtype(at::kFloat).requires_grad(false)),
-             at::zeros_like(parameters_[i]), at::zeros_like(parameters_[i])};
+             fresh_state(i), fresh_state(i)};
   }
   const auto steps = gather(which, [&](std::size_t i) { return states_[i].step; });
   for (const at::Tensor& step : steps) step.add_(1);
@@ -78,7 +98,7 @@ void Optimizer::step_sgd(double lr, const std::vector<std::size_t>& which) {
   for (const std::size_t i : which) {
     State& state = states_[i];
     const bool is_fresh = options_.momentum != 0.0 && !state.average.defined();
-    if (is_fresh) state.average = at::zeros_like(parameters_[i]);
+    if (is_fresh) state.average = fresh_state(i);
     (is_fresh ? fresh : known).push_back(i);
   }
   apply(fresh, /*first=*/true);

@@ -12,9 +12,16 @@
 
 namespace penstock::train {
 
+class OffloadedStates;
+
+// How many tensors of a parameter's size it keeps of each.
+std::int32_t states_per_parameter(const config::OptimizerConfig& options);
+
 class Optimizer {
  public:
-  Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters);
+  // States are in `memory`, where it is not null.
+  Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters,
+            OffloadedStates* memory = nullptr);
 
   // One step at learning rate `lr` of the parameters [first, end), from their gradients; one
   // without a gradient stays as it is.  Gradients are left as they were.
@@ -27,11 +34,13 @@ class Optimizer {
     at::Tensor average;     // AdamW: of the gradient.  SGD: the momentum buffer.
     at::Tensor average_sq;  // AdamW: of its square.
   };
+  at::Tensor fresh_state(std::size_t parameter);
   void step_adamw(double lr, const std::vector<std::size_t>& which);
   void step_sgd(double lr, const std::vector<std::size_t>& which);
 
   config::OptimizerConfig options_;
   std::vector<at::Tensor> parameters_;
+  OffloadedStates* memory_;
   std::vector<State> states_;
 };
 

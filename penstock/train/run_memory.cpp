@@ -20,13 +20,13 @@ using memory::StageMemory;
 
 memory::Sharing sharing_of(const TrainerOptions& options) {
   const bool adamw = options.optimizer.type == config::OptimizerType::AdamW;
-  const bool momentum = !adamw && options.optimizer.momentum != 0.0;
   return {.stage = static_cast<std::int32_t>(options.zero.stage),
           .ranks = options.mesh.data,
           .bucket_bytes = options.zero.stage == ZeroStage::Off ? execute::kBucketBytes
                                                                : options.zero.bucket_bytes,
-          .states_per_element = adamw ? 2 : (momentum ? 1 : 0),
-          .state_bytes_per_part = adamw ? static_cast<std::int64_t>(sizeof(float)) : 0};
+          .states_per_element = states_per_parameter(options.optimizer),
+          .state_bytes_per_part = adamw ? static_cast<std::int64_t>(sizeof(float)) : 0,
+          .has_states_in_file = options.offload.states == StatesPlace::File};
 }
 
 // All that ranks of the pipe axis have in common.
@@ -109,6 +109,7 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
   std::set<std::string> seen;
   std::vector<LayerMemory> all;
   std::int64_t pages = 0;
+  std::int64_t file = 0;
   for (const StageId stage : plan.chunks) {
     memory::StageLayers layers = layers_of(planned, stage);
     memory::States states = memory::states_of(layers.layers, sharing_of(planned.options), seen);
@@ -116,6 +117,7 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
     standing.always.gradients += states.gradients;
     standing.always.optimizer += states.optimizer;
     pages += states.pages;
+    file += states.file;
     all.insert(all.end(), layers.layers.begin(), layers.layers.end());
     layers.buckets = std::move(states.buckets);
     layers.sums_under_way = states.sums_under_way;
@@ -126,7 +128,7 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
   memory::RankMemory memory = memory::rank_memory(plan, stages, standing);
   // After their sum, gradients of copies are views of it.
   if (planned.options.mesh.data == 1) memory.between_steps.gradients -= tied_gradient_bytes(all);
-  return {.stages = plan.chunks, .memory = std::move(memory)};
+  return {.stages = plan.chunks, .memory = std::move(memory), .file_bytes = file};
 }
 
 }  // namespace

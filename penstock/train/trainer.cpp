@@ -19,9 +19,6 @@
 namespace penstock::train {
 namespace {
 
-// Of short types: gradients that are in float at one time.
-constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 22;
-
 StageId stage_of(const partition::Partition& partition, std::int64_t layer) {
   std::int32_t stage = 0;
   while (partition.end_layer(StageId(stage)) <= layer) ++stage;
@@ -76,8 +73,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
   build_ties();
   place_parameters();
   train_ = make_executor(std::move(plan), hooks());
-  masters_.emplace(parts_.tensors());
-  optimizer_ = std::make_unique<Optimizer>(options_.optimizer, masters_->tensors());
+  or_fail(communicator_, [this] { build_optimizer(); });
 }
 
 Trainer::~Trainer() = default;
@@ -367,15 +363,39 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
   return report;
 }
 
+// Steps in runs, so that what is copied or brought for them is never much.
+void Trainer::build_optimizer() {
+  const std::vector<at::Tensor> parts = parts_.tensors();
+  const OffloadOptions& offload = options_.offload;
+  const bool is_offloaded = offload.states != StatesPlace::Device;
+  if (offload.states == StatesPlace::File) {
+    offloaded_ = std::make_unique<OffloadedStates>(offload.folder, parts,
+                                                   states_per_parameter(options_.optimizer));
+  }
+  masters_.emplace(parts, is_offloaded ? MastersPlace::Host : MastersPlace::Device,
+                   offloaded_.get());
+  optimizer_ =
+      std::make_unique<Optimizer>(options_.optimizer, masters_->tensors(), offloaded_.get());
+  if (!is_offloaded) {
+    runs_ = masters_->runs(offload.elements_at_once);
+    return;
+  }
+  std::vector<std::int64_t> sizes;
+  for (const at::Tensor& part : parts) sizes.push_back(part.numel());
+  runs_ = part_runs(sizes, offload.elements_at_once);
+}
+
 // Gradients are unscaled, clipped and used a run of parameters at a time.
 void Trainer::step_optimizer(const StepReport& report) {
   const double clipping = options_.gradient_clipping;
   const double factor = clipping > 0 ? std::min(1.0, clipping / (report.grad_norm + 1e-6)) : 1.0;
-  for (const MasterWeights::Run& run : masters_->runs(kElementsAtOnce)) {
+  const auto update_run = [&](PartRun run) {
     masters_->take_gradients(run, {.scale = scale_.value(), .factor = factor});
     optimizer_->step(report.lr, run.first, run.end);
     masters_->put_back(run);
-  }
+  };
+  if (offloaded_) return offloaded_->in_turn(runs_, update_run);
+  for (const PartRun& run : runs_) update_run(run);
 }
 
 void Trainer::update(StepReport& report) {

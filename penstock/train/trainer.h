@@ -36,6 +36,7 @@
 #include "penstock/train/gradient_scale.h"
 #include "penstock/train/master_weights.h"
 #include "penstock/train/microbatches.h"
+#include "penstock/train/offloaded_states.h"
 #include "penstock/train/optimizer.h"
 #include "penstock/train/parts.h"
 #include "penstock/train/precision.h"
@@ -66,6 +67,20 @@ struct ZeroOptions {
                            .prefetch_bytes = std::int64_t{200} << 20};
 };
 
+// Where a rank has optimizer states, and masters of short types, between their updates.  Updates of
+// what is not on the device are the host's.
+enum class StatesPlace : std::uint8_t {
+  Device,  // With the parameters.
+  Host,    // In host memory.
+  File,    // In a file, mapped.
+};
+
+struct OffloadOptions {
+  StatesPlace states = StatesPlace::Device;
+  std::string folder;                                     // For File: of this rank's.
+  std::int64_t elements_at_once = std::int64_t{1} << 22;  // That are updated, or read ahead.
+};
+
 struct TrainerOptions {
   mesh::Shape mesh;
   std::string schedule = "1f1b";                     // A registered name, unless `program` is set.
@@ -81,6 +96,7 @@ struct TrainerOptions {
   Precision precision;
   GradientSums sums = GradientSums::AsTheyCome;
   ZeroOptions zero;  // With one data rank there is nothing to share.
+  OffloadOptions offload;
   stage::Checkpointing checkpointing;
   std::int64_t seed = 1234;
   c10::Device device = at::kCPU;  // Where this rank has its stages.
@@ -175,6 +191,8 @@ class Trainer {
   // What this rank updates of parameters(); those of a short type by way of masters().
   const Parts& parts() const { return parts_; }
   const MasterWeights& masters() const { return *masters_; }
+  // Of the file with its states; 0 without one.
+  std::int64_t offloaded_bytes() const { return offloaded_ ? offloaded_->file_bytes() : 0; }
   std::int64_t skipped_steps() const { return skipped_steps_; }
 
   // This rank's trainable parameters, in model order.  One that layers share is there once, on
@@ -206,6 +224,7 @@ class Trainer {
   void share_buffers();
   double combine(const std::vector<double>& losses, const std::vector<double>& weights,
                  std::int64_t microbatches, StepReport& report);
+  void build_optimizer();
   void step_optimizer(const StepReport& report);
 
   TrainerOptions options_;
@@ -229,8 +248,10 @@ class Trainer {
   std::unique_ptr<execute::Executor> evaluate_;
   std::unique_ptr<execute::Executor> infer_;
   GradientScale scale_;
+  std::unique_ptr<OffloadedStates> offloaded_;  // With StatesPlace::File.
   std::optional<MasterWeights> masters_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::vector<PartRun> runs_;  // In which it steps.
   std::vector<stage::NamedParameter> parameters_;
   Parts parts_;  // Of parameters_.
   // Their places in the whole model, in model order, and their number there.  None for one that an

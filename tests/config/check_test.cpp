@@ -164,6 +164,22 @@ TEST(ConfigCheck, TakesWhatAsksForNothing) {
   EXPECT_TRUE(refuses(R"({"tensorboard": {"enabled": "false"}})"));
 }
 
+TEST(ConfigCheck, SaysOfOffloadedStatesWhereTheyAre) {
+  EXPECT_EQ(check_lines(R"({"zero_optimization": {"offload_optimizer": {
+  "device": "nvme", "nvme_path": "/fast", "buffer_count": 4, "pin_memory": true, "ratio": 0.5}}})"),
+            "2:3 zero_optimization.offload_optimizer.device used\n"
+            "2:21 zero_optimization.offload_optimizer.nvme_path used\n"
+            "2:43 zero_optimization.offload_optimizer.buffer_count different | one run of states "
+            "is updated while the next is read and the last one written\n"
+            "2:62 zero_optimization.offload_optimizer.pin_memory different | one run of states is "
+            "updated while the next is read and the last one written\n"
+            "2:91 zero_optimization.offload_optimizer.ratio refused | = 0.5: all states are "
+            "offloaded, or none; leave it out\n");
+  EXPECT_EQ(check_lines(R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})"),
+            "1:46 zero_optimization.offload_optimizer.device different | they are in host memory "
+            "anyway, where ranks compute on the CPU\n");
+}
+
 TEST(ConfigCheck, AnUnknownKeyIsRefusedWithTheNearestOne) {
   EXPECT_EQ(check_lines(R"({"grandient_accumulation_steps": 2,
                             "zero_optimization": {"overlap_com": true},

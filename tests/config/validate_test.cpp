@@ -37,6 +37,20 @@ TEST(Validate, RangesHoldForConfigsMadeInCode) {
             "  note: data.path: holds a NUL character");
 }
 
+TEST(Validate, AFileOfOptimizerStatesNeedsAFolder) {
+  const auto offload = [](const std::string& values) {
+    return refusal(R"({"zero_optimization": {"offload_optimizer": {)" + values + "}}}");
+  };
+  EXPECT_EQ(offload(R"("device": "nvme")"),
+            "gpt.json:1:56: zero_optimization.offload_optimizer.nvme_path is missing: device "
+            "\"nvme\" needs the folder of a file");
+  EXPECT_EQ(offload(R"("device": "nvme", "nvme_path": "/fast")"), "no error");
+  EXPECT_EQ(offload(R"("device": "cpu", "nvme_path": null)"), "no error");
+  EXPECT_EQ(offload(R"("device": "disk")"),
+            "gpt.json:1:56: zero_optimization.offload_optimizer.device = \"disk\": expected "
+            "\"none\", \"cpu\" or \"nvme\"");
+}
+
 TEST(Validate, ThereIsOneTypeOfParametersAndGradientsFitIt) {
   EXPECT_EQ(refusal(R"({"bf16": {"enabled": true}, "fp16": {"enabled": true}})"),
             "gpt.json:1:49: fp16.enabled = true: bf16.enabled is true, too; take one of them");

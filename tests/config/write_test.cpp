@@ -21,6 +21,7 @@ std::vector<Config> various_configs() {
   configs[5].pipeline = {PartitionMethod::Bounds, "", {}, {0, 1, 7}};
   configs[5].data.path = "\xC3\xA9\n\t\x7F // */ null";
   configs[5].seed = INT64_MAX;
+  configs[5].zero_optimization.offload_optimizer = {OffloadDevice::Nvme, "/fast"};
   configs[5].launch = {0.25, 1e6, Transport::Tcp, Device::Cuda};
   return configs;
 }
@@ -96,7 +97,10 @@ TEST(ToText, GivesEachValueItsOrigin) {
     "stage": 0,  // default
     "reduce_bucket_size": 1048576,  // default
     "stage3_max_live_parameters": 1000000000,  // default
-    "stage3_prefetch_bucket_size": 50000000  // default
+    "stage3_prefetch_bucket_size": 50000000,  // default
+    "offload_optimizer": {
+      "device": "none"  // default
+    }
   },
   "bf16": {
     "enabled": false  // default

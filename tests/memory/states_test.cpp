@@ -55,6 +55,25 @@ TEST(States, OneReplicaSharesNothing) {
   }
 }
 
+// In a file they take what they would take in memory, but for what they begin at multiples of.
+TEST(States, ThoseOfTheOptimizerMayBeInAFile) {
+  for (const std::int32_t ranks : {1, 2}) {
+    Sharing sharing{.stage = 2, .ranks = ranks, .bucket_bytes = 2 * 4 * kElements};
+    std::set<std::string> seen;
+    const States in_memory = states_of(model(), sharing, seen);
+    sharing.has_states_in_file = true;
+    seen.clear();
+    const States told = states_of(model(), sharing, seen);
+    EXPECT_EQ(told.file + told.optimizer, in_memory.optimizer);
+    EXPECT_LE(told.optimizer, 4 * kLayers) << "counts of steps";
+    EXPECT_EQ(told.parameters, in_memory.parameters);
+    EXPECT_EQ(in_memory.file, 0);
+  }
+  std::set<std::string> seen;
+  const std::vector<LayerMemory> one = {{.parameters = {{.name = "bias", .elements = 17}}}};
+  EXPECT_EQ(states_of(one, {.has_states_in_file = true}, seen).file, 2 * 128);
+}
+
 TEST(States, BucketsHaveEveryParameterOnceTheLastFirst) {
   for (const std::int32_t stage : {0, 1, 2, 3}) {
     std::vector<std::size_t> parameters;

@@ -143,6 +143,25 @@ class Data(BadInputTest):
         self.assertEqual(result.err.count("holds no text"), 1, result.err)
 
 
+class Offload(BadInputTest):
+    def refuse_folder(self, pattern: str, **values: object) -> support.Result:
+        zero = {"offload_optimizer": {"device": "nvme", **values}}
+        result = self.train(self.config(zero_optimization=zero))
+        self.assert_refused(result, pattern)
+        return result
+
+    def test_before_a_rank_is_started(self) -> None:
+        for pattern, values in (
+            (r"nvme_path is missing: device \"nvme\" needs the folder", {}),
+            (r'nvme_path: there is no folder "none"', {"nvme_path": "none"}),
+        ):
+            self.assertLess(self.refuse_folder(pattern, **values).seconds, SOON)
+
+    def test_a_folder_in_which_ranks_can_make_no_file(self) -> None:
+        pattern = r'optimizer states: cannot make a file in the folder "/proc": .*\n.*may write to'
+        self.refuse_folder(pattern, nvme_path="/proc")
+
+
 class Sizes(BadInputTest):
     def test_world_size_that_the_mesh_does_not_divide(self) -> None:
         self.refuse(r"world size 3 != mesh.pipe 2 x mesh.data 2; use 4 processes", "--nproc", 3)

@@ -55,6 +55,19 @@ class Memory(PlannerTest):
         again = self.told("--set", "pipeline.activation_checkpoint_interval=1")["pipe_ranks"][0]
         self.assertLess(again["peak"]["activations"], one)
 
+    def test_states_in_a_file_are_not_in_memory(self) -> None:
+        words = []
+        for key, value in (("device", "nvme"), ("nvme_path", str(self.folder))):
+            words += ["--set", f"zero_optimization.offload_optimizer.{key}={value}"]
+        within, without = self.told()["pipe_ranks"][0], self.told(*words)["pipe_ranks"][0]
+        self.assertEqual(within["file"], 0)
+        self.assertLess(without["peak"]["optimizer"], 1000)
+        self.assertEqual(within["peak"]["parameters"], without["peak"]["parameters"])
+        kept = within["peak"]["optimizer"] - without["peak"]["optimizer"]
+        self.assertEqual(without["file"], kept)
+        table = self.penstock("memory", "gpt.json", *words).out.splitlines()
+        self.assertRegex(table[-1], r"^optimizer states in a file, by pipe rank: \d+\.\d+, \d+")
+
     def test_zero_shares_states(self) -> None:
         def states(stage: int, data: int) -> dict:
             sizes = ("--nproc", 2 * data, "--set", f"zero_optimization.stage={stage}")

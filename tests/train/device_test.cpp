@@ -3,9 +3,11 @@
 // Every layout has the bits of one stage there.  Of models whose operators torch maps to the same
 // kernels on both, these are the host's bits, too; attention, for one, it computes otherwise on
 // what is not a CPU.
+#include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <mutex>
 
@@ -142,6 +144,55 @@ TEST_P(Devices, GiveEveryLayoutTheBitsOfOneStage) {
 INSTANTIATE_TEST_SUITE_P(Kinds, Devices,
                          testing::Values("Mlp", "TiedGpt", "GptWithDropout", "Skips", "MixedTypes"),
                          [](const auto& kind) { return std::string(kind.param); });
+
+// The host's kernels, which are this device's, too.
+TEST(Device, HasStatesAndMastersInHostMemoryOrAFileToTheSameBits) {
+  for (const char* name : {"MixedTypes", "TiedGpt"}) {
+    const Kind kind = kind_named(name);
+    const auto batches = batches_of(kind, 2);
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      for (const auto zero : {ZeroStage::Off, ZeroStage::Gradients}) {
+        TrainerOptions options = options_of({"1f1b", {.pipe = 2, .data = 2}, zero});
+        options.precision.type = type;
+        const Result on_device = train(options, kind, batches);
+        for (const StatesPlace place : {StatesPlace::Host, StatesPlace::File}) {
+          SCOPED_TRACE(penstock::str(name, ", ", c10::toString(type), ", ZeRO ",
+                                     static_cast<int>(zero), ", place ", static_cast<int>(place)));
+          options.offload = {.states = place,
+                             .folder = std::filesystem::temp_directory_path(),
+                             .elements_at_once = 200};
+          expect_same(train(options, kind, batches), on_device);
+        }
+      }
+    }
+  }
+}
+
+TEST(Device, UpdatesOfWhatIsOffloadedAreTheHosts) {
+  const Kind kind = kind_named("Mlp");
+  TrainerOptions options = options_of({});
+  for (const StatesPlace place : {StatesPlace::Device, StatesPlace::Host, StatesPlace::File}) {
+    options.offload = {.states = place, .folder = std::filesystem::temp_directory_path()};
+    comm::run_ranks(1, [&](comm::Communicator& communicator) {
+      const Trainer trainer(options, kind.model, kind.loss, communicator);
+      for (const at::Tensor& master : trainer.masters().tensors()) {
+        EXPECT_EQ(master.is_cpu(), place != StatesPlace::Device);
+      }
+      EXPECT_EQ(trainer.offloaded_bytes() > 0, place == StatesPlace::File);
+    });
+  }
+}
+
+TEST(Device, MastersInHostMemoryTakeOverWhatSomebodyHasSet) {
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    const at::Tensor parameter = at::full({4}, 1.0, type).to(foreign_device());
+    MasterWeights masters({parameter}, MastersPlace::Host);
+    parameter.fill_(2.0);
+    masters.take_changes();
+    const at::Tensor& master = masters.tensors()[0];
+    EXPECT_TRUE(same_bits(master, at::full({4}, 2.0, master.scalar_type())));
+  }
+}
 
 TEST(Device, InvariantSumsAreThoseOfOneRank) {
   const Kind kind = kind_named("Mlp");

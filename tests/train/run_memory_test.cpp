@@ -4,6 +4,7 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <mutex>
 
@@ -31,6 +32,7 @@ struct Case {
   std::int64_t hidden = 64;
   bool tied = false;
   config::OptimizerType optimizer = config::OptimizerType::AdamW;
+  StatesPlace states = StatesPlace::Device;
 };
 
 std::string name(const testing::TestParamInfo<Case>& info) {
@@ -38,7 +40,7 @@ std::string name(const testing::TestParamInfo<Case>& info) {
   return str(c.model, "_", c.schedule, "_", c.pipe, "x", c.data, "_zero", c.zero,
              c.interval > 0 ? str("_recomputed", c.interval) : "", c.tied ? "_tied" : "",
              c.optimizer == config::OptimizerType::Sgd ? "_sgd" : "", c.hidden > 64 ? "_wide" : "",
-             "_m", c.microbatches);
+             c.states == StatesPlace::File ? "_in_file" : "", "_m", c.microbatches);
 }
 
 std::vector<nn::LayerSpec> model_of(const Case& c) {
@@ -57,6 +59,7 @@ TrainerOptions options_of(const Case& c) {
           .optimizer = {.type = c.optimizer, .momentum = 0.0},
           .gradient_clipping = 1.0,
           .zero = {.stage = static_cast<ZeroStage>(c.zero), .bucket_bytes = 64 << 10},
+          .offload = {.states = c.states, .folder = std::filesystem::temp_directory_path()},
           .checkpointing = {.interval = c.interval}};
 }
 
@@ -65,6 +68,7 @@ at::Tensor tokens(std::int64_t samples) { return at::ones({samples, kSequence}, 
 struct Measured {
   std::int64_t peak = 0;
   std::int64_t between_steps = 0;
+  std::int64_t file = 0;
 };
 
 // Of each rank of the first replica, by rank of the pipe axis.
@@ -82,8 +86,8 @@ std::vector<Measured> measure(const Case& c) {
     const mesh::Coordinate here = trainer.mesh().coordinate(communicator.rank());
     const std::lock_guard lock(mutex);
     if (here.data > 0) return;
-    measured[static_cast<std::size_t>(here.pipe)] = {.peak = meter.peak(),
-                                                     .between_steps = meter.now()};
+    measured[static_cast<std::size_t>(here.pipe)] = {
+        .peak = meter.peak(), .between_steps = meter.now(), .file = trainer.offloaded_bytes()};
   });
   return measured;
 }
@@ -111,6 +115,7 @@ TEST_P(RunMemory, TellsWhatEachRankHasAtItsPeakAndBetweenSteps) {
     EXPECT_GE(of_peak, 0.98) << "rank " << rank << ", told at " << told[rank].memory.at;
     EXPECT_LE(of_peak, 1.05) << "rank " << rank << ", told at " << told[rank].memory.at;
     EXPECT_NEAR(of_rest, 1, 0.02) << "rank " << rank;
+    EXPECT_EQ(told[rank].file_bytes, measured[rank].file) << "rank " << rank;
   }
 }
 
@@ -126,7 +131,8 @@ INSTANTIATE_TEST_SUITE_P(
     Runs, RunMemory,
     testing::Values(Case{}, Case{.model = "mlp"}, Case{.optimizer = kSgd}, Case{.microbatches = 1},
                     Case{.interval = 1}, Case{.interval = 2}, Case{.interval = 8},
-                    Case{.tied = true}, Case{.schedule = "gpipe", .pipe = 2}, Case{.pipe = 2},
+                    Case{.states = StatesPlace::File}, Case{.tied = true},
+                    Case{.schedule = "gpipe", .pipe = 2}, Case{.pipe = 2},
                     Case{.schedule = "interleaved_1f1b", .pipe = 2},
                     Case{.schedule = "zb_h1", .pipe = 2}, Case{.schedule = "zbv", .pipe = 2},
                     Case{.model = "mlp", .schedule = "zbv", .pipe = 2},
@@ -141,6 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{.data = 2, .zero = 1, .samples = 1, .hidden = 256},
                     Case{.data = 2, .zero = 2, .samples = 1, .hidden = 256},
                     Case{.data = 4, .zero = 2, .samples = 1, .hidden = 256},
+                    Case{.data = 2, .zero = 2, .states = StatesPlace::File},
                     Case{.data = 2, .zero = 3}, Case{.pipe = 2, .data = 2, .zero = 3},
                     Case{.data = 2, .zero = 3, .samples = 1, .hidden = 256},
                     Case{.data = 4, .zero = 3, .samples = 1, .hidden = 256}),

@@ -71,6 +71,17 @@ std::string table(const std::vector<PipeRank>& ranks) {
   return text;
 }
 
+// What is in files, and in memory only while it is updated; "" where nothing is.
+std::string files(const std::vector<PipeRank>& ranks) {
+  std::vector<std::string> sizes;
+  bool any = false;
+  for (const PipeRank& rank : ranks) {
+    sizes.push_back(mebibytes(rank.file_bytes));
+    any |= rank.file_bytes > 0;
+  }
+  return any ? str("optimizer states in a file, by pipe rank: ", join(sizes, ", "), "\n") : "";
+}
+
 std::string bytes_json(const Bytes& bytes) {
   std::vector<std::string> members;
   for (const Column& column : kColumns) {
@@ -86,7 +97,8 @@ std::string to_json(const config::MeshShape& mesh, const std::vector<PipeRank>& 
     items.push_back(str("{\"stages\": [", stages_of(rank), "], \"peak_activations\": ",
                         rank.memory.live_activations, ", \"at\": ", json_quote(rank.memory.at),
                         ",\n   \"between_steps\": ", bytes_json(rank.memory.between_steps),
-                        ",\n   \"peak\": ", bytes_json(rank.memory.peak), "}"));
+                        ",\n   \"peak\": ", bytes_json(rank.memory.peak),
+                        ",\n   \"file\": ", rank.file_bytes, "}"));
   }
   return str("{\"pipe\": ", mesh.pipe, ", \"data\": ", mesh.data, ", \"pipe_ranks\": [\n  ",
              join(items, ",\n  "), "]}\n");
@@ -120,7 +132,7 @@ int run_memory(const MemoryCommand& command) {
     const std::string text =
         command.json ? to_json(mesh, told_ranks)
                      : str("MiB at the peak of a step; pipe ", mesh.pipe, " x data ", mesh.data,
-                           ", the same on every replica\n", table(told_ranks));
+                           ", the same on every replica\n", table(told_ranks), files(told_ranks));
     std::fputs(text.c_str(), stdout);
   } catch (const Error& error) {
     throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());

@@ -1,0 +1,148 @@
+#include "penstock/offload/mapped_file.h"
+
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::offload {
+namespace {
+
+// The kernel reads no more than this ahead at a time, whatever it is asked for.
+constexpr std::int64_t kReadAtOnce = 128 << 10;
+
+// Without a name, or with one for a moment where the file system has no other.
+int open_unnamed(const std::string& folder) {
+  const int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
+  std::string name = folder + "/.penstock-XXXXXX";
+  const int named = ::mkostemp(name.data(), O_CLOEXEC);
+  if (named >= 0) ::unlink(name.c_str());
+  return named;
+}
+
+std::string free_bytes(int file) {
+  struct statvfs space{};
+  if (::fstatvfs(file, &space) != 0) return "an unknown number of bytes";
+  return str(space.f_bavail * space.f_frsize, " bytes");
+}
+
+}  // namespace
+
+class MappedFile::Mapping {
+ public:
+  Mapping(const std::string& what, const std::string& folder, std::int64_t bytes)
+      : file_(open_unnamed(folder)), bytes_(bytes) {
+    if (file_ < 0) {
+      throw ConfigError(str(what, ": cannot make a file in the folder ", in_quotes(folder), ": ",
+                            std::strerror(errno)),
+                        {"give a folder that is there, and that all ranks may write to"});
+    }
+    try {
+      reserve(what, folder);
+      map(what, folder);
+    } catch (...) {
+      ::close(file_);
+      throw;
+    }
+  }
+  ~Mapping() {
+    ::munmap(start_, static_cast<std::size_t>(bytes_));
+    ::close(file_);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  int file() const { return file_; }
+  std::int64_t bytes() const { return bytes_; }
+  std::byte* at(std::int64_t byte) const { return start_ + byte; }
+
+ private:
+  void reserve(const std::string& what, const std::string& folder) const {
+    int error = EINTR;
+    while (error == EINTR) error = ::posix_fallocate(file_, 0, bytes_);
+    if (error == 0) return;
+    throw ConfigError(str(what, ": the folder ", in_quotes(folder), " has no room for ", bytes_,
+                          " bytes: ", std::strerror(error)),
+                      {str(free_bytes(file_), " are free there; each rank needs its own")});
+  }
+  void map(const std::string& what, const std::string& folder) {
+    void* const start = ::mmap(nullptr, static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE,
+                               MAP_SHARED, file_, 0);
+    if (start == MAP_FAILED) {
+      throw ConfigError(str(what, ": cannot map a file of ", bytes_, " bytes in the folder ",
+                            in_quotes(folder), ": ", std::strerror(errno)));
+    }
+    start_ = static_cast<std::byte*>(start);
+  }
+
+  int file_;
+  std::int64_t bytes_;
+  std::byte* start_ = nullptr;
+};
+
+namespace {
+
+// The pages of memory that have some of those bytes.
+Bytes pages_of(Bytes bytes, std::int64_t file_bytes) {
+  static const std::int64_t page = ::sysconf(_SC_PAGESIZE);
+  const std::int64_t first = bytes.first / page * page;
+  const std::int64_t end = (bytes.first + bytes.count + page - 1) / page * page;
+  return {.first = first, .count = std::min(end, file_bytes) - first};
+}
+
+}  // namespace
+
+// A mapping of no bytes is none.
+MappedFile::MappedFile(const std::string& what, const std::string& folder, std::int64_t bytes)
+    : what_(what), mapping_(std::make_shared<Mapping>(what, folder, std::max(bytes, kAlignment))) {}
+
+at::Tensor MappedFile::tensor(std::int64_t first, const at::Tensor& like) const {
+  const at::Tensor form = at::empty_like(like, like.options().device(at::kMeta));
+  const std::int64_t bytes = form.numel() * static_cast<std::int64_t>(form.element_size());
+  PENSTOCK_CHECK(first >= 0 && first + bytes <= mapping_->bytes(), first, " + ", bytes);
+  return at::from_blob(
+      mapping_->at(first), form.sizes(), form.strides(), [mapping = mapping_](void*) {},
+      like.options().device(at::kCPU).requires_grad(false));
+}
+
+void MappedFile::read_ahead(Bytes bytes) const {
+  const Bytes pages = pages_of(bytes, mapping_->bytes());
+  for (std::int64_t done = 0; done < pages.count; done += kReadAtOnce) {
+    const std::int64_t count = std::min(kReadAtOnce, pages.count - done);
+    // Advice: what it does not bring is read when it is used.
+    ::madvise(mapping_->at(pages.first + done), static_cast<std::size_t>(count), MADV_WILLNEED);
+  }
+}
+
+void MappedFile::let_go(Bytes bytes) {
+  const Bytes pages = pages_of(bytes, mapping_->bytes());
+  if (pages.count == 0) return;
+  ::madvise(mapping_->at(pages.first), static_cast<std::size_t>(pages.count), MADV_DONTNEED);
+  write(pages, SYNC_FILE_RANGE_WRITE);
+  if (leaving_.count > 0) {
+    write(leaving_,
+          SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+    ::posix_fadvise(mapping_->file(), leaving_.first, leaving_.count, POSIX_FADV_DONTNEED);
+  }
+  leaving_ = pages;
+}
+
+void MappedFile::write(Bytes bytes, unsigned int flags) const {
+  if (::sync_file_range(mapping_->file(), bytes.first, bytes.count, flags) == 0) return;
+  throw Error(str(what_, ": cannot write ", bytes.count,
+                  " bytes to the file that they are in: ", std::strerror(errno)));
+}
+
+}  // namespace penstock::offload

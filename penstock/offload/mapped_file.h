@@ -1,0 +1,50 @@
+// Tensors whose memory is a file: those that are not in use need not be in memory.
+//
+// train/ keeps optimizer states in one.  The file has no name and goes with its last tensor, also
+// when the process is killed.  It has all its blocks from the start, so that a disk that is full is
+// an error then, and no signal later.  Knows neither what the tensors are nor in which order they
+// are used.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace penstock::offload {
+
+// Of a file.
+struct Bytes {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+// What tensors begin at multiples of, as kernels like it.
+inline constexpr std::int64_t kAlignment = 64;
+
+class MappedFile {
+ public:
+  // Of zeros, in `folder`; `what` it is for is what errors begin with.
+  // Throws: ConfigError, if the folder is not there, not writable, or has no room.
+  MappedFile(const std::string& what, const std::string& folder, std::int64_t bytes);
+
+  // Such as at::empty_like(like), at that byte of the file.
+  at::Tensor tensor(std::int64_t first, const at::Tensor& like) const;
+
+  // Begins to read what will be used soon, and does not wait for it.
+  void read_ahead(Bytes bytes) const;
+  // Gives up the memory of what will not be used soon, and begins to write it back; that of the
+  // call before has been written by the end of this one.  What is used all the same is read again.
+  // Throws: Error, if it cannot be written.
+  void let_go(Bytes bytes);
+
+ private:
+  class Mapping;
+  void write(Bytes bytes, unsigned int flags) const;
+
+  std::string what_;
+  std::shared_ptr<Mapping> mapping_;
+  Bytes leaving_;  // Let go last.
+};
+
+}  // namespace penstock::offload

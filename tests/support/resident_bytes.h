@@ -1,0 +1,30 @@
+// How much of a mapping of this process is in its memory, as the kernel counts it.
+//
+// For tests of mapped files; knows nothing of what is in them.
+#pragma once
+#include <cstdint>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+namespace penstock::testing_support {
+
+// Of the mapping that has this address; -1 if none has.
+inline std::int64_t resident_bytes(const void* address) {
+  const auto wanted = reinterpret_cast<std::uintptr_t>(address);
+  std::ifstream file("/proc/self/smaps");
+  bool is_it = false;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::uintptr_t begin = 0, end = 0;
+    char dash = 0;
+    if (words >> std::hex >> begin >> dash >> end && dash == '-') {
+      is_it = begin <= wanted && wanted < end;
+    } else if (is_it && line.starts_with("Rss:")) {
+      return std::stoll(line.substr(4)) * 1024;
+    }
+  }
+  return -1;
+}
+
+}  // namespace penstock::testing_support
