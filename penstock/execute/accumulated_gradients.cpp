@@ -1,9 +1,10 @@
 #include "penstock/execute/accumulated_gradients.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/core/ScalarType.h>
 
 #include <utility>
+
+#include "penstock/execute/sum_type.h"
 
 namespace penstock::execute {
 
@@ -12,8 +13,7 @@ AccumulatedGradients::AccumulatedGradients(std::vector<stage::NamedParameter> pa
     : parameters_(std::move(parameters)), type_(type), sums_(parameters_.size()) {}
 
 at::ScalarType AccumulatedGradients::type(std::size_t parameter) const {
-  const at::ScalarType own = parameters_[parameter].tensor.scalar_type();
-  return c10::isReducedFloatingType(own) ? type_.value_or(own) : own;
+  return sum_type(parameters_[parameter].tensor.scalar_type(), type_);
 }
 
 bool AccumulatedGradients::is_apart(std::size_t parameter) const {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "penstock/core/round_up.h"
+
 namespace penstock::execute {
 namespace {
 
@@ -37,7 +39,7 @@ Packing pack(const nn::Form& form, Packing::Of of) {
   for (std::size_t i = 0; i < form.size(); ++i) {
     const std::int64_t bytes = form[i].bytes();
     if (bytes == 0 || (of == Packing::Of::Gradients && !form[i].requires_grad)) continue;
-    packing.bytes = (packing.bytes + kAlignment - 1) / kAlignment * kAlignment;
+    packing.bytes = round_up(packing.bytes, kAlignment);
     packing.parts.push_back({.place = i, .offset = packing.bytes});
     packing.bytes += bytes;
   }

@@ -2,10 +2,11 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <memory>
+
+#include "penstock/execute/sum_type.h"
 
 namespace penstock::execute {
 namespace {
@@ -33,9 +34,8 @@ TiedParameters::TiedParameters(comm::Communicator& communicator, comm::Group gro
   }
   for (Flat& flat : flats_) {
     const at::Tensor& like = flat.parameters.front().copies.front().copy;
-    const bool is_short = c10::isReducedFloatingType(like.scalar_type());
-    flat.values = at::empty({flat.size}, like.options().requires_grad(false).dtype(
-                                             is_short && sums ? *sums : like.scalar_type()));
+    flat.values = at::empty(
+        {flat.size}, like.options().requires_grad(false).dtype(sum_type(like.scalar_type(), sums)));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "penstock/memory/states.h"
 
+#include "penstock/core/round_up.h"
 #include "penstock/partition/gradient_buckets.h"
 #include "penstock/partition/shards.h"
 
@@ -40,8 +41,7 @@ constexpr std::int64_t kFileAlignment = 64;
 void add_part(std::int64_t bytes, const Sharing& sharing, States& states) {
   states.optimizer += sharing.state_bytes_per_part;
   if (sharing.has_states_in_file) {
-    const std::int64_t taken = (bytes + kFileAlignment - 1) / kFileAlignment * kFileAlignment;
-    states.file += sharing.states_per_element * taken;
+    states.file += sharing.states_per_element * round_up(bytes, kFileAlignment);
   } else {
     states.optimizer += sharing.states_per_element * bytes;
   }

@@ -14,6 +14,7 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/core/round_up.h"
 #include "penstock/core/text.h"
 
 namespace penstock::offload {
@@ -98,7 +99,7 @@ namespace {
 Bytes pages_of(Bytes bytes, std::int64_t file_bytes) {
   static const std::int64_t page = ::sysconf(_SC_PAGESIZE);
   const std::int64_t first = bytes.first / page * page;
-  const std::int64_t end = (bytes.first + bytes.count + page - 1) / page * page;
+  const std::int64_t end = round_up(bytes.first + bytes.count, page);
   return {.first = first, .count = std::min(end, file_bytes) - first};
 }
 

@@ -5,14 +5,13 @@
 #include <utility>
 
 #include "penstock/core/check.h"
+#include "penstock/core/round_up.h"
 #include "penstock/core/text.h"
 
 namespace penstock::partition {
 namespace {
 
-std::int64_t aligned(std::int64_t elements) {
-  return (elements + kShardAlignment - 1) / kShardAlignment * kShardAlignment;
-}
+std::int64_t aligned(std::int64_t elements) { return round_up(elements, kShardAlignment); }
 
 // Where the next parameter of a bucket begins.
 std::int64_t end_of(const ShardBucket& bucket, const std::vector<ShardedParameter>& parameters) {

@@ -3,13 +3,14 @@
 #include <c10/core/ScalarType.h>
 
 #include "penstock/core/check.h"
+#include "penstock/core/round_up.h"
 
 namespace penstock::train {
 namespace {
 
 std::int64_t aligned_bytes(const at::Tensor& part, at::ScalarType type) {
   const std::int64_t bytes = part.numel() * static_cast<std::int64_t>(c10::elementSize(type));
-  return (bytes + offload::kAlignment - 1) / offload::kAlignment * offload::kAlignment;
+  return round_up(bytes, offload::kAlignment);
 }
 
 std::int64_t bytes_kept(const at::Tensor& part, std::int64_t states) {

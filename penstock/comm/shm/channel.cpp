@@ -18,6 +18,7 @@
 #include <system_error>
 #include <utility>
 
+#include "penstock/core/round_up.h"
 #include "penstock/core/text.h"
 
 namespace penstock::comm::shm {
@@ -67,8 +68,7 @@ void pause() {
 // size and wastes little.
 std::uint64_t block_size(std::uint64_t bytes) {
   const std::uint64_t least = std::max(bytes + sizeof(Block), 4 * kLine);
-  const std::uint64_t unit = std::bit_floor(least) / 4;
-  return (least + unit - 1) / unit * unit;
+  return round_up(least, std::bit_floor(least) / 4);
 }
 
 }  // namespace
