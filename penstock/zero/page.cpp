@@ -1,7 +1,6 @@
 #include "penstock/zero/page.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <limits>
@@ -9,6 +8,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/zero/system_memory.h"
 
 namespace penstock::zero {
 
@@ -17,7 +17,7 @@ Page::Page(comm::ShardGroup& group, std::int64_t piece, const at::TensorOptions&
     : group_(group),
       keeps_(keeps),
       tag_(group.reserve_tags(1)),
-      flat_(at::zeros({group.size(), piece}, options)),
+      flat_(zeros_of_system({group.size(), piece}, options)),
       row_(flat_[group.place()]),
       piece_(row_) {}
 

@@ -2,11 +2,11 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 
 #include "penstock/partition/gradient_buckets.h"
+#include "penstock/zero/system_memory.h"
 
 namespace penstock::zero {
 ShardedGradients::ShardedGradients(ParameterShards& shards, GradientBuckets buckets,
@@ -54,8 +54,9 @@ void ShardedGradients::take(std::size_t parameter) {
   const partition::ShardBucket& layout = shards_.layout().buckets[bucket.index];
   const at::Tensor& tensor = shards_.parameters()[parameter].tensor;
   if (!bucket.rows.defined()) {
-    bucket.rows = at::zeros({shards_.layout().ranks, layout.piece + std::ssize(layout.parameters)},
-                            tensor.options().requires_grad(false).dtype(sums_.type(parameter)));
+    bucket.rows =
+        zeros_of_system({shards_.layout().ranks, layout.piece + std::ssize(layout.parameters)},
+                        tensor.options().requires_grad(false).dtype(sums_.type(parameter)));
   }
   const at::Tensor sum = sums_.take(parameter);
   absent_[parameter] = !sum.defined();
