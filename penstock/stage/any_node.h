@@ -8,6 +8,8 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
+#include <typeinfo>
 #include <vector>
 
 namespace penstock::stage {
@@ -29,6 +31,14 @@ bool any_node(std::span<const at::Tensor> outputs, const Is& is) {
     for (const auto& edge : found[i]->next_edges()) visit(edge.function.get());
   }
   return false;
+}
+
+// Whether a backward from there runs Python, which may run another backward within it.
+inline bool runs_python(std::span<const at::Tensor> outputs) {
+  return any_node(outputs, [](torch::autograd::Node& node) {
+    // Known by name: the type is that of another library.
+    return std::string_view(typeid(node).name()) == "N5torch8autograd6PyNodeE";
+  });
 }
 
 }  // namespace penstock::stage

@@ -20,18 +20,10 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/shard_group.h"
 #include "penstock/execute/executor.h"
-#include "penstock/execute/stage_hooks.h"
-#include "penstock/train/parts.h"
-#include "penstock/train/spread_module.h"
-#include "penstock/train/trainer.h"
-#include "penstock/zero/pager.h"
+#include "penstock/execute/sums_when_final.h"
+#include "penstock/train/replicated_parameters.h"
 
 namespace penstock::train {
-
-struct ReplicaOptions {
-  ZeroOptions zero;
-  std::int64_t persistent_elements = 0;  // ZeRO 3: parameters of so many, or fewer, stay whole.
-};
 
 // What a forward is for.
 enum class Forward : std::uint8_t { Training, Evaluation };
@@ -46,15 +38,16 @@ class ModuleReplica {
   ModuleReplica(const std::vector<stage::NamedParameter>& parameters, const ReplicaOptions& options,
                 const std::vector<SpreadModule*>& spread_before, comm::ShardGroup& group,
                 comm::Communicator& communicator);
-  ~ModuleReplica();
 
   // What this rank updates: whole parameters, or slices, each with its gradient.
-  const Parts& parts() const { return parts_; }
+  const Parts& parts() const { return replicated_->parts(); }
 
   // Those that come and go: none but under ZeRO 3 on several ranks.
-  SpreadModule* spread() { return spread_.get(); }
+  SpreadModule* spread() { return replicated_->spread(0); }
   // By parameter, its number there; absent where it stays.
-  const std::vector<std::optional<std::size_t>>& spread_place() const { return spread_place_; }
+  const std::vector<std::optional<std::size_t>>& spread_place() const {
+    return replicated_->spread_place();
+  }
 
   // Operators in between may bring parameters.
   void begin_forward(Forward forward);
@@ -73,36 +66,25 @@ class ModuleReplica {
   void abandon();
 
   // By parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
-  std::vector<double> squared_norms();
-  void drop_gradients();
+  std::vector<double> squared_norms() { return replicated_->squared_norms(); }
+  void drop_gradients() { replicated_->drop_gradients(); }
 
   // Collective, after an update of parts(): what is whole here gets the others' part.
-  void gather();
+  void gather() { replicated_->gather(); }
 
-  zero::PagerReport paging() const { return pager_ ? pager_->report() : zero::PagerReport{}; }
+  zero::PagerReport paging() const { return replicated_->paging(); }
 
  private:
-  bool is_sharded() const { return options_.zero.stage != ZeroStage::Off && group_.size() > 1; }
-  bool comes_and_goes(const stage::NamedParameter& parameter) const;
   void share_first_values(const std::vector<stage::NamedParameter>& parameters,
                           const std::vector<stage::NamedParameter>& but);
-  void build_kept(const std::vector<stage::NamedParameter>& parameters);
-  void build_spread(const std::vector<stage::NamedParameter>& parameters);
-  void place_parts();
   void begin_compute(const char* run);
-  void end_compute();
   void end_run();
 
-  ReplicaOptions options_;
   comm::ShardGroup& group_;
   comm::Communicator& communicator_;
-  std::unique_ptr<zero::ParameterShards> kept_;  // Whole everywhere, updated in slices.
-  std::unique_ptr<SpreadModule> spread_;
-  std::vector<std::optional<std::size_t>> spread_place_;
-  std::unique_ptr<zero::Pager> pager_;
-  std::vector<std::unique_ptr<execute::StageHooks>> hooks_;
-  std::vector<stage::NamedParameter> parameters_;
-  Parts parts_;
+  std::optional<ReplicatedParameters> replicated_;
+  std::optional<execute::SumsWhenFinal> hooks_;
+  bool may_nest_ = false;    // The backward that comes.
   bool is_running_ = false;  // From a forward to its backward.
   bool ends_with_forward_ = false;
 };

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <numeric>
 
+#include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/execute/sums_when_final.h"
 #include "penstock/lower/programs.h"
+#include "penstock/train/or_fail.h"
 
 namespace penstock::train {
 namespace {
@@ -37,8 +40,9 @@ mesh::Mesh mesh_of(const schedule::Schedule& program, std::int32_t replicas,
 
 Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages,
                    std::vector<Tie> ties, const Facts& facts, comm::Communicator& communicator,
-                   std::int32_t replicas)
+                   std::int32_t replicas, ReplicatedParameters* replicated)
     : communicator_(communicator),
+      replicated_(replicated),
       schedule_(proved(std::move(program))),
       given_(std::move(stages)),
       mesh_(mesh_of(schedule_.schedule(), replicas, communicator.world_size())),
@@ -49,6 +53,13 @@ Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages
   agree_on("handshake", all, communicator_, {communicator_.all_ranks()});
   std::ranges::sort(given_, {}, &PipelineStage::stage);
   check_stages();
+  if (replicated_ != nullptr) {
+    PENSTOCK_CHECK(replicated_->sets() == given_.size() + 1, replicated_->sets(), " sets");
+    for (std::size_t i = 0; i < given_.size(); ++i) {
+      given_[i].hooks =
+          std::make_shared<execute::SumsWhenFinal>(replicated_->hooks(i), given_[i].may_nest);
+    }
+  }
   std::vector<nn::LayerSpec> model;
   for (std::int32_t s = 0; s < schedule_.schedule().stages; ++s) {
     model.push_back({.meta = {.name = str("stage ", s), .type = "Stage"}});
@@ -104,21 +115,51 @@ std::unique_ptr<execute::Executor> Pipeline::make_executor(const verify::Verifie
       std::move(hooks), communicator_, progress_);
 }
 
+// Parameters that come and go do so in between.
+template <class Run>
+execute::StepResult Pipeline::running(const char* name, const Run& run) {
+  zero::Pager* pager = replicated_ != nullptr ? replicated_->pager() : nullptr;
+  if (pager == nullptr) return run();
+  return or_fail(communicator_, [&] {
+    try {
+      pager->begin_run(name);
+      execute::StepResult result = run();
+      pager->end_run();
+      return result;
+    } catch (...) {
+      replicated_->abandon_run();
+      throw;
+    }
+  });
+}
+
+// What several stages add to is final when the program and the ties' sums are over.
+void Pipeline::sum_shared() {
+  if (replicated_ == nullptr) return;
+  execute::SumsWhenFinal shared(replicated_->hooks(given_.size()));
+  shared.before_last_backward();
+  shared.after_backward(/*microbatch=*/0);
+  shared.finish();
+}
+
 execute::StepResult Pipeline::run(const execute::StepInputs& inputs) {
   progress_.step.fetch_add(1, std::memory_order_relaxed);
-  ties_->begin();
-  execute::StepResult result = train_->run(inputs);
-  ties_->sum();
-  return result;
+  return running("train", [&] {
+    ties_->begin();
+    execute::StepResult result = train_->run(inputs);
+    ties_->sum();
+    sum_shared();
+    return result;
+  });
 }
 
 execute::StepResult Pipeline::evaluate(const execute::StepInputs& inputs,
                                        std::optional<std::int32_t> microbatches) {
   const std::int32_t count = microbatches.value_or(schedule_.schedule().microbatches);
   if (!evaluate_ || evaluate_->plan().microbatches != count) {
-    evaluate_ = make_executor(lower::forward_program(schedule_, count), false);
+    evaluate_ = make_executor(lower::forward_program(schedule_, count), replicated_ != nullptr);
   }
-  return evaluate_->run(inputs);
+  return running("evaluate", [&] { return evaluate_->run(inputs); });
 }
 
 }  // namespace penstock::train

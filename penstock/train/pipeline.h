@@ -1,10 +1,12 @@
 // A program over stages that somebody else made: the body of a training loop without an optimizer.
 //
 // The Python package runs its schedules with it; the Trainer is for models that are lists of
-// layers, and also cuts batches and steps an optimizer.  Gradients stay where autograd adds them:
-// each replica has those of its own microbatches.  Knows no microbatch sizes.
+// layers, and also cuts batches and steps an optimizer.  Gradients stay where autograd adds them,
+// and each replica has those of its own microbatches, unless the pipeline is given
+// ReplicatedParameters, which sum them.  Knows no microbatch sizes.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +19,7 @@
 #include "penstock/partition/partition.h"
 #include "penstock/stage/stage.h"
 #include "penstock/train/handshake.h"
+#include "penstock/train/replicated_parameters.h"
 #include "penstock/train/tied_stages.h"
 #include "penstock/verify/verify.h"
 
@@ -28,6 +31,8 @@ struct PipelineStage {
   std::shared_ptr<nn::Layer> layer;
   std::shared_ptr<execute::StageHooks> hooks;  // Null: there is nothing to share.
   c10::Device device = at::kCPU;               // Where the layer is; one for all of a rank.
+  // Whether the backward that comes may run another one within it; absent: it does not.
+  std::function<bool()> may_nest;
 };
 
 class Pipeline {
@@ -35,12 +40,15 @@ class Pipeline {
   // Collective over all ranks of `communicator`, which must outlive it: a mesh of the program's
   // ranks x `replicas`.  An order of compute gets its messages here.  `facts` are what else the
   // ranks must have in common (handshake.h), `ties` the parameters that this rank's stages share
-  // with others of its replica.
+  // with others of its replica.  `replicated`, which outlives it and stands in for hooks, has a set
+  // for each of this rank's stages, in rising order, of the parameters that are its alone, and one
+  // of all others; they have the replicas' sums when a run is over, and may come and go in it.
   // Throws: ScheduleError for a program that does not verify; ConfigError when it is for another
   // number of ranks, `stages` are not those that it has on this one, or ties do not fit; CommError
   // when the ranks do not have the same program.
   Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages, std::vector<Tie> ties,
-           const Facts& facts, comm::Communicator& communicator, std::int32_t replicas = 1);
+           const Facts& facts, comm::Communicator& communicator, std::int32_t replicas = 1,
+           ReplicatedParameters* replicated = nullptr);
   ~Pipeline();
 
   // Runs the program; one that only runs the model trains nothing.
@@ -59,10 +67,14 @@ class Pipeline {
 
  private:
   void check_stages() const;
+  template <class Run>
+  execute::StepResult running(const char* name, const Run& run);
+  void sum_shared();
   std::unique_ptr<execute::Executor> make_executor(const verify::VerifiedSchedule& schedule,
                                                    bool with_hooks);
 
   comm::Communicator& communicator_;
+  ReplicatedParameters* replicated_;  // Or null.
   verify::VerifiedSchedule schedule_;
   std::vector<PipelineStage> given_;
   mesh::Mesh mesh_;

@@ -1,0 +1,177 @@
+#include "penstock/train/replicated_parameters.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/execute/gradients.h"
+#include "penstock/zero/paged_hooks.h"
+
+namespace penstock::train {
+namespace {
+
+// With stage 3, gradients of kept parameters come between those of spread ones.
+zero::GradientBuckets buckets_of(ZeroStage stage) {
+  if (stage == ZeroStage::Parameters) return zero::GradientBuckets::ReleasedLast;
+  return stage == ZeroStage::OptimizerStates ? zero::GradientBuckets::Kept
+                                             : zero::GradientBuckets::Released;
+}
+
+}  // namespace
+
+bool comes_and_goes(const stage::NamedParameter& parameter, const ReplicaOptions& options,
+                    const comm::ShardGroup& group) {
+  return options.zero.stage == ZeroStage::Parameters && group.size() > 1 &&
+         parameter.tensor.numel() > options.persistent_elements;
+}
+
+// The hooks of a set: those of parameters that are kept, then those of what comes and goes.
+class ReplicatedParameters::Set : public execute::StageHooks {
+ public:
+  void keep(const std::vector<stage::NamedParameter>& parameters, const ZeroOptions& zero,
+            comm::ShardGroup& group, bool is_sharded) {
+    if (parameters.empty()) return;
+    if (!is_sharded) {
+      of_kept_ = std::make_unique<execute::GradientReducer>(parameters, group, zero.bucket_bytes);
+      return;
+    }
+    kept_ = std::make_unique<zero::ParameterShards>(parameters, group, zero.bucket_bytes,
+                                                    zero::Keeps::Whole);
+    of_kept_ = std::make_unique<zero::ShardedGradients>(*kept_, buckets_of(zero.stage));
+  }
+  void spread(const std::vector<stage::NamedParameter>& parameters, const ZeroOptions& zero,
+              comm::ShardGroup& group) {
+    if (parameters.empty()) return;
+    spread_ = std::make_unique<SpreadModule>(parameters, group, zero.bucket_bytes);
+  }
+  void bring_by(zero::Pager& pager) {
+    if (spread_) of_spread_ = std::make_unique<zero::PagedHooks>(spread_->shards(), pager);
+  }
+
+  zero::ParameterShards* kept() { return kept_.get(); }
+  SpreadModule* spread() { return spread_.get(); }
+
+  void unshard() override {
+    each([](StageHooks& hooks) { hooks.unshard(); });
+  }
+  void reshard() override {
+    each([](StageHooks& hooks) { hooks.reshard(); });
+  }
+  void before_compute() override {
+    if (spread_) spread_->set_open(true);
+    each([](StageHooks& hooks) { hooks.before_compute(); });
+  }
+  void after_compute() override {
+    if (spread_) spread_->set_open(false);
+    each([](StageHooks& hooks) { hooks.after_compute(); });
+  }
+  bool is_weight(const at::Tensor& value) const override {
+    return of_spread_ && of_spread_->is_weight(value);
+  }
+  void after_backward(std::int64_t microbatch) override {
+    each([&](StageHooks& hooks) { hooks.after_backward(microbatch); });
+  }
+  void before_last_backward() override {
+    each([](StageHooks& hooks) { hooks.before_last_backward(); });
+  }
+  void reduce(std::optional<Microbatch> microbatch) override {
+    each([&](StageHooks& hooks) { hooks.reduce(microbatch); });
+  }
+  void finish() override {
+    each([](StageHooks& hooks) { hooks.finish(); });
+  }
+
+ private:
+  template <class Call>
+  void each(const Call& call) {
+    if (of_kept_) call(*of_kept_);
+    if (of_spread_) call(*of_spread_);
+  }
+
+  std::unique_ptr<zero::ParameterShards> kept_;  // Whole everywhere, updated in slices.
+  std::unique_ptr<SpreadModule> spread_;
+  std::unique_ptr<execute::StageHooks> of_kept_, of_spread_;
+};
+
+ReplicatedParameters::ReplicatedParameters(const std::vector<ParameterSet>& sets,
+                                           const ReplicaOptions& options, comm::ShardGroup& group,
+                                           comm::Communicator& communicator)
+    : options_(options), group_(group), communicator_(communicator) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::shared_ptr<zero::Page>> pages;
+  for (const ParameterSet& given : sets) {
+    std::vector<stage::NamedParameter> kept, spread;
+    for (const stage::NamedParameter& each : given.parameters) {
+      (goes(given, each) ? spread : kept).push_back(each);
+      parameters_.push_back(each);
+    }
+    Set& set = *sets_.emplace_back(std::make_unique<Set>());
+    set.keep(kept, options.zero, group, is_sharded());
+    set.spread(spread, options.zero, group);
+    if (set.spread() == nullptr) continue;
+    const auto& theirs = set.spread()->shards().pages();
+    pages.insert(pages.end(), theirs.begin(), theirs.end());
+  }
+  if (!pages.empty()) {
+    pager_ = std::make_unique<zero::Pager>(group, std::move(pages), options.zero.limits);
+    for (const auto& set : sets_) set->bring_by(*pager_);
+  }
+  place_parts(sets);
+}
+
+ReplicatedParameters::~ReplicatedParameters() = default;
+
+execute::StageHooks& ReplicatedParameters::hooks(std::size_t set) { return *sets_[set]; }
+
+SpreadModule* ReplicatedParameters::spread(std::size_t set) { return sets_[set]->spread(); }
+
+bool ReplicatedParameters::goes(const ParameterSet& set,
+                                const stage::NamedParameter& parameter) const {
+  return set.whereabouts == Whereabouts::ComeAndGo && comes_and_goes(parameter, options_, group_);
+}
+
+void ReplicatedParameters::place_parts(const std::vector<ParameterSet>& sets) {
+  for (std::size_t s = 0; s < sets.size(); ++s) {
+    std::size_t of_kept = 0, of_spread = 0;
+    for (const stage::NamedParameter& each : sets[s].parameters) {
+      const bool is_spread = goes(sets[s], each);
+      spread_place_.push_back(is_spread ? std::optional(of_spread) : std::nullopt);
+      const std::size_t number = is_spread ? of_spread++ : of_kept++;
+      if (!is_sharded()) {
+        parts_.add(each.tensor);
+      } else {
+        parts_.add(is_spread ? sets_[s]->spread()->shards() : *sets_[s]->kept(), number);
+      }
+    }
+  }
+}
+
+void ReplicatedParameters::abandon_run() {
+  if (!pager_) return;
+  for (const auto& set : sets_) {
+    if (set->spread() != nullptr) set->spread()->set_open(false);
+  }
+  pager_->abandon_run();
+}
+
+std::vector<double> ReplicatedParameters::squared_norms() {
+  const at::NoGradGuard no_grad;
+  return parts_.squared_norms([this](const at::Tensor& of_slices) {
+    if (is_sharded()) communicator_.all_reduce(of_slices, group_.group())->wait();
+  });
+}
+
+void ReplicatedParameters::drop_gradients() {
+  for (const stage::NamedParameter& each : parameters_) each.tensor.mutable_grad().reset();
+  for (const Part& part : parts_.all()) part.tensor.mutable_grad().reset();
+}
+
+void ReplicatedParameters::gather() {
+  for (const auto& set : sets_) {
+    if (set->kept() != nullptr) set->kept()->gather();
+    if (set->spread() != nullptr) set->spread()->shards().gather();
+  }
+}
+
+}  // namespace penstock::train

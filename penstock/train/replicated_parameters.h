@@ -1,0 +1,91 @@
+// Parameters that replicas have in common: what each rank updates of them, who sums their
+// gradients, and which of them come and go, from ZeRO 0 to ZeRO 3.
+//
+// A ModuleReplica has one of its module, a Pipeline one of this rank's stages.  Parameters are in
+// sets, by the backwards that their gradients come in, and numbered as they were given, set by set.
+// Knows no modules, no stages and no optimizer.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/comm/shard_group.h"
+#include "penstock/execute/stage_hooks.h"
+#include "penstock/train/parts.h"
+#include "penstock/train/spread_module.h"
+#include "penstock/train/trainer.h"
+#include "penstock/zero/pager.h"
+
+namespace penstock::train {
+
+struct ReplicaOptions {
+  ZeroOptions zero;
+  std::int64_t persistent_elements = 0;  // ZeRO 3: parameters of so many, or fewer, stay whole.
+};
+
+// Whether a parameter is away while nobody uses it, unless its set stays.
+bool comes_and_goes(const stage::NamedParameter& parameter, const ReplicaOptions& options,
+                    const comm::ShardGroup& group);
+
+// Whether, under ZeRO 3, a set's parameters come and go.
+enum class Whereabouts : std::uint8_t { ComeAndGo, Stay };
+
+struct ParameterSet {
+  std::vector<stage::NamedParameter> parameters;
+  Whereabouts whereabouts = Whereabouts::ComeAndGo;
+};
+
+class ReplicatedParameters {
+ public:
+  // Collective over `group`, which, like its `communicator`, outlives it.
+  // REQUIRES: each requires a gradient, is there once, and has the same values on all ranks.
+  ReplicatedParameters(const std::vector<ParameterSet>& sets, const ReplicaOptions& options,
+                       comm::ShardGroup& group, comm::Communicator& communicator);
+  ~ReplicatedParameters();
+
+  std::size_t sets() const { return sets_.size(); }
+
+  // What this rank updates: whole parameters, or slices, each with its gradient.
+  const Parts& parts() const { return parts_; }
+
+  // What sums the gradients of a set, and brings its parameters.
+  execute::StageHooks& hooks(std::size_t set);
+
+  // Those of a set that come and go: none but under ZeRO 3 on several ranks.
+  SpreadModule* spread(std::size_t set);
+  // By parameter, its number there; absent where it stays.
+  const std::vector<std::optional<std::size_t>>& spread_place() const { return spread_place_; }
+  // Of all sets; null where nothing comes and goes.
+  zero::Pager* pager() { return pager_.get(); }
+  zero::PagerReport paging() const { return pager_ ? pager_->report() : zero::PagerReport{}; }
+  // What was under way has failed: nothing brings parameters any more.
+  void abandon_run();
+
+  // By parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
+  std::vector<double> squared_norms();
+  void drop_gradients();
+
+  // Collective, after an update of parts(): what is whole here gets the others' part.
+  void gather();
+
+ private:
+  class Set;
+  bool is_sharded() const { return options_.zero.stage != ZeroStage::Off && group_.size() > 1; }
+  bool goes(const ParameterSet& set, const stage::NamedParameter& parameter) const;
+  void place_parts(const std::vector<ParameterSet>& sets);
+
+  ReplicaOptions options_;
+  comm::ShardGroup& group_;
+  comm::Communicator& communicator_;
+  std::unique_ptr<zero::Pager> pager_;
+  std::vector<std::unique_ptr<Set>> sets_;
+  std::vector<std::optional<std::size_t>> spread_place_;
+  std::vector<stage::NamedParameter> parameters_;
+  Parts parts_;
+};
+
+}  // namespace penstock::train
