@@ -14,6 +14,7 @@
 #include "bindings/runtime/init.h"
 #include "bindings/runtime/python_error.h"
 #include "bindings/runtime/python_stage.h"
+#include "bindings/runtime/replicated.h"
 #include "bindings/runtime/without_gil.h"
 #include "penstock/core/text.h"
 
@@ -41,7 +42,8 @@ void run_from_python(const std::function<void()>& run) {
 
 struct PythonPipeline {
   PythonPipeline(const schedule::Schedule& program, const PythonStages& stages,
-                 const train::Facts& facts, comm::Communicator& c, std::int32_t replicas)
+                 const train::Facts& facts, comm::Communicator& c, std::int32_t replicas,
+                 const std::optional<PythonReplicated*>& replicated)
       : communicator(c) {
     std::vector<train::PipelineStage> given;
     std::vector<train::Tie> ties;
@@ -50,15 +52,18 @@ struct PythonPipeline {
       const py::object hooks = stage.attr("hooks");
       given.push_back({.stage = StageId(stage.attr("stage_index").cast<std::int32_t>()),
                        .layer = last = std::make_shared<PythonLayer>(stage),
-                       .device = stage.attr("device").cast<c10::Device>()});
+                       .device = stage.attr("device").cast<c10::Device>(),
+                       .may_nest = [layer = last] { return layer->may_nest(); }});
       if (!hooks.is_none()) given.back().hooks = std::make_shared<PythonHooks>(hooks);
       for (auto& [name, tensor] : stage.attr("tied").cast<std::map<std::string, at::Tensor>>()) {
         ties.push_back({.name = name, .stage = given.back().stage, .parameter = tensor});
       }
     }
     // Copies: where this throws, the last of a Python object goes out of scope out here.
-    without_gil(communicator,
-                [&] { pipeline.emplace(program, given, ties, facts, communicator, replicas); });
+    without_gil(communicator, [&] {
+      pipeline.emplace(program, given, ties, facts, communicator, replicas,
+                       replicated ? &*(*replicated)->parameters : nullptr);
+    });
   }
 
   Tensors run(const std::vector<Tensors>& inputs, const std::optional<PythonLoss>& loss,
@@ -118,13 +123,16 @@ struct PythonPipeline {
 void init_pipeline(py::module_& m) {
   py::class_<PythonPipeline>(m, "Pipeline", "A program over stages that are Python objects.")
       .def(py::init<const schedule::Schedule&, const PythonStages&, const train::Facts&,
-                    comm::Communicator&, std::int32_t>(),
+                    comm::Communicator&, std::int32_t, const std::optional<PythonReplicated*>&>(),
            py::arg("program"), py::arg("stages"), py::arg("facts"), py::arg("communicator"),
-           py::arg("replicas") = 1, py::keep_alive<1, 5>(),
+           py::arg("replicas") = 1, py::arg("replicated") = py::none(), py::keep_alive<1, 5>(),
+           py::keep_alive<1, 7>(),
            "Collective: verifies the program, compares it and `facts`, names and values, with "
            "those of the other ranks, and connects.  Each stage has stage_index, "
            "device, forward(microbatch, tensors), splits_backward, hooks and tied, parameters by "
-           "name.  The communicator's ranks are the program's x `replicas`, these fastest.")
+           "name.  The communicator's ranks are the program's x `replicas`, these fastest.\n\n"
+           "replicated: has a set for each stage, in rising order, of the parameters that are its "
+           "alone, and one of all others; gradients are summed there, and hooks are not called.")
       .def("run", &PythonPipeline::run, py::arg("inputs"), py::arg("loss"), py::arg("loss_factors"),
            "Runs the program once; returns the losses on the rank of the last stage.\n\n"
            "inputs: by microbatch, on the rank of the first stage, tensors of the form of what it "

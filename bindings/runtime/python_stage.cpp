@@ -5,6 +5,7 @@
 
 #include <string_view>
 #include <typeinfo>
+#include <utility>
 
 #include "bindings/runtime/python_error.h"
 #include "penstock/nn/draw.h"
@@ -33,14 +34,20 @@ nn::Values from_python(const py::tuple& tuple) {
 
 using torch::autograd::Node;
 
+// One that sums gradients is ours, and asks for nothing.
+bool is_ours(const torch::autograd::PostAccumulateGradHook& hook) {
+  return std::string_view(typeid(hook).name()).starts_with("N8penstock");
+}
+
 // Torch's own nodes do not ask the engine for anything, and neither do weights without hooks.
 bool is_plain(Node& node) {
+  const auto& when_final = node.tensor_post_acc_grad_hooks();
   const std::string_view type = typeid(node).name();
   const bool known = type.starts_with("N5torch8autograd9generated") ||
                      type == typeid(torch::autograd::AccumulateGrad).name();
   return known && node.pre_hooks().empty() && node.post_hooks().empty() &&
          node.tensor_pre_hooks().empty() && node.retains_grad_hooks().empty() &&
-         !node.tensor_post_acc_grad_hooks();
+         (!when_final || is_ours(*when_final));
 }
 
 }  // namespace
@@ -58,9 +65,10 @@ nn::Values PythonLayer::forward_values(const nn::Values& inputs) {
 }
 
 void PythonLayer::look_at_graph(const nn::Values& outputs) {
-  if (has_run_ && needs_engine_) return;
+  if (has_run_ && needs_engine_ && may_nest_) return;
   if (outputs.empty() || !at::GradMode::is_enabled()) return;
-  has_run_ = true;
+  may_nest_ = may_nest_ || stage::runs_python(outputs);
+  if (std::exchange(has_run_, true) && needs_engine_) return;
   needs_engine_ = stage_.attr("needs_engine").cast<bool>() ||
                   stage::any_node(outputs, [](Node& node) { return !is_plain(node); });
 }

@@ -23,6 +23,8 @@ class PythonLayer : public nn::Layer {
   bool draws_from_torch() const override { return false; }
   bool needs_engine() const override { return needs_engine_; }
   bool splits_backward() const override;
+  // Whether a backward may run another one within it: one of its graphs had Python's nodes.
+  bool may_nest() const { return may_nest_; }
 
   // Looks at the graph that a forward or a loss has left, for what needs the engine.
   // REQUIRES: the GIL is held.
@@ -32,6 +34,7 @@ class PythonLayer : public nn::Layer {
   pybind11::object stage_;
   pybind11::object forward_;
   bool needs_engine_ = true;  // Until the first forward shows that it does not.
+  bool may_nest_ = false;
   bool has_run_ = false;
 };
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bindings/runtime/init.h"
+#include "bindings/runtime/replicated.h"
 #include "bindings/runtime/without_gil.h"
 #include "penstock/train/module_replica.h"
 #include "penstock/train/spread_module.h"
@@ -19,7 +20,6 @@ namespace penstock::bindings {
 namespace {
 
 namespace py = pybind11;
-using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
 using Numbers = std::vector<std::size_t>;
 using train::ModuleReplica;
 using train::SpreadModule;
@@ -30,13 +30,32 @@ std::vector<stage::NamedParameter> named(const Parameters& parameters) {
   return result;
 }
 
-// The ranks of a communicator as replicas of a module.
-struct ReplicaGroup {
-  explicit ReplicaGroup(comm::Communicator& c) : communicator(c), group(c, c.all_ranks()) {}
+train::ReplicaOptions options_of(std::int32_t stage, std::int64_t bucket_bytes,
+                                 std::int64_t live_bytes, std::int64_t prefetch_bytes,
+                                 std::int64_t persistent_elements) {
+  return {.zero = {.stage = static_cast<train::ZeroStage>(stage),
+                   .bucket_bytes = bucket_bytes,
+                   .limits = {.budget_bytes = live_bytes, .prefetch_bytes = prefetch_bytes}},
+          .persistent_elements = persistent_elements};
+}
 
-  comm::Communicator& communicator;
-  comm::ShardGroup group;
-};
+using PythonParts = std::vector<std::tuple<std::size_t, std::int64_t, at::Tensor>>;
+
+PythonParts parts_of(const train::Parts& parts) {
+  PythonParts result;
+  for (const train::Part& part : parts.all()) {
+    result.emplace_back(part.parameter, part.first, part.tensor);
+  }
+  return result;
+}
+
+std::map<std::string, std::int64_t> numbers_of(const zero::PagerReport& report) {
+  return {{"uses", report.uses},
+          {"faults", report.faults},
+          {"prefetches", report.prefetches},
+          {"drops", report.drops},
+          {"peak_bytes", report.peak_bytes}};
+}
 
 struct PythonSpread {
   PythonSpread(const Parameters& parameters, std::int64_t bucket_bytes, ReplicaGroup& g)
@@ -62,11 +81,8 @@ struct PythonReplica {
                 std::int64_t bucket_bytes, std::int64_t live_bytes, std::int64_t prefetch_bytes,
                 std::int64_t persistent_elements, const std::vector<PythonSpread*>& spread_before)
       : group(g) {
-    const train::ReplicaOptions options{
-        .zero = {.stage = static_cast<train::ZeroStage>(stage),
-                 .bucket_bytes = bucket_bytes,
-                 .limits = {.budget_bytes = live_bytes, .prefetch_bytes = prefetch_bytes}},
-        .persistent_elements = persistent_elements};
+    const train::ReplicaOptions options =
+        options_of(stage, bucket_bytes, live_bytes, prefetch_bytes, persistent_elements);
     std::vector<SpreadModule*> modules;
     for (PythonSpread* each : spread_before) modules.push_back(each->module);
     without_gil(group.communicator, [&] {
@@ -102,23 +118,21 @@ struct PythonReplica {
     });
   }
 
-  std::vector<std::tuple<std::size_t, std::int64_t, at::Tensor>> parts() const {
-    std::vector<std::tuple<std::size_t, std::int64_t, at::Tensor>> parts;
-    for (const train::Part& part : replica->parts().all()) {
-      parts.emplace_back(part.parameter, part.first, part.tensor);
-    }
-    return parts;
-  }
-
   ReplicaGroup& group;
   std::optional<ModuleReplica> replica;
   std::optional<SigintWatch> watch;
 };
 
 void init_spread(py::module_& m) {
-  py::class_<ReplicaGroup>(m, "ReplicaGroup", "The ranks of a communicator, as replicas.")
-      .def(py::init<comm::Communicator&>(), py::arg("communicator"), py::keep_alive<1, 2>(),
-           py::call_guard<py::gil_scoped_release>(), "Collective: connects them.")
+  py::class_<ReplicaGroup>(m, "ReplicaGroup", "Ranks of a communicator, as replicas.")
+      .def(py::init([](comm::Communicator& communicator, const std::vector<std::int32_t>& ranks) {
+             return std::make_unique<ReplicaGroup>(communicator,
+                                                   std::vector<Rank>(ranks.begin(), ranks.end()));
+           }),
+           py::arg("communicator"), py::arg("ranks"), py::keep_alive<1, 2>(),
+           py::call_guard<py::gil_scoped_release>(),
+           "Collective over `ranks`, which are the same, in the same order, on each: connects "
+           "them.")
       .def(
           "broadcast",
           [](ReplicaGroup& g, const at::Tensor& tensor, std::int32_t root) {
@@ -175,10 +189,73 @@ void init_spread(py::module_& m) {
           py::arg("parameters"), "They may be released all the same.");
 }
 
+template <class Function>
+auto call(PythonReplicated& r, const Function& function) {
+  return without_gil(r.group.communicator, [&] { return function(*r.parameters); });
+}
+
+void init_replicated(py::module_& m) {
+  using train::ReplicatedParameters;
+  using Sets = std::vector<std::pair<Parameters, bool>>;
+  py::class_<PythonReplicated>(m, "ReplicatedParameters",
+                               "Parameters of a pipeline's stages on this rank and its replicas.")
+      .def(py::init([](const Sets& sets, ReplicaGroup& group, std::int32_t stage,
+                       std::int64_t bucket_bytes, std::int64_t live_bytes,
+                       std::int64_t prefetch_bytes, std::int64_t persistent_elements) {
+             auto made = std::make_unique<PythonReplicated>(group);
+             std::vector<train::ParameterSet> given;
+             for (const auto& [parameters, goes] : sets) {
+               given.push_back({named(parameters),
+                                goes ? train::Whereabouts::ComeAndGo : train::Whereabouts::Stay});
+             }
+             without_gil(group.communicator, [&] {
+               made->parameters.emplace(
+                   given,
+                   options_of(stage, bucket_bytes, live_bytes, prefetch_bytes, persistent_elements),
+                   group.group, group.communicator);
+             });
+             return made;
+           }),
+           py::arg("sets"), py::arg("group"), py::kw_only(), py::arg("stage"),
+           py::arg("bucket_bytes"), py::arg("live_bytes"), py::arg("prefetch_bytes"),
+           py::arg("persistent_elements"), py::keep_alive<1, 3>(),
+           "Collective.  sets: trainable parameters, names and tensors, of the same values on all "
+           "ranks, and whether they may come and go.")
+      .def(
+          "parts", [](const PythonReplicated& r) { return parts_of(r.parameters->parts()); },
+          "What this rank updates: number of the parameter, first element, tensor.")
+      .def(
+          "spread",
+          [](PythonReplicated& r, std::size_t set) -> std::unique_ptr<PythonSpread> {
+            if (r.parameters->spread(set) == nullptr) return nullptr;
+            return std::make_unique<PythonSpread>(*r.parameters->spread(set), r.group);
+          },
+          py::arg("set"), py::keep_alive<0, 1>(),
+          "The parameters of a set that come and go, if there are any.")
+      .def_property_readonly(
+          "spread_place", [](const PythonReplicated& r) { return r.parameters->spread_place(); },
+          "By parameter, its number in its set's `spread`, or None.")
+      .def(
+          "squared_norms",
+          [](PythonReplicated& r) {
+            return call(r, [](ReplicatedParameters& all) { return all.squared_norms(); });
+          },
+          "Collective: by parameter, of its gradient.")
+      .def("drop_gradients", [](PythonReplicated& r) { r.parameters->drop_gradients(); })
+      .def(
+          "gather",
+          [](PythonReplicated& r) { call(r, [](ReplicatedParameters& all) { all.gather(); }); },
+          "Collective, after an update: brings the other replicas' parts.")
+      .def_property_readonly(
+          "paging", [](const PythonReplicated& r) { return numbers_of(r.parameters->paging()); },
+          "Of the last run: uses, faults, prefetches, drops, peak_bytes.");
+}
+
 }  // namespace
 
 void init_replica(py::module_& m) {
   init_spread(m);
+  init_replicated(m);
   py::class_<PythonReplica>(m, "ModuleReplica",
                             "One replica of a module: what the replicas do together.")
       .def(py::init<const Parameters&, ReplicaGroup&, std::int32_t, std::int64_t, std::int64_t,
@@ -187,8 +264,9 @@ void init_replica(py::module_& m) {
            py::arg("bucket_bytes"), py::arg("live_bytes"), py::arg("prefetch_bytes"),
            py::arg("persistent_elements"), py::arg("spread_before"), py::keep_alive<1, 3>(),
            "Collective: trainable parameters, names and tensors; values become those of rank 0.")
-      .def("parts", &PythonReplica::parts,
-           "What this rank updates: number of the parameter, first element, tensor.")
+      .def(
+          "parts", [](const PythonReplica& r) { return parts_of(r.replica->parts()); },
+          "What this rank updates: number of the parameter, first element, tensor.")
       .def(
           "spread",
           [](PythonReplica& r) -> std::unique_ptr<PythonSpread> {
@@ -221,15 +299,7 @@ void init_replica(py::module_& m) {
           [](PythonReplica& r) { r.call([](ModuleReplica& replica) { replica.gather(); }); },
           "Collective, after an update: brings the other replicas' parts.")
       .def_property_readonly(
-          "paging",
-          [](const PythonReplica& r) {
-            const zero::PagerReport report = r.replica->paging();
-            return std::map<std::string, std::int64_t>{{"uses", report.uses},
-                                                       {"faults", report.faults},
-                                                       {"prefetches", report.prefetches},
-                                                       {"drops", report.drops},
-                                                       {"peak_bytes", report.peak_bytes}};
-          },
+          "paging", [](const PythonReplica& r) { return numbers_of(r.replica->paging()); },
           "Of the last run: uses, faults, prefetches, drops, peak_bytes.");
 }
 

@@ -16,6 +16,7 @@ from torch.utils.data.distributed import DistributedSampler
 if TYPE_CHECKING:
     import torch
 
+    from penstock._update import Update
     from penstock.configuration import Batch, Configuration
 
 __all__ = ["Steps"]
@@ -31,7 +32,9 @@ class Steps:
     """
 
     optimizer: torch.optim.Optimizer
+    config: Configuration
     _norm: float | None
+    _update: Update
 
     def _begin(self, config: Configuration, dp_world_size: int, dp_rank: int) -> None:
         """Raises ConfigError for sizes that do not fit the replicas."""
@@ -66,13 +69,25 @@ class Steps:
         """
         return self._norm
 
+    def was_step_applied(self) -> bool:
+        """Whether the last step changed parameters, and was not skipped."""
+        return self._update.was_applied
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps whose gradients overflowed, so that they changed nothing."""
+        return self._update.skipped_steps
+
+    @property
+    def loss_scale(self) -> float:
+        """What losses are multiplied by; gradients are divided by it before they are used."""
+        return self._update.scale.value
+
     def _loader(
         self,
         dataset: Any,
         batch_size: int | None,
         collate_fn: Callable[[list[Any]], Any] | None,
-        *,
-        drop_last: bool,
     ) -> DataLoader[Any]:
         """This replica's share of a dataset, the same on all of its ranks; None: microbatches."""
         sampler: DistributedSampler[Any] = DistributedSampler(
@@ -83,7 +98,7 @@ class Steps:
             batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
             sampler=sampler,
             collate_fn=collate_fn,
-            drop_last=drop_last,
+            drop_last=self.config.flag("dataloader_drop_last", False),
         )
 
     def _count_step(self, outcome: str) -> None:

@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'MasterWeights', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'SpreadModule']
+__all__: list[str] = ['Communicator', 'GradientScale', 'MasterWeights', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicatedParameters', 'SpreadModule']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -43,33 +43,6 @@ class Communicator:
     @property
     def world_size(self) -> int:
         ...
-class Pipeline:
-    """
-    A program over stages that are Python objects.
-    """
-    def __init__(self, program: penstock.schedule.Schedule, stages: list[typing.Any], facts: collections.abc.Sequence[tuple[str, str]], communicator: Communicator, replicas: typing.SupportsInt | typing.SupportsIndex = 1) -> None:
-        """
-        Collective: verifies the program, compares it and `facts`, names and values, with those of the other ranks, and connects.  Each stage has stage_index, device, forward(microbatch, tensors), splits_backward, hooks and tied, parameters by name.  The communicator's ranks are the program's x `replicas`, these fastest.
-        """
-    def evaluate(self, inputs: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], loss: collections.abc.Callable[[], torch.Tensor] | None, microbatches: typing.SupportsInt | typing.SupportsIndex | None = None) -> list[torch.Tensor]:
-        """
-        The same, forward only and without graphs; as many microbatches as the program has, if no other number is given.
-        """
-    def replace(self, operation: str, instead: collections.abc.Callable[[collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsInt | typing.SupportsIndex | None, collections.abc.Callable[[], None]]]], None]) -> None:
-        """
-        From now on `instead` is called at actions of this operation, with a list: a stage, an operation, a microbatch and what runs it, for the action, or both of OVERLAP_F_B.
-        """
-    def run(self, inputs: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], loss: collections.abc.Callable[[], torch.Tensor] | None, loss_factors: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] | None) -> list[torch.Tensor]:
-        """
-        Runs the program once; returns the losses on the rank of the last stage.
-        
-        inputs: by microbatch, on the rank of the first stage, tensors of the form of what it gets; loss: called after each forward of the last stage, on its rank.
-        """
-    @property
-    def peak_activations(self) -> int:
-        """
-        Most (stage, microbatch) activations that were alive at once on this rank.
-        """
 class GradientScale:
     """
     What losses are multiplied by, and gradients divided by.
@@ -112,11 +85,11 @@ class MasterWeights:
         """
 class ReplicaGroup:
     """
-    The ranks of a communicator, as replicas.
+    Ranks of a communicator, as replicas.
     """
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Communicator, ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> None:
         """
-        Collective: connects them.
+        Collective over `ranks`, which are the same, in the same order, on each: connects them.
         """
     def broadcast(self, tensor: torch.Tensor, root: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -155,6 +128,42 @@ class SpreadModule:
     def take_changes(self, parameter: typing.SupportsInt | typing.SupportsIndex, root: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         Collective: its values become those that the rank `root` sees.
+        """
+class ReplicatedParameters:
+    """
+    Parameters of a pipeline's stages on this rank and its replicas.
+    """
+    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, *, stage: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, live_bytes: typing.SupportsInt | typing.SupportsIndex, prefetch_bytes: typing.SupportsInt | typing.SupportsIndex, persistent_elements: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Collective.  sets: trainable parameters, names and tensors, of the same values on all ranks, and whether they may come and go.
+        """
+    def drop_gradients(self) -> None:
+        ...
+    def gather(self) -> None:
+        """
+        Collective, after an update: brings the other replicas' parts.
+        """
+    def parts(self) -> list[tuple[int, int, torch.Tensor]]:
+        """
+        What this rank updates: number of the parameter, first element, tensor.
+        """
+    def spread(self, set: typing.SupportsInt | typing.SupportsIndex) -> SpreadModule:
+        """
+        The parameters of a set that come and go, if there are any.
+        """
+    def squared_norms(self) -> list[float]:
+        """
+        Collective: by parameter, of its gradient.
+        """
+    @property
+    def paging(self) -> dict[str, int]:
+        """
+        Of the last run: uses, faults, prefetches, drops, peak_bytes.
+        """
+    @property
+    def spread_place(self) -> list[int | None]:
+        """
+        By parameter, its number in its set's `spread`, or None.
         """
 class ModuleReplica:
     """
@@ -205,4 +214,33 @@ class ModuleReplica:
     def spread_place(self) -> list[int | None]:
         """
         By parameter, its number in `spread`, or None.
+        """
+class Pipeline:
+    """
+    A program over stages that are Python objects.
+    """
+    def __init__(self, program: penstock.schedule.Schedule, stages: list[typing.Any], facts: collections.abc.Sequence[tuple[str, str]], communicator: Communicator, replicas: typing.SupportsInt | typing.SupportsIndex = 1, replicated: ReplicatedParameters | None = None) -> None:
+        """
+        Collective: verifies the program, compares it and `facts`, names and values, with those of the other ranks, and connects.  Each stage has stage_index, device, forward(microbatch, tensors), splits_backward, hooks and tied, parameters by name.  The communicator's ranks are the program's x `replicas`, these fastest.
+        
+        replicated: has a set for each stage, in rising order, of the parameters that are its alone, and one of all others; gradients are summed there, and hooks are not called.
+        """
+    def evaluate(self, inputs: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], loss: collections.abc.Callable[[], torch.Tensor] | None, microbatches: typing.SupportsInt | typing.SupportsIndex | None = None) -> list[torch.Tensor]:
+        """
+        The same, forward only and without graphs; as many microbatches as the program has, if no other number is given.
+        """
+    def replace(self, operation: str, instead: collections.abc.Callable[[collections.abc.Sequence[tuple[typing.SupportsInt | typing.SupportsIndex, str, typing.SupportsInt | typing.SupportsIndex | None, collections.abc.Callable[[], None]]]], None]) -> None:
+        """
+        From now on `instead` is called at actions of this operation, with a list: a stage, an operation, a microbatch and what runs it, for the action, or both of OVERLAP_F_B.
+        """
+    def run(self, inputs: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], loss: collections.abc.Callable[[], torch.Tensor] | None, loss_factors: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] | None) -> list[torch.Tensor]:
+        """
+        Runs the program once; returns the losses on the rank of the last stage.
+        
+        inputs: by microbatch, on the rank of the first stage, tensors of the form of what it gets; loss: called after each forward of the last stage, on its rank.
+        """
+    @property
+    def peak_activations(self) -> int:
+        """
+        Most (stage, microbatch) activations that were alive at once on this rank.
         """

@@ -249,8 +249,9 @@ def check_configurations(group):
     refused("train_batch_size 10 != train_micro_batch_size_per_gpu 2 x", train_batch_size=10)
     refused("gradient_clipping is -1, must be a number", gradient_clipping=-1)
     refused("gradient_accumulation_steps is 0, must be", gradient_accumulation_steps=0)
-    refused("fp16: pipelines train in the types of their layers", fp16={"enabled": True})
-    refused(("zero_optimization.stage is 3", "must be 0 or 1"), zero_optimization={"stage": 3})
+    both = {key: {"enabled": True} for key in ("fp16", "bf16")}
+    refused("bf16 and fp16 are both enabled", **both)
+    refused("zero_optimization.stage is 4, must be 0, 1, 2 or 3", zero_optimization={"stage": 4})
     refused("pipeline.stages is 4", pipeline={"stages": 4})
     refused("as partition_method", pipeline={"partition": "uniform"})
     refused("wall_clock_breakdown is True", wall_clock_breakdown=True)

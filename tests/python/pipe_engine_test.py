@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 
 import pytest
 import ranks
@@ -319,6 +320,16 @@ def check_data_sets_and_loaders(group):
     engine.set_batch_fn(lambda batch: (batch["x"], batch["y"]))
     pairs = list(batches(0, [5] * MICROBATCHES))
     engine.train_batch(iter([{"x": x, "y": y} for x, y in pairs]))
+
+
+def check_the_last_samples_are_dropped_if_the_configuration_says_so(group):
+    data = [(tokens[0], labels[0]) for tokens, labels in batches(0, [5] * 5, samples=1)]
+    for drops, sizes in ((False, [2, 2, 1]), (True, [2, 2])):
+        engine = engine_of(language_model(), {"dataloader_drop_last": drops})
+        engine.set_dataloader(engine.deepspeed_io(data))
+        assert [len(tokens) for tokens, _ in engine.training_dataloader] == sizes
+        assert math.isfinite(engine.train_batch().item())
+    assert len(engine_of(language_model()).deepspeed_io(data)) == 3
 
 
 def check_each_end_needs_its_half_of_the_data(group):

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from penstock.configuration import Configuration
     from penstock.pipe.module import PipelineModule
 
-__all__ = ["refuse", "zero_stage"]
+__all__ = ["refuse"]
 
 
 def refuse(config: Configuration, model: PipelineModule) -> None:
@@ -29,18 +29,3 @@ def refuse(config: Configuration, model: PipelineModule) -> None:
                 f"{config.name}: pipeline.{key} is {pipeline[key]!r}, and the PipelineModule was "
                 f"made otherwise: say it there, as {argument}"
             )
-    for key in ("fp16", "bf16"):
-        if config.flag("enabled", False, section=key):
-            raise ConfigError(f"{config.name}: {key}: pipelines train in the types of their layers")
-    stage = zero_stage(config)
-    if stage > 1:
-        raise ConfigError(
-            f"{config.name}: zero_optimization.stage is {stage}, must be 0 or 1 for a "
-            f"PipelineModule",
-            ("`penstock train` and penstock::train::Trainer run the others in pipelines, too",),
-        )
-
-
-def zero_stage(config: Configuration) -> int:
-    """What replicas share of the optimizer's work."""
-    return config.integer("stage", 0, section="zero_optimization")

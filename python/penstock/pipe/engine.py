@@ -22,19 +22,24 @@ from torch.utils.data import DataLoader
 
 from penstock import configuration
 from penstock._engine import Steps
-from penstock._optimizers import Course, Given
+from penstock._optimizers import Course, Given, make_optimizer
 from penstock._planning import Schedule
+from penstock._update import Update, check_new
 from penstock.errors import ConfigError, Error
-from penstock.pipe._checkpoint import Checkpoint, latest, set_latest
+from penstock.pipe._checkpoint import Checkpoint, States, latest, set_latest
 from penstock.pipe._data import again_and_again, take
 from penstock.pipe._handlers import Placed
 from penstock.pipe._program import program_of, steps_of
-from penstock.pipe._refusals import refuse, zero_stage
-from penstock.pipe._update import Update
+from penstock.pipe._refusals import refuse
+from penstock.pipe._replicated import ReplicatedStages
+from penstock.pipe._stage import Stage
 from penstock.pipe.module import PipelineModule
 from penstock.pipelining import _groups
-from penstock.pipelining._run import Run
+from penstock.pipelining._run import Run, telling_others
 from penstock.pipelining._work import Step
+from penstock.zero._precision import cast, gradient_scale_of, type_of
+from penstock.zero._replicas import Replicas
+from penstock.zero._settings import ZeroSettings
 
 __all__ = ["PipelineEngine", "PipelineError"]
 
@@ -65,10 +70,15 @@ class PipelineEngine(Steps):
     model: the same layers on every rank.
     config: a dict or the path of a JSON file (penstock.configuration); `schedule` is one of
         penstock's schedules, or a file with a program.
-    optimizer: or what makes one of the parameters; None: as the configuration says.
+    optimizer: or what makes one of the parameters; None: as the configuration says.  What it gets
+        to update are this rank's parts: parameters, or, from ZeRO 1 on, flat slices of them, so it
+        must treat elements one by one, as Adam does.
     model_parameters: what it updates, or parameter groups; None: all that are trainable.
     lr_scheduler: or what makes one of the optimizer; None: as the configuration says.
     training_data: a dataset, which the first and the last stage load; train_batch() goes round it.
+
+    With bf16 or fp16 enabled the layers are cast in place, and the optimizer updates copies of 32
+    bits.
 
     Attributes: module, optimizer, lr_scheduler, training_dataloader; global_steps, global_samples.
 
@@ -98,20 +108,29 @@ class PipelineEngine(Steps):
             place: int = topology.get_coord(model.global_rank).data
             self._begin(self.config, topology.get_dim("data"), place)
             program = self._program()
+            self._zero = ZeroSettings.of(self.config)
+            self._type = type_of(self.config)
+            scale = gradient_scale_of(self.config)
+            if self._type is not None:
+                cast(model, self._type)
+            self.optimizer = self._make_optimizer(optimizer, model_parameters)
         self._communicator = _groups.connect(group)
         self._all = self._communicator.make_group(range(topology.world_size()))
-        self._update = Update(
-            self.config,
-            model,
-            self._communicator,
-            topology.filter_match(pipe=self.stage_id),
-            optimizer=optimizer,
-            given_parameters=model_parameters,
-            lr_scheduler=lr_scheduler,
-        )
-        self.optimizer = self._update.optimizer
+        stages = model.stages()
+        replicas = Replicas(self._communicator, topology.filter_match(pipe=self.stage_id))
+        with telling_others(self._communicator):
+            self._replicated = ReplicatedStages(model, stages, replicas, self._zero)
+            self._update = Update(
+                self.config,
+                self._replicated,
+                self.optimizer,
+                lr_scheduler,
+                scale,
+                is_short=self._type is not None,
+            )
         self.lr_scheduler = self._update.lr_scheduler
-        self._run = self._make_run(program)
+        self._states = States(self._replicated, self._update)
+        self._run = self._make_run(program, stages)
         self._placed = self._place_handlers()
         self._batch_fn: Callable[[Any], Any] | None = None
         self._iterator: Iterator[Any] | None = None
@@ -137,15 +156,18 @@ class PipelineEngine(Steps):
         with self._run.telling_others():
             step = self._load(self._iterator, count, with_labels=True)
         self.module.train()
-        share = 1.0 / (count * self.dp_world_size)
-        losses = self._run.train(step, [share] * count if self._is_last else None)
+        factor = self.loss_scale / (count * self.dp_world_size)
+        with self._replicated.running():
+            losses = self._run.train(step, [factor] * count if self._is_last else None)
         if self._placed is not None:
             with self._run.telling_others():
                 self._placed.run_end()
-        self._update.sum_gradients()
-        loss, self._norm = self._combine(losses, count, self._update.squared_norm())
+        squares = self._replicated.squared_norm()
+        loss, norm = self._combine(losses, count, squares if self.dp_rank == 0 else 0.0)
+        self._norm = norm = norm / self.loss_scale
         with self._run.telling_others():
-            self._step(loss, self._norm)
+            self._update.apply(norm, self.global_steps, f" at loss {loss:g}")
+        self._count_step(f"loss {loss:g}, norm {norm:g}")
         return torch.tensor(loss)
 
     def eval_batch(
@@ -182,7 +204,8 @@ class PipelineEngine(Steps):
         was_training = self.module.training
         self.module.eval()
         try:
-            losses = self._run.evaluate(step)
+            with self._replicated.running():
+                losses = self._run.evaluate(step)
         finally:
             self.module.train(was_training)
         outputs = [step.outputs[i] for i in range(count)] if step.outputs else None
@@ -213,11 +236,11 @@ class PipelineEngine(Steps):
         batch_size: int | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> DataLoader[Any]:
-        """A loader of microbatches, of this replica's share of a dataset, in an order of the seed.
+        """A loader of microbatches, of this replica's share of a dataset, in a drawn order.
 
-        Every rank of a replica gets the same.  What does not fill a microbatch is left out.
+        Every rank of a replica gets the same.
         """
-        return self._loader(dataset, batch_size, collate_fn, drop_last=True)
+        return self._loader(dataset, batch_size, collate_fn)
 
     def save_checkpoint(
         self,
@@ -236,13 +259,16 @@ class PipelineEngine(Steps):
         checkpoint = Checkpoint(directory / (tag or f"global_step{self.global_steps}"))
         with self._run.telling_others():
             checkpoint.folder.mkdir(parents=True, exist_ok=True)
-            if self.dp_rank == 0:
-                checkpoint.save_weights(self.module)
-            if self.dp_rank == 0 or self._update.is_shared:
+            checkpoint.save_weights(self.module, writes=self.dp_rank == 0)
+            if self.dp_rank == 0 or self._zero.stage > 0:
                 place = f"{self.stage_id:02d}-{self.dp_rank:02d}"
-                checkpoint.save_optimizer(self.module, self._update, place)
+                checkpoint.save_updates(self._states, place)
             if self.module.global_rank == 0:
-                counters = {"steps": self.global_steps, "samples": self.global_samples}
+                counters = {
+                    "steps": self.global_steps,
+                    "samples": self.global_samples,
+                    "skipped_steps": self.skipped_steps,
+                }
                 checkpoint.save_engine(self._update, counters, dict(client_state or {}))
         self._communicator.exchange("checkpoint written", "")
         if save_latest and self.module.global_rank == 0:
@@ -310,6 +336,24 @@ class PipelineEngine(Steps):
         """Raises PipelineError: a step is a whole program."""
         raise PipelineError(_ONLY_BATCHES)
 
+    def _make_optimizer(
+        self, given: Given | None, parameters: Iterable[Any] | None
+    ) -> torch.optim.Optimizer:
+        """Raises ConfigError for one that was made for other layers: it would update nothing."""
+        trainable = [each for each in self.module.parameters() if each.requires_grad]
+        made = make_optimizer(self.config, list(parameters or trainable), given)
+        here = {id(each) for each in trainable}
+        for group in made.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) in here or not parameter.requires_grad:
+                    continue
+                raise ConfigError(
+                    "the optimizer has a parameter that is not in this rank's stages: say the "
+                    "schedule to PipelineModule(schedule=...), which makes their layers"
+                )
+        check_new(made, is_whole=self._zero.stage == 0 and self._type is None)
+        return made
+
     def _program(self) -> Schedule:
         model = self.module
         section = self.config.values.get("schedule")
@@ -346,12 +390,12 @@ class PipelineEngine(Steps):
             self._run.replace(operation, placed.run_action)
         return placed
 
-    def _make_run(self, program: Schedule) -> Run:
+    def _make_run(self, program: Schedule, modules: Mapping[int, Stage]) -> Run:
         """Connects the stages, and has the ranks compare what they run."""
         last = len(self.module.rank_of_stage) - 1
         stages = [
             _RunStage(stage, i, self.module.tied_parameters(i), is_first=i == 0, is_last=i == last)
-            for i, stage in self.module.stages().items()
+            for i, stage in modules.items()
         ]
         self._is_first = any(stage.is_first for stage in stages)
         self._is_last = any(stage.is_last for stage in stages)
@@ -361,6 +405,7 @@ class PipelineEngine(Steps):
             self._loss,
             self._communicator,
             replicas=self.dp_world_size,
+            replicated=self._replicated.held,
             facts=self._facts(),
         )
 
@@ -369,8 +414,12 @@ class PipelineEngine(Steps):
     ) -> None:
         self.global_steps = state["counters"]["steps"]
         self.global_samples = state["counters"]["samples"]
+        self._update.skipped_steps = state["counters"]["skipped_steps"]
         if optimizer:
-            checkpoint.load_optimizer(self.module, self._update)
+            self._update.masters.take_changes()
+            checkpoint.load_updates(self._states)
+            self._update.masters.put_back()
+            self._replicated.after_update()
             for group, saved in zip(self.optimizer.param_groups, state["groups"], strict=True):
                 group.update(saved)
         if scheduler and self.lr_scheduler is not None and state["scheduler"] is not None:
@@ -382,7 +431,9 @@ class PipelineEngine(Steps):
             ("partition", str(self.module.parts)),
             ("train_batch_size", str(self.train_batch_size())),
             ("gradient_clipping", str(self._update.clipping)),
-            ("zero_optimization.stage", str(zero_stage(self.config))),
+            ("zero_optimization", repr(self._zero)),
+            ("loss_scale", str(self.loss_scale)),
+            ("dtype", str(self._type)),
             ("optimizer", type(self.optimizer).__name__),
         ]
 
@@ -421,15 +472,6 @@ class PipelineEngine(Steps):
         self._communicator.sum(shared, self._all)
         loss, squares = shared.tolist()
         return loss / (count * self.dp_world_size), math.sqrt(squares)
-
-    def _step(self, loss: float, norm: float) -> None:
-        if not math.isfinite(norm):
-            raise Error(
-                f"step {self.global_steps}: the gradient norm is {norm} at loss {loss:g}",
-                ("the weights are as before this step",),
-            )
-        self._update.apply(norm)
-        self._count_step(f"loss {loss:g}, norm {norm:g}")
 
 
 _ONLY_BATCHES = "a pipeline runs whole batches: use train_batch() or eval_batch()"

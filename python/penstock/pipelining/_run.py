@@ -18,7 +18,7 @@ from penstock.pipelining._work import RunStage, Step, Work
 
 if TYPE_CHECKING:
     from penstock._planning import Schedule
-    from penstock._runtime import Communicator, Pipeline
+    from penstock._runtime import Communicator, Pipeline, ReplicatedParameters
     from penstock.pipelining._custom import Part
 
 __all__ = ["Run", "telling_others"]
@@ -38,6 +38,7 @@ class Run:
     """What the steps of a schedule run on.
 
     communicator: of program.ranks x replicas, these fastest.
+    replicated: the parameters of the stages, which it sums the gradients of; else nobody does.
     facts: names and values that all ranks must have in common, beside the program.
 
     Raises CommError on all ranks where they do not have the same program.
@@ -51,6 +52,7 @@ class Run:
         communicator: Communicator,
         *,
         replicas: int = 1,
+        replicated: ReplicatedParameters | None = None,
         facts: Sequence[tuple[str, str]] = (),
     ) -> None:
         splits = any("I" in cell for row in program.programs for cell in row)
@@ -66,7 +68,7 @@ class Run:
             self._works = [Work(stage, loss_fn, splits and trains) for stage in stages]
             facts = [("loss_fn", "given" if trains else "none"), *facts]
             make: type[Pipeline] = _torch.load().Pipeline
-            self._pipeline = make(program, self._works, facts, communicator, replicas)
+            self._pipeline = make(program, self._works, facts, communicator, replicas, replicated)
 
     def telling_others(self) -> AbstractContextManager[None]:
         """What is raised inside ends the waits of all ranks of the group, with its words."""

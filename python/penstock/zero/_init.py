@@ -171,7 +171,7 @@ class Init:
 
     def _connected(self) -> Replicas:
         if self._replicas is None:
-            self._replicas = Replicas(self._group)
+            self._replicas = Replicas.of(self._group)
         return self._replicas
 
 

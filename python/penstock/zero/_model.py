@@ -22,7 +22,7 @@ from penstock.zero._settings import ZeroSettings
 if TYPE_CHECKING:
     from penstock._runtime import ModuleReplica
 
-__all__ = ["ReplicatedModel"]
+__all__ = ["ReplicatedModel", "own_values", "refuse_compiled"]
 
 
 class ReplicatedModel:
@@ -39,7 +39,7 @@ class ReplicatedModel:
         trainable = [(_full_name(module, name), each) for name, each in named if each.requires_grad]
         self.parameters = [each for _, each in trainable]
         if settings.stage == 3:
-            _refuse_compiled(module, replicas.size)
+            refuse_compiled(module, replicas.size)
         self._replica = self._make(trainable, settings)
         with torch.no_grad():
             for tensor in [
@@ -140,7 +140,7 @@ class ReplicatedModel:
         if module is not None:
             self._home.settle(module, spread)
             for each in self.module.modules():
-                each.register_state_dict_post_hook(_own_values)  # type: ignore[no-untyped-call]
+                each.register_state_dict_post_hook(own_values)  # type: ignore[no-untyped-call]
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -167,7 +167,7 @@ def _full_name(module: torch.nn.Module, name: str) -> str:
     return name if "." in name else f"{type(module).__name__}.{name}"
 
 
-def _own_values(
+def own_values(
     module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any
 ) -> None:
     """A state_dict that was taken of gathered parameters stays what it is when they go."""
@@ -177,7 +177,8 @@ def _own_values(
             state_dict[key] = state_dict[key].clone()
 
 
-def _refuse_compiled(module: torch.nn.Module, ranks: int) -> None:
+def refuse_compiled(module: torch.nn.Module, ranks: int) -> None:
+    """Raises ConfigError for a compiled module, if its parameters are to come and go."""
     for name, each in module.named_modules():
         is_compiled = type(each).__name__ == "OptimizedModule" or each._compiled_call_impl
         if ranks > 1 and is_compiled:

@@ -7,6 +7,7 @@ store for the moment of connecting, and its timeout (penstock/pipelining/_groups
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -21,33 +22,34 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-    from penstock._runtime import ReplicaGroup
+    from penstock._runtime import Communicator, ReplicaGroup
 
 __all__ = ["Replicas"]
 
 
 class Replicas:
-    """Collective over a process group; None is the default one, which is joined if need be."""
+    """Collective over ranks of a communicator, the same list on each; None: all.
 
-    def __init__(self, group: ProcessGroup | None = None) -> None:
+    size: how many there are.  rank: this one's place among them.
+    """
+
+    def __init__(self, communicator: Communicator, ranks: Sequence[int] | None = None) -> None:
+        self.communicator = communicator
+        here = list(range(communicator.world_size) if ranks is None else ranks)
+        self.size = len(here)
+        self.rank = here.index(communicator.rank)
+        make: type[ReplicaGroup] = _torch.load().ReplicaGroup
+        self.group = make(communicator, here)
+
+    @staticmethod
+    def of(group: ProcessGroup | None = None) -> Replicas:
+        """Those of a process group; None is the default one, which is joined if need be."""
         if group is None:
             init_distributed()
-        make: type[ReplicaGroup] = _torch.load().ReplicaGroup
-        self.communicator = connect(resolve(group))
-        self.group = make(self.communicator)
-
-    @property
-    def size(self) -> int:
-        """How many ranks there are."""
-        return self.communicator.world_size
-
-    @property
-    def rank(self) -> int:
-        """This one, among them."""
-        return self.communicator.rank
+        return Replicas(connect(resolve(group)))
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
-        """Collective: the values of rank `root`, in place."""
+        """Collective: the values of the `root`-th of them, in place."""
         if self.size > 1:
             with self.telling_others():
                 self.group.broadcast(tensor, root)

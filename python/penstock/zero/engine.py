@@ -13,22 +13,21 @@ stages have an engine of their own, penstock.pipe.PipelineEngine.
 from __future__ import annotations
 
 import copy
-import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from penstock import _torch, configuration
+from penstock import configuration
 from penstock._distributed import init_distributed
 from penstock._engine import Steps
-from penstock._optimizers import Course, Given, clip_factor, make_optimizer, make_scheduler
-from penstock.errors import ConfigError, Error
+from penstock._optimizers import Course, Given, make_optimizer
+from penstock._update import Update, check_new
+from penstock.errors import Error
 from penstock.pipelining._groups import resolve, telling_who_connects
 from penstock.zero._gathering import GatheredParameters
 from penstock.zero._model import ReplicatedModel
@@ -36,12 +35,7 @@ from penstock.zero._precision import cast, gradient_scale_of, type_of
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
 
-if TYPE_CHECKING:
-    from penstock._runtime import MasterWeights
-
 __all__ = ["Engine"]
-
-_log = logging.getLogger("penstock")
 
 
 class Engine(Steps, torch.nn.Module):
@@ -86,28 +80,26 @@ class Engine(Steps, torch.nn.Module):
             self._begin(self.config, dist.get_world_size(group), dist.get_rank(group))
             self._zero = ZeroSettings.of(self.config)
             self._type = type_of(self.config)
-            self._scale = gradient_scale_of(self.config)
-            self._clipping = self.config.number("gradient_clipping", 0.0)
+            scale = gradient_scale_of(self.config)
             given = None if model_parameters is None else list(model_parameters)
             if self._type is not None:
                 cast(model, self._type)
             trainable = [each for each in model.parameters() if each.requires_grad]
             self.optimizer = make_optimizer(self.config, given or trainable, optimizer)
-            if self.optimizer.state and (self._zero.stage > 0 or self._type is not None):
-                raise ConfigError(
-                    "the optimizer has taken steps: with ZeRO, fp16 or bf16 it must be new"
-                )
-        self._replicas = Replicas(group)
-        self._replicas.agree(self._facts())
+            check_new(self.optimizer, is_whole=self._zero.stage == 0 and self._type is None)
+        self._replicas = Replicas.of(group)
+        self._replicas.agree(self._facts(scale.value))
         self._model = ReplicatedModel(model, self._replicas, self._zero)
-        self._updated = self._updated_by_optimizer()
-        make: type[MasterWeights] = _torch.load().MasterWeights
-        self._masters = make([part for i in self._updated for part in self._model.parts[i]])
-        self._give_masters_to_optimizer()
-        self.lr_scheduler = make_scheduler(self.config, self.optimizer, lr_scheduler)
+        self._update = Update(
+            self.config,
+            self._model,
+            self.optimizer,
+            lr_scheduler,
+            scale,
+            is_short=self._type is not None,
+        )
+        self.lr_scheduler = self._update.lr_scheduler
         self.micro_steps = 0
-        self.skipped_steps = 0
-        self._was_applied = False
         self._has_sums = False  # A backward has ended the accumulation.
         self.training_dataloader: DataLoader[Any] | None = None
         if training_data is not None:
@@ -132,7 +124,7 @@ class Engine(Steps, torch.nn.Module):
         share = 1.0 / self.gradient_accumulation_steps()
         self._model.backward(
             loss,
-            share / self._replicas.size * self._scale.value,
+            share / self._replicas.size * self.loss_scale,
             ends=self._has_sums,
             retain_graph=retain_graph,
         )
@@ -151,7 +143,11 @@ class Engine(Steps, torch.nn.Module):
             return
         self._has_sums = False
         with self._replicas.telling_others():
-            self._update()
+            squares = self._model.squared_norms()
+            updated = sum(squares[i] for i in self._update.updated)
+            self._norm = math.sqrt(updated) / self.loss_scale
+            self._update.apply(self._norm, self.global_steps)
+            self._count_step(f"norm {self._norm:g}")
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the next backward() and step() are the last of the optimizer's step."""
@@ -175,8 +171,7 @@ class Engine(Steps, torch.nn.Module):
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> DataLoader[Any]:
         """A loader of microbatches, of this replica's share of a dataset, in a drawn order."""
-        drop_last = self.config.flag("dataloader_drop_last", False)
-        return self._loader(dataset, batch_size, collate_fn, drop_last=drop_last)
+        return self._loader(dataset, batch_size, collate_fn)
 
     @property
     def paging(self) -> dict[str, int]:
@@ -191,76 +186,15 @@ class Engine(Steps, torch.nn.Module):
         """0 to 3."""
         return self._zero.stage
 
-    def was_step_applied(self) -> bool:
-        """Whether the last step changed parameters, and was not skipped."""
-        return self._was_applied
-
-    @property
-    def loss_scale(self) -> float:
-        """What losses are multiplied by; gradients are divided by it before they are used."""
-        return self._scale.value
-
-    def _facts(self) -> list[tuple[str, str]]:
+    def _facts(self, loss_scale: float) -> list[tuple[str, str]]:
         settings = [
             ("zero_optimization", repr(self._zero)),
             ("gradient_accumulation_steps", str(self.gradient_accumulation_steps())),
-            ("gradient_clipping", str(self._clipping)),
-            ("loss_scale", str(self._scale.value)),
+            ("gradient_clipping", str(self.config.number("gradient_clipping", 0.0))),
+            ("loss_scale", str(loss_scale)),
             ("optimizer", type(self.optimizer).__name__),
         ]
         return settings + [
             (f"parameter {name}", f"{tuple(each.shape)} {each.dtype} {each.requires_grad}")
             for name, each in self.module.named_parameters()
         ]
-
-    def _updated_by_optimizer(self) -> list[int]:
-        """The numbers of the parameters that it was made for."""
-        made_for = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
-        return [i for i, each in enumerate(self._model.parameters) if id(each) in made_for]
-
-    def _give_masters_to_optimizer(self) -> None:
-        """What it was to update, it updates by the masters of this rank's parts."""
-        masters = iter(self._masters.tensors)
-        parts_of = {
-            id(self._model.parameters[i]): list(islice(masters, len(self._model.parts[i])))
-            for i in self._updated
-        }
-        for group in self.optimizer.param_groups:
-            group["params"] = [
-                part for each in group["params"] for part in parts_of.get(id(each), [])
-            ]
-
-    def _update(self) -> None:
-        squares = self._model.squared_norms()
-        self._norm = norm = math.sqrt(sum(squares[i] for i in self._updated)) / self._scale.value
-        self._was_applied = math.isfinite(norm)
-        if self._was_applied:
-            self._take(norm)
-        elif self._type is None:
-            self._model.drop_gradients()
-            raise Error(
-                f"step {self.global_steps}: the norm of the gradient is {norm}",
-                ("the parameters are as before this step",),
-            )
-        else:
-            self._skip()
-        self._scale.update(overflowed=not self._was_applied)
-        self._count_step(f"norm {norm:g}")
-
-    def _take(self, norm: float) -> None:
-        self._masters.take_changes()
-        self._masters.take_gradients(self._scale.value, clip_factor(self._clipping, norm))
-        self.optimizer.step()
-        self._masters.put_back()
-        self._model.after_update()
-        if self.lr_scheduler is not None:
-            self.lr_scheduler.step()
-
-    def _skip(self) -> None:
-        self._model.drop_gradients()
-        self.skipped_steps += 1
-        _log.warning(
-            "step %d is skipped: the gradient overflows at loss scale %g",
-            self.global_steps,
-            self._scale.value,
-        )

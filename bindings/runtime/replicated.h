@@ -1,0 +1,33 @@
+// Parameters that replicas have in common, as Python hands them to a Pipeline.
+//
+// replica.cpp binds them, pipeline.cpp takes them.  Knows no Python.
+#pragma once
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/comm/shard_group.h"
+#include "penstock/train/replicated_parameters.h"
+
+namespace penstock::bindings {
+
+using Parameters = std::vector<std::pair<std::string, at::Tensor>>;
+
+// Ranks of a communicator as replicas of a module.
+struct ReplicaGroup {
+  ReplicaGroup(comm::Communicator& c, const std::vector<Rank>& ranks)
+      : communicator(c), group(c, ranks) {}
+
+  comm::Communicator& communicator;
+  comm::ShardGroup group;
+};
+
+struct PythonReplicated {
+  explicit PythonReplicated(ReplicaGroup& g) : group(g) {}
+
+  ReplicaGroup& group;
+  std::optional<train::ReplicatedParameters> parameters;
+};
+
+}  // namespace penstock::bindings

@@ -1,0 +1,144 @@
+"""A rank's stages over its replicas: what is updated, and, of ZeRO 3, what comes and goes.
+
+Knows no schedule, no optimizer and no losses.  What replicas do together, and when, is C++
+(penstock/train/replicated_parameters.h).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from penstock import _torch
+from penstock.zero._home import Home
+from penstock.zero._model import own_values, refuse_compiled
+from penstock.zero._parameters import Place, ZeroParameter, adopt
+from penstock.zero._replicas import Replicas
+from penstock.zero._settings import ZeroSettings
+
+if TYPE_CHECKING:
+    from penstock._runtime import ReplicatedParameters
+    from penstock.pipe._stage import Stage
+    from penstock.pipe.module import PipelineModule
+
+__all__ = ["ReplicatedStages"]
+
+
+class ReplicatedStages:
+    """Collective: stages whose values become those of the first replica.
+
+    replicas: the ranks that have the same stages.
+    parameters: those that are trainable, each once; `parts` has, for each, what this rank updates:
+    itself, a slice, or nothing; `first` the number of the first element of that.
+    names: of each parameter, by its id.
+    """
+
+    def __init__(
+        self,
+        model: PipelineModule,
+        stages: Mapping[int, Stage],
+        replicas: Replicas,
+        settings: ZeroSettings,
+    ) -> None:
+        self._replicas = replicas
+        if settings.stage == 3:
+            refuse_compiled(model, replicas.size)
+        with torch.no_grad():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                replicas.broadcast(tensor, 0)
+        sets = _sets_of(model, stages)
+        self.parameters = [each for of_set in sets for each in of_set]
+        counted = {id(each) for each in model.counted_parameters()}
+        self._counted = [i for i, each in enumerate(self.parameters) if id(each) in counted]
+        self.names: dict[int, list[str]] = {}
+        for name, each in model.named_parameters(remove_duplicate=False):
+            self.names.setdefault(id(each), []).append(name)
+        self.held = self._make(sets, settings)
+        self._homes: list[Home] = []
+        if settings.stage == 3:
+            self._put_under_zero(model, sets)
+        self.parts: list[list[torch.Tensor]] = [[] for _ in self.parameters]
+        self.first: list[int] = [0] * len(self.parameters)
+        for number, first, part in self.held.parts():
+            self.parts[number].append(part)
+            self.first[number] = first
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Inside, a program's operators bring what they read."""
+        with ExitStack() as ends:
+            for home in self._homes:
+                home.open()
+                ends.callback(home.close)
+            yield
+
+    def squared_norm(self) -> float:
+        """Collective: what this rank adds to that of the whole model, where tied ones count once.
+
+        The same on all replicas.
+        """
+        squares = self.held.squared_norms()
+        return sum(squares[i] for i in self._counted)
+
+    def after_update(self) -> None:
+        """Collective: `parts` have new values, and their gradients are of no use any more."""
+        self.held.gather()
+        self.held.drop_gradients()
+
+    def drop_gradients(self) -> None:
+        """Of parameters and parts."""
+        self.held.drop_gradients()
+
+    def _make(
+        self, sets: list[list[torch.nn.Parameter]], settings: ZeroSettings
+    ) -> ReplicatedParameters:
+        made: type[ReplicatedParameters] = _torch.load().ReplicatedParameters
+        named = [[(self.names[id(each)][0], each) for each in of_set] for of_set in sets]
+        width = max((each.element_size() for each in self.parameters), default=4)
+        *alone, shared = named
+        return made(
+            [*((of_stage, True) for of_stage in alone), (shared, False)],
+            self._replicas.group,
+            stage=settings.stage,
+            bucket_bytes=settings.bucket * width,
+            live_bytes=settings.live * width,
+            prefetch_bytes=settings.prefetch * width,
+            persistent_elements=settings.persistent_among(
+                [each.numel() for each in self.parameters]
+            ),
+        )
+
+    def _put_under_zero(self, model: PipelineModule, sets: list[list[torch.nn.Parameter]]) -> None:
+        places = iter(self.held.spread_place)
+        for number, of_set in enumerate(sets):
+            home = Home(self._replicas)
+            self._homes.append(home)
+            spread: list[ZeroParameter] = []
+            for parameter in of_set:
+                place = next(places)
+                adopted = adopt(parameter, Place(home, self.names[id(parameter)][0], place))
+                if place is not None:
+                    spread.append(adopted)
+            module = self.held.spread(number)
+            if module is not None:
+                home.settle(module, spread)
+        for each in model.modules():
+            each.register_state_dict_post_hook(own_values)  # type: ignore[no-untyped-call]
+
+
+def _sets_of(model: PipelineModule, stages: Mapping[int, Stage]) -> list[list[torch.nn.Parameter]]:
+    """By stage, the trainable parameters that are its alone; then all others, each once."""
+    uses = Counter(id(each) for stage in stages.values() for each in stage.parameters())
+    for stage in stages:
+        uses.update(id(each) for each in model.tied_parameters(stage).values())
+    sets = [
+        [each for each in stages[number].parameters() if each.requires_grad and uses[id(each)] == 1]
+        for number in sorted(stages)
+    ]
+    alone = {id(each) for of_stage in sets for each in of_stage}
+    others = [each for each in model.parameters() if each.requires_grad and id(each) not in alone]
+    return [*sets, others]
