@@ -82,6 +82,7 @@ struct ZeroConfig {
   std::int64_t reduce_bucket_size = 1 << 20;                // Reduced, or gathered, at one time.
   std::int64_t stage3_max_live_parameters = 1'000'000'000;  // Whole on a rank at one time.
   std::int64_t stage3_prefetch_bucket_size = 50'000'000;    // Looked ahead of what is used.
+  OffloadConfig offload_param;      // With stage 3: what a rank keeps of parameters.
   OffloadConfig offload_optimizer;  // Optimizer states, and masters of short types.
 
   friend bool operator==(const ZeroConfig&, const ZeroConfig&) = default;

@@ -21,7 +21,8 @@ constexpr std::string_view kCount = "a step has as many microbatches as the batc
 constexpr std::string_view kMean = "gradients are those of the mean over a step's samples";
 constexpr std::string_view kOneFile = "weights are saved whole, as safetensors (run.save)";
 constexpr std::string_view kWire = "how data-parallel ranks exchange is fixed, and overlapped";
-constexpr std::string_view kMemory = "parameters are where the rank computes";
+constexpr std::string_view kInHostMemory =
+    "they are in host memory anyway, where ranks compute on the CPU";
 constexpr std::string_view kTwoRuns =
     "one run of states is updated while the next is read and the last one written";
 
@@ -119,14 +120,14 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save "
      "zero_optimization.stage3_gather_fp16_weights_on_model_save",
      "*", kOneFile},
-    {"zero_optimization.offload_param.device", "null \"none\"", kMemory,
-     "leave it out; launch.device \"cpu\" has all in host memory"},
-    {"zero_optimization.offload_param.nvme_path zero_optimization.offload_param.buffer_count "
-     "zero_optimization.offload_param.buffer_size zero_optimization.offload_param.max_in_cpu "
-     "zero_optimization.offload_param.pin_memory zero_optimization.cpu_offload_use_pin_memory",
-     "*", kMemory},
-    {"zero_optimization.cpu_offload zero_optimization.cpu_offload_params", "false", kMemory,
-     "leave it out; launch.device \"cpu\" has all in host memory"},
+    {"zero_optimization.offload_param.buffer_count zero_optimization.offload_param.buffer_size "
+     "zero_optimization.offload_param.max_in_cpu zero_optimization.offload_param.pin_memory "
+     "zero_optimization.cpu_offload_use_pin_memory",
+     "*", "what is used next is read while one bucket of parameters is copied"},
+    {"zero_optimization.cpu_offload", "false", "its word for it is another",
+     "use zero_optimization.offload_optimizer.device"},
+    {"zero_optimization.cpu_offload_params", "false", "its word for it is another",
+     "use zero_optimization.offload_param.device"},
     {"zero_optimization.offload_optimizer.buffer_count "
      "zero_optimization.offload_optimizer.pin_memory "
      "zero_optimization.offload_optimizer.pipeline_read "
@@ -190,8 +191,8 @@ constexpr auto kDifferences = std::to_array<Difference>({
     {"pipeline.partition", "cuts the layers; DeepSpeed passes it over"},
     {"scheduler.params.warmup_num_steps",
      "the warm-up is linear; DeepSpeed's is logarithmic unless warmup_type is \"linear\""},
-    {"zero_optimization.offload_optimizer.device",
-     "they are in host memory anyway, where ranks compute on the CPU", "\"cpu\""},
+    {"zero_optimization.offload_optimizer.device", kInHostMemory, "\"cpu\""},
+    {"zero_optimization.offload_param.device", kInHostMemory, "\"cpu\""},
 });
 
 struct Table {

@@ -154,13 +154,10 @@ void visit_schedule(Visitor& v, Schedule& s) {
           "stages that a rank holds; null: as many as the schedule has");
 }
 
-template <class Visitor, class Zero>
-void visit_offload_optimizer(Visitor& v, Zero& z) {
-  v.field("device", z.offload_optimizer.device, Choice<OffloadDevice>{kOffloadDevices},
-          "where optimizer states are between steps; nvme: in a file; cpu: in host memory, where "
-          "they are anyway on ranks that compute on the CPU");
-  v.field("nvme_path", z.offload_optimizer.nvme_path, Text{.may_be_empty = false},
-          "the folder of that file");
+template <class Visitor, class Offload>
+void visit_offload(Visitor& v, Offload& o, std::string_view device_help) {
+  v.field("device", o.device, Choice<OffloadDevice>{kOffloadDevices}, device_help);
+  v.field("nvme_path", o.nvme_path, Text{.may_be_empty = false}, "the folder of that file");
 }
 
 template <class Visitor, class Fp16>
@@ -225,7 +222,17 @@ void visit_config(Visitor& v, ConfigT& c) {
             Integer{0, kManyParameters}, "parameters that are whole on a rank at one time");
     v.field("stage3_prefetch_bucket_size", c.zero_optimization.stage3_prefetch_bucket_size,
             Integer{0, kManyParameters}, "parameters that are gathered ahead of their use");
-    v.section("offload_optimizer", [&] { visit_offload_optimizer(v, c.zero_optimization); });
+    v.section("offload_param", [&] {
+      visit_offload(v, c.zero_optimization.offload_param,
+                    "with stage 3, where what a rank keeps of parameters is while they are not "
+                    "used; nvme: in a file; cpu: in host memory, where it is anyway on ranks that "
+                    "compute on the CPU");
+    });
+    v.section("offload_optimizer", [&] {
+      visit_offload(v, c.zero_optimization.offload_optimizer,
+                    "where optimizer states are between steps; nvme: in a file; cpu: in host "
+                    "memory, where they are anyway on ranks that compute on the CPU");
+    });
   });
   v.section("bf16", [&] {
     v.field("enabled", c.bf16.enabled, Flag{},

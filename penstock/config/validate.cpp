@@ -126,12 +126,23 @@ void check_zero(const Config& config, const Origins& origins, Problems& problems
                    ": numerics.invariant keeps whole gradients; take one of them"));
 }
 
-void check_offload(const Config& config, const Origins& origins, Problems& problems) {
-  const OffloadConfig& offload = config.zero_optimization.offload_optimizer;
+void check_folder(const OffloadConfig& offload, const std::string& section, const Origins& origins,
+                  Problems& problems) {
   if (offload.device != OffloadDevice::Nvme || !offload.nvme_path.empty()) return;
-  problems.add(first_given(origins, {"zero_optimization.offload_optimizer.device"}),
-               "zero_optimization.offload_optimizer.nvme_path is missing: device \"nvme\" needs "
-               "the folder of a file");
+  problems.add(first_given(origins, {section + ".device"}),
+               section + ".nvme_path is missing: device \"nvme\" needs the folder of a file");
+}
+
+void check_offload(const Config& config, const Origins& origins, Problems& problems) {
+  const ZeroConfig& zero = config.zero_optimization;
+  check_folder(zero.offload_optimizer, "zero_optimization.offload_optimizer", origins, problems);
+  check_folder(zero.offload_param, "zero_optimization.offload_param", origins, problems);
+  if (zero.offload_param.device == OffloadDevice::None || zero.stage == 3) return;
+  problems.add(first_given(origins, {"zero_optimization.offload_param.device"}),
+               str("zero_optimization.offload_param.device = ",
+                   Choice<OffloadDevice>{kOffloadDevices}.write(zero.offload_param.device),
+                   ": needs zero_optimization.stage 3, and not ", zero.stage,
+                   ", with which parameters are whole all the time"));
 }
 
 std::string written(DataType type) { return Choice<DataType>{kDataTypes}.write(type); }

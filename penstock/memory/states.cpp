@@ -98,8 +98,10 @@ void add_shards(const std::vector<Parameter>& parameters, const Sharing& sharing
     const Parameter& first = parameters[bucket.parameters.front()];
     const bool is_new = !first.is_tied || seen.insert(first.name).second;
     if (!is_new) continue;
-    states.parameters += sharing.stage == 3 ? piece : piece * sharing.ranks;
-    if (sharing.stage == 3) states.pages += piece * sharing.ranks;
+    const std::int64_t whole = piece * sharing.ranks;
+    if (sharing.stage == 3) states.pages += whole;
+    const bool is_in_file = sharing.stage == 3 && sharing.has_pieces_in_file;
+    (is_in_file ? states.file : states.parameters) += sharing.stage == 3 ? piece : whole;
     for (const partition::Slice& slice : layout.slices(sharing.place, b)) {
       add_part(slice.count * bucket.element_bytes, sharing, states);
     }
@@ -112,7 +114,7 @@ States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing,
                  std::set<std::string>& seen) {
   States states{.parameters = frozen_bytes(layers)};
   const std::vector<Parameter> parameters = trainable(layers);
-  if (sharing.ranks > 1 && sharing.stage > 0) {
+  if (sharing.stage > 0 && (sharing.ranks > 1 || sharing.has_pieces_in_file)) {
     add_shards(parameters, sharing, seen, states);
     return states;
   }

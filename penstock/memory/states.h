@@ -1,7 +1,7 @@
 // The bytes of a stage's parameters, gradients and optimizer states on one rank, under ZeRO or not.
 //
 // Whoever tells a rank's memory adds them up by stage; follows zero/, execute/gradients.h and
-// train/optimizer.h and offloaded_states.h.  Knows no schedule and no activations.
+// train/optimizer.h and offloaded_parts.h.  Knows no schedule and no activations.
 // Units: bytes.  Source: ZeRO (arXiv 1910.02054, table 1), with the padding of partition/shards.h.
 #pragma once
 #include <cstddef>
@@ -23,15 +23,16 @@ struct Sharing {
   std::int32_t states_per_element = 2;    // Of the optimizer, each of the parameter's type.
   std::int64_t state_bytes_per_part = 4;  // Besides: AdamW's count of steps.
   bool has_states_in_file = false;        // But for that count.
+  bool has_pieces_in_file = false;        // Of ZeRO 3, and of one rank, too.
 };
 
 // What is there all the time, from the second step on.
 struct States {
-  std::int64_t parameters = 0;  // Whole, or, with ZeRO 3, this rank's pieces.
+  std::int64_t parameters = 0;  // Whole, or, with ZeRO 3, this rank's pieces, unless in a file.
   std::int64_t pages = 0;       // With ZeRO 3: whole parameters, if all were there at once.
   std::int64_t gradients = 0;   // This rank's sums, or the buckets in which they are summed.
   std::int64_t optimizer = 0;
-  std::int64_t file = 0;                // Of optimizer states, which are then not in memory.
+  std::int64_t file = 0;                // Of states and pieces, which are then not in memory.
   std::vector<GradientBucket> buckets;  // For StageLayers, like these.
   std::optional<std::size_t> sums_under_way = {};
 };

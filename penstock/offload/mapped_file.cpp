@@ -23,6 +23,9 @@ namespace {
 // The kernel reads no more than this ahead at a time, whatever it is asked for.
 constexpr std::int64_t kReadAtOnce = 128 << 10;
 
+// At a fault it maps what else it has in its cache of an aligned block of so many bytes.
+constexpr std::int64_t kMappedAtOnce = 64 << 10;
+
 // Without a name, or with one for a moment where the file system has no other.
 int open_unnamed(const std::string& folder) {
   const int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -68,6 +71,17 @@ class MappedFile::Mapping {
   int file() const { return file_; }
   std::int64_t bytes() const { return bytes_; }
   std::byte* at(std::int64_t byte) const { return start_ + byte; }
+  // Takes those bytes out of the process's memory, and what was mapped with them.
+  void unmap(Bytes bytes) const {
+    const auto address = reinterpret_cast<std::intptr_t>(start_);
+    const std::int64_t first = (address + bytes.first) / kMappedAtOnce * kMappedAtOnce - address;
+    const std::int64_t end = round_up(address + bytes.first + bytes.count, kMappedAtOnce) - address;
+    const std::int64_t from = std::max<std::int64_t>(first, 0);
+    ::madvise(at(from), static_cast<std::size_t>(std::min(end, bytes_) - from), MADV_DONTNEED);
+  }
+  std::int64_t place_of(const void* address) const {
+    return static_cast<const std::byte*>(address) - start_;
+  }
 
  private:
   void reserve(const std::string& what, const std::string& folder) const {
@@ -118,6 +132,15 @@ at::Tensor MappedFile::tensor(std::int64_t first, const at::Tensor& like) const 
       like.options().device(at::kCPU).requires_grad(false));
 }
 
+Bytes MappedFile::bytes_of(const at::Tensor& tensor) const {
+  const Bytes bytes{.first = mapping_->place_of(tensor.const_data_ptr()),
+                    .count = static_cast<std::int64_t>(tensor.nbytes())};
+  if (bytes.count == 0) return {};
+  PENSTOCK_CHECK(bytes.first >= 0 && bytes.first + bytes.count <= mapping_->bytes(), bytes.first,
+                 " + ", bytes.count, " of ", mapping_->bytes());
+  return bytes;
+}
+
 void MappedFile::read_ahead(Bytes bytes) const {
   const Bytes pages = pages_of(bytes, mapping_->bytes());
   for (std::int64_t done = 0; done < pages.count; done += kReadAtOnce) {
@@ -130,7 +153,7 @@ void MappedFile::read_ahead(Bytes bytes) const {
 void MappedFile::let_go(Bytes bytes) {
   const Bytes pages = pages_of(bytes, mapping_->bytes());
   if (pages.count == 0) return;
-  ::madvise(mapping_->at(pages.first), static_cast<std::size_t>(pages.count), MADV_DONTNEED);
+  mapping_->unmap(pages);
   write(pages, SYNC_FILE_RANGE_WRITE);
   if (leaving_.count > 0) {
     write(leaving_,

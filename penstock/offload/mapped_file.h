@@ -1,9 +1,9 @@
 // Tensors whose memory is a file: those that are not in use need not be in memory.
 //
-// train/ keeps optimizer states in one.  The file has no name and goes with its last tensor, also
-// when the process is killed.  It has all its blocks from the start, so that a disk that is full is
-// an error then, and no signal later.  Knows neither what the tensors are nor in which order they
-// are used.
+// train/ keeps optimizer states in one, zero/ parameters that are away.  The file has no name and
+// goes with its last tensor, also when the process is killed.  It has all its blocks from the
+// start, so that a disk that is full is an error then, and no signal later.  Knows neither what the
+// tensors are nor in which order they are used.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -30,6 +30,9 @@ class MappedFile {
 
   // Such as at::empty_like(like), at that byte of the file.
   at::Tensor tensor(std::int64_t first, const at::Tensor& like) const;
+
+  // Of a tensor that is contiguous and in the file: one of its own, or a view of one.
+  Bytes bytes_of(const at::Tensor& tensor) const;
 
   // Begins to read what will be used soon, and does not wait for it.
   void read_ahead(Bytes bytes) const;

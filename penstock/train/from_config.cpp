@@ -34,21 +34,20 @@ ZeroStage make_stage(std::int64_t stage) {
   }
 }
 
-StatesPlace make_place(config::OffloadDevice device) {
+offload::Place make_place(config::OffloadDevice device) {
   switch (device) {
     case config::OffloadDevice::None:
-      return StatesPlace::Device;
+      return offload::Place::Device;
     case config::OffloadDevice::Cpu:
-      return StatesPlace::Host;
+      return offload::Place::Host;
     case config::OffloadDevice::Nvme:
-      return StatesPlace::File;
+      return offload::Place::File;
   }
-  return StatesPlace::Device;
+  return offload::Place::Device;
 }
 
-OffloadOptions make_offload(const config::ZeroConfig& zero) {
-  return {.states = make_place(zero.offload_optimizer.device),
-          .folder = zero.offload_optimizer.nvme_path};
+offload::Where make_where(const config::OffloadConfig& offload) {
+  return {.place = make_place(offload.device), .folder = offload.nvme_path};
 }
 
 ZeroOptions make_zero(const config::ZeroConfig& zero, const Precision& precision) {
@@ -92,7 +91,8 @@ TrainerOptions options_of(const config::Config& config, const config::MeshShape&
           .precision = make_precision(config),
           .sums = config.numerics.invariant ? GradientSums::Invariant : GradientSums::AsTheyCome,
           .zero = make_zero(config.zero_optimization, make_precision(config)),
-          .offload = make_offload(config.zero_optimization),
+          .offload = {.states = make_where(config.zero_optimization.offload_optimizer),
+                      .parameters = make_where(config.zero_optimization.offload_param)},
           .checkpointing = {.interval = config.pipeline.activation_checkpoint_interval,
                             .layers = config.pipeline.checkpointable_layers},
           .seed = config.seed};

@@ -81,7 +81,10 @@ std::string describe(const config::Fp16Config& scale) {
 
 // Kernels of two devices may differ in their bits; where the states are does not matter.
 std::string describe_updates(const TrainerOptions& options) {
-  const bool on_device = options.offload.states == StatesPlace::Device && !options.device.is_cpu();
+  const OffloadOptions& offload = options.offload;
+  const bool on_device = offload.states.place == offload::Place::Device &&
+                         offload.parameters.place == offload::Place::Device &&
+                         !options.device.is_cpu();
   return on_device ? "on the device" : "on the host";
 }
 

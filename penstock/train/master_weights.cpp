@@ -6,12 +6,12 @@
 
 #include <utility>
 
-#include "penstock/train/offloaded_states.h"
+#include "penstock/train/offloaded_parts.h"
 
 namespace penstock::train {
 
 MasterWeights::MasterWeights(std::vector<at::Tensor> parameters, MastersPlace place,
-                             OffloadedStates* memory)
+                             OffloadedParts* memory)
     : parameters_(std::move(parameters)) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -25,7 +25,7 @@ MasterWeights::MasterWeights(std::vector<at::Tensor> parameters, MastersPlace pl
     }
     masters_.push_back(parameter.detach().to(device, type));
     if (memory == nullptr) continue;
-    masters_[i] = memory->zeros_like(i, masters_[i]).copy_(masters_[i]);
+    masters_[i] = memory->keep(i, masters_[i]);
     memory->let_go({.first = i, .end = i + 1});
   }
 }

@@ -21,7 +21,7 @@
 
 namespace penstock::train {
 
-class OffloadedStates;
+class OffloadedParts;
 
 // What a gradient is divided by, and then multiplied by.
 struct Unscale {
@@ -40,7 +40,7 @@ class MasterWeights {
   // not null.
   explicit MasterWeights(std::vector<at::Tensor> parameters,
                          MastersPlace place = MastersPlace::Device,
-                         OffloadedStates* memory = nullptr);
+                         OffloadedParts* memory = nullptr);
 
   // By parameter.
   const std::vector<at::Tensor>& tensors() const { return masters_; }

@@ -7,7 +7,7 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include "penstock/core/check.h"
-#include "penstock/train/offloaded_states.h"
+#include "penstock/train/offloaded_parts.h"
 
 namespace penstock::train {
 namespace {
@@ -33,7 +33,7 @@ std::int32_t states_per_parameter(const config::OptimizerConfig& options) {
 }
 
 Optimizer::Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters,
-                     OffloadedStates* memory)
+                     OffloadedParts* memory)
     : options_(options),
       parameters_(std::move(parameters)),
       memory_(memory),

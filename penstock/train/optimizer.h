@@ -12,7 +12,7 @@
 
 namespace penstock::train {
 
-class OffloadedStates;
+class OffloadedParts;
 
 // How many tensors of a parameter's size it keeps of each.
 std::int32_t states_per_parameter(const config::OptimizerConfig& options);
@@ -21,7 +21,7 @@ class Optimizer {
  public:
   // States are in `memory`, where it is not null.
   Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters,
-            OffloadedStates* memory = nullptr);
+            OffloadedParts* memory = nullptr);
 
   // One step at learning rate `lr` of the parameters [first, end), from their gradients; one
   // without a gradient stays as it is.  Gradients are left as they were.
@@ -40,7 +40,7 @@ class Optimizer {
 
   config::OptimizerConfig options_;
   std::vector<at::Tensor> parameters_;
-  OffloadedStates* memory_;
+  OffloadedParts* memory_;
   std::vector<State> states_;
 };
 

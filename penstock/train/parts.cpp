@@ -14,8 +14,10 @@ void Parts::add(const at::Tensor& parameter) {
 
 void Parts::add(const zero::ParameterShards& shards, std::size_t parameter) {
   if (const zero::ShardSlice* slice = shards.slice_of(parameter)) {
-    parts_.push_back(
-        {.tensor = slice->values, .parameter = cuts_.size(), .first = slice->place.first});
+    parts_.push_back({.tensor = slice->values,
+                      .parameter = cuts_.size(),
+                      .first = slice->place.first,
+                      .file = shards.page_of(parameter).file()});
   }
   std::vector<Cut> cuts;
   for (const partition::PlacedSlice& each : shards.cuts_of(parameter)) {

@@ -9,15 +9,17 @@
 #include <functional>
 #include <vector>
 
+#include "penstock/offload/mapped_file.h"
 #include "penstock/train/squared_norms.h"
 #include "penstock/zero/parameter_shards.h"
 
 namespace penstock::train {
 
 struct Part {
-  at::Tensor tensor;          // With its gradient.  A slice is flat, and a view.
-  std::size_t parameter = 0;  // By the order in which they were added.
-  std::int64_t first = 0;     // Of its elements.
+  at::Tensor tensor;                    // With its gradient.  A slice is flat, and a view.
+  std::size_t parameter = 0;            // By the order in which they were added.
+  std::int64_t first = 0;               // Of its elements.
+  offload::MappedFile* file = nullptr;  // That it is in, if in one.
 };
 
 class Parts {

@@ -26,7 +26,8 @@ memory::Sharing sharing_of(const TrainerOptions& options) {
                                                                : options.zero.bucket_bytes,
           .states_per_element = states_per_parameter(options.optimizer),
           .state_bytes_per_part = adamw ? static_cast<std::int64_t>(sizeof(float)) : 0,
-          .has_states_in_file = options.offload.states == StatesPlace::File};
+          .has_states_in_file = options.offload.states.place == offload::Place::File,
+          .has_pieces_in_file = options.offload.parameters.place == offload::Place::File};
 }
 
 // All that ranks of the pipe axis have in common.
@@ -127,7 +128,8 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
   standing.in_step.buckets = std::min(pages, planned.options.zero.limits.budget_bytes);
   memory::RankMemory memory = memory::rank_memory(plan, stages, standing);
   // After their sum, gradients of copies are views of it.
-  if (planned.options.mesh.data == 1) memory.between_steps.gradients -= tied_gradient_bytes(all);
+  if (standing.in_step.buckets == 0 && planned.options.mesh.data == 1)
+    memory.between_steps.gradients -= tied_gradient_bytes(all);
   return {.stages = plan.chunks, .memory = std::move(memory), .file_bytes = file};
 }
 

@@ -22,7 +22,7 @@ struct TrainingInputs {
 struct PipeRank {
   std::vector<StageId> stages;
   memory::RankMemory memory;
-  std::int64_t file_bytes = 0;  // Of optimizer states that are offloaded, and not in `memory`.
+  std::int64_t file_bytes = 0;  // Of what is offloaded to files, and not in `memory`.
 };
 
 // By rank of the pipe axis, for the first replica; others have the same, but for at most a bucket's

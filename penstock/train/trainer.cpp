@@ -48,6 +48,11 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
   if (options_.zero.stage != ZeroStage::Off && options_.sums == GradientSums::Invariant) {
     throw ConfigError("invariant sums of gradients keep whole gradients: they need ZeroStage::Off");
   }
+  if (options_.offload.parameters.place != offload::Place::Device &&
+      options_.zero.stage != ZeroStage::Parameters) {
+    throw ConfigError(
+        "offloaded parameters need ZeroStage::Parameters: else they are always whole");
+  }
   if (options_.precision.sum_type() != options_.precision.type &&
       options_.sums == GradientSums::Invariant) {
     throw ConfigError("invariant sums of gradients are in the type of the parameters");
@@ -93,7 +98,9 @@ void Trainer::build_groups() {
   const Rank rank = communicator_.rank();
   data_group_.emplace(communicator_, mesh_.data_group(rank));
   pipe_group_ = communicator_.make_group(mesh_.pipe_group(rank));
-  if (options_.zero.stage != ZeroStage::Off && options_.mesh.data > 1) build_shards();
+  if (options_.zero.stage != ZeroStage::Off && (options_.mesh.data > 1 || has_pieces_elsewhere())) {
+    or_fail(communicator_, [this] { build_shards(); });
+  }
   for (std::size_t s = 0; s < stages_.size(); ++s) reducers_.push_back(make_hooks(s));
 }
 
@@ -367,16 +374,17 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
 void Trainer::build_optimizer() {
   const std::vector<at::Tensor> parts = parts_.tensors();
   const OffloadOptions& offload = options_.offload;
-  const bool is_offloaded = offload.states != StatesPlace::Device;
-  if (offload.states == StatesPlace::File) {
-    offloaded_ = std::make_unique<OffloadedStates>(offload.folder, parts,
-                                                   states_per_parameter(options_.optimizer));
+  const bool has_states_elsewhere = offload.states.place != offload::Place::Device;
+  if (offload.states.place == offload::Place::File ||
+      offload.parameters.place == offload::Place::File) {
+    offloaded_ = std::make_unique<OffloadedParts>(parts_.all(), offload.states,
+                                                  states_per_parameter(options_.optimizer));
   }
-  masters_.emplace(parts, is_offloaded ? MastersPlace::Host : MastersPlace::Device,
+  masters_.emplace(parts, has_states_elsewhere ? MastersPlace::Host : MastersPlace::Device,
                    offloaded_.get());
   optimizer_ =
       std::make_unique<Optimizer>(options_.optimizer, masters_->tensors(), offloaded_.get());
-  if (!is_offloaded) {
+  if (!has_states_elsewhere && !offloaded_) {
     runs_ = masters_->runs(offload.elements_at_once);
     return;
   }

@@ -31,12 +31,13 @@
 #include "penstock/lower/programs.h"
 #include "penstock/mesh/mesh.h"
 #include "penstock/nn/layer.h"
+#include "penstock/offload/place.h"
 #include "penstock/partition/partition.h"
 #include "penstock/stage/stage.h"
 #include "penstock/train/gradient_scale.h"
 #include "penstock/train/master_weights.h"
 #include "penstock/train/microbatches.h"
-#include "penstock/train/offloaded_states.h"
+#include "penstock/train/offloaded_parts.h"
 #include "penstock/train/optimizer.h"
 #include "penstock/train/parts.h"
 #include "penstock/train/precision.h"
@@ -67,17 +68,14 @@ struct ZeroOptions {
                            .prefetch_bytes = std::int64_t{200} << 20};
 };
 
-// Where a rank has optimizer states, and masters of short types, between their updates.  Updates of
-// what is not on the device are the host's.
-enum class StatesPlace : std::uint8_t {
-  Device,  // With the parameters.
-  Host,    // In host memory.
-  File,    // In a file, mapped.
-};
-
+// Where a rank has what it does not use just now.  Updates of what is not on the device are the
+// host's.
 struct OffloadOptions {
-  StatesPlace states = StatesPlace::Device;
-  std::string folder;                                     // For File: of this rank's.
+  // Optimizer states, and masters of short types, between their updates.  Device: where what is
+  // updated is.
+  offload::Where states;
+  // With ZeroStage::Parameters, also with one data rank: its pieces of parameters.
+  offload::Where parameters;
   std::int64_t elements_at_once = std::int64_t{1} << 22;  // That are updated, or read ahead.
 };
 
@@ -95,7 +93,7 @@ struct TrainerOptions {
   LossScale loss_scale;            // By default, a mean over samples.
   Precision precision;
   GradientSums sums = GradientSums::AsTheyCome;
-  ZeroOptions zero;  // With one data rank there is nothing to share.
+  ZeroOptions zero;  // With one data rank there is nothing to share, but to offload.
   OffloadOptions offload;
   stage::Checkpointing checkpointing;
   std::int64_t seed = 1234;
@@ -191,8 +189,8 @@ class Trainer {
   // What this rank updates of parameters(); those of a short type by way of masters().
   const Parts& parts() const { return parts_; }
   const MasterWeights& masters() const { return *masters_; }
-  // Of the file with its states; 0 without one.
-  std::int64_t offloaded_bytes() const { return offloaded_ ? offloaded_->file_bytes() : 0; }
+  // Of the files with its states and pieces of parameters; 0 without any.
+  std::int64_t offloaded_bytes() const;
   std::int64_t skipped_steps() const { return skipped_steps_; }
 
   // This rank's trainable parameters, in model order.  One that layers share is there once, on
@@ -209,6 +207,7 @@ class Trainer {
   void build_ties();
   void place_parameters();
   bool is_sharded() const { return !shards_.empty(); }
+  bool has_pieces_elsewhere() const;
   std::vector<nn::TiedParameter> updated_copies(std::size_t stage) const;
   lower::Plan lower_here(const verify::VerifiedSchedule& schedule) const;
   std::unique_ptr<execute::Executor> make_executor(lower::Plan plan,
@@ -248,7 +247,7 @@ class Trainer {
   std::unique_ptr<execute::Executor> evaluate_;
   std::unique_ptr<execute::Executor> infer_;
   GradientScale scale_;
-  std::unique_ptr<OffloadedStates> offloaded_;  // With StatesPlace::File.
+  std::unique_ptr<OffloadedParts> offloaded_;  // With anything in a file.
   std::optional<MasterWeights> masters_;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<PartRun> runs_;  // In which it steps.

@@ -8,16 +8,30 @@
 
 namespace penstock::train {
 
+// Where ranks compute on the host, what is in its memory is nowhere else.
+bool Trainer::has_pieces_elsewhere() const {
+  const offload::Place place = options_.offload.parameters.place;
+  return place == offload::Place::File ||
+         (place == offload::Place::Host && !options_.device.is_cpu());
+}
+
+std::int64_t Trainer::offloaded_bytes() const {
+  std::int64_t bytes = offloaded_ ? offloaded_->file_bytes() : 0;
+  for (const auto& shards : shards_) bytes += shards->file_bytes();
+  return bytes;
+}
+
 void Trainer::build_shards() {
   const bool paged = options_.zero.stage == ZeroStage::Parameters;
   std::vector<std::shared_ptr<zero::Page>> pages;
   for (const stage::Stage& stage : stages_) {
     for (const nn::TiedParameter& tied : stage.tied()) tied_pages_.emplace(tied.name, nullptr);
   }
+  const zero::Kept keeps = paged ? zero::Kept(zero::Keeps::Piece, options_.offload.parameters)
+                                 : zero::Kept(zero::Keeps::Whole);
   for (const stage::Stage& stage : stages_) {
     shards_.push_back(std::make_unique<zero::ParameterShards>(
-        stage.parameters(), *data_group_, options_.zero.bucket_bytes,
-        paged ? zero::Keeps::Piece : zero::Keeps::Whole, &tied_pages_));
+        stage.parameters(), *data_group_, options_.zero.bucket_bytes, keeps, &tied_pages_));
     for (const auto& page : shards_.back()->pages()) {
       if (std::ranges::find(pages, page) == pages.end()) pages.push_back(page);
     }

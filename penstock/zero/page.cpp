@@ -13,9 +13,9 @@
 namespace penstock::zero {
 
 Page::Page(comm::ShardGroup& group, std::int64_t piece, const at::TensorOptions& options,
-           Keeps keeps)
+           std::shared_ptr<PieceMemory> pieces)
     : group_(group),
-      keeps_(keeps),
+      pieces_(std::move(pieces)),
       tag_(group.reserve_tags(1)),
       flat_(zeros_of_system({group.size(), piece}, options)),
       row_(flat_[group.place()]),
@@ -31,8 +31,8 @@ void Page::hold(const stage::NamedParameter& parameter, std::int64_t offset) {
 }
 
 void Page::close() {
-  if (keeps_ == Keeps::Whole) return;
-  piece_ = row_.clone();
+  if (!may_go()) return;
+  piece_ = pieces_->keep(row_);
   free();
 }
 
@@ -68,9 +68,19 @@ void Page::free() {
   is_here_ = false;
 }
 
+// What reads the row waits for it; so does what changes the piece, a gradient of the row.
+void Page::copy_piece() {
+  row_.copy_(piece_, /*non_blocking=*/true);
+  pieces_->let_go(piece_);
+}
+
 void Page::note_versions() {
   versions_.clear();
   for (const auto& parameter : parameters_) versions_.push_back(parameter.tensor._version());
+}
+
+void Page::read_ahead() const {
+  if (!is_here_) pieces_->read_ahead(piece_);
 }
 
 void Page::fetch() {
@@ -79,7 +89,7 @@ void Page::fetch() {
   allocate();
   is_here_ = true;
   note_versions();
-  row_.copy_(piece_);
+  copy_piece();
   if (flat_.numel() > 0) coming_ = group_.all_gather(flat_, tag_);
 }
 
@@ -90,7 +100,7 @@ void Page::await() {
 }
 
 void Page::drop() {
-  if (!is_here_ || keeps_ == Keeps::Whole) return;
+  if (!is_here_ || !may_go()) return;
   PENSTOCK_CHECK(!is_pinned(), name());
   await();
   for (std::size_t i = 0; i < versions_.size(); ++i) {
@@ -112,7 +122,7 @@ void Page::poison() {
 std::unique_ptr<comm::Transfer> Page::gather_updates() {
   if (!is_here_ || flat_.numel() == 0) return nullptr;
   const at::NoGradGuard no_grad;
-  if (keeps_ == Keeps::Piece) row_.copy_(piece_);
+  if (may_go()) copy_piece();
   return group_.all_gather(flat_, tag_);
 }
 
@@ -120,7 +130,10 @@ void Page::adopt(std::int32_t root) {
   PENSTOCK_CHECK(is_here_ && !is_coming(), name());
   const at::NoGradGuard no_grad;
   group_.broadcast(flat_, root)->wait();
-  if (keeps_ == Keeps::Piece) piece_.copy_(row_);
+  if (may_go()) {
+    piece_.copy_(row_);
+    pieces_->let_go(piece_);
+  }
   note_versions();
 }
 

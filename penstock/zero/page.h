@@ -3,8 +3,8 @@
 // ParameterShards make one per bucket; the pager and a program's UNSHARD and RESHARD bring and drop
 // it. Knows no schedule and no optimizer.  A page that is away has parameters with all their sizes
 // and no memory: their storage has no bytes.
-// Invariants: 1. Parameters are views of flat().  2. This rank's piece is always here, and what the
-// optimizer steps on.
+// Invariants: 1. Parameters are views of flat().  2. This rank's piece is there all the time, if
+// not on the device (piece_memory.h), and what the optimizer steps on.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -15,16 +15,16 @@
 
 #include "penstock/comm/shard_group.h"
 #include "penstock/stage/stage.h"
+#include "penstock/zero/piece_memory.h"
 
 namespace penstock::zero {
 
-// What of a page stays when it is not in use.
-enum class Keeps : std::uint8_t { Whole, Piece };
-
 class Page {
  public:
-  // Of `piece` elements a rank, whole for the time being.  `group` outlives it.
-  Page(comm::ShardGroup& group, std::int64_t piece, const at::TensorOptions& options, Keeps keeps);
+  // Of `piece` elements a rank, whole for the time being; `pieces`: where this rank's is when the
+  // page may go, null for one that stays whole.  `group` outlives it.
+  Page(comm::ShardGroup& group, std::int64_t piece, const at::TensorOptions& options,
+       std::shared_ptr<PieceMemory> pieces);
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;
 
@@ -37,6 +37,8 @@ class Page {
 
   const at::Tensor& flat() const { return flat_; }    // [ranks, piece]
   const at::Tensor& piece() const { return piece_; }  // [piece], of this rank.
+  // That piece() is in, or null.
+  offload::MappedFile* file() const { return may_go() ? pieces_->file() : nullptr; }
   std::int64_t bytes() const {
     return static_cast<std::int64_t>(flat_.numel()) * flat_.element_size();
   }
@@ -48,6 +50,8 @@ class Page {
   // Away, or here: whole, or about to be, from fetch() to drop().
   bool is_here() const { return is_here_; }
   bool is_coming() const { return coming_ != nullptr; }
+  // It will be fetched soon: begins to read this rank's piece of it, where that is in a file.
+  void read_ahead() const;
   // Collective, unless it is here: begins to gather it; await() ends that.
   void fetch();
   void await();
@@ -70,12 +74,14 @@ class Page {
   void adopt(std::int32_t root);
 
  private:
+  bool may_go() const { return pieces_ != nullptr; }
   void allocate();
   void free();
+  void copy_piece();
   void note_versions();
 
   comm::ShardGroup& group_;
-  Keeps keeps_;
+  std::shared_ptr<PieceMemory> pieces_;
   std::int32_t tag_ = 0;
   at::Tensor flat_;
   at::Tensor row_;    // Of flat_, this rank's.

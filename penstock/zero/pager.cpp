@@ -221,9 +221,11 @@ void Pager::use_one(paging::Page page) {
     if (pages_[i]->is_pinned()) residents_.is_pinned[i] = true;
   }
   const bool is_known = trace != nullptr && !follower_->is_lost();
-  carry_out(is_known ? paging::decide(bytes_, *trace, position, residents_, limits_)
-                     : paging::decide_blindly(bytes_, page, residents_, limits_),
-            page);
+  const paging::Decision decision =
+      is_known ? paging::decide(bytes_, *trace, position, residents_, limits_)
+               : paging::decide_blindly(bytes_, page, residents_, limits_);
+  carry_out(decision, page);
+  if (is_known && !decision.fetch.empty()) read_next(*trace, position);
   residents_.is_pinned = of_operator;
   residents_.last_use[index(page)] = static_cast<std::int64_t>(position);
 }
@@ -233,15 +235,30 @@ void Pager::carry_out(const paging::Decision& decision, paging::Page used) {
     pages_[index(page)]->drop();
     ++report_.drops;
   }
-  if (!decision.fetch.empty()) agree(used);
-  for (const paging::Page page : decision.fetch) {
-    pages_[index(page)]->fetch();
-    ++(page == used ? report_.faults : report_.prefetches);
-  }
+  if (!decision.fetch.empty()) fetch(decision.fetch, used);
   pages_[index(used)]->await();
   std::int64_t here = 0;
   for (std::size_t i = 0; i < pages_.size(); ++i) here += pages_[i]->is_here() ? bytes_[i] : 0;
   report_.peak_bytes = std::max(report_.peak_bytes, here);
+}
+
+// What is in a file is read while the other ranks are waited for, and the next page while one is
+// copied.
+void Pager::fetch(const std::vector<paging::Page>& pages, paging::Page used) {
+  pages_[index(pages.front())]->read_ahead();
+  agree(used);
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    if (i + 1 < pages.size()) pages_[index(pages[i + 1])]->read_ahead();
+    pages_[index(pages[i])]->fetch();
+    ++(pages[i] == used ? report_.faults : report_.prefetches);
+  }
+}
+
+void Pager::read_next(const paging::Trace& trace, std::size_t position) const {
+  for (std::size_t i = position + 1; i < trace.size(); ++i) {
+    const Page& page = *pages_[index(trace[i])];
+    if (!page.is_here()) return page.read_ahead();
+  }
 }
 
 void Pager::say(std::int64_t what) {

@@ -93,6 +93,9 @@ class Pager {
  private:
   void use_one(paging::Page page);
   void carry_out(const paging::Decision& decision, paging::Page used);
+  void fetch(const std::vector<paging::Page>& pages, paging::Page used);
+  // Of those that are away, that which the trace has first after a position is next.
+  void read_next(const paging::Trace& trace, std::size_t position) const;
   // Tells the others what is next here.
   void say(std::int64_t what);
   // And waits until all have said so, too.

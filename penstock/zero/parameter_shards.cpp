@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "penstock/core/check.h"
@@ -31,14 +32,18 @@ std::vector<partition::ShardedParameter> sizes_of(
 }  // namespace
 
 ParameterShards::ParameterShards(std::vector<stage::NamedParameter> parameters,
-                                 comm::ShardGroup& group, std::int64_t bucket_bytes, Keeps keeps,
-                                 TiedPages* tied)
+                                 comm::ShardGroup& group, std::int64_t bucket_bytes,
+                                 const Kept& keeps, TiedPages* tied)
     : parameters_(std::move(parameters)),
       group_(group),
-      keeps_(keeps),
       layout_(partition::lay_out_shards(sizes_of(parameters_, tied), group.size(), bucket_bytes)),
       cuts_(layout_.slices_by_parameter()),
       page_of_(parameters_.size()) {
+  if (keeps.what == Keeps::Piece) {
+    const std::int64_t bytes = piece_bytes(tied);
+    pieces_ = std::make_shared<PieceMemory>(keeps.pieces, bytes);
+    if (pieces_->file() != nullptr) file_bytes_ = bytes;
+  }
   for (std::size_t b = 0; b < layout_.buckets.size(); ++b) {
     add_page(b, tied);
     for (const std::size_t p : layout_.buckets[b].parameters) page_of_[p] = pages_.back().get();
@@ -56,18 +61,35 @@ const ShardSlice* ParameterShards::slice_of(std::size_t parameter) const {
   return found == slices_.end() ? nullptr : &*found;
 }
 
+std::shared_ptr<Page>* ParameterShards::tied_page(std::size_t bucket, TiedPages* tied) const {
+  const partition::ShardedParameter& first =
+      layout_.parameters[layout_.buckets[bucket].parameters.front()];
+  return first.is_alone ? &tied->at(first.name) : nullptr;
+}
+
+// This rank's: of copies of a tied parameter those of the first, if no others have it.
+std::int64_t ParameterShards::piece_bytes(TiedPages* tied) const {
+  std::int64_t bytes = 0;
+  std::set<const std::shared_ptr<Page>*> seen;
+  for (std::size_t b = 0; b < layout_.buckets.size(); ++b) {
+    const std::shared_ptr<Page>* const copies = tied_page(b, tied);
+    if (copies != nullptr && (*copies != nullptr || !seen.insert(copies).second)) continue;
+    bytes += layout_.buckets[b].piece * layout_.buckets[b].element_bytes;
+  }
+  return bytes;
+}
+
 void ParameterShards::add_page(std::size_t bucket, TiedPages* tied) {
   const partition::ShardBucket& layout = layout_.buckets[bucket];
   const stage::NamedParameter& first = parameters_[layout.parameters.front()];
-  std::shared_ptr<Page>* const copies =
-      layout_.parameters[layout.parameters.front()].is_alone ? &tied->at(first.name) : nullptr;
+  std::shared_ptr<Page>* const copies = tied_page(bucket, tied);
   is_shared_.push_back(copies != nullptr && *copies != nullptr);
   if (is_shared_.back()) {
     pages_.push_back(*copies);
     return pages_.back()->hold_copy(first);
   }
   const auto page = std::make_shared<Page>(group_, layout.piece,
-                                           first.tensor.options().requires_grad(false), keeps_);
+                                           first.tensor.options().requires_grad(false), pieces_);
   for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
     page->hold(parameters_[layout.parameters[i]], layout.offsets[i]);
   }
@@ -95,6 +117,7 @@ void ParameterShards::unshard() {
   is_unsharded_ = true;
   for (std::size_t b = 0; b < pages_.size(); ++b) {
     pages_[b]->pin();
+    if (b + 1 < pages_.size()) pages_[b + 1]->read_ahead();
     pages_[b]->fetch();
     if (b >= kGathersUnderWay) pages_[b - kGathersUnderWay]->await();
   }
@@ -111,7 +134,7 @@ void ParameterShards::reshard() {
 }
 
 void ParameterShards::adopt(std::int32_t root) {
-  PENSTOCK_CHECK(keeps_ == Keeps::Whole || is_unsharded_, "pages are away");
+  PENSTOCK_CHECK(!pieces_ || is_unsharded_, "pages are away");
   for (std::size_t b = 0; b < pages_.size(); ++b) {
     if (!is_shared_[b]) pages_[b]->adopt(root);
   }

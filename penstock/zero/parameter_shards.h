@@ -15,12 +15,15 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/comm/shard_group.h"
+#include "penstock/offload/place.h"
 #include "penstock/partition/shards.h"
 #include "penstock/stage/stage.h"
 #include "penstock/zero/page.h"
+#include "penstock/zero/piece_memory.h"
 
 namespace penstock::zero {
 
@@ -28,6 +31,17 @@ namespace penstock::zero {
 // ParameterShards are made: a parameter of such a name has a page to itself, which is cut alike
 // wherever there is a copy.
 using TiedPages = std::map<std::string, std::shared_ptr<Page>>;
+
+// What of pages stays while they are not in use.
+enum class Keeps : std::uint8_t { Whole, Piece };
+
+struct Kept {
+  // Not explicit: mostly that is all there is to say.
+  Kept(Keeps keeps, offload::Where where = {}) : what(keeps), pieces(std::move(where)) {}
+
+  Keeps what;
+  offload::Where pieces;  // Where pieces are.
+};
 
 // A slice of a parameter on this rank.
 struct ShardSlice {
@@ -40,8 +54,9 @@ class ParameterShards {
   // Parameters stay the tensors that they are; their values move into pages.  `group` outlives it.
   // `tied`, if any, learns new pages.  REQUIRES: `parameters` alike on every rank of the group, in
   // one order, and with the same values.
+  // Throws: ConfigError, where pieces cannot be in the folder that they should be in.
   ParameterShards(std::vector<stage::NamedParameter> parameters, comm::ShardGroup& group,
-                  std::int64_t bucket_bytes, Keeps keeps, TiedPages* tied = nullptr);
+                  std::int64_t bucket_bytes, const Kept& keeps, TiedPages* tied = nullptr);
 
   const std::vector<stage::NamedParameter>& parameters() const { return parameters_; }
   const partition::ShardLayout& layout() const { return layout_; }
@@ -57,6 +72,8 @@ class ParameterShards {
   const std::vector<std::shared_ptr<Page>>& pages() const { return pages_; }
   Page& page_of(std::size_t parameter) const { return *page_of_[parameter]; }
   comm::ShardGroup& group() const { return group_; }
+  // Of the file with pieces, if they are in one.
+  std::int64_t file_bytes() const { return file_bytes_; }
 
   // Collective, after updates of slices: brings the other ranks' to pages that are whole, always
   // or just now.
@@ -70,13 +87,17 @@ class ParameterShards {
   void adopt(std::int32_t root);
 
  private:
+  // Where a bucket of a tied parameter finds its page, or leaves it; null for others.
+  std::shared_ptr<Page>* tied_page(std::size_t bucket, TiedPages* tied) const;
+  std::int64_t piece_bytes(TiedPages* tied) const;
   void add_page(std::size_t bucket, TiedPages* tied);
 
   std::vector<stage::NamedParameter> parameters_;
   comm::ShardGroup& group_;
-  Keeps keeps_;
   partition::ShardLayout layout_;
   std::vector<std::vector<partition::PlacedSlice>> cuts_;  // By parameter.
+  std::shared_ptr<PieceMemory> pieces_;                    // With Keeps::Piece.
+  std::int64_t file_bytes_ = 0;
   std::vector<std::shared_ptr<Page>> pages_;
   std::vector<bool> is_shared_;  // By bucket: the page of an earlier one.
   std::vector<Page*> page_of_;   // By parameter.

@@ -79,7 +79,8 @@ void ShardedGradients::send(std::size_t bucket) {
   if (what_ != GradientBuckets::ReleasedLast && bucket >= partition::kSumsUnderWay) {
     complete(buckets_[bucket - partition::kSumsUnderWay]);
   }
-  if (!full.sum.defined()) full.sum = at::empty({full.rows.size(1)}, full.rows.options());
+  if (!full.sum.defined() || full.sum.device() != full.rows.device())
+    full.sum = at::empty({full.rows.size(1)}, full.rows.options());
   full.transfer = shards_.group().reduce_scatter(full.rows, full.sum, full.tag);
 }
 
@@ -88,6 +89,7 @@ void ShardedGradients::complete(Bucket& bucket) {
   bucket.transfer->wait();
   bucket.transfer.reset();
   if (what_ != GradientBuckets::Kept) bucket.rows.reset();
+  bucket.sum = bucket.sum.to(shards_.pages()[bucket.index]->piece().device());
   const std::int64_t piece = shards_.layout().buckets[bucket.index].piece;
   for (const ShardSlice& slice : shards_.slices()) {
     if (slice.place.bucket != bucket.index) continue;

@@ -59,7 +59,7 @@ class ShardedGradients : public execute::StageHooks {
   struct Bucket {
     std::size_t index = 0;  // In the layout.
     at::Tensor rows;  // [ranks, piece + parameters]: each rank's piece, then a flag a parameter.
-    at::Tensor sum;   // This rank's row of all replicas; in place of the last step's.
+    at::Tensor sum;   // This rank's row of all replicas, where its slices are.
     std::int32_t tag = 0;
     std::unique_ptr<comm::Transfer> transfer;
   };

@@ -180,6 +180,16 @@ TEST(ConfigCheck, SaysOfOffloadedStatesWhereTheyAre) {
             "anyway, where ranks compute on the CPU\n");
 }
 
+TEST(ConfigCheck, SaysOfOffloadedParametersWhereTheyAre) {
+  EXPECT_EQ(check_lines(R"({"zero_optimization": {"stage": 3, "offload_param": {
+  "device": "nvme", "nvme_path": "/fast", "max_in_cpu": 1e9}}})"),
+            "1:24 zero_optimization.stage used\n"
+            "2:3 zero_optimization.offload_param.device used\n"
+            "2:21 zero_optimization.offload_param.nvme_path used\n"
+            "2:43 zero_optimization.offload_param.max_in_cpu different | what is used next is read "
+            "while one bucket of parameters is copied\n");
+}
+
 TEST(ConfigCheck, AnUnknownKeyIsRefusedWithTheNearestOne) {
   EXPECT_EQ(check_lines(R"({"grandient_accumulation_steps": 2,
                             "zero_optimization": {"overlap_com": true},

@@ -51,6 +51,22 @@ TEST(Validate, AFileOfOptimizerStatesNeedsAFolder) {
             "\"none\", \"cpu\" or \"nvme\"");
 }
 
+TEST(Validate, OffloadedParametersNeedStage3AndAFolder) {
+  const auto offload = [](const std::string& stage, const std::string& values) {
+    return refusal(R"({"zero_optimization": {"stage": )" + stage + R"(, "offload_param": {)" +
+                   values + "}}}");
+  };
+  EXPECT_EQ(offload("3", R"("device": "nvme")"),
+            "gpt.json:1:64: zero_optimization.offload_param.nvme_path is missing: device \"nvme\" "
+            "needs the folder of a file");
+  EXPECT_EQ(offload("2", R"("device": "cpu")"),
+            "gpt.json:1:64: zero_optimization.offload_param.device = \"cpu\": needs "
+            "zero_optimization.stage 3, and not 2, with which parameters are whole all the time");
+  EXPECT_EQ(offload("3", R"("device": "nvme", "nvme_path": "/fast")"), "no error");
+  EXPECT_EQ(offload("3", R"("device": "cpu")"), "no error");
+  EXPECT_EQ(offload("1", R"("device": "none")"), "no error");
+}
+
 TEST(Validate, ThereIsOneTypeOfParametersAndGradientsFitIt) {
   EXPECT_EQ(refusal(R"({"bf16": {"enabled": true}, "fp16": {"enabled": true}})"),
             "gpt.json:1:49: fp16.enabled = true: bf16.enabled is true, too; take one of them");

@@ -21,7 +21,9 @@ std::vector<Config> various_configs() {
   configs[5].pipeline = {PartitionMethod::Bounds, "", {}, {0, 1, 7}};
   configs[5].data.path = "\xC3\xA9\n\t\x7F // */ null";
   configs[5].seed = INT64_MAX;
+  configs[5].zero_optimization.stage = 3;
   configs[5].zero_optimization.offload_optimizer = {OffloadDevice::Nvme, "/fast"};
+  configs[5].zero_optimization.offload_param = {OffloadDevice::Nvme, "/also fast"};
   configs[5].launch = {0.25, 1e6, Transport::Tcp, Device::Cuda};
   return configs;
 }
@@ -98,6 +100,9 @@ TEST(ToText, GivesEachValueItsOrigin) {
     "reduce_bucket_size": 1048576,  // default
     "stage3_max_live_parameters": 1000000000,  // default
     "stage3_prefetch_bucket_size": 50000000,  // default
+    "offload_param": {
+      "device": "none"  // default
+    },
     "offload_optimizer": {
       "device": "none"  // default
     }

@@ -74,6 +74,19 @@ TEST(States, ThoseOfTheOptimizerMayBeInAFile) {
   EXPECT_EQ(states_of(one, {.has_states_in_file = true}, seen).file, 2 * 128);
 }
 
+TEST(States, PiecesOfParametersMayBeInAFile) {
+  for (const std::int32_t ranks : {1, 2, 4}) {
+    Sharing sharing{.stage = 3, .ranks = ranks, .bucket_bytes = 2 * 4 * kElements};
+    sharing.has_pieces_in_file = true;
+    std::set<std::string> seen;
+    const States told = states_of(model(), sharing, seen);
+    EXPECT_EQ(told.parameters, 0);
+    EXPECT_EQ(told.file * ranks, told.pages);
+    EXPECT_NEAR(static_cast<double>(told.pages), 4 * kPsi, 0.01 * 4 * kPsi) << "padding";
+    EXPECT_FALSE(told.buckets.empty()) << "gradients are summed for slices, also of one rank";
+  }
+}
+
 TEST(States, BucketsHaveEveryParameterOnceTheLastFirst) {
   for (const std::int32_t stage : {0, 1, 2, 3}) {
     std::vector<std::size_t> parameters;

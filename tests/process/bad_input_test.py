@@ -144,8 +144,10 @@ class Data(BadInputTest):
 
 
 class Offload(BadInputTest):
-    def refuse_folder(self, pattern: str, **values: object) -> support.Result:
-        zero = {"offload_optimizer": {"device": "nvme", **values}}
+    def refuse_folder(
+        self, pattern: str, section: str = "offload_optimizer", **values: object
+    ) -> support.Result:
+        zero = {"stage": 3, section: {"device": "nvme", **values}}
         result = self.train(self.config(zero_optimization=zero))
         self.assert_refused(result, pattern)
         return result
@@ -155,11 +157,21 @@ class Offload(BadInputTest):
             (r"nvme_path is missing: device \"nvme\" needs the folder", {}),
             (r'nvme_path: there is no folder "none"', {"nvme_path": "none"}),
         ):
-            self.assertLess(self.refuse_folder(pattern, **values).seconds, SOON)
+            for section in ("offload_optimizer", "offload_param"):
+                message = rf"zero_optimization\.{section}\.{pattern}"
+                self.assertLess(self.refuse_folder(message, section, **values).seconds, SOON)
 
     def test_a_folder_in_which_ranks_can_make_no_file(self) -> None:
-        pattern = r'optimizer states: cannot make a file in the folder "/proc": .*\n.*may write to'
-        self.refuse_folder(pattern, nvme_path="/proc")
+        pattern = r': cannot make a file in the folder "/proc": .*\n.*may write to'
+        self.refuse_folder("optimizer states" + pattern, nvme_path="/proc")
+        self.refuse_folder("parameters" + pattern, "offload_param", nvme_path="/proc")
+
+    def test_of_parameters_that_are_always_whole(self) -> None:
+        zero = {"stage": 2, "offload_param": {"device": "cpu"}}
+        self.assert_refused(
+            self.train(self.config(zero_optimization=zero)),
+            r'offload_param\.device = "cpu": needs zero_optimization\.stage 3, and not 2',
+        )
 
 
 class Sizes(BadInputTest):

@@ -66,7 +66,16 @@ class Memory(PlannerTest):
         kept = within["peak"]["optimizer"] - without["peak"]["optimizer"]
         self.assertEqual(without["file"], kept)
         table = self.penstock("memory", "gpt.json", *words).out.splitlines()
-        self.assertRegex(table[-1], r"^optimizer states in a file, by pipe rank: \d+\.\d+, \d+")
+        self.assertRegex(table[-1], r"^in files, by pipe rank: \d+\.\d+, \d+")
+
+    def test_parameters_in_a_file_are_in_memory_while_they_are_used(self) -> None:
+        words = ["--set", "zero_optimization.stage=3"]
+        for key, value in (("device", "nvme"), ("nvme_path", str(self.folder))):
+            words += ["--set", f"zero_optimization.offload_param.{key}={value}"]
+        plain, paged = self.told()["pipe_ranks"][0], self.told(*words)["pipe_ranks"][0]
+        self.assertEqual(paged["between_steps"]["parameters"], 0)
+        self.assertGreaterEqual(paged["file"], plain["between_steps"]["parameters"])
+        self.assertGreaterEqual(paged["peak"]["buckets"], paged["file"])
 
     def test_zero_shares_states(self) -> None:
         def states(stage: int, data: int) -> dict:

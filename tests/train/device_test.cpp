@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "penstock/core/text.h"
 #include "tests/support/foreign_device.h"
@@ -61,6 +63,7 @@ Result train(const TrainerOptions& options, const Kind& kind, const std::vector<
     const Batch2& last = batches.back();
     const double validation = trainer.evaluate(mine(last.inputs), mine(last.targets));
     const nn::Values outputs = trainer.infer(mine(last.inputs));
+    const auto whole = trainer.whole_parameters();
     const std::lock_guard lock(mutex);
     for (const auto& [name, tensor] : trainer.parameters()) {
       EXPECT_EQ(tensor.device().type(), options.device.type()) << name;
@@ -145,6 +148,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Devices,
                          testing::Values("Mlp", "TiedGpt", "GptWithDropout", "Skips", "MixedTypes"),
                          [](const auto& kind) { return std::string(kind.param); });
 
+constexpr std::array kPlaces = {offload::Place::Device, offload::Place::Host, offload::Place::File};
+
 // The host's kernels, which are this device's, too.
 TEST(Device, HasStatesAndMastersInHostMemoryOrAFileToTheSameBits) {
   for (const char* name : {"MixedTypes", "TiedGpt"}) {
@@ -155,11 +160,10 @@ TEST(Device, HasStatesAndMastersInHostMemoryOrAFileToTheSameBits) {
         TrainerOptions options = options_of({"1f1b", {.pipe = 2, .data = 2}, zero});
         options.precision.type = type;
         const Result on_device = train(options, kind, batches);
-        for (const StatesPlace place : {StatesPlace::Host, StatesPlace::File}) {
+        for (const offload::Place place : {offload::Place::Host, offload::Place::File}) {
           SCOPED_TRACE(penstock::str(name, ", ", c10::toString(type), ", ZeRO ",
                                      static_cast<int>(zero), ", place ", static_cast<int>(place)));
-          options.offload = {.states = place,
-                             .folder = std::filesystem::temp_directory_path(),
+          options.offload = {.states = {place, std::filesystem::temp_directory_path()},
                              .elements_at_once = 200};
           expect_same(train(options, kind, batches), on_device);
         }
@@ -171,14 +175,62 @@ TEST(Device, HasStatesAndMastersInHostMemoryOrAFileToTheSameBits) {
 TEST(Device, UpdatesOfWhatIsOffloadedAreTheHosts) {
   const Kind kind = kind_named("Mlp");
   TrainerOptions options = options_of({});
-  for (const StatesPlace place : {StatesPlace::Device, StatesPlace::Host, StatesPlace::File}) {
-    options.offload = {.states = place, .folder = std::filesystem::temp_directory_path()};
+  for (const offload::Place place : kPlaces) {
+    options.offload.states = {place, std::filesystem::temp_directory_path()};
     comm::run_ranks(1, [&](comm::Communicator& communicator) {
       const Trainer trainer(options, kind.model, kind.loss, communicator);
       for (const at::Tensor& master : trainer.masters().tensors()) {
-        EXPECT_EQ(master.is_cpu(), place != StatesPlace::Device);
+        EXPECT_EQ(master.is_cpu(), place != offload::Place::Device);
       }
-      EXPECT_EQ(trainer.offloaded_bytes() > 0, place == StatesPlace::File);
+      EXPECT_EQ(trainer.offloaded_bytes() > 0, place == offload::Place::File);
+    });
+  }
+}
+
+// Pages come from there, and gradients of slices go there.
+TEST(Device, HasParametersInHostMemoryOrAFileToTheSameBits) {
+  using offload::Place;
+  const std::string folder = std::filesystem::temp_directory_path();
+  for (const auto& [name, type] :
+       {std::pair("MixedTypes", at::kFloat), {"TiedGpt", at::kBFloat16}}) {
+    const Kind kind = kind_named(name);
+    for (const std::int32_t replicas : {1, 2}) {
+      const auto batches = batches_of(kind, replicas);
+      TrainerOptions options = options_of({"1f1b", {.pipe = 2, .data = replicas}});
+      options.precision.type = type;
+      const Result whole = train(options, kind, batches);
+      options.zero.stage = ZeroStage::Parameters;
+      for (const auto& [parameters, states] : {std::pair(Place::Device, Place::Device),
+                                               {Place::Device, Place::File},
+                                               {Place::Host, Place::Device},
+                                               {Place::File, Place::Host},
+                                               {Place::File, Place::File}}) {
+        SCOPED_TRACE(penstock::str(name, ", replicas ", replicas, ", places ",
+                                   static_cast<int>(parameters), " and ",
+                                   static_cast<int>(states)));
+        options.offload = {.states = {states, folder},
+                           .parameters = {parameters, folder},
+                           .elements_at_once = 200};
+        expect_same(train(options, kind, batches), whole);
+      }
+    }
+  }
+}
+
+TEST(Device, SlicesOfParametersThatAreOffloadedAreTheHosts) {
+  const Kind kind = kind_named("Mlp");
+  const Batch2 batch = kind.batch(kMicrobatches, kSequence);
+  TrainerOptions options = options_of({"1f1b", {}, ZeroStage::Parameters});
+  for (const offload::Place place : {offload::Place::Host, offload::Place::File}) {
+    options.offload.parameters = {place, std::filesystem::temp_directory_path()};
+    comm::run_ranks(1, [&](comm::Communicator& communicator) {
+      Trainer trainer(options, kind.model, kind.loss, communicator);
+      trainer.step(batch.inputs, batch.targets);
+      for (const Part& part : trainer.parts().all()) {
+        EXPECT_TRUE(part.tensor.is_cpu() && part.tensor.grad().is_cpu());
+      }
+      EXPECT_GT(trainer.paging().faults, 0);
+      EXPECT_EQ(trainer.offloaded_bytes() > 0, place == offload::Place::File);
     });
   }
 }

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::int64_t kSequence = 32;
 constexpr std::int32_t kSteps = 3;
+constexpr offload::Place kFile = offload::Place::File;
 
 struct Case {
   const char* model = "gpt";
@@ -32,7 +33,8 @@ struct Case {
   std::int64_t hidden = 64;
   bool tied = false;
   config::OptimizerType optimizer = config::OptimizerType::AdamW;
-  StatesPlace states = StatesPlace::Device;
+  offload::Place states = offload::Place::Device;
+  offload::Place parameters = offload::Place::Device;
 };
 
 std::string name(const testing::TestParamInfo<Case>& info) {
@@ -40,7 +42,8 @@ std::string name(const testing::TestParamInfo<Case>& info) {
   return str(c.model, "_", c.schedule, "_", c.pipe, "x", c.data, "_zero", c.zero,
              c.interval > 0 ? str("_recomputed", c.interval) : "", c.tied ? "_tied" : "",
              c.optimizer == config::OptimizerType::Sgd ? "_sgd" : "", c.hidden > 64 ? "_wide" : "",
-             c.states == StatesPlace::File ? "_in_file" : "", "_m", c.microbatches);
+             c.states == kFile ? "_in_file" : "", c.parameters == kFile ? "_paged_from_file" : "",
+             "_m", c.microbatches);
 }
 
 std::vector<nn::LayerSpec> model_of(const Case& c) {
@@ -53,13 +56,14 @@ std::vector<nn::LayerSpec> model_of(const Case& c) {
 }
 
 TrainerOptions options_of(const Case& c) {
+  const std::string folder = std::filesystem::temp_directory_path();
   return {.mesh = {.pipe = c.pipe, .data = c.data},
           .schedule = c.schedule,
           .microbatches = c.microbatches,
           .optimizer = {.type = c.optimizer, .momentum = 0.0},
           .gradient_clipping = 1.0,
           .zero = {.stage = static_cast<ZeroStage>(c.zero), .bucket_bytes = 64 << 10},
-          .offload = {.states = c.states, .folder = std::filesystem::temp_directory_path()},
+          .offload = {.states = {c.states, folder}, .parameters = {c.parameters, folder}},
           .checkpointing = {.interval = c.interval}};
 }
 
@@ -129,28 +133,29 @@ constexpr auto kSgd = config::OptimizerType::Sgd;
 
 INSTANTIATE_TEST_SUITE_P(
     Runs, RunMemory,
-    testing::Values(Case{}, Case{.model = "mlp"}, Case{.optimizer = kSgd}, Case{.microbatches = 1},
-                    Case{.interval = 1}, Case{.interval = 2}, Case{.interval = 8},
-                    Case{.states = StatesPlace::File}, Case{.tied = true},
-                    Case{.schedule = "gpipe", .pipe = 2}, Case{.pipe = 2},
-                    Case{.schedule = "interleaved_1f1b", .pipe = 2},
-                    Case{.schedule = "zb_h1", .pipe = 2}, Case{.schedule = "zbv", .pipe = 2},
-                    Case{.model = "mlp", .schedule = "zbv", .pipe = 2},
-                    Case{.pipe = 2, .interval = 1}, Case{.pipe = 2, .interval = 8},
-                    Case{.schedule = "interleaved_1f1b", .pipe = 2, .interval = 2},
-                    Case{.pipe = 2, .tied = true}, Case{.data = 2}, Case{.pipe = 2, .data = 2},
-                    Case{.schedule = "zbv", .pipe = 2, .data = 2}, Case{.data = 2, .zero = 1},
-                    Case{.pipe = 2, .data = 2, .zero = 1}, Case{.data = 2, .zero = 2},
-                    Case{.pipe = 2, .data = 2, .zero = 2}, Case{.samples = 1, .hidden = 256},
-                    Case{.data = 2, .samples = 1, .hidden = 256},
-                    Case{.data = 4, .samples = 1, .hidden = 256},
-                    Case{.data = 2, .zero = 1, .samples = 1, .hidden = 256},
-                    Case{.data = 2, .zero = 2, .samples = 1, .hidden = 256},
-                    Case{.data = 4, .zero = 2, .samples = 1, .hidden = 256},
-                    Case{.data = 2, .zero = 2, .states = StatesPlace::File},
-                    Case{.data = 2, .zero = 3}, Case{.pipe = 2, .data = 2, .zero = 3},
-                    Case{.data = 2, .zero = 3, .samples = 1, .hidden = 256},
-                    Case{.data = 4, .zero = 3, .samples = 1, .hidden = 256}),
+    testing::Values(
+        Case{}, Case{.model = "mlp"}, Case{.optimizer = kSgd}, Case{.microbatches = 1},
+        Case{.interval = 1}, Case{.interval = 2}, Case{.interval = 8}, Case{.states = kFile},
+        Case{.tied = true}, Case{.schedule = "gpipe", .pipe = 2}, Case{.pipe = 2},
+        Case{.schedule = "interleaved_1f1b", .pipe = 2}, Case{.schedule = "zb_h1", .pipe = 2},
+        Case{.schedule = "zbv", .pipe = 2}, Case{.model = "mlp", .schedule = "zbv", .pipe = 2},
+        Case{.pipe = 2, .interval = 1}, Case{.pipe = 2, .interval = 8},
+        Case{.schedule = "interleaved_1f1b", .pipe = 2, .interval = 2},
+        Case{.pipe = 2, .tied = true}, Case{.data = 2}, Case{.pipe = 2, .data = 2},
+        Case{.schedule = "zbv", .pipe = 2, .data = 2}, Case{.data = 2, .zero = 1},
+        Case{.pipe = 2, .data = 2, .zero = 1}, Case{.data = 2, .zero = 2},
+        Case{.pipe = 2, .data = 2, .zero = 2}, Case{.samples = 1, .hidden = 256},
+        Case{.data = 2, .samples = 1, .hidden = 256}, Case{.data = 4, .samples = 1, .hidden = 256},
+        Case{.data = 2, .zero = 1, .samples = 1, .hidden = 256},
+        Case{.data = 2, .zero = 2, .samples = 1, .hidden = 256},
+        Case{.data = 4, .zero = 2, .samples = 1, .hidden = 256},
+        Case{.data = 2, .zero = 2, .states = kFile}, Case{.zero = 3, .parameters = kFile},
+        Case{.zero = 3, .tied = true, .parameters = kFile},
+        Case{.data = 2, .zero = 3, .parameters = kFile},
+        Case{.pipe = 2, .data = 2, .zero = 3, .states = kFile, .parameters = kFile},
+        Case{.data = 2, .zero = 3}, Case{.pipe = 2, .data = 2, .zero = 3},
+        Case{.data = 2, .zero = 3, .samples = 1, .hidden = 256},
+        Case{.data = 4, .zero = 3, .samples = 1, .hidden = 256}),
     name);
 
 }  // namespace

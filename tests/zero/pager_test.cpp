@@ -11,13 +11,17 @@
 
 #include "penstock/zero/paged_hooks.h"
 #include "tests/support/message_of.h"
+#include "tests/support/resident_bytes.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 
 namespace penstock::zero {
 namespace {
 
 using testing_support::message_of;
+using testing_support::resident_bytes;
 using testing_support::same_bits;
+using testing_support::TemporaryFolder;
 
 constexpr std::int64_t kWidth = 24;
 constexpr std::int64_t kSteps = 3;
@@ -109,6 +113,38 @@ TEST_P(Pages, AnyLoopTrainsWithThemToTheBitsOfOneProcess) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Pages, testing::Values(1, 2, 3));
+
+// A page's own memory is the heap's, its piece a mapping's.
+TEST(Page, HasNothingOfItsPieceInMemoryWhereThatIsInAFile) {
+  const TemporaryFolder folder;
+  const offload::Where file{.place = offload::Place::File, .folder = folder.path()};
+  comm::run_ranks(2, [&](comm::Communicator& communicator) {
+    comm::ShardGroup group(communicator, first_ranks(2));
+    ParameterShards shards(parameters(), group, 1, {Keeps::Piece, file});
+    EXPECT_EQ(shards.file_bytes(), 3 * 4 * 320) << "a half, and padding";
+    const void* const piece = shards.pages()[0]->piece().data_ptr();
+    const auto expect_away = [&](const char* after) {
+      EXPECT_EQ(resident_bytes(piece), 0) << after;
+    };
+    expect_away("closing");
+    shards.unshard();
+    expect_away("fetching");
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_TRUE(same_bits(shards.parameters()[i].tensor, parameters()[i].tensor)) << i;
+    }
+    {
+      const torch::NoGradGuard no_grad;
+      for (const ShardSlice& slice : shards.slices()) slice.values.fill_(5);
+    }
+    EXPECT_GT(resident_bytes(piece), 0);
+    shards.gather();
+    expect_away("gathering updates");
+    EXPECT_TRUE(same_bits(shards.parameters()[1].tensor.detach(), at::full({kWidth, kWidth}, 5.0)));
+    shards.adopt(/*root=*/0);
+    expect_away("adopting");
+    shards.reshard();
+  });
+}
 
 // What one rank changes a parameter to is everybody's, once they adopt it.
 TEST(Page, AdoptsWhatARankHasChangedItTo) {

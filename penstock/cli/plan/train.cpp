@@ -103,11 +103,11 @@ void check_data(const std::string& path) {
       str("data path \"", path, "\" does not exist (looked at ", fs::absolute(path).string(), ")"));
 }
 
-void check_offload(const config::OffloadConfig& offload) {
+void check_offload(const std::string& section, const config::OffloadConfig& offload) {
   if (offload.device != config::OffloadDevice::Nvme) return;
   std::error_code error;
   if (fs::is_directory(offload.nvme_path, error)) return;
-  throw ConfigError(str("zero_optimization.offload_optimizer.nvme_path: there is no folder \"",
+  throw ConfigError(str("zero_optimization.", section, ".nvme_path: there is no folder \"",
                         offload.nvme_path, "\""));
 }
 
@@ -128,7 +128,8 @@ void check_plan(const TrainCommand& command, const config::Config& config,
     throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
   }
   check_data(config.data.path);
-  check_offload(config.zero_optimization.offload_optimizer);
+  check_offload("offload_optimizer", config.zero_optimization.offload_optimizer);
+  check_offload("offload_param", config.zero_optimization.offload_param);
 }
 
 std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& mesh) {

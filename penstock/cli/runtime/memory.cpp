@@ -71,7 +71,7 @@ std::string table(const std::vector<PipeRank>& ranks) {
   return text;
 }
 
-// What is in files, and in memory only while it is updated; "" where nothing is.
+// What is in files, and in memory only while it is used; "" where nothing is.
 std::string files(const std::vector<PipeRank>& ranks) {
   std::vector<std::string> sizes;
   bool any = false;
@@ -79,7 +79,7 @@ std::string files(const std::vector<PipeRank>& ranks) {
     sizes.push_back(mebibytes(rank.file_bytes));
     any |= rank.file_bytes > 0;
   }
-  return any ? str("optimizer states in a file, by pipe rank: ", join(sizes, ", "), "\n") : "";
+  return any ? str("in files, by pipe rank: ", join(sizes, ", "), "\n") : "";
 }
 
 std::string bytes_json(const Bytes& bytes) {

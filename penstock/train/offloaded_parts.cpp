@@ -1,0 +1,97 @@
+#include "penstock/train/offloaded_parts.h"
+
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/ScalarType.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "penstock/core/check.h"
+#include "penstock/core/round_up.h"
+
+namespace penstock::train {
+namespace {
+
+std::int64_t aligned_bytes(const at::Tensor& part, at::ScalarType type) {
+  const std::int64_t bytes = part.numel() * static_cast<std::int64_t>(c10::elementSize(type));
+  return round_up(bytes, offload::kAlignment);
+}
+
+std::int64_t bytes_kept(const at::Tensor& part, std::int64_t states) {
+  const bool is_short = c10::isReducedFloatingType(part.scalar_type());
+  const std::int64_t masters = is_short || !part.is_cpu() ? 1 : 0;
+  return (states + masters) * aligned_bytes(part, is_short ? at::kFloat : part.scalar_type());
+}
+
+std::vector<std::int64_t> places_of(const std::vector<Part>& parts, std::int64_t states) {
+  std::vector<std::int64_t> begins = {0};
+  for (const Part& part : parts) begins.push_back(begins.back() + bytes_kept(part.tensor, states));
+  return begins;
+}
+
+offload::Bytes hull(offload::Bytes a, offload::Bytes b) {
+  const std::int64_t first = std::min(a.first, b.first);
+  return {.first = first, .count = std::max(a.first + a.count, b.first + b.count) - first};
+}
+
+}  // namespace
+
+OffloadedParts::OffloadedParts(std::vector<Part> parts, const offload::Where& states,
+                               std::int64_t states_per_part)
+    : parts_(std::move(parts)),
+      begins_(places_of(parts_, states_per_part)),
+      next_(begins_.begin(), begins_.end() - 1) {
+  if (states.place != offload::Place::File) return;
+  states_.emplace("optimizer states", states.folder, begins_.back());
+}
+
+at::Tensor OffloadedParts::zeros_like(std::size_t part, const at::Tensor& like) {
+  if (!states_) return at::zeros_like(like);
+  const std::int64_t place = next_[part];
+  next_[part] += aligned_bytes(like, like.scalar_type());
+  PENSTOCK_CHECK(next_[part] <= begins_[part + 1], "part ", part, " has no room for another");
+  return states_->tensor(place, like);
+}
+
+at::Tensor OffloadedParts::keep(std::size_t part, const at::Tensor& tensor) {
+  return states_ ? zeros_like(part, tensor).copy_(tensor) : tensor;
+}
+
+// Parts that follow each other do so in their file, too, or nearly so.
+std::vector<OffloadedParts::Span> OffloadedParts::spans(PartRun parts) {
+  std::vector<Span> spans;
+  if (states_) {
+    const std::int64_t first = begins_[parts.first];
+    spans.push_back({&*states_, {.first = first, .count = begins_[parts.end] - first}});
+  }
+  for (std::size_t i = parts.first; i < parts.end; ++i) {
+    if (parts_[i].file == nullptr) continue;
+    const offload::Bytes bytes = parts_[i].file->bytes_of(parts_[i].tensor);
+    const auto known = std::ranges::find(spans, parts_[i].file, &Span::file);
+    if (known == spans.end()) {
+      spans.push_back({parts_[i].file, bytes});
+    } else {
+      known->bytes = hull(known->bytes, bytes);
+    }
+  }
+  return spans;
+}
+
+void OffloadedParts::let_go(PartRun parts) {
+  for (const Span& span : spans(parts)) span.file->let_go(span.bytes);
+}
+
+void OffloadedParts::in_turn(const std::vector<PartRun>& runs,
+                             const std::function<void(PartRun)>& update) {
+  const auto read_ahead = [this](PartRun run) {
+    for (const Span& span : spans(run)) span.file->read_ahead(span.bytes);
+  };
+  for (std::size_t r = 0; r < runs.size(); ++r) {
+    if (r == 0) read_ahead(runs[r]);
+    if (r + 1 < runs.size()) read_ahead(runs[r + 1]);
+    update(runs[r]);
+    let_go(runs[r]);
+  }
+}
+
+}  // namespace penstock::train

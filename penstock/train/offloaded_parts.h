@@ -1,0 +1,57 @@
+// What a rank has in files of the parts that it updates: what an optimizer keeps of each, the parts
+// themselves, or both.  A run of parts is in memory while it is updated, and the next is on its way
+// there.
+//
+// The Trainer has one when its options say so; masters and optimizer states take their memory from
+// it, parts have theirs already.  Knows no optimizer.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/offload/mapped_file.h"
+#include "penstock/offload/place.h"
+#include "penstock/train/part_runs.h"
+#include "penstock/train/parts.h"
+
+namespace penstock::train {
+
+class OffloadedParts {
+ public:
+  // `states`: where an optimizer keeps so many tensors of each part, beside masters of those of a
+  // short type or on a device: if not in a file, in memory.
+  // Throws: ConfigError, for a folder that cannot be used or has no room for them.
+  OffloadedParts(std::vector<Part> parts, const offload::Where& states,
+                 std::int64_t states_per_part);
+
+  // The next of a part's tensors: such as at::zeros_like(like), or with the values of `tensor`.
+  at::Tensor zeros_like(std::size_t part, const at::Tensor& like);
+  at::Tensor keep(std::size_t part, const at::Tensor& tensor);
+
+  // These parts, and what is kept of them, will not be used soon.
+  void let_go(PartRun parts);
+  // Calls `update` for each of `runs`, in their order.
+  void in_turn(const std::vector<PartRun>& runs, const std::function<void(PartRun)>& update);
+
+  // Of the file of states; 0 without one.
+  std::int64_t file_bytes() const { return states_ ? begins_.back() : 0; }
+
+ private:
+  struct Span {
+    offload::MappedFile* file = nullptr;
+    offload::Bytes bytes;
+  };
+  // One a file.
+  std::vector<Span> spans(PartRun parts);
+
+  std::vector<Part> parts_;
+  std::vector<std::int64_t> begins_;  // In the file, by part, and where the last one ends.
+  std::vector<std::int64_t> next_;    // By part: where its next tensor will be.
+  std::optional<offload::MappedFile> states_;
+};
+
+}  // namespace penstock::train
