@@ -7,22 +7,24 @@
 namespace penstock::memory {
 namespace {
 
-std::vector<Parameter> trainable(const std::vector<LayerMemory>& layers) {
-  std::vector<Parameter> parameters;
+struct Parameters {
+  std::vector<Parameter> trainable;
+  std::vector<Parameter> frozen;
+};
+
+Parameters parameters_of(const std::vector<LayerMemory>& layers) {
+  Parameters all;
   for (const LayerMemory& layer : layers) {
     for (const Parameter& each : layer.parameters) {
-      if (each.is_trainable) parameters.push_back(each);
+      (each.is_trainable ? all.trainable : all.frozen).push_back(each);
     }
   }
-  return parameters;
+  return all;
 }
 
-std::int64_t frozen_bytes(const std::vector<LayerMemory>& layers) {
+std::int64_t buffer_bytes(const std::vector<LayerMemory>& layers) {
   std::int64_t bytes = 0;
-  for (const LayerMemory& layer : layers) {
-    bytes += layer.buffers;
-    for (const Parameter& each : layer.parameters) bytes += each.is_trainable ? 0 : each.bytes();
-  }
+  for (const LayerMemory& layer : layers) bytes += layer.buffers;
   return bytes;
 }
 
@@ -81,6 +83,30 @@ partition::ShardLayout layout_of(const std::vector<Parameter>& parameters, const
   return partition::lay_out_shards(std::move(sizes), sharing.ranks, sharing.bucket_bytes);
 }
 
+// Whether its parameters are here by no earlier stage or layer.
+bool is_new(const Parameter& first, std::set<std::string>& seen) {
+  return !first.is_tied || seen.insert(first.name).second;
+}
+
+void add_page(const partition::ShardBucket& bucket, const Sharing& sharing, States& states) {
+  const std::int64_t piece = bucket.piece * bucket.element_bytes;
+  const std::int64_t whole = piece * sharing.ranks;
+  if (sharing.stage < 3) {
+    states.parameters += whole;
+    return;
+  }
+  states.pages += whole;
+  (sharing.has_pieces_in_file ? states.file : states.parameters) += piece;
+}
+
+// Their pages are all that there is of them.
+void add_frozen_pages(const std::vector<Parameter>& parameters, const Sharing& sharing,
+                      std::set<std::string>& seen, States& states) {
+  for (const partition::ShardBucket& bucket : layout_of(parameters, sharing).buckets) {
+    if (is_new(parameters[bucket.parameters.front()], seen)) add_page(bucket, sharing, states);
+  }
+}
+
 void add_shards(const std::vector<Parameter>& parameters, const Sharing& sharing,
                 std::set<std::string>& seen, States& states) {
   const partition::ShardLayout layout = layout_of(parameters, sharing);
@@ -95,13 +121,8 @@ void add_shards(const std::vector<Parameter>& parameters, const Sharing& sharing
     states.buckets.push_back({.parameters = bucket.parameters,
                               .rows = sharing.stage == 1 ? 0 : rows,
                               .flight = rows - row});
-    const Parameter& first = parameters[bucket.parameters.front()];
-    const bool is_new = !first.is_tied || seen.insert(first.name).second;
-    if (!is_new) continue;
-    const std::int64_t whole = piece * sharing.ranks;
-    if (sharing.stage == 3) states.pages += whole;
-    const bool is_in_file = sharing.stage == 3 && sharing.has_pieces_in_file;
-    (is_in_file ? states.file : states.parameters) += sharing.stage == 3 ? piece : whole;
+    if (!is_new(parameters[bucket.parameters.front()], seen)) continue;
+    add_page(bucket, sharing, states);
     for (const partition::Slice& slice : layout.slices(sharing.place, b)) {
       add_part(slice.count * bucket.element_bytes, sharing, states);
     }
@@ -112,14 +133,20 @@ void add_shards(const std::vector<Parameter>& parameters, const Sharing& sharing
 
 States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing,
                  std::set<std::string>& seen) {
-  States states{.parameters = frozen_bytes(layers)};
-  const std::vector<Parameter> parameters = trainable(layers);
-  if (sharing.stage > 0 && (sharing.ranks > 1 || sharing.has_pieces_in_file)) {
-    add_shards(parameters, sharing, seen, states);
+  States states{.parameters = buffer_bytes(layers)};
+  const Parameters parameters = parameters_of(layers);
+  const bool is_spread = sharing.ranks > 1 || sharing.has_pieces_in_file;
+  if (is_spread && sharing.stage == 3) {
+    add_frozen_pages(parameters.frozen, sharing, seen, states);
+  } else {
+    for (const Parameter& each : parameters.frozen) states.parameters += each.bytes();
+  }
+  if (is_spread && sharing.stage > 0) {
+    add_shards(parameters.trainable, sharing, seen, states);
     return states;
   }
-  add_whole(parameters, sharing, seen, states);
-  if (sharing.ranks > 1) add_replicas(parameters, sharing, states);
+  add_whole(parameters.trainable, sharing, seen, states);
+  if (sharing.ranks > 1) add_replicas(parameters.trainable, sharing, states);
   return states;
 }
 

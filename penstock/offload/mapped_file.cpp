@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
@@ -36,37 +38,67 @@ int open_unnamed(const std::string& folder) {
   return named;
 }
 
-std::string free_bytes(int file) {
+// Absent, if the file system does not say.
+std::optional<std::int64_t> free_bytes(int file) {
   struct statvfs space{};
-  if (::fstatvfs(file, &space) != 0) return "an unknown number of bytes";
-  return str(space.f_bavail * space.f_frsize, " bytes");
+  if (::fstatvfs(file, &space) != 0) return std::nullopt;
+  return static_cast<std::int64_t>(space.f_bavail * space.f_frsize);
+}
+
+std::int64_t page_bytes() {
+  static const std::int64_t bytes = ::sysconf(_SC_PAGESIZE);
+  return bytes;
 }
 
 }  // namespace
 
+// A range of addresses, of which the file has the front: tensors stay where they are as it grows.
 class MappedFile::Mapping {
  public:
-  Mapping(const std::string& what, const std::string& folder, std::int64_t bytes)
-      : file_(open_unnamed(folder)), bytes_(bytes) {
+  // For up to `room` bytes, or, absent, all that the folder has.
+  Mapping(std::string what, std::string folder, std::optional<std::int64_t> room)
+      : what_(std::move(what)), folder_(std::move(folder)), file_(open_unnamed(folder_)) {
     if (file_ < 0) {
-      throw ConfigError(str(what, ": cannot make a file in the folder ", in_quotes(folder), ": ",
+      throw ConfigError(str(what_, ": cannot make a file in the folder ", in_quotes(folder_), ": ",
                             std::strerror(errno)),
                         {"give a folder that is there, and that all ranks may write to"});
     }
-    try {
-      reserve(what, folder);
-      map(what, folder);
-    } catch (...) {
+    room_ = round_up(std::max(room ? *room : free_bytes(file_).value_or(0), kAlignment),
+                     page_bytes());
+    void* const start = ::mmap(nullptr, static_cast<std::size_t>(room_), PROT_NONE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) {
+      const int error = errno;
       ::close(file_);
-      throw;
+      cannot_map(room_, error);
     }
+    start_ = static_cast<std::byte*>(start);
   }
   ~Mapping() {
-    ::munmap(start_, static_cast<std::size_t>(bytes_));
+    ::munmap(start_, static_cast<std::size_t>(room_));
     ::close(file_);
   }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
+
+  void grow(std::int64_t bytes) {
+    int error = bytes_ + bytes > room_ ? ENOSPC : EINTR;
+    while (error == EINTR) error = ::posix_fallocate(file_, bytes_, bytes);
+    if (error != 0) {
+      const auto left = free_bytes(file_);
+      throw ConfigError(str(what_, ": the folder ", in_quotes(folder_), " has no room for ", bytes,
+                            " bytes: ", std::strerror(error)),
+                        {str(left ? str(*left) : "an unknown number of",
+                             " bytes are free there; each rank needs its own")});
+    }
+    const std::int64_t first = bytes_ / page_bytes() * page_bytes();
+    const std::int64_t count = bytes_ + bytes - first;
+    if (::mmap(start_ + first, static_cast<std::size_t>(count), PROT_READ | PROT_WRITE,
+               MAP_SHARED | MAP_FIXED, file_, first) == MAP_FAILED) {
+      cannot_map(count, errno);
+    }
+    bytes_ += bytes;
+  }
 
   int file() const { return file_; }
   std::int64_t bytes() const { return bytes_; }
@@ -84,26 +116,16 @@ class MappedFile::Mapping {
   }
 
  private:
-  void reserve(const std::string& what, const std::string& folder) const {
-    int error = EINTR;
-    while (error == EINTR) error = ::posix_fallocate(file_, 0, bytes_);
-    if (error == 0) return;
-    throw ConfigError(str(what, ": the folder ", in_quotes(folder), " has no room for ", bytes_,
-                          " bytes: ", std::strerror(error)),
-                      {str(free_bytes(file_), " are free there; each rank needs its own")});
-  }
-  void map(const std::string& what, const std::string& folder) {
-    void* const start = ::mmap(nullptr, static_cast<std::size_t>(bytes_), PROT_READ | PROT_WRITE,
-                               MAP_SHARED, file_, 0);
-    if (start == MAP_FAILED) {
-      throw ConfigError(str(what, ": cannot map a file of ", bytes_, " bytes in the folder ",
-                            in_quotes(folder), ": ", std::strerror(errno)));
-    }
-    start_ = static_cast<std::byte*>(start);
+  [[noreturn]] void cannot_map(std::int64_t bytes, int error) const {
+    throw ConfigError(str(what_, ": cannot map a file of ", bytes, " bytes in the folder ",
+                          in_quotes(folder_), ": ", std::strerror(error)));
   }
 
+  std::string what_;
+  std::string folder_;
   int file_;
-  std::int64_t bytes_;
+  std::int64_t room_ = 0;   // Addresses.
+  std::int64_t bytes_ = 0;  // Of the file.
   std::byte* start_ = nullptr;
 };
 
@@ -111,17 +133,29 @@ namespace {
 
 // The pages of memory that have some of those bytes.
 Bytes pages_of(Bytes bytes, std::int64_t file_bytes) {
-  static const std::int64_t page = ::sysconf(_SC_PAGESIZE);
-  const std::int64_t first = bytes.first / page * page;
-  const std::int64_t end = round_up(bytes.first + bytes.count, page);
+  const std::int64_t first = bytes.first / page_bytes() * page_bytes();
+  const std::int64_t end = round_up(bytes.first + bytes.count, page_bytes());
   return {.first = first, .count = std::min(end, file_bytes) - first};
 }
 
 }  // namespace
 
-// A mapping of no bytes is none.
 MappedFile::MappedFile(const std::string& what, const std::string& folder, std::int64_t bytes)
-    : what_(what), mapping_(std::make_shared<Mapping>(what, folder, std::max(bytes, kAlignment))) {}
+    : what_(what), mapping_(std::make_shared<Mapping>(what, folder, bytes)) {
+  if (bytes > 0) mapping_->grow(bytes);
+}
+
+MappedFile::MappedFile(const std::string& what, const std::string& folder)
+    : what_(what), mapping_(std::make_shared<Mapping>(what, folder, std::nullopt)) {}
+
+std::int64_t MappedFile::bytes() const { return mapping_->bytes(); }
+
+at::Tensor MappedFile::append(const at::Tensor& like) {
+  const std::int64_t first = round_up(bytes(), kAlignment);
+  const auto count = static_cast<std::int64_t>(like.nbytes());
+  if (count > 0) mapping_->grow(first + count - bytes());
+  return tensor(count > 0 ? first : 0, like);
+}
 
 at::Tensor MappedFile::tensor(std::int64_t first, const at::Tensor& like) const {
   const at::Tensor form = at::empty_like(like, like.options().device(at::kMeta));

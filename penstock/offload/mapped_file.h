@@ -1,8 +1,8 @@
 // Tensors whose memory is a file: those that are not in use need not be in memory.
 //
 // train/ keeps optimizer states in one, zero/ parameters that are away.  The file has no name and
-// goes with its last tensor, also when the process is killed.  It has all its blocks from the
-// start, so that a disk that is full is an error then, and no signal later.  Knows neither what the
+// goes with its last tensor, also when the process is killed.  A tensor's blocks are there before it
+// is, so that a disk that is full is an error then, and no signal later.  Knows neither what the
 // tensors are nor in which order they are used.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -27,7 +27,14 @@ class MappedFile {
   // Of zeros, in `folder`; `what` it is for is what errors begin with.
   // Throws: ConfigError, if the folder is not there, not writable, or has no room.
   MappedFile(const std::string& what, const std::string& folder, std::int64_t bytes);
+  // One that grows, as far as the folder has room when it is made.
+  MappedFile(const std::string& what, const std::string& folder);
 
+  std::int64_t bytes() const;
+
+  // Such as at::zeros_like(like), behind all that the file has, which grows by it.
+  // Throws: ConfigError, if the folder has no room for it.
+  at::Tensor append(const at::Tensor& like);
   // Such as at::empty_like(like), at that byte of the file.
   at::Tensor tensor(std::int64_t first, const at::Tensor& like) const;
 

@@ -1,7 +1,6 @@
 #include "penstock/partition/shards.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "penstock/core/check.h"
@@ -27,39 +26,67 @@ std::int64_t elements_of(const ShardBucket& bucket,
 
 }  // namespace
 
+GrowingLayout::GrowingLayout(std::int32_t ranks, std::int64_t bucket_bytes)
+    : bucket_bytes_(bucket_bytes), layout_{.ranks = ranks} {
+  PENSTOCK_CHECK(ranks >= 1 && bucket_bytes >= 1, ranks, " ranks, ", bucket_bytes, " bytes");
+}
+
+bool GrowingLayout::fits(const ShardBucket& bucket, const ShardedParameter& parameter) const {
+  const std::int64_t end = end_of(bucket, layout_.parameters) + aligned(parameter.elements);
+  return end * parameter.element_bytes <= bucket_bytes_;
+}
+
+void GrowingLayout::complete(std::size_t bucket) {
+  ShardBucket& full = layout_.buckets[bucket];
+  const std::int64_t elements = end_of(full, layout_.parameters);
+  full.piece = aligned((elements + layout_.ranks - 1) / layout_.ranks);
+}
+
+void GrowingLayout::append(std::size_t bucket, ShardedParameter parameter) {
+  ShardBucket& last = layout_.buckets[bucket];
+  PENSTOCK_CHECK(last.element_bytes == parameter.element_bytes, parameter.name);
+  last.offsets.push_back(last.parameters.empty() ? 0 : end_of(last, layout_.parameters));
+  last.parameters.push_back(layout_.parameters.size());
+  layout_.parameters.push_back(std::move(parameter));
+}
+
+std::optional<std::size_t> GrowingLayout::add(ShardedParameter parameter) {
+  PENSTOCK_CHECK(parameter.elements >= 0 && parameter.element_bytes >= 1, parameter.name);
+  const bool is_alone = parameter.is_alone;
+  const auto open = open_.find({parameter.type, parameter.is_trainable});
+  const bool has_open = !is_alone && open != open_.end();
+  if (has_open && fits(layout_.buckets[open->second], parameter)) {
+    append(open->second, std::move(parameter));
+    return std::nullopt;
+  }
+  const std::size_t bucket = layout_.buckets.size();
+  std::optional<std::size_t> full;
+  if (is_alone) full = bucket;
+  if (has_open) full = open->second;
+  if (!is_alone) open_[{parameter.type, parameter.is_trainable}] = bucket;
+  layout_.buckets.push_back({.type = parameter.type,
+                             .element_bytes = parameter.element_bytes,
+                             .is_trainable = parameter.is_trainable});
+  append(bucket, std::move(parameter));
+  if (full) complete(*full);
+  return full;
+}
+
+std::vector<std::size_t> GrowingLayout::close() {
+  std::vector<std::size_t> completed;
+  for (const auto& [kind, bucket] : open_) completed.push_back(bucket);
+  std::ranges::sort(completed);
+  for (const std::size_t bucket : completed) complete(bucket);
+  open_.clear();
+  return completed;
+}
+
 ShardLayout lay_out_shards(std::vector<ShardedParameter> parameters, std::int32_t ranks,
                            std::int64_t bucket_bytes) {
-  PENSTOCK_CHECK(ranks >= 1 && bucket_bytes >= 1, ranks, " ranks, ", bucket_bytes, " bytes");
-  ShardLayout layout{.ranks = ranks, .parameters = std::move(parameters)};
-  // Of each type, trainable or not: the bucket that still has room.
-  std::map<std::pair<std::string, bool>, std::size_t> open;
-  for (std::size_t p = 0; p < layout.parameters.size(); ++p) {
-    const ShardedParameter& parameter = layout.parameters[p];
-    PENSTOCK_CHECK(parameter.elements >= 0 && parameter.element_bytes >= 1, parameter.name);
-    const auto kind = std::pair(parameter.type, parameter.is_trainable);
-    const auto found = parameter.is_alone ? open.end() : open.find(kind);
-    std::int64_t offset = 0;
-    if (found != open.end()) {
-      offset = end_of(layout.buckets[found->second], layout.parameters);
-      const bool fits =
-          (offset + aligned(parameter.elements)) * parameter.element_bytes <= bucket_bytes;
-      if (!fits) offset = 0;
-    }
-    if (offset == 0) {
-      if (!parameter.is_alone) open[kind] = layout.buckets.size();
-      layout.buckets.push_back({.type = parameter.type,
-                                .element_bytes = parameter.element_bytes,
-                                .is_trainable = parameter.is_trainable});
-    }
-    ShardBucket& bucket = parameter.is_alone ? layout.buckets.back() : layout.buckets[open[kind]];
-    PENSTOCK_CHECK(bucket.element_bytes == parameter.element_bytes, parameter.name);
-    bucket.parameters.push_back(p);
-    bucket.offsets.push_back(offset);
-  }
-  for (ShardBucket& bucket : layout.buckets) {
-    bucket.piece = aligned((end_of(bucket, layout.parameters) + ranks - 1) / ranks);
-  }
-  return layout;
+  GrowingLayout growing(ranks, bucket_bytes);
+  for (ShardedParameter& parameter : parameters) growing.add(std::move(parameter));
+  growing.close();
+  return growing.layout();
 }
 
 std::vector<Slice> ShardLayout::slices(std::int32_t rank, std::size_t bucket) const {

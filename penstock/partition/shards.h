@@ -14,8 +14,12 @@
 // parameter (stage 3); a bucket is between the two: small parameters share one message, and every
 // rank has an equal part of all that is reduced or gathered at one time.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace penstock::partition {
@@ -78,9 +82,35 @@ struct ShardLayout {
   std::int64_t padding_bytes() const;
 };
 
-// A bucket holds up to `bucket_bytes`, or one parameter that is larger.  A parameter without
-// elements is in a bucket and on no rank.
-// REQUIRES: ranks >= 1; bucket_bytes >= 1; sizes >= 0, element_bytes >= 1, one for each type.
+// A layout whose parameters become known one after the other, as layers are made.  A bucket holds
+// up to `bucket_bytes`, or one parameter that is larger.  A parameter without elements is in a
+// bucket and on no rank. REQUIRES: ranks >= 1; bucket_bytes >= 1; sizes >= 0, element_bytes >= 1,
+// one for each type.
+class GrowingLayout {
+ public:
+  GrowingLayout(std::int32_t ranks, std::int64_t bucket_bytes);
+
+  // The next parameter.  Returns the bucket that is complete with it, or before it, if one is.
+  std::optional<std::size_t> add(ShardedParameter parameter);
+  // There are no more.  Returns the buckets that are complete now.
+  std::vector<std::size_t> close();
+
+  // Of the parameters so far.  A bucket that is not complete has no pieces yet.
+  const ShardLayout& layout() const { return layout_; }
+
+ private:
+  using Kind = std::pair<std::string, bool>;  // A type, trainable or not.
+
+  bool fits(const ShardBucket& bucket, const ShardedParameter& parameter) const;
+  void append(std::size_t bucket, ShardedParameter parameter);
+  void complete(std::size_t bucket);
+
+  std::int64_t bucket_bytes_;
+  ShardLayout layout_;
+  std::map<Kind, std::size_t> open_;  // The bucket that still has room.
+};
+
+// Of parameters that are all known: as GrowingLayout makes it.
 ShardLayout lay_out_shards(std::vector<ShardedParameter> parameters, std::int32_t ranks,
                            std::int64_t bucket_bytes);
 

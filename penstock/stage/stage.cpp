@@ -22,6 +22,14 @@ c10::Device with_index(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
+void convert(const nn::Layer& layer, at::ScalarType type) {
+  const auto convert = [type](const at::Tensor& tensor) {
+    if (tensor.is_floating_point()) tensor.set_data(tensor.detach().to(type));
+  };
+  for (const at::Tensor& parameter : layer.parameters()) convert(parameter);
+  for (const at::Tensor& buffer : layer.buffers()) convert(buffer);
+}
+
 }  // namespace
 
 Stage::Activation::Activation(std::shared_ptr<ActivationCount> count) : count_(std::move(count)) {
@@ -33,24 +41,30 @@ Stage::Activation::~Activation() { --count_->alive; }
 
 Stage::Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t first_layer,
              std::int64_t end_layer, std::int64_t seed, std::shared_ptr<ActivationCount> count,
-             const Checkpointing& checkpointing, c10::Device device)
+             const Checkpointing& checkpointing, const Making& making)
     : id_(id),
       first_layer_(first_layer),
-      device_(with_index(device)),
+      device_(with_index(making.device)),
       seed_(seed),
       count_(std::move(count)) {
-  for (std::int64_t i = first_layer; i < end_layer; ++i) add_layer(model, i);
+  for (std::int64_t i = first_layer; i < end_layer; ++i) add_layer(model, i, making);
   add_segments(model, checkpointing);
 }
 
-void Stage::add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t index) {
+void Stage::add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t index,
+                      const Making& making) {
   nn::BuiltLayer built = nn::build_layer(model, seed_, index);
   if (!device_.is_cpu()) built.layer->to(device_);
+  if (making.type) convert(*built.layer, *making.type);
   const std::string& layer_name = model[static_cast<std::size_t>(index)].meta.name;
+  const std::vector<nn::ModelParameter> parameters = nn::parameters_of(built, layer_name);
   parameters_per_layer_.push_back(0);
-  for (const nn::ModelParameter& each : nn::parameters_of(built, layer_name)) {
+  for (const nn::ModelParameter& each : parameters) {
     if (!each.is_copy) state_.push_back({each.name, each.tensor});
-    if (!each.tensor.requires_grad()) continue;
+    if (!each.tensor.requires_grad()) {
+      frozen_.push_back({each.name, each.tensor});
+      continue;
+    }
     parameters_.push_back({each.name, each.tensor});
     is_copy_.push_back(each.is_copy);
     if (!each.is_copy) ++parameters_per_layer_.back();
@@ -61,16 +75,7 @@ void Stage::add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t inde
   std::ranges::move(built.tied, std::back_inserter(tied_));
   needs_engine_ |= built.layer->needs_engine();
   layers_.push_back(std::move(built.layer));
-}
-
-void Stage::convert(at::ScalarType type) {
-  const auto convert = [type](const at::Tensor& tensor) {
-    if (tensor.is_floating_point()) tensor.set_data(tensor.detach().to(type));
-  };
-  for (const auto& layer : layers_) {
-    for (const at::Tensor& parameter : layer->parameters()) convert(parameter);
-    for (const at::Tensor& buffer : layer->buffers()) convert(buffer);
-  }
+  if (making.after_layer) making.after_layer(parameters);
 }
 
 void Stage::add_segments(const std::vector<nn::LayerSpec>& model,

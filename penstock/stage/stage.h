@@ -11,7 +11,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,20 +42,24 @@ struct Checkpointing {
   std::string layers;         // A regular expression for their types; empty: all.
 };
 
+// How a stage makes its layers, one by one, each in host memory.
+struct Making {
+  c10::Device device = at::kCPU;            // Where a layer goes when it has been made.
+  std::optional<at::ScalarType> type = {};  // Of its floating parameters and buffers then.
+  // Has the layer's parameters before the next layer is made: their memory may be elsewhere then.
+  std::function<void(const std::vector<nn::ModelParameter>&)> after_layer = {};
+};
+
 class Stage {
  public:
-  // Builds layers [first_layer, end_layer) of the model, each from (seed, its index) in host
-  // memory, and moves each to `device`. Throws: ConfigError for ties that do not fit and a regular
-  // expression that is none.
+  // Builds layers [first_layer, end_layer) of the model, each from (seed, its index).
+  // Throws: ConfigError for ties that do not fit and a regular expression that is none.
   Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t first_layer,
         std::int64_t end_layer, std::int64_t seed, std::shared_ptr<ActivationCount> count,
-        const Checkpointing& checkpointing = {}, c10::Device device = at::kCPU);
+        const Checkpointing& checkpointing = {}, const Making& making = {});
 
   StageId id() const { return id_; }
   c10::Device device() const { return device_; }
-
-  // Floating parameters and buffers become `type`.  Before the first forward.
-  void convert(at::ScalarType type);
 
   // What the layers' random numbers depend on, besides the seed: microbatch m counts as
   // `first_microbatch` + m.
@@ -83,6 +89,8 @@ class Stage {
 
   // The trainable ones, in layer order.
   const std::vector<NamedParameter>& parameters() const { return parameters_; }
+  // And the others.
+  const std::vector<NamedParameter>& frozen() const { return frozen_; }
   // Whether that is a copy of a parameter that an earlier layer has, too (nn/model.h).
   bool is_copy(std::size_t parameter) const { return is_copy_[parameter]; }
   // Number of them that are no copies, by layer.
@@ -114,7 +122,7 @@ class Stage {
     std::shared_ptr<ActivationCount> count_;
   };
 
-  void add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t index);
+  void add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t index, const Making& making);
   void add_segments(const std::vector<nn::LayerSpec>& model, const Checkpointing& checkpointing);
   void set_training(bool training);
   nn::Values run(Microbatch microbatch, const nn::Values& inputs, Activation* activation);
@@ -140,6 +148,7 @@ class Stage {
       modes_;  // During an evaluation: who trains else.
   bool needs_engine_ = false;
   std::vector<NamedParameter> parameters_;
+  std::vector<NamedParameter> frozen_;
   std::vector<bool> is_copy_;  // By parameter.
   std::vector<std::int64_t> parameters_per_layer_;
   std::vector<NamedParameter> state_;

@@ -67,7 +67,8 @@ Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages
   for (const PipelineStage& given : given_) {
     model[given.stage.index()].make = [layer = given.layer] { return layer; };
     stages_.emplace_back(given.stage, model, given.stage.value, given.stage.value + 1, /*seed=*/0,
-                         activations_, stage::Checkpointing{}, given.device);
+                         activations_, stage::Checkpointing{},
+                         stage::Making{.device = given.device});
   }
   train_ = make_executor(schedule_, /*with_hooks=*/true);
   communicator_.link(lower::peers(train_->plan()));

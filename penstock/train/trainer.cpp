@@ -65,16 +65,19 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
       partition::partition(nn::meta_of(model_), schedule_->schedule().stages, options_.partition);
   agree_on("handshake", facts_of(options_, model_, *schedule_, partition_), communicator_,
            {communicator_.all_ranks()});
+  lower::Plan plan = lower_here(*schedule_);
+  communicator_.link(lower::peers(plan));
+  build_groups();
+  // A rank that waits hears of one whose layers cannot be made; one that connects to it may not.
+  communicator_.barrier("connected");
   or_fail(communicator_, [this] { build_stages(); });
-  // A rank that waits here hears of one that fails there; one that connects to it may not.
   std::vector<std::vector<Rank>> replicas;
   for (std::int32_t pipe = 0; pipe < mesh_.shape().pipe; ++pipe) {
     replicas.push_back(mesh_.data_group(mesh_.rank({.pipe = pipe, .data = 0})));
   }
   agree_on("layers made", facts_of(stages_), communicator_, replicas);
-  lower::Plan plan = lower_here(*schedule_);
-  communicator_.link(lower::peers(plan));
-  build_groups();
+  if (options_.zero.stage == ZeroStage::Parameters && is_sharded()) build_pager();
+  for (std::size_t s = 0; s < stages_.size(); ++s) reducers_.push_back(make_hooks(s));
   build_ties();
   place_parameters();
   train_ = make_executor(std::move(plan), hooks());
@@ -89,8 +92,8 @@ void Trainer::build_stages() {
     if (schedule_->rank_of(StageId(s)).value != pipe) continue;
     stages_.emplace_back(StageId(s), model_, partition_.first_layer(StageId(s)),
                          partition_.end_layer(StageId(s)), options_.seed, activations_,
-                         options_.checkpointing, options_.device);
-    if (options_.precision.is_short()) stages_.back().convert(options_.precision.type);
+                         options_.checkpointing, making());
+    if (is_sharded()) shards_.back()->close();
   }
 }
 
@@ -98,10 +101,6 @@ void Trainer::build_groups() {
   const Rank rank = communicator_.rank();
   data_group_.emplace(communicator_, mesh_.data_group(rank));
   pipe_group_ = communicator_.make_group(mesh_.pipe_group(rank));
-  if (options_.zero.stage != ZeroStage::Off && (options_.mesh.data > 1 || has_pieces_elsewhere())) {
-    or_fail(communicator_, [this] { build_shards(); });
-  }
-  for (std::size_t s = 0; s < stages_.size(); ++s) reducers_.push_back(make_hooks(s));
 }
 
 // One group of this replica's ranks for each set of them that shares parameters.  Groups have
@@ -157,7 +156,7 @@ void Trainer::place_parameters() {
       parameters_.push_back(stage.parameters()[i]);
       parameter_place_.push_back(place);
       if (is_sharded()) {
-        parts_.add(*shards_[s], i);
+        parts_.add(*shards_[s], shards_[s]->trained()[i]);
       } else {
         parts_.add(parameters_.back().tensor);
       }

@@ -200,7 +200,8 @@ class Trainer {
  private:
   void build_stages();
   void build_groups();
-  void build_shards();
+  stage::Making making();
+  void build_pager();
   std::unique_ptr<execute::StageHooks> make_hooks(std::size_t stage);
   execute::StepResult run(execute::Executor& executor, const char* name,
                           execute::StepInputs inputs);

@@ -21,24 +21,35 @@ std::int64_t Trainer::offloaded_bytes() const {
   return bytes;
 }
 
-void Trainer::build_shards() {
+// Of the next stage: with ZeRO, a layer's parameters move into shards before the next is made.
+stage::Making Trainer::making() {
+  stage::Making making{.device = options_.device};
+  if (options_.precision.is_short()) making.type = options_.precision.type;
+  if (options_.zero.stage == ZeroStage::Off) return making;
+  if (options_.mesh.data == 1 && !has_pieces_elsewhere()) return making;
   const bool paged = options_.zero.stage == ZeroStage::Parameters;
-  std::vector<std::shared_ptr<zero::Page>> pages;
-  for (const stage::Stage& stage : stages_) {
-    for (const nn::TiedParameter& tied : stage.tied()) tied_pages_.emplace(tied.name, nullptr);
-  }
   const zero::Kept keeps = paged ? zero::Kept(zero::Keeps::Piece, options_.offload.parameters)
                                  : zero::Kept(zero::Keeps::Whole);
-  for (const stage::Stage& stage : stages_) {
-    shards_.push_back(std::make_unique<zero::ParameterShards>(
-        stage.parameters(), *data_group_, options_.zero.bucket_bytes, keeps, &tied_pages_));
-    for (const auto& page : shards_.back()->pages()) {
+  shards_.push_back(std::make_unique<zero::ParameterShards>(
+      *data_group_, options_.zero.bucket_bytes, keeps, &tied_pages_));
+  making.after_layer = [this, paged](const std::vector<nn::ModelParameter>& parameters) {
+    for (const nn::ModelParameter& each : parameters) {
+      if (!paged && !each.tensor.requires_grad()) continue;  // It is whole, and not updated.
+      if (each.is_tied) tied_pages_.try_emplace(each.name);
+      shards_.back()->add({each.name, each.tensor});
+    }
+  };
+  return making;
+}
+
+void Trainer::build_pager() {
+  std::vector<std::shared_ptr<zero::Page>> pages;
+  for (const auto& shards : shards_) {
+    for (const auto& page : shards->pages()) {
       if (std::ranges::find(pages, page) == pages.end()) pages.push_back(page);
     }
   }
-  if (paged) {
-    pager_ = std::make_unique<zero::Pager>(*data_group_, std::move(pages), options_.zero.limits);
-  }
+  pager_ = std::make_unique<zero::Pager>(*data_group_, std::move(pages), options_.zero.limits);
 }
 
 std::unique_ptr<execute::StageHooks> Trainer::make_hooks(std::size_t s) {
@@ -70,7 +81,7 @@ std::vector<nn::TiedParameter> Trainer::updated_copies(std::size_t stage) const 
       continue;
     }
     for (const zero::ShardSlice& slice : shards_[stage]->slices()) {
-      if (!stages_[stage].parameters()[slice.place.parameter].tensor.is_same(tied.copy)) continue;
+      if (!shards_[stage]->parameters()[slice.place.parameter].tensor.is_same(tied.copy)) continue;
       copies.push_back(tied);
       copies.back().copy = slice.values;
     }

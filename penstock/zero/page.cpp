@@ -1,6 +1,7 @@
 #include "penstock/zero/page.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <limits>
@@ -17,22 +18,33 @@ Page::Page(comm::ShardGroup& group, std::int64_t piece, const at::TensorOptions&
     : group_(group),
       pieces_(std::move(pieces)),
       tag_(group.reserve_tags(1)),
-      flat_(zeros_of_system({group.size(), piece}, options)),
+      flat_(pieces_ ? without_memory({group.size(), piece}, options)
+                    : zeros_of_system({group.size(), piece}, options)),
       row_(flat_[group.place()]),
-      piece_(row_) {}
+      piece_(pieces_ ? pieces_->zeros(piece, options) : row_),
+      is_here_(pieces_ == nullptr) {}
 
+// Other ranks' pieces come from them. The parameter itself may be one that every rank has to bring
+// (pager.h), so it is read everywhere, also where nothing of it is kept.
 void Page::hold(const stage::NamedParameter& parameter, std::int64_t offset) {
   const at::Tensor& tensor = parameter.tensor;
-  const at::Tensor view = flat_.flatten().narrow(0, offset, tensor.numel()).view(tensor.sizes());
-  view.copy_(tensor.detach());
-  tensor.set_data(view);
+  const at::Tensor values = tensor.detach().flatten();
+  const at::Tensor flat = flat_.flatten();
+  const at::Tensor& kept = may_go() ? piece_ : flat;
+  const std::int64_t begin = may_go() ? group_.place() * piece_.numel() : 0;
+  const std::int64_t first = std::max(offset, begin);
+  const std::int64_t end = std::min(offset + values.numel(), begin + kept.numel());
+  if (first < end) {
+    kept.narrow(0, first - begin, end - first).copy_(values.narrow(0, first - offset, end - first));
+  }
+  tensor.set_data(flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
   parameters_.push_back(parameter);
   offsets_.push_back(offset);
 }
 
 void Page::close() {
   if (!may_go()) return;
-  piece_ = pieces_->keep(row_);
+  pieces_->let_go(piece_);
   free();
 }
 
@@ -116,7 +128,7 @@ void Page::poison() {
   if (is_here_) return;
   const at::NoGradGuard no_grad;
   allocate();
-  flat_.fill_(std::numeric_limits<double>::quiet_NaN());
+  flat_.fill_(flat_.is_floating_point() ? std::numeric_limits<double>::quiet_NaN() : 0.0);
 }
 
 std::unique_ptr<comm::Transfer> Page::gather_updates() {

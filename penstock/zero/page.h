@@ -4,7 +4,8 @@
 // it. Knows no schedule and no optimizer.  A page that is away has parameters with all their sizes
 // and no memory: their storage has no bytes.
 // Invariants: 1. Parameters are views of flat().  2. This rank's piece is there all the time, if
-// not on the device (piece_memory.h), and what the optimizer steps on.
+// not on the device (piece_memory.h), and what the optimizer steps on.  3. A page that may go is
+// made away: it takes no more than its piece.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -21,16 +22,17 @@ namespace penstock::zero {
 
 class Page {
  public:
-  // Of `piece` elements a rank, whole for the time being; `pieces`: where this rank's is when the
-  // page may go, null for one that stays whole.  `group` outlives it.
+  // Of `piece` elements a rank; `pieces`: where this rank's is, for a page that may go, null for one
+  // that stays whole.  `group` outlives it.
   Page(comm::ShardGroup& group, std::int64_t piece, const at::TensorOptions& options,
        std::shared_ptr<PieceMemory> pieces);
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;
 
-  // From now on the parameter's values lie here, from `offset` on.
+  // From now on the parameter's values lie here, from `offset` on, and only here.  REQUIRES: the
+  // same values on every rank, and the page as it was made.
   void hold(const stage::NamedParameter& parameter, std::int64_t offset);
-  // All are held.  From now on the page may go.
+  // All are held.  From now on the page may be brought.
   void close();
   // Another layer's copy of the only parameter, which has the same values.
   void hold_copy(const stage::NamedParameter& copy);
@@ -58,7 +60,8 @@ class Page {
   // Throws: Error, naming it, for a parameter that was changed in place since it came: what it was
   // changed to would be lost.
   void drop();
-  // Gives a page that is away, and stays so, memory for a reader that cannot be stopped: all NaN.
+  // Gives a page that is away, and stays so, memory for a reader that cannot be stopped: all NaN,
+  // or zeros, where a type has none.
   void poison();
 
   // In use by so many, beyond single operators: it may not go.
@@ -89,7 +92,7 @@ class Page {
   std::vector<stage::NamedParameter> parameters_;
   std::vector<std::int64_t> offsets_;   // Of them in flat(), rising.
   std::vector<std::int64_t> versions_;  // Of them, when the page came.
-  bool is_here_ = true;
+  bool is_here_;
   std::int32_t pins_ = 0;
   std::unique_ptr<comm::Transfer> coming_;
 };

@@ -16,39 +16,40 @@ namespace {
 // What is sent and not yet read takes memory, too.
 constexpr std::size_t kGathersUnderWay = 4;
 
-std::vector<partition::ShardedParameter> sizes_of(
-    const std::vector<stage::NamedParameter>& parameters, const TiedPages* tied) {
-  std::vector<partition::ShardedParameter> sizes;
-  for (const stage::NamedParameter& each : parameters) {
-    sizes.push_back({.name = each.name,
-                     .type = c10::toString(each.tensor.scalar_type()),
-                     .element_bytes = static_cast<std::int64_t>(each.tensor.element_size()),
-                     .elements = each.tensor.numel(),
-                     .is_alone = tied != nullptr && tied->contains(each.name)});
-  }
-  return sizes;
-}
-
 }  // namespace
 
-ParameterShards::ParameterShards(std::vector<stage::NamedParameter> parameters,
-                                 comm::ShardGroup& group, std::int64_t bucket_bytes,
+ParameterShards::ParameterShards(comm::ShardGroup& group, std::int64_t bucket_bytes,
                                  const Kept& keeps, TiedPages* tied)
-    : parameters_(std::move(parameters)),
-      group_(group),
-      layout_(partition::lay_out_shards(sizes_of(parameters_, tied), group.size(), bucket_bytes)),
-      cuts_(layout_.slices_by_parameter()),
-      page_of_(parameters_.size()) {
-  if (keeps.what == Keeps::Piece) {
-    const std::int64_t bytes = piece_bytes(tied);
-    pieces_ = std::make_shared<PieceMemory>(keeps.pieces, bytes);
-    if (pieces_->file() != nullptr) file_bytes_ = bytes;
-  }
-  for (std::size_t b = 0; b < layout_.buckets.size(); ++b) {
-    add_page(b, tied);
-    for (const std::size_t p : layout_.buckets[b].parameters) page_of_[p] = pages_.back().get();
-  }
-  for (const partition::Slice& slice : layout_.slices(group.place())) {
+    : group_(group), tied_(tied), growing_(group.size(), bucket_bytes) {
+  if (keeps.what == Keeps::Piece) pieces_ = std::make_shared<PieceMemory>(keeps.pieces);
+}
+
+ParameterShards::ParameterShards(std::vector<stage::NamedParameter> parameters,
+                                 comm::ShardGroup& group, std::int64_t bucket_bytes, const Kept& keeps,
+                                 TiedPages* tied)
+    : ParameterShards(group, bucket_bytes, keeps, tied) {
+  for (stage::NamedParameter& parameter : parameters) add(std::move(parameter));
+  close();
+}
+
+void ParameterShards::add(stage::NamedParameter parameter) {
+  const at::Tensor& tensor = parameter.tensor;
+  partition::ShardedParameter size{
+      .name = parameter.name,
+      .type = c10::toString(tensor.scalar_type()),
+      .element_bytes = static_cast<std::int64_t>(tensor.element_size()),
+      .elements = tensor.numel(),
+      .is_trainable = tensor.requires_grad(),
+      .is_alone = tied_ != nullptr && tied_->contains(parameter.name)};
+  if (size.is_trainable) trained_.push_back(parameters_.size());
+  parameters_.push_back(std::move(parameter));
+  if (const auto full = growing_.add(std::move(size))) make_page(*full);
+}
+
+void ParameterShards::close() {
+  for (const std::size_t bucket : growing_.close()) make_page(bucket);
+  cuts_ = layout().slices_by_parameter();
+  for (const partition::Slice& slice : layout().slices(group_.place())) {
     slices_.push_back(
         {.place = slice,
          .values = pages_[slice.bucket]->piece().narrow(0, slice.offset, slice.count)});
@@ -61,41 +62,35 @@ const ShardSlice* ParameterShards::slice_of(std::size_t parameter) const {
   return found == slices_.end() ? nullptr : &*found;
 }
 
-std::shared_ptr<Page>* ParameterShards::tied_page(std::size_t bucket, TiedPages* tied) const {
-  const partition::ShardedParameter& first =
-      layout_.parameters[layout_.buckets[bucket].parameters.front()];
-  return first.is_alone ? &tied->at(first.name) : nullptr;
+// A tied parameter's is that of its first copy.
+void ParameterShards::make_page(std::size_t b) {
+  const partition::ShardBucket& bucket = layout().buckets[b];
+  pages_.resize(layout().buckets.size());
+  is_shared_.resize(pages_.size());
+  page_of_.resize(parameters_.size());
+  const std::size_t first = bucket.parameters.front();
+  std::shared_ptr<Page>* const of_copies =
+      layout().parameters[first].is_alone ? &tied_->at(parameters_[first].name) : nullptr;
+  is_shared_[b] = of_copies != nullptr && *of_copies != nullptr;
+  if (is_shared_[b]) {
+    pages_[b] = *of_copies;
+    pages_[b]->hold_copy(parameters_[first]);
+  } else {
+    pages_[b] = new_page(bucket);
+    if (of_copies != nullptr) *of_copies = pages_[b];
+  }
+  for (const std::size_t p : bucket.parameters) page_of_[p] = pages_[b].get();
 }
 
-// This rank's: of copies of a tied parameter those of the first, if no others have it.
-std::int64_t ParameterShards::piece_bytes(TiedPages* tied) const {
-  std::int64_t bytes = 0;
-  std::set<const std::shared_ptr<Page>*> seen;
-  for (std::size_t b = 0; b < layout_.buckets.size(); ++b) {
-    const std::shared_ptr<Page>* const copies = tied_page(b, tied);
-    if (copies != nullptr && (*copies != nullptr || !seen.insert(copies).second)) continue;
-    bytes += layout_.buckets[b].piece * layout_.buckets[b].element_bytes;
-  }
-  return bytes;
-}
-
-void ParameterShards::add_page(std::size_t bucket, TiedPages* tied) {
-  const partition::ShardBucket& layout = layout_.buckets[bucket];
-  const stage::NamedParameter& first = parameters_[layout.parameters.front()];
-  std::shared_ptr<Page>* const copies = tied_page(bucket, tied);
-  is_shared_.push_back(copies != nullptr && *copies != nullptr);
-  if (is_shared_.back()) {
-    pages_.push_back(*copies);
-    return pages_.back()->hold_copy(first);
-  }
-  const auto page = std::make_shared<Page>(group_, layout.piece,
-                                           first.tensor.options().requires_grad(false), pieces_);
-  for (std::size_t i = 0; i < layout.parameters.size(); ++i) {
-    page->hold(parameters_[layout.parameters[i]], layout.offsets[i]);
+std::shared_ptr<Page> ParameterShards::new_page(const partition::ShardBucket& bucket) const {
+  const at::Tensor& first = parameters_[bucket.parameters.front()].tensor;
+  const auto page =
+      std::make_shared<Page>(group_, bucket.piece, first.options().requires_grad(false), pieces_);
+  for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+    page->hold(parameters_[bucket.parameters[i]], bucket.offsets[i]);
   }
   page->close();
-  pages_.push_back(page);
-  if (copies != nullptr) *copies = page;
+  return page;
 }
 
 void ParameterShards::gather() {

@@ -1,10 +1,13 @@
-// Trainable parameters over the ranks of a data group, each element updated by one.
+// Parameters over the ranks of a data group, each element updated by one.
 //
 // The Trainer makes one per stage; whoever drives modules of its own makes one of any parameters.
-// The optimizer steps on slices().  Knows no schedule and no optimizer.
+// The optimizer steps on the slices of those that require a gradient; others are frozen, and have
+// buckets of their own.  Knows no schedule and no optimizer.
 // Parameters are either whole on each rank, and gather() brings what the others have updated, or
 // only this rank's slices are kept, and pages (page.h) come and go.
-// Invariant: a slice is a view of its page's piece: no element is copied to update it.
+// Invariants: 1. A slice is a view of its page's piece: no element is copied to update it.
+// 2. A parameter's values move into a page as soon as all parameters of its bucket are known: while
+// a model is made layer by layer, those of one bucket of a type wait.
 // Parameters of one name share a page: copies of a tied parameter (nn/model.h), in any of a rank's
 // ParameterShards.
 #pragma once
@@ -27,9 +30,9 @@
 
 namespace penstock::zero {
 
-// The pages of a rank's tied parameters, by name.  Names are put in, with null, before the first
-// ParameterShards are made: a parameter of such a name has a page to itself, which is cut alike
-// wherever there is a copy.
+// The pages of a rank's tied parameters, by name.  A name is put in, with null, before the first
+// parameter of that name is added: it has a page to itself, which is cut alike wherever there is a
+// copy.
 using TiedPages = std::map<std::string, std::shared_ptr<Page>>;
 
 // What of pages stays while they are not in use.
@@ -51,15 +54,25 @@ struct ShardSlice {
 
 class ParameterShards {
  public:
-  // Parameters stay the tensors that they are; their values move into pages.  `group` outlives it.
-  // `tied`, if any, learns new pages.  REQUIRES: `parameters` alike on every rank of the group, in
-  // one order, and with the same values.
-  // Throws: ConfigError, where pieces cannot be in the folder that they should be in.
+  // Of parameters that are added one after the other, until close().  `group` and `tied`, which
+  // learns new pages, outlive it.
+  // Throws: ConfigError, where pieces cannot be in the folder that they should be in; so does add().
+  ParameterShards(comm::ShardGroup& group, std::int64_t bucket_bytes, const Kept& keeps,
+                  TiedPages* tied = nullptr);
+  // Parameters stay the tensors that they are; their values move into pages.  REQUIRES: parameters
+  // alike on every rank of the group, in one order, and with the same values.
+  void add(stage::NamedParameter parameter);
+  // What is below is for afterwards.
+  void close();
+
+  // Of parameters that are all there.
   ParameterShards(std::vector<stage::NamedParameter> parameters, comm::ShardGroup& group,
                   std::int64_t bucket_bytes, const Kept& keeps, TiedPages* tied = nullptr);
 
   const std::vector<stage::NamedParameter>& parameters() const { return parameters_; }
-  const partition::ShardLayout& layout() const { return layout_; }
+  // Numbers of those that require a gradient, rising.
+  const std::vector<std::size_t>& trained() const { return trained_; }
+  const partition::ShardLayout& layout() const { return growing_.layout(); }
   // This rank's, in the layout's order.
   const std::vector<ShardSlice>& slices() const { return slices_; }
   // This rank's of a parameter, or null.
@@ -73,7 +86,7 @@ class ParameterShards {
   Page& page_of(std::size_t parameter) const { return *page_of_[parameter]; }
   comm::ShardGroup& group() const { return group_; }
   // Of the file with pieces, if they are in one.
-  std::int64_t file_bytes() const { return file_bytes_; }
+  std::int64_t file_bytes() const { return pieces_ ? pieces_->file_bytes() : 0; }
 
   // Collective, after updates of slices: brings the other ranks' to pages that are whole, always
   // or just now.
@@ -87,17 +100,16 @@ class ParameterShards {
   void adopt(std::int32_t root);
 
  private:
-  // Where a bucket of a tied parameter finds its page, or leaves it; null for others.
-  std::shared_ptr<Page>* tied_page(std::size_t bucket, TiedPages* tied) const;
-  std::int64_t piece_bytes(TiedPages* tied) const;
-  void add_page(std::size_t bucket, TiedPages* tied);
+  void make_page(std::size_t bucket);
+  std::shared_ptr<Page> new_page(const partition::ShardBucket& bucket) const;
 
   std::vector<stage::NamedParameter> parameters_;
+  std::vector<std::size_t> trained_;
   comm::ShardGroup& group_;
-  partition::ShardLayout layout_;
+  TiedPages* tied_;
+  partition::GrowingLayout growing_;
   std::vector<std::vector<partition::PlacedSlice>> cuts_;  // By parameter.
   std::shared_ptr<PieceMemory> pieces_;                    // With Keeps::Piece.
-  std::int64_t file_bytes_ = 0;
   std::vector<std::shared_ptr<Page>> pages_;
   std::vector<bool> is_shared_;  // By bucket: the page of an earlier one.
   std::vector<Page*> page_of_;   // By parameter.

@@ -1,26 +1,25 @@
 #include "penstock/zero/piece_memory.h"
 
+#include <ATen/ops/zeros.h>
+
 #include "penstock/comm/host_copy.h"
 
 namespace penstock::zero {
 
-PieceMemory::PieceMemory(const offload::Where& where, std::int64_t bytes) : place_(where.place) {
-  if (place_ == offload::Place::File) file_.emplace("parameters", where.folder, bytes);
+PieceMemory::PieceMemory(const offload::Where& where) : place_(where.place) {
+  if (place_ == offload::Place::File) file_.emplace("parameters", where.folder);
 }
 
-at::Tensor PieceMemory::keep(const at::Tensor& row) {
+at::Tensor PieceMemory::zeros(std::int64_t elements, const at::TensorOptions& options) {
   switch (place_) {
     case offload::Place::Device:
-      return row.clone();
+      return at::zeros({elements}, options);
     case offload::Place::Host:
-      return comm::host_copy(row, comm::Bytes::Out);
+      return comm::host_copy(at::zeros({elements}, options), comm::Bytes::Out);
     case offload::Place::File:
       break;
   }
-  at::Tensor piece = file_->tensor(kept_, row).copy_(row);
-  kept_ += static_cast<std::int64_t>(piece.nbytes());
-  let_go(piece);
-  return piece;
+  return file_->append(at::zeros({elements}, options.device(at::kMeta)));
 }
 
 void PieceMemory::read_ahead(const at::Tensor& piece) const {

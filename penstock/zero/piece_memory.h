@@ -15,12 +15,12 @@ namespace penstock::zero {
 
 class PieceMemory {
  public:
-  // Of pieces that take so many bytes in all, each a multiple of offload::kAlignment.
-  // Throws: ConfigError, for a folder that cannot be used or has no room for them.
-  PieceMemory(const offload::Where& where, std::int64_t bytes);
+  // Throws: ConfigError, for a folder that cannot be used.
+  explicit PieceMemory(const offload::Where& where);
 
-  // The next piece, with the values of `row`.
-  at::Tensor keep(const at::Tensor& row);
+  // The next piece, of zeros; `options` are of what the rank computes with.
+  // Throws: ConfigError, if the folder has no room for it.
+  at::Tensor zeros(std::int64_t elements, const at::TensorOptions& options);
 
   // As of a file, whose pieces will, or will not, be used soon; nothing where there is none.
   void read_ahead(const at::Tensor& piece) const;
@@ -28,10 +28,10 @@ class PieceMemory {
 
   // That they are in, or null.
   offload::MappedFile* file() { return file_ ? &*file_ : nullptr; }
+  std::int64_t file_bytes() const { return file_ ? file_->bytes() : 0; }
 
  private:
   offload::Place place_;
-  std::int64_t kept_ = 0;  // Bytes.
   std::optional<offload::MappedFile> file_;
 };
 

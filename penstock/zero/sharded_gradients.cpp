@@ -15,19 +15,28 @@ ShardedGradients::ShardedGradients(ParameterShards& shards, GradientBuckets buck
   const partition::ShardLayout& layout = shards.layout();
   place_.resize(layout.parameters.size());
   absent_.resize(layout.parameters.size());
-  std::vector<std::vector<std::size_t>> parameters;
+  std::vector<stage::NamedParameter> trained;
+  std::vector<std::size_t> arrival(layout.parameters.size());  // Number among those.
+  for (const std::size_t p : shards.trained()) {
+    arrival[p] = trained.size();
+    trained.push_back(shards.parameters()[p]);
+  }
+  std::vector<std::vector<std::size_t>> arrivals;
   for (std::size_t b = layout.buckets.size(); b-- > 0;) {
-    parameters.push_back(layout.buckets[b].parameters);
-    for (std::size_t i = 0; i < parameters.back().size(); ++i) {
-      place_[parameters.back()[i]] = {buckets_.size(), i};
+    if (!layout.buckets[b].is_trainable) continue;
+    const std::vector<std::size_t>& parameters = layout.buckets[b].parameters;
+    arrivals.emplace_back();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      place_[parameters[i]] = {buckets_.size(), i};
+      arrivals.back().push_back(arrival[parameters[i]]);
     }
     Bucket& bucket = buckets_.emplace_back();
     bucket.index = b;
     bucket.tag = shards.group().reserve_tags(1);
   }
   arrivals_.emplace(
-      shards.parameters(), std::move(parameters),
-      [this](std::size_t parameter) { take(parameter); },
+      std::move(trained), std::move(arrivals),
+      [this](std::size_t arrived) { take(shards_.trained()[arrived]); },
       [this](std::size_t bucket) { send(bucket); });
 }
 

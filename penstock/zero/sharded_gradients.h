@@ -71,7 +71,8 @@ class ShardedGradients : public execute::StageHooks {
   ParameterShards& shards_;
   GradientBuckets what_;
   execute::AccumulatedGradients sums_;
-  std::vector<Bucket> buckets_;  // In reverse order of the layout's: about that of the backward.
+  // In reverse order of the layout's, which is about that of the backward, without frozen ones.
+  std::vector<Bucket> buckets_;
   std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.
   std::vector<bool> absent_;                                // This rank had no gradient.
   std::optional<execute::GradientArrivals> arrivals_;

@@ -1,6 +1,7 @@
 #include "penstock/zero/system_memory.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
@@ -26,6 +27,7 @@ void unmap(void* context) {
 class SystemMemory : public c10::Allocator {
  public:
   at::DataPtr allocate(std::size_t bytes) override {
+    if (bytes == 0) return {nullptr, at::Device(at::kCPU)};
     auto mapping = std::make_unique<Mapping>();
     mapping->bytes = bytes;
     mapping->base =
@@ -42,15 +44,30 @@ class SystemMemory : public c10::Allocator {
   }
 };
 
+bool is_of_system(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const std::int64_t bytes =
+      c10::multiply_integers(sizes) * static_cast<std::int64_t>(options.dtype().itemsize());
+  return options.device().is_cpu() && bytes >= kOwnMemoryBytes;
+}
+
+at::Tensor of_system(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  static SystemMemory memory;
+  return at::detail::empty_generic(sizes, &memory, c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                   c10::typeMetaToScalarType(options.dtype()), std::nullopt);
+}
+
 }  // namespace
 
 at::Tensor zeros_of_system(at::IntArrayRef sizes, const at::TensorOptions& options) {
-  static SystemMemory memory;
-  const std::int64_t bytes =
-      c10::multiply_integers(sizes) * static_cast<std::int64_t>(options.dtype().itemsize());
-  if (!options.device().is_cpu() || bytes < kOwnMemoryBytes) return at::zeros(sizes, options);
-  return at::detail::empty_generic(sizes, &memory, c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                   c10::typeMetaToScalarType(options.dtype()), std::nullopt);
+  return is_of_system(sizes, options) ? of_system(sizes, options) : at::zeros(sizes, options);
+}
+
+at::Tensor without_memory(at::IntArrayRef sizes, const at::TensorOptions& options) {
+  const at::Tensor tensor =
+      is_of_system(sizes, options) ? of_system({0}, options) : at::empty({0}, options);
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  tensor.storage().unsafeGetStorageImpl()->set_nbytes(tensor.nbytes());
+  return tensor;
 }
 
 }  // namespace penstock::zero

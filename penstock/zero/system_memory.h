@@ -15,4 +15,8 @@ inline constexpr std::int64_t kOwnMemoryBytes = std::int64_t{4} << 20;
 // A storage that is given memory anew, by its allocator(), has it from the system again.
 at::Tensor zeros_of_system(at::IntArrayRef sizes, const at::TensorOptions& options);
 
+// The same without memory until its storage is given some.  Its storage claims to have all bytes,
+// so it may be cut into views; nothing may read it.
+at::Tensor without_memory(at::IntArrayRef sizes, const at::TensorOptions& options);
+
 }  // namespace penstock::zero

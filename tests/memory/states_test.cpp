@@ -123,5 +123,20 @@ TEST(States, FrozenParametersHaveNoStates) {
   EXPECT_EQ(told.optimizer + told.gradients, 0);
 }
 
+TEST(States, FrozenParametersAreSpreadInStage3) {
+  std::vector<LayerMemory> layers = model();
+  for (LayerMemory& layer : layers) {
+    layer.parameters.push_back({.name = "frozen", .elements = kElements, .is_trainable = false});
+    layer.buffers = 12;
+  }
+  for (const std::int32_t ranks : {1, 2, 4}) {
+    const States told = states(layers, 3, ranks);
+    EXPECT_EQ(told.parameters, 2 * 4 * kElements * kLayers / ranks + 12 * kLayers);
+    EXPECT_EQ(told.pages, ranks == 1 ? 0 : 2 * 4 * kElements * kLayers);
+    EXPECT_EQ(told.optimizer, states(model(), 3, ranks).optimizer);
+    EXPECT_EQ(told.gradients, states(model(), 3, ranks).gradients);
+  }
+}
+
 }  // namespace
 }  // namespace penstock::memory

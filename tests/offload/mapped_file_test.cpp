@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "penstock/core/error.h"
+#include "penstock/core/round_up.h"
 #include "tests/support/message_of.h"
 #include "tests/support/resident_bytes.h"
 #include "tests/support/same_bits.h"
@@ -50,6 +51,38 @@ TEST(MappedFile, KnowsWhereItsTensorsAre) {
   EXPECT_EQ(bytes.first, 128 + 40);
   EXPECT_EQ(bytes.count, 20);
   EXPECT_EQ(file.bytes_of(file.tensor(0, floats(0))).count, 0);
+}
+
+TEST(MappedFile, GrowsWhileItsTensorsStayWhereTheyAre) {
+  const TemporaryFolder folder;
+  MappedFile file("values", folder.path());
+  EXPECT_EQ(file.bytes(), 0);
+  std::vector<at::Tensor> tensors;
+  std::vector<const void*> places;
+  for (const std::int64_t count : {1000, 3, 0, 300000, 1}) {
+    tensors.push_back(file.append(floats(count)));
+    EXPECT_EQ(tensors.back().count_nonzero().item<std::int64_t>(), 0);
+    places.push_back(tensors.back().fill_(static_cast<double>(count)).const_data_ptr());
+    file.let_go(file.bytes_of(tensors.back()));
+  }
+  EXPECT_EQ(file.bytes(), round_up(round_up(4000 + 32 + 12, 64) + 1200000, 64) + 4);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    EXPECT_EQ(tensors[i].const_data_ptr(), places[i]);
+    EXPECT_TRUE(tensors[i].eq(static_cast<double>(tensors[i].numel())).all().item<bool>()) << i;
+  }
+}
+
+TEST(MappedFile, GrowsNoFurtherThanItsFolderHasRoom) {
+  const TemporaryFolder folder;
+  MappedFile file("values", folder.path());
+  const at::Tensor first = file.append(floats(10)).fill_(3);
+  struct statvfs space{};
+  ASSERT_EQ(::statvfs(folder.path().c_str(), &space), 0);
+  const auto more = static_cast<std::int64_t>(space.f_bavail * space.f_frsize);
+  const at::Tensor like = at::empty({more}, at::TensorOptions(at::kFloat).device(at::kMeta));
+  const std::string message = message_of([&] { file.append(like); });
+  EXPECT_NE(message.find("has no room for"), std::string::npos) << message;
+  EXPECT_TRUE(first.eq(3).all().item<bool>());
 }
 
 TEST(MappedFile, HasNoNameAndGoesWithItsLastTensor) {

@@ -45,6 +45,42 @@ void for_random_layouts(const Check& check) {
   }
 }
 
+// While they become known one after the other, of each kind one bucket waits for more, and what is
+// complete stays as it is.
+TEST(Shards, ABucketIsCompleteOnceAndNeverChangesThen) {
+  Random random;
+  SCOPED_TRACE(random.seed_text());
+  for (int i = 0; i < 200; ++i) {
+    const auto parameters = random_parameters(random);
+    const auto ranks = random.between(1, 9);
+    const std::int64_t bucket_bytes = random.between(1, 25000);
+    GrowingLayout growing(ranks, bucket_bytes);
+    std::vector<std::size_t> complete;
+    std::vector<std::int64_t> pieces;
+    for (const ShardedParameter& parameter : parameters) {
+      const auto full = growing.add(parameter);
+      if (full) complete.push_back(*full);
+      if (full) pieces.push_back(growing.layout().buckets[*full].piece);
+      std::set<std::pair<std::string, bool>> waiting;
+      for (std::size_t b = 0; b < growing.layout().buckets.size(); ++b) {
+        const ShardBucket& bucket = growing.layout().buckets[b];
+        if (std::ranges::find(complete, b) != complete.end()) continue;
+        EXPECT_TRUE(waiting.emplace(bucket.type, bucket.is_trainable).second);
+      }
+    }
+    std::ranges::copy(growing.close(), std::back_inserter(complete));
+    const ShardLayout layout = lay_out_shards(parameters, ranks, bucket_bytes);
+    EXPECT_EQ(to_string(growing.layout()), to_string(layout));
+    for (std::size_t j = 0; j < pieces.size(); ++j) {
+      EXPECT_EQ(pieces[j], layout.buckets[complete[j]].piece);
+    }
+    std::ranges::sort(complete);
+    std::vector<std::size_t> all(layout.buckets.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    EXPECT_EQ(complete, all);
+  }
+}
+
 TEST(Shards, EveryElementIsOnOneRank) {
   for_random_layouts([](const ShardLayout& layout, std::int64_t) {
     std::vector<std::vector<int>> times;

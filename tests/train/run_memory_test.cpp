@@ -13,11 +13,12 @@
 #include "penstock/core/text.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/probe/allocation_meter.h"
+#include "tests/train/frozen.h"
 
 namespace penstock::train {
 namespace {
 
-constexpr std::int64_t kSequence = 32;
+constexpr std::int64_t kTokens = 32;  // Of a sample.
 constexpr std::int32_t kSteps = 3;
 constexpr offload::Place kFile = offload::Place::File;
 
@@ -50,9 +51,15 @@ std::vector<nn::LayerSpec> model_of(const Case& c) {
   const nn::GptOptions options{.layers = 6,
                                .hidden = c.hidden,
                                .heads = 4,
-                               .sequence_length = kSequence,
+                               .sequence_length = kTokens,
                                .tie_embeddings = c.tied};
-  return std::string(c.model) == "gpt" ? nn::gpt_layers(options) : nn::byte_mlp_layers(options);
+  if (std::string(c.model) == "mlp") return nn::byte_mlp_layers(options);
+  std::vector<nn::LayerSpec> layers = nn::gpt_layers(options);
+  if (std::string(c.model) == "frozen") {  // But its first blocks and the head are trained.
+    layers.front() = frozen(std::move(layers.front()));
+    for (std::size_t i = 3; i + 1 < layers.size(); ++i) layers[i] = frozen(std::move(layers[i]));
+  }
+  return layers;
 }
 
 TrainerOptions options_of(const Case& c) {
@@ -67,7 +74,7 @@ TrainerOptions options_of(const Case& c) {
           .checkpointing = {.interval = c.interval}};
 }
 
-at::Tensor tokens(std::int64_t samples) { return at::ones({samples, kSequence}, at::kLong); }
+at::Tensor tokens(std::int64_t samples) { return at::ones({samples, kTokens}, at::kLong); }
 
 struct Measured {
   std::int64_t peak = 0;

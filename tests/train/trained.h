@@ -39,9 +39,11 @@ inline Trained train(const TrainerOptions& options, const Kind& kind,
     const auto whole = trainer.whole_parameters();
     const std::lock_guard lock(mutex);
     for (const stage::Stage& each : trainer.stages()) {
-      for (const auto& [name, tensor] : each.parameters()) {
-        const auto [other, is_new] = trained.parameters.emplace(name, tensor.detach().clone());
-        EXPECT_TRUE(is_new || testing_support::same_bits(other->second, tensor)) << name;
+      for (const auto* parameters : {&each.parameters(), &each.frozen()}) {
+        for (const auto& [name, tensor] : *parameters) {
+          const auto [other, is_new] = trained.parameters.emplace(name, tensor.detach().clone());
+          EXPECT_TRUE(is_new || testing_support::same_bits(other->second, tensor)) << name;
+        }
       }
     }
   });

@@ -36,6 +36,17 @@ TEST(SystemMemory, IsWhatAStorageIsGivenAgain) {
   EXPECT_FALSE(is_mapped(second));
 }
 
+TEST(SystemMemory, MayBeWithoutMemoryUntilItIsGivenSome) {
+  for (const std::int64_t elements : {std::int64_t{7}, kElements}) {
+    const at::TensorOptions options = at::TensorOptions().dtype(at::kFloat);
+    const at::Tensor tensor = without_memory({2, elements}, options);
+    c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+    EXPECT_EQ(tensor[1].sizes(), at::IntArrayRef({elements}));
+    EXPECT_EQ(storage->data(), nullptr);
+    EXPECT_EQ(storage->allocator(), zeros_of_system({2, elements}, options).storage().allocator());
+  }
+}
+
 TEST(SystemMemory, SmallTensorsAndOtherTypesAreZerosToo) {
   for (const std::int64_t elements : {std::int64_t{0}, std::int64_t{7}, 2 * kElements}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
