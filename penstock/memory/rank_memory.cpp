@@ -42,7 +42,9 @@ class Walk {
       : plan_(plan),
         stages_(stages),
         always_(standing.always),
-        now_(standing.always + standing.in_step) {
+        now_(standing.always + standing.in_step),
+        batch_(standing.in_step.batch),
+        update_(standing.update) {
     for (const StageMemory& stage : stages) passes_.push_back(passes_of(stage));
     has_gradients_.resize(stages.size());
     kept_gradients_.resize(stages.size());
@@ -57,9 +59,12 @@ class Walk {
 
   RankMemory go() {
     for (const Instruction& instruction : plan_.instructions) run(instruction);
+    always_.gradients = now_.gradients;
     result_.between_steps = always_;
-    result_.between_steps.gradients = now_.gradients;
-    result_.between_steps.batch = 0;
+    now_ = always_;
+    now_.batch += batch_;
+    now_.optimizer += update_;
+    note(0, "update");
     return std::move(result_);
   }
 
@@ -169,6 +174,8 @@ class Walk {
   std::int32_t live_ = 0;
   Bytes always_;
   Bytes now_;
+  std::int64_t batch_;
+  std::int64_t update_;
   RankMemory result_;
 };
 

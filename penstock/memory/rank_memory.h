@@ -31,15 +31,16 @@ struct Bytes {
 
 struct RankMemory {
   Bytes peak;                         // When most is there.
-  std::string at;                     // The instruction: "1B3".
+  std::string at;                     // The instruction: "1B3", or "update".
   Bytes between_steps;                // With the gradients of the step before.
   std::int32_t live_activations = 0;  // Of a stage and a microbatch, most at once.
 };
 
 // What is there besides what a plan's instructions make.
 struct Standing {
-  Bytes always;   // From the second step on, without messages.
-  Bytes in_step;  // And while a plan runs.
+  Bytes always;             // From the second step on, without messages.
+  Bytes in_step;            // And while a plan runs.
+  std::int64_t update = 0;  // And, behind the plan, while the optimizer steps.
 };
 
 // `stages` are the plan's chunks.  REQUIRES: a plan that trains.

@@ -95,14 +95,6 @@ void run_plain_forward(const StageLayers& stage, const SegmentRange& segment, Le
 
 }  // namespace
 
-std::int64_t LayerMemory::gradient_bytes() const {
-  std::int64_t bytes = 0;
-  for (const Parameter& parameter : parameters) {
-    if (parameter.is_trainable) bytes += parameter.bytes();
-  }
-  return bytes;
-}
-
 // A loss joins the last segment, or is one of its own behind layers that are computed again.
 StageMemory::StageMemory(StageLayers stage) : stage_(std::move(stage)) {
   PENSTOCK_CHECK(!stage_.layers.empty() && !stage_.segments.empty());
@@ -147,27 +139,64 @@ struct Backward {
   Backward(const StageLayers& s, const std::vector<std::int64_t>& first, Turn t)
       : stage(s), first_parameter(first), turn(t), departures(s.buckets, s.sums_under_way) {}
 
+  // Whether this pass makes the parameter's own gradient, and does not find it.
+  bool makes(const Parameter& parameter) const {
+    return turn.is_first || parameter.is_summed_apart();
+  }
+
   // The gradients of a layer's parameters come while it runs, and go into buckets in the last pass:
   // about the last parameter first.
   void finish_gradients(std::size_t i) {
-    if (turn.is_first) level.change({.gradients = stage.layers[i].gradient_bytes()});
+    const std::vector<Parameter>& parameters = stage.layers[i].parameters;
+    for (const Parameter& each : parameters) {
+      if (each.is_trainable && makes(each)) level.change({.gradients = each.bytes()});
+    }
     if (!turn.is_last || stage.buckets.empty()) return;
     auto number = static_cast<std::size_t>(first_parameter[i + 1]);
-    for (const Parameter& parameter : std::views::reverse(stage.layers[i].parameters)) {
-      if (!parameter.is_trainable) continue;
-      // A hook takes it, while what was added to it is still there, or, of a first one, itself.
-      const std::int64_t bytes = parameter.bytes();
-      const std::int64_t added = turn.is_first ? 0 : bytes;
-      level.hold(added);
-      level.change({.buckets = departures.arrive(--number)});
-      level.change({.gradients = -added});
-      level.change({.buckets = departures.depart()});
-      level.change({.activations = -added, .gradients = added - bytes});
+    for (const Parameter& each : std::views::reverse(parameters)) {
+      if (each.is_trainable) leave(each, --number);
     }
   }
 
-  std::int64_t peak_of(const PassPeak& peak) const {
-    return turn.is_first ? peak.first : peak.later;
+  // A hook takes a gradient, while what was added to it is still there, or, of a first one, itself.
+  void leave(const Parameter& parameter, std::size_t number) {
+    if (parameter.is_summed_apart()) return leave_apart(parameter, number);
+    const std::int64_t bytes = parameter.bytes();
+    const std::int64_t added = turn.is_first ? 0 : bytes;
+    level.hold(added);
+    level.change({.buckets = departures.arrive(number)});
+    level.change({.gradients = -added});
+    level.change({.buckets = departures.depart()});
+    level.change({.activations = -added, .gradients = added - bytes});
+  }
+
+  void leave_apart(const Parameter& parameter, std::size_t number) {
+    level.change({.buckets = departures.arrive(number)});
+    add_apart(parameter);
+    level.change({.gradients = -parameter.sum_bytes()});
+    level.change({.buckets = departures.depart()});
+  }
+
+  // A parameter's own gradient is added to its sum, and given up.
+  void add_apart(const Parameter& parameter) {
+    if (turn.is_first) level.change({.gradients = parameter.sum_bytes()});
+    level.change({.gradients = -parameter.bytes()});
+  }
+
+  // Behind a pass whose gradients stay.
+  void add_all_apart() {
+    if (turn.is_last && !stage.buckets.empty()) return;
+    for (const LayerMemory& layer : stage.layers) {
+      for (const Parameter& each : layer.parameters) {
+        if (each.is_trainable && each.is_summed_apart()) add_apart(each);
+      }
+    }
+  }
+
+  std::int64_t peak_of(std::size_t i, const PassPeak& peak) const {
+    const std::vector<Parameter>& parameters = stage.layers[i].parameters;
+    return turn.is_first || (!parameters.empty() && makes(parameters.front())) ? peak.first
+                                                                               : peak.later;
   }
 
   // What comes in from the layer behind is used up, and the input's gradient is there.
@@ -217,7 +246,7 @@ Pass StageMemory::backward(Turn turn) const {
     const SegmentRange& segment = stage_.segments[s];
     if (segment.is_recomputed) run_forward(stage_, segment, pass.level);
     for (std::size_t i = segment.end; i-- > segment.first;) {
-      pass.level.touch(pass.peak_of(stage_.layers[i].backward_peak));
+      pass.level.touch(pass.peak_of(i, stage_.layers[i].backward_peak));
       pass.level.drop(stage_.layers[i].kept);
       pass.drop_boundary(segment, i);
       pass.hand_on(i, /*keeps_gradient=*/false);
@@ -225,6 +254,7 @@ Pass StageMemory::backward(Turn turn) const {
     }
     pass.drop_ends(s);
   }
+  pass.add_all_apart();
   return pass.result();
 }
 
@@ -251,7 +281,7 @@ Pass StageMemory::backward_weight(Turn turn) const {
   Backward pass(stage_, first_parameter_, turn);
   for (std::size_t i = stage_.layers.size(); i-- > 0;) {
     const LayerMemory& layer = stage_.layers[i];
-    pass.level.touch(pass.peak_of(layer.weight_peak));
+    pass.level.touch(pass.peak_of(i, layer.weight_peak));
     pass.level.drop(layer.half_kept);
     if (i > 0 && layer.half_keeps_input) pass.level.drop(stage_.layers[i - 1].output);
     const bool is_inner = i + 1 < stage_.layers.size();
@@ -260,6 +290,7 @@ Pass StageMemory::backward_weight(Turn turn) const {
     }
     pass.finish_gradients(i);
   }
+  pass.add_all_apart();
   return pass.level.pass();
 }
 

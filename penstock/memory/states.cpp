@@ -32,21 +32,29 @@ std::int64_t buffer_bytes(const std::vector<LayerMemory>& layers) {
 std::vector<std::vector<std::size_t>> reduced_together(const std::vector<Parameter>& parameters,
                                                        std::int64_t bucket_bytes) {
   std::vector<partition::GradientSize> sizes;
-  for (const Parameter& each : parameters) sizes.push_back({each.type, each.bytes()});
+  for (const Parameter& each : parameters) sizes.push_back({each.type, each.sum_bytes()});
   return partition::gradient_buckets(sizes, bucket_bytes);
 }
 
 // In a file, states begin at multiples of so many bytes.
 constexpr std::int64_t kFileAlignment = 64;
 
-// What the optimizer keeps of a parameter, or a slice, of so many bytes.
-void add_part(std::int64_t bytes, const Sharing& sharing, States& states) {
+// Of bf16 and fp16 the optimizer updates masters in float.
+constexpr std::int64_t kMasterBytes = 4;
+
+// What the optimizer keeps of a parameter, or a slice, of so many elements.
+void add_part(std::int64_t elements, std::int64_t element_bytes, const Sharing& sharing,
+              States& states) {
+  const bool has_master = element_bytes < kMasterBytes;
+  const std::int64_t bytes = elements * (has_master ? kMasterBytes : element_bytes);
+  const std::int64_t kept = sharing.states_per_element + (has_master ? 1 : 0);
   states.optimizer += sharing.state_bytes_per_part;
   if (sharing.has_states_in_file) {
-    states.file += sharing.states_per_element * round_up(bytes, kFileAlignment);
+    states.file += kept * round_up(bytes, kFileAlignment);
   } else {
-    states.optimizer += sharing.states_per_element * bytes;
+    states.optimizer += kept * bytes;
   }
+  states.master_gradients.push_back(has_master ? bytes : 0);
 }
 
 void add_whole(const std::vector<Parameter>& parameters, const Sharing& sharing,
@@ -54,7 +62,7 @@ void add_whole(const std::vector<Parameter>& parameters, const Sharing& sharing,
   for (const Parameter& each : parameters) {
     if (!seen.insert(each.name).second) continue;
     states.parameters += each.bytes();
-    add_part(each.bytes(), sharing, states);
+    add_part(each.elements, each.element_bytes, sharing, states);
   }
 }
 
@@ -65,7 +73,8 @@ void add_replicas(const std::vector<Parameter>& parameters, const Sharing& shari
     std::int64_t elements = std::ssize(bucket);
     for (const std::size_t p : bucket) elements += parameters[p].elements;
     const std::int64_t row = (elements + sharing.ranks - 1) / sharing.ranks;
-    const std::int64_t bytes = row * sharing.ranks * parameters[bucket.front()].element_bytes;
+    const std::int64_t bytes =
+        row * sharing.ranks * parameters[bucket.front()].summed_element_bytes();
     states.gradients += bytes;
     states.buckets.push_back({.parameters = std::move(bucket), .rows = 0, .flight = bytes});
   }
@@ -113,18 +122,19 @@ void add_shards(const std::vector<Parameter>& parameters, const Sharing& sharing
   states.sums_under_way = partition::kSumsUnderWay;
   for (std::size_t b = layout.buckets.size(); b-- > 0;) {
     const partition::ShardBucket& bucket = layout.buckets[b];
-    const std::int64_t piece = bucket.piece * bucket.element_bytes;
-    const std::int64_t row = piece + std::ssize(bucket.parameters) * bucket.element_bytes;
+    const Parameter& first = parameters[bucket.parameters.front()];
+    const std::int64_t row =
+        (bucket.piece + std::ssize(bucket.parameters)) * first.summed_element_bytes();
     const std::int64_t rows = row * sharing.ranks;
     states.gradients += row + (sharing.stage == 1 ? rows : 0);
     // In flight: the others' rows of this rank's sum.
     states.buckets.push_back({.parameters = bucket.parameters,
                               .rows = sharing.stage == 1 ? 0 : rows,
                               .flight = rows - row});
-    if (!is_new(parameters[bucket.parameters.front()], seen)) continue;
+    if (!is_new(first, seen)) continue;
     add_page(bucket, sharing, states);
     for (const partition::Slice& slice : layout.slices(sharing.place, b)) {
-      add_part(slice.count * bucket.element_bytes, sharing, states);
+      add_part(slice.count, bucket.element_bytes, sharing, states);
     }
   }
 }

@@ -20,7 +20,7 @@ struct Sharing {
   std::int32_t ranks = 1;  // Of the data group.
   std::int32_t place = 0;  // This rank's among them.
   std::int64_t bucket_bytes = 0;
-  std::int32_t states_per_element = 2;    // Of the optimizer, each of the parameter's type.
+  std::int32_t states_per_element = 2;    // Of the optimizer, each of the type that it updates.
   std::int64_t state_bytes_per_part = 4;  // Besides: AdamW's count of steps.
   bool has_states_in_file = false;        // But for that count.
   bool has_pieces_in_file = false;        // Of ZeRO 3, and of one rank, too.
@@ -32,7 +32,10 @@ struct States {
   std::int64_t pages = 0;       // With ZeRO 3: whole parameters, if all were there at once.
   std::int64_t gradients = 0;   // This rank's sums, or the buckets in which they are summed.
   std::int64_t optimizer = 0;
-  std::int64_t file = 0;                // Of states and pieces, which are then not in memory.
+  std::int64_t file = 0;  // Of states and pieces, which are then not in memory.
+  // By part that the optimizer updates: its gradient in float, there while it is updated; 0 for one
+  // that has no master.
+  std::vector<std::int64_t> master_gradients;
   std::vector<GradientBucket> buckets;  // For StageLayers, like these.
   std::optional<std::size_t> sums_under_way = {};
 };

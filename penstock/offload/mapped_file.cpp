@@ -63,8 +63,8 @@ class MappedFile::Mapping {
                             std::strerror(errno)),
                         {"give a folder that is there, and that all ranks may write to"});
     }
-    room_ = round_up(std::max(room ? *room : free_bytes(file_).value_or(0), kAlignment),
-                     page_bytes());
+    room_ =
+        round_up(std::max(room ? *room : free_bytes(file_).value_or(0), kAlignment), page_bytes());
     void* const start = ::mmap(nullptr, static_cast<std::size_t>(room_), PROT_NONE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED) {

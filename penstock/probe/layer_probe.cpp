@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "penstock/core/text.h"
+#include "penstock/nn/convert.h"
 #include "penstock/nn/form.h"
 #include "penstock/nn/model.h"
 #include "penstock/probe/allocation_meter.h"
@@ -200,9 +201,10 @@ struct Known {
 };
 
 Known probe_layer(const std::vector<nn::LayerSpec>& model, std::size_t index,
-                  const nn::Form& inputs, std::int64_t seed) {
+                  const nn::Form& inputs, std::int64_t seed, at::ScalarType type) {
   const auto number = static_cast<std::int64_t>(index);
   const nn::BuiltLayer built = nn::build_layer(model, seed, number);
+  if (type != at::kFloat) nn::convert(*built.layer, type);
   const stage::LayerRun run(model, number, {built.layer});
   Probe probe([&](const nn::Values& values) { return run(values, {.seed = seed}); },
               built.layer->parameters(), inputs);
@@ -224,7 +226,8 @@ LayerMemory renamed(const Known& known, const std::string& name) {
 }  // namespace
 
 ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Values& inputs,
-                        const nn::Values& targets, const nn::Loss& loss, std::int64_t seed) {
+                        const nn::Values& targets, const nn::Loss& loss, std::int64_t seed,
+                        at::ScalarType type) {
   ModelMemory result;
   std::map<Likeness, Known> known;
   nn::Form form = nn::form_of(inputs);
@@ -233,7 +236,7 @@ ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Value
     const Likeness likeness{spec.meta.type, spec.meta.parameters, spec.ties.size(), form};
     auto found = known.find(likeness);
     if (found == known.end()) {
-      found = known.emplace(likeness, probe_layer(model, i, form, seed)).first;
+      found = known.emplace(likeness, probe_layer(model, i, form, seed, type)).first;
     }
     result.layers.push_back(renamed(found->second, spec.meta.name));
     form = found->second.outputs;

@@ -19,9 +19,11 @@ struct ModelMemory {
   memory::LayerMemory loss;
 };
 
+// Floating parameters and buffers are of `type`, unless that is kFloat.
 // Throws: whatever a layer or the loss throws.  REQUIRES: layers are ones of penstock/nn's, which
 // need no engine.
 ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Values& inputs,
-                        const nn::Values& targets, const nn::Loss& loss, std::int64_t seed);
+                        const nn::Values& targets, const nn::Loss& loss, std::int64_t seed,
+                        at::ScalarType type = at::kFloat);
 
 }  // namespace penstock::probe

@@ -8,6 +8,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/nn/convert.h"
 #include "penstock/stage/backward.h"
 #include "penstock/stage/cut.h"
 #include "penstock/stage/in_engine.h"
@@ -20,14 +21,6 @@ namespace {
 c10::Device with_index(c10::Device device) {
   if (device.is_cpu() || device.has_index()) return device;
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
-}
-
-void convert(const nn::Layer& layer, at::ScalarType type) {
-  const auto convert = [type](const at::Tensor& tensor) {
-    if (tensor.is_floating_point()) tensor.set_data(tensor.detach().to(type));
-  };
-  for (const at::Tensor& parameter : layer.parameters()) convert(parameter);
-  for (const at::Tensor& buffer : layer.buffers()) convert(buffer);
 }
 
 }  // namespace
@@ -55,7 +48,7 @@ void Stage::add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t inde
                       const Making& making) {
   nn::BuiltLayer built = nn::build_layer(model, seed_, index);
   if (!device_.is_cpu()) built.layer->to(device_);
-  if (making.type) convert(*built.layer, *making.type);
+  if (making.type) nn::convert(*built.layer, *making.type);
   const std::string& layer_name = model[static_cast<std::size_t>(index)].meta.name;
   const std::vector<nn::ModelParameter> parameters = nn::parameters_of(built, layer_name);
   parameters_per_layer_.push_back(0);

@@ -21,7 +21,7 @@ GradientScale::GradientScale(const config::Fp16Config& options)
 }
 
 void GradientScale::shrink() {
-  if (value_ == options_.min_loss_scale) {
+  if (value_ <= options_.min_loss_scale) {
     throw NumericsError(str("the gradients overflow at the smallest gradient scale, ",
                             shortest(value_), ", so no scale is left to try"),
                         {"lower fp16.min_loss_scale or optimizer.params.lr, or use bf16"});

@@ -2,15 +2,16 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
-#include "penstock/core/error.h"
 #include "penstock/lower/plan.h"
 #include "penstock/lower/programs.h"
 #include "penstock/memory/states.h"
 #include "penstock/probe/layer_probe.h"
 #include "penstock/stage/segment_ranges.h"
+#include "penstock/train/part_runs.h"
 
 namespace penstock::train {
 namespace {
@@ -40,6 +41,21 @@ struct Planned {
   probe::ModelMemory layers;
 };
 
+probe::ModelMemory probe_layers(const TrainerOptions& options,
+                                const std::vector<nn::LayerSpec>& model, const nn::Loss& loss,
+                                const TrainingInputs& inputs) {
+  const Precision& precision = options.precision;
+  probe::ModelMemory memory =
+      probe::probe_model(model, precision.inputs(inputs.inputs), inputs.targets,
+                         precision.loss(loss), options.seed, precision.type);
+  for (LayerMemory& layer : memory.layers) {
+    for (memory::Parameter& each : layer.parameters) {
+      each.sum_element_bytes = static_cast<std::int64_t>(c10::elementSize(precision.sum_type()));
+    }
+  }
+  return memory;
+}
+
 Planned plan_run(const TrainerOptions& options, std::vector<nn::LayerSpec> model,
                  const nn::Loss& loss, const TrainingInputs& inputs) {
   nn::check_model(model);
@@ -47,8 +63,7 @@ Planned plan_run(const TrainerOptions& options, std::vector<nn::LayerSpec> model
   verify::VerifiedSchedule schedule = lower::training_program(program_of(options));
   partition::Partition partition =
       partition::partition(nn::meta_of(model), schedule.schedule().stages, options.partition);
-  probe::ModelMemory layers =
-      probe::probe_model(model, inputs.inputs, inputs.targets, loss, options.seed);
+  probe::ModelMemory layers = probe_layers(options, model, loss, inputs);
   return {options,
           std::move(model),
           std::move(schedule),
@@ -85,7 +100,7 @@ std::int64_t tie_bytes(const Planned& planned, const std::vector<LayerMemory>& l
       if (!each.is_tied || !each.is_trainable || !seen.insert(each.name).second) continue;
       const bool is_cut = planned.options.zero.stage != ZeroStage::Off;
       const std::int64_t share = is_cut ? each.elements / planned.options.mesh.data : each.elements;
-      bytes += ((copies - 1) * share + 1) * each.element_bytes;
+      bytes += ((copies - 1) * share + 1) * each.summed_element_bytes();
     }
   }
   return bytes;
@@ -96,10 +111,24 @@ std::int64_t tied_gradient_bytes(const std::vector<LayerMemory>& layers) {
   std::int64_t bytes = 0;
   for (const LayerMemory& layer : layers) {
     for (const memory::Parameter& each : layer.parameters) {
-      if (each.is_tied && each.is_trainable) bytes += each.bytes();
+      if (each.is_tied && each.is_trainable) bytes += each.sum_bytes();
     }
   }
   return bytes;
+}
+
+// Of gradients in float of the parts that are updated together.
+std::int64_t update_bytes(const OffloadOptions& offload,
+                          const std::vector<std::int64_t>& master_gradients) {
+  constexpr std::int64_t kElementBytes = 4;
+  std::int64_t most = 0;
+  for (const PartRun& run : part_runs(master_gradients, offload.elements_at_once * kElementBytes)) {
+    const auto begin = master_gradients.begin();
+    most = std::max(most,
+                    std::accumulate(begin + static_cast<std::ptrdiff_t>(run.first),
+                                    begin + static_cast<std::ptrdiff_t>(run.end), std::int64_t{0}));
+  }
+  return most;
 }
 
 PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_bytes) {
@@ -109,6 +138,7 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
   std::vector<StageMemory> stages;
   std::set<std::string> seen;
   std::vector<LayerMemory> all;
+  std::vector<std::int64_t> master_gradients;
   std::int64_t pages = 0;
   std::int64_t file = 0;
   for (const StageId stage : plan.chunks) {
@@ -119,6 +149,8 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
     standing.always.optimizer += states.optimizer;
     pages += states.pages;
     file += states.file;
+    master_gradients.insert(master_gradients.end(), states.master_gradients.begin(),
+                            states.master_gradients.end());
     all.insert(all.end(), layers.layers.begin(), layers.layers.end());
     layers.buckets = std::move(states.buckets);
     layers.sums_under_way = states.sums_under_way;
@@ -126,6 +158,7 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
   }
   standing.always.buckets = tie_bytes(planned, all);
   standing.in_step.buckets = std::min(pages, planned.options.zero.limits.budget_bytes);
+  standing.update = update_bytes(planned.options.offload, master_gradients);
   memory::RankMemory memory = memory::rank_memory(plan, stages, standing);
   // After their sum, gradients of copies are views of it.
   if (standing.in_step.buckets == 0 && planned.options.mesh.data == 1)
@@ -137,10 +170,6 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
 
 std::vector<PipeRank> run_memory(const TrainerOptions& options, std::vector<nn::LayerSpec> model,
                                  const nn::Loss& loss, const TrainingInputs& inputs) {
-  if (options.precision.is_short()) {
-    throw ConfigError("the memory of bf16 and fp16 is not told: parameters are taken to be float",
-                      {"ask without bf16.enabled and fp16.enabled"});
-  }
   const Planned planned = plan_run(options, std::move(model), loss, inputs);
   std::vector<PipeRank> ranks;
   for (std::int32_t pipe = 0; pipe < options.mesh.pipe; ++pipe) {

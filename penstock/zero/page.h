@@ -22,8 +22,8 @@ namespace penstock::zero {
 
 class Page {
  public:
-  // Of `piece` elements a rank; `pieces`: where this rank's is, for a page that may go, null for one
-  // that stays whole.  `group` outlives it.
+  // Of `piece` elements a rank; `pieces`: where this rank's is, for a page that may go, null for
+  // one that stays whole.  `group` outlives it.
   Page(comm::ShardGroup& group, std::int64_t piece, const at::TensorOptions& options,
        std::shared_ptr<PieceMemory> pieces);
   Page(const Page&) = delete;

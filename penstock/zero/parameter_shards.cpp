@@ -25,8 +25,8 @@ ParameterShards::ParameterShards(comm::ShardGroup& group, std::int64_t bucket_by
 }
 
 ParameterShards::ParameterShards(std::vector<stage::NamedParameter> parameters,
-                                 comm::ShardGroup& group, std::int64_t bucket_bytes, const Kept& keeps,
-                                 TiedPages* tied)
+                                 comm::ShardGroup& group, std::int64_t bucket_bytes,
+                                 const Kept& keeps, TiedPages* tied)
     : ParameterShards(group, bucket_bytes, keeps, tied) {
   for (stage::NamedParameter& parameter : parameters) add(std::move(parameter));
   close();

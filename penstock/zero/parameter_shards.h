@@ -56,7 +56,8 @@ class ParameterShards {
  public:
   // Of parameters that are added one after the other, until close().  `group` and `tied`, which
   // learns new pages, outlive it.
-  // Throws: ConfigError, where pieces cannot be in the folder that they should be in; so does add().
+  // Throws: ConfigError, where pieces cannot be in the folder that they should be in; so does
+  // add().
   ParameterShards(comm::ShardGroup& group, std::int64_t bucket_bytes, const Kept& keeps,
                   TiedPages* tied = nullptr);
   // Parameters stay the tensors that they are; their values move into pages.  REQUIRES: parameters

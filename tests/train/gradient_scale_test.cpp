@@ -67,6 +67,11 @@ TEST(GradientScale, AnOverflowAtTheSmallestEndsTheRun) {
   }
 }
 
+TEST(GradientScale, OneThatBeginsBelowTheSmallestIsNotRaisedByAnOverflow) {
+  EXPECT_EQ(scales({.initial_scale_power = 1, .min_loss_scale = 5}, "...x"), "2 2 2 2");
+  EXPECT_THROW(scales({.initial_scale_power = 1, .min_loss_scale = 5}, "xx"), NumericsError);
+}
+
 TEST(GradientScale, AFixedOneStays) {
   EXPECT_EQ(scales({.loss_scale = 138.0, .loss_scale_window = 1, .hysteresis = 1}, ".x.xx"),
             "138 138 138 138 138");
