@@ -236,6 +236,22 @@ def check_what_is_away_is_not_read(group):
     train(engine, range(1, 2))
 
 
+def check_a_layers_file_has_one_writer(group):
+    """Tied layers stand on two ranks and have one file."""
+    del group
+    engine = engine_of(3)
+    model = engine.module
+    all_of = [None] * dist.get_world_size()
+    dist.all_gather_object(
+        all_of, (engine.dp_rank, set(model.written_layers()), set(model.saved_layers()))
+    )
+    for replica in range(2):
+        written = [index for place, each, _ in all_of if place == replica for index in each]
+        read = {index for place, _, each in all_of if place == replica for index in each}
+        assert sorted(written) == sorted(read)
+        assert 0 in read and 9 not in read
+
+
 def check_any_stage_goes_on_from_a_checkpoint(group):
     del group
     folder = Path(os.environ["STORE"]).with_name(f"zero-{dist.get_world_size()}")

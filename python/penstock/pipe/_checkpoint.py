@@ -132,7 +132,7 @@ class Checkpoint:
 
     def save_weights(self, model: PipelineModule, *, writes: bool) -> None:
         """Those of this rank's layers.  Collective over replicas, one of which writes."""
-        for index, module in model.saved_layers().items():
+        for index, module in model.written_layers().items():
             with GatheredParameters(module.parameters()):
                 state = module.state_dict()
                 if state and writes:

@@ -187,6 +187,11 @@ class PipelineModule(torch.nn.Module):
         elsewhere = self._ties.counted_elsewhere(self.stage_id, self._modules_here())
         return [each for each in self.parameters() if id(each) not in elsewhere]
 
+    def written_layers(self) -> dict[int, torch.nn.Module]:
+        """By layer, the modules that this rank writes: the tied ones with their key's first."""
+        here = self._modules_here()
+        return {i: each for i, each in self.saved_layers().items() if i in here}
+
     def saved_layers(self) -> dict[int, torch.nn.Module]:
         """By layer, this rank's modules; one of tied layers by the first layer of its key."""
         found = {}
