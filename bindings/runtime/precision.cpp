@@ -2,6 +2,10 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "bindings/runtime/init.h"
@@ -14,6 +18,13 @@ namespace {
 namespace py = pybind11;
 using train::GradientScale;
 using train::MasterWeights;
+
+std::optional<std::map<std::string, std::variant<double, std::int64_t>>> state_of(
+    const GradientScale& scale) {
+  const auto state = scale.state();
+  if (!state) return std::nullopt;
+  return {{{"value", state->value}, {"lives", state->lives}, {"clean_steps", state->clean_steps}}};
+}
 
 void init_gradient_scale(py::module_& m) {
   py::class_<GradientScale>(m, "GradientScale",
@@ -35,7 +46,16 @@ void init_gradient_scale(py::module_& m) {
            "As the section fp16 of a configuration says; 1, for good, if it is not enabled.")
       .def_property_readonly("value", &GradientScale::value)
       .def("update", &GradientScale::update, py::arg("overflowed"),
-           "After a step, which was skipped if it overflowed; an Error for that at the smallest.");
+           "After a step, which was skipped if it overflowed; an Error for that at the smallest.")
+      .def("state", &state_of,
+           "value, lives and clean_steps, which steps change; None of a fixed scale.")
+      .def(
+          "go_on_from",
+          [](GradientScale& scale, double value, std::int64_t lives, std::int64_t clean_steps) {
+            scale.go_on_from({.value = value, .lives = lives, .clean_steps = clean_steps});
+          },
+          py::kw_only(), py::arg("value"), py::arg("lives"), py::arg("clean_steps"),
+          "Such a state, with no more lives than it began with; a fixed scale stays.");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 // without an overflow.
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "penstock/config/config.h"
 
@@ -19,24 +20,35 @@ namespace penstock::train {
 
 class GradientScale {
  public:
+  // What steps change: with it, a run goes on as if it had not been interrupted.
+  struct State {
+    double value = 1.0;
+    std::int64_t lives = 1;        // Overflows that are left until the scale is halved.
+    std::int64_t clean_steps = 0;  // In a row without an overflow, up to now.
+    friend bool operator==(const State&, const State&) = default;
+  };
+
   // 1, for good, if `options` are not enabled.
   explicit GradientScale(const config::Fp16Config& options = {});
 
-  double value() const { return value_; }
+  double value() const { return state_.value; }
   bool is_dynamic() const { return options_.enabled && options_.loss_scale == 0; }
 
   // After a step, which was skipped if it `overflowed`.
   // Throws: NumericsError for an overflow at the smallest scale.
   void update(bool overflowed);
 
+  // None of a fixed scale, which no step changes.
+  std::optional<State> state() const;
+  // Goes on from `state`, with no more lives than the options give.  A fixed scale stays.
+  // Throws: Error for a state that no scale has.
+  void go_on_from(const State& state);
+
  private:
   void shrink();
 
   config::Fp16Config options_;
-  double value_ = 1.0;
-  std::int64_t steps_ = 0;
-  std::int64_t last_overflow_ = -1;
-  std::int64_t lives_ = 1;
+  State state_;
 };
 
 }  // namespace penstock::train

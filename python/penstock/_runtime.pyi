@@ -51,6 +51,14 @@ class GradientScale:
         """
         As the section fp16 of a configuration says; 1, for good, if it is not enabled.
         """
+    def go_on_from(self, *, value: typing.SupportsFloat | typing.SupportsIndex, lives: typing.SupportsInt | typing.SupportsIndex, clean_steps: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Such a state, with no more lives than it began with; a fixed scale stays.
+        """
+    def state(self) -> dict[str, float | int] | None:
+        """
+        value, lives and clean_steps, which steps change; None of a fixed scale.
+        """
     def update(self, overflowed: bool) -> None:
         """
         After a step, which was skipped if it overflowed; an Error for that at the smallest.

@@ -10,7 +10,14 @@ import ranks
 import torch
 import torch.distributed as dist
 from pipe_models import batches, language_model
-from pipe_zero_test import MICROBATCHES, SCHEDULES, engine_of, same_for_every_stage, train
+from pipe_zero_test import (
+    MICROBATCHES,
+    SCHEDULES,
+    engine_of,
+    same_for_every_stage,
+    train,
+    weights_of,
+)
 
 BF16 = {"bf16": {"enabled": True}}
 FP16 = {"fp16": {"enabled": True, "loss_scale": 128.0}}
@@ -55,6 +62,15 @@ def check_small_updates_are_not_lost(group):
     assert all(changed)
 
 
+def overflow(engine, step):
+    """A step whose gradients overflow on one rank."""
+    factor = 1e6 if engine.is_last_stage() and engine.dp_rank == 1 else 1.0
+    loss = engine.module.loss_fn
+    engine.module.loss_fn = lambda output, labels: loss(output.float(), labels) * factor
+    engine.train_batch(batches(step + engine.dp_rank, [5] * MICROBATCHES))
+    engine.module.loss_fn = loss
+
+
 def check_an_overflow_on_one_rank_skips_the_step_on_all(group):
     fp16 = {"fp16": {"enabled": True, "initial_scale_power": 4, "hysteresis": 1}}
     for zero in range(4):
@@ -63,15 +79,7 @@ def check_an_overflow_on_one_rank_skips_the_step_on_all(group):
         assert engine.was_step_applied() and engine.loss_scale == 16
         masters = [each.clone() for each in engine._update.masters.tensors]
         rate = engine.get_lr()
-        factor = 1e6 if engine.is_last_stage() and engine.dp_rank == 1 else 1.0
-        loss = engine.module.loss_fn
-
-        def too_large(output, labels, loss=loss, factor=factor):
-            return loss(output.float(), labels) * factor
-
-        engine.module.loss_fn = too_large
-        engine.train_batch(batches(7 + engine.dp_rank, [5] * MICROBATCHES))
-        engine.module.loss_fn = loss
+        overflow(engine, 7)
         assert not engine.was_step_applied() and engine.get_lr() == rate
         assert (engine.skipped_steps, engine.global_steps, engine.loss_scale) == (1, 2, 8)
         now = engine._update.masters.tensors
@@ -91,6 +99,71 @@ def check_float_weights_of_a_checkpoint_go_on_in_bf16(group):
     losses = [loss for loss, _ in train(short, range(2, 6))]
     expected = [loss for loss, _ in train(engine, range(2, 6))]
     assert losses == pytest.approx(expected, rel=0.05)
+
+
+SCALED = {
+    "fp16": {"enabled": True, "initial_scale_power": 6, "hysteresis": 2, "loss_scale_window": 2},
+}
+COURSE = "x..|.x.x...x..."  # x overflows; a checkpoint where the bar is.
+
+
+def run_course(engine, course, first):
+    """By step, the loss scale after it and whether it was taken."""
+    found = []
+    for step, kind in enumerate(course, first):
+        if kind == "x":
+            overflow(engine, step)
+        else:
+            train(engine, [step])
+        found.append((engine.loss_scale, engine.was_step_applied()))
+    return found
+
+
+def checkpoint_in_a_course(zero, name):
+    """An engine that has saved a checkpoint in front of the bar, and the folder."""
+    folder = Path(os.environ["STORE"]).with_name(f"{name}-{dist.get_world_size()}-{zero}")
+    engine = engine_of(zero, more=SCALED)
+    run_course(engine, COURSE.split("|")[0], 0)
+    engine.save_checkpoint(folder)
+    return engine, folder
+
+
+def check_a_dynamic_loss_scale_goes_on_from_a_checkpoint(group):
+    del group
+    before, after = COURSE.split("|")
+    for zero in range(4):
+        engine, folder = checkpoint_in_a_course(zero, "scale")
+        expected = run_course(engine, after, len(before))
+        assert len({scale for scale, _ in expected}) > 2  # It falls, and it rises.
+        again = engine_of(zero, more=SCALED)
+        again.load_checkpoint(folder)
+        assert run_course(again, after, len(before)) == expected
+        assert weights_of(again) == weights_of(engine)
+        assert again.skipped_steps == engine.skipped_steps == COURSE.count("x")
+        pairs = zip(again._update.masters.tensors, engine._update.masters.tensors, strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def check_a_checkpoint_without_a_loss_scale_begins_as_configured(group):
+    del group
+    engine, folder = checkpoint_in_a_course(1, "scaleless")
+    overflow(engine, 90)
+    assert engine.loss_scale == 32
+    file = folder / "global_step3" / "engine.pt"
+    if dist.get_rank() == 0:
+        saved = torch.load(file, weights_only=True)
+        assert saved.pop("loss_scale") == {"value": 64, "lives": 1, "clean_steps": 2}
+        torch.save(saved, file)
+    dist.barrier()
+    older = engine_of(1, more=SCALED)
+    older.load_checkpoint(folder)
+    assert older.loss_scale == 64
+    overflow(older, 90)
+    assert older.loss_scale == 64  # Two are let pass again, not one.
+    fixed = engine_of(1, more=FP16)
+    engine.save_checkpoint(folder)
+    fixed.load_checkpoint(folder)
+    assert fixed.loss_scale == 128
 
 
 test_two, test_four = (ranks.tests_of(__file__, size) for size in (2, 4))

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,11 +74,53 @@ TEST(GradientScale, OneThatBeginsBelowTheSmallestIsNotRaisedByAnOverflow) {
   EXPECT_THROW(scales({.initial_scale_power = 1, .min_loss_scale = 5}, "xx"), NumericsError);
 }
 
+TEST(GradientScale, GoesOnFromItsStateAsIfItHadNotBeenInterrupted) {
+  const std::string course = "x..x..xx....x.xx......xxxx";
+  for (const bool consecutive : {false, true}) {
+    const config::Fp16Config options{.enabled = true,
+                                     .initial_scale_power = 8,
+                                     .loss_scale_window = 4,
+                                     .hysteresis = 3,
+                                     .consecutive_hysteresis = consecutive};
+    GradientScale whole(options);
+    for (std::size_t cut = 0; cut < course.size(); ++cut) {
+      GradientScale next(options);
+      next.go_on_from(whole.state().value());
+      GradientScale uninterrupted = whole;
+      for (const char step : course.substr(cut)) {
+        next.update(step == 'x');
+        uninterrupted.update(step == 'x');
+        ASSERT_EQ(next.state(), uninterrupted.state()) << cut;
+      }
+      whole.update(course[cut] == 'x');
+    }
+  }
+}
+
+TEST(GradientScale, GoesOnWithNoMoreLivesThanItsOptionsGive) {
+  GradientScale scale({.enabled = true, .hysteresis = 2});
+  scale.go_on_from({.value = 64, .lives = 5, .clean_steps = 7});
+  EXPECT_EQ(scale.state(), (GradientScale::State{.value = 64, .lives = 2, .clean_steps = 7}));
+}
+
+TEST(GradientScale, RefusesAStateThatNoneHas) {
+  GradientScale scale({.enabled = true});
+  const auto before = scale.state();
+  EXPECT_THROW(scale.go_on_from({.value = 0}), Error);
+  EXPECT_THROW(scale.go_on_from({.value = std::nan("")}), Error);
+  EXPECT_THROW(scale.go_on_from({.value = 2, .lives = 0}), Error);
+  EXPECT_THROW(scale.go_on_from({.value = 2, .clean_steps = -1}), Error);
+  EXPECT_EQ(scale.state(), before);
+}
+
 TEST(GradientScale, AFixedOneStays) {
   EXPECT_EQ(scales({.loss_scale = 138.0, .loss_scale_window = 1, .hysteresis = 1}, ".x.xx"),
             "138 138 138 138 138");
   GradientScale none;
   none.update(true);
+  EXPECT_EQ(none.value(), 1.0);
+  EXPECT_EQ(none.state(), std::nullopt);
+  none.go_on_from({.value = 8});
   EXPECT_EQ(none.value(), 1.0);
 }
 

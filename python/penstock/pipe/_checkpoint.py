@@ -4,7 +4,8 @@
     DIRECTORY/TAG/layer_03-model_states.pt       weights and buffers of layer 3, by name
     DIRECTORY/TAG/optim_states-01-00.pt          by parameter, what a rank has for its updates: of
                                                  which elements, master, the optimizer's state
-    DIRECTORY/TAG/engine.pt                      counters, rates, the course, what the caller adds
+    DIRECTORY/TAG/engine.pt                      counters, rates, the course, the loss scale,
+                                                 what the caller adds
 
 A tied layer is in the file of the first layer of its key.  Files are whole or not there; `latest`
 changes when all ranks have written.  Files are read without running what is in them.
@@ -177,12 +178,13 @@ class Checkpoint:
                 "counters": dict(counters),
                 "groups": groups,
                 "scheduler": scheduler.state_dict() if scheduler is not None else None,
+                "loss_scale": update.scale.state(),
                 "client_state": client_state,
             },
         )
 
     def load_engine(self) -> dict[str, Any]:
-        """The same: counters, groups, scheduler and client_state."""
+        """The same: counters, groups, scheduler, client_state, and loss_scale if it is dynamic."""
         return _read(self.folder / _ENGINE)
 
     def _layer(self, index: int) -> Path:

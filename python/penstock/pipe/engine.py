@@ -249,7 +249,7 @@ class PipelineEngine(Steps):
         client_state: Mapping[str, Any] | None = None,
         save_latest: bool = True,
     ) -> str:
-        """Writes weights, optimizer, scheduler and counters; returns the folder.
+        """Writes weights, optimizer, scheduler, loss scale and counters; returns the folder.
 
         save_dir: the same folder for all ranks.  tag: None: "global_stepN".
         client_state: of rank 0: plain values and tensors, which load_checkpoint() returns.
@@ -422,6 +422,8 @@ class PipelineEngine(Steps):
             self._replicated.after_update()
             for group, saved in zip(self.optimizer.param_groups, state["groups"], strict=True):
                 group.update(saved)
+            if scale := state.get("loss_scale"):
+                self._update.scale.go_on_from(**scale)
         if scheduler and self.lr_scheduler is not None and state["scheduler"] is not None:
             self.lr_scheduler.load_state_dict(state["scheduler"])
 
