@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "bindings/runtime/python_error.h"
+#include "penstock/execute/gradient_arrivals.h"
 #include "penstock/nn/draw.h"
 #include "penstock/stage/any_node.h"
 
@@ -34,11 +35,6 @@ nn::Values from_python(const py::tuple& tuple) {
 
 using torch::autograd::Node;
 
-// One that sums gradients is ours, and asks for nothing.
-bool is_ours(const torch::autograd::PostAccumulateGradHook& hook) {
-  return std::string_view(typeid(hook).name()).starts_with("N8penstock");
-}
-
 // Torch's own nodes do not ask the engine for anything, and neither do weights without hooks.
 bool is_plain(Node& node) {
   const auto& when_final = node.tensor_post_acc_grad_hooks();
@@ -47,7 +43,7 @@ bool is_plain(Node& node) {
                      type == typeid(torch::autograd::AccumulateGrad).name();
   return known && node.pre_hooks().empty() && node.post_hooks().empty() &&
          node.tensor_pre_hooks().empty() && node.retains_grad_hooks().empty() &&
-         (!when_final || is_ours(*when_final));
+         (!when_final || execute::only_notes_arrival(*when_final));
 }
 
 }  // namespace

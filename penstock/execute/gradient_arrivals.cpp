@@ -9,16 +9,32 @@
 namespace penstock::execute {
 namespace {
 
-class ArrivalHook : public torch::autograd::PostAccumulateGradHook {
+using torch::autograd::PostAccumulateGradHook;
+using torch::autograd::impl::post_acc_grad_hooks;
+
+// A tensor has room for one hook: what was there before is called first.
+class ArrivalHook : public PostAccumulateGradHook {
  public:
-  explicit ArrivalHook(std::function<void()> arrive) : arrive_(std::move(arrive)) {}
-  void operator()(const torch::autograd::Variable&) override { arrive_(); }
+  ArrivalHook(std::unique_ptr<PostAccumulateGradHook> before, std::function<void()> arrive)
+      : before_(std::move(before)), arrive_(std::move(arrive)) {}
+  void operator()(const torch::autograd::Variable& parameter) override {
+    if (before_) (*before_)(parameter);
+    arrive_();
+  }
+  bool is_alone() const { return before_ == nullptr; }
+  std::unique_ptr<PostAccumulateGradHook> before() && { return std::move(before_); }
 
  private:
+  std::unique_ptr<PostAccumulateGradHook> before_;
   std::function<void()> arrive_;
 };
 
 }  // namespace
+
+bool only_notes_arrival(const PostAccumulateGradHook& hook) {
+  const auto* ours = dynamic_cast<const ArrivalHook*>(&hook);
+  return ours != nullptr && ours->is_alone();
+}
 
 GradientArrivals::GradientArrivals(std::vector<stage::NamedParameter> parameters,
                                    std::vector<std::vector<std::size_t>> buckets,
@@ -35,14 +51,15 @@ GradientArrivals::GradientArrivals(std::vector<stage::NamedParameter> parameters
     for (const std::size_t p : buckets_[b]) bucket_of_[p] = b;
   }
   for (std::size_t p = 0; p < arrived_.size(); ++p) {
-    torch::autograd::impl::set_post_acc_grad_hooks(
-        parameters_[p].tensor, std::make_unique<ArrivalHook>([this, p] { arrive(p); }));
+    std::unique_ptr<PostAccumulateGradHook>& hook = post_acc_grad_hooks(parameters_[p].tensor);
+    hook = std::make_unique<ArrivalHook>(std::move(hook), [this, p] { arrive(p); });
   }
 }
 
 GradientArrivals::~GradientArrivals() {
   for (const auto& parameter : parameters_) {
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter.tensor, nullptr);
+    std::unique_ptr<PostAccumulateGradHook>& hook = post_acc_grad_hooks(parameter.tensor);
+    if (auto* ours = dynamic_cast<ArrivalHook*>(hook.get())) hook = std::move(*ours).before();
   }
 }
 

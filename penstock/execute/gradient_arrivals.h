@@ -11,13 +11,21 @@
 
 #include "penstock/stage/stage.h"
 
+namespace torch::autograd {
+struct PostAccumulateGradHook;
+}
+
 namespace penstock::execute {
+
+// Whether a parameter's hook is that of GradientArrivals, and of nobody else.
+bool only_notes_arrival(const torch::autograd::PostAccumulateGradHook& hook);
 
 class GradientArrivals {
  public:
   // `parameter` is called once a step for each parameter; grad() is then final, or undefined when
   // it got none on this rank.  `bucket` is called when all parameters of a bucket, and all buckets
-  // before it, have arrived.  `buckets` has every one of `parameters` once.
+  // before it, have arrived.  `buckets` has every one of `parameters` once.  A hook that somebody
+  // has put on the accumulation of a parameter's gradient is called before.
   GradientArrivals(std::vector<stage::NamedParameter> parameters,
                    std::vector<std::vector<std::size_t>> buckets,
                    std::function<void(std::size_t)> parameter,

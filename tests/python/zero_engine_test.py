@@ -91,6 +91,25 @@ def check_frozen_parameters_stay(group):
         assert torch.equal(model.first.weight, mixed().first.weight)
 
 
+def check_hooks_on_accumulated_gradients_fire(group):
+    """Before and after initialize; sums over replicas do not take their place."""
+    del group
+    for stage in range(4):
+        model, called = mixed(), []
+
+        def calls(name, into=called):
+            return lambda _: into.append(name)
+
+        model.first.weight.register_post_accumulate_grad_hook(calls("before"))
+        engine, _ = initialize(model, stage)
+        weight = engine.module.norm.weight
+        weight.register_post_accumulate_grad_hook(calls("after"))
+        found = train(engine, 3)
+        assert sorted(called) == 3 * ["after"] + 3 * ["before"], (stage, called)
+        plain, _ = initialize(mixed(), stage)
+        assert found == train(plain, 3)
+
+
 def check_forward_returns_what_the_module_returns(group):
     class Thing:
         def __init__(self, x):
