@@ -22,21 +22,13 @@ namespace {
 namespace py = pybind11;
 using Numbers = std::vector<std::size_t>;
 using train::ModuleReplica;
+using train::ReplicaOptions;
 using train::SpreadModule;
 
 std::vector<stage::NamedParameter> named(const Parameters& parameters) {
   std::vector<stage::NamedParameter> result;
   for (const auto& [name, tensor] : parameters) result.push_back({.name = name, .tensor = tensor});
   return result;
-}
-
-train::ReplicaOptions options_of(std::int32_t stage, std::int64_t bucket_bytes,
-                                 std::int64_t live_bytes, std::int64_t prefetch_bytes,
-                                 std::int64_t persistent_elements) {
-  return {.zero = {.stage = static_cast<train::ZeroStage>(stage),
-                   .bucket_bytes = bucket_bytes,
-                   .limits = {.budget_bytes = live_bytes, .prefetch_bytes = prefetch_bytes}},
-          .persistent_elements = persistent_elements};
 }
 
 using PythonParts = std::vector<std::tuple<std::size_t, std::int64_t, at::Tensor>>;
@@ -77,12 +69,9 @@ struct PythonSpread {
 };
 
 struct PythonReplica {
-  PythonReplica(const Parameters& parameters, ReplicaGroup& g, std::int32_t stage,
-                std::int64_t bucket_bytes, std::int64_t live_bytes, std::int64_t prefetch_bytes,
-                std::int64_t persistent_elements, const std::vector<PythonSpread*>& spread_before)
+  PythonReplica(const Parameters& parameters, ReplicaGroup& g, const ReplicaOptions& options,
+                const std::vector<PythonSpread*>& spread_before)
       : group(g) {
-    const train::ReplicaOptions options =
-        options_of(stage, bucket_bytes, live_bytes, prefetch_bytes, persistent_elements);
     std::vector<SpreadModule*> modules;
     for (PythonSpread* each : spread_before) modules.push_back(each->module);
     without_gil(group.communicator, [&] {
@@ -122,6 +111,22 @@ struct PythonReplica {
   std::optional<ModuleReplica> replica;
   std::optional<SigintWatch> watch;
 };
+
+void init_options(py::module_& m) {
+  py::class_<ReplicaOptions>(m, "ReplicaOptions", "What replicas share, and in how large steps.")
+      .def(py::init([](std::int32_t stage, std::int64_t bucket_bytes, std::int64_t live_bytes,
+                       std::int64_t prefetch_bytes, std::int64_t persistent_elements) {
+             return ReplicaOptions{
+                 .zero = {.stage = static_cast<train::ZeroStage>(stage),
+                          .bucket_bytes = bucket_bytes,
+                          .limits = {.budget_bytes = live_bytes, .prefetch_bytes = prefetch_bytes}},
+                 .persistent_elements = persistent_elements};
+           }),
+           py::kw_only(), py::arg("stage"), py::arg("bucket_bytes"), py::arg("live_bytes"),
+           py::arg("prefetch_bytes"), py::arg("persistent_elements"),
+           "stage: of ZeRO, 0 to 3.  Of stage 3: parameters that are whole at one time, how far "
+           "ahead of a use they come, and the largest that always stays whole.");
+}
 
 void init_spread(py::module_& m) {
   py::class_<ReplicaGroup>(m, "ReplicaGroup", "Ranks of a communicator, as replicas.")
@@ -199,9 +204,7 @@ void init_replicated(py::module_& m) {
   using Sets = std::vector<std::pair<Parameters, bool>>;
   py::class_<PythonReplicated>(m, "ReplicatedParameters",
                                "Parameters of a pipeline's stages on this rank and its replicas.")
-      .def(py::init([](const Sets& sets, ReplicaGroup& group, std::int32_t stage,
-                       std::int64_t bucket_bytes, std::int64_t live_bytes,
-                       std::int64_t prefetch_bytes, std::int64_t persistent_elements) {
+      .def(py::init([](const Sets& sets, ReplicaGroup& group, const ReplicaOptions& options) {
              auto made = std::make_unique<PythonReplicated>(group);
              std::vector<train::ParameterSet> given;
              for (const auto& [parameters, goes] : sets) {
@@ -209,16 +212,11 @@ void init_replicated(py::module_& m) {
                                 goes ? train::Whereabouts::ComeAndGo : train::Whereabouts::Stay});
              }
              without_gil(group.communicator, [&] {
-               made->parameters.emplace(
-                   given,
-                   options_of(stage, bucket_bytes, live_bytes, prefetch_bytes, persistent_elements),
-                   group.group, group.communicator);
+               made->parameters.emplace(given, options, group.group, group.communicator);
              });
              return made;
            }),
-           py::arg("sets"), py::arg("group"), py::kw_only(), py::arg("stage"),
-           py::arg("bucket_bytes"), py::arg("live_bytes"), py::arg("prefetch_bytes"),
-           py::arg("persistent_elements"), py::keep_alive<1, 3>(),
+           py::arg("sets"), py::arg("group"), py::arg("options"), py::keep_alive<1, 3>(),
            "Collective.  sets: trainable parameters, names and tensors, of the same values on all "
            "ranks, and whether they may come and go.")
       .def(
@@ -254,15 +252,15 @@ void init_replicated(py::module_& m) {
 }  // namespace
 
 void init_replica(py::module_& m) {
+  init_options(m);
   init_spread(m);
   init_replicated(m);
   py::class_<PythonReplica>(m, "ModuleReplica",
                             "One replica of a module: what the replicas do together.")
-      .def(py::init<const Parameters&, ReplicaGroup&, std::int32_t, std::int64_t, std::int64_t,
-                    std::int64_t, std::int64_t, const std::vector<PythonSpread*>&>(),
-           py::arg("parameters"), py::arg("group"), py::kw_only(), py::arg("stage"),
-           py::arg("bucket_bytes"), py::arg("live_bytes"), py::arg("prefetch_bytes"),
-           py::arg("persistent_elements"), py::arg("spread_before"), py::keep_alive<1, 3>(),
+      .def(py::init<const Parameters&, ReplicaGroup&, const ReplicaOptions&,
+                    const std::vector<PythonSpread*>&>(),
+           py::arg("parameters"), py::arg("group"), py::arg("options"), py::arg("spread_before"),
+           py::keep_alive<1, 3>(),
            "Collective: trainable parameters, names and tensors; values become those of rank 0.")
       .def(
           "parts", [](const PythonReplica& r) { return parts_of(r.replica->parts()); },

@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'MasterWeights', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicatedParameters', 'SpreadModule']
+__all__: list[str] = ['Communicator', 'GradientScale', 'MasterWeights', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SpreadModule']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -91,6 +91,14 @@ class MasterWeights:
         """
         By parameter.
         """
+class ReplicaOptions:
+    """
+    What replicas share, and in how large steps.
+    """
+    def __init__(self, *, stage: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, live_bytes: typing.SupportsInt | typing.SupportsIndex, prefetch_bytes: typing.SupportsInt | typing.SupportsIndex, persistent_elements: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        stage: of ZeRO, 0 to 3.  Of stage 3: parameters that are whole at one time, how far ahead of a use they come, and the largest that always stays whole.
+        """
 class ReplicaGroup:
     """
     Ranks of a communicator, as replicas.
@@ -141,7 +149,7 @@ class ReplicatedParameters:
     """
     Parameters of a pipeline's stages on this rank and its replicas.
     """
-    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, *, stage: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, live_bytes: typing.SupportsInt | typing.SupportsIndex, prefetch_bytes: typing.SupportsInt | typing.SupportsIndex, persistent_elements: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, options: ReplicaOptions) -> None:
         """
         Collective.  sets: trainable parameters, names and tensors, of the same values on all ranks, and whether they may come and go.
         """
@@ -177,7 +185,7 @@ class ModuleReplica:
     """
     One replica of a module: what the replicas do together.
     """
-    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, *, stage: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, live_bytes: typing.SupportsInt | typing.SupportsIndex, prefetch_bytes: typing.SupportsInt | typing.SupportsIndex, persistent_elements: typing.SupportsInt | typing.SupportsIndex, spread_before: collections.abc.Sequence[SpreadModule]) -> None:
+    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ReplicaOptions, spread_before: collections.abc.Sequence[SpreadModule]) -> None:
         """
         Collective: trainable parameters, names and tensors; values become those of rank 0.
         """

@@ -98,18 +98,11 @@ class ReplicatedStages:
     ) -> ReplicatedParameters:
         made: type[ReplicatedParameters] = _torch.load().ReplicatedParameters
         named = [[(self.names[id(each)][0], each) for each in of_set] for of_set in sets]
-        width = max((each.element_size() for each in self.parameters), default=4)
         *alone, shared = named
         return made(
             [*((of_stage, True) for of_stage in alone), (shared, False)],
             self._replicas.group,
-            stage=settings.stage,
-            bucket_bytes=settings.bucket * width,
-            live_bytes=settings.live * width,
-            prefetch_bytes=settings.prefetch * width,
-            persistent_elements=settings.persistent_among(
-                [each.numel() for each in self.parameters]
-            ),
+            settings.replica_options(self.parameters),
         )
 
     def _put_under_zero(self, model: PipelineModule, sets: list[list[torch.nn.Parameter]]) -> None:

@@ -110,19 +110,12 @@ class ReplicatedModel:
         made: type[ModuleReplica] = _torch.load().ModuleReplica
         spread = [each for each in self.module.parameters() if isinstance(each, ZeroParameter)]
         before = list(dict.fromkeys(place_of(each).home for each in spread))
-        width = max((each.element_size() for _, each in trainable), default=4)
         with self._replicas.telling_others():
             replica = made(
                 list(trainable),
                 self._replicas.group,
-                stage=settings.stage,
-                bucket_bytes=settings.bucket * width,
-                live_bytes=settings.live * width,
-                prefetch_bytes=settings.prefetch * width,
-                persistent_elements=settings.persistent_among(
-                    [each.numel() for _, each in trainable]
-                ),
-                spread_before=[home.spread for home in before if home.spread is not None],
+                settings.replica_options([each for _, each in trainable]),
+                [home.spread for home in before if home.spread is not None],
             )
         for each in spread:
             release(each)

@@ -1,15 +1,22 @@
 """What a configuration says about ZeRO.
 
-Knows no model: sizes are in elements.
+Knows no model: sizes are in elements, until replicas of parameters are made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from penstock import _torch
 from penstock.configuration import Configuration
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from penstock._runtime import ReplicaOptions
 
 __all__ = ["ZeroSettings"]
 
@@ -55,6 +62,18 @@ class ZeroSettings:
             prefetch=size("stage3_prefetch_bucket_size", 5 * 10**7),
             persistent=size("stage3_param_persistence_threshold", 10**5),
             persistent_in_all=size("stage3_model_persistence_threshold", 2**63 - 1),
+        )
+
+    def replica_options(self, parameters: Sequence[torch.Tensor]) -> ReplicaOptions:
+        """What replicas of these parameters go by; sizes in bytes are those of the widest type."""
+        made: type[ReplicaOptions] = _torch.load().ReplicaOptions
+        width = max((each.element_size() for each in parameters), default=4)
+        return made(
+            stage=self.stage,
+            bucket_bytes=self.bucket * width,
+            live_bytes=self.live * width,
+            prefetch_bytes=self.prefetch * width,
+            persistent_elements=self.persistent_among([each.numel() for each in parameters]),
         )
 
     def persistent_among(self, sizes: Sequence[int]) -> int:
