@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/where.h>
-#include <c10/core/ScalarType.h>
 
 #include <utility>
 
@@ -17,7 +16,7 @@ MasterWeights::MasterWeights(std::vector<at::Tensor> parameters, MastersPlace pl
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
     const at::ScalarType own = parameter.scalar_type();
-    const at::ScalarType type = c10::isReducedFloatingType(own) ? at::kFloat : own;
+    const at::ScalarType type = master_type(own);
     const at::Device device = place == MastersPlace::Host ? at::kCPU : parameter.device();
     if (type == own && device == parameter.device()) {
       masters_.push_back(parameter);
@@ -30,7 +29,7 @@ MasterWeights::MasterWeights(std::vector<at::Tensor> parameters, MastersPlace pl
   }
 }
 
-std::vector<MasterWeights::Run> MasterWeights::runs(std::int64_t elements) const {
+std::vector<PartRun> MasterWeights::runs(std::int64_t elements) const {
   std::vector<std::int64_t> taken;
   for (std::size_t i = 0; i < masters_.size(); ++i) {
     taken.push_back(is_its_own(i) ? 0 : masters_[i].numel());
@@ -48,7 +47,7 @@ void MasterWeights::take_changes() {
   }
 }
 
-void MasterWeights::take_gradients(Run run, const Unscale& unscale) {
+void MasterWeights::take_gradients(PartRun run, const Unscale& unscale) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = run.first; i < run.end; ++i) {
     const at::Tensor& gradient = parameters_[i].grad();
@@ -61,7 +60,7 @@ void MasterWeights::take_gradients(Run run, const Unscale& unscale) {
   }
 }
 
-void MasterWeights::put_back(Run run) {
+void MasterWeights::put_back(PartRun run) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = run.first; i < run.end; ++i) {
     if (is_its_own(i)) continue;

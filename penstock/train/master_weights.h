@@ -12,6 +12,7 @@
 //   masters.put_back(all);
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -32,10 +33,13 @@ struct Unscale {
 // Where masters are.
 enum class MastersPlace : std::uint8_t { Device, Host };  // Device: where the parameter is.
 
+// In which a parameter of type `own` is updated.
+inline at::ScalarType master_type(at::ScalarType own) {
+  return c10::isReducedFloatingType(own) ? at::kFloat : own;
+}
+
 class MasterWeights {
  public:
-  using Run = PartRun;
-
   // Masters begin as what `parameters` are now.  Those in host memory are in `memory`, where it is
   // not null.
   explicit MasterWeights(std::vector<at::Tensor> parameters,
@@ -44,19 +48,19 @@ class MasterWeights {
 
   // By parameter.
   const std::vector<at::Tensor>& tensors() const { return masters_; }
-  Run all() const { return {0, masters_.size()}; }
+  PartRun all() const { return {0, masters_.size()}; }
   // All, cut into runs of about so many elements whose gradients are copied at one time; in one
   // where all parameters are their own masters.
-  std::vector<Run> runs(std::int64_t elements) const;
+  std::vector<PartRun> runs(std::int64_t elements) const;
 
   // Elements of parameters that are not their masters, rounded, because somebody has set them,
   // become these.
   void take_changes();
   // The parameters' gradients become their masters', each element rounded once for the division
   // and once for the multiplication; a master of a parameter without a gradient has none.
-  void take_gradients(Run run, const Unscale& unscale);
+  void take_gradients(PartRun run, const Unscale& unscale);
   // Parameters become their masters, rounded to the nearest; the gradients taken are given up.
-  void put_back(Run run);
+  void put_back(PartRun run);
 
  private:
   bool is_its_own(std::size_t i) const { return masters_[i].is_same(parameters_[i]); }

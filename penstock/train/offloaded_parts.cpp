@@ -8,6 +8,7 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/round_up.h"
+#include "penstock/train/master_weights.h"
 
 namespace penstock::train {
 namespace {
@@ -18,9 +19,9 @@ std::int64_t aligned_bytes(const at::Tensor& part, at::ScalarType type) {
 }
 
 std::int64_t bytes_kept(const at::Tensor& part, std::int64_t states) {
-  const bool is_short = c10::isReducedFloatingType(part.scalar_type());
-  const std::int64_t masters = is_short || !part.is_cpu() ? 1 : 0;
-  return (states + masters) * aligned_bytes(part, is_short ? at::kFloat : part.scalar_type());
+  const at::ScalarType type = master_type(part.scalar_type());
+  const std::int64_t masters = type != part.scalar_type() || !part.is_cpu() ? 1 : 0;
+  return (states + masters) * aligned_bytes(part, type);
 }
 
 std::vector<std::int64_t> places_of(const std::vector<Part>& parts, std::int64_t states) {

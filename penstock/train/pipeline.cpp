@@ -8,7 +8,7 @@
 #include "penstock/core/text.h"
 #include "penstock/execute/sums_when_final.h"
 #include "penstock/lower/programs.h"
-#include "penstock/train/or_fail.h"
+#include "penstock/train/paged_run.h"
 
 namespace penstock::train {
 namespace {
@@ -121,17 +121,7 @@ template <class Run>
 execute::StepResult Pipeline::running(const char* name, const Run& run) {
   zero::Pager* pager = replicated_ != nullptr ? replicated_->pager() : nullptr;
   if (pager == nullptr) return run();
-  return or_fail(communicator_, [&] {
-    try {
-      pager->begin_run(name);
-      execute::StepResult result = run();
-      pager->end_run();
-      return result;
-    } catch (...) {
-      replicated_->abandon_run();
-      throw;
-    }
-  });
+  return in_paged_run(communicator_, *pager, name, run, [&] { replicated_->abandon_run(); });
 }
 
 // What several stages add to is final when the program and the ties' sums are over.

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "penstock/execute/invariant_gradients.h"
-#include "penstock/train/or_fail.h"
+#include "penstock/train/paged_run.h"
 #include "penstock/train/trainer.h"
 #include "penstock/zero/paged_hooks.h"
 
@@ -80,11 +80,14 @@ std::vector<nn::TiedParameter> Trainer::updated_copies(std::size_t stage) const 
       copies.push_back(tied);
       continue;
     }
-    for (const zero::ShardSlice& slice : shards_[stage]->slices()) {
-      if (!shards_[stage]->parameters()[slice.place.parameter].tensor.is_same(tied.copy)) continue;
-      copies.push_back(tied);
-      copies.back().copy = slice.values;
-    }
+    const std::vector<stage::NamedParameter>& all = shards_[stage]->parameters();
+    const auto copy = std::ranges::find_if(
+        all, [&](const stage::NamedParameter& each) { return each.tensor.is_same(tied.copy); });
+    const auto number = static_cast<std::size_t>(copy - all.begin());
+    const zero::ShardSlice* slice = shards_[stage]->slice_of(number);
+    if (slice == nullptr) continue;
+    copies.push_back(tied);
+    copies.back().copy = slice->values;
   }
   return copies;
 }
@@ -94,17 +97,9 @@ execute::StepResult Trainer::run(execute::Executor& executor, const char* name,
                                  execute::StepInputs inputs) {
   for (nn::Values& each : inputs.inputs) each = options_.precision.inputs(each);
   if (!pager_) return executor.run(inputs);
-  return or_fail(communicator_, [&] {
-    try {
-      pager_->begin_run(name);
-      execute::StepResult result = executor.run(inputs);
-      pager_->end_run();
-      return result;
-    } catch (...) {
-      pager_->abandon_run();
-      throw;
-    }
-  });
+  return in_paged_run(
+      communicator_, *pager_, name, [&] { return executor.run(inputs); },
+      [&] { pager_->abandon_run(); });
 }
 
 Trainer::WholeParameters::WholeParameters(Trainer& trainer) : trainer_(trainer) {

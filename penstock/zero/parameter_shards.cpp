@@ -2,7 +2,6 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <algorithm>
 #include <deque>
 #include <memory>
 #include <set>
@@ -49,17 +48,13 @@ void ParameterShards::add(stage::NamedParameter parameter) {
 void ParameterShards::close() {
   for (const std::size_t bucket : growing_.close()) make_page(bucket);
   cuts_ = layout().slices_by_parameter();
+  slice_of_.resize(parameters_.size());
   for (const partition::Slice& slice : layout().slices(group_.place())) {
+    slice_of_[slice.parameter] = slices_.size();
     slices_.push_back(
         {.place = slice,
          .values = pages_[slice.bucket]->piece().narrow(0, slice.offset, slice.count)});
   }
-}
-
-const ShardSlice* ParameterShards::slice_of(std::size_t parameter) const {
-  const auto found = std::ranges::find_if(
-      slices_, [&](const ShardSlice& slice) { return slice.place.parameter == parameter; });
-  return found == slices_.end() ? nullptr : &*found;
 }
 
 // A tied parameter's is that of its first copy.

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,7 +78,10 @@ class ParameterShards {
   // This rank's, in the layout's order.
   const std::vector<ShardSlice>& slices() const { return slices_; }
   // This rank's of a parameter, or null.
-  const ShardSlice* slice_of(std::size_t parameter) const;
+  const ShardSlice* slice_of(std::size_t parameter) const {
+    const std::optional<std::size_t> slice = slice_of_[parameter];
+    return slice ? &slices_[*slice] : nullptr;
+  }
   // What a parameter is cut into on all ranks, in order.
   const std::vector<partition::PlacedSlice>& cuts_of(std::size_t parameter) const {
     return cuts_[parameter];
@@ -115,6 +119,7 @@ class ParameterShards {
   std::vector<bool> is_shared_;  // By bucket: the page of an earlier one.
   std::vector<Page*> page_of_;   // By parameter.
   std::vector<ShardSlice> slices_;
+  std::vector<std::optional<std::size_t>> slice_of_;  // By parameter, its place in slices_.
   bool is_unsharded_ = false;
 };
 
