@@ -13,4 +13,5 @@ PYBIND11_MODULE(_planning, m) {
   penstock::bindings::init_simulate(m);
   penstock::bindings::init_deepspeed(m);
   penstock::bindings::init_partition(m);
+  penstock::bindings::init_configuration(m);
 }

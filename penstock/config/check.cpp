@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "penstock/config/initialize_fields.h"
 #include "penstock/config/override.h"
 #include "penstock/config/reader.h"
 
@@ -17,8 +18,9 @@ std::string without_key(const std::string& why, const std::string& key) {
   return rest == std::string::npos ? "" : why.substr(rest);
 }
 
-void note_absent(const Origins& origins, const std::string& name, std::vector<Finding>& findings) {
-  for (const AbsentKey& key : absent_keys()) {
+void note_absent(Taker taker, const Origins& origins, const std::string& name,
+                 std::vector<Finding>& findings) {
+  for (const AbsentKey& key : absent_keys(taker)) {
     if (origins.contains(key.path)) continue;
     if (!key.given.empty() && !origins.contains(key.given)) continue;
     findings.push_back(
@@ -40,20 +42,30 @@ std::string_view to_string(Verdict verdict) {
   return "";
 }
 
-std::vector<Finding> check_config(std::string text, const std::string& name) {
+std::vector<Finding> check_config(Taker taker, std::string text, const std::string& name) {
   json::Value root = json::parse(
       std::make_shared<const json::Source>(json::Source{.name = name, .text = std::move(text)}));
   Problems problems;
   apply_overrides(root, {}, problems);
   std::vector<Finding> findings;
-  Config config;
-  Reader reader(root, problems, &findings);
-  visit_config(reader, config);
+  Reader reader(taker, root, problems, &findings);
+  switch (taker) {
+    case Taker::Train: {
+      Config config;
+      visit_config(reader, config);
+      break;
+    }
+    case Taker::Initialize: {
+      InitializeConfig config;
+      visit_initialize(reader, config);
+      break;
+    }
+  }
   reader.judge_other_keys();
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.origin < b.origin; });
   for (Finding& finding : findings) finding.why = without_key(finding.why, finding.key);
-  note_absent(reader.origins(), name, findings);
+  note_absent(taker, reader.origins(), name, findings);
   return findings;
 }
 

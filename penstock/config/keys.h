@@ -1,4 +1,4 @@
-// The list of all configuration keys, made from the table in fields.h.
+// The lists of all configuration keys, made from the tables in fields.h and initialize_fields.h.
 //
 // Errors look for the nearest key in it; docs/configuration.md lists it.
 // Knows no values but the defaults.
@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "penstock/config/taker.h"
 
 namespace penstock::config {
 
@@ -17,16 +19,17 @@ struct KeyInfo {
   std::string meaning;   // A phrase.
 };
 
-// All keys, in the order of the table.
-const std::vector<KeyInfo>& known_keys();
+// All keys that the taker has, in the order of its table.
+const std::vector<KeyInfo>& known_keys(Taker taker = Taker::Train);
 
 // What an error says about a key that is none of `siblings`, the keys of its section, nor one of
 // DeepSpeed's there: the nearest one, or the section where the key belongs.  `section` is "" at the
 // top level.
-std::string unknown_key(std::string_view key, std::string_view section,
+std::string unknown_key(Taker taker, std::string_view key, std::string_view section,
                         const std::vector<std::string>& siblings);
 
-// The same for the whole path of an override; empty when `path` names a key or a section.
+// The same for the whole path of an override of penstock train; empty when `path` names a key or a
+// section.
 std::string unknown_path(std::string_view path);
 
 }  // namespace penstock::config

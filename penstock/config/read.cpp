@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "penstock/config/initialize_fields.h"
 #include "penstock/config/reader.h"
 #include "penstock/config/validate.h"
 #include "penstock/core/read_file.h"
@@ -17,6 +18,14 @@ void settle_schedule(ScheduleConfig& schedule, const Origins& origins) {
   }
 }
 
+void require_sizes(const BatchConfig& batch, const std::string& name) {
+  if (batch.train_batch_size || batch.train_micro_batch_size_per_gpu) return;
+  throw ConfigError(
+      str(name,
+          ": train_batch_size or train_micro_batch_size_per_gpu is needed, with or without "
+          "gradient_accumulation_steps"));
+}
+
 }  // namespace
 
 ReadConfig parse_config(std::string text, const std::string& name,
@@ -26,7 +35,7 @@ ReadConfig parse_config(std::string text, const std::string& name,
   Problems problems;
   apply_overrides(root, overrides, problems);
   ReadConfig result;
-  Reader reader(root, problems);
+  Reader reader(Taker::Train, root, problems);
   visit_config(reader, result.config);
   reader.judge_other_keys();
   problems.raise();
@@ -34,6 +43,20 @@ ReadConfig parse_config(std::string text, const std::string& name,
   settle_schedule(result.config.schedule, result.origins);
   validate(result.config, result.origins);
   return result;
+}
+
+json::Value parse_initialize_config(json::Source source, BatchSizes sizes) {
+  json::Value root = json::parse(std::make_shared<const json::Source>(std::move(source)));
+  Problems problems;
+  apply_overrides(root, {}, problems);
+  Reader reader(Taker::Initialize, root, problems);
+  InitializeConfig config;
+  visit_initialize(reader, config);
+  reader.judge_other_keys();
+  problems.raise();
+  validate(config, reader.origins());
+  if (sizes == BatchSizes::Needed) require_sizes(config.config.batch, root.source->name);
+  return root;
 }
 
 ReadConfig read_config(const std::string& file, std::span<const Override> overrides) {

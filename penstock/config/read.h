@@ -5,12 +5,14 @@
 // that names file, line and column, and so are values that do not fit together (validate.h).
 // Knows no world size: what depends on it is in resolve.h.
 #pragma once
+#include <cstdint>
 #include <span>
 #include <string>
 
 #include "penstock/config/config.h"
 #include "penstock/config/origin.h"
 #include "penstock/config/override.h"
+#include "penstock/json/tree.h"
 
 namespace penstock::config {
 
@@ -27,5 +29,12 @@ ReadConfig read_config(const std::string& file, std::span<const Override> overri
 // The same for a text in memory; errors call it `name`.
 ReadConfig parse_config(std::string text, const std::string& name,
                         std::span<const Override> overrides = {});
+
+// Whether a configuration is for training, or for a module's parameters alone.
+enum class BatchSizes : std::uint8_t { Needed, NotNeeded };
+
+// A configuration of penstock.initialize, whose engines take the values from the tree.
+// Throws: as parse_config(); what does not fit the ranks or the model is the engines' matter.
+json::Value parse_initialize_config(json::Source source, BatchSizes sizes = BatchSizes::Needed);
 
 }  // namespace penstock::config

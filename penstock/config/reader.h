@@ -1,7 +1,8 @@
 // The visitor that takes the values of a configuration out of a JSON tree, and judges every key.
 //
-// parse_config() and check_config() run it over the table of fields.h.  Keys that the table lacks
-// go to deepspeed_keys.h; what is in neither is unknown.  Knows no checks across keys (validate.h).
+// parse_config() and check_config() run it over the table of a taker (fields.h,
+// initialize_fields.h).  Keys that the table lacks go to deepspeed_keys.h; what is in neither is
+// unknown.  Knows no checks across keys (validate.h).
 #pragma once
 #include <algorithm>
 #include <set>
@@ -15,6 +16,7 @@
 #include "penstock/config/fields.h"
 #include "penstock/config/keys.h"
 #include "penstock/config/origin.h"
+#include "penstock/config/taker.h"
 #include "penstock/config/wording.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -25,8 +27,9 @@ namespace penstock::config {
 class Reader {
  public:
   // `findings`, where it is not null, gets one for every key.
-  Reader(const json::Value& root, Problems& problems, std::vector<Finding>* findings = nullptr)
-      : problems_(problems), findings_(findings) {
+  Reader(Taker taker, const json::Value& root, Problems& problems,
+         std::vector<Finding>* findings = nullptr)
+      : taker_(taker), problems_(problems), findings_(findings) {
     scope_.object = as_object("the config", root);
   }
 
@@ -41,7 +44,7 @@ class Reader {
       refuse(origin_of(*wrong->at), path, path + wrong->text);
     } else {
       origins_[path] = origin_of(member->value);
-      const std::string_view difference = difference_of(path, member->value);
+      const std::string_view difference = difference_of(taker_, path, member->value);
       note(*member, path, difference.empty() ? Verdict::Used : Verdict::Different, difference);
     }
   }
@@ -95,7 +98,18 @@ class Reader {
 
   const json::Member* take(std::string_view key) {
     scope_.keys.emplace_back(key);
-    return scope_.object == nullptr ? nullptr : find(*scope_.object, key);
+    const json::Member* member = scope_.object == nullptr ? nullptr : find(*scope_.object, key);
+    if (member == nullptr || !is_left_open(*member)) return member;
+    note(*member, join_path(scope_.path, key), Verdict::Used, "");
+    return nullptr;
+  }
+
+  // DeepSpeed's words for a value that is as if it were absent; arguments of classes are what they
+  // are.
+  bool is_left_open(const json::Member& member) const {
+    if (taker_ != Taker::Initialize || scope_.path.ends_with(".params")) return false;
+    const auto* text = std::get_if<std::string>(&member.value.data);
+    return member.value.is_null() || (text != nullptr && *text == "auto");
   }
 
   bool misplaced(const std::string& path, const json::Member& member) {
@@ -113,16 +127,19 @@ class Reader {
     if (problems_.full() && findings_ == nullptr) return;
     const std::string path = join_path(section, member.key);
     const bool is_name = member.key.find('.') == std::string::npos;
-    const ForeignKeys* const row = is_name ? find_foreign(path) : nullptr;
-    if (row != nullptr && is_taken(*row, member.value)) {
+    const ForeignKeys* const row = is_name ? find_foreign(taker_, path) : nullptr;
+    const bool is_section = is_name && is_foreign_section(taker_, path);
+    if ((row != nullptr || is_section) && is_left_open(member)) {
+      note(member, path, Verdict::Used, "");
+    } else if (row != nullptr && is_taken(*row, member.value)) {
       note(member, path, Verdict::Different, row->fact);
     } else if (row != nullptr) {
       refuse(origin_of(member.value), path,
              str(path, " = ", json::found(member.value), ": ", refusal(*row)));
-    } else if (is_name && is_foreign_section(path)) {
+    } else if (is_section) {
       judge_all(path, member.value);
     } else {
-      refuse(origin_of_key(member), path, unknown_key(member.key, section, siblings));
+      refuse(origin_of_key(member), path, unknown_key(taker_, member.key, section, siblings));
     }
   }
 
@@ -152,6 +169,7 @@ class Reader {
                           " keys; is it the right file?"));
   }
 
+  Taker taker_;
   Scope scope_;
   const Selector* missing_choice_ = nullptr;
   std::set<std::string, std::less<>> failed_;

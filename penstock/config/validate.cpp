@@ -186,4 +186,10 @@ void validate(const Config& config, const Origins& origins) {
   problems.raise();
 }
 
+void validate(const InitializeConfig& config, const Origins& origins) {
+  Problems problems;
+  check_types(config.config, origins, problems);
+  problems.raise();
+}
+
 }  // namespace penstock::config

@@ -85,10 +85,6 @@ def make_scheduler(
 
 def _optimizer_class(configuration: Configuration, name: str, params: dict[str, Any]) -> type[Any]:
     """The class, and `params` as it takes them."""
-    if "max_grad_norm" in params:
-        raise ConfigError(
-            f"{configuration.name}: optimizer.params.max_grad_norm: say gradient_clipping instead"
-        )
     params.pop("torch_adam", None)  # It always is.
     is_adam = name.lower() == "adam"
     decoupled = params.pop("adam_w_mode", None) if is_adam else None

@@ -5,7 +5,7 @@ The planning half of penstock, in C++.  Use penstock.schedule and penstock.pipe.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_unit', 'partition_by_bounds', 'partition_by_costs', 'partition_uniformly', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'with_sizes', 'write_atomically']
+__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'judge_configuration', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_unit', 'partition_by_bounds', 'partition_by_costs', 'partition_uniformly', 'read_configuration', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'with_sizes', 'write_atomically']
 class Schedule:
     """
     A program of actions per rank: what each one computes, sends and receives, in order.
@@ -356,6 +356,10 @@ def fuse_backwards(schedule: Schedule) -> Schedule:
     ...
 def generate(name: str, ranks: typing.SupportsInt | typing.SupportsIndex, microbatches: typing.SupportsInt | typing.SupportsIndex, stages_per_rank: typing.SupportsInt | typing.SupportsIndex | None, microbatch_group: typing.SupportsInt | typing.SupportsIndex | None) -> Schedule:
     ...
+def judge_configuration(text: str, needs_sizes: bool) -> None:
+    """
+    The same of a text in JSON.
+    """
 def load(path: str) -> Schedule:
     ...
 def load_table(path: str, format: str) -> list[list[str | None]]:
@@ -383,6 +387,10 @@ def partition_by_costs(costs: collections.abc.Sequence[typing.SupportsFloat | ty
 def partition_uniformly(layers: typing.SupportsInt | typing.SupportsIndex, stages: typing.SupportsInt | typing.SupportsIndex) -> list[int]:
     """
     The first layer of each stage, then the number of layers: as many layers as possible alike.
+    """
+def read_configuration(file: str, needs_sizes: bool) -> dict[str, typing.Any]:
+    """
+    The values of a file, whose keys and values are judged as `penstock config check` does.
     """
 def simulate(schedule: Schedule, costs: Costs, options: Options) -> Simulation:
     ...

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "penstock/config/deepspeed_keys.h"
@@ -24,12 +25,16 @@ std::string nested(const std::string& path, const std::string& value) {
   return text + value + std::string(keys.size(), '}');
 }
 
-std::vector<Finding> check(const std::string& text) { return check_config(text, "ds.json"); }
+constexpr std::array<Taker, 2> kTakers = {Taker::Train, Taker::Initialize};
+
+std::vector<Finding> check(const std::string& text, Taker taker = Taker::Train) {
+  return check_config(taker, text, "ds.json");
+}
 
 // Of keys that are there.
-std::string check_lines(const std::string& text) {
+std::string check_lines(const std::string& text, Taker taker = Taker::Train) {
   std::string lines;
-  for (const Finding& f : check(text)) {
+  for (const Finding& f : check(text, taker)) {
     if (f.origin.line == 0) continue;
     lines += str(f.origin.line, ":", f.origin.column, " ", f.key, " ", to_string(f.verdict),
                  f.why.empty() ? "" : " | ", f.why, "\n");
@@ -37,8 +42,8 @@ std::string check_lines(const std::string& text) {
   return lines;
 }
 
-bool refuses(const std::string& text) {
-  const std::vector<Finding> findings = check(text);
+bool refuses(const std::string& text, Taker taker = Taker::Train) {
+  const std::vector<Finding> findings = check(text, taker);
   return std::any_of(findings.begin(), findings.end(),
                      [](const Finding& f) { return f.verdict == Verdict::Refused; });
 }
@@ -102,28 +107,43 @@ const std::vector<Section> kDeepSpeedReads = {
     {"zero_optimization.leaf_module", "classes names name_suffixes"},
 };
 
-std::set<std::string> own_paths() {
+std::set<std::string> own_paths(Taker taker) {
   std::set<std::string> paths;
-  for (const KeyInfo& key : known_keys()) paths.insert(key.path);
+  for (const KeyInfo& key : known_keys(taker)) paths.insert(key.path);
   return paths;
+}
+
+// Says something of its own about the key.
+void expect_answered(Taker taker, const std::string& path) {
+  const std::string lines = check_lines(nested(path, "true"), taker);
+  EXPECT_TRUE(lines.find(" " + path + " ") != std::string::npos) << path << ": " << lines;
+  EXPECT_EQ(lines.find("unknown key"), std::string::npos) << lines;
 }
 
 TEST(ConfigCheck, KnowsEveryKeyThatDeepSpeedReads) {
   for (const Section& section : kDeepSpeedReads) {
     for (const std::string& key : split(section.keys, ' ')) {
-      const std::string path = section.name.empty() ? key : section.name + "." + key;
-      const std::string lines = check_lines(nested(path, "true"));
-      EXPECT_TRUE(lines.find(" " + path + " ") != std::string::npos) << path << ": " << lines;
-      EXPECT_EQ(lines.find("unknown key"), std::string::npos) << lines;
+      for (const Taker taker : kTakers) {
+        expect_answered(taker, section.name.empty() ? key : section.name + "." + key);
+      }
     }
   }
 }
 
+TEST(ConfigCheck, InitializeKnowsEveryKeyOfTrain) {
+  for (const std::string& path : own_paths(Taker::Train)) {
+    expect_answered(Taker::Initialize, path);
+  }
+}
+
 TEST(ConfigCheck, TheTableOfDeepSpeedsKeysHasNoneThatPenstockHas) {
-  const std::set<std::string> own = own_paths();
-  for (const std::string& path : deepspeed_paths()) {
-    EXPECT_EQ(own.contains(path), find_foreign(path) == nullptr && !is_foreign_section(path))
-        << path << ": once fields.h has a key, its row in deepspeed_keys.cpp goes";
+  for (const Taker taker : kTakers) {
+    const std::set<std::string> own = own_paths(taker);
+    for (const std::string& path : deepspeed_paths(taker)) {
+      EXPECT_EQ(own.contains(path),
+                find_foreign(taker, path) == nullptr && !is_foreign_section(taker, path))
+          << path << ": once a taker has a key, its row in deepspeed_rows.cpp goes";
+    }
   }
 }
 
@@ -148,6 +168,71 @@ TEST(ConfigCheck, SaysUsedDifferentOrRefusedOfEachKeyAndWhere) {
             "schedule; use mesh.pipe\n"
             "6:29 pipeline.seed_layers different | every layer has its own seed, always\n"
             "7:20 mesh.pipe refused | = 0: must be in [1, 65536]\n");
+}
+
+TEST(ConfigCheck, SaysTheSameOfInitialize) {
+  EXPECT_EQ(check_lines(R"({
+  "train_batch_size": 32, "gradient_clipping": 1, "seed": 1,
+  "optimizer": {"type": "Lamb",
+                "params": {"lr": 0, "torch_adam": true, "max_grad_norm": 1.0, "amsgrad": true}},
+  "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 2, "warmup_type": "log"}},
+  "pipeline": {"stages": 2, "partition": "uniform"},
+  "zero_optimization": {"stage": 4, "stage3_param_persistence_threshold": 1e4,
+                        "offload_param": {"device": "nvme"}},
+  "schedule": "zbv", "data_types": {"grad_accum_dtype": "fp32"}, "model": {"layers": 2}
+})",
+                        Taker::Initialize),
+            "2:3 train_batch_size used\n"
+            "2:27 gradient_clipping different | the norm is that of all stages; DeepSpeed's, in a "
+            "pipeline without ZeRO, that of stage 0\n"
+            "2:59 seed refused | = 1: it is a key of penstock train; call torch.manual_seed()\n"
+            "3:25 optimizer.type refused | = \"Lamb\": torch.optim has none; give initialize() an "
+            "optimizer\n"
+            "4:28 optimizer.params.lr used\n"
+            "4:37 optimizer.params.torch_adam different | the update is that of a class of "
+            "torch.optim\n"
+            "4:74 optimizer.params.max_grad_norm refused | = 1.0: DeepSpeed refuses it, too; use "
+            "gradient_clipping\n"
+            "4:79 optimizer.params.amsgrad different | an argument of the optimizer's class, which "
+            "may refuse it\n"
+            "5:17 scheduler.type different | step i has the rate of i; DeepSpeed's that of i - 1\n"
+            "5:48 scheduler.params.warmup_num_steps used\n"
+            "5:71 scheduler.params.warmup_type different | an argument of the scheduler's class, "
+            "which may refuse it\n"
+            "6:16 pipeline.stages different | must be num_stages of the PipelineModule, or "
+            "\"auto\"\n"
+            "6:42 pipeline.partition refused | = \"uniform\": a PipelineModule says it itself; use "
+            "its argument partition_method\n"
+            "7:34 zero_optimization.stage refused | = 4: must be in [0, 3]\n"
+            "7:37 zero_optimization.stage3_param_persistence_threshold used\n"
+            "8:53 zero_optimization.offload_param.device refused | = \"nvme\": they are in host "
+            "memory anyway, where ranks compute on the CPU; use \"cpu\", or penstock train, which "
+            "has files for it\n"
+            "9:15 schedule.name used\n"
+            "9:57 data_types.grad_accum_dtype refused | = \"fp32\": gradients are added in the "
+            "parameters' type; leave it out\n"
+            "9:86 model.layers refused | = 2: it is a key of penstock train; leave it out\n");
+}
+
+TEST(ConfigCheck, InitializeTakesWhatIsLeftOpen) {
+  const std::string text = R"({"train_batch_size": "auto", "fp16": null, "tensorboard": null,
+      "zero_optimization": {"stage": "auto", "overlap_comm": null, "leaf_module": "auto"}})";
+  EXPECT_FALSE(refuses(text, Taker::Initialize));
+  EXPECT_TRUE(refuses(text, Taker::Train));
+  EXPECT_TRUE(refuses(R"({"optimizer": {"params": {"lr": "auto"}}})", Taker::Initialize));
+  EXPECT_TRUE(refuses(R"({"optimiser": null})", Taker::Initialize));
+}
+
+TEST(ConfigCheck, InitializeRefusesWhatDoesNotFitTogether) {
+  const auto read = [](const std::string& text) {
+    return message_of([&] { parse_initialize_config({.name = "ds.json", .text = text}); });
+  };
+  EXPECT_EQ(read(R"({"train_batch_size": 1, "schedule": {"file": "x.csv"}})"), "no error");
+  EXPECT_EQ(read(R"({"gradient_accumulation_steps": 1})"),
+            "ds.json: train_batch_size or train_micro_batch_size_per_gpu is needed, with or "
+            "without gradient_accumulation_steps");
+  EXPECT_EQ(read(R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})"),
+            "ds.json:1:22: fp16.enabled = true: bf16.enabled is true, too; take one of them");
 }
 
 TEST(ConfigCheck, TakesWhatAsksForNothing) {
@@ -232,18 +317,31 @@ bool is_about_several_keys(const std::string& error) {
   return error.find("needs") != std::string::npos || error.find("divide") != std::string::npos;
 }
 
-TEST(ConfigCheck, RefusesExactlyWhatTheReaderRefuses) {
-  std::set<std::string> paths = own_paths();
-  for (const std::string& path : deepspeed_paths()) paths.insert(path);
+// As the taker reads the text.
+std::string error_of(Taker taker, const std::string& text) {
+  return message_of([&] {
+    if (taker == Taker::Train) {
+      parse_config(text, "ds.json");
+    } else {
+      parse_initialize_config({.name = "ds.json", .text = text}, BatchSizes::NotNeeded);
+    }
+  });
+}
+
+class ConfigCheckFor : public testing::TestWithParam<Taker> {};
+
+TEST_P(ConfigCheckFor, RefusesExactlyWhatTheReaderRefuses) {
+  std::set<std::string> paths = own_paths(GetParam());
+  for (const std::string& path : deepspeed_paths(GetParam())) paths.insert(path);
   for (const std::string& path : paths) {
     for (const char* value : {"true", "false", "null", "1", "0", "-1", "2.5", "\"fp32\"",
                               "\"none\"", "\"linear\"", "[]", "{}", "{\"x\": 1}", "\"auto\""}) {
       const std::string text = nested(path, value);
       std::string why;
-      for (const Finding& f : check(text)) {
+      for (const Finding& f : check(text, GetParam())) {
         if (f.verdict == Verdict::Refused) why = f.why;
       }
-      const std::string error = message_of([&] { parse_config(text, "ds.json"); });
+      const std::string error = error_of(GetParam(), text);
       if (why.empty()) {
         EXPECT_TRUE(error == "no error" || is_about_several_keys(error)) << text << ": " << error;
       } else {
@@ -252,6 +350,8 @@ TEST(ConfigCheck, RefusesExactlyWhatTheReaderRefuses) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Takers, ConfigCheckFor, testing::ValuesIn(kTakers));
 
 TEST(ConfigCheck, BrokenJsonIsAnErrorWithItsPlace) {
   EXPECT_EQ(message_of([] { check("{\"fp16\": {\"enabled\": }}"); }).substr(0, 14),

@@ -29,23 +29,44 @@ class ConfigCheck(PlannerTest):
             PAGE.write_text(now)
         self.assertEqual(now, page, f"PENSTOCK_UPDATE_GOLDEN=1 rewrites {PAGE.name}")
         self.assertIn("ds_config.json:5:59  ", result.out)
+        blocks = [
+            self.penstock("config", "check", name, "--for", taker, code=2).out
+            for taker in ("train", "initialize")
+        ]
+        self.assertEqual("\n".join(blocks), result.out)
 
     def test_a_file_that_trains(self) -> None:
         name = self.write("gpt.json", (support.ROOT / "examples" / "gpt.json").read_bytes())
         text = (self.folder / name).read_text()
         lines = self.penstock("config", "check", name).out.splitlines()
-        self.assertRegex(lines[0], r"^gpt\.json:\d+:\d+ +\S+ +used$")
-        words = ("config", "check", "-", "--json")
-        report = json.loads(self.penstock(*words, text=text).out)
-        self.assertTrue(report["ok"])
-        self.assertEqual(len(report["keys"]), len(lines))
-        place = f"gpt.json:{report['keys'][0]['line']}:{report['keys'][0]['column']} "
-        self.assertTrue(lines[0].startswith(place), place)
+        self.assertRegex(lines[1], r"^gpt\.json:\d+:\d+ +\S+ +used$")
+        end = lines.index("would start")
+        report = json.loads(self.penstock("config", "check", "-", "--json", text=text).out)
+        self.assertTrue(report["train"]["ok"])
+        self.assertFalse(report["initialize"]["ok"])
+        keys = report["train"]["keys"]
+        self.assertEqual(len(keys), end - 1)
+        place = f"gpt.json:{keys[0]['line']}:{keys[0]['column']} "
+        self.assertTrue(lines[1].startswith(place), place)
+
+    def test_a_file_for_initialize(self) -> None:
+        text = '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2, "fp16": null}'
+        result = self.penstock("config", "check", "-", text=text)
+        self.assertIn("for penstock.initialize:\nstandard input:1:2 ", result.out)
+        self.assertTrue(result.out.endswith("would start\n"))
+        report = json.loads(self.penstock("config", "check", "-", "--json", text=text).out)
+        self.assertEqual([each["ok"] for each in report.values()], [False, True])
+        self.penstock("config", "check", "-", "--for", "train", text=text, code=2)
+        sizes = ("config", "check", "-", "--json", "--for", "initialize")
+        report = json.loads(self.penstock(*sizes, text="{}", code=2).out)
+        self.assertEqual(list(report), ["initialize"])
+        self.assertIn("train_micro_batch_size_per_gpu is needed", report["initialize"]["objection"])
 
     def test_what_is_refused_is_said_as_json_too(self) -> None:
         result = self.penstock("config", "check", "-", "--json", text='{"seeed": 1}', code=2)
-        self.assertRegex(result.err, "^penstock: standard input: 1 key is refused")
-        report = json.loads(result.out)
+        self.assertRegex(result.err, "^penstock: standard input: penstock train and penstock.init")
+        report = json.loads(result.out)["train"]
+        self.assertEqual(report["objection"], "1 key is refused")
         self.assertFalse(report["ok"])
         self.assertEqual(report["keys"][0]["verdict"], "refused")
         self.assertIn('did you mean "seed"?', report["keys"][0]["why"])
@@ -54,8 +75,9 @@ class ConfigCheck(PlannerTest):
     def test_values_that_do_not_fit_together(self) -> None:
         name = self.write("bad.json", '{"model": {"hidden": 30, "heads": 4}}')
         result = self.penstock("config", "check", name, "--json", code=2)
-        self.assertIn("must divide model.hidden = 30", result.err)
-        self.assertFalse(json.loads(result.out)["ok"])
+        report = json.loads(result.out)["train"]
+        self.assertIn("must divide model.hidden = 30", report["objection"])
+        self.assertFalse(report["ok"])
 
     def test_files_that_are_none(self) -> None:
         self.refuse("none.json", "config", "check", "none.json")

@@ -28,13 +28,14 @@ def test_two_sizes_give_the_third(given, expected):
     ("sizes", "words"),
     [
         ({"gradient_accumulation_steps": 4}, "train_batch_size or train_micro_batch_size_per_gpu"),
+        ({"train_batch_size": "auto"}, "train_batch_size or train_micro_batch_size_per_gpu"),
         (
             {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4},
             "train_batch_size 10 is no multiple of train_micro_batch_size_per_gpu 4 x data 2",
         ),
-        ({"train_batch_size": 0}, "train_batch_size is 0, must be an integer, at least 1"),
-        ({"train_batch_size": "8"}, "train_batch_size is '8'"),
-        ({"train_batch_size": True}, "train_batch_size is True"),
+        ({"train_batch_size": 0}, "config: train_batch_size = 0: must be in [1, "),
+        ({"train_batch_size": "8"}, 'train_batch_size: expected an integer, found "8"'),
+        ({"train_batch_size": True}, "train_batch_size: expected an integer, found true"),
     ],
 )
 def test_sizes_that_do_not_fit_are_never_rounded(sizes, words):
@@ -62,14 +63,84 @@ def test_all_keys_that_are_wrong_are_said():
     for words in (
         'unknown key "optimiser"; did you mean "optimizer"?',
         'unknown key "enabel" in fp16; did you mean "enabled"?',
-        "bf16 is True, must be an object",
-        "prescale_gradients is True, and penstock has only false",
+        "bf16: expected an object, found true",
+        "prescale_gradients = true: gradients are those of the mean",
     ):
         assert words in text
 
 
+def test_what_a_file_says_has_a_place(tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text('{\n "train_batch_size": 2, // Of all ranks.\n "fp16": {"enabel": true}\n}')
+    with pytest.raises(ConfigError, match=r'ds\.json:3:11: unknown key "enabel" in fp16'):
+        read(file)
+    file.write_text('{"train_batch_size": 2, "schedule": {"name": "zbv"}, "aio": {"x": [1, 2.5]}}')
+    assert read(file).values == {
+        "train_batch_size": 2,
+        "schedule": {"name": "zbv"},
+        "aio": {"x": [1, 2.5]},
+    }
+
+
+def test_what_is_left_open_is_absent():
+    config = read(
+        {
+            "train_batch_size": 2,
+            "fp16": None,
+            "zero_optimization": {"stage": "auto", "reduce_bucket_size": None},
+            "optimizer": {"type": "Adam", "params": {"foreach": None}},
+        }
+    )
+    assert config.values == {
+        "train_batch_size": 2,
+        "zero_optimization": {},
+        "optimizer": {"type": "Adam", "params": {"foreach": None}},
+    }
+
+
+ASKED_FOR = {
+    "": "train_batch_size steps_per_print gradient_clipping dataloader_drop_last",
+    "pipeline": "activation_checkpoint_interval",
+    "zero_optimization": "stage reduce_bucket_size stage3_max_live_parameters "
+    "stage3_prefetch_bucket_size stage3_param_persistence_threshold "
+    "stage3_model_persistence_threshold",
+    "bf16": "enabled",
+    "fp16": "enabled loss_scale initial_scale_power loss_scale_window hysteresis "
+    "consecutive_hysteresis min_loss_scale",
+}
+
+
+@pytest.mark.parametrize("section", ASKED_FOR)
+def test_engines_can_use_every_value_that_is_taken(section):
+    from penstock.zero._precision import gradient_scale_of, type_of
+    from penstock.zero._settings import ZeroSettings
+
+    taken = 0
+    for key in ASKED_FOR[section].split():
+        for value in (True, False, None, 0, 1, -1, 2.5, 4, 1e9, "auto", "1", [], {}, {"x": 1}):
+            values = {key: value}
+            try:
+                config = read({section: values} if section else values, needs_sizes=False)
+            except ConfigError as error:
+                assert key in str(error)
+                continue
+            taken += 1
+            assert ZeroSettings.of(config).stage in range(4)
+            type_of(config)
+            assert gradient_scale_of(config).value > 0
+            assert config.integer("steps_per_print", 0) >= 0
+            assert config.integer("train_batch_size", 1) > 0
+            assert config.number("gradient_clipping", 0.0) >= 0
+            assert config.flag("dataloader_drop_last", False) in (True, False)
+            assert config.integer("activation_checkpoint_interval", 0, section="pipeline") >= 0
+    assert taken >= 3 * len(ASKED_FOR[section].split())
+
+
 def test_numbers_of_json():
-    config = read({"zero_optimization": {"reduce_bucket_size": 5e8}, "gradient_clipping": 1})
+    config = read(
+        {"zero_optimization": {"reduce_bucket_size": 5e8}, "gradient_clipping": 1},
+        needs_sizes=False,
+    )
     assert config.integer("reduce_bucket_size", 0, section="zero_optimization") == 500_000_000
     assert config.number("gradient_clipping", 0.0) == 1.0
     assert config.flag("enabled", False, section="fp16") is False

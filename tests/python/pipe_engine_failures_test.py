@@ -247,17 +247,17 @@ def check_configurations(group):
         scheduler={"warmup": 3},
     )
     refused("train_batch_size 10 != train_micro_batch_size_per_gpu 2 x", train_batch_size=10)
-    refused("gradient_clipping is -1, must be a number", gradient_clipping=-1)
-    refused("gradient_accumulation_steps is 0, must be", gradient_accumulation_steps=0)
+    refused("gradient_clipping = -1: must be at least 0", gradient_clipping=-1)
+    refused("gradient_accumulation_steps = 0: must be", gradient_accumulation_steps=0)
     both = {key: {"enabled": True} for key in ("fp16", "bf16")}
-    refused("bf16 and fp16 are both enabled", **both)
-    refused("zero_optimization.stage is 4, must be 0, 1, 2 or 3", zero_optimization={"stage": 4})
+    refused("bf16.enabled is true, too; take one of them", **both)
+    refused("zero_optimization.stage = 4: must be in [0, 3]", zero_optimization={"stage": 4})
     refused("pipeline.stages is 4", pipeline={"stages": 4})
-    refused("as partition_method", pipeline={"partition": "uniform"})
-    refused("wall_clock_breakdown is True", wall_clock_breakdown=True)
+    refused("its argument partition_method", pipeline={"partition": "uniform"})
+    refused("wall_clock_breakdown = true: an engine measures", wall_clock_breakdown=True)
     refused("must be Adam, AdamW, SGD", optimizer={"type": "Adan"})
-    refused("optimizer SGD:", optimizer={"type": "SGD", "params": {"betas": 1}})
-    refused("say gradient_clipping", optimizer={"type": "SGD", "params": {"max_grad_norm": 1}})
+    refused("optimizer SGD:", optimizer={"type": "SGD", "params": {"beta": 1}})
+    refused("use gradient_clipping", optimizer={"type": "SGD", "params": {"max_grad_norm": 1}})
     refused(
         'say "AdamW", or adam_w_mode false',
         optimizer={"type": "Adam", "params": {"weight_decay": 0.1}},
@@ -276,15 +276,15 @@ def check_configuration_files(group):
     folder = Path(os.environ["STORE"]).parent
     path = folder / f"config-{dist.get_rank()}.json"
     for text, words in [
-        ('{"train_batch_size": 8, "train_batch_size": 9}', 'key "train_batch_size" stands twice'),
-        ("{", "no JSON"),
-        ("[]", "must hold an object"),
+        ('{"train_batch_size": 8, "train_batch_size": 9}', 'duplicate key "train_batch_size"'),
+        ("{", ":1:2: "),
+        ("[]", "expected an object"),
     ]:
         path.write_text(text)
-        with pytest.raises(penstock.ConfigError) as caught:
+        with pytest.raises((penstock.ConfigError, penstock.ParseError)) as caught:
             _engine(config=path)
         assert words in str(caught.value)
-    with pytest.raises(penstock.ConfigError, match="cannot be read"):
+    with pytest.raises(penstock.ConfigError, match="No such file"):
         _engine(config=folder / "none.json")
     path.write_text(json.dumps(CONFIG))
     _step(_engine(config=str(path)))

@@ -9,6 +9,7 @@
 #include "penstock/cli/plan/output.h"
 #include "penstock/config/check.h"
 #include "penstock/config/read.h"
+#include "penstock/config/taker.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/json/tree.h"
@@ -17,10 +18,12 @@ namespace penstock::cli {
 namespace {
 
 using config::Finding;
+using config::Taker;
 using config::Verdict;
 
 struct CheckCommand {
   std::string file;
+  std::string taker;  // Empty: both.
   bool json = false;
 };
 
@@ -57,36 +60,96 @@ std::string finding_json(const Finding& finding) {
              ", \"why\": ", json_quote(finding.why), "}");
 }
 
-std::string findings_json(const std::vector<Finding>& findings, bool ok) {
-  std::vector<std::string> items;
-  for (const Finding& finding : findings) items.push_back(finding_json(finding));
-  return str("{\"ok\": ", ok ? "true" : "false", ", \"keys\": [", join(items, ",\n  "), "]}\n");
+// What one taker makes of the file.
+struct Judgement {
+  Taker taker;
+  std::vector<Finding> findings;
+  std::optional<std::string> objection;  // Why it would not take the file, if so.
+};
+
+// As the option --for has it.
+std::string_view word_of(Taker taker) { return taker == Taker::Train ? "train" : "initialize"; }
+
+std::string_view name_of(Taker taker) {
+  switch (taker) {
+    case Taker::Train:
+      return "penstock train";
+    case Taker::Initialize:
+      return "penstock.initialize";
+  }
+  return "";
 }
 
-// Why penstock train would not take the file, if so.
-std::optional<ConfigError> objection(const InputFile& input, const std::vector<Finding>& findings) {
+std::optional<std::string> objection(Taker taker, const InputFile& input,
+                                     const std::vector<Finding>& findings) {
   const auto refused = std::count_if(findings.begin(), findings.end(), [](const Finding& finding) {
     return finding.verdict == Verdict::Refused;
   });
-  if (refused > 0) {
-    return ConfigError(str(input.name, ": ", refused, refused == 1 ? " key is" : " keys are",
-                           " refused; penstock train would not start"));
-  }
+  if (refused > 0) return str(refused, refused == 1 ? " key is refused" : " keys are refused");
   try {
-    config::parse_config(input.text, input.name);
+    switch (taker) {
+      case Taker::Train:
+        config::parse_config(input.text, input.name);
+        break;
+      case Taker::Initialize:
+        config::parse_initialize_config({.name = input.name, .text = input.text});
+        break;
+    }
   } catch (const ConfigError& error) {
-    return error;
+    return error.what();
   }
   return {};
 }
 
+Judgement judge(Taker taker, const InputFile& input) {
+  Judgement judgement{taker, config::check_config(taker, input.text, input.name), {}};
+  judgement.objection = objection(taker, input, judgement.findings);
+  return judgement;
+}
+
+std::string judgement_text(const Judgement& judgement) {
+  return str("for ", name_of(judgement.taker), ":\n", findings_text(judgement.findings),
+             judgement.objection ? "would not start: " + *judgement.objection : "would start",
+             "\n");
+}
+
+std::string judgement_json(const Judgement& judgement) {
+  std::vector<std::string> items;
+  for (const Finding& finding : judgement.findings) items.push_back(finding_json(finding));
+  return str("{\"ok\": ", judgement.objection ? "false" : "true",
+             ", \"objection\": ", judgement.objection ? json_quote(*judgement.objection) : "null",
+             ", \"keys\": [", join(items, ",\n  "), "]}");
+}
+
+std::string all_json(const std::vector<Judgement>& judgements) {
+  std::vector<std::string> members;
+  for (const Judgement& judgement : judgements) {
+    members.push_back(str(json_quote(word_of(judgement.taker)), ": ", judgement_json(judgement)));
+  }
+  return "{" + join(members, ",\n ") + "}\n";
+}
+
+std::string all_text(const std::vector<Judgement>& judgements) {
+  std::vector<std::string> blocks;
+  for (const Judgement& judgement : judgements) blocks.push_back(judgement_text(judgement));
+  return join(blocks, "\n");
+}
+
 int run_check(const CheckCommand& command) {
   const InputFile input = read_input("config", command.file, json::kBytesMax);
-  const std::vector<Finding> findings = config::check_config(input.text, input.name);
-  const std::optional<ConfigError> wrong = objection(input, findings);
-  write_output(command.json ? findings_json(findings, !wrong) : findings_text(findings), "");
-  if (wrong) throw ConfigError(*wrong);
-  return static_cast<int>(ExitCode::Ok);
+  std::vector<Judgement> judgements;
+  for (const Taker taker : {Taker::Train, Taker::Initialize}) {
+    if (command.taker.empty() || command.taker == word_of(taker)) {
+      judgements.push_back(judge(taker, input));
+    }
+  }
+  write_output(command.json ? all_json(judgements) : all_text(judgements), "");
+  std::vector<std::string> names;
+  for (const Judgement& judgement : judgements) {
+    if (!judgement.objection) return static_cast<int>(ExitCode::Ok);
+    names.emplace_back(name_of(judgement.taker));
+  }
+  throw ConfigError(str(input.name, ": ", join(names, " and "), " would not start"));
 }
 
 }  // namespace
@@ -95,18 +158,27 @@ Command declare_config_command(CLI::App& app) {
   const auto command = std::make_shared<CheckCommand>();
   app.require_subcommand(1);
   CLI::App* const check = app.add_subcommand(
-      "check", "what penstock train makes of each key of a file written for DeepSpeed");
+      "check",
+      "what penstock train and penstock.initialize make of each key of a file written for "
+      "DeepSpeed");
   check->add_option("file", command->file, "a configuration; - is the standard input")
       ->required()
       ->type_name("FILE");
+  check
+      ->add_option("--for", command->taker,
+                   "who is to take the file: train, or initialize (default: both)")
+      ->check(CLI::IsMember({"train", "initialize"}))
+      ->type_name("TAKER");
   check->add_flag("--json", command->json, "print the result as JSON");
   check->footer(
       "A line per key: used; different, where it is taken but means something else here, or "
       "nothing;\n"
       "refused, with the reason and what to use instead.\n"
-      "Exit codes: 0 penstock train takes the file, 2 it does not, or it is no JSON.\n"
-      "Example:\n"
-      "  penstock config check ds_config.json");
+      "Exit codes: 0 one of those asked for would start with the file, 2 none would, or it is no "
+      "JSON.\n"
+      "Examples:\n"
+      "  penstock config check ds_config.json\n"
+      "  penstock config check ds_config.json --for initialize");
   return [command] { return run_check(*command); };
 }
 

@@ -21,7 +21,6 @@ def refuse(config: Configuration, model: PipelineModule) -> None:
     pipeline = config.section("pipeline")
     for key, has, argument in [
         ("stages", model.num_stages, "num_stages"),
-        ("partition", "best", "partition_method"),
         ("seed_layers", model.seed_layers, "seed_layers"),
     ]:
         if pipeline.get(key, "auto") not in ("auto", has):

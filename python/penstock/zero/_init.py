@@ -67,7 +67,7 @@ class Init:
         if remote_device not in (None, "none") or mpu is not None:
             raise ConfigError("zero.Init: remote_device and mpu must be None")
         given = config_dict_or_path if config_dict_or_path is not None else config
-        read = configuration.read({} if given is None else given)
+        read = configuration.read({} if given is None else given, needs_sizes=False)
         self._settings = ZeroSettings.of(read)
         self._group = data_parallel_group
         self._enabled = enabled

@@ -25,20 +25,11 @@ _HERE = ZeroParamStatus.AVAILABLE
 
 
 def type_of(configuration: Configuration) -> torch.dtype | None:
-    """What a model is cast to: that of the section bf16 or fp16 which is enabled, or None.
-
-    Raises ConfigError where both are.
-    """
-    chosen = [
-        dtype
-        for key, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16))
-        if configuration.flag("enabled", False, section=key)
-    ]
-    if len(chosen) > 1:
-        raise ConfigError(f"{configuration.name}: bf16 and fp16 are both enabled: take one")
-    if chosen and configuration.flag("auto_cast", False, section="fp16"):
-        raise ConfigError(f"{configuration.name}: fp16.auto_cast: cast the inputs yourself")
-    return chosen[0] if chosen else None
+    """What a model is cast to: that of the section bf16 or fp16 which is enabled, or None."""
+    for key, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        if configuration.flag("enabled", False, section=key):
+            return dtype
+    return None
 
 
 def cast(module: torch.nn.Module, dtype: torch.dtype) -> None:
@@ -66,23 +57,18 @@ def cast_tensors(tensors: Iterable[torch.Tensor | None], dtype: torch.dtype) -> 
 
 
 def gradient_scale_of(configuration: Configuration) -> GradientScale:
-    """As the section fp16 says; ConfigError for values that none can have."""
+    """As the section fp16 says."""
 
-    def integer(key: str, default: int, least: int) -> int:
-        return configuration.integer(key, default, section="fp16", least=least)
+    def integer(key: str, default: int) -> int:
+        return configuration.integer(key, default, section="fp16")
 
-    fixed = configuration.section("fp16").get("loss_scale", 0)
-    if isinstance(fixed, bool) or not isinstance(fixed, int | float) or not fixed >= 0:
-        raise ConfigError(
-            f"{configuration.name}: fp16.loss_scale is {fixed!r}, must be a number, at least 0"
-        )
     make: type[GradientScale] = _torch.load().GradientScale
     return make(
         enabled=configuration.flag("enabled", False, section="fp16"),
-        loss_scale=fixed,
-        initial_scale_power=integer("initial_scale_power", 16, 0),
-        loss_scale_window=integer("loss_scale_window", 1000, 1),
-        hysteresis=integer("hysteresis", 2, 1),
+        loss_scale=configuration.number("loss_scale", 0.0, section="fp16"),
+        initial_scale_power=integer("initial_scale_power", 16),
+        loss_scale_window=integer("loss_scale_window", 1000),
+        hysteresis=integer("hysteresis", 2),
         consecutive_hysteresis=configuration.flag("consecutive_hysteresis", False, section="fp16"),
-        min_loss_scale=integer("min_loss_scale", 1, 1),
+        min_loss_scale=configuration.number("min_loss_scale", 1.0, section="fp16"),
     )

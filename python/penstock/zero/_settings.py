@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from penstock import _torch
 from penstock.configuration import Configuration
-from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ZeroSettings"]
 
-_SECTION = "zero_optimization"
 _BUCKET_ELEMENTS_MAX = 1 << 20  # What is gathered or reduced as a whole; more gains nothing.
 
 
@@ -45,19 +43,14 @@ class ZeroSettings:
 
     @staticmethod
     def of(configuration: Configuration) -> ZeroSettings:
-        """Raises ConfigError for a stage that there is not."""
+        """As they say it."""
 
-        def size(key: str, default: int, least: int = 0) -> int:
-            return configuration.integer(key, default, section=_SECTION, least=least)
+        def size(key: str, default: int) -> int:
+            return configuration.integer(key, default, section="zero_optimization")
 
-        stage = size("stage", 0)
-        if stage > 3:
-            raise ConfigError(
-                f"{configuration.name}: {_SECTION}.stage is {stage}, must be 0, 1, 2 or 3"
-            )
         return ZeroSettings(
-            stage=stage,
-            bucket=min(size("reduce_bucket_size", _BUCKET_ELEMENTS_MAX, 1), _BUCKET_ELEMENTS_MAX),
+            stage=size("stage", 0),
+            bucket=min(size("reduce_bucket_size", _BUCKET_ELEMENTS_MAX), _BUCKET_ELEMENTS_MAX),
             live=size("stage3_max_live_parameters", 10**9),
             prefetch=size("stage3_prefetch_bucket_size", 5 * 10**7),
             persistent=size("stage3_param_persistence_threshold", 10**5),

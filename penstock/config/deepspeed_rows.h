@@ -1,0 +1,30 @@
+// The rows of the table of DeepSpeed's keys, as they are written down.
+//
+// deepspeed_keys.cpp finds a key in them.  What both takers make alike of a key is there once.
+// Knows no order, and not which keys a taker has.
+#pragma once
+#include <span>
+#include <string_view>
+
+#include "penstock/config/deepspeed_keys.h"
+#include "penstock/config/taker.h"
+
+namespace penstock::config {
+
+// Of a key that a taker has.
+struct Difference {
+  std::string_view path;
+  std::string_view text;
+  std::string_view value = {};  // Only of this one; "": of each.
+};
+
+struct DeepSpeedRows {
+  std::span<const ForeignKeys> foreign;
+  std::span<const Difference> differences;
+  std::span<const AbsentKey> absent;
+};
+
+DeepSpeedRows shared_rows();
+DeepSpeedRows rows_of(Taker taker);  // Beside the shared ones.
+
+}  // namespace penstock::config
