@@ -217,11 +217,11 @@ void init_replicated(py::module_& m) {
              return made;
            }),
            py::arg("sets"), py::arg("group"), py::arg("options"), py::keep_alive<1, 3>(),
-           "Collective.  sets: trainable parameters, names and tensors, of the same values on all "
-           "ranks, and whether they may come and go.")
+           "Collective.  sets: parameters, names and tensors, of the same values on all ranks, and "
+           "whether trainable ones may come and go.")
       .def(
           "parts", [](const PythonReplicated& r) { return parts_of(r.parameters->parts()); },
-          "What this rank updates: number of the parameter, first element, tensor.")
+          "What this rank updates: number of the trainable parameter, first element, tensor.")
       .def(
           "spread",
           [](PythonReplicated& r, std::size_t set) -> std::unique_ptr<PythonSpread> {
@@ -238,7 +238,7 @@ void init_replicated(py::module_& m) {
           [](PythonReplicated& r) {
             return call(r, [](ReplicatedParameters& all) { return all.squared_norms(); });
           },
-          "Collective: by parameter, of its gradient.")
+          "Collective: by trainable parameter, of its gradient.")
       .def("drop_gradients", [](PythonReplicated& r) { r.parameters->drop_gradients(); })
       .def(
           "gather",
@@ -261,10 +261,10 @@ void init_replica(py::module_& m) {
                     const std::vector<PythonSpread*>&>(),
            py::arg("parameters"), py::arg("group"), py::arg("options"), py::arg("spread_before"),
            py::keep_alive<1, 3>(),
-           "Collective: trainable parameters, names and tensors; values become those of rank 0.")
+           "Collective: parameters, names and tensors; values become those of rank 0.")
       .def(
           "parts", [](const PythonReplica& r) { return parts_of(r.replica->parts()); },
-          "What this rank updates: number of the parameter, first element, tensor.")
+          "What this rank updates: number of the trainable parameter, first element, tensor.")
       .def(
           "spread",
           [](PythonReplica& r) -> std::unique_ptr<PythonSpread> {
@@ -290,7 +290,7 @@ void init_replica(py::module_& m) {
           [](PythonReplica& r) {
             return r.call([](ModuleReplica& replica) { return replica.squared_norms(); });
           },
-          "Collective: by parameter, of its gradient.")
+          "Collective: by trainable parameter, of its gradient.")
       .def("drop_gradients", [](PythonReplica& r) { r.replica->drop_gradients(); })
       .def(
           "gather",

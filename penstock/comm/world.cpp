@@ -124,7 +124,7 @@ class World : public Communicator {
     options.rootRank = root;
     options.timeout = rules_.deadline;
     return through_host(tensor, Bytes::Both, [&](const at::Tensor& host) {
-      std::vector<at::Tensor> tensors = {host};
+      std::vector<at::Tensor> tensors = {host.flatten().view(at::kByte)};  // Gloo lacks some types.
       return start_gloo(ring.broadcast, host, std::nullopt, rules_,
                         [&] { return ring.backend->broadcast(tensors, options); });
     });

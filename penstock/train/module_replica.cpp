@@ -77,6 +77,7 @@ void ModuleReplica::share_first_values(const std::vector<stage::NamedParameter>&
 }
 
 void ModuleReplica::begin_compute(const char* run) {
+  replicated_->check_frozen();
   if (replicated_->pager() != nullptr && !is_running_) replicated_->pager()->begin_run(run);
   is_running_ = true;
   hooks_->before_compute();

@@ -4,7 +4,7 @@
 // The Python package's engine has one; forward and backward are torch's own, over modules of any
 // kind.  The Trainer does the same for models that are lists of layers, under pipeline schedules,
 // and also steps the optimizer.  Knows no modules, no batches and no optimizer.
-// Parameters are numbered as they were given.
+// Parameters are numbered as they were given; parts and norms go by those that require a gradient.
 //
 // A step is: begin_forward() and end_forward() around each forward, backward() of each loss, the
 // last of them ending the accumulation; then the caller updates parts(), and gather().
@@ -34,7 +34,7 @@ class ModuleReplica {
  public:
   // Collective over `group`, which, like its `communicator`, outlives it.  Values become those of
   // the first replica.  Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
-  // REQUIRES: each requires a gradient, and is there once.
+  // REQUIRES: each is there once.
   ModuleReplica(const std::vector<stage::NamedParameter>& parameters, const ReplicaOptions& options,
                 const std::vector<SpreadModule*>& spread_before, comm::ShardGroup& group,
                 comm::Communicator& communicator);
@@ -50,6 +50,7 @@ class ModuleReplica {
   }
 
   // Operators in between may bring parameters.
+  // Throws: Error for a frozen parameter that requires a gradient by now; so does backward().
   void begin_forward(Forward forward);
   // Throws: Error for what went wrong in them, which they cannot say.
   void end_forward();
@@ -65,7 +66,7 @@ class ModuleReplica {
   // Throws: Error for what went wrong in an operator, if that is behind it.
   void abandon();
 
-  // By parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
+  // By trained parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
   std::vector<double> squared_norms() { return replicated_->squared_norms(); }
   void drop_gradients() { replicated_->drop_gradients(); }
 

@@ -119,6 +119,7 @@ std::unique_ptr<execute::Executor> Pipeline::make_executor(const verify::Verifie
 // Parameters that come and go do so in between.
 template <class Run>
 execute::StepResult Pipeline::running(const char* name, const Run& run) {
+  if (replicated_ != nullptr) replicated_->check_frozen();
   zero::Pager* pager = replicated_ != nullptr ? replicated_->pager() : nullptr;
   if (pager == nullptr) return run();
   return in_paged_run(communicator_, *pager, name, run, [&] { replicated_->abandon_run(); });

@@ -52,7 +52,7 @@ class Pipeline {
   ~Pipeline();
 
   // Runs the program; one that only runs the model trains nothing.
-  // Throws: as Executor::run().
+  // Throws: as Executor::run(); Error for a frozen parameter that requires a gradient by now.
   execute::StepResult run(const execute::StepInputs& inputs);
   // Runs the model with every stage where the program has it, keeps no graph and changes nothing.
   // `microbatches`: as many as the program has, if absent; the same on all ranks of a replica.

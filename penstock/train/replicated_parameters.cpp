@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
 #include "penstock/execute/gradients.h"
 #include "penstock/zero/paged_hooks.h"
 
@@ -26,9 +28,11 @@ bool comes_and_goes(const stage::NamedParameter& parameter, const ReplicaOptions
          parameter.tensor.numel() > options.persistent_elements;
 }
 
-// The hooks of a set: those of parameters that are kept, then those of what comes and goes.
+// The hooks of a set: those of trained parameters that are kept, then those of what comes and goes.
 class ReplicatedParameters::Set : public execute::StageHooks {
  public:
+  explicit Set(ReplicatedParameters& all) : all_(all) {}
+
   void keep(const std::vector<stage::NamedParameter>& parameters, const ZeroOptions& zero,
             comm::ShardGroup& group, bool is_sharded) {
     if (parameters.empty()) return;
@@ -58,16 +62,17 @@ class ReplicatedParameters::Set : public execute::StageHooks {
   void reshard() override {
     each([](StageHooks& hooks) { hooks.reshard(); });
   }
+  // What is computed may read the parameters of any set.
   void before_compute() override {
-    if (spread_) spread_->set_open(true);
-    each([](StageHooks& hooks) { hooks.before_compute(); });
+    all_.set_open(true);
+    if (all_.pager_) all_.pager_->begin_compute();
   }
   void after_compute() override {
-    if (spread_) spread_->set_open(false);
-    each([](StageHooks& hooks) { hooks.after_compute(); });
+    all_.set_open(false);
+    if (all_.pager_) all_.pager_->end_compute();
   }
   bool is_weight(const at::Tensor& value) const override {
-    return of_spread_ && of_spread_->is_weight(value);
+    return all_.pager_ && all_.pager_->has(value);
   }
   void after_backward(std::int64_t microbatch) override {
     each([&](StageHooks& hooks) { hooks.after_backward(microbatch); });
@@ -89,6 +94,7 @@ class ReplicatedParameters::Set : public execute::StageHooks {
     if (of_spread_) call(*of_spread_);
   }
 
+  ReplicatedParameters& all_;
   std::unique_ptr<zero::ParameterShards> kept_;  // Whole everywhere, updated in slices.
   std::unique_ptr<SpreadModule> spread_;
   std::unique_ptr<execute::StageHooks> of_kept_, of_spread_;
@@ -103,12 +109,18 @@ ReplicatedParameters::ReplicatedParameters(const std::vector<ParameterSet>& sets
   for (const ParameterSet& given : sets) {
     std::vector<stage::NamedParameter> kept, spread;
     for (const stage::NamedParameter& each : given.parameters) {
-      (goes(given, each) ? spread : kept).push_back(each);
-      parameters_.push_back(each);
+      const bool is_trained = each.tensor.requires_grad();
+      (is_trained ? trained_ : frozen_).push_back(each);
+      if (goes(given, each)) {
+        spread.push_back(each);
+      } else if (is_trained) {
+        kept.push_back(each);
+      }
     }
-    Set& set = *sets_.emplace_back(std::make_unique<Set>());
+    Set& set = *sets_.emplace_back(std::make_unique<Set>(*this));
     set.keep(kept, options.zero, group, is_sharded());
     set.spread(spread, options.zero, group);
+    place(given, set);
     if (set.spread() == nullptr) continue;
     const auto& theirs = set.spread()->shards().pages();
     pages.insert(pages.end(), theirs.begin(), theirs.end());
@@ -117,7 +129,6 @@ ReplicatedParameters::ReplicatedParameters(const std::vector<ParameterSet>& sets
     pager_ = std::make_unique<zero::Pager>(group, std::move(pages), options.zero.limits);
     for (const auto& set : sets_) set->bring_by(*pager_);
   }
-  place_parts(sets);
 }
 
 ReplicatedParameters::~ReplicatedParameters() = default;
@@ -128,30 +139,46 @@ SpreadModule* ReplicatedParameters::spread(std::size_t set) { return sets_[set]-
 
 bool ReplicatedParameters::goes(const ParameterSet& set,
                                 const stage::NamedParameter& parameter) const {
-  return set.whereabouts == Whereabouts::ComeAndGo && comes_and_goes(parameter, options_, group_);
+  const bool may_go =
+      set.whereabouts == Whereabouts::ComeAndGo || !parameter.tensor.requires_grad();
+  return may_go && comes_and_goes(parameter, options_, group_);
 }
 
-void ReplicatedParameters::place_parts(const std::vector<ParameterSet>& sets) {
-  for (std::size_t s = 0; s < sets.size(); ++s) {
-    std::size_t of_kept = 0, of_spread = 0;
-    for (const stage::NamedParameter& each : sets[s].parameters) {
-      const bool is_spread = goes(sets[s], each);
-      spread_place_.push_back(is_spread ? std::optional(of_spread) : std::nullopt);
-      const std::size_t number = is_spread ? of_spread++ : of_kept++;
-      if (!is_sharded()) {
-        parts_.add(each.tensor);
-      } else {
-        parts_.add(is_spread ? sets_[s]->spread()->shards() : *sets_[s]->kept(), number);
-      }
+void ReplicatedParameters::place(const ParameterSet& given, Set& set) {
+  std::size_t of_kept = 0, of_spread = 0;
+  for (const stage::NamedParameter& each : given.parameters) {
+    std::optional<std::size_t>& place = spread_place_.emplace_back();
+    if (goes(given, each)) place = of_spread++;
+    if (!each.tensor.requires_grad()) continue;
+    if (!is_sharded()) {
+      parts_.add(each.tensor);
+    } else if (place) {
+      parts_.add(set.spread()->shards(), *place);
+    } else {
+      parts_.add(*set.kept(), of_kept++);
     }
+  }
+}
+
+void ReplicatedParameters::check_frozen() const {
+  for (const stage::NamedParameter& each : frozen_) {
+    if (!each.tensor.requires_grad()) continue;
+    throw Error(str("parameter ", in_quotes(each.name),
+                    " requires a gradient now, and was frozen when training was set up: nothing "
+                    "would update it"),
+                {"call requires_grad_(True) before penstock.initialize()"});
+  }
+}
+
+void ReplicatedParameters::set_open(bool is_open) {
+  for (const auto& set : sets_) {
+    if (set->spread() != nullptr) set->spread()->set_open(is_open);
   }
 }
 
 void ReplicatedParameters::abandon_run() {
   if (!pager_) return;
-  for (const auto& set : sets_) {
-    if (set->spread() != nullptr) set->spread()->set_open(false);
-  }
+  set_open(false);
   pager_->abandon_run();
 }
 
@@ -163,7 +190,7 @@ std::vector<double> ReplicatedParameters::squared_norms() {
 }
 
 void ReplicatedParameters::drop_gradients() {
-  for (const stage::NamedParameter& each : parameters_) each.tensor.mutable_grad().reset();
+  for (const stage::NamedParameter& each : trained_) each.tensor.mutable_grad().reset();
   for (const Part& part : parts_.all()) part.tensor.mutable_grad().reset();
 }
 

@@ -2,8 +2,9 @@
 // gradients, and which of them come and go, from ZeRO 0 to ZeRO 3.
 //
 // A ModuleReplica has one of its module, a Pipeline one of this rank's stages.  Parameters are in
-// sets, by the backwards that their gradients come in, and numbered as they were given, set by set.
-// Knows no modules, no stages and no optimizer.
+// sets, by the backwards that their gradients come in, and numbered as they were given, set by set;
+// those that require a gradient, the trained ones, also among themselves.  Others are frozen: they
+// may come and go, and are not updated.  Knows no modules, no stages and no optimizer.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -27,11 +28,11 @@ struct ReplicaOptions {
   std::int64_t persistent_elements = 0;  // ZeRO 3: parameters of so many, or fewer, stay whole.
 };
 
-// Whether a parameter is away while nobody uses it, unless its set stays.
+// Whether a parameter is away while nobody uses it, unless its set has it stay.
 bool comes_and_goes(const stage::NamedParameter& parameter, const ReplicaOptions& options,
                     const comm::ShardGroup& group);
 
-// Whether, under ZeRO 3, a set's parameters come and go.
+// Whether, under ZeRO 3, a set's trained parameters come and go; frozen ones do.
 enum class Whereabouts : std::uint8_t { ComeAndGo, Stay };
 
 struct ParameterSet {
@@ -42,17 +43,17 @@ struct ParameterSet {
 class ReplicatedParameters {
  public:
   // Collective over `group`, which, like its `communicator`, outlives it.
-  // REQUIRES: each requires a gradient, is there once, and has the same values on all ranks.
+  // REQUIRES: each is there once, and has the same values on all ranks.
   ReplicatedParameters(const std::vector<ParameterSet>& sets, const ReplicaOptions& options,
                        comm::ShardGroup& group, comm::Communicator& communicator);
   ~ReplicatedParameters();
 
   std::size_t sets() const { return sets_.size(); }
 
-  // What this rank updates: whole parameters, or slices, each with its gradient.
+  // What this rank updates of trained parameters: whole ones, or slices, each with its gradient.
   const Parts& parts() const { return parts_; }
 
-  // What sums the gradients of a set, and brings its parameters.
+  // What sums the gradients of a set, and brings parameters, also those of other sets.
   execute::StageHooks& hooks(std::size_t set);
 
   // Those of a set that come and go: none but under ZeRO 3 on several ranks.
@@ -65,7 +66,10 @@ class ReplicatedParameters {
   // What was under way has failed: nothing brings parameters any more.
   void abandon_run();
 
-  // By parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
+  // Throws: Error, naming it, for a frozen parameter that requires a gradient by now.
+  void check_frozen() const;
+
+  // By trained parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
   std::vector<double> squared_norms();
   void drop_gradients();
 
@@ -76,7 +80,8 @@ class ReplicatedParameters {
   class Set;
   bool is_sharded() const { return options_.zero.stage != ZeroStage::Off && group_.size() > 1; }
   bool goes(const ParameterSet& set, const stage::NamedParameter& parameter) const;
-  void place_parts(const std::vector<ParameterSet>& sets);
+  void place(const ParameterSet& given, Set& set);
+  void set_open(bool is_open);
 
   ReplicaOptions options_;
   comm::ShardGroup& group_;
@@ -84,7 +89,7 @@ class ReplicatedParameters {
   std::unique_ptr<zero::Pager> pager_;
   std::vector<std::unique_ptr<Set>> sets_;
   std::vector<std::optional<std::size_t>> spread_place_;
-  std::vector<stage::NamedParameter> parameters_;
+  std::vector<stage::NamedParameter> trained_, frozen_;
   Parts parts_;
 };
 

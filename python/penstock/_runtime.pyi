@@ -151,7 +151,7 @@ class ReplicatedParameters:
     """
     def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, options: ReplicaOptions) -> None:
         """
-        Collective.  sets: trainable parameters, names and tensors, of the same values on all ranks, and whether they may come and go.
+        Collective.  sets: parameters, names and tensors, of the same values on all ranks, and whether trainable ones may come and go.
         """
     def drop_gradients(self) -> None:
         ...
@@ -161,7 +161,7 @@ class ReplicatedParameters:
         """
     def parts(self) -> list[tuple[int, int, torch.Tensor]]:
         """
-        What this rank updates: number of the parameter, first element, tensor.
+        What this rank updates: number of the trainable parameter, first element, tensor.
         """
     def spread(self, set: typing.SupportsInt | typing.SupportsIndex) -> SpreadModule:
         """
@@ -169,7 +169,7 @@ class ReplicatedParameters:
         """
     def squared_norms(self) -> list[float]:
         """
-        Collective: by parameter, of its gradient.
+        Collective: by trainable parameter, of its gradient.
         """
     @property
     def paging(self) -> dict[str, int]:
@@ -187,7 +187,7 @@ class ModuleReplica:
     """
     def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ReplicaOptions, spread_before: collections.abc.Sequence[SpreadModule]) -> None:
         """
-        Collective: trainable parameters, names and tensors; values become those of rank 0.
+        Collective: parameters, names and tensors; values become those of rank 0.
         """
     def abandon(self) -> None:
         """
@@ -211,7 +211,7 @@ class ModuleReplica:
         """
     def parts(self) -> list[tuple[int, int, torch.Tensor]]:
         """
-        What this rank updates: number of the parameter, first element, tensor.
+        What this rank updates: number of the trainable parameter, first element, tensor.
         """
     def spread(self) -> SpreadModule:
         """
@@ -219,7 +219,7 @@ class ModuleReplica:
         """
     def squared_norms(self) -> list[float]:
         """
-        Collective: by parameter, of its gradient.
+        Collective: by trainable parameter, of its gradient.
         """
     @property
     def paging(self) -> dict[str, int]:

@@ -91,5 +91,22 @@ TEST_P(ShardGroups, AllReduceHasTheBitsOfReduceScatter) {
   }
 }
 
+TEST(ShardGroup, BroadcastsTensorsOfEveryType) {
+  run_ranks(2, [](Communicator& communicator) {
+    ShardGroup group(communicator, backwards(2));
+    for (const at::ScalarType type : {at::kBool, at::kChar, at::kShort, at::kLong, at::kBFloat16,
+                                      at::kFloat8_e4m3fn, at::kDouble, at::kComplexFloat}) {
+      for (const std::int64_t size : {0, 1, 15}) {
+        const at::Tensor value = at::full({size}, group.place()).to(type);
+        group.broadcast(value, /*root=*/1)->wait();
+        EXPECT_TRUE(same_bits(value, at::full({size}, 1).to(type))) << type << ", " << size;
+      }
+      const at::Tensor scalar = at::full({}, group.place()).to(type);
+      group.broadcast(scalar, /*root=*/1)->wait();
+      EXPECT_TRUE(same_bits(scalar, at::full({}, 1).to(type))) << type;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace penstock::comm

@@ -104,6 +104,31 @@ TEST_P(ModuleReplicas, TrainToTheBitsOfStage0InEveryStage) {
   });
 }
 
+TEST_P(ModuleReplicas, FrozenParametersComeAndGoAndHaveNoParts) {
+  at::set_num_threads(1);
+  comm::run_ranks(GetParam(), [&](comm::Communicator& communicator) {
+    Replicas replicas(communicator);
+    const std::int64_t rank = communicator.rank().value;
+    std::vector<at::Tensor> expected;
+    for (const std::int32_t stage : {0, 2, 3}) {
+      const auto own = parameters(1.0 + static_cast<double>(rank));
+      for (const std::size_t frozen : {0U, 2U}) own[frozen].tensor.set_requires_grad(false);
+      ModuleReplica replica = replicas.replica(own, stage);
+      EXPECT_EQ(replica.squared_norms().size(), 2);
+      const std::vector<at::Tensor> found = trained(own, replica, rank);
+      if (expected.empty()) expected = found;
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        EXPECT_TRUE(same_bits(found[i], expected[i])) << "stage " << stage << ", " << own[i].name;
+        EXPECT_EQ(same_bits(found[i], parameters()[i].tensor), i % 2 == 0) << own[i].name;
+      }
+      own[2].tensor.set_requires_grad(true);
+      EXPECT_TRUE(message_of([&] {
+                    replica.begin_forward(Forward::Evaluation);
+                  }).starts_with("parameter \"net.c\" requires a gradient now"));
+    }
+  });
+}
+
 TEST_P(ModuleReplicas, TakeOverWhatWasSpreadBefore) {
   at::set_num_threads(1);
   comm::run_ranks(GetParam(), [&](comm::Communicator& communicator) {

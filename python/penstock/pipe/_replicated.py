@@ -51,7 +51,7 @@ class ReplicatedStages:
             for tensor in [*model.parameters(), *model.buffers()]:
                 replicas.broadcast(tensor, 0)
         sets = _sets_of(model, stages)
-        self.parameters = [each for of_set in sets for each in of_set]
+        self.parameters = [each for of_set in sets for each in of_set if each.requires_grad]
         counted = {id(each) for each in model.counted_parameters()}
         self._counted = [i for i, each in enumerate(self.parameters) if id(each) in counted]
         self.names: dict[int, list[str]] = {}
@@ -102,7 +102,7 @@ class ReplicatedStages:
         return made(
             [*((of_stage, True) for of_stage in alone), (shared, False)],
             self._replicas.group,
-            settings.replica_options(self.parameters),
+            settings.replica_options([each for of_set in sets for each in of_set]),
         )
 
     def _put_under_zero(self, model: PipelineModule, sets: list[list[torch.nn.Parameter]]) -> None:
@@ -124,14 +124,14 @@ class ReplicatedStages:
 
 
 def _sets_of(model: PipelineModule, stages: Mapping[int, Stage]) -> list[list[torch.nn.Parameter]]:
-    """By stage, the trainable parameters that are its alone; then all others, each once."""
+    """By stage, the parameters that are its alone; then all others, each once."""
     uses = Counter(id(each) for stage in stages.values() for each in stage.parameters())
     for stage in stages:
         uses.update(id(each) for each in model.tied_parameters(stage).values())
     sets = [
-        [each for each in stages[number].parameters() if each.requires_grad and uses[id(each)] == 1]
+        [each for each in stages[number].parameters() if uses[id(each)] == 1]
         for number in sorted(stages)
     ]
     alone = {id(each) for of_stage in sets for each in of_stage}
-    others = [each for each in model.parameters() if each.requires_grad and id(each) not in alone]
+    others = [each for each in model.parameters() if id(each) not in alone]
     return [*sets, others]

@@ -341,7 +341,8 @@ class PipelineEngine(Steps):
     ) -> torch.optim.Optimizer:
         """Raises ConfigError for one that was made for other layers: it would update nothing."""
         trainable = [each for each in self.module.parameters() if each.requires_grad]
-        made = make_optimizer(self.config, list(parameters or trainable), given)
+        chosen = list(parameters or trainable) or [{"params": []}]  # All may be frozen here.
+        made = make_optimizer(self.config, chosen, given)
         here = {id(each) for each in trainable}
         for group in made.param_groups:
             for parameter in group["params"]:

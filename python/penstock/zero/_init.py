@@ -47,7 +47,7 @@ class Init:
     enabled: False: does nothing.
     mem_efficient_linear, pin_memory: taken, and not used.  remote_device, mpu: must be None.
 
-    All ranks make the same modules in the same order.  Parameters that take no gradient stay whole.
+    All ranks make the same modules in the same order.
     """
 
     def __init__(
@@ -144,26 +144,22 @@ class Init:
     def _spread(self, kind: str, own: dict[str, torch.nn.Parameter]) -> None:
         replicas = self._connected()
         home = Home(replicas)
-        names = {id(each): f"{kind}.{name}" for name, each in own.items()}
-        going = {id(each): each for each in own.values() if each.requires_grad}
-        for each in own.values():
+        parameters = {each: f"{kind}.{name}" for name, each in own.items()}  # Each once.
+        for each in parameters:
             values = each.detach().contiguous()
             replicas.broadcast(values, 0)
             each.data = values
+        spread = [
+            adopt(each, Place(home, name, number if replicas.size > 1 else None))
+            for number, (each, name) in enumerate(parameters.items())
+        ]
         if replicas.size == 1:
-            going = {}
-        numbers = {key: number for number, key in enumerate(going)}
-        spread = [adopt(each, Place(home, names[key], numbers[key])) for key, each in going.items()]
-        for key, each in ((id(each), each) for each in own.values()):
-            if key not in going:
-                adopt(each, Place(home, names[key], None))
-        if not spread:
             return
         made: type[SpreadModule] = _torch.load().SpreadModule
         width = max(each.element_size() for each in spread)
         with replicas.telling_others():
             module = made(
-                [(names[key], each) for key, each in going.items()],
+                [(name, each) for each, name in parameters.items()],
                 self._settings.bucket * width,
                 replicas.group,
             )

@@ -36,17 +36,13 @@ class ReplicatedModel:
         self.module = module
         self._replicas = replicas
         named = list(module.named_parameters())
-        trainable = [(_full_name(module, name), each) for name, each in named if each.requires_grad]
-        self.parameters = [each for _, each in trainable]
+        self.parameters = [each for _, each in named if each.requires_grad]
         if settings.stage == 3:
             refuse_compiled(module, replicas.size)
-        self._replica = self._make(trainable, settings)
+        self._replica = self._make(named, settings)
         with torch.no_grad():
-            for tensor in [
-                *(each for _, each in named if not each.requires_grad),
-                *module.buffers(),
-            ]:
-                replicas.broadcast(tensor, 0)
+            for buffer in module.buffers():
+                replicas.broadcast(buffer, 0)
         self._home = Home(replicas)
         self._forwards: Forwards | None = None
         if settings.stage == 3:
@@ -105,16 +101,16 @@ class ReplicatedModel:
         return self._replica.paging
 
     def _make(
-        self, trainable: list[tuple[str, torch.nn.Parameter]], settings: ZeroSettings
+        self, named: list[tuple[str, torch.nn.Parameter]], settings: ZeroSettings
     ) -> ModuleReplica:
         made: type[ModuleReplica] = _torch.load().ModuleReplica
-        spread = [each for each in self.module.parameters() if isinstance(each, ZeroParameter)]
+        spread = [each for _, each in named if isinstance(each, ZeroParameter)]
         before = list(dict.fromkeys(place_of(each).home for each in spread))
         with self._replicas.telling_others():
             replica = made(
-                list(trainable),
+                [(_full_name(self.module, name), each) for name, each in named],
                 self._replicas.group,
-                settings.replica_options([each for _, each in trainable]),
+                settings.replica_options([each for _, each in named]),
                 [home.spread for home in before if home.spread is not None],
             )
         for each in spread:
@@ -122,10 +118,8 @@ class ReplicatedModel:
         return replica
 
     def _put_under_zero(self, named: list[tuple[str, torch.nn.Parameter]]) -> None:
-        numbers = dict(zip(map(id, self.parameters), self._replica.spread_place, strict=True))
         spread: list[ZeroParameter] = []
-        for name, parameter in named:
-            number = numbers.get(id(parameter))
+        for (name, parameter), number in zip(named, self._replica.spread_place, strict=True):
             adopted = adopt(parameter, Place(self._home, name, number))
             if number is not None:
                 spread.append(adopted)
