@@ -68,14 +68,19 @@ struct PythonSpread {
   SpreadModule* module = nullptr;
 };
 
+std::vector<SpreadModule*> modules_of(const std::vector<PythonSpread*>& spread) {
+  std::vector<SpreadModule*> modules;
+  for (const PythonSpread* each : spread) modules.push_back(each->module);
+  return modules;
+}
+
 struct PythonReplica {
   PythonReplica(const Parameters& parameters, ReplicaGroup& g, const ReplicaOptions& options,
                 const std::vector<PythonSpread*>& spread_before)
       : group(g) {
-    std::vector<SpreadModule*> modules;
-    for (PythonSpread* each : spread_before) modules.push_back(each->module);
     without_gil(group.communicator, [&] {
-      replica.emplace(named(parameters), options, modules, group.group, group.communicator);
+      replica.emplace(named(parameters), options, modules_of(spread_before), group.group,
+                      group.communicator);
     });
   }
 
@@ -204,7 +209,8 @@ void init_replicated(py::module_& m) {
   using Sets = std::vector<std::pair<Parameters, bool>>;
   py::class_<PythonReplicated>(m, "ReplicatedParameters",
                                "Parameters of a pipeline's stages on this rank and its replicas.")
-      .def(py::init([](const Sets& sets, ReplicaGroup& group, const ReplicaOptions& options) {
+      .def(py::init([](const Sets& sets, ReplicaGroup& group, const ReplicaOptions& options,
+                       const std::vector<PythonSpread*>& spread_before) {
              auto made = std::make_unique<PythonReplicated>(group);
              std::vector<train::ParameterSet> given;
              for (const auto& [parameters, goes] : sets) {
@@ -212,13 +218,15 @@ void init_replicated(py::module_& m) {
                                 goes ? train::Whereabouts::ComeAndGo : train::Whereabouts::Stay});
              }
              without_gil(group.communicator, [&] {
-               made->parameters.emplace(given, options, group.group, group.communicator);
+               made->parameters.emplace(given, options, modules_of(spread_before), group.group,
+                                        group.communicator);
              });
              return made;
            }),
-           py::arg("sets"), py::arg("group"), py::arg("options"), py::keep_alive<1, 3>(),
-           "Collective.  sets: parameters, names and tensors, of the same values on all ranks, and "
-           "whether trainable ones may come and go.")
+           py::arg("sets"), py::arg("group"), py::arg("options"), py::arg("spread_before"),
+           py::keep_alive<1, 3>(),
+           "Collective.  sets: parameters, names and tensors, and whether trainable ones may come "
+           "and go; values become those of the first replica.")
       .def(
           "parts", [](const PythonReplicated& r) { return parts_of(r.parameters->parts()); },
           "What this rank updates: number of the trainable parameter, first element, tensor.")

@@ -40,13 +40,13 @@ class ModuleReplica {
                 comm::Communicator& communicator);
 
   // What this rank updates: whole parameters, or slices, each with its gradient.
-  const Parts& parts() const { return replicated_->parts(); }
+  const Parts& parts() const { return replicated_.parts(); }
 
   // Those that come and go: none but under ZeRO 3 on several ranks.
-  SpreadModule* spread() { return replicated_->spread(0); }
+  SpreadModule* spread() { return replicated_.spread(0); }
   // By parameter, its number there; absent where it stays.
   const std::vector<std::optional<std::size_t>>& spread_place() const {
-    return replicated_->spread_place();
+    return replicated_.spread_place();
   }
 
   // Operators in between may bring parameters.
@@ -67,24 +67,20 @@ class ModuleReplica {
   void abandon();
 
   // By trained parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
-  std::vector<double> squared_norms() { return replicated_->squared_norms(); }
-  void drop_gradients() { replicated_->drop_gradients(); }
+  std::vector<double> squared_norms() { return replicated_.squared_norms(); }
+  void drop_gradients() { replicated_.drop_gradients(); }
 
   // Collective, after an update of parts(): what is whole here gets the others' part.
-  void gather() { replicated_->gather(); }
+  void gather() { replicated_.gather(); }
 
-  zero::PagerReport paging() const { return replicated_->paging(); }
+  zero::PagerReport paging() const { return replicated_.paging(); }
 
  private:
-  void share_first_values(const std::vector<stage::NamedParameter>& parameters,
-                          const std::vector<stage::NamedParameter>& but);
   void begin_compute(const char* run);
   void end_run();
 
-  comm::ShardGroup& group_;
-  comm::Communicator& communicator_;
-  std::optional<ReplicatedParameters> replicated_;
-  std::optional<execute::SumsWhenFinal> hooks_;
+  ReplicatedParameters replicated_;
+  execute::SumsWhenFinal hooks_;
   bool may_nest_ = false;    // The backward that comes.
   bool is_running_ = false;  // From a forward to its backward.
   bool ends_with_forward_ = false;

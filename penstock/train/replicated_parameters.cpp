@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "penstock/core/error.h"
@@ -20,13 +21,31 @@ zero::GradientBuckets buckets_of(ZeroStage stage) {
                                              : zero::GradientBuckets::Released;
 }
 
-}  // namespace
+// While it lives, parameters that are spread come when they are read, and go for the next.
+class Reading {
+ public:
+  explicit Reading(const std::vector<SpreadModule*>& modules) {
+    std::vector<std::shared_ptr<zero::Page>> pages;
+    for (SpreadModule* module : modules) {
+      const auto& theirs = module->shards().pages();
+      pages.insert(pages.end(), theirs.begin(), theirs.end());
+    }
+    if (pages.empty()) return;
+    pager_.emplace(modules.front()->shards().group(), std::move(pages), paging::Limits{});
+    pager_->begin_run("leave");
+    pager_->begin_compute();
+  }
+  void end() {
+    if (!pager_) return;
+    pager_->end_compute();
+    pager_->end_run();
+  }
 
-bool comes_and_goes(const stage::NamedParameter& parameter, const ReplicaOptions& options,
-                    const comm::ShardGroup& group) {
-  return options.zero.stage == ZeroStage::Parameters && group.size() > 1 &&
-         parameter.tensor.numel() > options.persistent_elements;
-}
+ private:
+  std::optional<zero::Pager> pager_;
+};
+
+}  // namespace
 
 // The hooks of a set: those of trained parameters that are kept, then those of what comes and goes.
 class ReplicatedParameters::Set : public execute::StageHooks {
@@ -101,10 +120,14 @@ class ReplicatedParameters::Set : public execute::StageHooks {
 };
 
 ReplicatedParameters::ReplicatedParameters(const std::vector<ParameterSet>& sets,
-                                           const ReplicaOptions& options, comm::ShardGroup& group,
+                                           const ReplicaOptions& options,
+                                           const std::vector<SpreadModule*>& spread_before,
+                                           comm::ShardGroup& group,
                                            comm::Communicator& communicator)
     : options_(options), group_(group), communicator_(communicator) {
   const at::NoGradGuard no_grad;
+  Reading reading(spread_before);
+  share_first_values(sets, spread_before);
   std::vector<std::shared_ptr<zero::Page>> pages;
   for (const ParameterSet& given : sets) {
     std::vector<stage::NamedParameter> kept, spread;
@@ -129,6 +152,7 @@ ReplicatedParameters::ReplicatedParameters(const std::vector<ParameterSet>& sets
     pager_ = std::make_unique<zero::Pager>(group, std::move(pages), options.zero.limits);
     for (const auto& set : sets_) set->bring_by(*pager_);
   }
+  reading.end();
 }
 
 ReplicatedParameters::~ReplicatedParameters() = default;
@@ -141,7 +165,33 @@ bool ReplicatedParameters::goes(const ParameterSet& set,
                                 const stage::NamedParameter& parameter) const {
   const bool may_go =
       set.whereabouts == Whereabouts::ComeAndGo || !parameter.tensor.requires_grad();
-  return may_go && comes_and_goes(parameter, options_, group_);
+  return may_go && options_.zero.stage == ZeroStage::Parameters && group_.size() > 1 &&
+         parameter.tensor.numel() > options_.persistent_elements;
+}
+
+// What was spread has them already, and becomes whole here unless it comes and goes again.
+void ReplicatedParameters::share_first_values(const std::vector<ParameterSet>& sets,
+                                              const std::vector<SpreadModule*>& spread_before) {
+  std::unordered_set<const at::TensorImpl*> goes_on, was_spread;
+  for (const ParameterSet& set : sets) {
+    for (const stage::NamedParameter& each : set.parameters) {
+      if (goes(set, each)) goes_on.insert(each.tensor.unsafeGetTensorImpl());
+    }
+  }
+  for (const SpreadModule* module : spread_before) {
+    for (const stage::NamedParameter& each : module->shards().parameters()) {
+      const at::TensorImpl* const tensor = each.tensor.unsafeGetTensorImpl();
+      was_spread.insert(tensor);
+      if (!goes_on.contains(tensor)) each.tensor.set_data(each.tensor.detach().clone());
+    }
+  }
+  if (group_.size() == 1) return;
+  for (const ParameterSet& set : sets) {
+    for (const stage::NamedParameter& each : set.parameters) {
+      if (was_spread.contains(each.tensor.unsafeGetTensorImpl())) continue;
+      communicator_.broadcast(each.tensor, group_.group(), /*root=*/0)->wait();
+    }
+  }
 }
 
 void ReplicatedParameters::place(const ParameterSet& given, Set& set) {

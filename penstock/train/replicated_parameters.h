@@ -28,10 +28,6 @@ struct ReplicaOptions {
   std::int64_t persistent_elements = 0;  // ZeRO 3: parameters of so many, or fewer, stay whole.
 };
 
-// Whether a parameter is away while nobody uses it, unless its set has it stay.
-bool comes_and_goes(const stage::NamedParameter& parameter, const ReplicaOptions& options,
-                    const comm::ShardGroup& group);
-
 // Whether, under ZeRO 3, a set's trained parameters come and go; frozen ones do.
 enum class Whereabouts : std::uint8_t { ComeAndGo, Stay };
 
@@ -42,10 +38,12 @@ struct ParameterSet {
 
 class ReplicatedParameters {
  public:
-  // Collective over `group`, which, like its `communicator`, outlives it.
-  // REQUIRES: each is there once, and has the same values on all ranks.
+  // Collective over `group`, which, like its `communicator`, outlives it.  Values become those of
+  // the first replica.  Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
+  // REQUIRES: each is there once.
   ReplicatedParameters(const std::vector<ParameterSet>& sets, const ReplicaOptions& options,
-                       comm::ShardGroup& group, comm::Communicator& communicator);
+                       const std::vector<SpreadModule*>& spread_before, comm::ShardGroup& group,
+                       comm::Communicator& communicator);
   ~ReplicatedParameters();
 
   std::size_t sets() const { return sets_.size(); }
@@ -80,6 +78,8 @@ class ReplicatedParameters {
   class Set;
   bool is_sharded() const { return options_.zero.stage != ZeroStage::Off && group_.size() > 1; }
   bool goes(const ParameterSet& set, const stage::NamedParameter& parameter) const;
+  void share_first_values(const std::vector<ParameterSet>& sets,
+                          const std::vector<SpreadModule*>& spread_before);
   void place(const ParameterSet& given, Set& set);
   void set_open(bool is_open);
 

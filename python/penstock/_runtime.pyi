@@ -149,9 +149,9 @@ class ReplicatedParameters:
     """
     Parameters of a pipeline's stages on this rank and its replicas.
     """
-    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, options: ReplicaOptions) -> None:
+    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, options: ReplicaOptions, spread_before: collections.abc.Sequence[SpreadModule]) -> None:
         """
-        Collective.  sets: parameters, names and tensors, of the same values on all ranks, and whether trainable ones may come and go.
+        Collective.  sets: parameters, names and tensors, and whether trainable ones may come and go; values become those of the first replica.
         """
     def drop_gradients(self) -> None:
         ...

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock import _torch
-from penstock.zero._home import Home
+from penstock.zero._home import Home, spread_modules
 from penstock.zero._model import own_values, refuse_compiled
-from penstock.zero._parameters import Place, ZeroParameter, adopt
+from penstock.zero._parameters import Place, ZeroParameter, adopt, release
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
 
@@ -48,8 +48,8 @@ class ReplicatedStages:
         if settings.stage == 3:
             refuse_compiled(model, replicas.size)
         with torch.no_grad():
-            for tensor in [*model.parameters(), *model.buffers()]:
-                replicas.broadcast(tensor, 0)
+            for buffer in model.buffers():
+                replicas.broadcast(buffer, 0)
         sets = _sets_of(model, stages)
         self.parameters = [each for of_set in sets for each in of_set if each.requires_grad]
         counted = {id(each) for each in model.counted_parameters()}
@@ -99,11 +99,17 @@ class ReplicatedStages:
         made: type[ReplicatedParameters] = _torch.load().ReplicatedParameters
         named = [[(self.names[id(each)][0], each) for each in of_set] for of_set in sets]
         *alone, shared = named
-        return made(
+        parameters = [each for of_set in sets for each in of_set]
+        held = made(
             [*((of_stage, True) for of_stage in alone), (shared, False)],
             self._replicas.group,
-            settings.replica_options([each for of_set in sets for each in of_set]),
+            settings.replica_options(parameters),
+            spread_modules(parameters),
         )
+        for each in parameters:
+            if isinstance(each, ZeroParameter):
+                release(each)
+        return held
 
     def _put_under_zero(self, model: PipelineModule, sets: list[list[torch.nn.Parameter]]) -> None:
         places = iter(self.held.spread_place)

@@ -26,7 +26,11 @@ from penstock.pipe._ties import Ties
 from penstock.pipe.schedule import PipeInstruction
 from penstock.pipe.specs import LayerSpec, TiedLayerSpec
 from penstock.pipe.topology import PipeDataParallelTopology, ProcessTopology
-from penstock.pipelining._groups import resolve, telling_who_connects
+from penstock.pipelining._groups import connect, resolve, telling_who_connects
+from penstock.zero._init import Init
+from penstock.zero._parameters import ZeroParameter, place_of
+from penstock.zero._replicas import Replicas
+from penstock.zero._spreading import Spreading
 
 __all__ = ["LayerSpec", "PipelineModule", "TiedLayerSpec"]
 
@@ -56,6 +60,9 @@ class PipelineModule(torch.nn.Module):
     handlers: for a schedule that is a PipeSchedule's class: functions by the class of an
         instruction.  Each is called with the instruction, and a function that runs the forward or
         backward that it is derived from, which it has to call once.
+
+    Made in penstock.zero.Init, it spreads each layer over the replicas of its stage before it makes
+    the next.
 
     Parameters have DeepSpeed's names: "3.weight" of layer 3, "tied_modules.KEY.weight" of tied
     ones.
@@ -107,11 +114,12 @@ class PipelineModule(torch.nn.Module):
             self.handlers = Handlers(handlers or {})
             self.schedule = schedule
             self.stages_per_rank = stages_per_rank
-            self._build(
-                placement_of(
-                    schedule or "1f1b", ranks=self.num_stages, stages_per_rank=stages_per_rank
-                )
+            placement = placement_of(
+                schedule or "1f1b", ranks=self.num_stages, stages_per_rank=stages_per_rank
             )
+        self._spreading = self._spreading_of_init()
+        with telling_who_connects(resolve(None)):
+            self._build(placement)
 
     def topology(self) -> ProcessTopology:
         """The axes of ranks."""
@@ -151,7 +159,8 @@ class PipelineModule(torch.nn.Module):
         self.schedule, self.stages_per_rank = schedule, stages_per_rank
         placement = placement_of(schedule, ranks=self.num_stages, stages_per_rank=stages_per_rank)
         if placement != self.rank_of_stage:
-            for name in [*self._modules]:
+            built = {"tied_modules", *map(str, self._here)}
+            for name in built & self._modules.keys():
                 del self._modules[name]
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(self._random_state)
@@ -212,9 +221,26 @@ class PipelineModule(torch.nn.Module):
                 raise TypeError(
                     f"layers[{index}] is {layer!r}, must be a LayerSpec, a module or a function"
                 )
+            _refuse_spread(f"layers[{index}]", layer)
+        _refuse_spread("loss_fn", self.loss_fn)
+
+    def _spreading_of_init(self) -> Spreading | None:
+        """Collective where the module is made in zero.Init: over the replicas of this rank."""
+        init = Init.running()
+        if init is None:
+            return None
+        ranks = self._topology.filter_match(pipe=self.stage_id)
+        return init.over(Replicas(connect(resolve(None)), ranks))
 
     def _build(self, rank_of_stage: list[int]) -> None:
         """Makes the layers of this rank's stages, all of which `rank_of_stage` places."""
+        if self._spreading is None:
+            return self._make_layers(rank_of_stage)
+        with self._spreading.replicas.telling_others(), Init.paused():
+            self._make_layers(rank_of_stage)
+            self._spreading.spread(self)  # And what loss_fn has.
+
+    def _make_layers(self, rank_of_stage: list[int]) -> None:
         self.rank_of_stage = rank_of_stage
         self.parts = self._partition(len(rank_of_stage))
         self._stages_here = [s for s, rank in enumerate(rank_of_stage) if rank == self.stage_id]
@@ -258,6 +284,12 @@ class PipelineModule(torch.nn.Module):
     def _hold(self, index: int, call: Callable[[Any], Any], module: torch.nn.Module | None) -> None:
         name = f"layer {index} ({_class_of(self.layer_specs[index])})"
         self._here[index] = Layer(index, name, call, module)
+        if module is not None:
+            self._spread(module)
+
+    def _spread(self, module: torch.nn.Module) -> None:
+        if self._spreading is not None:
+            self._spreading.spread(module)
 
     def _add_tied(
         self,
@@ -273,7 +305,9 @@ class PipelineModule(torch.nn.Module):
             made = self._make(index, spec, is_needed=is_held)
             if made is None:
                 return
-            firsts[spec.key] = made
+            firsts[spec.key] = made if is_held else made.to("meta")
+            if is_held:
+                self._spread(made)
         is_of_first_class = self._ties.is_of_first_class(spec)
         if is_of_first_class:
             module = firsts[spec.key]
@@ -389,3 +423,15 @@ def _trainable(layer: Any) -> int:
     if not isinstance(layer, torch.nn.Module):
         return 0
     return sum(each.numel() for each in layer.parameters() if each.requires_grad)
+
+
+def _refuse_spread(what: str, module: Any) -> None:
+    """Raises ConfigError for a module whose parameters are away: it is other ranks', too."""
+    if not isinstance(module, torch.nn.Module):
+        return
+    for each in module.parameters():
+        if isinstance(each, ZeroParameter) and place_of(each).number is not None:
+            raise ConfigError(
+                f"{what} is a {type(module).__name__} that zero.Init has spread over all ranks: a "
+                f"LayerSpec is made, and spread, where its stage is"
+            )

@@ -7,7 +7,7 @@ Knows no forward and no optimizer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock._runtime import SpreadModule
     from penstock.zero._replicas import Replicas
 
-__all__ = ["Home"]
+__all__ = ["Home", "spread_modules"]
 
 
 class Home:
@@ -120,3 +120,11 @@ class Home:
 
     def _word(self, number: int) -> str:
         return f'parameter "{place_of(self.parameters[number]).name}"'
+
+
+def spread_modules(parameters: Iterable[torch.nn.Parameter]) -> list[SpreadModule]:
+    """Those that these come and go by, each once."""
+    homes = dict.fromkeys(
+        place_of(each).home for each in parameters if isinstance(each, ZeroParameter)
+    )
+    return [home.spread for home in homes if home.spread is not None]

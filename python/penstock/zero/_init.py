@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock import _torch, configuration
+from penstock import configuration
 from penstock.errors import ConfigError
 from penstock.zero._gathering import GatheredParameters
-from penstock.zero._home import Home
-from penstock.zero._parameters import Place, adopt, is_zero
-from penstock.zero._precision import cast_tensors, type_of
+from penstock.zero._precision import type_of
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
+from penstock.zero._spreading import Spreading
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
-
-    from penstock._runtime import SpreadModule
 
 __all__ = ["Init"]
 
@@ -47,8 +45,11 @@ class Init:
     enabled: False: does nothing.
     mem_efficient_linear, pin_memory: taken, and not used.  remote_device, mpu: must be None.
 
-    All ranks make the same modules in the same order.
+    All ranks make the same modules in the same order.  A PipelineModule spreads its layers itself,
+    one by one as they are made, over the replicas of the rank's stages, whatever the group.
     """
+
+    _running: Init | None = None  # The innermost one that is entered.
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Init:
         self._group = data_parallel_group
         self._enabled = enabled
         self._dtype = dtype or type_of(read)
-        self._replicas: Replicas | None = None
+        self._spreading: Spreading | None = None
         self._under_construction: set[int] = set()
         self._undo: list[Callable[[], None]] = []
         if module is not None and enabled:
@@ -86,12 +87,33 @@ class Init:
         new_kind: Any = classmethod(self._new_kind)  # type: ignore[arg-type]
         self._replace(torch.nn.Module, "__init_subclass__", new_kind)
         self._replace(torch.nn.Module, "apply", _apply)
+        self._undo.append(functools.partial(setattr, Init, "_running", Init._running))
+        Init._running = self
 
     def __exit__(self, *error: Any) -> None:
         for undo in reversed(self._undo):
             undo()
         self._undo = []
         self._under_construction = set()
+
+    @staticmethod
+    def running() -> Init | None:
+        """The innermost context."""
+        return Init._running
+
+    @staticmethod
+    @contextmanager
+    def paused() -> Iterator[None]:
+        """Inside, modules stay whole, as if there were no context."""
+        before, Init._running = Init._running, None
+        try:
+            yield
+        finally:
+            Init._running = before
+
+    def over(self, replicas: Replicas) -> Spreading:
+        """As this one spreads, over other ranks."""
+        return Spreading(replicas, self._settings, self._dtype)
 
     def _watch(self, kind: type[torch.nn.Module]) -> None:
         """Has whatever is made of a class spread when its constructor is over."""
@@ -108,7 +130,7 @@ class Init:
             finally:
                 if is_outermost:
                     self._under_construction.discard(id(module))
-            if is_outermost:
+            if is_outermost and Init._running is not None:
                 self._spread_all(module)
 
         self._replace(kind, "__init__", watched)
@@ -130,45 +152,9 @@ class Init:
         setattr(kind, name, value)
 
     def _spread_all(self, module: torch.nn.Module) -> None:
-        for each in module.modules():
-            own = {
-                name: parameter
-                for name, parameter in each._parameters.items()
-                if parameter is not None and not is_zero(parameter)
-            }
-            if self._dtype is not None:
-                cast_tensors([*own.values(), *each._buffers.values()], self._dtype)
-            if own:
-                self._spread(type(each).__name__, own)
-
-    def _spread(self, kind: str, own: dict[str, torch.nn.Parameter]) -> None:
-        replicas = self._connected()
-        home = Home(replicas)
-        parameters = {each: f"{kind}.{name}" for name, each in own.items()}  # Each once.
-        for each in parameters:
-            values = each.detach().contiguous()
-            replicas.broadcast(values, 0)
-            each.data = values
-        spread = [
-            adopt(each, Place(home, name, number if replicas.size > 1 else None))
-            for number, (each, name) in enumerate(parameters.items())
-        ]
-        if replicas.size == 1:
-            return
-        made: type[SpreadModule] = _torch.load().SpreadModule
-        width = max(each.element_size() for each in spread)
-        with replicas.telling_others():
-            module = made(
-                [(name, each) for each, name in parameters.items()],
-                self._settings.bucket * width,
-                replicas.group,
-            )
-        home.settle(module, spread)
-
-    def _connected(self) -> Replicas:
-        if self._replicas is None:
-            self._replicas = Replicas.of(self._group)
-        return self._replicas
+        if self._spreading is None:
+            self._spreading = self.over(Replicas.of(self._group))
+        self._spreading.spread(module)
 
 
 def _kinds(kind: type[torch.nn.Module]) -> Iterator[type[torch.nn.Module]]:

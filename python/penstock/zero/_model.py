@@ -14,8 +14,8 @@ import torch
 from penstock import _torch
 from penstock.errors import ConfigError, Error
 from penstock.zero._external import Forwards
-from penstock.zero._home import Home
-from penstock.zero._parameters import Place, ZeroParameter, adopt, is_zero, place_of, release
+from penstock.zero._home import Home, spread_modules
+from penstock.zero._parameters import Place, ZeroParameter, adopt, is_zero, release
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
 
@@ -104,17 +104,16 @@ class ReplicatedModel:
         self, named: list[tuple[str, torch.nn.Parameter]], settings: ZeroSettings
     ) -> ModuleReplica:
         made: type[ModuleReplica] = _torch.load().ModuleReplica
-        spread = [each for _, each in named if isinstance(each, ZeroParameter)]
-        before = list(dict.fromkeys(place_of(each).home for each in spread))
         with self._replicas.telling_others():
             replica = made(
                 [(_full_name(self.module, name), each) for name, each in named],
                 self._replicas.group,
                 settings.replica_options([each for _, each in named]),
-                [home.spread for home in before if home.spread is not None],
+                spread_modules(each for _, each in named),
             )
-        for each in spread:
-            release(each)
+        for _, each in named:
+            if isinstance(each, ZeroParameter):
+                release(each)
         return replica
 
     def _put_under_zero(self, named: list[tuple[str, torch.nn.Parameter]]) -> None:
