@@ -11,6 +11,7 @@
 #include "penstock/config/write.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/gpt.h"
+#include "penstock/offload/freed_memory.h"
 #include "penstock/render/recording_trace.h"
 #include "penstock/render/schedule_svg.h"
 #include "penstock/simulate/simulate.h"
@@ -25,6 +26,11 @@ namespace penstock::train {
 namespace {
 
 using config::Config;
+
+bool offloads(const OffloadOptions& options) {
+  return options.states.place != offload::Place::Device ||
+         options.parameters.place != offload::Place::Device;
+}
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -64,6 +70,7 @@ class Run {
     phase("building the model");
     TrainerOptions options = options_of(config_, mesh_, batch_);
     options.device = device_;
+    if (offloads(options.offload)) offload::give_freed_memory_back();
     trainer_.emplace(options, model_of(config_.model), nn::next_byte_loss, communicator_);
     if (is_root()) write_plan();
     {
