@@ -429,6 +429,21 @@ def check_one_of_a_pipeline_that_is_unfrozen_later(group):
         train_pipeline(engine, 1)
 
 
+class FrozenOnTheLastRank(Adapted):
+    def __init__(self):
+        super().__init__()
+        self.requires_grad_(dist.get_rank() != dist.get_world_size() - 1)
+
+
+def check_replicas_of_a_pipeline_that_freeze_others(group):
+    if group.size() == 1:
+        return
+    layers = tied_ends(*map(LayerSpec, 4 * [FrozenOnTheLastRank]))
+    words = rf"differ: parameter .*float32 on rank .*, frozen on rank {group.size() - 1}"
+    with pytest.raises(penstock.CommError, match=words):
+        pipeline_of(0, SCHEDULES[0], layers)
+
+
 test_one, test_two, test_four = (ranks.tests_of(__file__, size) for size in (1, 2, 4))
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import torch
 
 from penstock import _torch
 from penstock.zero._home import Home, spread_modules
-from penstock.zero._model import own_values, refuse_compiled
+from penstock.zero._model import facts_of, own_values, refuse_compiled
 from penstock.zero._parameters import Place, ZeroParameter, adopt, release
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
@@ -45,6 +45,7 @@ class ReplicatedStages:
         settings: ZeroSettings,
     ) -> None:
         self._replicas = replicas
+        replicas.agree(facts_of(model))
         if settings.stage == 3:
             refuse_compiled(model, replicas.size)
         with torch.no_grad():

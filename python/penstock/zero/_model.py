@@ -22,7 +22,7 @@ from penstock.zero._settings import ZeroSettings
 if TYPE_CHECKING:
     from penstock._runtime import ModuleReplica
 
-__all__ = ["ReplicatedModel", "own_values", "refuse_compiled"]
+__all__ = ["ReplicatedModel", "facts_of", "own_values", "refuse_compiled"]
 
 
 class ReplicatedModel:
@@ -161,6 +161,17 @@ def own_values(
         key = prefix + name
         if is_zero(parameter) and key in state_dict and state_dict[key] is not parameter:
             state_dict[key] = state_dict[key].clone()
+
+
+def facts_of(module: torch.nn.Module) -> list[tuple[str, str]]:
+    """What replicas of it must have in common, by parameter."""
+    return [
+        (
+            f"parameter {name}",
+            f"{tuple(each.shape)} {each.dtype}{'' if each.requires_grad else ', frozen'}",
+        )
+        for name, each in module.named_parameters()
+    ]
 
 
 def refuse_compiled(module: torch.nn.Module, ranks: int) -> None:

@@ -38,6 +38,7 @@ class Replicas:
         here = list(range(communicator.world_size) if ranks is None else ranks)
         self.size = len(here)
         self.rank = here.index(communicator.rank)
+        self._ranks = here
         make: type[ReplicaGroup] = _torch.load().ReplicaGroup
         self.group = make(communicator, here)
 
@@ -55,7 +56,7 @@ class Replicas:
                 self.group.broadcast(tensor, root)
 
     def agree(self, facts: list[tuple[str, str]]) -> None:
-        """Collective: raises CommError, on every rank, where they do not have the same facts.
+        """Collective over the communicator: a CommError where replicas do not have the same facts.
 
         It names the first fact that differs, and both values.
         """
@@ -63,14 +64,16 @@ class Replicas:
             return
         mine = json.dumps(facts)
         texts = self.communicator.exchange("engine", mine)
-        for rank, text in enumerate(texts):
-            if text == texts[0]:
+        first = self._ranks[0]
+        for rank in self._ranks:
+            if texts[rank] == texts[first]:
                 continue
-            pairs = zip_longest(json.loads(texts[0]), json.loads(text), fillvalue=("nothing", ""))
-            first, other = next(each for each in pairs if each[0] != each[1])
+            both = json.loads(texts[first]), json.loads(texts[rank])
+            pairs = zip_longest(*both, fillvalue=("nothing", ""))
+            one, other = next(each for each in pairs if each[0] != each[1])
             raise CommError(
-                f"ranks 0 and {rank} differ: {' '.join(first)} on rank 0, {' '.join(other)} on "
-                f"rank {rank}"
+                f"ranks {first} and {rank} differ: {' '.join(one)} on rank {first}, "
+                f"{' '.join(other)} on rank {rank}"
             )
 
     def telling_others(self) -> AbstractContextManager[None]:

@@ -30,7 +30,7 @@ from penstock._update import Update, check_new
 from penstock.errors import Error
 from penstock.pipelining._groups import resolve, telling_who_connects
 from penstock.zero._gathering import GatheredParameters
-from penstock.zero._model import ReplicatedModel
+from penstock.zero._model import ReplicatedModel, facts_of
 from penstock.zero._precision import cast, gradient_scale_of, type_of
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
@@ -194,7 +194,4 @@ class Engine(Steps, torch.nn.Module):
             ("loss_scale", str(loss_scale)),
             ("optimizer", type(self.optimizer).__name__),
         ]
-        return settings + [
-            (f"parameter {name}", f"{tuple(each.shape)} {each.dtype} {each.requires_grad}")
-            for name, each in self.module.named_parameters()
-        ]
+        return settings + facts_of(self.module)
