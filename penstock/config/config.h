@@ -82,6 +82,8 @@ struct ZeroConfig {
   std::int64_t reduce_bucket_size = 1 << 20;                // Reduced, or gathered, at one time.
   std::int64_t stage3_max_live_parameters = 1'000'000'000;  // Whole on a rank at one time.
   std::int64_t stage3_prefetch_bucket_size = 50'000'000;    // Looked ahead of what is used.
+  std::int64_t stage3_param_persistence_threshold = 0;      // Stay whole, with stage 3: ...
+  std::optional<std::int64_t> stage3_model_persistence_threshold;  // ... all together; absent: any.
   OffloadConfig offload_param;      // With stage 3: what a rank keeps of parameters.
   OffloadConfig offload_optimizer;  // Optimizer states, and masters of short types.
 

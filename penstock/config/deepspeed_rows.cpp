@@ -176,9 +176,6 @@ constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
     {"tensorboard.enabled wandb.enabled csv_monitor.enabled comet.enabled", "false",
      "the run directory has the metrics, as JSON lines, and the curves"},
     {"tensor_parallel.*", "", "there is no tensor parallelism", "use mesh.pipe and mesh.data"},
-    {"zero_optimization.stage3_param_persistence_threshold "
-     "zero_optimization.stage3_model_persistence_threshold",
-     "*", kPaging},
 });
 
 constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
@@ -273,6 +270,8 @@ constexpr auto kAbsent = std::to_array<AbsentKey>({
 });
 
 constexpr auto kAbsentFromTrain = std::to_array<AbsentKey>({
+    {"zero_optimization.stage3_param_persistence_threshold", "zero_optimization.stage",
+     "absent: in stage 3 all parameters come and go; DeepSpeed's of up to 100000 elements stay"},
     {"scheduler.params.warmup_num_steps", "scheduler.params.total_num_steps",
      "absent: there is no warm-up; DeepSpeed's then has 1000 steps"},
 });

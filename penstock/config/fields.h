@@ -222,6 +222,13 @@ void visit_config(Visitor& v, ConfigT& c) {
             Integer{0, kManyParameters}, "parameters that are whole on a rank at one time");
     v.field("stage3_prefetch_bucket_size", c.zero_optimization.stage3_prefetch_bucket_size,
             Integer{0, kManyParameters}, "parameters that are gathered ahead of their use");
+    v.field("stage3_param_persistence_threshold",
+            c.zero_optimization.stage3_param_persistence_threshold, Integer{},
+            "with stage 3, parameters of so many elements, or fewer, stay whole; 0: all come and "
+            "go");
+    v.field("stage3_model_persistence_threshold",
+            c.zero_optimization.stage3_model_persistence_threshold, Optional{Integer{}},
+            "as long as those of a rank together have no more elements; null: any number");
     v.section("offload_param", [&] {
       visit_offload(v, c.zero_optimization.offload_param,
                     "with stage 3, where what a rank keeps of parameters is while they are not "

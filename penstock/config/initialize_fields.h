@@ -23,8 +23,6 @@ struct InitializeConfig {
   bool adam_w_mode = true;
   std::string scheduler_type = "WarmupLR";
   bool dataloader_drop_last = false;
-  std::int64_t param_persistence = 100'000;
-  std::int64_t model_persistence = Integer::kAny;
 };
 
 // The name of a class of torch's, or of penstock's, which takes its place.
@@ -63,10 +61,10 @@ void visit_initialize_zero(Visitor& v, Values& c) {
           Integer{0, kManyParameters}, "parameters that are whole on a rank at one time");
   v.field("stage3_prefetch_bucket_size", zero.stage3_prefetch_bucket_size,
           Integer{0, kManyParameters}, "parameters that are gathered ahead of their use");
-  v.field("stage3_param_persistence_threshold", c.param_persistence, Integer{},
+  v.field("stage3_param_persistence_threshold", zero.stage3_param_persistence_threshold, Integer{},
           "parameters of so many elements, or fewer, stay whole");
-  v.field("stage3_model_persistence_threshold", c.model_persistence, Integer{},
-          "as long as all of them together have no more");
+  v.field("stage3_model_persistence_threshold", zero.stage3_model_persistence_threshold,
+          Optional{Integer{}}, "as long as all of them together have no more");
 }
 
 template <class Visitor, class Values>

@@ -7,16 +7,22 @@
 namespace penstock::memory {
 namespace {
 
-struct Parameters {
-  std::vector<Parameter> trainable;
-  std::vector<Parameter> frozen;
+struct SharedParameter : Parameter {
+  bool stays = false;  // Whole, with ZeRO 3.
 };
 
-Parameters parameters_of(const std::vector<LayerMemory>& layers) {
+struct Parameters {
+  std::vector<SharedParameter> trainable;
+  std::vector<SharedParameter> frozen;
+};
+
+Parameters parameters_of(const std::vector<LayerMemory>& layers, const Sharing& sharing,
+                         partition::Persistence& persistence) {
   Parameters all;
   for (const LayerMemory& layer : layers) {
     for (const Parameter& each : layer.parameters) {
-      (each.is_trainable ? all.trainable : all.frozen).push_back(each);
+      const bool stays = sharing.stage == 3 && persistence.stays(each.name, each.elements);
+      (each.is_trainable ? all.trainable : all.frozen).push_back({each, stays});
     }
   }
   return all;
@@ -29,8 +35,8 @@ std::int64_t buffer_bytes(const std::vector<LayerMemory>& layers) {
 }
 
 // As execute/gradients.h sums them.
-std::vector<std::vector<std::size_t>> reduced_together(const std::vector<Parameter>& parameters,
-                                                       std::int64_t bucket_bytes) {
+std::vector<std::vector<std::size_t>> reduced_together(
+    const std::vector<SharedParameter>& parameters, std::int64_t bucket_bytes) {
   std::vector<partition::GradientSize> sizes;
   for (const Parameter& each : parameters) sizes.push_back({each.type, each.sum_bytes()});
   return partition::gradient_buckets(sizes, bucket_bytes);
@@ -57,9 +63,9 @@ void add_part(std::int64_t elements, std::int64_t element_bytes, const Sharing& 
   states.master_gradients.push_back(has_master ? bytes : 0);
 }
 
-void add_whole(const std::vector<Parameter>& parameters, const Sharing& sharing,
+void add_whole(const std::vector<SharedParameter>& parameters, const Sharing& sharing,
                std::set<std::string>& seen, States& states) {
-  for (const Parameter& each : parameters) {
+  for (const SharedParameter& each : parameters) {
     if (!seen.insert(each.name).second) continue;
     states.parameters += each.bytes();
     add_part(each.elements, each.element_bytes, sharing, states);
@@ -67,7 +73,7 @@ void add_whole(const std::vector<Parameter>& parameters, const Sharing& sharing,
 }
 
 // Whole gradients, and what a sum over replicas takes on its way.
-void add_replicas(const std::vector<Parameter>& parameters, const Sharing& sharing,
+void add_replicas(const std::vector<SharedParameter>& parameters, const Sharing& sharing,
                   States& states) {
   for (std::vector<std::size_t>& bucket : reduced_together(parameters, sharing.bucket_bytes)) {
     std::int64_t elements = std::ssize(bucket);
@@ -80,13 +86,15 @@ void add_replicas(const std::vector<Parameter>& parameters, const Sharing& shari
   }
 }
 
-partition::ShardLayout layout_of(const std::vector<Parameter>& parameters, const Sharing& sharing) {
+partition::ShardLayout layout_of(const std::vector<SharedParameter>& parameters,
+                                 const Sharing& sharing) {
   std::vector<partition::ShardedParameter> sizes;
-  for (const Parameter& each : parameters) {
+  for (const SharedParameter& each : parameters) {
     sizes.push_back({.name = each.name,
                      .type = each.type,
                      .element_bytes = each.element_bytes,
                      .elements = each.elements,
+                     .stays = each.stays,
                      .is_alone = each.is_tied});
   }
   return partition::lay_out_shards(std::move(sizes), sharing.ranks, sharing.bucket_bytes);
@@ -100,7 +108,7 @@ bool is_new(const Parameter& first, std::set<std::string>& seen) {
 void add_page(const partition::ShardBucket& bucket, const Sharing& sharing, States& states) {
   const std::int64_t piece = bucket.piece * bucket.element_bytes;
   const std::int64_t whole = piece * sharing.ranks;
-  if (sharing.stage < 3) {
+  if (sharing.stage < 3 || bucket.stays) {
     states.parameters += whole;
     return;
   }
@@ -108,15 +116,23 @@ void add_page(const partition::ShardBucket& bucket, const Sharing& sharing, Stat
   (sharing.has_pieces_in_file ? states.file : states.parameters) += piece;
 }
 
-// Their pages are all that there is of them.
-void add_frozen_pages(const std::vector<Parameter>& parameters, const Sharing& sharing,
+// Their pages are all that there is of them; nobody updates those that stay.
+void add_frozen_pages(const std::vector<SharedParameter>& parameters, const Sharing& sharing,
                       std::set<std::string>& seen, States& states) {
-  for (const partition::ShardBucket& bucket : layout_of(parameters, sharing).buckets) {
-    if (is_new(parameters[bucket.parameters.front()], seen)) add_page(bucket, sharing, states);
+  std::vector<SharedParameter> spread;
+  for (const SharedParameter& each : parameters) {
+    if (each.stays) {
+      states.parameters += each.bytes();
+    } else {
+      spread.push_back(each);
+    }
+  }
+  for (const partition::ShardBucket& bucket : layout_of(spread, sharing).buckets) {
+    if (is_new(spread[bucket.parameters.front()], seen)) add_page(bucket, sharing, states);
   }
 }
 
-void add_shards(const std::vector<Parameter>& parameters, const Sharing& sharing,
+void add_shards(const std::vector<SharedParameter>& parameters, const Sharing& sharing,
                 std::set<std::string>& seen, States& states) {
   const partition::ShardLayout layout = layout_of(parameters, sharing);
   states.sums_under_way = partition::kSumsUnderWay;
@@ -141,15 +157,15 @@ void add_shards(const std::vector<Parameter>& parameters, const Sharing& sharing
 
 }  // namespace
 
-States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing,
-                 std::set<std::string>& seen) {
+States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing, Earlier& earlier) {
   States states{.parameters = buffer_bytes(layers)};
-  const Parameters parameters = parameters_of(layers);
+  const Parameters parameters = parameters_of(layers, sharing, earlier.persistence);
+  std::set<std::string>& seen = earlier.names;
   const bool is_spread = sharing.ranks > 1 || sharing.has_pieces_in_file;
   if (is_spread && sharing.stage == 3) {
     add_frozen_pages(parameters.frozen, sharing, seen, states);
   } else {
-    for (const Parameter& each : parameters.frozen) states.parameters += each.bytes();
+    for (const SharedParameter& each : parameters.frozen) states.parameters += each.bytes();
   }
   if (is_spread && sharing.stage > 0) {
     add_shards(parameters.trainable, sharing, seen, states);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "penstock/memory/stage_memory.h"
+#include "penstock/partition/persistence.h"
 
 namespace penstock::memory {
 
@@ -20,17 +21,27 @@ struct Sharing {
   std::int32_t ranks = 1;  // Of the data group.
   std::int32_t place = 0;  // This rank's among them.
   std::int64_t bucket_bytes = 0;
-  std::int32_t states_per_element = 2;    // Of the optimizer, each of the type that it updates.
-  std::int64_t state_bytes_per_part = 4;  // Besides: AdamW's count of steps.
-  bool has_states_in_file = false;        // But for that count.
-  bool has_pieces_in_file = false;        // Of ZeRO 3, and of one rank, too.
+  std::int32_t states_per_element = 2;       // Of the optimizer, each of the type that it updates.
+  std::int64_t state_bytes_per_part = 4;     // Besides: AdamW's count of steps.
+  bool has_states_in_file = false;           // But for that count.
+  bool has_pieces_in_file = false;           // Of ZeRO 3, and of one rank, too.
+  partition::PersistenceLimits persistence;  // Of ZeRO 3.
+};
+
+// What the earlier stages of a rank have.
+struct Earlier {
+  explicit Earlier(const Sharing& sharing) : persistence(sharing.persistence) {}
+
+  std::set<std::string> names;  // Of parameters that are there once.
+  partition::Persistence persistence;
 };
 
 // What is there all the time, from the second step on.
 struct States {
-  std::int64_t parameters = 0;  // Whole, or, with ZeRO 3, this rank's pieces, unless in a file.
-  std::int64_t pages = 0;       // With ZeRO 3: whole parameters, if all were there at once.
-  std::int64_t gradients = 0;   // This rank's sums, or the buckets in which they are summed.
+  // Whole, or, with ZeRO 3, this rank's pieces, unless in a file, and what stays whole.
+  std::int64_t parameters = 0;
+  std::int64_t pages = 0;      // With ZeRO 3: those that come and go, if all were there at once.
+  std::int64_t gradients = 0;  // This rank's sums, or the buckets in which they are summed.
   std::int64_t optimizer = 0;
   std::int64_t file = 0;  // Of states and pieces, which are then not in memory.
   // By part that the optimizer updates: its gradient in float, there while it is updated; 0 for one
@@ -40,9 +51,7 @@ struct States {
   std::optional<std::size_t> sums_under_way = {};
 };
 
-// Of one stage.  `seen` has the names of parameters that an earlier stage of the rank has, which
-// are there once; it learns this stage's.
-States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing,
-                 std::set<std::string>& seen);
+// Of one stage.  `earlier` learns what this one has.
+States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing, Earlier& earlier);
 
 }  // namespace penstock::memory

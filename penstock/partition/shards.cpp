@@ -31,6 +31,10 @@ GrowingLayout::GrowingLayout(std::int32_t ranks, std::int64_t bucket_bytes)
   PENSTOCK_CHECK(ranks >= 1 && bucket_bytes >= 1, ranks, " ranks, ", bucket_bytes, " bytes");
 }
 
+GrowingLayout::Kind GrowingLayout::kind_of(const ShardedParameter& parameter) {
+  return {parameter.type, parameter.is_trainable, parameter.stays};
+}
+
 bool GrowingLayout::fits(const ShardBucket& bucket, const ShardedParameter& parameter) const {
   const std::int64_t end = end_of(bucket, layout_.parameters) + aligned(parameter.elements);
   return end * parameter.element_bytes <= bucket_bytes_;
@@ -53,7 +57,7 @@ void GrowingLayout::append(std::size_t bucket, ShardedParameter parameter) {
 std::optional<std::size_t> GrowingLayout::add(ShardedParameter parameter) {
   PENSTOCK_CHECK(parameter.elements >= 0 && parameter.element_bytes >= 1, parameter.name);
   const bool is_alone = parameter.is_alone;
-  const auto open = open_.find({parameter.type, parameter.is_trainable});
+  const auto open = open_.find(kind_of(parameter));
   const bool has_open = !is_alone && open != open_.end();
   if (has_open && fits(layout_.buckets[open->second], parameter)) {
     append(open->second, std::move(parameter));
@@ -63,10 +67,11 @@ std::optional<std::size_t> GrowingLayout::add(ShardedParameter parameter) {
   std::optional<std::size_t> full;
   if (is_alone) full = bucket;
   if (has_open) full = open->second;
-  if (!is_alone) open_[{parameter.type, parameter.is_trainable}] = bucket;
+  if (!is_alone) open_[kind_of(parameter)] = bucket;
   layout_.buckets.push_back({.type = parameter.type,
                              .element_bytes = parameter.element_bytes,
-                             .is_trainable = parameter.is_trainable});
+                             .is_trainable = parameter.is_trainable,
+                             .stays = parameter.stays});
   append(bucket, std::move(parameter));
   if (full) complete(*full);
   return full;
@@ -142,8 +147,8 @@ std::string to_string(const ShardLayout& layout) {
   for (std::size_t b = 0; b < layout.buckets.size(); ++b) {
     const ShardBucket& bucket = layout.buckets[b];
     text +=
-        str("bucket ", b, ": ", bucket.type, bucket.is_trainable ? "" : ", frozen", ", ",
-            layout.ranks, " pieces of ", bucket.piece, ", ",
+        str("bucket ", b, ": ", bucket.type, bucket.is_trainable ? "" : ", frozen",
+            bucket.stays ? ", whole" : "", ", ", layout.ranks, " pieces of ", bucket.piece, ", ",
             bucket.piece * layout.ranks - elements_of(bucket, layout.parameters), " of padding\n");
     for (const std::size_t p : bucket.parameters) {
       std::vector<std::string> places;

@@ -5,21 +5,21 @@
 //
 // Parameters fill *buckets*, in their order.  A bucket is flat: whole parameters of one type, one
 // behind the other, then padding, so that it is as many equal pieces as there are ranks.  Rank r's
-// shard is piece r of every bucket.  Trainable and frozen parameters have buckets of their own.
-// Units: elements of the bucket's type, unless a name says bytes.
-// Invariants: 1. Every element of a parameter is on one rank.  2. Parameters begin, and pieces
-// begin and end, at multiples of kShardAlignment: a kernel that goes through a slice of a parameter
-// takes the same elements together as one that goes through the whole, so its bits are the same.
-// Source: ZeRO (arXiv 1910.02054).  DeepSpeed cuts a whole optimizer group (stages 1, 2) or each
-// parameter (stage 3); a bucket is between the two: small parameters share one message, and every
-// rank has an equal part of all that is reduced or gathered at one time.
+// shard is piece r of every bucket.  Trainable and frozen parameters have buckets of their own, and
+// so have those that stay whole (persistence.h). Units: elements of the bucket's type, unless a
+// name says bytes. Invariants: 1. Every element of a parameter is on one rank.  2. Parameters
+// begin, and pieces begin and end, at multiples of kShardAlignment: a kernel that goes through a
+// slice of a parameter takes the same elements together as one that goes through the whole, so its
+// bits are the same. Source: ZeRO (arXiv 1910.02054).  DeepSpeed cuts a whole optimizer group
+// (stages 1, 2) or each parameter (stage 3); a bucket is between the two: small parameters share
+// one message, and every rank has an equal part of all that is reduced or gathered at one time.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 namespace penstock::partition {
@@ -33,6 +33,7 @@ struct ShardedParameter {
   std::int64_t element_bytes = 4;
   std::int64_t elements = 0;
   bool is_trainable = true;
+  bool stays = false;  // Whole on every rank, where others may be away.
   // In a bucket of its own, so that its slices depend on its size alone: those of a parameter that
   // several stages share are the same in each.
   bool is_alone = false;
@@ -42,6 +43,7 @@ struct ShardBucket {
   std::string type;
   std::int64_t element_bytes = 4;
   bool is_trainable = true;
+  bool stays = false;
   std::vector<std::size_t> parameters;
   std::vector<std::int64_t> offsets;  // Of each, from the bucket's start.
   std::int64_t piece = 0;             // Of every rank.
@@ -99,8 +101,9 @@ class GrowingLayout {
   const ShardLayout& layout() const { return layout_; }
 
  private:
-  using Kind = std::pair<std::string, bool>;  // A type, trainable or not.
+  using Kind = std::tuple<std::string, bool, bool>;  // A type; trainable or not; stays or not.
 
+  static Kind kind_of(const ShardedParameter& parameter);
   bool fits(const ShardBucket& bucket, const ShardedParameter& parameter) const;
   void append(std::size_t bucket, ShardedParameter parameter);
   void complete(std::size_t bucket);

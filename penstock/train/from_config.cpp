@@ -55,7 +55,10 @@ ZeroOptions make_zero(const config::ZeroConfig& zero, const Precision& precision
   return {.stage = make_stage(zero.stage),
           .bucket_bytes = zero.reduce_bucket_size * bytes,
           .limits = {.budget_bytes = zero.stage3_max_live_parameters * bytes,
-                     .prefetch_bytes = zero.stage3_prefetch_bucket_size * bytes}};
+                     .prefetch_bytes = zero.stage3_prefetch_bucket_size * bytes},
+          .persistence = {.elements = zero.stage3_param_persistence_threshold,
+                          .elements_in_all = zero.stage3_model_persistence_threshold.value_or(
+                              partition::PersistenceLimits().elements_in_all)}};
 }
 
 }  // namespace

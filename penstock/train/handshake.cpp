@@ -123,6 +123,8 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
       {"ZeRO bucket bytes", str(options.zero.bucket_bytes)},
       {"ZeRO budget and prefetch bytes",
        str(options.zero.limits.budget_bytes, " ", options.zero.limits.prefetch_bytes)},
+      {"ZeRO persistence",
+       str(options.zero.persistence.elements, " ", options.zero.persistence.elements_in_all)},
       {"layers of the model", str(model.size())},
   };
   facts.insert(facts.end(), of_trainer.begin(), of_trainer.end());

@@ -28,7 +28,8 @@ memory::Sharing sharing_of(const TrainerOptions& options) {
           .states_per_element = states_per_parameter(options.optimizer),
           .state_bytes_per_part = adamw ? static_cast<std::int64_t>(sizeof(float)) : 0,
           .has_states_in_file = options.offload.states.place == offload::Place::File,
-          .has_pieces_in_file = options.offload.parameters.place == offload::Place::File};
+          .has_pieces_in_file = options.offload.parameters.place == offload::Place::File,
+          .persistence = options.zero.persistence};
 }
 
 // All that ranks of the pipe axis have in common.
@@ -136,14 +137,15 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
                                         planned.mesh.rank({.pipe = pipe, .data = 0}));
   memory::Standing standing{.in_step = {.batch = batch_bytes}};
   std::vector<StageMemory> stages;
-  std::set<std::string> seen;
+  const memory::Sharing sharing = sharing_of(planned.options);
+  memory::Earlier earlier(sharing);
   std::vector<LayerMemory> all;
   std::vector<std::int64_t> master_gradients;
   std::int64_t pages = 0;
   std::int64_t file = 0;
   for (const StageId stage : plan.chunks) {
     memory::StageLayers layers = layers_of(planned, stage);
-    memory::States states = memory::states_of(layers.layers, sharing_of(planned.options), seen);
+    memory::States states = memory::states_of(layers.layers, sharing, earlier);
     standing.always.parameters += states.parameters;
     standing.always.gradients += states.gradients;
     standing.always.optimizer += states.optimizer;

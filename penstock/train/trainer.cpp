@@ -43,6 +43,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
       communicator_(communicator),
       mesh_(mesh::make_mesh(communicator.world_size(), options.mesh)),
       activations_(std::make_shared<stage::ActivationCount>()),
+      persistence_(options.zero.persistence),
       scale_(options.precision.gradient_scale) {
   nn::check_model(model_);
   if (options_.zero.stage != ZeroStage::Off && options_.sums == GradientSums::Invariant) {

@@ -33,6 +33,7 @@
 #include "penstock/nn/layer.h"
 #include "penstock/offload/place.h"
 #include "penstock/partition/partition.h"
+#include "penstock/partition/persistence.h"
 #include "penstock/stage/stage.h"
 #include "penstock/train/gradient_scale.h"
 #include "penstock/train/master_weights.h"
@@ -66,6 +67,7 @@ struct ZeroOptions {
   // Of stage 3: parameters that are whole on a rank at one time, and how far ahead it looks.
   paging::Limits limits = {.budget_bytes = std::int64_t{1} << 32,
                            .prefetch_bytes = std::int64_t{200} << 20};
+  partition::PersistenceLimits persistence;  // Of stage 3: parameters that are always whole.
 };
 
 // Where a rank has what it does not use just now.  Updates of what is not on the device are the
@@ -238,6 +240,7 @@ class Trainer {
   std::vector<stage::Stage> stages_;
   std::optional<comm::ShardGroup> data_group_;
   comm::Group pipe_group_;
+  partition::Persistence persistence_;
   zero::TiedPages tied_pages_;
   std::vector<std::unique_ptr<zero::ParameterShards>> shards_;  // By stage; none without ZeRO.
   std::unique_ptr<zero::Pager> pager_;                          // With ZeroStage::Parameters.

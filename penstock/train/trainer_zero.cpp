@@ -34,9 +34,11 @@ stage::Making Trainer::making() {
       *data_group_, options_.zero.bucket_bytes, keeps, &tied_pages_));
   making.after_layer = [this, paged](const std::vector<nn::ModelParameter>& parameters) {
     for (const nn::ModelParameter& each : parameters) {
-      if (!paged && !each.tensor.requires_grad()) continue;  // It is whole, and not updated.
+      const bool stays = !paged || persistence_.stays(each.name, each.tensor.numel());
+      if (stays && !each.tensor.requires_grad()) continue;  // It is whole, and not updated.
       if (each.is_tied) tied_pages_.try_emplace(each.name);
-      shards_.back()->add({each.name, each.tensor});
+      shards_.back()->add({each.name, each.tensor},
+                          stays ? zero::Keeps::Whole : zero::Keeps::Piece);
     }
   };
   return making;
@@ -49,6 +51,9 @@ void Trainer::build_pager() {
       if (std::ranges::find(pages, page) == pages.end()) pages.push_back(page);
     }
   }
+  const bool all_stay =
+      std::ranges::none_of(pages, [](const auto& page) { return page->may_go(); });
+  if (all_stay) return;
   pager_ = std::make_unique<zero::Pager>(*data_group_, std::move(pages), options_.zero.limits);
 }
 

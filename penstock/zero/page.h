@@ -64,10 +64,12 @@ class Page {
   // or zeros, where a type has none.
   void poison();
 
-  // In use by so many, beyond single operators: it may not go.
+  // One that does not stays whole all the time.
+  bool may_go() const { return pieces_ != nullptr; }
+  // In use by so many, beyond single operators: it may not go just now.
   void pin() { ++pins_; }
   void unpin() { --pins_; }
-  bool is_pinned() const { return pins_ > 0; }
+  bool is_pinned() const { return pins_ > 0 || !may_go(); }
 
   // Collective, after updates of the pieces: what is whole here gets the others'.  Null for a page
   // that is away.
@@ -77,7 +79,6 @@ class Page {
   void adopt(std::int32_t root);
 
  private:
-  bool may_go() const { return pieces_ != nullptr; }
   void allocate();
   void free();
   void copy_piece();

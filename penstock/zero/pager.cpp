@@ -116,8 +116,10 @@ Pager::Pager(comm::ShardGroup& group, std::vector<std::shared_ptr<Page>> pages,
                                        .scopes({at::RecordScope::FUNCTION}));
   }
   for (std::size_t i = 0; i < pages_.size(); ++i) {
-    bytes_.push_back(pages_[i]->bytes());
-    watched.pages[storage_of(pages_[i]->flat())] = {this, static_cast<paging::Page>(i)};
+    const auto number = static_cast<paging::Page>(i);
+    number_[pages_[i].get()] = number;
+    bytes_.push_back(pages_[i]->may_go() ? pages_[i]->bytes() : 0);
+    if (pages_[i]->may_go()) watched.pages[storage_of(pages_[i]->flat())] = {this, number};
   }
 }
 
@@ -177,9 +179,7 @@ void Pager::check() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void Pager::say_sum(const Page& page) {
-  say(kFirstSum - watched.pages.at(storage_of(page.flat())).page);
-}
+void Pager::say_sum(const Page& page) { say(kFirstSum - number_.at(&page)); }
 
 void Pager::use(const std::vector<Read>& reads, std::int64_t outermost) noexcept {
   try {

@@ -27,6 +27,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -49,7 +50,8 @@ struct PagerReport {
 
 class Pager {
  public:
-  // `pages` are in the same order on every rank of `group`.
+  // `pages` are in the same order on every rank of `group`.  Those that stay whole take nothing of
+  // the limits, and nobody asks who reads them; they have sums of gradients like others.
   Pager(comm::ShardGroup& group, std::vector<std::shared_ptr<Page>> pages, paging::Limits limits);
   ~Pager();
   Pager(const Pager&) = delete;
@@ -111,7 +113,8 @@ class Pager {
 
   comm::ShardGroup& group_;
   std::vector<std::shared_ptr<Page>> pages_;
-  std::vector<std::int64_t> bytes_;
+  std::vector<std::int64_t> bytes_;  // That may go.
+  std::unordered_map<const Page*, paging::Page> number_;
   paging::Limits limits_;
   std::int32_t tag_ = 0;
   std::map<std::string, paging::Follower> followers_;

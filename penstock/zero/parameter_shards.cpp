@@ -31,7 +31,7 @@ ParameterShards::ParameterShards(std::vector<stage::NamedParameter> parameters,
   close();
 }
 
-void ParameterShards::add(stage::NamedParameter parameter) {
+void ParameterShards::add(stage::NamedParameter parameter, Keeps keeps) {
   const at::Tensor& tensor = parameter.tensor;
   partition::ShardedParameter size{
       .name = parameter.name,
@@ -39,6 +39,7 @@ void ParameterShards::add(stage::NamedParameter parameter) {
       .element_bytes = static_cast<std::int64_t>(tensor.element_size()),
       .elements = tensor.numel(),
       .is_trainable = tensor.requires_grad(),
+      .stays = pieces_ != nullptr && keeps == Keeps::Whole,
       .is_alone = tied_ != nullptr && tied_->contains(parameter.name)};
   if (size.is_trainable) trained_.push_back(parameters_.size());
   parameters_.push_back(std::move(parameter));
@@ -79,8 +80,8 @@ void ParameterShards::make_page(std::size_t b) {
 
 std::shared_ptr<Page> ParameterShards::new_page(const partition::ShardBucket& bucket) const {
   const at::Tensor& first = parameters_[bucket.parameters.front()].tensor;
-  const auto page =
-      std::make_shared<Page>(group_, bucket.piece, first.options().requires_grad(false), pieces_);
+  const auto page = std::make_shared<Page>(
+      group_, bucket.piece, first.options().requires_grad(false), bucket.stays ? nullptr : pieces_);
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
     page->hold(parameters_[bucket.parameters[i]], bucket.offsets[i]);
   }

@@ -61,9 +61,10 @@ class ParameterShards {
   // add().
   ParameterShards(comm::ShardGroup& group, std::int64_t bucket_bytes, const Kept& keeps,
                   TiedPages* tied = nullptr);
-  // Parameters stay the tensors that they are; their values move into pages.  REQUIRES: parameters
-  // alike on every rank of the group, in one order, and with the same values.
-  void add(stage::NamedParameter parameter);
+  // Parameters stay the tensors that they are; their values move into pages.  One that `keeps`
+  // Whole stays so, whatever becomes of others.  REQUIRES: parameters alike on every rank of the
+  // group, in one order, and with the same values.
+  void add(stage::NamedParameter parameter, Keeps keeps = Keeps::Piece);
   // What is below is for afterwards.
   void close();
 

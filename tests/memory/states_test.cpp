@@ -20,10 +20,15 @@ std::vector<LayerMemory> model() {
   return layers;
 }
 
+// Of a rank with that stage alone.
+States alone(const std::vector<LayerMemory>& layers, const Sharing& sharing) {
+  Earlier nothing(sharing);
+  return states_of(layers, sharing, nothing);
+}
+
 States states(const std::vector<LayerMemory>& layers, std::int32_t stage, std::int32_t ranks) {
-  std::set<std::string> seen;
-  return states_of(layers, {.stage = stage, .ranks = ranks, .bucket_bytes = 2 * 4 * kElements},
-                   seen);
+  const Sharing sharing{.stage = stage, .ranks = ranks, .bucket_bytes = 2 * 4 * kElements};
+  return alone(layers, sharing);
 }
 
 // Of float parameters and AdamW: 4 bytes of each parameter, 4 of its gradient, 8 of its states.
@@ -59,27 +64,23 @@ TEST(States, OneReplicaSharesNothing) {
 TEST(States, ThoseOfTheOptimizerMayBeInAFile) {
   for (const std::int32_t ranks : {1, 2}) {
     Sharing sharing{.stage = 2, .ranks = ranks, .bucket_bytes = 2 * 4 * kElements};
-    std::set<std::string> seen;
-    const States in_memory = states_of(model(), sharing, seen);
+    const States in_memory = alone(model(), sharing);
     sharing.has_states_in_file = true;
-    seen.clear();
-    const States told = states_of(model(), sharing, seen);
+    const States told = alone(model(), sharing);
     EXPECT_EQ(told.file + told.optimizer, in_memory.optimizer);
     EXPECT_LE(told.optimizer, 4 * kLayers) << "counts of steps";
     EXPECT_EQ(told.parameters, in_memory.parameters);
     EXPECT_EQ(in_memory.file, 0);
   }
-  std::set<std::string> seen;
   const std::vector<LayerMemory> one = {{.parameters = {{.name = "bias", .elements = 17}}}};
-  EXPECT_EQ(states_of(one, {.has_states_in_file = true}, seen).file, 2 * 128);
+  EXPECT_EQ(alone(one, {.has_states_in_file = true}).file, 2 * 128);
 }
 
 TEST(States, PiecesOfParametersMayBeInAFile) {
   for (const std::int32_t ranks : {1, 2, 4}) {
     Sharing sharing{.stage = 3, .ranks = ranks, .bucket_bytes = 2 * 4 * kElements};
     sharing.has_pieces_in_file = true;
-    std::set<std::string> seen;
-    const States told = states_of(model(), sharing, seen);
+    const States told = alone(model(), sharing);
     EXPECT_EQ(told.parameters, 0);
     EXPECT_EQ(told.file * ranks, told.pages);
     EXPECT_NEAR(static_cast<double>(told.pages), 4 * kPsi, 0.01 * 4 * kPsi) << "padding";
@@ -104,10 +105,10 @@ TEST(States, ATiedParameterOfTwoStagesIsThereOnce) {
   std::vector<LayerMemory> layers = model();
   for (LayerMemory& layer : layers) layer.parameters[0].is_tied = true;
   for (const std::int32_t stage : {0, 1}) {
-    std::set<std::string> seen;
     const Sharing sharing{.stage = stage, .ranks = 2, .bucket_bytes = 4 * kElements};
-    const States first = states_of(layers, sharing, seen);
-    const States second = states_of(layers, sharing, seen);
+    Earlier earlier(sharing);
+    const States first = states_of(layers, sharing, earlier);
+    const States second = states_of(layers, sharing, earlier);
     EXPECT_GT(first.parameters, 0);
     EXPECT_EQ(second.parameters, 0);
     EXPECT_EQ(second.optimizer, 0);
@@ -136,6 +137,41 @@ TEST(States, FrozenParametersAreSpreadInStage3) {
     EXPECT_EQ(told.optimizer, states(model(), 3, ranks).optimizer);
     EXPECT_EQ(told.gradients, states(model(), 3, ranks).gradients);
   }
+}
+
+// Whole parameters, and shards of all else.
+TEST(States, SmallParametersStayWholeInStage3) {
+  constexpr std::int64_t kSmall = 64 * 4;
+  std::vector<LayerMemory> layers = model();
+  for (LayerMemory& layer : layers) {
+    const std::string name = layer.parameters[0].name;
+    layer.parameters.push_back({.name = name + ".bias", .elements = kSmall});
+    layer.parameters.push_back({.name = name + ".frozen", .elements = 7, .is_trainable = false});
+  }
+  const std::int64_t small = kSmall * kLayers;
+  for (const std::int32_t ranks : {2, 4}) {
+    const Sharing sharing{.stage = 3,
+                          .ranks = ranks,
+                          .bucket_bytes = 2 * 4 * kElements,
+                          .persistence = {.elements = kSmall}};
+    const States told = alone(layers, sharing);
+    EXPECT_EQ(told.parameters, 4 * kElements * kLayers / ranks + 4 * small + 4 * 7 * kLayers);
+    EXPECT_EQ(told.pages, 4 * kElements * kLayers);
+    EXPECT_EQ(told.optimizer - 4 * std::ssize(told.master_gradients),
+              8 * (kElements * kLayers + small) / ranks);
+  }
+}
+
+TEST(States, AsManyStayAsTheModelMayHave) {
+  const Sharing sharing{.stage = 3,
+                        .ranks = 2,
+                        .bucket_bytes = 1,
+                        .persistence = {.elements = kElements, .elements_in_all = 2 * kElements}};
+  Earlier earlier(sharing);
+  EXPECT_EQ(states_of(model(), sharing, earlier).pages, 4 * kElements * (kLayers - 2));
+  std::vector<LayerMemory> later = model();
+  for (LayerMemory& layer : later) layer.parameters[0].name += ".later";
+  EXPECT_EQ(states_of(later, sharing, earlier).pages, 4 * kElements * kLayers);
 }
 
 }  // namespace

@@ -38,6 +38,7 @@ struct Case {
   offload::Place parameters = offload::Place::Device;
   at::ScalarType type = at::kFloat;
   std::optional<at::ScalarType> sums = {};
+  std::int64_t persistent = 0;  // Elements.
 };
 
 std::string name(const testing::TestParamInfo<Case>& info) {
@@ -47,7 +48,8 @@ std::string name(const testing::TestParamInfo<Case>& info) {
              c.optimizer == config::OptimizerType::Sgd ? "_sgd" : "", c.hidden > 64 ? "_wide" : "",
              c.states == kFile ? "_in_file" : "", c.parameters == kFile ? "_paged_from_file" : "",
              c.type == at::kFloat ? "" : str("_", c10::toString(c.type)),
-             c.sums ? "_summed_apart" : "", "_m", c.microbatches);
+             c.sums ? "_summed_apart" : "",
+             c.persistent > 0 ? str("_persistent", c.persistent) : "", "_m", c.microbatches);
 }
 
 std::vector<nn::LayerSpec> model_of(const Case& c) {
@@ -73,7 +75,9 @@ TrainerOptions options_of(const Case& c) {
           .optimizer = {.type = c.optimizer, .momentum = 0.0},
           .gradient_clipping = 1.0,
           .precision = {.type = c.type, .sums = c.sums},
-          .zero = {.stage = static_cast<ZeroStage>(c.zero), .bucket_bytes = 64 << 10},
+          .zero = {.stage = static_cast<ZeroStage>(c.zero),
+                   .bucket_bytes = 64 << 10,
+                   .persistence = {.elements = c.persistent}},
           .offload = {.states = {c.states, folder}, .parameters = {c.parameters, folder}},
           .checkpointing = {.interval = c.interval}};
 }
@@ -166,6 +170,18 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.model = "frozen", .data = 2, .zero = 3, .parameters = kFile},
         Case{.data = 2, .zero = 3, .samples = 1, .hidden = 256},
         Case{.data = 4, .zero = 3, .samples = 1, .hidden = 256}),
+    name);
+
+// With parameters that stay whole: biases and norms, then most of a block.
+INSTANTIATE_TEST_SUITE_P(
+    Persistence, RunMemory,
+    testing::Values(Case{.data = 2, .zero = 3, .persistent = 256},
+                    Case{.data = 2, .zero = 3, .persistent = 12288},
+                    Case{.pipe = 2, .data = 2, .zero = 3, .persistent = 256},
+                    Case{.model = "frozen", .data = 2, .zero = 3, .persistent = 12288},
+                    Case{.data = 2, .zero = 3, .samples = 1, .hidden = 256, .persistent = 1024},
+                    Case{.data = 2, .zero = 3, .parameters = kFile, .persistent = 256},
+                    Case{.data = 2, .zero = 3, .type = kBf16, .persistent = 256}),
     name);
 
 // Of short types, with what the optimizer keeps of them, and its copies of gradients.
