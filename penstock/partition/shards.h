@@ -6,13 +6,14 @@
 // Parameters fill *buckets*, in their order.  A bucket is flat: whole parameters of one type, one
 // behind the other, then padding, so that it is as many equal pieces as there are ranks.  Rank r's
 // shard is piece r of every bucket.  Trainable and frozen parameters have buckets of their own, and
-// so have those that stay whole (persistence.h). Units: elements of the bucket's type, unless a
-// name says bytes. Invariants: 1. Every element of a parameter is on one rank.  2. Parameters
-// begin, and pieces begin and end, at multiples of kShardAlignment: a kernel that goes through a
-// slice of a parameter takes the same elements together as one that goes through the whole, so its
-// bits are the same. Source: ZeRO (arXiv 1910.02054).  DeepSpeed cuts a whole optimizer group
-// (stages 1, 2) or each parameter (stage 3); a bucket is between the two: small parameters share
-// one message, and every rank has an equal part of all that is reduced or gathered at one time.
+// so have those that stay whole (persistence.h).
+// Units: elements of the bucket's type, unless a name says bytes.
+// Invariants: 1. Every element of a parameter is on one rank.  2. Parameters begin, and pieces
+// begin and end, at multiples of kShardAlignment: a kernel that goes through a slice of a parameter
+// takes the same elements together as one that goes through the whole, so its bits are the same.
+// Source: ZeRO (arXiv 1910.02054).  DeepSpeed cuts a whole optimizer group (stages 1, 2) or each
+// parameter (stage 3); a bucket is between the two: small parameters share one message, and every
+// rank has an equal part of all that is reduced or gathered at one time.
 #pragma once
 #include <cstddef>
 #include <cstdint>
