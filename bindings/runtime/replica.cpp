@@ -22,8 +22,8 @@ namespace {
 namespace py = pybind11;
 using Numbers = std::vector<std::size_t>;
 using train::ModuleReplica;
-using train::ReplicaOptions;
 using train::SpreadModule;
+using train::ZeroOptions;
 
 std::vector<stage::NamedParameter> named(const Parameters& parameters) {
   std::vector<stage::NamedParameter> result;
@@ -75,7 +75,7 @@ std::vector<SpreadModule*> modules_of(const std::vector<PythonSpread*>& spread) 
 }
 
 struct PythonReplica {
-  PythonReplica(const Parameters& parameters, ReplicaGroup& g, const ReplicaOptions& options,
+  PythonReplica(const Parameters& parameters, ReplicaGroup& g, const ZeroOptions& options,
                 const std::vector<PythonSpread*>& spread_before)
       : group(g) {
     without_gil(group.communicator, [&] {
@@ -118,19 +118,23 @@ struct PythonReplica {
 };
 
 void init_options(py::module_& m) {
-  py::class_<ReplicaOptions>(m, "ReplicaOptions", "What replicas share, and in how large steps.")
+  py::class_<ZeroOptions>(m, "ZeroOptions", "What replicas share, and in how large steps.")
       .def(py::init([](std::int32_t stage, std::int64_t bucket_bytes, std::int64_t live_bytes,
-                       std::int64_t prefetch_bytes, std::int64_t persistent_elements) {
-             return ReplicaOptions{
-                 .zero = {.stage = static_cast<train::ZeroStage>(stage),
-                          .bucket_bytes = bucket_bytes,
-                          .limits = {.budget_bytes = live_bytes, .prefetch_bytes = prefetch_bytes}},
-                 .persistent_elements = persistent_elements};
+                       std::int64_t prefetch_bytes, std::int64_t persistent_elements,
+                       std::int64_t persistent_elements_in_all) {
+             return ZeroOptions{
+                 .stage = static_cast<train::ZeroStage>(stage),
+                 .bucket_bytes = bucket_bytes,
+                 .limits = {.budget_bytes = live_bytes, .prefetch_bytes = prefetch_bytes},
+                 .persistence = {.elements = persistent_elements,
+                                 .elements_in_all = persistent_elements_in_all}};
            }),
            py::kw_only(), py::arg("stage"), py::arg("bucket_bytes"), py::arg("live_bytes"),
            py::arg("prefetch_bytes"), py::arg("persistent_elements"),
+           py::arg("persistent_elements_in_all"),
            "stage: of ZeRO, 0 to 3.  Of stage 3: parameters that are whole at one time, how far "
-           "ahead of a use they come, and the largest that always stays whole.");
+           "ahead of a use they come, the largest that always stays whole, and how many elements "
+           "all of these may have, in the parameters' order.");
 }
 
 void init_spread(py::module_& m) {
@@ -209,7 +213,7 @@ void init_replicated(py::module_& m) {
   using Sets = std::vector<std::pair<Parameters, bool>>;
   py::class_<PythonReplicated>(m, "ReplicatedParameters",
                                "Parameters of a pipeline's stages on this rank and its replicas.")
-      .def(py::init([](const Sets& sets, ReplicaGroup& group, const ReplicaOptions& options,
+      .def(py::init([](const Sets& sets, ReplicaGroup& group, const ZeroOptions& options,
                        const std::vector<PythonSpread*>& spread_before) {
              auto made = std::make_unique<PythonReplicated>(group);
              std::vector<train::ParameterSet> given;
@@ -265,7 +269,7 @@ void init_replica(py::module_& m) {
   init_replicated(m);
   py::class_<PythonReplica>(m, "ModuleReplica",
                             "One replica of a module: what the replicas do together.")
-      .def(py::init<const Parameters&, ReplicaGroup&, const ReplicaOptions&,
+      .def(py::init<const Parameters&, ReplicaGroup&, const ZeroOptions&,
                     const std::vector<PythonSpread*>&>(),
            py::arg("parameters"), py::arg("group"), py::arg("options"), py::arg("spread_before"),
            py::keep_alive<1, 3>(),

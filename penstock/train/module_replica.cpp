@@ -9,10 +9,10 @@
 namespace penstock::train {
 
 ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
-                             const ReplicaOptions& options,
+                             const ZeroOptions& zero,
                              const std::vector<SpreadModule*>& spread_before,
                              comm::ShardGroup& group, comm::Communicator& communicator)
-    : replicated_({{.parameters = parameters}}, options, spread_before, group, communicator),
+    : replicated_({{.parameters = parameters}}, zero, spread_before, group, communicator),
       hooks_(replicated_.hooks(0), [this] { return may_nest_; }) {}
 
 void ModuleReplica::begin_compute(const char* run) {

@@ -34,8 +34,8 @@ class ModuleReplica {
  public:
   // Collective over `group`, which, like its `communicator`, outlives it.  Values become those of
   // the first replica.  Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
-  // REQUIRES: each is there once.
-  ModuleReplica(const std::vector<stage::NamedParameter>& parameters, const ReplicaOptions& options,
+  // REQUIRES: each is there once, under a name of its own.
+  ModuleReplica(const std::vector<stage::NamedParameter>& parameters, const ZeroOptions& zero,
                 const std::vector<SpreadModule*>& spread_before, comm::ShardGroup& group,
                 comm::Communicator& communicator);
 

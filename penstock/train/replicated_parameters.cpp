@@ -120,11 +120,11 @@ class ReplicatedParameters::Set : public execute::StageHooks {
 };
 
 ReplicatedParameters::ReplicatedParameters(const std::vector<ParameterSet>& sets,
-                                           const ReplicaOptions& options,
+                                           const ZeroOptions& zero,
                                            const std::vector<SpreadModule*>& spread_before,
                                            comm::ShardGroup& group,
                                            comm::Communicator& communicator)
-    : options_(options), group_(group), communicator_(communicator) {
+    : zero_(zero), persistence_(zero.persistence), group_(group), communicator_(communicator) {
   const at::NoGradGuard no_grad;
   Reading reading(spread_before);
   share_first_values(sets, spread_before);
@@ -141,15 +141,15 @@ ReplicatedParameters::ReplicatedParameters(const std::vector<ParameterSet>& sets
       }
     }
     Set& set = *sets_.emplace_back(std::make_unique<Set>(*this));
-    set.keep(kept, options.zero, group, is_sharded());
-    set.spread(spread, options.zero, group);
+    set.keep(kept, zero, group, is_sharded());
+    set.spread(spread, zero, group);
     place(given, set);
     if (set.spread() == nullptr) continue;
     const auto& theirs = set.spread()->shards().pages();
     pages.insert(pages.end(), theirs.begin(), theirs.end());
   }
   if (!pages.empty()) {
-    pager_ = std::make_unique<zero::Pager>(group, std::move(pages), options.zero.limits);
+    pager_ = std::make_unique<zero::Pager>(group, std::move(pages), zero.limits);
     for (const auto& set : sets_) set->bring_by(*pager_);
   }
   reading.end();
@@ -161,12 +161,11 @@ execute::StageHooks& ReplicatedParameters::hooks(std::size_t set) { return *sets
 
 SpreadModule* ReplicatedParameters::spread(std::size_t set) { return sets_[set]->spread(); }
 
-bool ReplicatedParameters::goes(const ParameterSet& set,
-                                const stage::NamedParameter& parameter) const {
+bool ReplicatedParameters::goes(const ParameterSet& set, const stage::NamedParameter& parameter) {
   const bool may_go =
       set.whereabouts == Whereabouts::ComeAndGo || !parameter.tensor.requires_grad();
-  return may_go && options_.zero.stage == ZeroStage::Parameters && group_.size() > 1 &&
-         parameter.tensor.numel() > options_.persistent_elements;
+  return may_go && zero_.stage == ZeroStage::Parameters && group_.size() > 1 &&
+         !persistence_.stays(parameter.name, parameter.tensor.numel());
 }
 
 // What was spread has them already, and becomes whole here unless it comes and goes again.

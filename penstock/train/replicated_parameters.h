@@ -16,17 +16,13 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/shard_group.h"
 #include "penstock/execute/stage_hooks.h"
+#include "penstock/partition/persistence.h"
 #include "penstock/train/parts.h"
 #include "penstock/train/spread_module.h"
 #include "penstock/train/trainer.h"
 #include "penstock/zero/pager.h"
 
 namespace penstock::train {
-
-struct ReplicaOptions {
-  ZeroOptions zero;
-  std::int64_t persistent_elements = 0;  // ZeRO 3: parameters of so many, or fewer, stay whole.
-};
 
 // Whether, under ZeRO 3, a set's trained parameters come and go; frozen ones do.
 enum class Whereabouts : std::uint8_t { ComeAndGo, Stay };
@@ -40,8 +36,8 @@ class ReplicatedParameters {
  public:
   // Collective over `group`, which, like its `communicator`, outlives it.  Values become those of
   // the first replica.  Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
-  // REQUIRES: each is there once.
-  ReplicatedParameters(const std::vector<ParameterSet>& sets, const ReplicaOptions& options,
+  // REQUIRES: each is there once, under a name of its own.
+  ReplicatedParameters(const std::vector<ParameterSet>& sets, const ZeroOptions& zero,
                        const std::vector<SpreadModule*>& spread_before, comm::ShardGroup& group,
                        comm::Communicator& communicator);
   ~ReplicatedParameters();
@@ -76,14 +72,15 @@ class ReplicatedParameters {
 
  private:
   class Set;
-  bool is_sharded() const { return options_.zero.stage != ZeroStage::Off && group_.size() > 1; }
-  bool goes(const ParameterSet& set, const stage::NamedParameter& parameter) const;
+  bool is_sharded() const { return zero_.stage != ZeroStage::Off && group_.size() > 1; }
+  bool goes(const ParameterSet& set, const stage::NamedParameter& parameter);
   void share_first_values(const std::vector<ParameterSet>& sets,
                           const std::vector<SpreadModule*>& spread_before);
   void place(const ParameterSet& given, Set& set);
   void set_open(bool is_open);
 
-  ReplicaOptions options_;
+  ZeroOptions zero_;
+  partition::Persistence persistence_;
   comm::ShardGroup& group_;
   comm::Communicator& communicator_;
   std::unique_ptr<zero::Pager> pager_;

@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'MasterWeights', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SpreadModule']
+__all__: list[str] = ['Communicator', 'GradientScale', 'MasterWeights', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicatedParameters', 'SpreadModule', 'ZeroOptions']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -91,13 +91,13 @@ class MasterWeights:
         """
         By parameter.
         """
-class ReplicaOptions:
+class ZeroOptions:
     """
     What replicas share, and in how large steps.
     """
-    def __init__(self, *, stage: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, live_bytes: typing.SupportsInt | typing.SupportsIndex, prefetch_bytes: typing.SupportsInt | typing.SupportsIndex, persistent_elements: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, *, stage: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, live_bytes: typing.SupportsInt | typing.SupportsIndex, prefetch_bytes: typing.SupportsInt | typing.SupportsIndex, persistent_elements: typing.SupportsInt | typing.SupportsIndex, persistent_elements_in_all: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        stage: of ZeRO, 0 to 3.  Of stage 3: parameters that are whole at one time, how far ahead of a use they come, and the largest that always stays whole.
+        stage: of ZeRO, 0 to 3.  Of stage 3: parameters that are whole at one time, how far ahead of a use they come, the largest that always stays whole, and how many elements all of these may have, in the parameters' order.
         """
 class ReplicaGroup:
     """
@@ -149,7 +149,7 @@ class ReplicatedParameters:
     """
     Parameters of a pipeline's stages on this rank and its replicas.
     """
-    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, options: ReplicaOptions, spread_before: collections.abc.Sequence[SpreadModule]) -> None:
+    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, options: ZeroOptions, spread_before: collections.abc.Sequence[SpreadModule]) -> None:
         """
         Collective.  sets: parameters, names and tensors, and whether trainable ones may come and go; values become those of the first replica.
         """
@@ -185,7 +185,7 @@ class ModuleReplica:
     """
     One replica of a module: what the replicas do together.
     """
-    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ReplicaOptions, spread_before: collections.abc.Sequence[SpreadModule]) -> None:
+    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ZeroOptions, spread_before: collections.abc.Sequence[SpreadModule]) -> None:
         """
         Collective: parameters, names and tensors; values become those of rank 0.
         """

@@ -40,9 +40,11 @@ at::Tensor loss_of(const std::vector<stage::NamedParameter>& parameters, std::in
   return (values + parameters[3].tensor).pow(2).sum();
 }
 
-ReplicaOptions options_of(std::int32_t stage) {
-  return {.zero = {.stage = static_cast<ZeroStage>(stage), .bucket_bytes = 1, .limits = {}},
-          .persistent_elements = kWidth};
+ZeroOptions options_of(std::int32_t stage) {
+  return {.stage = static_cast<ZeroStage>(stage),
+          .bucket_bytes = 1,
+          .limits = {},
+          .persistence = {.elements = kWidth}};
 }
 
 class Replicas {

@@ -104,7 +104,7 @@ class ReplicatedStages:
         held = made(
             [*((of_stage, True) for of_stage in alone), (shared, False)],
             self._replicas.group,
-            settings.replica_options(parameters),
+            settings.options_for(parameters),
             spread_modules(parameters),
         )
         for each in parameters:

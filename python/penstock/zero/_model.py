@@ -108,7 +108,7 @@ class ReplicatedModel:
             replica = made(
                 [(_full_name(self.module, name), each) for name, each in named],
                 self._replicas.group,
-                settings.replica_options([each for _, each in named]),
+                settings.options_for([each for _, each in named]),
                 spread_modules(each for _, each in named),
             )
         for _, each in named:

@@ -15,7 +15,7 @@ from penstock.configuration import Configuration
 if TYPE_CHECKING:
     import torch
 
-    from penstock._runtime import ReplicaOptions
+    from penstock._runtime import ZeroOptions
 
 __all__ = ["ZeroSettings"]
 
@@ -31,7 +31,7 @@ class ZeroSettings:
     live: elements of parameters that are whole on a rank at one time.  prefetch: how far behind a
     use parameters are gathered.
     persistent: parameters of so many elements, or fewer, stay whole; persistent_in_all: as long as
-    all of them together have no more than this.
+    all of them together have no more than this, in the model's order.
     """
 
     stage: int
@@ -57,24 +57,15 @@ class ZeroSettings:
             persistent_in_all=size("stage3_model_persistence_threshold", 2**63 - 1),
         )
 
-    def replica_options(self, parameters: Sequence[torch.Tensor]) -> ReplicaOptions:
+    def options_for(self, parameters: Sequence[torch.Tensor]) -> ZeroOptions:
         """What replicas of these parameters go by; sizes in bytes are those of the widest type."""
-        made: type[ReplicaOptions] = _torch.load().ReplicaOptions
+        made: type[ZeroOptions] = _torch.load().ZeroOptions
         width = max((each.element_size() for each in parameters), default=4)
         return made(
             stage=self.stage,
             bucket_bytes=self.bucket * width,
             live_bytes=self.live * width,
             prefetch_bytes=self.prefetch * width,
-            persistent_elements=self.persistent_among([each.numel() for each in parameters]),
+            persistent_elements=self.persistent,
+            persistent_elements_in_all=self.persistent_in_all,
         )
-
-    def persistent_among(self, sizes: Sequence[int]) -> int:
-        """The largest size of a parameter that stays whole, of parameters of these sizes."""
-        largest, total = -1, 0
-        for each in sorted(sizes):
-            total += each
-            if each > self.persistent or total > self.persistent_in_all:
-                break
-            largest = each
-        return largest
