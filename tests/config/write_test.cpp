@@ -100,6 +100,8 @@ TEST(ToText, GivesEachValueItsOrigin) {
     "reduce_bucket_size": 1048576,  // default
     "stage3_max_live_parameters": 1000000000,  // default
     "stage3_prefetch_bucket_size": 50000000,  // default
+    "stage3_param_persistence_threshold": 0,  // default
+    "stage3_model_persistence_threshold": null,  // default
     "offload_param": {
       "device": "none"  // default
     },
