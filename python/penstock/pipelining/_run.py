@@ -82,7 +82,12 @@ class Run:
     def evaluate(self, step: Step) -> list[torch.Tensor]:
         """Forward only, without graphs; the losses, if the step has targets."""
         with self._at(step) as loss:
-            return self._pipeline.evaluate(self._inputs(step), loss, len(step.kwargs))
+            losses = self._pipeline.evaluate(self._inputs(step), loss, len(step.kwargs))
+        # As a training step does: fully_shard itself leaves its root whole after a forward.
+        for work in self._works:
+            if work.hooks is not None:
+                work.hooks.reshard()
+        return losses
 
     def replace(self, operation: str, instead: Callable[[list[Part]], None]) -> None:
         """From now on calls `instead` at the actions of an operation."""
