@@ -83,6 +83,12 @@ bench: build ## Measure against the bare loop, and against the peers if they are
 bench-peers: ## Install the systems that `make bench` compares with, into bench/.venv-peers
 	bench/setup_peers.sh
 
+gpu: ## On a machine with a CUDA device and torch: build, test and measure there
+	$(PYTHON) bench/gpu.py
+
+gpu-kit: ## What such a machine may lack (headers, GoogleTest), into .gpu-kit, to take along
+	tools/gpu_kit.sh
+
 golden: build ## Rewrite the texts in tests/golden/, to be reviewed as a diff
 	PENSTOCK_UPDATE_GOLDEN=1 $(CTEST) build
 

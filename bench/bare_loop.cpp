@@ -173,6 +173,6 @@ class BareRank {
 
 int main(int argc, char** argv) {
   const Options options = bench::parse(argc, argv);
-  return bench::run_two_ranks(
-      [&](int rank, const std::string& store) { return BareRank(options, rank, store).run(); });
+  return bench::run_ranks(
+      2, [&](int rank, const std::string& store) { return BareRank(options, rank, store).run(); });
 }

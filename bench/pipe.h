@@ -1,4 +1,4 @@
-// What penstock's benchmark and the bare loop share: the lowered schedule, the communicator of two
+// What penstock's benchmarks and the bare loop share: the lowered schedule; the communicator of two
 // ranks, and how they meet.
 //
 // Both send the same messages over the same transport that way.
@@ -11,7 +11,7 @@
 #include <string>
 
 #include "bench/delayed_network.h"
-#include "bench/two_ranks.h"
+#include "bench/ranks.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/schedule/passes/passes.h"
@@ -26,7 +26,7 @@ inline comm::Transport transport_of(const std::string& name) {
 }
 
 inline verify::VerifiedSchedule schedule_of(const Options& options) {
-  const schedule::Sizes sizes{.ranks = 2,
+  const schedule::Sizes sizes{.ranks = static_cast<std::int32_t>(options.ranks / options.data),
                               .stages_per_rank = static_cast<std::int32_t>(options.stages_per_rank),
                               .microbatches = static_cast<std::int32_t>(options.microbatches)};
   return verify::VerifiedSchedule::from(

@@ -192,7 +192,7 @@ int main(int argc, char** argv) {
   const Options options = bench::parse(argc, argv);
   std::optional<bench::DelayedNetwork> network;
   if (options.delay_us > 0) network.emplace(std::chrono::microseconds(options.delay_us));
-  return bench::run_two_ranks([&](int rank, const std::string& store) {
+  return bench::run_ranks(2, [&](int rank, const std::string& store) {
     if (network) network->enter(rank);
     return PipelineRank(options, rank, store).run();
   });

@@ -1,4 +1,4 @@
-// What the benchmarks of two ranks share: two processes, their arguments, and how a step is timed.
+// What the benchmarks share: a process per rank, their arguments, and how a step is timed.
 //
 // Each benchmark is a program of its own, so that bench/run.py can alternate them.  One process per
 // rank, one thread each, a file store; messages by Options::transport, all on this machine.
@@ -20,6 +20,7 @@
 namespace penstock::bench {
 
 struct Options {
+  long ranks = 2;  // device.cpp; the others have two.
   long width = 8;
   long batch = 32;
   long microbatches = 32;
@@ -32,8 +33,11 @@ struct Options {
   bool sgd = false;                // A step of SGD at lr 0 belongs to the timed step.
   bool predict = false;            // penstock only: what the simulation says of measured costs.
   bool record = false;             // penstock only: every other step records its timeline.
-  std::string mode = "zero0";      // zero.cpp: "zero0" to "zero3".
-  bool adam = false;               // zero.cpp: Adam in place of SGD.
+  std::string mode = "zero0";      // zero.cpp, device.cpp: "zero0" to "zero3".
+  bool adam = false;               // zero.cpp, device.cpp: Adam in place of SGD.
+  long data = 1;                   // device.cpp: replicas among the ranks.
+  std::string device = "cpu";      // device.cpp: "cpu" or "cuda", one that all ranks share.
+  std::string type = "float";      // device.cpp: "float" or "bf16".
   long budget_mb = 4096;           // zero.cpp: of stage 3's whole parameters; half of it ahead.
 };
 
@@ -49,7 +53,9 @@ inline long count_of(const char* program, const std::string& name, const std::st
 
 inline Options parse(int argc, char** argv) {
   Options options;
-  const std::map<std::string, long*> numbers = {{"--width", &options.width},
+  const std::map<std::string, long*> numbers = {{"--ranks", &options.ranks},
+                                                {"--data", &options.data},
+                                                {"--width", &options.width},
                                                 {"--batch", &options.batch},
                                                 {"--microbatches", &options.microbatches},
                                                 {"--stages-per-rank", &options.stages_per_rank},
@@ -60,17 +66,18 @@ inline Options parse(int argc, char** argv) {
                                               {"--predict", &options.predict},
                                               {"--record", &options.record},
                                               {"--adam", &options.adam}};
+  const std::map<std::string, std::string*> texts = {{"--schedule", &options.schedule},
+                                                     {"--mode", &options.mode},
+                                                     {"--transport", &options.transport},
+                                                     {"--device", &options.device},
+                                                     {"--type", &options.type}};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const auto number = numbers.find(word);
     if (const auto flag = flags.find(word); flag != flags.end()) {
       *flag->second = true;
-    } else if (word == "--schedule" && i + 1 < argc) {
-      options.schedule = argv[++i];
-    } else if (word == "--mode" && i + 1 < argc) {
-      options.mode = argv[++i];
-    } else if (word == "--transport" && i + 1 < argc) {
-      options.transport = argv[++i];
+    } else if (const auto text = texts.find(word); text != texts.end() && i + 1 < argc) {
+      *text->second = argv[++i];
     } else if (number != numbers.end() && i + 1 < argc) {
       *number->second = count_of(argv[0], word, argv[++i]);
     } else {
@@ -91,20 +98,27 @@ inline double now_ms() {
       .count();
 }
 
-// Runs `rank_body(rank, store path)` in two processes; both must return 0.
-inline int run_two_ranks(const std::function<int(int rank, const std::string& store)>& rank_body) {
+// Runs `rank_body(rank, store path)` in a process per rank; all must return 0.
+inline int run_ranks(long ranks,
+                     const std::function<int(int rank, const std::string& store)>& rank_body) {
   char folder[] = "/tmp/penstock-bench-XXXXXX";
   if (::mkdtemp(folder) == nullptr) return 1;
   const std::string store = std::string(folder) + "/store";
   std::fflush(nullptr);
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(rank_body(1, store));
-  int status = rank_body(0, store);
-  int child_status = 0;
-  ::waitpid(child, &child_status, 0);
+  std::vector<pid_t> children;
+  for (int rank = 1; rank < ranks; ++rank) {
+    children.push_back(::fork());
+    if (children.back() == 0) ::_exit(rank_body(rank, store));
+  }
+  bool failed = rank_body(0, store) != 0;
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    failed = failed || status != 0;
+  }
   ::unlink(store.c_str());
   ::rmdir(folder);
-  return status != 0 || child_status != 0 ? 1 : 0;
+  return failed ? 1 : 0;
 }
 
 // One JSON line; `times` are the timed steps, at least one.

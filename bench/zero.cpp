@@ -75,6 +75,6 @@ int run(const Options& options, int rank, const std::string& store) {
 
 int main(int argc, char** argv) {
   const Options options = bench::parse(argc, argv);
-  return bench::run_two_ranks(
-      [&](int rank, const std::string& store) { return run(options, rank, store); });
+  return bench::run_ranks(
+      2, [&](int rank, const std::string& store) { return run(options, rank, store); });
 }

@@ -12,7 +12,7 @@ os.environ.setdefault("DS_LOG_LEVEL", "error")
 
 import torch
 import torch.distributed as dist
-from two_ranks import Block, report, run_two_ranks, time_steps
+from ranks import Block, report, run_ranks, time_steps
 
 
 def body(rank, args, init_method):
@@ -53,4 +53,4 @@ def body(rank, args, init_method):
 
 
 if __name__ == "__main__":
-    run_two_ranks(body)
+    run_ranks(body)

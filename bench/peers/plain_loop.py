@@ -6,7 +6,7 @@ same time, as in the middle of a step, and no bubble is counted.
 
 import torch
 import torch.distributed as dist
-from two_ranks import Block, report, run_two_ranks, time_steps
+from ranks import Block, report, run_ranks, time_steps
 
 BLOCKS = 4  # Of a rank.
 
@@ -31,4 +31,4 @@ def body(rank, args, init_method):
 
 
 if __name__ == "__main__":
-    run_two_ranks(body)
+    run_ranks(body)

@@ -1,6 +1,6 @@
-"""What the peers' programs share: the model, the arguments, two processes, one JSON line.
+"""What the peers' programs share: the model, the arguments, a process per rank, one JSON line.
 
-The workload is that of bench/pipeline.cpp: eight blocks of Linear, ReLU, Linear over two ranks, the
+The workload is that of bench/pipeline.cpp: eight blocks of Linear, ReLU, Linear over the ranks, the
 summed squared error, one thread a rank.  A step's time is the slower rank's, between two barriers.
 """
 
@@ -38,6 +38,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--schedule", default="1f1b")
     parser.add_argument("--stages-per-rank", type=int, default=1, help="as the schedule has it")
     parser.add_argument("--sgd", action="store_true")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda, which all ranks share")
+    parser.add_argument("--type", default="float", choices=["float", "bf16"])
     parser.add_argument("--mode", default="", help="of zero.py")
     parser.add_argument("--adam", action="store_true", help="of zero.py: in place of SGD")
     return parser.parse_args()
@@ -50,6 +53,8 @@ def time_steps(steps: int, step, after) -> list[float]:
         dist.barrier()
         start = time.perf_counter()
         step()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         elapsed = torch.tensor([(time.perf_counter() - start) * 1e3], dtype=torch.float64)
         dist.all_reduce(elapsed, op=dist.ReduceOp.MAX)
         after()
@@ -68,15 +73,16 @@ def report(name: str, args: argparse.Namespace, times: list[float]) -> None:
 
 def _rank(rank: int, body, args, folder: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_SIZE="2")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    os.environ.update(WORLD_SIZE=str(args.ranks), LOCAL_SIZE=str(args.ranks))
     torch.set_num_threads(1)
     body(rank, args, f"file://{folder}/store")
     os._exit(0)  # Gloo's threads may abort an interpreter that ends: docs/gotchas.md.
 
 
-def run_two_ranks(body) -> None:
-    """Runs body(rank, arguments, init_method) in two processes."""
+def run_ranks(body) -> None:
+    """Runs body(rank, arguments, init_method) in a process per rank."""
     args = parse()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_rank, (body, args, folder), nprocs=2)
+        torch.multiprocessing.spawn(_rank, (body, args, folder), nprocs=args.ranks)

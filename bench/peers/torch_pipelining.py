@@ -9,32 +9,37 @@ import os
 
 import torch
 import torch.distributed as dist
-from two_ranks import Block, report, run_two_ranks, time_steps
+from ranks import Block, report, run_ranks, time_steps
 
 PACKAGE = os.environ.get("PIPELINING", "torch.distributed.pipelining")
 pipelining = importlib.import_module(PACKAGE)
 
 BLOCKS = 8
 ONE_STAGE = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
-# Each with the stages of rank 0 and of rank 1.
+# Of two stages a rank: r and r + ranks, or, in a V, r and the one that many from the end.
 TWO_STAGES = {
-    "interleaved_1f1b": (pipelining.ScheduleInterleaved1F1B, [(0, 2), (1, 3)]),
-    "interleaved_zero_bubble": (pipelining.ScheduleInterleavedZeroBubble, [(0, 2), (1, 3)]),
-    "zbv": (pipelining.ScheduleZBVZeroBubble, [(0, 3), (1, 2)]),
+    "interleaved_1f1b": pipelining.ScheduleInterleaved1F1B,
+    "interleaved_zero_bubble": pipelining.ScheduleInterleavedZeroBubble,
+    "zbv": pipelining.ScheduleZBVZeroBubble,
 }
 
 
 def make_schedule(rank, args):
     """The schedule, the rank's modules, and whether it has the first and the last stage."""
     if args.schedule in ONE_STAGE:
-        kind, indices, stages = ONE_STAGE[args.schedule], (rank,), 2
+        kind, indices, stages = ONE_STAGE[args.schedule], (rank,), args.ranks
     else:
-        kind, placement = TWO_STAGES[args.schedule]
-        indices, stages = placement[rank], 4
+        kind, stages = TWO_STAGES[args.schedule], 2 * args.ranks
+        second = stages - 1 - rank if args.schedule == "zbv" else rank + args.ranks
+        indices = (rank, second)
     blocks = BLOCKS // stages
+    device = torch.device(args.device)
+    dtype = torch.bfloat16 if args.type == "bf16" else torch.float
     modules = [torch.nn.Sequential(*[Block(args.width) for _ in range(blocks)]) for _ in indices]
+    for module in modules:
+        module.to(device, dtype)
     parts = [
-        pipelining.PipelineStage(module, index, stages, torch.device("cpu"))
+        pipelining.PipelineStage(module, index, stages, device)
         for module, index in zip(modules, indices, strict=True)
     ]
     loss = torch.nn.MSELoss(reduction="sum")
@@ -46,11 +51,12 @@ def make_schedule(rank, args):
 
 
 def body(rank, args, init_method):
-    dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=args.ranks)
     schedule, modules, first, last = make_schedule(rank, args)
     optimizer = torch.optim.SGD(modules.parameters(), lr=0.0)
-    x = torch.randn(args.batch, args.width)
-    target = torch.randn(args.batch, args.width)
+    parameter = next(modules.parameters())
+    x = torch.randn(args.batch, args.width, device=parameter.device, dtype=parameter.dtype)
+    target = torch.randn_like(x)
 
     def step():
         inputs = (x,) if first else ()
@@ -68,4 +74,4 @@ def body(rank, args, init_method):
 
 
 if __name__ == "__main__":
-    run_two_ranks(body)
+    run_ranks(body)

@@ -22,7 +22,7 @@
 namespace penstock::comm {
 namespace {
 
-using testing_support::foreign_device;
+using testing_support::device_under_test;
 
 // A channel over Gloo: one tag, so messages come in order.
 class GlooChannel : public Channel {
@@ -57,7 +57,7 @@ void run_pair(const std::function<void(Link& link, Rank rank)>& body,
     const auto link = make_announced_link(
         host.link(peer, rules),
         {std::make_unique<GlooChannel>(carrier), std::make_unique<GlooChannel>(carrier)},
-        foreign_device());
+        device_under_test());
     try {
       body(*link, rank);
     } catch (...) {
@@ -73,7 +73,7 @@ void run_pair(const std::function<void(Link& link, Rank rank)>& body,
 }
 
 at::Tensor there(double value, std::int64_t size = 5) {
-  return at::full({size}, value).to(foreign_device());
+  return at::full({size}, value).to(device_under_test());
 }
 
 bool holds(const at::Tensor& tensor, double value) {
@@ -127,9 +127,9 @@ TEST(AnnouncedLink, HostMemoryAndEveryTypeAndShapeGoToo) {
   run_pair([](Link& link, Rank) {
     const at::Tensor host = at::arange(6, at::kDouble),
                      grid = at::arange(6, at::kLong).view({2, 3});
-    const auto a = link.send(host, 5), b = link.send(grid.to(foreign_device()), 5);
+    const auto a = link.send(host, 5), b = link.send(grid.to(device_under_test()), 5);
     const at::Tensor of_host = at::zeros_like(host);
-    const at::Tensor of_grid = at::zeros_like(grid.to(foreign_device()));
+    const at::Tensor of_grid = at::zeros_like(grid.to(device_under_test()));
     link.receive(of_host, 5)->wait();
     link.receive(of_grid, 5)->wait();
     EXPECT_TRUE(at::equal(of_host, host));

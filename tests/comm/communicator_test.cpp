@@ -51,7 +51,7 @@ TEST_P(Messages, GoFromDeviceToDevice) {
     communicator.link({peer});
     const Group both = communicator.make_group({Rank(0), Rank(1)});
     const at::Tensor mine = awkward(communicator.rank(), 1000);
-    const at::Tensor there = mine.to(testing_support::foreign_device());
+    const at::Tensor there = mine.to(testing_support::device_under_test());
     const at::Tensor received = at::zeros_like(there);
     const auto receive = communicator.receive(received, peer, /*tag=*/3);
     communicator.send(there, peer, /*tag=*/3)->wait();
@@ -59,7 +59,7 @@ TEST_P(Messages, GoFromDeviceToDevice) {
     EXPECT_TRUE(at::equal(received.cpu(), awkward(peer, 1000)));
     communicator.all_reduce(there, both)->wait();
     EXPECT_TRUE(at::equal(there.cpu(), awkward(Rank(0), 1000) + awkward(Rank(1), 1000)));
-    const at::Tensor whole = mine.to(testing_support::foreign_device());
+    const at::Tensor whole = mine.to(testing_support::device_under_test());
     communicator.broadcast(whole, both, /*root=*/1)->wait();
     EXPECT_TRUE(at::equal(whole.cpu(), awkward(Rank(1), 1000)));
   });

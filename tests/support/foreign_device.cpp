@@ -1,5 +1,6 @@
 #include "tests/support/foreign_device.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -13,9 +14,13 @@
 #include <sys/mman.h>
 #include <torch/library.h>
 
+#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <optional>
+#include <string_view>
+
+#include "penstock/core/check.h"
 
 namespace penstock::testing_support {
 namespace {
@@ -51,9 +56,9 @@ class Region {
 
 struct ForeignAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
-    if (bytes == 0) return {nullptr, foreign_device()};
+    if (bytes == 0) return {nullptr, c10::Device(kForeign, 0)};
     auto* region = new Region(bytes);
-    return {region->address(), region, &free_region, foreign_device()};
+    return {region->address(), region, &free_region, c10::Device(kForeign, 0)};
   }
   void copy_data(void*, const void*, std::size_t) const override {
     TORCH_CHECK(false, "nobody copies storages of the foreign device");
@@ -67,8 +72,8 @@ ForeignAllocator& allocator() {
 }
 
 struct ForeignGuard final : c10::impl::NoOpDeviceGuardImpl<kForeign> {
-  c10::Device getDevice() const override { return foreign_device(); }
-  c10::Device exchangeDevice(c10::Device) const override { return foreign_device(); }
+  c10::Device getDevice() const override { return c10::Device(kForeign, 0); }
+  c10::Device exchangeDevice(c10::Device) const override { return c10::Device(kForeign, 0); }
 };
 
 // The tensor's bytes as a tensor of the host's, for as long as it lives.
@@ -150,4 +155,15 @@ TORCH_LIBRARY_IMPL(aten, HPU, library) {
 }
 
 }  // namespace
+
+c10::Device device_under_test() {
+  const char* asked = std::getenv("PENSTOCK_TEST_DEVICE");
+  if (asked == nullptr || std::string_view(asked).empty()) return {kForeign, 0};
+  PENSTOCK_CHECK(std::string_view(asked) == "cuda",
+                 "PENSTOCK_TEST_DEVICE: cuda, or unset: ", asked);
+  // Sums by atomic additions would give other bits every time.
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
+  return {at::kCUDA, 0};
+}
+
 }  // namespace penstock::testing_support

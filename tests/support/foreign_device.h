@@ -13,6 +13,11 @@ namespace penstock::testing_support {
 
 inline constexpr c10::DeviceType kForeign = c10::DeviceType::HPU;
 
-inline c10::Device foreign_device() { return {kForeign, 0}; }
+// Where tests of devices compute: kForeign, or CUDA's first device when PENSTOCK_TEST_DEVICE is
+// "cuda".
+c10::Device device_under_test();
+
+// Whether that device has the host's kernels, and so the host's bits: kForeign does.
+inline bool has_host_kernels() { return device_under_test().type() == kForeign; }
 
 }  // namespace penstock::testing_support

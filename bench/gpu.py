@@ -1,0 +1,335 @@
+#!/usr/bin/env python3
+"""What a machine with a CUDA device tells about penstock, in one command and half an hour.
+
+Builds what is needed, runs the tests of devices on the real one, compares training on it with
+training on the host, and measures.  Each part has a time limit, and a part that fails stops no
+other.  Writes a JSON line per row, and a table of them for docs/devices.md.  Where there is no
+device, the rows that need one say so, and the tests of devices run on their stand-in.
+
+Needs a Python that has torch (this one, or PENSTOCK_PYTHON), g++ and CMake, and no network:
+`make gpu-kit`, on a machine with one, fetches into .gpu-kit what else such a machine may lack.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+KIT = ROOT / ".gpu-kit"
+PYTHON = os.environ.get("PENSTOCK_PYTHON", sys.executable)
+NEEDS_DEVICE = "needs a CUDA device"
+NEEDS_TWO = "needs two CUDA devices"
+# Far above what a step on a device takes; the slowest is that of width 8192 in float.
+RUN_LIMIT_S = 90.0
+
+TARGETS = ["runtime_tests", "penstock_program", "penstock_runtime_program", "bench_device"]
+DEVICE_TESTS = "*Device*:*Messages.GoFromDeviceToDevice*:AnnouncedLink.*"
+SCHEDULES = {"1f1b": 1, "interleaved_1f1b": 2, "zbv": 2}
+SIZES = [(512, 256, 8), (2048, 512, 8), (8192, 512, 8)]  # Width, batch, microbatches.
+
+
+@dataclass
+class Row:
+    """One thing that was asked, and its answer: `value` where it was had, `why` where not."""
+
+    part: str
+    what: str
+    value: object = None
+    why: str = ""
+
+    def cell(self) -> str:
+        if self.why:
+            return self.why
+        if isinstance(self.value, dict):
+            return ", ".join(f"{name} {figure}" for name, figure in self.value.items())
+        return str(self.value)
+
+
+class CommandError(Exception):
+    """A command that failed or took too long; the text is for the table."""
+
+
+def call(words: list[str], limit_s: float, **variables: str) -> str:
+    """The output of a command; its last line is the reason when it fails."""
+    try:
+        done = subprocess.run(
+            [str(word) for word in words], cwd=ROOT, env={**os.environ, **variables},
+            capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"not over after {limit_s:.0f} s") from None
+    except OSError as error:
+        raise CommandError(str(error)) from None
+    if done.returncode != 0:
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["no output"]
+        raise CommandError(f"exit code {done.returncode}: {lines[-1][:200]}")
+    return done.stdout
+
+
+def last_json(text: str) -> dict:
+    lines = [line for line in text.splitlines() if line.startswith("{")]
+    if not lines:
+        raise CommandError("it printed no result")
+    return json.loads(lines[-1])
+
+
+@dataclass
+class Machine:
+    devices: int
+    facts: dict
+
+    @staticmethod
+    def ask() -> Machine:
+        program = (
+            "import json, torch; n = torch.cuda.device_count();"
+            "print(json.dumps({'torch': torch.__version__, 'cuda': torch.version.cuda,"
+            " 'devices': [torch.cuda.get_device_name(i) for i in range(n)]}))"
+        )
+        facts = last_json(call([PYTHON, "-c", program], 120))
+        return Machine(len(facts["devices"]), {**facts, "cores": os.cpu_count()})
+
+
+def build(_: Machine) -> Iterator[Row]:
+    start = time.monotonic()
+    variables = {"PENSTOCK_PYTHON": PYTHON}
+    if KIT.is_dir():
+        prefix = KIT / "prefix"
+        if not (prefix / "lib/cmake/GTest").is_dir():
+            folder = KIT / "build"
+            options = [f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DCMAKE_INSTALL_LIBDIR=lib"]
+            call(["cmake", "-S", KIT / "googletest", "-B", folder, *options], 60)
+            call(["cmake", "--build", folder, "--target", "install", "-j", "8"], 120)
+        variables["CMAKE_PREFIX_PATH"] = str(prefix)
+    call(["./setup.sh", "release"], 120, **variables)
+    jobs = call(["./setup.sh", "--jobs"], 10).strip()
+    targets = [*TARGETS, "penstock_python"]
+    call(["cmake", "--build", BUILD, "-j", jobs, "--target", *targets], 590, **variables)
+    yield Row("build", f"{jobs} jobs", f"{time.monotonic() - start:.0f} s")
+
+
+def device_tests(machine: Machine) -> Iterator[Row]:
+    program = BUILD / "bin" / "runtime_tests"
+    for device, needed in (("", ""), ("cuda", NEEDS_DEVICE)):
+        what = "runtime_tests on " + (device or "the stand-in")
+        if needed and machine.devices == 0:
+            yield Row("tests", what, why=needed)
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.json"
+            words = [program, f"--gtest_filter={DEVICE_TESTS}", f"--gtest_output=json:{report}"]
+            failure = ""
+            try:
+                call(words, 280, PENSTOCK_TEST_DEVICE=device, CUBLAS_WORKSPACE_CONFIG=":4096:8")
+            except CommandError as error:
+                failure = str(error)
+            if not report.exists():
+                yield Row("tests", what, why=failure or "no report")
+                continue
+            result = json.loads(report.read_text())
+        cases = [case for suite in result["testsuites"] for case in suite["testsuite"]]
+        bad = [f"{case['classname']}.{case['name']}" for case in cases if case.get("failures")]
+        verdict = {"tests": len(cases), "failed": len(bad)}
+        yield Row("tests", what, {**verdict, "which": " ".join(bad)} if bad else verdict)
+
+
+def nccl(machine: Machine) -> Iterator[Row]:
+    what = "messages from device to device by NCCL"
+    if machine.devices < 2:
+        yield Row("nccl", what, why=NEEDS_TWO)
+        return
+    losses = train_losses("cuda", 2, {})
+    yield Row("nccl", what, {"steps": len(losses), "last loss": losses[-1]})
+
+
+def train_losses(device: str, ranks: int, more: dict) -> list[float]:
+    config = {
+        "train_batch_size": 8, "train_micro_batch_size_per_gpu": 2, "seed": 7,
+        "model": {"layers": 2, "hidden": 64, "heads": 2, "sequence_length": 32},
+        "mesh": {"pipe": ranks, "data": 1},
+        "run": {"steps": 10, "eval_batches": 1, "sample_bytes": 4},
+        "launch": {"device": device},
+        **more,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(config))
+        run = Path(folder) / "run"
+        call([BUILD / "bin" / "penstock", "train", path, "--run", run], RUN_LIMIT_S)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def host_against_device(machine: Machine) -> Iterator[Row]:
+    for ranks in (1, 2):
+        for name, more in (("float", {}), ("bf16", {"bf16": {"enabled": True}})):
+            what = f"penstock train, pipe {ranks}, {name}: largest difference of 10 losses"
+            if machine.devices == 0:
+                yield Row("host against device", what, why=NEEDS_DEVICE)
+                continue
+            try:
+                host = train_losses("cpu", ranks, more)
+                there = train_losses("cuda", ranks, more)
+                worst = max(abs(a - b) / a for a, b in zip(host, there, strict=True))
+                yield Row("host against device", what, f"{worst:.1e}")
+            except CommandError as error:
+                yield Row("host against device", what, why=str(error))
+
+
+def ours(*words: object) -> dict:
+    return last_json(call([BUILD / "bench" / "bench_device", "--device", "cuda", *map(str, words)],
+                          RUN_LIMIT_S))  # fmt: skip
+
+
+def torchs(*words: object) -> dict:
+    script = ROOT / "bench" / "peers" / "torch_pipelining.py"
+    return last_json(call([PYTHON, "-W", "ignore", script, "--device", "cuda", *map(str, words)],
+                          RUN_LIMIT_S))  # fmt: skip
+
+
+def median_of(measure, words: list[object], repetitions: int = 3) -> float:
+    return statistics.median(measure(*words)["median_ms"] for _ in range(repetitions))
+
+
+def pipeline(machine: Machine) -> Iterator[Row]:
+    """Ranks share the device, so a step can be no shorter than that of one rank."""
+    for width, batch, microbatches in SIZES:
+        for kind in ("float", "bf16"):
+            size = ["--width", width, "--batch", batch, "--microbatches", microbatches]
+            size += ["--type", kind, "--steps", 20]
+            alone = None
+            for ranks in (1, 2, 4):
+                for schedule, stages in SCHEDULES.items() if ranks > 1 else [("gpipe", 1)]:
+                    what = f"d {width} {kind}, {ranks} ranks, {schedule}"
+                    if machine.devices == 0:
+                        yield Row("pipeline", what, why=NEEDS_DEVICE)
+                        continue
+                    words = [*size, "--ranks", ranks, "--schedule", schedule]
+                    words += ["--stages-per-rank", stages]
+                    try:
+                        mine = median_of(ours, words)
+                    except CommandError as error:
+                        yield Row("pipeline", what, why=str(error))
+                        continue
+                    alone = mine if ranks == 1 else alone
+                    figures = {"ms": round(mine, 3)}
+                    if alone:
+                        figures["of one rank's step"] = round(mine / alone, 3)
+                    if ranks > 1:
+                        try:
+                            figures["of torch"] = round(mine / median_of(torchs, words), 3)
+                        except CommandError as error:
+                            figures["torch"] = str(error)
+                    yield Row("pipeline", what, figures)
+
+
+def overhead(machine: Machine) -> Iterator[Row]:
+    for schedule, stages in SCHEDULES.items():
+        what = f"d 8, 32 microbatches, 2 ranks, {schedule}: host time of an instruction"
+        if machine.devices == 0:
+            yield Row("overhead", what, why=NEEDS_DEVICE)
+            continue
+        try:
+            line = ours("--width", 8, "--batch", 32, "--microbatches", 32, "--steps", 50,
+                        "--schedule", schedule, "--stages-per-rank", stages)  # fmt: skip
+            per = 1e3 * line["host_ms"] / line["instructions"]
+            yield Row("overhead", what, {"us": round(per, 2), "step ms": line["median_ms"]})
+        except CommandError as error:
+            yield Row("overhead", what, why=str(error))
+
+
+def zero_memory(machine: Machine) -> Iterator[Row]:
+    for kind in ("float", "bf16"):
+        for stage in range(4):
+            what = f"d 4096 {kind}, Adam, 2 replicas, ZeRO {stage}"
+            if machine.devices == 0:
+                yield Row("memory", what, why=NEEDS_DEVICE)
+                continue
+            try:
+                line = ours("--width", 4096, "--batch", 64, "--microbatches", 1, "--steps", 10,
+                            "--ranks", 2, "--data", 2, "--schedule", "gpipe", "--adam",
+                            "--type", kind, "--mode", f"zero{stage}")  # fmt: skip
+                peak = round(line["peak_device_mb"])
+                yield Row("memory", what, {"MB": peak, "ms": round(line["median_ms"], 2)})
+            except CommandError as error:
+                yield Row("memory", what, why=str(error))
+
+
+# In the order of their worth, with the seconds after which a part asks for nothing more.
+PARTS = [
+    (build, 720),
+    (device_tests, 600),
+    (host_against_device, 240),
+    (nccl, 120),
+    (overhead, 120),
+    (zero_memory, 240),
+    (pipeline, 900),
+]
+
+
+def run(part, limit_s: float, machine: Machine) -> Iterator[Row]:
+    name = part.__name__.replace("_", " ")
+    start = time.monotonic()
+    try:
+        for row in part(machine):
+            yield row
+            if time.monotonic() - start > limit_s:
+                yield Row(name, "the rest", why=f"not begun: {limit_s:.0f} s were over")
+                return
+    except CommandError as error:
+        yield Row(name, "all of it", why=str(error))
+
+
+def table(machine: Machine, rows: list[Row]) -> str:
+    day = datetime.date.today().isoformat()
+    facts = "; ".join(f"{name} {fact}" for name, fact in machine.facts.items())
+    lines = [f"Measured on {day} by `make gpu`: {facts}.", "", "| part | what | figure |"]
+    lines += ["|---|---|---|"] + [f"| {row.part} | {row.what} | {row.cell()} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [part.__name__ for part, _ in PARTS]
+    parser.add_argument("--part", choices=names, action="append", help="only this one, or these")
+    parser.add_argument("--output", type=Path, default=BUILD / "gpu", help="a folder")
+    args = parser.parse_args()
+    if not shutil.which("cmake"):
+        print("gpu: cmake is not here; it builds what is measured", file=sys.stderr)
+        return 2
+    try:
+        machine = Machine.ask()
+    except CommandError as error:
+        print(f"gpu: {PYTHON} has no torch that answers ({error}); PENSTOCK_PYTHON names another",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    args.output.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    with (args.output / "rows.jsonl").open("w") as file:
+        print(json.dumps({"date": datetime.date.today().isoformat(), **machine.facts}), file=file)
+        for part, limit_s in PARTS:
+            if args.part and part.__name__ not in args.part:
+                continue
+            for row in run(part, limit_s, machine):
+                rows.append(row)
+                print(json.dumps(vars(row)), file=file, flush=True)
+                print(f"{row.part}: {row.what}: {row.cell()}", flush=True)
+    (args.output / "table.md").write_text(table(machine, rows))
+    print(f"gpu: rows in {args.output / 'rows.jsonl'}, a table in {args.output / 'table.md'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
