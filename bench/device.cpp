@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "bench/pipe.h"
+#include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/mlp.h"
 #include "penstock/train/trainer.h"
@@ -128,6 +129,12 @@ int main(int argc, char** argv) {
                  options.ranks, options.data);
     return 2;
   }
-  return bench::run_ranks(
-      options.ranks, [&](int rank, const std::string& store) { return run(options, rank, store); });
+  return bench::run_ranks(options.ranks, [&](int rank, const std::string& store) {
+    try {
+      return run(options, rank, store);
+    } catch (const Error& error) {
+      std::fprintf(stderr, "bench_device: %s\n", error.message().c_str());
+      return 1;
+    }
+  });
 }
