@@ -1,8 +1,9 @@
 # The one door: every target sets up what it needs, so each works in a fresh clone.
 #
-# JOBS compilers run at once (default: what cores and memory allow), TEST_JOBS tests.
+# JOBS compilers run at once (default: what cores and memory allow), and tests that keep TEST_JOBS
+# cores busy (default: all).
 JOBS ?= $(shell ./setup.sh --jobs)
-TEST_JOBS ?= 1
+TEST_JOBS ?= $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 PREFIX ?= /usr/local
 PYTHON ?= python3
 # The Python that setup.sh found or made torch in; empty before `setup` has run.
@@ -13,8 +14,8 @@ CPP_FILES = git ls-files --cached --others --exclude-standard '*.h' '*.cpp'
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := build
-.PHONY: build setup py stubs demo test fast dev asan asan-plan tsan fuzz soak bench bench-peers \
-  golden lint format clang-tidy check-all install ci clean help
+.PHONY: build setup py stubs demo test test-all fast dev asan asan-plan tsan fuzz soak bench \
+  bench-peers golden lint format clang-tidy check-all install ci clean help
 
 build: ## Set up and build a release into build/, programs in build/bin (the default)
 	@./setup.sh release
@@ -29,17 +30,23 @@ py: setup ## Build the Python package, and install it into .venv (or the Python 
 	@test -n "$(filter %/.venv/bin/python,$(TORCH_PYTHON))$(PENSTOCK_PYTHON)" || \
 	  { echo "make py: $(TORCH_PYTHON) is not this folder's; to install into it all the same:" \
 	    "PENSTOCK_PYTHON=$(TORCH_PYTHON) make py" >&2; exit 2; }
-	CMAKE_CXX_COMPILER_LAUNCHER=$$(command -v ccache) CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) \
-	  $(TORCH_PYTHON) -m pip install --disable-pip-version-check --no-build-isolation --no-deps .
+	@./setup.sh --python-headers $(TORCH_PYTHON)
+	cmake --build build -j $(JOBS) --target penstock_python
+	wheel=$$($(TORCH_PYTHON) tools/python/wheel.py build build/wheel) && \
+	  $(TORCH_PYTHON) -m pip install --disable-pip-version-check --force-reinstall --no-deps $$wheel
 
 stubs: setup ## Rewrite the stubs of the Python package's extension modules, from build/
 	cmake --build build -j $(JOBS) --target penstock_python
 	$(TORCH_PYTHON) tools/python/stubs.py build/python
 
-demo: build ## Train a small GPT on text of this machine: 2 pipeline stages x 2 replicas
+demo: setup ## Build the programs, and train a small GPT: 2 pipeline stages x 2 replicas
+	cmake --build build -j $(JOBS) --target penstock_program penstock_runtime_program
 	build/bin/penstock train examples/gpt.json --nproc 4
 
-test: build ## Build and run every test
+test: build ## Build all, and run the tests that take minutes together
+	$(CTEST) build -LE '^long$$'
+
+test-all: build ## The same, and the tests that take long
 	$(CTEST) build
 
 fast: ## Planning layers only: no torch, seconds
@@ -108,7 +115,7 @@ clang-tidy: $(LINT)/ready ## Static analysis of the planning layers
 	sed -n 's|^ *"file": "\(.*/penstock/.*\)".*|\1|p' build-plan/compile_commands.json | \
 	  xargs -r -n 1 -P $(JOBS) $(LINT)/clang-tidy -p build-plan --quiet
 
-check-all: lint test fast asan tsan soak ## These six, the slowest last (not fuzz, nor clang-tidy)
+check-all: lint test-all fast asan tsan soak ## These, the slowest last (not fuzz, nor clang-tidy)
 
 install: build ## Install under PREFIX (default /usr/local)
 	cmake --install build --prefix $(PREFIX)

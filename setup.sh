@@ -4,21 +4,26 @@
 #   ./setup.sh [PRESET]   PRESET: release (default), dev, asan, tsan; without torch: plan-only,
 #                         asan-plan, fuzz (with clang)
 #   ./setup.sh --jobs     prints how many compilers this machine can run at once
+#   ./setup.sh --python-headers PYTHON   fails, in a line, where extension modules cannot be built
 #
 # `make` calls it before every build: what is done already costs a fraction of a second.
 # Installs missing Debian packages when it may (root, or sudo that asks nothing), else prints the
-# line to run and exits with 2.  Torch comes from the first of: PENSTOCK_PYTHON, Torch_DIR, what an
-# earlier run chose, .venv, a python3 that has it, a new .venv.  What builds and tests the Python
-# package goes into .venv, too.  SETUP_DRY_RUN=1 only prints.
+# line to run and exits with 2, as for all that it cannot mend.  Torch comes from the first of:
+# TORCH, PENSTOCK_PYTHON, Torch_DIR, what an earlier run chose, .venv, a python3 that has it, a new
+# .venv.  TORCH=cpu installs the build for CPUs into .venv, TORCH=2.14.1 that version, TORCH=PATH
+# names a Python that has torch, as PENSTOCK_PYTHON does.  What builds and tests the Python package
+# goes into .venv, too.  SETUP_DRY_RUN=1 only prints.
 set -eu
 cd "$(dirname "$0")"
 
 torch_version=2.13.0  # Installed into a new .venv.
 torch_checked=2.13    # Taken from a python3 that nobody pointed at only if it is this one.
+torch_least=2.11
 cmake_least=3.25
 gcc_least=12
 fuzz_clang=19  # As in the preset fuzz; libFuzzer comes with its libclang-rt.
 chosen_torch=build/.penstock-torch
+unfinished=.venv/.penstock-unfinished  # There while torch is being installed into .venv.
 python_tools=tools/python_requirements.txt
 
 say() { printf 'setup: %s\n' "$*" >&2; }
@@ -49,34 +54,68 @@ jobs() {
     }'
 }
 
-# Prints the version of the torch that Python $1 finds, and " cuda VERSION" behind it where it is
-# built for CUDA; fails if there is none to build against.  Looks without importing, which would
-# take seconds.
+# Prints the version of the torch that Python $1 finds, " cuda VERSION" behind it where it is built
+# for CUDA, and " abi 0" where it has the C++ ABI of before C++11; fails if there is none to build
+# against.  Looks without importing, which would take seconds.
 torch_of() {
+  case $1 in *.venv/bin/python) [ ! -e "$unfinished" ] || return 1 ;; esac
   "$1" - <<'PYTHON' 2>/dev/null
 import importlib.util, pathlib, re, sys
 spec = importlib.util.find_spec("torch")
 if spec is None or not spec.submodule_search_locations:
     sys.exit(1)
 folder = pathlib.Path(spec.submodule_search_locations[0])
-if not (folder / "share/cmake/Torch/TorchConfig.cmake").is_file():
+config = folder / "share/cmake/Torch/TorchConfig.cmake"
+if not config.is_file():
     sys.exit(1)
 text = (folder / "version.py").read_text()
 cuda = re.search(r"^cuda\b[^=]*= '([^']+)'", text, re.MULTILINE)
-print(re.search(r"__version__ = '([^']+)'", text)[1] + (f" cuda {cuda[1]}" if cuda else ""))
+old_abi = "_GLIBCXX_USE_CXX11_ABI=0" in config.read_text()
+print(
+    re.search(r"__version__ = '([^']+)'", text)[1]
+    + (f" cuda {cuda[1]}" if cuda else "")
+    + (" abi 0" if old_abi else "")
+)
 PYTHON
 }
 
-# Sets `torch` to "python=PATH" or "torch_dir=PATH", or leaves it empty when a .venv must be made.
+# Sets `torch` to Python $2, which $1 has named, or fails.
+choose_python() {
+  python=$(command -v "$2") || fail "$1=$2: no such program"
+  case $python in /*) ;; *) python=$PWD/$python ;; esac
+  found=$(torch_of "$python") || fail "$1=$2 has no torch to build against"
+  torch="python=$python"
+}
+
+# Sets `torch` to "python=PATH" or "torch_dir=PATH", or leaves it empty when a .venv must be made or
+# filled.
 choose_torch() {
   torch=
   found=
+  case ${TORCH:-} in
+    '') ;;
+    cpu)
+      if [ -x .venv/bin/python ] && found=$(torch_of .venv/bin/python); then
+        case $found in *" cuda "*) ;; *) torch="python=$PWD/.venv/bin/python" ;; esac
+      fi
+      return
+      ;;
+    [0-9]*)
+      torch_version=$TORCH
+      if [ -x .venv/bin/python ] && found=$(torch_of .venv/bin/python); then
+        case $found in
+          "$TORCH" | "$TORCH"[+\ ]*) torch="python=$PWD/.venv/bin/python" ;;
+        esac
+      fi
+      return
+      ;;
+    *)
+      choose_python TORCH "$TORCH"
+      return
+      ;;
+  esac
   if [ -n "${PENSTOCK_PYTHON:-}" ]; then
-    asked="PENSTOCK_PYTHON=$PENSTOCK_PYTHON"
-    python=$(command -v "$PENSTOCK_PYTHON") || fail "$asked: no such program"
-    case $python in /*) ;; *) python=$PWD/$python ;; esac
-    found=$(torch_of "$python") || fail "$asked has no torch to build against"
-    torch="python=$python"
+    choose_python PENSTOCK_PYTHON "$PENSTOCK_PYTHON"
     return
   fi
   if [ -n "${Torch_DIR:-}" ]; then
@@ -103,6 +142,19 @@ choose_torch() {
         "PENSTOCK_PYTHON=$python uses it all the same" ;;
     esac
   fi
+}
+
+# A torch that somebody named, and that cannot be built against.
+check_torch() {
+  case $torch in python=*) ;; *) return 0 ;; esac
+  at_least "${found%% *}" "$torch_least" ||
+    fail "torch ${found%% *} of ${torch#python=} is too old: $torch_least or newer is needed;" \
+      "TORCH=$torch_version installs one into .venv"
+  case $found in
+    *" abi 0") fail "torch ${found%% *} of ${torch#python=} has another C++ ABI than this" \
+      "compiler's libraries (_GLIBCXX_USE_CXX11_ABI=0); TORCH=$torch_version installs one into" \
+      ".venv" ;;
+  esac
 }
 
 # Asks the compiler, without including anything: its version, and which libraries it cannot see.
@@ -137,7 +189,7 @@ has_libfuzzer() {
 }
 
 has_python_headers() {
-  python3 -c 'import pathlib, sys, sysconfig
+  "${1:-python3}" -c 'import pathlib, sys, sysconfig
 sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").is_file())' 2>/dev/null
 }
 
@@ -208,31 +260,83 @@ check_versions() {
     fail "${CXX:-g++} $found_gcc is too old: $gcc_least or newer is needed (CXX names another)"
 }
 
+has_nvidia() { command -v nvidia-smi >/dev/null || [ -e /dev/nvidiactl ]; }
+
+# What pip would install for torch $1: "cuda", "cpu", or "" where this pip cannot say.  Fails where
+# there is none to install.
+ask_pip() {
+  answer=$(.venv/bin/python -m pip install --disable-pip-version-check --quiet --retries 1 \
+    --dry-run --ignore-installed --no-deps --report - "torch==$1" 2>&1) || {
+    case $answer in
+      *"from versions: none"*)
+        fail "pip finds no torch at all: is there a network? TORCH=PATH names a Python that has" \
+          "torch"
+        ;;
+      *"from versions:"*)
+        [ "${TORCH:-}" != cpu ] || fail "pip finds no build of torch $torch_version for CPUs: set" \
+          "PIP_EXTRA_INDEX_URL to PyTorch's index for CPUs, which its site names under \"Get" \
+          "started\", and run this again"
+        fail "pip finds no torch $torch_version for this Python; TORCH=VERSION names another"
+        ;;
+    esac
+    return 0
+  }
+  case $answer in
+    *'"requires_dist"'*nvidia-* | *'"requires_dist"'*cuda-toolkit*) echo cuda ;;
+    *'"requires_dist"'*) echo cpu ;;
+  esac
+}
+
+# Fails where $2 MB are more than the disk of folder $1 has free.
+check_space() {
+  command -v df >/dev/null || return 0
+  free=$(df -Pk "$1" | awk 'NR == 2 { print int($4 / 1024) }')
+  [ -z "$free" ] || [ "$free" -ge "$2" ] || fail "torch $torch_version takes $2 MB while it is" \
+    "installed, and the disk of $1 has $free MB free$3"
+}
+
+# Installs torch into .venv, which is made, or made anew where an earlier run left it half made.
 make_venv() {
-  if ! { [ -x .venv/bin/python ] && .venv/bin/python -m pip --version >/dev/null 2>&1; }; then
+  if [ -e "$unfinished" ] ||
+    ! { [ -x .venv/bin/python ] && .venv/bin/python -m pip --version >/dev/null 2>&1; }; then
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
       fail "torch $torch_version needs Python 3.10 or newer; PENSTOCK_PYTHON may name another"
     say "making .venv"
-    run python3 -m venv --clear .venv
+    run python3 -m venv --clear .venv || fail ".venv could not be made in $PWD; is there space," \
+      "and may this user write there?"
   fi
-  say "installing torch $torch_version into .venv"
-  run .venv/bin/python -m pip install --disable-pip-version-check "torch==$torch_version" ||
+  wanted=$torch_version
+  if [ "${TORCH:-}" = cpu ]; then wanted=$torch_version+cpu; fi
+  kind=$(ask_pip "$wanted") || exit 2
+  if [ "${TORCH:-}" = cpu ]; then kind=cpu; fi
+  if [ "$kind" != cpu ]; then
+    check_space . 9000 "; the build for CPUs takes 1500: TORCH=cpu"
+    has_nvidia || say "no NVIDIA device here, and pip's torch is built for CUDA: 3 GB to" \
+      "download, 5 GB in .venv. The build for CPUs is a tenth of that: interrupt this, and run" \
+      "the same command with TORCH=cpu"
+  else
+    check_space . 1500 ""
+  fi
+  say "installing torch $wanted into .venv"
+  [ -n "${SETUP_DRY_RUN:-}" ] || : >"$unfinished"
+  run .venv/bin/python -m pip install --disable-pip-version-check "torch==$wanted" ||
     fail "torch could not be installed; run this again, or let PENSTOCK_PYTHON name one with it"
+  [ -n "${SETUP_DRY_RUN:-}" ] || rm -f "$unfinished"
   torch="python=$PWD/.venv/bin/python"
-  found=$torch_version
+  found=$wanted
   [ -n "${SETUP_DRY_RUN:-}" ] || found=$(torch_of .venv/bin/python) ||
     fail "the torch in .venv holds no CMake files; remove .venv and run this again"
 }
 
-# CMake ends in an error of its own where a torch for CUDA meets no toolkit.
-check_cuda() {
-  case $found in *" cuda "*) ;; *) return 0 ;; esac
-  ! command -v nvcc >/dev/null || return 0
-  [ ! -x "${CUDA_HOME:-${CUDA_PATH:-/usr/local/cuda}}/bin/nvcc" ] || return 0
-  fail "torch $found is built for CUDA, and building against it takes the CUDA toolkit, which is" \
-    "not here (no nvcc). penstock runs on CPUs: install torch's build for CPUs into .venv, by the" \
-    "pip line that PyTorch's own site has for it, or name one by PENSTOCK_PYTHON or Torch_DIR;" \
-    "or install the toolkit"
+# The one header of CUDA that NCCL needs and that the packages of torch's wheel for CUDA 13 lack.
+install_nccl_headers() {
+  case $found in *" cuda 13."*) ;; *) return 0 ;; esac
+  [ "$torch" = "python=$PWD/.venv/bin/python" ] && has_nvidia || return 0
+  ! ls .venv/lib/python*/site-packages/nvidia/cu13/include/nv/target >/dev/null 2>&1 || return 0
+  version=${found#* cuda }
+  run .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+    "nvidia-cuda-cccl==${version%% *}.*" ||
+    say "nvidia-cuda-cccl could not be installed; going on without NCCL"
 }
 
 # What builds and tests the Python package; never into a Python that is not ours.
@@ -279,6 +383,11 @@ case $preset in
     jobs
     exit
     ;;
+  --python-headers)
+    has_python_headers "$2" || fail "the Python package cannot be built: $2 has no Python.h" \
+      "(Debian: apt-get install python3-dev; another Python: PENSTOCK_PYTHON=PATH)"
+    exit
+    ;;
   release) folder=build ;;
   plan-only) folder=build-plan ;;
   dev | asan | tsan | asan-plan | fuzz) folder=build-$preset ;;
@@ -296,7 +405,8 @@ install_packages
 check_versions
 if [ -n "$needs_torch" ] && [ -z "$torch" ]; then make_venv; fi
 if [ -n "$needs_torch" ]; then
-  check_cuda
+  check_torch
+  install_nccl_headers
   install_python_tools
 fi
 configure

@@ -13,5 +13,5 @@ configure_package_config_file(cmake/penstock-config.cmake.in penstock-config.cma
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/penstock)
 write_basic_package_version_file(penstock-config-version.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/penstock-config.cmake
-  ${PROJECT_BINARY_DIR}/penstock-config-version.cmake
+  ${PROJECT_BINARY_DIR}/penstock-config-version.cmake cmake/libtorch.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/penstock)

@@ -1,9 +1,15 @@
 # Finds torch through Torch_DIR, or through the Python that PENSTOCK_PYTHON names (default: the
 # project's own .venv if there is one, else python3), and prepares what torch-side targets share.
 
-set(PENSTOCK_TORCH_VERSIONS_CHECKED "2.13" CACHE INTERNAL "versions of torch compiled against")
+set(PENSTOCK_TORCH_VERSIONS_CHECKED 2.13)  # Compiled and tested against.
+set(PENSTOCK_TORCH_LEAST 2.11)
 
-if(NOT Torch_DIR)
+if(Torch_DIR)
+  if(NOT EXISTS ${Torch_DIR}/TorchConfig.cmake)
+    message(FATAL_ERROR "penstock: Torch_DIR=${Torch_DIR} holds no TorchConfig.cmake")
+  endif()
+  get_filename_component(PENSTOCK_TORCH ${Torch_DIR}/../../.. ABSOLUTE)
+else()
   if(SKBUILD)
     set(PENSTOCK_PYTHON ${Python3_EXECUTABLE})  # The one that runs pip.
   elseif(NOT PENSTOCK_PYTHON)
@@ -12,8 +18,9 @@ if(NOT Torch_DIR)
     find_program(PENSTOCK_PYTHON NAMES python3)
   endif()
   execute_process(
-    COMMAND ${PENSTOCK_PYTHON} -c "import torch; print(torch.utils.cmake_prefix_path)"
-    OUTPUT_VARIABLE torch_prefix OUTPUT_STRIP_TRAILING_WHITESPACE
+    COMMAND ${PENSTOCK_PYTHON} -c
+      "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    OUTPUT_VARIABLE PENSTOCK_TORCH OUTPUT_STRIP_TRAILING_WHITESPACE
     RESULT_VARIABLE torch_missing ERROR_QUIET)
   if(torch_missing)
     message(FATAL_ERROR
@@ -21,11 +28,16 @@ if(NOT Torch_DIR)
       "Python that has torch, or Torch_DIR to a LibTorch; -DPENSTOCK_RUNTIME=OFF builds without "
       "torch.")
   endif()
-  list(APPEND CMAKE_PREFIX_PATH ${torch_prefix})
 endif()
-find_package(Torch REQUIRED)
+include(cmake/libtorch.cmake)
+penstock_libtorch(${PENSTOCK_TORCH})
+message(STATUS "penstock: torch ${Torch_VERSION} in ${PENSTOCK_TORCH}")
 
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" torch_minor "${Torch_VERSION}")
+if(torch_minor VERSION_LESS PENSTOCK_TORCH_LEAST)
+  message(FATAL_ERROR "penstock: torch ${Torch_VERSION} is too old: ${PENSTOCK_TORCH_LEAST} or "
+    "newer is needed")
+endif()
 if(NOT torch_minor IN_LIST PENSTOCK_TORCH_VERSIONS_CHECKED)
   message(WARNING
     "penstock: compiled against torch ${PENSTOCK_TORCH_VERSIONS_CHECKED} so far, found torch "
@@ -38,7 +50,7 @@ endif()
 # Everything torch-side compiles with NDEBUG: the release wheel's inline code asserts otherwise.
 # -isystem keeps torch's own warnings out of ours.
 add_library(penstock_torch INTERFACE)
-target_link_libraries(penstock_torch INTERFACE ${TORCH_LIBRARIES})
+target_link_libraries(penstock_torch INTERFACE penstock::libtorch)
 target_compile_definitions(penstock_torch INTERFACE NDEBUG)
 set_target_properties(penstock_torch PROPERTIES EXPORT_NAME torch)
 set_property(GLOBAL APPEND PROPERTY PENSTOCK_INSTALLED penstock_torch)

@@ -9,7 +9,8 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SYSTEM_PROGRAMS = ["awk", "cat", "dirname", "env", "getconf", "nproc", "sed", "sh", "tr"]
+SYSTEM_PROGRAMS = ["awk", "cat", "dirname", "env", "getconf", "ln", "ls", "mkdir", "nproc", "rm"]
+SYSTEM_PROGRAMS += ["sed", "sh", "tr"]
 
 
 class SetupTest(unittest.TestCase):
@@ -32,6 +33,7 @@ class SetupTest(unittest.TestCase):
         self.program("apt-get")
         self.program("ccache")
         self.program("cmake", "echo cmake version 3.25.1")
+        self.disk(free_mb=20000)
         self.program("g++", "echo gcc 12")
         self.program("id", "echo 1000")
         self.program("sudo", "exit 1")
@@ -42,6 +44,9 @@ class SetupTest(unittest.TestCase):
         path.write_text(f"#!/bin/sh\n{body}\n")
         path.chmod(0o755)
         return path
+
+    def disk(self, free_mb):
+        self.program("df", f"echo header; echo disk 1 1 {free_mb * 1024} 1% /")
 
     def python(self, name, torch=None, venv=True):
         """A Python that answers what setup.sh asks: which torch, and can it make a venv."""
@@ -92,35 +97,137 @@ class SetupTest(unittest.TestCase):
         self.assertNotIn("pip install", self.setup("plan-only"))
 
     def test_an_unchecked_torch_is_used_only_when_asked_for(self):
-        python = self.python("python3", torch="2.10.1")
+        python = self.python("python3", torch="2.12.1")
         self.assertIn(f"PENSTOCK_PYTHON={python} uses it all the same", self.setup())
         output = self.setup(PENSTOCK_PYTHON="python3")
         self.assertIn(f"-DPENSTOCK_PYTHON={python} ", output)
         self.assertNotIn("venv", output)
 
-    def test_a_torch_for_cuda_needs_the_toolkit(self):
+    def test_a_torch_for_cuda_needs_no_toolkit(self):
         self.python("python3", torch="2.13.0+cu130 cuda 13.0")
-        nowhere = {"CUDA_HOME": str(self.tree)}
-        output = self.setup(code=2, **nowhere)
-        self.assertIn("torch 2.13.0+cu130 cuda 13.0 is built for CUDA", output)
-        self.assertIn("install torch's build for CPUs into .venv", output)
-        self.setup("plan-only", **nowhere)
-        self.program("nvcc")
-        self.assertIn("+ cmake --preset release", self.setup(**nowhere))
+        self.assertIn("+ cmake --preset release", self.setup(PENSTOCK_PYTHON="python3"))
+
+    def test_a_torch_that_cannot_be_built_against_is_refused(self):
+        self.python("python3", torch="2.10.1+cpu")
+        output = self.setup(code=2, PENSTOCK_PYTHON="python3")
+        self.assertIn(f"torch 2.10.1+cpu of {self.bin}/python3 is too old: 2.11 or newer", output)
+        self.python("python3", torch="2.13.0+cpu abi 0")
+        output = self.setup(code=2, TORCH="python3")
+        self.assertIn("has another C++ ABI", output)
+        for line in output.splitlines():
+            self.assertTrue(line.startswith("setup: "), output)
+        self.assertEqual(len(output.splitlines()), 1, output)
 
     def test_what_torch_is_built_for_is_read_from_its_files(self):
         """By a real Python, of a folder that looks like torch."""
         torch = self.tree / "torch"
         (torch / "share/cmake/Torch").mkdir(parents=True)
-        (torch / "share/cmake/Torch/TorchConfig.cmake").touch()
+        config = torch / "share/cmake/Torch/TorchConfig.cmake"
+        config.touch()
         (torch / "__init__.py").touch()
         version = "__version__ = '2.13.0{}'\ndebug = False\ncuda: Optional[str] = {}\n"
         variables = {"PENSTOCK_PYTHON": sys.executable, "PYTHONPATH": str(self.tree)}
-        variables["CUDA_HOME"] = str(self.tree)
+        variables["SETUP_DRY_RUN"] = ""
+        self.program("cmake", "[ $1 != --version ] || echo cmake version 3.25.1")
         (torch / "version.py").write_text(version.format("", "'13.0'"))
-        self.assertIn("torch 2.13.0 cuda 13.0 is built for CUDA", self.setup(code=2, **variables))
+        self.setup(**variables)
+        stamp = self.tree / "build/.penstock-setup"
+        self.assertIn("version=2.13.0 cuda 13.0 launcher", stamp.read_text())
         (torch / "version.py").write_text(version.format("+cpu", None))
-        self.assertIn("+ cmake --preset release", self.setup(**variables))
+        self.setup(**variables)
+        self.assertIn("version=2.13.0+cpu launcher", stamp.read_text())
+        config.write_text('set(TORCH_CXX_FLAGS "-D_GLIBCXX_USE_CXX11_ABI=0")')
+        self.assertIn("has another C++ ABI", self.setup(code=2, **variables))
+
+    def test_a_download_that_is_of_no_use_here_is_announced(self):
+        if Path("/dev/nvidiactl").exists():
+            self.skipTest("this machine has an NVIDIA device")
+        output = self.setup()
+        self.assertIn("no NVIDIA device here, and pip's torch is built for CUDA: 3 GB", output)
+        self.assertLess(output.index("TORCH=cpu"), output.index("installing torch"), output)
+        self.program("nvidia-smi")
+        self.assertNotIn("no NVIDIA device", self.setup())
+
+    def test_the_build_for_cpus_is_installed_when_asked_for(self):
+        output = self.setup(TORCH="cpu")
+        self.assertRegex(
+            output, r"pip install --disable-pip-version-check torch==2\.\d+\.\d+\+cpu\n"
+        )
+        self.assertNotIn("NVIDIA", output)
+        (self.tree / ".venv/bin").mkdir(parents=True)
+        python = self.tree / ".venv/bin/python"
+        self.python("other", torch="2.14.1 cuda 13.0").rename(python)
+        self.assertIn("+cpu\n", self.setup(TORCH="cpu"))
+        self.python("other", torch="2.14.1+cpu").rename(python)
+        self.assertNotIn("torch==", self.setup(TORCH="cpu"))
+
+    def test_a_version_of_torch_is_installed_when_asked_for(self):
+        self.assertIn("torch==2.14.1\n", self.setup(TORCH="2.14.1"))
+        (self.tree / ".venv/bin").mkdir(parents=True)
+        python = self.tree / ".venv/bin/python"
+        self.python("other", torch="2.13.0").rename(python)
+        self.assertIn("torch==2.14.1\n", self.setup(TORCH="2.14.1"))
+        for version in ("2.14.1", "2.14.1+cu130 cuda 13.0"):
+            self.python("other", torch=version).rename(python)
+            self.assertNotIn("torch==", self.setup(TORCH="2.14.1"))
+
+    def test_a_python_is_named_by_its_path(self):
+        python = self.python("other", torch="2.12.0")
+        self.assertIn(f"-DPENSTOCK_PYTHON={python} ", self.setup(TORCH=str(python)))
+        self.assertIn("TORCH=nowhere: no such program", self.setup(code=2, TORCH="nowhere"))
+
+    def test_the_space_is_checked_before_the_download(self):
+        self.disk(free_mb=2000)
+        output = self.setup(code=2)
+        self.assertIn("takes 9000 MB while it is installed, and the disk of . has 2000 MB", output)
+        self.assertIn("the build for CPUs takes 1500: TORCH=cpu", output)
+        self.assertNotIn("pip install", output)
+        self.assertIn("+cpu\n", self.setup(TORCH="cpu"))
+        self.disk(free_mb=1000)
+        self.assertIn("takes 1500 MB", self.setup(code=2, TORCH="cpu"))
+
+    def venv_maker(self, pip):
+        """A python3 whose venvs have a python that runs the shell text `pip` as `-m pip`."""
+        made = self.tree / ".venv/bin"
+        inner = self.program("inner", f"case $1 in -) cat torch; exit ;; esac\n{pip}")
+        self.program(
+            "python3",
+            f"case $1 in -) exit 1 ;; -c) exit 0 ;; esac\n"
+            f"echo venv >>log; mkdir -p {made}; rm -f {made}/python .venv/.penstock-unfinished\n"
+            f"ln -s {inner} {made}/python",
+        )
+
+    def test_a_half_made_venv_is_made_anew(self):
+        self.venv_maker('case "$*" in *dry-run*) exit 1 ;; *torch==*) exit 1 ;; esac')
+        output = self.setup(code=2, SETUP_DRY_RUN="")
+        self.assertIn("torch could not be installed; run this again", output)
+        (self.tree / "torch").write_text("2.13.0\n")  # As far as the interrupted pip came.
+        self.venv_maker("exit 0")
+        self.setup(SETUP_DRY_RUN="")
+        self.assertEqual((self.tree / "log").read_text(), "venv\nvenv\n")
+        self.setup(SETUP_DRY_RUN="")
+        self.assertEqual((self.tree / "log").read_text(), "venv\nvenv\n")
+
+    def test_what_pip_cannot_find_is_said_in_a_line(self):
+        words = {
+            "none": "pip finds no torch at all: is there a network?",
+            "2.12.0, 2.13.0": "for this Python; TORCH=VERSION names another",
+        }
+        for versions, expected in words.items():
+            self.venv_maker(
+                f"case $* in *dry-run*) echo '(from versions: {versions})'; exit 1 ;; esac"
+            )
+            output = self.setup(code=2, SETUP_DRY_RUN="", TORCH="2.99.0")
+            self.assertIn(expected, output)
+        output = self.setup(code=2, SETUP_DRY_RUN="", TORCH="cpu")
+        self.assertIn("set PIP_EXTRA_INDEX_URL to PyTorch's index for CPUs", output)
+
+    def test_a_python_without_headers_is_named(self):
+        self.python("python3", venv=False)
+        output = self.setup("--python-headers", "python3", code=2)
+        self.assertIn("python3 has no Python.h", output)
+        self.python("python3")
+        self.assertEqual(self.setup("--python-headers", "python3"), "")
 
     def test_penstock_python_must_have_torch(self):
         self.assertIn("has no torch", self.setup(code=2, PENSTOCK_PYTHON="python3"))
@@ -197,7 +304,6 @@ class SetupTest(unittest.TestCase):
             "[ $1 = --version ] && echo cmake version 3.25.1 && exit\n"
             f'echo "$@" >>{log}; : >build/Makefile',
         )
-        (self.bin / "mkdir").symlink_to(shutil.which("mkdir"))
         for _ in range(2):
             self.assertEqual(self.setup(SETUP_DRY_RUN=""), "")
         self.assertEqual(len(log.read_text().splitlines()), 1)
