@@ -7,6 +7,7 @@
 
 #include "bindings/runtime/init.h"
 #include "bindings/runtime/without_gil.h"
+#include "penstock/comm/own_address.h"
 #include "penstock/comm/world.h"
 
 namespace penstock::bindings {
@@ -25,9 +26,11 @@ struct DeleteWithoutGil {
 using Held = std::unique_ptr<comm::Communicator, DeleteWithoutGil>;
 
 Held communicator(Store store, std::int32_t rank, std::int32_t world_size,
-                  const std::string& listen, double deadline_s, c10::Device device) {
+                  const std::string& store_host, double deadline_s, c10::Device device) {
   c10::initLogging();
   const std::chrono::milliseconds deadline(static_cast<std::int64_t>(deadline_s * 1e3));
+  const std::string listen =
+      comm::choose_own_address(store, Rank(rank), world_size, store_host, deadline);
   return Held(comm::make_world(std::move(store), Rank(rank), world_size, listen,
                                comm::Transport::Auto, deadline, device)
                   .release());
@@ -54,11 +57,11 @@ void init_communicator(py::module_& m) {
   const py::call_guard<py::gil_scoped_release> without_gil;
   py::class_<comm::Communicator, Held>(m, "Communicator",
                                        "What the ranks of a group say to each other.")
-      .def(
-          py::init(&communicator), py::arg("store"), py::arg("rank"), py::arg("world_size"),
-          py::arg("listen"), py::arg("deadline_s"), py::arg("device"), without_gil,
-          "Collective over all ranks, which have reached `store`; `device`: what this one computes "
-          "on.")
+      .def(py::init(&communicator), py::arg("store"), py::arg("rank"), py::arg("world_size"),
+           py::arg("store_host"), py::arg("deadline_s"), py::arg("device"), without_gil,
+           "Collective over all ranks, which have reached `store`; store_host: where that is, or "
+           "\"\"; "
+           "device: what this one computes on.")
       .def_property_readonly("rank", [](const comm::Communicator& c) { return c.rank().value; })
       .def_property_readonly("world_size", &comm::Communicator::world_size)
       .def("fail", py::overload_cast<const std::string&>(&comm::Communicator::fail), py::arg("why"),

@@ -39,8 +39,10 @@ void declare_train(CLI::App& app, TrainCommand& command) {
               "DIR: run directory (default: runs/NAME-TIME)");
   declare_key(app, command, "--save", "run.save", "DIR: save the weights there at the end");
   declare_set(app, command.overrides, "model.layers=2");
-  app.add_option("--host", command.host, "address that this host's ranks listen on")
-      ->capture_default_str()
+  app.add_option(
+         "--host", command.host,
+         "address that this host's ranks listen on (default: 127.0.0.1, between hosts the one "
+         "that faces the store)")
       ->type_name("ADDRESS");
   app.add_option("--master-port", command.master_port,
                  "port of rank 0's store (default: a free one)")
@@ -52,7 +54,8 @@ void declare_train(CLI::App& app, TrainCommand& command) {
 }
 
 std::vector<std::string> words_of(const TrainCommand& command, const std::string& run) {
-  std::vector<std::string> words = {command.config, "--host", command.host};
+  std::vector<std::string> words = {command.config};
+  if (!command.host.empty()) words.insert(words.end(), {"--host", command.host});
   std::ranges::move(words_of(command.overrides), std::back_inserter(words));
   words.insert(words.end(), {"--run", run});
   return words;

@@ -15,7 +15,7 @@ namespace penstock::cli {
 struct TrainCommand {
   std::string config;                       // Path of the JSON file.
   std::int64_t nproc = 0;                   // Local ranks; 0: as many as the mesh has.
-  std::string host = "127.0.0.1";           // What this host's ranks listen on.
+  std::string host;                         // What this host's ranks listen on; "": they find out.
   std::uint16_t master_port = 0;            // 0: a free one.
   std::vector<config::Override> overrides;  // In the order given; short options too.
 };

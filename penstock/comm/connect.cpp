@@ -16,7 +16,9 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/exception_text.h"
 #include "penstock/comm/interruptible_store.h"
+#include "penstock/comm/own_address.h"
 #include "penstock/comm/world.h"
+#include "penstock/core/background_thread.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -41,13 +43,22 @@ Store open_store(const Rendezvous& rendezvous, milliseconds deadline) {
   return c10::make_intrusive<c10d::TCPStore>(rendezvous.host, options);
 }
 
+// The part of a store that is this run's.  A process that another launcher has started may make run
+// after run, all in one store: each rank counts its own, and so all ranks find the same number.
+Store open_run_store(const Rendezvous& rendezvous, milliseconds deadline) {
+  const auto store = c10::make_intrusive<c10d::PrefixStore>("penstock" + rendezvous.prefix,
+                                                            open_store(rendezvous, deadline));
+  const auto number = store->add(str("runs of rank ", rendezvous.rank), 1);
+  return c10::make_intrusive<c10d::PrefixStore>(str(number), store);
+}
+
 // c10d waits without a deadline for a program that takes the connection and never answers.
 Store open_store_within(const Rendezvous& rendezvous, milliseconds deadline) {
   const auto opened = std::make_shared<std::promise<Store>>();
   std::future<Store> store = opened->get_future();
-  std::thread([=] {
+  start_background_thread([=] {
     try {
-      opened->set_value(open_store(rendezvous, deadline));
+      opened->set_value(open_run_store(rendezvous, deadline));
     } catch (...) {
       opened->set_exception(std::current_exception());
     }
@@ -85,6 +96,13 @@ void meet(const Store& run_store, const Rendezvous& rendezvous, milliseconds dea
     }
     throw CommError(str(waited, "ranks ", join(absent, ", "), " of ", rendezvous.world_size));
   }
+}
+
+std::string own_address(const Store& run_store, const Rendezvous& rendezvous,
+                        milliseconds deadline) {
+  const bool is_file = rendezvous.kind == Rendezvous::Kind::File;
+  return choose_own_address(run_store, rendezvous.rank, rendezvous.world_size,
+                            is_file ? "" : rendezvous.host, deadline);
 }
 
 }  // namespace
@@ -126,9 +144,10 @@ std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds
     throw CommError(str("rank ", rendezvous.rank, " could not reach the store at ",
                         where(rendezvous), ": ", text.substr(0, text.find('\n'))));
   }
-  store = c10::make_intrusive<c10d::PrefixStore>("penstock" + rendezvous.prefix, store);
   meet(store, rendezvous, deadline);
-  return make_world(std::move(store), rendezvous.rank, rendezvous.world_size, rendezvous.listen,
+  const std::string listen =
+      rendezvous.listen.empty() ? own_address(store, rendezvous, deadline) : rendezvous.listen;
+  return make_world(std::move(store), rendezvous.rank, rendezvous.world_size, listen,
                     rendezvous.transport, deadline, rendezvous.device);
 }
 

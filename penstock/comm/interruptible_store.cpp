@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "penstock/core/background_thread.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -20,6 +21,7 @@ using std::chrono::steady_clock;
 constexpr const char* kPrefix = "run";
 constexpr milliseconds kSlice(200);   // Of a wait that can be interrupted.
 constexpr milliseconds kGrace(5000);  // For an answer that needs no waiting.
+constexpr milliseconds kPauseMax(20);
 
 }  // namespace
 
@@ -35,10 +37,10 @@ InterruptibleStore::InterruptibleStore(c10::intrusive_ptr<c10d::Store> store,
 template <class Call>
 auto InterruptibleStore::answer(Call call, milliseconds limit) const {
   using Result = std::invoke_result_t<Call, c10d::PrefixStore&>;
-  std::packaged_task<Result()> task(
+  const auto task = std::make_shared<std::packaged_task<Result()>>(
       [store = answering_, call = std::move(call)] { return call(*store); });
-  std::future<Result> result = task.get_future();
-  std::thread(std::move(task)).detach();
+  std::future<Result> result = task->get_future();
+  start_background_thread([task] { (*task)(); }).detach();
   for (milliseconds waited(0); result.wait_for(kSlice) != std::future_status::ready;
        waited += kSlice) {
     interrupt_.check();
@@ -64,28 +66,27 @@ bool InterruptibleStore::check(const std::vector<std::string>& keys) {
 
 void InterruptibleStore::wait(const std::vector<std::string>& keys) { wait(keys, getTimeout()); }
 
-// No store's wait can be ended from outside, but each has a timeout.
+// No store's wait can be ended from outside, and c10d warns of each that ends by its timeout.  So
+// keys are asked for, one after the other, ever less often.
 void InterruptibleStore::wait(const std::vector<std::string>& keys, const milliseconds& timeout) {
+  interrupt_.check();
   const auto end = steady_clock::now() + timeout;
-  while (true) {
-    interrupt_.check();
-    const auto begin = steady_clock::now();
-    const auto left = std::chrono::ceil<milliseconds>(end - begin);
-    const milliseconds slice = std::clamp(left, milliseconds(1), kSlice);
-    try {
-      return answer([keys, slice](c10d::PrefixStore& store) { store.wait(keys, slice); },
-                    slice + kGrace);
-    } catch (const CommError&) {
-      throw;
-    } catch (const std::exception&) {
+  if (check(keys)) return;
+  milliseconds pause(1);
+  for (const std::string& key : keys) {
+    while (!check({key})) {
       interrupt_.check();
-      const bool lost = steady_clock::now() - begin < slice;
-      if (lost) throw;
       if (steady_clock::now() >= end) {
         throw CommError(str("not there within ", timeout.count(), " ms"));
       }
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, kPauseMax);
     }
   }
+}
+
+void InterruptibleStore::set(const std::string& key, const std::vector<std::uint8_t>& value) {
+  answer([key, value](c10d::PrefixStore& store) { store.set(key, value); }, kGrace);
 }
 
 }  // namespace penstock::comm

@@ -26,6 +26,7 @@ class InterruptibleStore : public c10d::PrefixStore {
   void wait(const std::vector<std::string>& keys) override;
   void wait(const std::vector<std::string>& keys,
             const std::chrono::milliseconds& timeout) override;
+  void set(const std::string& key, const std::vector<std::uint8_t>& value) override;
   // Whether all are there; throws as the others, but never waits for a key.
   bool check(const std::vector<std::string>& keys) override;
 

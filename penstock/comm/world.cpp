@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "penstock/comm/acceptor.h"
 #include "penstock/comm/alarm.h"
 #include "penstock/comm/gloo/gloo.h"
 #include "penstock/comm/host_copy.h"
@@ -13,7 +14,7 @@
 #include "penstock/comm/nccl/nccl.h"
 #include "penstock/comm/shm/channel.h"
 #include "penstock/comm/shm/link.h"
-#include "penstock/comm/tensorpipe/link.h"
+#include "penstock/comm/tcp/link.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -37,18 +38,22 @@ class World : public Communicator {
         rank_(rank),
         world_size_(world_size),
         transport_(transport),
-        listen_(listen),
         device_(device),
         host_(shm::host_identity()),
         gloo_(store_, rank, listen),
-        alarm_(listen, [this](const std::string& why) { rules_.interrupt.raise(why); }) {
+        hub_(rank, rules_),
+        acceptor_(listen, {.alarm = [this](const std::string& why) { rules_.interrupt.raise(why); },
+                           .link =
+                               [this](Rank from, FileDescriptor socket) {
+                                 hub_.admit(from, std::move(socket));
+                               }}) {
     rules_.deadline = deadline;
     if (uses_shared_memory()) put(host_key(rank_), host_);
     if (has_nccl()) {
       if (device_.is_cuda()) identity_ = device_identity(device_);
       put(device_key(rank_), identity_);
     }
-    learn_alarms();
+    learn_acceptors();
   }
 
   Rank rank() const override { return rank_; }
@@ -62,7 +67,9 @@ class World : public Communicator {
   void fail(const std::string& why) override {
     if (rules_.interrupt.raised()) return;
     rules_.interrupt.raise(why);
-    Alarm::raise(others_, why);
+    std::vector<std::string> others = acceptors_;
+    if (!others.empty()) others.erase(others.begin() + rank_.value);
+    raise_alarm(others, rank_, why);
   }
 
   void link(std::vector<Rank> peers) override {
@@ -150,7 +157,6 @@ class World : public Communicator {
   }
 
   static std::string host_key(Rank rank) { return str("host/", rank); }
-  static std::string pipes_key(Rank rank) { return str("pipes/", rank); }
   static std::string device_key(Rank rank) { return str("device/", rank); }
 
   // NCCL takes two ranks of one device for a mistake.
@@ -175,25 +181,18 @@ class World : public Communicator {
                       {"launch.transport = auto takes shared memory only where there is some"});
     }
     if (transport_ == Transport::Gloo) return gloo_.link(peer, rules_);
-    if (!pipes_) {
-      pipes_ = std::make_unique<PipeHub>(listen_);
-      put(pipes_key(rank_), pipes_->address());
-    }
-    const bool connects = rank_ > peer;
-    return pipes_->link(rank_, peer, connects, connects ? get(pipes_key(peer)) : "", rules_);
+    return hub_.link(peer, acceptors_[peer.index()]);
   }
 
-  // Every rank's alarm is known from the start: at a failure, the store may be what has failed.
-  void learn_alarms() {
+  // Every rank's acceptor is known from the start: at a failure, the store may be what has failed.
+  void learn_acceptors() {
     std::vector<std::string> keys;
-    for (std::int32_t rank = 0; rank < world_size_; ++rank) keys.push_back(str("alarm/", rank));
-    put(keys[rank_.index()], alarm_.address());
-    keys.erase(keys.begin() + rank_.value);
-    if (keys.empty()) return;
+    for (std::int32_t rank = 0; rank < world_size_; ++rank) keys.push_back(str("acceptor/", rank));
+    put(keys[rank_.index()], acceptor_.address());
     in_store(keys.front(), [&] {
       store_->wait(keys, rules_.deadline);
       for (const auto& address : store_->multiGet(keys)) {
-        others_.emplace_back(address.begin(), address.end());
+        acceptors_.emplace_back(address.begin(), address.end());
       }
     });
   }
@@ -221,16 +220,15 @@ class World : public Communicator {
   Rank rank_;
   std::int32_t world_size_;
   Transport transport_;
-  std::string listen_;
   c10::Device device_;
   std::string identity_;  // Of the device, if NCCL can reach it.
   std::string host_;
   GlooConnector gloo_;
-  std::unique_ptr<PipeHub> pipes_;  // Made with the first link that needs it.
+  tcp::Hub hub_;
   std::map<Rank, std::unique_ptr<Link>> links_;
-  std::deque<Ring> groups_;          // Stay where they are: transfers under way name theirs.
-  std::vector<std::string> others_;  // Addresses of the other ranks' alarms.
-  Alarm alarm_;                      // Last: its thread uses what is above.
+  std::deque<Ring> groups_;             // Stay where they are: transfers under way name theirs.
+  std::vector<std::string> acceptors_;  // Their addresses, by rank.
+  Acceptor acceptor_;                   // Last: its thread uses what is above.
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,14 +11,14 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <mutex>
 #include <thread>
 
+#include "penstock/core/background_thread.h"
 #include "penstock/core/check.h"
+#include "penstock/core/file_descriptor.h"
 #include "penstock/core/text.h"
-#include "penstock/launch/file_descriptor.h"
 
 namespace penstock::launch {
 namespace {
@@ -71,7 +70,7 @@ struct ControlClient::State {
         wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     set_close_on_exec(fd, true);
     send_now(fd, encode(Hello{}));
-    start_thread();
+    thread = start_background_thread([this] { run(); });
   }
 
   ~State() {
@@ -80,16 +79,6 @@ struct ControlClient::State {
     thread.join();
     send_now(fd, encode(Bye{}));
     set_close_on_exec(fd, false);
-  }
-
-  // The program's signals are for the program's threads.
-  void start_thread() {
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread = std::thread([this] { run(); });
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   void run() {

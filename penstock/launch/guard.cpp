@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "penstock/core/blocked_signals.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -63,19 +64,13 @@ void replace(Groups& groups, pid_t from, pid_t to) {
 
 Guard::Guard() {
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     throw_cannot_start("socketpair");
   const FileDescriptor guard_end(ends[0]);
   channel_.reset(ends[1]);
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // Stays so in the guard: only SIGKILL ends it.
+  const BlockedSignals blocked;  // They stay so in the guard: only SIGKILL ends it.
   pid_ = ::fork();
   if (pid_ == 0) run_guard(guard_end.get());
-  const int error = errno;
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  errno = error;
   if (pid_ < 0) throw_cannot_start("fork");
 }
 
@@ -86,7 +81,10 @@ Guard::~Guard() {
 }
 
 // Should someone have killed the guard, the launcher goes on without it.
-void Guard::watch(pid_t group) { ::send(channel_.get(), &group, sizeof group, MSG_NOSIGNAL); }
+void Guard::watch(pid_t group) {
+  while (::send(channel_.get(), &group, sizeof group, MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  }
+}
 
 void Guard::forget(pid_t group) { watch(-group); }
 

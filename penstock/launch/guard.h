@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-#include "penstock/launch/file_descriptor.h"
+#include "penstock/core/file_descriptor.h"
 
 namespace penstock::launch {
 

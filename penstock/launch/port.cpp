@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 constexpr int kBacklog = 1024;  // Every rank connects at once.
 
 sockaddr_in address_of(const std::string& host, std::uint16_t port) {
+  check_single_address(host);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
@@ -78,6 +79,16 @@ bool holds_one(const fs::path& process, const std::vector<std::string>& inodes) 
 }
 
 }  // namespace
+
+void check_single_address(const std::string& host) {
+  if (host != "0.0.0.0" && host != "::" && host != "*") return;
+  throw ConfigError(
+      str("host ", in_quotes(host),
+          " stands for every address of this machine: ranks need one at which they "
+          "reach each other"),
+      {"`hostname -I` prints the addresses that it has; 127.0.0.1 is for this machine "
+       "alone"});
+}
 
 Port reserve_port(const std::string& host, std::uint16_t port) {
   const sockaddr_in wanted = address_of(host, port);

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "penstock/launch/file_descriptor.h"
+#include "penstock/core/file_descriptor.h"
 
 namespace penstock::launch {
 
@@ -14,6 +14,10 @@ struct Port {
   std::uint16_t number = 0;
   FileDescriptor socket;  // Bound; close-on-exec.
 };
+
+// Throws ConfigError where `host` stands for every address of this machine, as 0.0.0.0 does: ranks
+// tell each other one.
+void check_single_address(const std::string& host);
 
 // A socket that listens on `host`:`port`, where port 0 means a free one.
 // Throws ConfigError when the address is not this machine's or the port is taken; the text names

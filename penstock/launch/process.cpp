@@ -12,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "penstock/core/blocked_signals.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/program.h"
@@ -73,15 +74,9 @@ void reset_signal_handlers() {
 
 // fork() with all signals blocked, so that none is handled in the child before run_child.
 pid_t fork_quietly(const ChildPlan& plan) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const BlockedSignals blocked;
   const pid_t pid = ::fork();
   if (pid == 0) run_child(plan);
-  const int error = errno;
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  errno = error;
   return pid;
 }
 

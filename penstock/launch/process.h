@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "penstock/launch/file_descriptor.h"
+#include "penstock/core/file_descriptor.h"
 
 namespace penstock::launch {
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "penstock/core/file_descriptor.h"
 #include "penstock/launch/control_message.h"
-#include "penstock/launch/file_descriptor.h"
 #include "penstock/launch/guard.h"
 #include "penstock/launch/launcher.h"
 #include "penstock/launch/process.h"

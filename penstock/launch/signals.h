@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "penstock/launch/file_descriptor.h"
+#include "penstock/core/file_descriptor.h"
 
 namespace penstock::launch {
 

@@ -13,9 +13,9 @@ class Communicator:
     """
     What the ranks of a group say to each other.
     """
-    def __init__(self, store: torch.distributed.distributed_c10d.Store, rank: typing.SupportsInt | typing.SupportsIndex, world_size: typing.SupportsInt | typing.SupportsIndex, listen: str, deadline_s: typing.SupportsFloat | typing.SupportsIndex, device: torch.device) -> None:
+    def __init__(self, store: torch.distributed.distributed_c10d.Store, rank: typing.SupportsInt | typing.SupportsIndex, world_size: typing.SupportsInt | typing.SupportsIndex, store_host: str, deadline_s: typing.SupportsFloat | typing.SupportsIndex, device: torch.device) -> None:
         """
-        Collective over all ranks, which have reached `store`; `device`: what this one computes on.
+        Collective over all ranks, which have reached `store`; store_host: where that is, or ""; device: what this one computes on.
         """
     def broadcast(self, tensor: torch.Tensor, group: typing.SupportsInt | typing.SupportsIndex, root: typing.SupportsInt | typing.SupportsIndex) -> None:
         """

@@ -9,8 +9,8 @@
 #include <chrono>
 #include <thread>
 
+#include "penstock/core/file_descriptor.h"
 #include "penstock/core/text.h"
-#include "penstock/launch/file_descriptor.h"
 
 namespace penstock::launch {
 namespace {

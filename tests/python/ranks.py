@@ -31,8 +31,11 @@ DEADLINE_S = 240  # Of all checks of a module together, on a machine that does o
 GROUP_TIMEOUT = timedelta(seconds=30)
 
 
-def start(file, world_size, folder, *words):
-    """The processes of the ranks of a program, which gets RANK, WORLD_SIZE and STORE."""
+def start(file, world_size, folder, *words, before=()):
+    """The processes of the ranks of a program, which gets RANK, WORLD_SIZE and STORE.
+
+    before: words of a command that runs it.
+    """
     processes = []
     for rank in range(world_size):
         variables = {"RANK": rank, "WORLD_SIZE": world_size, "STORE": Path(folder) / "store"}
@@ -44,7 +47,7 @@ def start(file, world_size, folder, *words):
         with (Path(folder) / f"rank-{rank}.log").open("w") as log:
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-W", "ignore::UserWarning", str(file), *words],
+                    [*before, sys.executable, "-W", "ignore::UserWarning", str(file), *words],
                     env=environment,
                     stdout=log,
                     stderr=subprocess.STDOUT,

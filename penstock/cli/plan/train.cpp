@@ -154,7 +154,7 @@ int start_ranks(const TrainCommand& command, const config::Config& config) {
                                 .environment = {{kVersionVariable, kVersion}},
                                 .heartbeat_seconds = config.launch.heartbeat_seconds,
                                 .startup_seconds = config.launch.startup_seconds,
-                                .host = command.host,
+                                .host = command.host.empty() ? "127.0.0.1" : command.host,
                                 .master_port = command.master_port,
                                 .store_socket = launch::StoreSocket::Launcher,
                                 .channel = launch::ControlChannel::Required,

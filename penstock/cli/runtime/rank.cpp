@@ -10,6 +10,7 @@
 
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/exception_text.h"
+#include "penstock/comm/own_address.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/execute/progress.h"
@@ -54,8 +55,19 @@ comm::Transport transport_of(config::Transport transport) {
   return comm::Transport::Auto;
 }
 
+// Where rank 0's store listens.  Not on c10d's own socket, which listens on every address of this
+// host, but where others may know this host by any of them.
+int store_socket(const std::string& address, std::uint16_t port) {
+  if (const auto socket = launch::process_variable("PENSTOCK_STORE_FD")) {
+    return static_cast<int>(parse_integer(*socket).value_or(-1));
+  }
+  const bool is_ipv4 = !address.empty() && address.find(':') == std::string::npos;
+  return is_ipv4 ? launch::listen_on(address, port).socket.release() : -1;
+}
+
 comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const TrainCommand& command,
                                const config::Config& config, c10::Device device) {
+  launch::check_single_address(command.host);
   comm::Rendezvous rendezvous{.kind = comm::Rendezvous::Kind::Client,
                               .host = self.master_addr,
                               .port = self.master_port.value_or(0),
@@ -70,10 +82,9 @@ comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const Tr
     rendezvous.path = str(config.run.directory, "/rendezvous-", self.job_id, "-", start_number());
   } else if (self.rank.value == 0 && !self.agent_store) {
     rendezvous.kind = comm::Rendezvous::Kind::Server;
-    // Not c10d's own socket, which would listen on every address of this host.
-    const auto socket = launch::process_variable("PENSTOCK_STORE_FD");
-    rendezvous.socket = socket ? static_cast<int>(parse_integer(*socket).value_or(-1))
-                               : launch::listen_on(command.host, rendezvous.port).socket.release();
+    rendezvous.socket = store_socket(
+        command.host.empty() ? comm::own_address_named(self.master_addr) : command.host,
+        rendezvous.port);
   }
   return rendezvous;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/comm/exception_text.h"
+#include "penstock/core/blocked_signals.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -126,10 +127,24 @@ struct GlooConnector::Impl {
   std::shared_ptr<::gloo::transport::Device> device;
 };
 
+namespace {
+
+// With a thread of its own, which is not for the process's signals.
+std::shared_ptr<::gloo::transport::Device> make_device(const std::string& listen) {
+  const BlockedSignals blocked;
+  try {
+    return c10d::ProcessGroupGloo::createDeviceForHostname(listen);
+  } catch (const std::exception& error) {
+    throw CommError(str("cannot listen on ", in_quotes(listen), ": ", reason(error)),
+                    {"it must be a name or an address of this host"});
+  }
+}
+
+}  // namespace
+
 GlooConnector::GlooConnector(c10::intrusive_ptr<c10d::Store> store, Rank rank,
                              const std::string& listen)
-    : impl_(std::make_unique<Impl>(
-          Impl{std::move(store), rank, c10d::ProcessGroupGloo::createDeviceForHostname(listen)})) {}
+    : impl_(std::make_unique<Impl>(Impl{std::move(store), rank, make_device(listen)})) {}
 
 GlooConnector::~GlooConnector() = default;
 

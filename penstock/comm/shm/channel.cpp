@@ -18,6 +18,7 @@
 #include <system_error>
 #include <utility>
 
+#include "penstock/core/blocked_signals.h"
 #include "penstock/core/round_up.h"
 #include "penstock/core/text.h"
 
@@ -114,9 +115,10 @@ Memory::~Memory() {
 std::string Memory::address() const { return str("/proc/", getpid(), "/fd/", file_); }
 
 void Memory::grow(std::size_t bytes) {
-  // Reserves the pages: memory that is missing is an error here, not a SIGBUS later.
-  int error = EINTR;
-  while (error == EINTR) error = posix_fallocate(file_, 0, static_cast<off_t>(bytes));
+  // Reserves the pages: memory that is missing is an error here, not a SIGBUS later.  A signal
+  // would undo what was done of it, so that frequent ones would let it never end.
+  const BlockedSignals blocked;
+  const int error = posix_fallocate(file_, 0, static_cast<off_t>(bytes));
   if (error != 0) {
     throw std::system_error(error, std::generic_category(),
                             str("shared memory of ", bytes, " bytes"));
@@ -238,7 +240,8 @@ Liveness::~Liveness() {
 bool Liveness::alive() const {
   if (file_ < 0) return !ended_;
   pollfd ended{.fd = file_, .events = POLLIN, .revents = 0};
-  return poll(&ended, 1, 0) == 0;
+  poll(&ended, 1, 0);  // Fails at a signal, which says nothing about the process.
+  return (ended.revents & POLLIN) == 0;
 }
 
 }  // namespace penstock::comm::shm

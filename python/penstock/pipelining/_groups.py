@@ -8,7 +8,6 @@ its ranks and its timeout, which is the deadline of every wait.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, TCPStore
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_process_group_store
 
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["connect", "resolve", "telling_who_connects", "words_of"]
 
-_SLICE = timedelta(milliseconds=500)  # Ctrl-C is heard between two of them.
+_PAUSE_MIN, _PAUSE_MAX = 0.001, 0.05  # Between two looks at who is there, in seconds.
 _FAILED = "failed"  # Where ranks meet: why one of them will not connect.
-_LOOPBACK = "127.0.0.1"
 _HOST = torch.device("cpu")
 
 
@@ -75,10 +73,11 @@ def connect(group: ProcessGroup, device: torch.device = _HOST) -> Communicator:
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     timeout = _timeout(group)
     if size == 1:
-        return make(HashStore(), 0, 1, _LOOPBACK, timeout.total_seconds(), device)
+        return make(HashStore(), 0, 1, "", timeout.total_seconds(), device)
     store = _next_meeting(group, rank)
     _meet(store, rank, size, timeout)
-    return make(store, rank, size, _own_address(), timeout.total_seconds(), device)
+    host = _host_of(_get_process_group_store(group))
+    return make(store, rank, size, host, timeout.total_seconds(), device)
 
 
 @contextmanager
@@ -115,31 +114,29 @@ def _key_of(rank: int) -> str:
 
 
 def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> None:
-    keys = [_key_of(other) for other in range(size)]
-    store.set(keys[rank], "1")
+    """Asks for the others' keys, ever less often: c10d warns of a wait that ends by its time."""
+    store.set(_key_of(rank), "1")
     deadline = time.monotonic() + timeout.total_seconds()
-    while True:
-        start = time.monotonic()
-        try:
-            store.wait(keys, _SLICE)
-        except RuntimeError:
-            is_lost = time.monotonic() - start < _SLICE.total_seconds() / 2
-            if is_lost:
-                raise
-            are_here = False
-        else:
-            are_here = True
-        if store.check([_FAILED]):
-            raise CommError(store.get(_FAILED).decode())
-        if are_here:
-            return
-        if time.monotonic() < deadline:
-            continue
-        absent = [str(other) for other in range(size) if not store.check([keys[other]])]
-        raise CommError(
-            f"rank {rank} waited {timeout.total_seconds():g} s for ranks {', '.join(absent)} of "
-            f"{size} to run their schedules"
-        )
+    absent = [_key_of(other) for other in range(size)]
+    pause = _PAUSE_MIN
+    while not store.check(absent):
+        while len(absent) > 1 and store.check(absent[:1]):
+            del absent[0]
+        _check_failed(store)
+        if time.monotonic() >= deadline:
+            others = [str(other) for other in range(size) if not store.check([_key_of(other)])]
+            raise CommError(
+                f"rank {rank} waited {timeout.total_seconds():g} s for ranks {', '.join(others)} "
+                f"of {size} to run their schedules"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, _PAUSE_MAX)
+    _check_failed(store)
+
+
+def _check_failed(store: Store) -> None:
+    if store.check([_FAILED]):
+        raise CommError(store.get(_FAILED).decode())
 
 
 def _timeout(group: ProcessGroup) -> timedelta:
@@ -150,14 +147,8 @@ def _timeout(group: ProcessGroup) -> timedelta:
         return dist.default_pg_timeout
 
 
-def _own_address() -> str:
-    """An address of this host that others reach: the one that faces MASTER_ADDR, if it is set."""
-    master = os.environ.get("MASTER_ADDR", "")
-    if not master:
-        return _LOOPBACK
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((master, 9))  # Sends nothing.
-            return str(probe.getsockname()[0])
-        except OSError:
-            return _LOOPBACK
+def _host_of(store: Store) -> str:
+    """Where a store is served, as this rank knows it; empty if it is in no process."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store.host if isinstance(store, TCPStore) else os.environ.get("MASTER_ADDR", "")

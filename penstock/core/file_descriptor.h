@@ -1,12 +1,12 @@
 // An open file descriptor, closed with its owner.
 //
-// Used by launch/ and by who takes a socket from it; knows nothing of what is behind it.
+// Knows nothing of what is behind it.
 #pragma once
 #include <unistd.h>
 
 #include <utility>
 
-namespace penstock::launch {
+namespace penstock {
 
 class FileDescriptor {
  public:
@@ -31,4 +31,4 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-}  // namespace penstock::launch
+}  // namespace penstock

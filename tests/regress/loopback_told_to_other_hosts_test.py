@@ -1,0 +1,160 @@
+"""Ranks told the ranks of other hosts that they are at 127.0.0.1.
+
+Ranks of `penstock train` did so unless --host was given, those of Python where MASTER_ADDR was not
+set, was IPv6, or was the host's own name, which Debian gives the address 127.0.1.1.  Here two
+network namespaces are two hosts, with one rank each; nobody is told an address but the master's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import ranks
+from support import PENSTOCK, ProcessTest, losses
+
+MASTER, OTHER = "10.211.7.1", "10.211.7.2"
+NAME = "penstock-master"  # Of the first host, as it and the second one know it.
+PORT = "29511"  # Each namespace has ports of its own.
+STEPS = 5
+
+
+class Hosts:
+    """Two network namespaces and a cable.  Neither sees the other's processes, as on two hosts."""
+
+    def __init__(self) -> None:
+        self.names = [f"penstock-{os.getpid()}-{host}" for host in range(2)]
+        self.files = [Path("/etc/netns") / name for name in self.names]
+
+    def make(self) -> str:
+        """Why that is not possible here; empty: it was."""
+        if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
+            return "network namespaces need root, ip and unshare"
+        cable = [f"pst{os.getpid() % 100000}{end}" for end in "ab"]
+        own = [f"127.0.1.1 {NAME}\n", f"{MASTER} {NAME}\n"]
+        for name, folder, hosts in zip(self.names, self.files, own, strict=True):
+            folder.mkdir(parents=True)
+            (folder / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
+            if subprocess.run(["ip", "netns", "add", name]).returncode != 0:
+                return "ip netns makes no namespace here"
+        commands = [f"link add {cable[0]} type veth peer name {cable[1]}"]
+        for name, end, address in zip(self.names, cable, (MASTER, OTHER), strict=True):
+            commands += [
+                f"link set {end} netns {name}",
+                f"-n {name} addr add {address}/24 dev {end}",
+                f"-n {name} link set {end} up",
+                f"-n {name} link set lo up",
+            ]
+        for command in commands:
+            if subprocess.run(["ip", *command.split()]).returncode != 0:
+                return f"ip {command} fails here"
+        self.interfaces = cable
+        return ""
+
+    def remove(self) -> None:
+        for name, folder in zip(self.names, self.files, strict=True):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def on(self, host: int) -> list[str]:
+        """What runs a command there."""
+        words = ["ip", "netns", "exec", self.names[host]]
+        return [*words, "unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+
+
+def made_hosts(cleanup) -> Hosts:
+    hosts = Hosts()
+    cleanup(hosts.remove)
+    if missing := hosts.make():
+        pytest.skip(missing)
+    return hosts
+
+
+class Program(ProcessTest):
+    def test_ranks_find_their_addresses(self) -> None:
+        config = self.config(mesh={"pipe": 2, "data": 1}, run={"steps": STEPS})
+        self.assert_code(self.train(config, "--run", "own"), 0)
+        expected = losses(self.folder / "own")
+        hosts = made_hosts(self.addCleanup)
+        for transport, master in (("tcp", MASTER), ("gloo", MASTER), ("auto", NAME)):
+            with self.subTest(transport=transport, master=master):
+                run = f"{transport}-{master}"
+                started = []
+                for rank in range(2):
+                    variables = self.environment(
+                        RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR=master, MASTER_PORT=PORT
+                    )
+                    words = (PENSTOCK, "train", config, "--run", run)
+                    transports = ("--set", f"launch.transport={transport}")
+                    started.append(
+                        self.start(*hosts.on(rank), *words, *transports, environment=variables)
+                    )
+                for each in started:
+                    self.assert_code(each.wait(60), 0)
+                self.assertEqual(losses(self.folder / run), expected)
+
+
+def check_python(group):
+    import torch
+    from penstock.pipelining import PipelineStage, Schedule1F1B
+
+    torch.manual_seed(0)
+    rank = int(os.environ["RANK"])
+    stage = PipelineStage(torch.nn.Linear(4, 4), rank, 2, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, 2, loss_fn=torch.nn.functional.mse_loss)
+    found = []
+    for _ in range(STEPS):
+        if rank == 0:
+            schedule.step(torch.ones(4, 4))
+        else:
+            schedule.step(target=torch.zeros(4, 4), losses=found)
+    assert len(found) == rank * 2 * STEPS
+
+
+@pytest.mark.parametrize("master", [MASTER, NAME, ""])
+def test_python(master, tmp_path, request):
+    """`master` is MASTER_ADDR, or empty: the ranks meet at a file."""
+    hosts = made_hosts(request.addfinalizer)
+    processes = []
+    for rank in range(2):
+        environment = {
+            **os.environ,
+            "RANK": str(rank),
+            "WORLD_SIZE": "2",
+            "STORE": str(tmp_path / "store"),
+            "GLOO_SOCKET_IFNAME": hosts.interfaces[rank],  # For torch's own group.
+            "PYTHONPATH": os.pathsep.join([str(Path(ranks.__file__).parent), *sys.path]),
+        }
+        environment.pop("MASTER_ADDR", None)
+        if master:
+            environment.update(MASTER_ADDR=master, MASTER_PORT=PORT)
+        with (tmp_path / f"rank-{rank}.log").open("w") as log:
+            words = [*hosts.on(rank), sys.executable, __file__]
+            processes.append(subprocess.Popen(words, env=environment, stdout=log, stderr=log))
+    assert ranks.wait(processes, 100) == [0, 0], ranks.logs(tmp_path)
+
+
+def main():
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    method = "env://" if "MASTER_ADDR" in os.environ else f"file://{os.environ['STORE']}"
+    dist.init_process_group(
+        "gloo",
+        init_method=method,
+        rank=int(os.environ["RANK"]),
+        world_size=2,
+        timeout=ranks.GROUP_TIMEOUT,
+    )
+    check_python(None)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
