@@ -42,7 +42,7 @@ class World : public Communicator {
         host_(shm::host_identity()),
         gloo_(store_, rank, listen),
         alarm_(listen, [this](const std::string& why) { rules_.interrupt.raise(why); }) {
-    rules_.deadline = deadline;
+    rules_.deadline = rules_.connecting = deadline;
     if (uses_shared_memory()) put(host_key(rank_), host_);
     if (has_nccl()) {
       if (device_.is_cuda()) identity_ = device_identity(device_);
