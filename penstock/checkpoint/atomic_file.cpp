@@ -5,9 +5,10 @@
 
 namespace penstock::checkpoint {
 
-void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces) {
+void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces,
+                      const std::function<void()>& advanced) {
   try {
-    penstock::write_atomically(path, pieces);
+    penstock::write_atomically(path, pieces, advanced);
   } catch (const Error& error) {
     throw CheckpointError(error.message());
   }

@@ -2,6 +2,7 @@
 //
 // The writers of checkpoint/ and train/ use it.  Knows no formats.
 #pragma once
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,6 +10,7 @@
 namespace penstock::checkpoint {
 
 // Throws: CheckpointError with the path and the system's reason; `path` is then as before.
-void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces);
+void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces,
+                      const std::function<void()>& advanced = {});
 
 }  // namespace penstock::checkpoint

@@ -47,7 +47,8 @@ SafetensorsHeader header_of(const NamedTensors& tensors,
 }  // namespace
 
 void write_safetensors(const std::string& path, const NamedTensors& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<void()>& advanced) {
   const std::string header = to_bytes(header_of(tensors, metadata));
   std::vector<at::Tensor> kept;
   std::vector<std::string_view> pieces = {header};
@@ -55,8 +56,9 @@ void write_safetensors(const std::string& path, const NamedTensors& tensors,
     kept.push_back(tensor.detach().contiguous().cpu());
     pieces.emplace_back(static_cast<const char*>(kept.back().const_data_ptr()),
                         kept.back().nbytes());
+    if (advanced) advanced();
   }
-  write_atomically(path, pieces);
+  write_atomically(path, pieces, advanced);
 }
 
 NamedTensors read_safetensors(const std::string& path) {

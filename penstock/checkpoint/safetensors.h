@@ -6,6 +6,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -18,8 +19,10 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 // Writes to a file beside `path` and renames it, so that `path` is old or new, never half.
 // Throws: CheckpointError with the path and the system's reason, or for a type that has no name in
 // the format.
+// `advanced` is called after each piece of the file.
 void write_safetensors(const std::string& path, const NamedTensors& tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+                       const std::map<std::string, std::string>& metadata = {},
+                       const std::function<void()>& advanced = {});
 
 // Throws: CheckpointError when the file cannot be read or breaks the format; it names the tensor,
 // the offset and what was expected.

@@ -1,14 +1,26 @@
 #include "penstock/cli/train_command.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <utility>
 
 #include "penstock/cli/overrides.h"
+#include "penstock/core/error.h"
+#include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
 
 namespace penstock::cli {
 namespace {
+
+// Of the descriptor from which a rank reads the config.
+constexpr const char* kConfigVariable = "PENSTOCK_CONFIG_FD";
 
 // A short option that sets one key of the config.
 void declare_key(CLI::App& app, TrainCommand& command, const std::string& option,
@@ -21,6 +33,18 @@ void declare_key(CLI::App& app, TrainCommand& command, const std::string& option
          help)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
       ->type_name("");
+}
+
+void hand_on(const std::string& text) {
+  const int memory = ::memfd_create("penstock-config", 0);
+  if (memory < 0) throw Error(str("cannot hand on the config: ", std::strerror(errno)));
+  for (std::size_t done = 0; done < text.size();) {
+    const ssize_t written = ::write(memory, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) throw Error(str("cannot hand on the config: ", std::strerror(errno)));
+    done += static_cast<std::size_t>(written);
+  }
+  ::setenv(kConfigVariable, std::to_string(memory).c_str(), /*overwrite=*/1);
 }
 
 }  // namespace
@@ -61,8 +85,18 @@ std::vector<std::string> words_of(const TrainCommand& command, const std::string
   return words;
 }
 
+config::ReadConfig read_and_hand_on(const TrainCommand& command) {
+  const std::string text = read_file("config", command.config, json::kBytesMax);
+  hand_on(text);
+  return config::parse_config(text, command.config, command.overrides);
+}
+
 config::ReadConfig read_config_of(const TrainCommand& command) {
-  return config::read_config(command.config, command.overrides);
+  const char* descriptor = std::getenv(kConfigVariable);
+  const std::string path =
+      descriptor == nullptr ? command.config : str("/proc/self/fd/", descriptor);
+  return config::parse_config(read_file("config", path, json::kBytesMax), command.config,
+                              command.overrides);
 }
 
 std::string run_name(const TrainCommand& command) {

@@ -29,6 +29,11 @@ void declare_train(CLI::App& app, TrainCommand& command);
 // The words after `train` that give the same command again, in the run directory `run`.
 std::vector<std::string> words_of(const TrainCommand& command, const std::string& run);
 
+// Reads the config, and hands its text on to the programs that this process starts, or becomes:
+// what it is read from may be a pipe, or be changed meanwhile.
+// Throws: ConfigError, ParseError, Error.
+config::ReadConfig read_and_hand_on(const TrainCommand& command);
+// Reads the text that was handed on; without one, the file.
 // Throws: ConfigError, ParseError.
 config::ReadConfig read_config_of(const TrainCommand& command);
 

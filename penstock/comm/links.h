@@ -19,6 +19,8 @@ namespace penstock::comm {
 // What every wait of a communicator heeds.
 struct WaitRules {
   std::chrono::milliseconds deadline{0};
+  // While a connection is made: by two ranks that are both there, so this one need not be as long.
+  std::chrono::milliseconds connecting{0};
   Interrupt interrupt;
 };
 

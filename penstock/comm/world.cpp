@@ -47,7 +47,7 @@ class World : public Communicator {
                                [this](Rank from, FileDescriptor socket) {
                                  hub_.admit(from, std::move(socket));
                                }}) {
-    rules_.deadline = deadline;
+    rules_.deadline = rules_.connecting = deadline;
     if (uses_shared_memory()) put(host_key(rank_), host_);
     if (has_nccl()) {
       if (device_.is_cuda()) identity_ = device_identity(device_);

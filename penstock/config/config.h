@@ -156,8 +156,10 @@ enum class Transport : std::uint8_t { Auto, Gloo, Tcp, Shm };
 enum class Device : std::uint8_t { Auto, Cpu, Cuda };
 
 struct LaunchConfig {
-  double heartbeat_seconds = 30;  // A rank silent, or a run without progress, for so long is ended.
-  double startup_seconds = 300;   // From the start of a rank to its first instruction.
+  // A run without progress for so long is ended:
+  double heartbeat_seconds = 30;  // In a step; also a rank that is silent.
+  double startup_seconds = 300;   // While it starts and while it ends.
+  double disk_seconds = 1800;     // While a rank reads or writes files.
   Transport transport = Transport::Auto;
   Device device = Device::Auto;
 

@@ -259,9 +259,11 @@ void visit_config(Visitor& v, ConfigT& c) {
   v.section("launch", [&] {
     const Number seconds{.low = 0, .high = kManySeconds, .without_low = true};
     v.field("heartbeat_seconds", c.launch.heartbeat_seconds, seconds,
-            "longest silence of a rank, and longest time without progress");
+            "longest silence of a rank, and longest time without progress in a step");
     v.field("startup_seconds", c.launch.startup_seconds, seconds,
-            "longest time from a rank's start to its first instruction");
+            "longest time without progress while a run starts or ends");
+    v.field("disk_seconds", c.launch.disk_seconds, seconds,
+            "longest time without progress while a rank reads or writes files");
     v.field("transport", c.launch.transport, Choice<Transport>{kTransports},
             "what carries messages between two ranks; auto: shm on one host, else tcp");
     v.field("device", c.launch.device, Choice<Device>{kDevices},

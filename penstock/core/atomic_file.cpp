@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -21,12 +22,22 @@ namespace fs = std::filesystem;
   throw Error(str("cannot write \"", path, "\": ", std::strerror(errno)));
 }
 
-void write_all(int descriptor, std::string_view bytes, const std::string& path) {
+constexpr std::size_t kBytesAtOnce = std::size_t{16} << 20;
+
+using Advanced = std::function<void()>;
+
+void tell(const Advanced& advanced) {
+  if (advanced) advanced();
+}
+
+void write_all(int descriptor, std::string_view bytes, const std::string& path,
+               const Advanced& advanced) {
   while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
+    const ssize_t written = ::write(descriptor, bytes.data(), std::min(bytes.size(), kBytesAtOnce));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail(path);
     bytes.remove_prefix(static_cast<std::size_t>(written));
+    tell(advanced);
   }
 }
 
@@ -54,7 +65,8 @@ std::string make_file_beside(const std::string& target, int& descriptor) {
 // An open file beside `target`, that is removed again unless it took the target's place.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(std::string target) : target_(std::move(target)) {
+  TemporaryFile(std::string target, const Advanced& advanced)
+      : target_(std::move(target)), advanced_(advanced) {
     struct stat old = {};
     const bool replaces = ::stat(target_.c_str(), &old) == 0;
     if (replaces && S_ISDIR(old.st_mode)) {
@@ -71,24 +83,29 @@ class TemporaryFile {
   }
   TemporaryFile(TemporaryFile&& other) noexcept
       : target_(std::move(other.target_)),
+        advanced_(other.advanced_),
         path_(std::exchange(other.path_, {})),
         descriptor_(std::exchange(other.descriptor_, -1)) {}
 
-  void write(std::string_view bytes) { write_all(descriptor_, bytes, target_); }
+  void write(std::string_view bytes) { write_all(descriptor_, bytes, target_, advanced_); }
   void flush_and_close() {
     if (::fsync(descriptor_) != 0) fail(target_);
+    tell(advanced_);
     if (::close(std::exchange(descriptor_, -1)) != 0) fail(target_);
+    tell(advanced_);
   }
   void replace_target() {
     if (::rename(path_.c_str(), target_.c_str()) != 0) fail(target_);
     path_.clear();
     flush_folder(target_);
+    tell(advanced_);
   }
 
  private:
   static constexpr mode_t kModeBits = 0777;
 
   std::string target_;
+  const Advanced& advanced_;
   std::string path_;  // Empty: it is not there (any more).
   int descriptor_ = -1;
 };
@@ -101,11 +118,12 @@ bool is_stream(const std::string& path) {
          type == fs::file_type::socket || type == fs::file_type::block;
 }
 
-void write_stream(const std::string& path, const std::vector<std::string_view>& pieces) {
+void write_stream(const std::string& path, const std::vector<std::string_view>& pieces,
+                  const Advanced& advanced) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (descriptor < 0) fail(path);
   try {
-    for (const std::string_view piece : pieces) write_all(descriptor, piece, path);
+    for (const std::string_view piece : pieces) write_all(descriptor, piece, path, advanced);
   } catch (...) {
     ::close(descriptor);
     throw;
@@ -126,8 +144,8 @@ std::string followed(const std::string& path) {
   return target.string();
 }
 
-TemporaryFile written(const NewContent& content) {
-  TemporaryFile file(followed(content.path));
+TemporaryFile written(const NewContent& content, const Advanced& advanced) {
+  TemporaryFile file(followed(content.path), advanced);
   for (const std::string_view piece : content.pieces) file.write(piece);
   file.flush_and_close();
   return file;
@@ -135,20 +153,21 @@ TemporaryFile written(const NewContent& content) {
 
 }  // namespace
 
-void write_atomically(std::span<const NewContent> files) {
+void write_atomically(std::span<const NewContent> files, const Advanced& advanced) {
   std::vector<TemporaryFile> ready;
   for (const NewContent& content : files) {
-    if (!is_stream(content.path)) ready.push_back(written(content));
+    if (!is_stream(content.path)) ready.push_back(written(content, advanced));
   }
   for (const NewContent& content : files) {
-    if (is_stream(content.path)) write_stream(content.path, content.pieces);
+    if (is_stream(content.path)) write_stream(content.path, content.pieces, advanced);
   }
   for (TemporaryFile& file : ready) file.replace_target();
 }
 
-void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces) {
+void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces,
+                      const Advanced& advanced) {
   const NewContent content{path, pieces};
-  write_atomically({&content, 1});
+  write_atomically({&content, 1}, advanced);
 }
 
 }  // namespace penstock

@@ -2,6 +2,7 @@
 //
 // The writers of checkpoint/, train/ and cli/ use it.  Knows no formats.
 #pragma once
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -19,7 +20,10 @@ struct NewContent {
 // link, and what it leads to, there or not, is replaced; into what is no file (a pipe, a device)
 // the pieces are written as they are. Throws: Error with the path and the system's reason; files
 // are then as before, unless it is the last step, a rename, that the system refuses.
-void write_atomically(std::span<const NewContent> files);
-void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces);
+// `advanced` is called after each 16 MiB and after each call that waits for the disk.
+void write_atomically(std::span<const NewContent> files,
+                      const std::function<void()>& advanced = {});
+void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces,
+                      const std::function<void()>& advanced = {});
 
 }  // namespace penstock

@@ -1,10 +1,12 @@
-// Where an executor stands, readable from another thread at any time.
+// Where a rank stands, readable from another thread at any time.
 //
-// The executor stores, the heartbeat thread reads; a few relaxed stores an instruction.
+// The executor, the Trainer and a run store, the heartbeat thread reads; a few relaxed stores an
+// instruction.  All long work advances the counter: what does not for too long counts as hanging.
 // Thread safety: one writer, any readers; the fields need not agree with each other to the instant.
 #pragma once
 #include <atomic>
 #include <cstdint>
+#include <exception>
 
 namespace penstock::lower {
 struct Plan;
@@ -13,30 +15,97 @@ struct Plan;
 namespace penstock::execute {
 
 struct Progress {
-  std::atomic<std::int64_t> counter{0};  // Instructions finished since the start.
-  std::atomic<std::int64_t> step{0};     // Optimizer step, counted from 1; 0: not yet stepping.
+  // Instructions, layers made, runs of an update, files and pieces of files: finished so far.
+  std::atomic<std::int64_t> counter{0};
+  std::atomic<std::int64_t> step{0};           // Optimizer step, from 1; 0: outside of steps.
   std::atomic<std::int32_t> instruction{-1};   // Index into `plan`; -1: between plans.
-  std::atomic<const char*> phase{"starting"};  // What it does between plans; a string literal.
+  std::atomic<const char*> phase{"starting"};  // "training", "saving"; a string literal.
+  std::atomic<const char*> doing{nullptr};     // Between plans, in that phase; the same.
   std::atomic<bool> waiting{false};            // For a peer or a group, inside either.
+  std::atomic<bool> uses_files{false};         // A call may block for as long as a disk does.
   std::atomic<const lower::Plan*> plan{nullptr};
+
+  void advance() { counter.fetch_add(1, std::memory_order_relaxed); }
 };
 
-// Marks a wait between plans: "sharing the loss".  REQUIRES: `phase` is a string literal.
+enum class Files : std::uint8_t { NotUsed, Used };
+
+// Stores a value for the life of this object.  An exception leaves it: it says where that was.
+template <class Value>
+class Holding {
+ public:
+  Holding(std::atomic<Value>& place, Value value)
+      : place_(place), before_(place.exchange(value, std::memory_order_relaxed)) {}
+  ~Holding() {
+    if (std::uncaught_exceptions() <= exceptions_) {
+      place_.store(before_, std::memory_order_relaxed);
+    }
+  }
+  Holding(const Holding&) = delete;
+  Holding& operator=(const Holding&) = delete;
+
+ private:
+  std::atomic<Value>& place_;
+  Value before_;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+// What follows may block for as long as a disk does.
+class FilesMark {
+ public:
+  FilesMark(Progress& progress, Files files)
+      : uses_(progress.uses_files, files == Files::Used || progress.uses_files.load()) {}
+
+ private:
+  Holding<bool> uses_;
+};
+
+// A phase of a run: "saving".  Its beginning and its end are progress.
+// REQUIRES: `name` is a string literal.
+class Phase {
+ public:
+  Phase(Progress& progress, const char* name, Files files = Files::NotUsed)
+      : progress_(progress), name_(progress.phase, name), files_(progress, files) {
+    progress_.advance();
+  }
+  ~Phase() { progress_.advance(); }
+  Phase(const Phase&) = delete;
+  Phase& operator=(const Phase&) = delete;
+
+ private:
+  Progress& progress_;
+  Holding<const char*> name_;
+  FilesMark files_;
+};
+
+// Marks work between plans: "updating parameters".  REQUIRES: `doing` is a string literal.
+class WorkMark {
+ public:
+  WorkMark(Progress& progress, const char* doing, Files files = Files::NotUsed)
+      : progress_(progress), doing_(progress.doing, doing), files_(progress, files) {}
+  ~WorkMark() { progress_.advance(); }
+  WorkMark(const WorkMark&) = delete;
+  WorkMark& operator=(const WorkMark&) = delete;
+
+ private:
+  Progress& progress_;
+  Holding<const char*> doing_;
+  FilesMark files_;
+};
+
+// Marks a wait between plans: "sharing the loss".  REQUIRES: `doing` is a string literal.
 class WaitMark {
  public:
-  WaitMark(Progress& progress, const char* phase) : progress_(progress) {
-    progress_.phase.store(phase, std::memory_order_relaxed);
+  WaitMark(Progress& progress, const char* doing) : progress_(progress), work_(progress, doing) {
     progress_.waiting.store(true, std::memory_order_relaxed);
   }
-  ~WaitMark() {
-    progress_.waiting.store(false, std::memory_order_relaxed);
-    progress_.counter.fetch_add(1, std::memory_order_relaxed);
-  }
+  ~WaitMark() { progress_.waiting.store(false, std::memory_order_relaxed); }
   WaitMark(const WaitMark&) = delete;
   WaitMark& operator=(const WaitMark&) = delete;
 
  private:
   Progress& progress_;
+  WorkMark work_;
 };
 
 }  // namespace penstock::execute

@@ -80,8 +80,8 @@ std::string encode_one(const ProgressReport& report) {
   if (report.waiting_for) peer = report.waiting_for->value;
   return line({"progress", std::to_string(report.counter), optional_number(report.step),
                escape(report.phase), escape(report.doing), report.waiting ? "waiting" : "working",
-               optional_number(peer),
-               std::to_string(std::max<std::int64_t>(0, report.waiting_ms))});
+               optional_number(peer), std::to_string(std::max<std::int64_t>(0, report.waiting_ms)),
+               report.uses_files ? "files" : "-"});
 }
 
 std::string encode_one(const ErrorReport& report) {
@@ -152,6 +152,7 @@ RankMessage parse_progress(FieldReader& fields) {
   const auto peer = fields.optional_number(std::numeric_limits<std::int32_t>::max());
   if (peer) report.waiting_for = Rank(static_cast<std::int32_t>(*peer));
   report.waiting_ms = fields.number(0, kNumberMax / 2);
+  report.uses_files = fields.choice("files", "-");
   return report;
 }
 

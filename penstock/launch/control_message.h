@@ -24,11 +24,12 @@ inline constexpr std::size_t kTextBytesMax = 4096;  // Of one field, before esca
 struct ProgressReport {
   std::uint64_t counter = 0;           // Instructions finished since the start; never goes down.
   std::optional<std::int64_t> step{};  // The step being run; absent outside one: start-up, saving.
-  std::string phase{};                 // "loading weights", "training", "saving".
+  std::string phase{};                 // "loading weights", "training", "updating parameters".
   std::string doing{};                 // The instruction, as the plan prints it: "1B3".
   bool waiting = false;                // For a message or a collective, not computing.
   std::optional<Rank> waiting_for{};   // The peer; absent for a group.
   std::int64_t waiting_ms = 0;         // For how long already.
+  bool uses_files = false;             // A call may block for as long as a disk does.
   friend bool operator==(const ProgressReport&, const ProgressReport&) = default;
 };
 

@@ -31,11 +31,50 @@ std::int64_t last_advance_ms(const Observation& seen) {
   return last;
 }
 
-bool all_in_a_step(const Observation& seen) {
-  const auto is_outside = [](const RankRecord& record) {
-    return has_not_reported(record) || (must_advance(record) && !record.progress.step);
-  };
-  return any_of(seen, must_advance) && !any_of(seen, is_outside);
+// Which limit holds for the time without progress, in the order of their length by default.
+enum class Limit : std::uint8_t { Heartbeat, Startup, Disk };
+
+std::int64_t ms_of(Limit limit, const Limits& limits) {
+  switch (limit) {
+    case Limit::Heartbeat:
+      return limits.heartbeat_ms;
+    case Limit::Startup:
+      return limits.startup_ms;
+    case Limit::Disk:
+      return limits.disk_ms;
+  }
+  return 0;
+}
+
+const char* key_of(Limit limit) {
+  switch (limit) {
+    case Limit::Heartbeat:
+      return "heartbeat_seconds";
+    case Limit::Startup:
+      return "startup_seconds";
+    case Limit::Disk:
+      return "disk_seconds";
+  }
+  return "";
+}
+
+// A rank that has not reported is starting; one that has finished its work is leaving.
+Limit limit_of(const RankRecord& record) {
+  if (!must_advance(record)) return Limit::Startup;
+  if (record.progress.uses_files) return Limit::Disk;
+  return record.progress.step ? Limit::Heartbeat : Limit::Startup;
+}
+
+// Others wait for a rank for as long as it may take: the longest limit holds for all.
+Limit limit_of(const Observation& seen) {
+  const bool all_done = !any_of(seen, must_advance);
+  Limit longest = all_done ? Limit::Startup : Limit::Heartbeat;
+  for (const RankRecord& record : seen.ranks) {
+    if (!must_advance(record) && !has_not_reported(record)) continue;
+    const Limit limit = limit_of(record);
+    if (ms_of(limit, seen.limits) > ms_of(longest, seen.limits)) longest = limit;
+  }
+  return longest;
 }
 
 void add_positions(const Observation& seen, Verdict& verdict) {
@@ -107,10 +146,11 @@ std::string standstill_cause(const Observation& seen, const std::vector<std::siz
   return join(causes, "; ");
 }
 
-Verdict verdict_of_standstill(const Observation& seen, bool in_step) {
+Verdict verdict_of_standstill(const Observation& seen, Limit limit) {
   const bool started =
       any_of(seen, [](const RankRecord& record) { return record.last_step.has_value(); });
-  const char* where = in_step ? "" : started ? " outside a step" : " before the first step";
+  const bool outside = limit == Limit::Startup;
+  const char* where = !outside ? "" : started ? " outside a step" : " before the first step";
   const std::vector<std::size_t> blockers = blockers_of(seen);
   Verdict verdict;
   verdict.exit_code = static_cast<int>(ExitCode::Hang);
@@ -119,15 +159,12 @@ Verdict verdict_of_standstill(const Observation& seen, bool in_step) {
       str("no rank made progress for ", seconds_text(seen.now_ms - last_advance_ms(seen)), where,
           ": ", standstill_cause(seen, blockers));
   add_positions(seen, verdict);
-  verdict.notes.push_back(
-      in_step ? "if an instruction may take that long, raise launch.heartbeat_seconds"
-              : "if that may take so long, raise launch.startup_seconds");
+  verdict.notes.push_back(str("if that may take so long, raise launch.", key_of(limit)));
   return verdict;
 }
 
-bool stands_still(const Observation& seen, bool in_step) {
-  const auto limit_ms = in_step ? seen.limits.heartbeat_ms : seen.limits.startup_ms;
-  return is_watched(seen) && seen.now_ms - last_advance_ms(seen) >= limit_ms;
+bool stands_still(const Observation& seen, Limit limit) {
+  return is_watched(seen) && seen.now_ms - last_advance_ms(seen) >= ms_of(limit, seen.limits);
 }
 
 Verdict silence(const Observation& seen, std::size_t rank) {
@@ -140,12 +177,12 @@ Verdict silence(const Observation& seen, std::size_t rank) {
 
 std::optional<Verdict> find_hang(const Observation& seen) {
   if (const auto rank = silent_rank(seen, seen.limits.heartbeat_ms)) return silence(seen, *rank);
-  const bool in_step = all_in_a_step(seen);
-  if (!stands_still(seen, in_step)) return std::nullopt;
+  const Limit limit = limit_of(seen);
+  if (!stands_still(seen, limit)) return std::nullopt;
   // A rank that was stopped just now is the reason, though not silent for long yet.
   const auto rank = silent_rank(seen, 0);
   if (rank && is_stopped(seen, seen.ranks[*rank])) return silence(seen, *rank);
-  return verdict_of_standstill(seen, in_step);
+  return verdict_of_standstill(seen, limit);
 }
 
 }  // namespace penstock::launch

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -37,6 +38,7 @@ void check(const LaunchOptions& options) {
   if (options.program.empty()) throw ConfigError("no program to launch");
   const std::pair<const char*, double> limits[] = {{"heartbeat_seconds", options.heartbeat_seconds},
                                                    {"startup_seconds", options.startup_seconds},
+                                                   {"disk_seconds", options.disk_seconds},
                                                    {"grace_seconds", options.grace_seconds}};
   for (const auto& [name, value] : limits) {
     if (value > 0 && value <= kSecondsMax) continue;
@@ -61,7 +63,8 @@ class Launch {
         grace_ms_(to_ms(options.grace_seconds)),
         oom_kills_before_(oom_kills()),
         processes_(options, seen_) {
-    seen_.limits = {to_ms(options.heartbeat_seconds), to_ms(options.startup_seconds)};
+    seen_.limits = {to_ms(options.heartbeat_seconds), to_ms(options.startup_seconds),
+                    to_ms(options.disk_seconds)};
     seen_.must_report = options.channel == ControlChannel::Required;
     seen_.process_state = process_state;
   }
@@ -153,6 +156,15 @@ class Launch {
     return false;
   }
 
+  // A rank of penstock's that was not yet ready for the signal has ended by it: the others would
+  // wait for it in vain.
+  bool stopped_in_start_up() const {
+    if (!seen_.stop_signal || options_.channel != ControlChannel::Required) return false;
+    const Ending by_signal{Ending::Kind::Signalled, *seen_.stop_signal};
+    return std::any_of(seen_.ranks.begin(), seen_.ranks.end(),
+                       [&](const RankRecord& rank) { return rank.ending == by_signal; });
+  }
+
   // --- Judging and ending -----------------------------------------------------------------------
 
   void judge() {
@@ -160,6 +172,10 @@ class Launch {
       if (processes_.alive_count() == 0 || seen_.now_ms - *failed_ms >= kSettleMs) {
         begin_ending(*find_failure(seen_));
       }
+    } else if (stopped_in_start_up() && processes_.alive_count() > 0) {
+      begin_ending({.root_cause = str("stopped by ", signal_name(*seen_.stop_signal)),
+                    .notes = {"a rank was still starting; nothing was trained"},
+                    .exit_code = static_cast<int>(stop_code())});
     } else if (auto hang = find_hang(seen_)) {
       if (seen_.stop_signal) hang->exit_code = static_cast<int>(stop_code());
       begin_ending(std::move(*hang));

@@ -50,7 +50,8 @@ struct LaunchOptions {
   std::vector<std::pair<std::string, std::string>> environment{};
   std::string log_dir{};  // Rank R writes to log_dir/rank-R.log; empty: to this process's output.
   double heartbeat_seconds = 30;   // Of silence, or without progress while all are in a step.
-  double startup_seconds = 300;    // Without progress outside a step: start-up, saving, the end.
+  double startup_seconds = 300;    // Without progress outside a step: start-up, the end.
+  double disk_seconds = 1800;      // Without progress while a rank uses files.
   double grace_seconds = 3;        // From the abort message to SIGKILL.
   std::string host = "127.0.0.1";  // MASTER_ADDR.
   std::uint16_t master_port = 0;   // 0: a free one.

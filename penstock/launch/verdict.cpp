@@ -33,7 +33,7 @@ std::string seconds_text(std::int64_t ms) {
 std::string rank_text(std::size_t rank) { return str("rank ", rank); }
 
 std::string last_seen(const RankRecord& record) {
-  if (!record.said_hello) return "";
+  if (!record.said_hello || record.progress == ProgressReport()) return "";
   return "; last seen at " + describe_position(record, record.heard_ms);
 }
 
@@ -52,7 +52,7 @@ void add_rank_notes(const Observation& seen, Verdict& verdict,
 }
 
 bool is_stopped(const Observation& seen, const RankRecord& record) {
-  const char state = record.ending ? '?' : seen.process_state(record.pid);
+  const char state = record.ending || record.pid == 0 ? '?' : seen.process_state(record.pid);
   return state == 'T' || state == 't';
 }
 
@@ -68,6 +68,16 @@ std::optional<std::size_t> silent_rank(const Observation& seen, std::int64_t lim
   return found;
 }
 
+namespace {
+
+// A rank of another launcher may be on another host.
+std::string process_text(const Observation& seen, const RankRecord& record) {
+  if (record.pid == 0) return "what its process does is not known";
+  return str("process ", record.pid, " ", describe_process_state(seen.process_state(record.pid)));
+}
+
+}  // namespace
+
 Verdict verdict_of_silence(const Observation& seen, std::size_t rank) {
   const RankRecord& record = seen.ranks[rank];
   Verdict verdict;
@@ -75,8 +85,7 @@ Verdict verdict_of_silence(const Observation& seen, std::size_t rank) {
   verdict.exit_code = static_cast<int>(ExitCode::Hang);
   verdict.root_cause =
       str(rank_text(rank), " stopped answering for ", seconds_text(seen.now_ms - record.heard_ms),
-          " (process ", record.pid, " ", describe_process_state(seen.process_state(record.pid)),
-          last_seen(record), ")");
+          " (", process_text(seen, record), last_seen(record), ")");
   return verdict;
 }
 
@@ -104,7 +113,11 @@ std::string describe_position(const RankRecord& record, std::int64_t now_ms) {
   if (record.done) return "the end of its work";
   const ProgressReport& progress = record.progress;
   const std::string doing = printable(progress.doing);
-  std::string text = progress.step ? str("step ", *progress.step) : printable(progress.phase);
+  std::string text = printable(progress.phase);
+  if (progress.step) {
+    const bool usual = text.empty() || text == "training";
+    text = str("step ", *progress.step, usual ? "" : ", " + text);
+  }
   if (!progress.waiting) return doing.empty() ? text : str(text, ", instruction ", doing);
   text += ", waiting";
   if (progress.waiting_for) text += str(" for rank ", *progress.waiting_for);

@@ -12,9 +12,10 @@
 //   4. a report of a timeout (code 5), then of a lost peer (code 4).
 // Root cause of a hang:
 //   1. a rank that said hello and is silent for the heartbeat: a stopped one first;
-//   2. no rank advanced for the heartbeat while all are in a step, or for the start-up limit
-//      otherwise: the ranks that wait for nobody, else the ring of ranks that wait for each other,
-//      else, when all have finished their work, the ranks that do not end.
+//   2. no rank advanced for the longest of the ranks' limits: the ranks that wait for nobody, else
+//      the ring of ranks that wait for each other, else, when all have finished their work, the
+//      ranks that do not end.  A rank's limit is the disk's while it uses files, the heartbeat in a
+//      step, and the start-up limit otherwise.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -51,6 +52,7 @@ struct RankRecord {
 struct Limits {
   std::int64_t heartbeat_ms = 30'000;
   std::int64_t startup_ms = 300'000;
+  std::int64_t disk_ms = 1'800'000;
 };
 
 struct Observation {

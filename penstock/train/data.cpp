@@ -68,7 +68,7 @@ std::vector<std::string> list_files(const fs::path& root) {
 
 }  // namespace
 
-TextData TextData::load(const std::string& path) {
+TextData TextData::load(const std::string& path, const std::function<void()>& advanced) {
   TextData data;
   data.path_ = path;
   std::error_code error;
@@ -86,6 +86,7 @@ TextData TextData::load(const std::string& path) {
   } else {
     for (const std::string& relative : list_files(path)) {
       const std::string text = read_text(fs::path(path) / relative);
+      if (advanced) advanced();
       if (text.empty() || !is_text(text)) continue;
       const bool validation = mix(stable_hash(relative)) % kValidationShare == 0;
       (validation ? data.validation_ : data.training_) += text;

@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 namespace penstock::train {
@@ -23,8 +24,9 @@ class TextData {
   // byte in its first 4 KiB, hidden ones and links left out; a stable hash of the relative path
   // puts 5 % of the files into validation.  If the directory holds Python's standard library, only
   // its own .py files count.
+  // `advanced` is called after each file.
   // Throws: ConfigError when `path` is missing, cannot be read, or holds no text.
-  static TextData load(const std::string& path);
+  static TextData load(const std::string& path, const std::function<void()>& advanced = {});
 
   // Throws: ConfigError when one part is too small to draw `samples` samples from.
   void require(std::int64_t samples, std::int64_t sequence_length) const;

@@ -1,12 +1,9 @@
 #include "penstock/train/metrics.h"
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <cmath>
-#include <cstring>
+#include <cstdio>
+#include <string>
 
-#include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
 namespace penstock::train {
@@ -40,27 +37,24 @@ std::string duration(double seconds) {
 
 }  // namespace
 
-Metrics::Metrics(const std::string& folder, std::int64_t steps, std::int64_t tokens_per_step,
-                 std::int64_t steps_per_print, std::FILE* progress)
-    : file_(folder + "/metrics.jsonl"),
+Metrics::Metrics(RunFiles& files, Output& progress, std::int64_t steps,
+                 std::int64_t tokens_per_step, std::int64_t steps_per_print)
+    : files_(files),
+      progress_(progress),
       steps_(steps),
       tokens_per_step_(tokens_per_step),
       steps_per_print_(steps_per_print),
-      progress_(progress),
-      terminal_(::isatty(::fileno(progress)) != 0) {
-  if (!file_) {
-    throw ConfigError(str("cannot write \"", folder, "/metrics.jsonl\": ", std::strerror(errno)));
-  }
+      terminal_(progress.is_terminal()) {
+  files_.open_lines("metrics.jsonl");
 }
 
 void Metrics::step(const StepReport& report, double step_seconds) {
   const double rate = static_cast<double>(tokens_per_step_) / step_seconds;
-  file_ << str("{\"step\": ", report.step, ", \"loss\": ", json_number(report.loss),
-               ", \"lr\": ", json_number(report.lr),
-               ", \"grad_norm\": ", json_number(report.grad_norm), scale_of(report),
-               ", \"tokens_per_second\": ", json_number(std::round(rate * 10) / 10),
-               ", \"step_time_seconds\": ", json_number(step_seconds), "}\n")
-        << std::flush;
+  files_.append(str("{\"step\": ", report.step, ", \"loss\": ", json_number(report.loss),
+                    ", \"lr\": ", json_number(report.lr),
+                    ", \"grad_norm\": ", json_number(report.grad_norm), scale_of(report),
+                    ", \"tokens_per_second\": ", json_number(std::round(rate * 10) / 10),
+                    ", \"step_time_seconds\": ", json_number(step_seconds), "}\n"));
   if (std::isfinite(report.loss)) {
     curve_.train.push_back({static_cast<double>(report.step), report.loss});
   }
@@ -76,33 +70,34 @@ void Metrics::step(const StepReport& report, double step_seconds) {
 void Metrics::print_progress(const StepReport& report, double tokens_per_second) {
   const double mean = timed_steps_ > 0 ? seconds_ / static_cast<double>(timed_steps_) : 0.0;
   const double left = mean * static_cast<double>(steps_ - report.step);
-  std::fprintf(progress_, "%sstep %ld/%ld  loss %.4f  %.0f tokens/s  lr %.2e  eta %s%s",
-               terminal_ ? "\r\033[K" : "", static_cast<long>(report.step),
-               static_cast<long>(steps_), report.loss, tokens_per_second, report.lr,
-               report.step > 1 ? duration(left).c_str() : "?", terminal_ ? "" : "\n");
-  std::fflush(progress_);
+  char text[256];
+  std::snprintf(text, sizeof text, "%sstep %ld/%ld  loss %.4f  %.0f tokens/s  lr %.2e  eta %s%s",
+                terminal_ ? "\r\033[K" : "", static_cast<long>(report.step),
+                static_cast<long>(steps_), report.loss, tokens_per_second, report.lr,
+                report.step > 1 ? duration(left).c_str() : "?", terminal_ ? "" : "\n");
+  progress_.write(text);
   line_open_ = terminal_;
 }
 
 void Metrics::print_skipped(const StepReport& report) {
   finish();
-  std::fprintf(progress_, "step %ld/%ld  skipped: the gradients overflowed at gradient scale %s\n",
-               static_cast<long>(report.step), static_cast<long>(steps_),
-               shortest(*report.gradient_scale).c_str());
-  std::fflush(progress_);
+  progress_.write(str("step ", report.step, "/", steps_,
+                      "  skipped: the gradients overflowed at gradient scale ",
+                      shortest(*report.gradient_scale), "\n"));
 }
 
 void Metrics::validation(std::int64_t step, double loss) {
-  file_ << str("{\"step\": ", step, ", \"val_loss\": ", json_number(loss), "}\n") << std::flush;
+  files_.append(str("{\"step\": ", step, ", \"val_loss\": ", json_number(loss), "}\n"));
   curve_.validation.push_back({static_cast<double>(step), loss});
   finish();
-  std::fprintf(progress_, "step %ld/%ld  validation loss %.4f\n", static_cast<long>(step),
-               static_cast<long>(steps_), loss);
-  std::fflush(progress_);
+  char text[96];
+  std::snprintf(text, sizeof text, "step %ld/%ld  validation loss %.4f\n", static_cast<long>(step),
+                static_cast<long>(steps_), loss);
+  progress_.write(text);
 }
 
 void Metrics::finish() {
-  if (line_open_) std::fprintf(progress_, "\n");
+  if (line_open_) progress_.write("\n");
   line_open_ = false;
 }
 

@@ -1,25 +1,24 @@
 // What a run writes down as it goes: metrics.jsonl, the progress line, and the loss curve.
 //
-// run.h makes one on rank 0.  Knows no ranks; every line is flushed, so a run that dies keeps what
-// it had.
+// run.h makes one on rank 0.  Knows no ranks; every line goes to the file at once, so a run that
+// dies keeps what it had.
 // Units: seconds; tokens per second of the whole run; losses in nats per byte.
 #pragma once
 #include <cstdint>
-#include <cstdio>
-#include <fstream>
-#include <string>
 
+#include "penstock/core/output.h"
 #include "penstock/render/loss_svg.h"
+#include "penstock/train/run_files.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::train {
 
 class Metrics {
  public:
-  // Opens `folder`/metrics.jsonl.
+  // Opens metrics.jsonl; both must outlive this.
   // Throws: ConfigError when it cannot be written.
-  Metrics(const std::string& folder, std::int64_t steps, std::int64_t tokens_per_step,
-          std::int64_t steps_per_print, std::FILE* progress);
+  Metrics(RunFiles& files, Output& progress, std::int64_t steps, std::int64_t tokens_per_step,
+          std::int64_t steps_per_print);
 
   // Loss, norm and rate print so that they parse back to the same bits.
   void step(const StepReport& report, double step_seconds);
@@ -33,11 +32,11 @@ class Metrics {
   void print_progress(const StepReport& report, double tokens_per_second);
   void print_skipped(const StepReport& report);
 
-  std::ofstream file_;
+  RunFiles& files_;
+  Output& progress_;
   std::int64_t steps_;
   std::int64_t tokens_per_step_;
   std::int64_t steps_per_print_;
-  std::FILE* progress_;
   bool terminal_;
   bool line_open_ = false;
   double seconds_ = 0.0;

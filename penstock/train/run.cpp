@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 
 #include "penstock/checkpoint/atomic_file.h"
@@ -10,6 +9,7 @@
 #include "penstock/config/resolve.h"
 #include "penstock/config/write.h"
 #include "penstock/core/text.h"
+#include "penstock/core/utf8.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/offload/freed_memory.h"
 #include "penstock/render/recording_trace.h"
@@ -19,6 +19,7 @@
 #include "penstock/train/from_config.h"
 #include "penstock/train/generate.h"
 #include "penstock/train/metrics.h"
+#include "penstock/train/run_files.h"
 #include "penstock/train/timeline.h"
 #include "penstock/train/trainer.h"
 
@@ -26,6 +27,8 @@ namespace penstock::train {
 namespace {
 
 using config::Config;
+using execute::Files;
+using execute::Phase;
 
 bool offloads(const OffloadOptions& options) {
   return options.states.place != offload::Place::Device ||
@@ -36,7 +39,28 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Lets the hooks look at the trainer's progress, for no longer than the trainer lives.
+// The bytes of a model as text that a terminal and a reader of UTF-8 take.
+std::string as_text(std::string_view bytes) {
+  std::string text;
+  while (!bytes.empty()) {
+    const std::size_t length = utf8_length(bytes);
+    const auto byte = static_cast<unsigned char>(bytes[0]);
+    const bool is_control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F;
+    text += length == 0 || is_control ? "\xEF\xBF\xBD" : bytes.substr(0, length);
+    bytes.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return text;
+}
+
+// The last `bytes` bytes or fewer, from the beginning of a character.
+std::string_view end_of(std::string_view text, std::size_t bytes) {
+  text.remove_prefix(text.size() - std::min(text.size(), bytes));
+  const auto continues = [&] { return (static_cast<unsigned char>(text[0]) & 0xC0) == 0x80; };
+  while (!text.empty() && continues()) text.remove_prefix(1);
+  return text;
+}
+
+// Lets the hooks look at the run's progress, for no longer than what it points to lives.
 class Watch {
  public:
   Watch(const RunHooks& hooks, const execute::Progress& progress) : hooks_(hooks) {
@@ -65,21 +89,15 @@ class Run {
         batch_(config::resolve_batch(config_.batch, mesh_)) {}
 
   ExitCode go() {
-    phase("reading data");
     load_data();
-    phase("building the model");
-    TrainerOptions options = options_of(config_, mesh_, batch_);
-    options.device = device_;
-    if (offloads(options.offload)) offload::give_freed_memory_back();
-    trainer_.emplace(options, model_of(config_.model), nn::next_byte_loss, communicator_);
+    build();
     if (is_root()) write_plan();
-    {
-      const Watch watch(hooks_, trainer_->progress());
-      train();
-    }
+    train();
+    progress_.step.store(0, std::memory_order_relaxed);
     if (!config_.run.save.empty()) save();
-    if (is_root()) write_curve();
-    phase("leaving");
+    if (is_root()) finish_files();
+    const Phase leaving(progress_, "leaving");
+    const execute::WaitMark wait(progress_, "waiting for all ranks to be ready to leave");
     communicator_.barrier("end");
     return exit_code_;
   }
@@ -87,13 +105,11 @@ class Run {
  private:
   bool is_root() const { return communicator_.rank().value == 0; }
   std::string file(const char* name) const { return config_.run.directory + "/" + name; }
-  void phase(const char* name) const {
-    if (hooks_.phase) hooks_.phase(name);
-  }
   std::int64_t samples_per_replica() const { return batch_.train_batch_size / mesh_.data; }
 
   // Every rank needs the prompt's length only, but the first and last stages need the text.
   void load_data() {
+    const Phase reading(progress_, "reading data", Files::Used);
     const std::string path = config_.data.path.empty() ? python_library() : config_.data.path;
     if (path.empty()) {
       throw ConfigError(
@@ -101,20 +117,32 @@ class Run {
           "library is the default text",
           {"give a text file or a directory with --data"});
     }
-    data_ = TextData::load(path);
+    data_ = TextData::load(path, advanced());
     data_->require(batch_.train_batch_size, config_.model.sequence_length);
   }
 
+  void build() {
+    const Phase building(progress_, "building the model");
+    TrainerOptions options = options_of(config_, mesh_, batch_);
+    options.device = device_;
+    options.progress = &progress_;
+    if (offloads(options.offload)) offload::give_freed_memory_back();
+    trainer_.emplace(options, model_of(config_.model), nn::next_byte_loss, communicator_);
+  }
+
   void write_plan() {
+    const Phase writing(progress_, "writing the plan of the run", Files::Used);
     checkpoint::write_atomically(file("config.resolved.json"), {config::to_text(read_)});
     const verify::VerifiedSchedule& schedule = trainer_->schedule();
     checkpoint::write_atomically(file("schedule.svg"),
                                  {render::schedule_svg(schedule, simulate::simulate(schedule))});
     checkpoint::write_atomically(file("schedule.csv"), {schedule::to_csv(schedule.schedule())});
-    metrics_.emplace(config_.run.directory, config_.run.steps,
+    files_.emplace(config_.run.directory,
+                   [this](const std::string& text) { tell("penstock: " + text); });
+    metrics_.emplace(*files_, hooks_.messages, config_.run.steps,
                      batch_.train_batch_size * config_.model.sequence_length,
-                     config_.steps_per_print, stderr);
-    std::fprintf(stderr, "%s", summary().c_str());
+                     config_.steps_per_print);
+    hooks_.messages.write(summary());
   }
 
   std::string summary() const {
@@ -128,20 +156,35 @@ class Run {
         " to validate\n", "run directory: ", config_.run.directory, "\n");
   }
 
+  // A line of its own, also after a progress line that is being rewritten.
+  void tell(const std::string& line) {
+    if (metrics_) metrics_->finish();
+    hooks_.messages.write(line + "\n");
+  }
+
+  std::function<void()> advanced() {
+    return [this] { progress_.advance(); };
+  }
+
   void train() {
+    const Phase training(progress_, "training");
     for (std::int64_t step = 1; step <= config_.run.steps; ++step) {
       const auto start = std::chrono::steady_clock::now();
       const bool recorded = step <= config_.run.timeline_steps;
       if (recorded) trainer_->executor().record_next_run();
       if (hooks_.stop_requested && hooks_.stop_requested()) trainer_->request_stop();
       const StepReport report = train_step(step);
-      if (metrics_) metrics_->step(report, seconds_since(start));
+      if (metrics_) {
+        const execute::WorkMark writing(progress_, "writing metrics", Files::Used);
+        metrics_->step(report, seconds_since(start));
+      }
       if (recorded) timeline_.add(step, trainer_->executor());
       const bool last = step == config_.run.steps || report.stop;
       if (recorded && (step == config_.run.timeline_steps || last)) write_timeline();
       if (report.stop) {
-        exit_code_ = hooks_.stop_requested().value_or(ExitCode::Preempted);
-        if (metrics_) metrics_->finish();
+        const auto asked = hooks_.stop_requested ? hooks_.stop_requested() : std::nullopt;
+        exit_code_ = asked.value_or(ExitCode::Preempted);
+        if (is_root()) tell(str("stopped after step ", step, ", as asked"));
         return;
       }
       const std::int64_t interval = config_.run.eval_interval;
@@ -163,6 +206,7 @@ class Run {
 
   void validate(std::int64_t step) {
     if (config_.run.eval_batches == 0) return;
+    const Phase validating(progress_, "validating");
     double sum = 0.0;
     for (std::int64_t i = 0; i < config_.run.eval_batches; ++i) {
       const Batch batch = data_->validation(i, first_sample(), samples_per_replica(),
@@ -170,7 +214,10 @@ class Run {
       sum += trainer_->evaluate(batch.input, batch.target);
     }
     const double loss = sum / static_cast<double>(config_.run.eval_batches);
-    if (metrics_) metrics_->validation(step, loss);
+    if (metrics_) {
+      const execute::WorkMark writing(progress_, "writing metrics", Files::Used);
+      metrics_->validation(step, loss);
+    }
     if (!std::isfinite(loss)) {
       throw NumericsError(str("step ", step, ": the validation loss is ", shortest(loss)),
                           {"the update of this step left weights that are not finite",
@@ -180,35 +227,37 @@ class Run {
 
   void sample() {
     if (config_.run.sample_bytes == 0) return;
+    const Phase generating(progress_, "generating text");
     const std::string prompt = data_->prompt(config_.model.sequence_length);
     const std::string text = generate(*trainer_, prompt, config_.run.sample_bytes, config_.seed);
     if (!is_root()) return;
-    checkpoint::write_atomically(file("sample.txt"), {prompt, text});
+    const execute::WorkMark writing(progress_, "writing the text", Files::Used);
+    files_->replace("sample.txt", prompt + text);
     constexpr std::size_t kPromptShown = 60;
-    const std::size_t shown = std::min(prompt.size(), kPromptShown);
-    std::printf("sample (after the prompt's \"...\"):\n...%s%s\n",
-                prompt.substr(prompt.size() - shown).c_str(), text.c_str());
-    std::fflush(stdout);
+    const std::string shown = std::string(end_of(prompt, kPromptShown)) + text;
+    hooks_.results.write(str("sample (after the prompt's \"...\"):\n...", as_text(shown), "\n"));
   }
 
   void write_timeline() {
+    const Phase writing(progress_, "writing the timeline", Files::Used);
     const measure::Recording recording =
         timeline_.gather(trainer_->mesh(), trainer_->executor().plan(), communicator_);
     if (!is_root()) return;
-    checkpoint::write_atomically(file("timeline.csv"), {measure::to_text(recording)});
-    checkpoint::write_atomically(file("timeline.json"),
-                                 {render::chrome_trace(render::trace_of(recording))});
+    files_->replace("timeline.csv", measure::to_text(recording));
+    files_->replace("timeline.json", render::chrome_trace(render::trace_of(recording)));
   }
 
-  void write_curve() {
+  void finish_files() {
+    const Phase writing(progress_, "writing the loss curve", Files::Used);
     render::LossCurve curve = metrics_->curve();
     curve.title = config_.run.directory;
-    checkpoint::write_atomically(file("loss.svg"), {render::loss_svg(curve)});
+    files_->replace("loss.svg", render::loss_svg(curve));
+    files_->finish();
   }
 
   // Replica 0 writes: each of its ranks a shard, then rank 0 the index.
   void save() {
-    phase("saving");
+    const Phase saving(progress_, "saving", Files::Used);
     const std::string& folder = config_.run.save;
     std::error_code error;
     std::filesystem::create_directories(folder, error);
@@ -229,7 +278,7 @@ class Run {
         }
       }
       checkpoint::write_safetensors(folder + "/" + checkpoint::shard_name(at.pipe, mesh_.pipe),
-                                    tensors, {{"format", "pt"}});
+                                    tensors, {{"format", "pt"}}, advanced());
       communicator_.put(str("saved/", at.pipe), str(bytes, "\n", names));
     }
     if (is_root()) write_index(folder);
@@ -238,13 +287,14 @@ class Run {
   void write_index(const std::string& folder) {
     checkpoint::Index index;
     for (std::int32_t pipe = 0; pipe < mesh_.pipe; ++pipe) {
+      const execute::WaitMark wait(progress_, "waiting for the ranks' shards");
       auto lines = penstock::split(communicator_.get(str("saved/", pipe)), '\n');
       index.total_bytes += parse_integer(lines.front()).value_or(0);
       index.names.emplace_back(lines.begin() + 1, lines.end() - 1);
     }
     checkpoint::write_index(folder, index);
     checkpoint::write_atomically(folder + "/config.json", {config::to_text(config_)});
-    std::fprintf(stderr, "weights saved to %s\n", folder.c_str());
+    tell(str("weights saved to ", folder));
   }
 
   const config::ReadConfig& read_;
@@ -254,11 +304,14 @@ class Run {
   const RunHooks& hooks_;
   config::MeshShape mesh_;
   config::Batch batch_;
+  execute::Progress progress_;
   std::optional<TextData> data_;
   std::optional<Trainer> trainer_;
-  std::optional<Metrics> metrics_;  // On rank 0.
+  std::optional<RunFiles> files_;  // On rank 0, as the next.
+  std::optional<Metrics> metrics_;
   Timeline timeline_;
   ExitCode exit_code_ = ExitCode::Ok;
+  const Watch watch_{hooks_, progress_};  // The first to go.
 };
 
 }  // namespace

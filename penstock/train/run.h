@@ -11,14 +11,16 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/config/read.h"
 #include "penstock/core/error.h"
+#include "penstock/core/output.h"
 #include "penstock/execute/progress.h"
 
 namespace penstock::train {
 
-// How the world outside the run hears of it and speaks to it; any may be empty.
+// How the world outside the run hears of it and speaks to it; any function may be empty.
 struct RunHooks {
-  std::function<void(const std::string& phase)> phase;
-  // Where the executor stands, from now on until the run is over.
+  Output& results;   // For the sample.
+  Output& messages;  // For what happens meanwhile.
+  // Where this rank stands, from now on until the run is over.
   std::function<void(const execute::Progress& progress)> watch;
   std::function<void()> unwatch;
   // The exit code to end with after this step; nothing: go on.

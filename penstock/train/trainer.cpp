@@ -41,6 +41,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
       model_(std::move(model)),
       loss_(options.loss_scale.differentiable(options.precision.loss(std::move(loss)))),
       communicator_(communicator),
+      progress_(options.progress == nullptr ? own_progress_ : *options.progress),
       mesh_(mesh::make_mesh(communicator.world_size(), options.mesh)),
       activations_(std::make_shared<stage::ActivationCount>()),
       persistence_(options.zero.persistence),
@@ -64,24 +65,38 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
   schedule_ = lower::training_program(program_of(options));
   partition_ =
       partition::partition(nn::meta_of(model_), schedule_->schedule().stages, options_.partition);
-  agree_on("handshake", facts_of(options_, model_, *schedule_, partition_), communicator_,
-           {communicator_.all_ranks()});
+  {
+    const execute::WaitMark wait(progress_, "comparing with the other ranks what they will run");
+    agree_on("handshake", facts_of(options_, model_, *schedule_, partition_), communicator_,
+             {communicator_.all_ranks()});
+  }
   lower::Plan plan = lower_here(*schedule_);
-  communicator_.link(lower::peers(plan));
-  build_groups();
-  // A rank that waits hears of one whose layers cannot be made; one that connects to it may not.
-  communicator_.barrier("connected");
-  or_fail(communicator_, [this] { build_stages(); });
+  {
+    const execute::WaitMark wait(progress_, "connecting to the other ranks");
+    communicator_.link(lower::peers(plan));
+    build_groups();
+    // A rank that waits hears of one whose layers cannot be made; one that connects to it may not.
+    communicator_.barrier("connected");
+  }
+  {
+    const execute::WorkMark work(progress_, "making layers", files_in_programs());
+    or_fail(communicator_, [this] { build_stages(); });
+  }
   std::vector<std::vector<Rank>> replicas;
   for (std::int32_t pipe = 0; pipe < mesh_.shape().pipe; ++pipe) {
     replicas.push_back(mesh_.data_group(mesh_.rank({.pipe = pipe, .data = 0})));
   }
-  agree_on("layers made", facts_of(stages_), communicator_, replicas);
+  {
+    const execute::WaitMark wait(progress_, "comparing layers with the other ranks");
+    agree_on("layers made", facts_of(stages_), communicator_, replicas);
+  }
   if (options_.zero.stage == ZeroStage::Parameters && is_sharded()) build_pager();
   for (std::size_t s = 0; s < stages_.size(); ++s) reducers_.push_back(make_hooks(s));
   build_ties();
   place_parameters();
   train_ = make_executor(std::move(plan), hooks());
+  const execute::WorkMark work(progress_, "making masters and optimizer states",
+                               execute::Files::Used);
   or_fail(communicator_, [this] { build_optimizer(); });
 }
 
@@ -397,10 +412,13 @@ void Trainer::build_optimizer() {
 void Trainer::step_optimizer(const StepReport& report) {
   const double clipping = options_.gradient_clipping;
   const double factor = clipping > 0 ? std::min(1.0, clipping / (report.grad_norm + 1e-6)) : 1.0;
+  const execute::WorkMark work(progress_, "updating parameters",
+                               offloaded_ ? execute::Files::Used : execute::Files::NotUsed);
   const auto update_run = [&](PartRun run) {
     masters_->take_gradients(run, {.scale = scale_.value(), .factor = factor});
     optimizer_->step(report.lr, run.first, run.end);
     masters_->put_back(run);
+    progress_.advance();
   };
   if (offloaded_) return offloaded_->in_turn(runs_, update_run);
   for (const PartRun& run : runs_) update_run(run);
@@ -425,7 +443,7 @@ void Trainer::update(StepReport& report) {
   scale_.update(/*overflowed=*/false);
   if (is_sharded()) {
     const execute::WaitMark wait(progress_, "gathering updated parameters");
-    for (const auto& shards : shards_) shards->gather();
+    for (const auto& shards : shards_) shards->gather([this] { progress_.advance(); });
   }
 }
 

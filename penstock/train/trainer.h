@@ -100,6 +100,9 @@ struct TrainerOptions {
   stage::Checkpointing checkpointing;
   std::int64_t seed = 1234;
   c10::Device device = at::kCPU;  // Where this rank has its stages.
+  // Where it tells what it is at, from its construction on; it outlives the trainer.  Null: nobody
+  // is told.
+  execute::Progress* progress = nullptr;
 };
 
 // What says which program they train.
@@ -168,7 +171,6 @@ class Trainer {
   std::vector<stage::Stage>& stages() { return stages_; }
   const stage::ActivationCount& activations() const { return *activations_; }
   execute::Executor& executor() { return *train_; }
-  execute::Progress& progress() { return progress_; }
 
   // With ZeroStage::Parameters: makes parameters() whole, to be read and not changed, until what is
   // returned is destroyed.  Both are collective over the data ranks of a stage.  Else nothing.
@@ -211,6 +213,7 @@ class Trainer {
   void place_parameters();
   bool is_sharded() const { return !shards_.empty(); }
   bool has_pieces_elsewhere() const;
+  execute::Files files_in_programs() const;
   std::vector<nn::TiedParameter> updated_copies(std::size_t stage) const;
   lower::Plan lower_here(const verify::VerifiedSchedule& schedule) const;
   std::unique_ptr<execute::Executor> make_executor(lower::Plan plan,
@@ -233,6 +236,8 @@ class Trainer {
   std::vector<nn::LayerSpec> model_;
   nn::Loss loss_;
   comm::Communicator& communicator_;
+  execute::Progress own_progress_;
+  execute::Progress& progress_;
   mesh::Mesh mesh_;
   partition::Partition partition_;
   std::optional<verify::VerifiedSchedule> schedule_;
@@ -246,7 +251,6 @@ class Trainer {
   std::unique_ptr<zero::Pager> pager_;                          // With ZeroStage::Parameters.
   std::vector<std::unique_ptr<execute::StageHooks>> reducers_;  // By stage.
   std::vector<std::unique_ptr<execute::TiedParameters>> ties_;
-  execute::Progress progress_;
   std::unique_ptr<execute::Executor> train_;
   std::unique_ptr<execute::Executor> evaluate_;
   std::unique_ptr<execute::Executor> infer_;

@@ -15,6 +15,12 @@ bool Trainer::has_pieces_elsewhere() const {
          (place == offload::Place::Host && !options_.device.is_cpu());
 }
 
+// What a program's instructions need may have to come from a file.
+execute::Files Trainer::files_in_programs() const {
+  return options_.offload.parameters.place == offload::Place::File ? execute::Files::Used
+                                                                   : execute::Files::NotUsed;
+}
+
 std::int64_t Trainer::offloaded_bytes() const {
   std::int64_t bytes = offloaded_ ? offloaded_->file_bytes() : 0;
   for (const auto& shards : shards_) bytes += shards->file_bytes();
@@ -25,6 +31,7 @@ std::int64_t Trainer::offloaded_bytes() const {
 stage::Making Trainer::making() {
   stage::Making making{.device = options_.device};
   if (options_.precision.is_short()) making.type = options_.precision.type;
+  making.after_layer = [this](const auto&) { progress_.advance(); };
   if (options_.zero.stage == ZeroStage::Off) return making;
   if (options_.mesh.data == 1 && !has_pieces_elsewhere()) return making;
   const bool paged = options_.zero.stage == ZeroStage::Parameters;
@@ -33,6 +40,7 @@ stage::Making Trainer::making() {
   shards_.push_back(std::make_unique<zero::ParameterShards>(
       *data_group_, options_.zero.bucket_bytes, keeps, &tied_pages_));
   making.after_layer = [this, paged](const std::vector<nn::ModelParameter>& parameters) {
+    progress_.advance();
     for (const nn::ModelParameter& each : parameters) {
       const bool stays = !paged || persistence_.stays(each.name, each.tensor.numel());
       if (stays && !each.tensor.requires_grad()) continue;  // It is whole, and not updated.
@@ -100,6 +108,7 @@ std::vector<nn::TiedParameter> Trainer::updated_copies(std::size_t stage) const 
 // Parameters that are spread over the ranks come and go in the meantime.
 execute::StepResult Trainer::run(execute::Executor& executor, const char* name,
                                  execute::StepInputs inputs) {
+  const execute::FilesMark files(progress_, files_in_programs());
   for (nn::Values& each : inputs.inputs) each = options_.precision.inputs(each);
   if (!pager_) return executor.run(inputs);
   return in_paged_run(
@@ -109,7 +118,11 @@ execute::StepResult Trainer::run(execute::Executor& executor, const char* name,
 
 Trainer::WholeParameters::WholeParameters(Trainer& trainer) : trainer_(trainer) {
   if (!trainer_.pager_) return;
-  for (const auto& shards : trainer_.shards_) shards->unshard();
+  const execute::WaitMark wait(trainer_.progress_, "gathering whole parameters");
+  for (const auto& shards : trainer_.shards_) {
+    shards->unshard();
+    trainer_.progress_.advance();
+  }
 }
 
 Trainer::WholeParameters::~WholeParameters() {

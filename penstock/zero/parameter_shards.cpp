@@ -89,18 +89,21 @@ std::shared_ptr<Page> ParameterShards::new_page(const partition::ShardBucket& bu
   return page;
 }
 
-void ParameterShards::gather() {
+void ParameterShards::gather(const std::function<void()>& advanced) {
   std::deque<std::unique_ptr<comm::Transfer>> under_way;
+  const auto await_first = [&] {
+    under_way.front()->wait();
+    under_way.pop_front();
+    if (advanced) advanced();
+  };
   for (std::size_t b = 0; b < pages_.size(); ++b) {
     std::unique_ptr<comm::Transfer> transfer =
         is_shared_[b] ? nullptr : pages_[b]->gather_updates();
     if (!transfer) continue;
     under_way.push_back(std::move(transfer));
-    if (under_way.size() <= kGathersUnderWay) continue;
-    under_way.front()->wait();
-    under_way.pop_front();
+    if (under_way.size() > kGathersUnderWay) await_first();
   }
-  for (const auto& transfer : under_way) transfer->wait();
+  while (!under_way.empty()) await_first();
 }
 
 void ParameterShards::unshard() {

@@ -15,6 +15,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -95,8 +96,8 @@ class ParameterShards {
   std::int64_t file_bytes() const { return pieces_ ? pieces_->file_bytes() : 0; }
 
   // Collective, after updates of slices: brings the other ranks' to pages that are whole, always
-  // or just now.
-  void gather();
+  // or just now.  `advanced` hears of each page that has come.
+  void gather(const std::function<void()>& advanced = {});
   // Collective: brings all pages, which stay until reshard(); again is nothing.
   void unshard();
   // Throws: Error, as Page::drop().

@@ -130,6 +130,7 @@ TEST(ToText, GivesEachValueItsOrigin) {
   "launch": {
     "heartbeat_seconds": 30,  // default
     "startup_seconds": 300,  // default
+    "disk_seconds": 1800,  // default
     "transport": "auto",  // default
     "device": "auto"  // default
   },

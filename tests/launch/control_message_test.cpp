@@ -15,7 +15,8 @@ ProgressReport some_progress() {
           .doing = "1RECV_B3",
           .waiting = true,
           .waiting_for = Rank(1),
-          .waiting_ms = 2800};
+          .waiting_ms = 2800,
+          .uses_files = true};
 }
 
 ErrorReport some_error() {
@@ -40,8 +41,8 @@ TEST(ControlMessage, ParseIsTheInverseOfEncode) {
 
 TEST(ControlMessage, TextForm) {
   EXPECT_EQ(encode(RankMessage(some_progress())),
-            "progress\t120\t12\ttraining\t1RECV_B3\twaiting\t1\t2800");
-  EXPECT_EQ(encode(RankMessage(ProgressReport{})), "progress\t0\t-\t\t\tworking\t-\t0");
+            "progress\t120\t12\ttraining\t1RECV_B3\twaiting\t1\t2800\tfiles");
+  EXPECT_EQ(encode(RankMessage(ProgressReport{})), "progress\t0\t-\t\t\tworking\t-\t0\t-");
 }
 
 TEST(ControlMessage, ALongTextIsCutBetweenCharacters) {
@@ -82,14 +83,16 @@ TEST(ControlMessage, AnythingElseIsNothing) {
                                        "done\t1",
                                        "progress",
                                        "progress\t1",
-                                       "progress\t-1\t-\t\t\tworking\t-\t0",
-                                       "progress\t1\t-\t\t\tresting\t-\t0",
-                                       "progress\t1\t-\t\t\tworking\t-\t0\t",
-                                       "progress\t1\t-\t\\x\t\tworking\t-\t0",
-                                       "progress\t1\t-\t\\\t\tworking\t-\t0",
-                                       "progress\t1\t-\ta\nb\t\tworking\t-\t0",
-                                       "progress\t99999999999999999999\t-\t\t\tworking\t-\t0",
-                                       "progress\t1\t-\t\t\tworking\t4294967296\t0",
+                                       "progress\t-1\t-\t\t\tworking\t-\t0\t-",
+                                       "progress\t1\t-\t\t\tresting\t-\t0\t-",
+                                       "progress\t1\t-\t\t\tworking\t-\t0\t-\t",
+                                       "progress\t1\t-\t\\x\t\tworking\t-\t0\t-",
+                                       "progress\t1\t-\t\\\t\tworking\t-\t0\t-",
+                                       "progress\t1\t-\ta\nb\t\tworking\t-\t0\t-",
+                                       "progress\t99999999999999999999\t-\t\t\tworking\t-\t0\t-",
+                                       "progress\t1\t-\t\t\tworking\t4294967296\t0\t-",
+                                       "progress\t1\t-\t\t\tworking\t-\t0",
+                                       "progress\t1\t-\t\t\tworking\t-\t0\tdisk",
                                        "error\t-\t\tx\t0",
                                        "error\t-\t\tx\t256",
                                        "error\t-\t\tx",

@@ -275,6 +275,41 @@ TEST_F(Hangs, StartUpHasItsOwnLimitAndNamesThePhases) {
   EXPECT_NE(notes(find_hang(seen)).find("rank 0: connecting, waiting (0.0 s)"), std::string::npos);
 }
 
+TEST_F(Hangs, ARankThatUsesFilesHasTheDisksLimitAndSoHaveThoseThatWaitForIt) {
+  seen.limits.disk_ms = 100'000;
+  for (int r = 1; r < 4; ++r) waits(r, 10'000, Rank(0));
+  reports(0, 10'000, {.step = 12, .phase = "updating parameters", .uses_files = true});
+  const auto all_are_heard = [&] {
+    for (RankRecord& record : seen.ranks) record.heard_ms = seen.now_ms;
+  };
+  seen.now_ms = 109'999;
+  all_are_heard();
+  EXPECT_EQ(hang(), "none");
+  seen.now_ms = 110'000;
+  all_are_heard();
+  EXPECT_EQ(hang(),
+            "no rank made progress for 100.0 s: rank 0 waits for nobody at step 12, updating "
+            "parameters [5]");
+  EXPECT_NE(notes(find_hang(seen)).find("raise launch.disk_seconds"), std::string::npos);
+}
+
+TEST_F(Hangs, SavingIsHeldToTheDisksLimitNotToThatOfTheStart) {
+  for (int r = 0; r < 4; ++r) reports(r, 10'000, {.phase = r == 0 ? "saving" : "leaving"});
+  rank(0).progress.uses_files = true;
+  seen.now_ms = 400'000;
+  for (RankRecord& record : seen.ranks) record.heard_ms = seen.now_ms;
+  EXPECT_EQ(hang(), "none");
+}
+
+TEST_F(Hangs, ARankOfAnotherLauncherHasNoProcessToLookAt) {
+  rank(1).pid = 0;
+  for (int r : {0, 2, 3}) waits(r, 12'900, Rank(1), 2800);
+  seen.now_ms = 13'000;
+  EXPECT_EQ(hang(),
+            "rank 1 stopped answering for 3.0 s (what its process does is not known; last seen at "
+            "step 12, instruction 1F3) [5]");
+}
+
 TEST_F(Hangs, ARankThatNeverReportedHoldsTheOthersUp) {
   for (int r = 0; r < 4; ++r) {
     waits(r, 70'000, std::nullopt);

@@ -1,8 +1,10 @@
-#include <iostream>
+#include <unistd.h>
+
 #include <memory>
 
 #include "penstock/cli/plan/commands.h"
 #include "penstock/core/error.h"
+#include "penstock/core/output.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/launcher.h"
 
@@ -39,7 +41,9 @@ Command declare_launch_command(CLI::App& app, const Words& program) {
                             ": must be above 0 and at most ", launch::kSecondsMax));
     }
     options->program = program;
-    options->messages = &std::cerr;
+    Output output(STDERR_FILENO);
+    OutputStream messages(output);
+    options->messages = &messages;
     return launch::launch(*options).exit_code;
   };
 }

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "penstock/cli/train_command.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
+#include "penstock/core/output.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
 #include "penstock/launch/environment.h"
@@ -103,6 +103,14 @@ void check_data(const std::string& path) {
       str("data path \"", path, "\" does not exist (looked at ", fs::absolute(path).string(), ")"));
 }
 
+// Each rank opens it for itself.
+void check_is_no_pipe(const std::string& what, const std::string& path) {
+  std::error_code error;
+  if (path.empty() || !fs::is_fifo(path, error)) return;
+  throw ConfigError(str(what, " ", in_quotes(path), " is a pipe, and each rank would read it"),
+                    {"give a file; the config alone may be a pipe"});
+}
+
 void check_offload(const std::string& section, const config::OffloadConfig& offload) {
   if (offload.device != config::OffloadDevice::Nvme) return;
   std::error_code error;
@@ -143,22 +151,27 @@ std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& 
 
 int start_ranks(const TrainCommand& command, const config::Config& config) {
   const std::int64_t nproc = local_ranks(command, config.mesh);
+  check_is_no_pipe("data path", config.data.path);
+  check_is_no_pipe("schedule", config.schedule.file);
   check_plan(command, config, nproc);
   const std::string runtime = runtime_program();
   const std::string run =
       config.run.directory.empty() ? fresh_run_directory(run_name(command)) : config.run.directory;
   NewFolders folders;
   make_folders(config, run, folders);
+  Output output(STDERR_FILENO);
+  OutputStream messages(output);
   launch::LaunchOptions options{.nproc = static_cast<int>(nproc),
                                 .program = {runtime, "train"},
                                 .environment = {{kVersionVariable, kVersion}},
                                 .heartbeat_seconds = config.launch.heartbeat_seconds,
                                 .startup_seconds = config.launch.startup_seconds,
-                                .host = command.host.empty() ? "127.0.0.1" : command.host,
+                                 .disk_seconds = config.launch.disk_seconds,
+                                 .host = command.host.empty() ? "127.0.0.1" : command.host,
                                 .master_port = command.master_port,
                                 .store_socket = launch::StoreSocket::Launcher,
                                 .channel = launch::ControlChannel::Required,
-                                .messages = &std::cerr};
+                                .messages = &messages};
   for (std::string& word : words_of(command, run)) options.program.push_back(std::move(word));
   return launch::launch(options).exit_code;
 }
@@ -172,7 +185,7 @@ void refuse_launching(const std::string& option, const launch::LauncherEnvironme
 }
 
 int run_train(const TrainCommand& command) {
-  const config::ReadConfig read = read_config_of(command);
+  const config::ReadConfig read = read_and_hand_on(command);
   const launch::LauncherEnvironment self = launch::from_process_environment();
   if (self.kind == launch::LauncherKind::None) return start_ranks(command, read.config);
   if (command.nproc > 0) refuse_launching(str("--nproc ", command.nproc), self);

@@ -1,22 +1,28 @@
 #include "penstock/cli/runtime/rank.h"
 
 #include <ATen/Parallel.h>
+#include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
+#include <csignal>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "penstock/cli/runtime/peer_watch.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/exception_text.h"
 #include "penstock/comm/own_address.h"
 #include "penstock/core/error.h"
+#include "penstock/core/output.h"
 #include "penstock/core/text.h"
 #include "penstock/execute/progress.h"
 #include "penstock/launch/control.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/port.h"
+#include "penstock/launch/stop_signals.h"
+#include "penstock/launch/verdict.h"
 #include "penstock/lower/plan.h"
 #include "penstock/train/device.h"
 #include "penstock/train/run.h"
@@ -97,16 +103,20 @@ class Reporter {
   launch::ProgressReport report() {
     launch::ProgressReport report{
         .counter = static_cast<std::uint64_t>(progress_.counter.load(std::memory_order_relaxed)),
-        .step = progress_.step.load(std::memory_order_relaxed),
-        .phase = "training",
-        .doing = progress_.phase.load(std::memory_order_relaxed),
-        .waiting = progress_.waiting.load(std::memory_order_relaxed)};
+        .phase = progress_.phase.load(std::memory_order_relaxed),
+        .waiting = progress_.waiting.load(std::memory_order_relaxed),
+        .uses_files = progress_.uses_files.load(std::memory_order_relaxed)};
+    const std::int64_t step = progress_.step.load(std::memory_order_relaxed);
+    if (step > 0) report.step = step;
     const lower::Plan* plan = progress_.plan.load(std::memory_order_acquire);
     const auto index = progress_.instruction.load(std::memory_order_relaxed);
+    const char* doing = progress_.doing.load(std::memory_order_relaxed);
     if (plan != nullptr && index >= 0 && index < std::ssize(plan->instructions)) {
       const auto& instruction = plan->instructions[static_cast<std::size_t>(index)];
       report.doing = schedule::to_string(instruction.action);
       if (report.waiting) report.waiting_for = instruction.peer;
+    } else if (doing != nullptr) {
+      (report.waiting ? report.doing : report.phase) = doing;
     }
     report.waiting_ms = waited_ms(report);
     return report;
@@ -125,20 +135,23 @@ class Reporter {
   Clock::time_point since_ = Clock::now();
 };
 
+// Whoever watches has the deadlines (launcher.h, peer_watch.h), and ends a wait by an interrupt.
+constexpr std::chrono::hours kWatched{240};
+
 class RankProcess {
  public:
   explicit RankProcess(const TrainCommand& command)
-      : command_(command), control_(launch::ControlClient::from_process_environment()) {}
+      : command_(command), control_(launch::ControlClient::from_process_environment()) {
+    std::signal(SIGXFSZ, SIG_IGN);  // A file at its limit is an error of the write.
+  }
 
   int run() {
     try {
       const ExitCode code = train();
       control_.report_done();
       return static_cast<int>(code);
-    } catch (const Error& error) {
-      return fail(error.what(), error.exit_code());
-    } catch (const std::exception& error) {
-      return fail(comm::exception_text(error), ExitCode::Failure);
+    } catch (...) {
+      return fail();
     }
   }
 
@@ -149,51 +162,91 @@ class RankProcess {
     at::set_num_threads(1);
     const config::ReadConfig read = read_config_of(command_);
     const config::LaunchConfig& launch = read.config.launch;
+    limits_ = {.heartbeat_ms = to_ms(launch.heartbeat_seconds).count(),
+               .startup_ms = to_ms(launch.startup_seconds).count(),
+               .disk_ms = to_ms(launch.disk_seconds).count()};
     control_.set_phase("meeting the other ranks");
     const auto self = launch::from_process_environment();
     const c10::Device device =
         train::choose_device(launch.device, self.local_rank.value_or(self.rank.value));
-    const auto communicator = comm::connect(rendezvous_of(self, command_, read.config, device),
-                                            to_ms(launch.startup_seconds));
-    // With a launcher that watches, its heartbeat speaks first: it knows more than a timeout.
-    communicator->set_deadline(to_ms(launch.heartbeat_seconds * (control_.connected() ? 2 : 1) +
-                                     (control_.connected() ? 5 : 0)));
-    return train::run(read, *communicator, device, hooks());
+    communicator_ = comm::connect(rendezvous_of(self, command_, read.config, device),
+                                  to_ms(launch.startup_seconds));
+    const ExitCode code = train::run(read, *communicator_, device, hooks());
+    communicator_.reset();
+    return code;
   }
 
   train::RunHooks hooks() {
-    return {.phase = [this](const std::string& phase) { control_.set_phase(phase); },
-            .watch =
-                [this](const execute::Progress& progress) {
-                  reporter_.emplace(progress);
-                  control_.set_progress([this] { return reporter_->report(); });
-                },
-            .unwatch =
+    return {.results = results_,
+            .messages = messages_,
+            .watch = [this](const execute::Progress& progress) { watch(progress); },
+            .unwatch = [this] { unwatch(); },
+            .stop_requested =
                 [this] {
-                  // Where an error came from; work after the steps has no instruction.
-                  if (std::uncaught_exceptions() > 0) last_ = reporter_->report();
-                  control_.set_progress(nullptr);
-                  control_.set_phase("after training");
-                },
-            .stop_requested = [this] { return control_.stop_requested(); }};
+                  const auto by_launcher = control_.stop_requested();
+                  return by_launcher ? by_launcher : signals_.requested();
+                }};
   }
 
-  int fail(const std::string& message, ExitCode code) {
+  void watch(const execute::Progress& progress) {
+    reporter_.emplace(progress);
+    const auto report = [this] { return reporter_->report(); };
+    if (control_.connected()) {
+      control_.set_progress(report);
+    } else if (communicator_->world_size() > 1) {
+      peers_.emplace(*communicator_, limits_, report);
+    }
+    communicator_->set_deadline(kWatched);
+  }
+
+  void unwatch() {
+    // Where an error came from; work after the steps has no instruction.
+    if (std::uncaught_exceptions() > 0) last_ = reporter_->report();
+    peers_.reset();
+    control_.set_progress(nullptr);
+    control_.set_phase("ending");
+  }
+
+  // The error that is being handled.
+  int fail() {
+    int code = 0;
+    try {
+      throw;
+    } catch (const Error& error) {
+      code = tell(error.what(), error.exit_code());
+    } catch (const std::exception& error) {
+      code = tell(comm::exception_text(error), ExitCode::Failure);
+    }
+    results_.finish();
+    messages_.finish();
+    // All ranks find it, and part in good order.
+    if (code == static_cast<int>(ExitCode::Numerics)) return code;
+    // To take connections to ranks apart that are stopped, or gone, may be a wait for them.
+    ::_exit(code);
+  }
+
+  int tell(const std::string& message, ExitCode code) {
     launch::ErrorReport report{.message = message, .exit_code = code};
     // A loss that is not finite is the same on every rank, and its message names the step.
     if (last_ && code != ExitCode::Numerics) {
       report.step = last_->step;
-      report.instruction = last_->doing;
+      if (last_->step) report.instruction = last_->doing;
     }
     control_.report_error(report);
-    if (!control_.connected()) std::fprintf(stderr, "penstock: %s\n", message.c_str());
+    if (!control_.connected()) messages_.write(str("penstock: ", message, "\n"));
     return static_cast<int>(code);
   }
 
   const TrainCommand& command_;
-  launch::ControlClient control_;
+  launch::StopSignals signals_;
+  Output results_{STDOUT_FILENO};
+  Output messages_{STDERR_FILENO};
+  launch::Limits limits_;
+  std::unique_ptr<comm::Communicator> communicator_;
   std::optional<Reporter> reporter_;
+  std::optional<PeerWatch> peers_;
   std::optional<launch::ProgressReport> last_;
+  launch::ControlClient control_;
 };
 
 }  // namespace

@@ -150,7 +150,7 @@ GlooConnector::~GlooConnector() = default;
 
 Backend GlooConnector::connect(const std::string& name, int index, int size,
                                const std::string& peers, const WaitRules& rules) {
-  auto options = c10d::ProcessGroupGloo::Options::create(rules.deadline);
+  auto options = c10d::ProcessGroupGloo::Options::create(rules.connecting);
   options->devices = {impl_->device};
   options->threads = 1;
   try {

@@ -1,0 +1,150 @@
+#include "penstock/core/output.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "penstock/core/text.h"
+
+namespace penstock {
+
+struct Output::State {
+  explicit State(int fd) : descriptor(fd), terminal(::isatty(fd) != 0) {}
+
+  void push(std::string_view text) {
+    const std::lock_guard lock(mutex);
+    if (gone || closing) return;
+    if (waiting_bytes + text.size() > kWaitingBytesMax) {
+      ++left_out;
+      return;
+    }
+    if (left_out > 0) push_note();
+    texts.emplace_back(text);
+    waiting_bytes += text.size();
+    changed.notify_all();
+  }
+
+  // REQUIRES: the lock.
+  void push_note() {
+    texts.push_back(
+        str("penstock: output was not read in time: ", left_out, " lines are left out here\n"));
+    waiting_bytes += texts.back().size();
+    left_out = 0;
+  }
+
+  void run() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      changed.wait(lock, [this] { return !texts.empty() || left_out > 0 || closing; });
+      if (texts.empty() && left_out > 0) push_note();
+      if (texts.empty()) break;
+      const std::string text = std::move(texts.front());
+      lock.unlock();
+      const bool taken = write_all(text);
+      lock.lock();
+      texts.pop_front();
+      waiting_bytes -= text.size();
+      if (!taken) break;
+    }
+    gone = true;
+    texts.clear();
+    changed.notify_all();
+  }
+
+  // False when nobody will ever read.
+  bool write_all(std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t written = ::write(descriptor, text.data(), text.size());
+      if (written > 0) {
+        text.remove_prefix(static_cast<std::size_t>(written));
+        const std::lock_guard lock(mutex);
+        taken_bytes += static_cast<std::uint64_t>(written);
+        changed.notify_all();
+      } else if (errno == EAGAIN) {  // Somebody else's choice for a descriptor that is shared.
+        pollfd writable{descriptor, POLLOUT, 0};
+        ::poll(&writable, 1, -1);
+      } else if (errno != EINTR) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void close() {
+    std::unique_lock lock(mutex);
+    closing = true;
+    changed.notify_all();
+    if (gave_up) return;
+    for (std::uint64_t before = taken_bytes; !gone; before = taken_bytes) {
+      const bool moved = changed.wait_for(lock, std::chrono::duration<double>(kPatienceSeconds),
+                                          [&] { return gone || taken_bytes != before; });
+      gave_up = !moved;
+      if (gave_up) return;
+    }
+  }
+
+  const int descriptor;
+  const bool terminal;
+  std::mutex mutex;  // Guards the rest.
+  std::condition_variable changed;
+  std::deque<std::string> texts;  // The first is being written.
+  std::size_t waiting_bytes = 0;
+  std::uint64_t taken_bytes = 0;
+  std::int64_t left_out = 0;
+  bool closing = false;
+  bool gave_up = false;  // To wait for the reader.
+  bool gone = false;     // The thread writes no more.
+};
+
+Output::Output(int descriptor) : state_(std::make_shared<State>(descriptor)) {
+  // Signals are for the program's threads; a reader that is gone is an error of write(), not
+  // SIGPIPE.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread([state = state_] { state->run(); }).detach();
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Output::~Output() { finish(); }
+
+void Output::finish() { state_->close(); }
+
+void Output::write(std::string_view text) { state_->push(text); }
+
+bool Output::is_terminal() const { return state_->terminal; }
+
+class OutputStream::Buffer : public std::stringbuf {
+ public:
+  explicit Buffer(Output& output) : output_(output) {}
+  int sync() override {
+    output_.write(view());
+    str("");
+    return 0;
+  }
+
+ private:
+  Output& output_;
+};
+
+OutputStream::OutputStream(Output& output)
+    : std::ostream(nullptr), buffer_(std::make_unique<Buffer>(output)) {
+  rdbuf(buffer_.get());
+}
+
+OutputStream::~OutputStream() { flush(); }
+
+}  // namespace penstock

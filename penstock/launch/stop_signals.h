@@ -1,0 +1,38 @@
+// A rank that is asked to stop by a signal: after its step, and saved.
+//
+// A program of ranks makes one at its start.  systemd, a batch system or torchrun signals every
+// process of a job, not only the launcher.  Knows no steps: who trains asks requested().
+#pragma once
+#include <csignal>
+#include <optional>
+#include <vector>
+
+#include "penstock/core/error.h"
+
+namespace penstock::launch {
+
+class StopSignals {
+ public:
+  // From here on SIGINT, SIGTERM and SIGHUP only note the wish, unless they are ignored (nohup).
+  // One more, kSameStopMs or later, ends the process at once, with the code of requested().
+  // REQUIRES: no other StopSignals exists: handlers belong to the process.
+  StopSignals();
+  ~StopSignals();  // Restores what was there.
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  // Interrupted for SIGINT, Preempted for the others; nothing: go on.
+  std::optional<ExitCode> requested() const;
+
+  // A terminal, a service manager and a launcher may each pass one wish on.
+  static constexpr long kSameStopMs = 2000;
+
+ private:
+  struct Saved {
+    int signal;
+    struct sigaction action;
+  };
+  std::vector<Saved> saved_;
+};
+
+}  // namespace penstock::launch
