@@ -35,6 +35,7 @@
 #include "penstock/partition/partition.h"
 #include "penstock/partition/persistence.h"
 #include "penstock/stage/stage.h"
+#include "penstock/train/facts.h"
 #include "penstock/train/gradient_scale.h"
 #include "penstock/train/master_weights.h"
 #include "penstock/train/microbatches.h"
@@ -100,6 +101,8 @@ struct TrainerOptions {
   stage::Checkpointing checkpointing;
   std::int64_t seed = 1234;
   c10::Device device = at::kCPU;  // Where this rank has its stages.
+  // What else all ranks must have in common, by name: a hash of what they read themselves, say.
+  Facts facts;
 };
 
 // What says which program they train.
