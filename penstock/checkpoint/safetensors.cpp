@@ -53,7 +53,7 @@ void write_safetensors(const std::string& path, const NamedTensors& tensors,
   std::vector<at::Tensor> kept;
   std::vector<std::string_view> pieces = {header};
   for (const auto& [name, tensor] : tensors) {
-    kept.push_back(tensor.detach().contiguous().cpu());
+    kept.push_back(tensor.detach().contiguous().cpu().resolve_conj().resolve_neg());
     pieces.emplace_back(static_cast<const char*>(kept.back().const_data_ptr()),
                         kept.back().nbytes());
     if (advanced) advanced();

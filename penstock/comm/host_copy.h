@@ -1,7 +1,7 @@
 // Transfers of any tensor, by transports that move contiguous host memory.
 //
-// One on a device, or with gaps, goes through a copy.  Knows no kind of device: torch copies, and a
-// copy to the host waits for the work that the tensor comes from.
+// One on a device, with gaps, or lazily conjugated, goes through a copy.  Knows no kind of device:
+// torch copies, and a copy to the host waits for the work that the tensor comes from.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -16,6 +16,9 @@ namespace penstock::comm {
 // Which way the bytes go.
 enum class Bytes : std::uint8_t { Out, In, Both };
 
+// Whether its memory has other values: torch has not yet conjugated or negated them.
+inline bool is_lazy(const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); }
+
 // A contiguous tensor of the same shape in host memory; has the bytes, unless they only come in.
 at::Tensor host_copy(const at::Tensor& tensor, Bytes bytes);
 // Does as `transfer` of `host`, and then copies what has come into `tensor`.
@@ -29,7 +32,8 @@ std::unique_ptr<Transfer> copied_back(std::unique_ptr<Transfer> transfer, at::Te
 // takes the interpreter's lock there: at the interpreter's end that aborts the process.
 template <class Start>
 std::unique_ptr<Transfer> through_host(const at::Tensor& tensor, Bytes bytes, const Start& start) {
-  if (tensor.is_cpu() && tensor.is_contiguous()) return start(tensor.variable_data());
+  if (tensor.is_cpu() && tensor.is_contiguous() && !is_lazy(tensor))
+    return start(tensor.variable_data());
   at::Tensor host = host_copy(tensor, bytes);
   std::unique_ptr<Transfer> transfer = start(host);  // Holds the copy.
   if (bytes == Bytes::Out) return transfer;

@@ -98,7 +98,7 @@ class World : public Communicator {
 
   std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) override {
     Link& link = linked(to);
-    if (link.takes_device_memory()) return link.send(tensor, tag);
+    if (link.takes_device_memory()) return link.send(tensor.resolve_conj().resolve_neg(), tag);
     return through_host(tensor, Bytes::Out,
                         [&](const at::Tensor& host) { return link.send(host, tag); });
   }

@@ -18,6 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr mode_t kModeBits = 0777;
+
 [[noreturn]] void fail(const std::string& path) {
   throw Error(str("cannot write \"", path, "\": ", std::strerror(errno)));
 }
@@ -62,54 +64,6 @@ std::string make_file_beside(const std::string& target, int& descriptor) {
   return {};
 }
 
-// An open file beside `target`, that is removed again unless it took the target's place.
-class TemporaryFile {
- public:
-  TemporaryFile(std::string target, const Advanced& advanced)
-      : target_(std::move(target)), advanced_(advanced) {
-    struct stat old = {};
-    const bool replaces = ::stat(target_.c_str(), &old) == 0;
-    if (replaces && S_ISDIR(old.st_mode)) {
-      errno = EISDIR;
-      fail(target_);
-    }
-    path_ = make_file_beside(target_, descriptor_);
-    if (descriptor_ < 0) fail(target_);
-    if (replaces) ::fchmod(descriptor_, old.st_mode & kModeBits);
-  }
-  ~TemporaryFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    if (!path_.empty()) ::unlink(path_.c_str());
-  }
-  TemporaryFile(TemporaryFile&& other) noexcept
-      : target_(std::move(other.target_)),
-        advanced_(other.advanced_),
-        path_(std::exchange(other.path_, {})),
-        descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-  void write(std::string_view bytes) { write_all(descriptor_, bytes, target_, advanced_); }
-  void flush_and_close() {
-    if (::fsync(descriptor_) != 0) fail(target_);
-    tell(advanced_);
-    if (::close(std::exchange(descriptor_, -1)) != 0) fail(target_);
-    tell(advanced_);
-  }
-  void replace_target() {
-    if (::rename(path_.c_str(), target_.c_str()) != 0) fail(target_);
-    path_.clear();
-    flush_folder(target_);
-    tell(advanced_);
-  }
-
- private:
-  static constexpr mode_t kModeBits = 0777;
-
-  std::string target_;
-  const Advanced& advanced_;
-  std::string path_;  // Empty: it is not there (any more).
-  int descriptor_ = -1;
-};
-
 // A pipe or a device: what has no content that could be replaced.
 bool is_stream(const std::string& path) {
   std::error_code none;
@@ -144,24 +98,79 @@ std::string followed(const std::string& path) {
   return target.string();
 }
 
-TemporaryFile written(const NewContent& content, const Advanced& advanced) {
-  TemporaryFile file(followed(content.path), advanced);
-  for (const std::string_view piece : content.pieces) file.write(piece);
-  file.flush_and_close();
-  return file;
-}
+// A descriptor that is closed when an error leaves it behind.
+class Descriptor {
+ public:
+  explicit Descriptor(int number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  void flush_and_close(const std::string& path, const Advanced& advanced) {
+    if (::fsync(number_) != 0) fail(path);
+    tell(advanced);
+    if (::close(std::exchange(number_, -1)) != 0) fail(path);
+    tell(advanced);
+  }
+
+ private:
+  int number_;
+};
 
 }  // namespace
 
+PreparedFile::PreparedFile(const std::string& path, const std::vector<std::string_view>& pieces,
+                           const Advanced& advanced)
+    : target_(followed(path)), advanced_(advanced) {
+  struct stat old = {};
+  const bool replaces = ::stat(target_.c_str(), &old) == 0;
+  if (replaces && S_ISDIR(old.st_mode)) {
+    errno = EISDIR;
+    fail(target_);
+  }
+  int number = -1;
+  const std::string beside = make_file_beside(target_, number);
+  if (number < 0) fail(target_);
+  path_ = beside;
+  try {
+    Descriptor descriptor(number);
+    if (replaces) ::fchmod(number, old.st_mode & kModeBits);
+    for (const std::string_view piece : pieces) write_all(number, piece, target_, advanced);
+    descriptor.flush_and_close(target_, advanced);
+  } catch (...) {
+    ::unlink(path_.c_str());
+    throw;
+  }
+}
+
+PreparedFile::~PreparedFile() {
+  if (!path_.empty()) ::unlink(path_.c_str());
+}
+
+PreparedFile::PreparedFile(PreparedFile&& other) noexcept
+    : target_(std::move(other.target_)),
+      advanced_(std::move(other.advanced_)),
+      path_(std::exchange(other.path_, {})) {}
+
+void PreparedFile::put_in_place() {
+  if (::rename(path_.c_str(), target_.c_str()) != 0) fail(target_);
+  path_.clear();
+  flush_folder(target_);
+  tell(advanced_);
+}
+
 void write_atomically(std::span<const NewContent> files, const Advanced& advanced) {
-  std::vector<TemporaryFile> ready;
+  std::vector<PreparedFile> ready;
   for (const NewContent& content : files) {
-    if (!is_stream(content.path)) ready.push_back(written(content, advanced));
+    if (is_stream(content.path)) continue;
+    ready.emplace_back(content.path, content.pieces, advanced);
   }
   for (const NewContent& content : files) {
     if (is_stream(content.path)) write_stream(content.path, content.pieces, advanced);
   }
-  for (TemporaryFile& file : ready) file.replace_target();
+  for (PreparedFile& file : ready) file.put_in_place();
 }
 
 void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces,

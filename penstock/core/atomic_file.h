@@ -26,4 +26,27 @@ void write_atomically(std::span<const NewContent> files,
 void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces,
                       const std::function<void()>& advanced = {});
 
+// A file that is written and flushed in the folder of its path, and takes its place there when it
+// is told to.  For several files that have to change in an order.
+class PreparedFile {
+ public:
+  // A link stays a link; a file that is replaced leaves its mode.
+  // Throws: Error with the path and the system's reason; then nothing has changed.
+  PreparedFile(const std::string& path, const std::vector<std::string_view>& pieces,
+               const std::function<void()>& advanced = {});
+  // Removes what was written, unless it has its place.
+  ~PreparedFile();
+  PreparedFile(PreparedFile&& other) noexcept;
+  PreparedFile(const PreparedFile&) = delete;
+  PreparedFile& operator=(const PreparedFile&) = delete;
+
+  // Throws: Error, as above.
+  void put_in_place();
+
+ private:
+  std::string target_;
+  std::function<void()> advanced_;
+  std::string path_;  // Empty: it is not there (any more).
+};
+
 }  // namespace penstock

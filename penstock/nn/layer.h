@@ -34,6 +34,9 @@ class Layer : public torch::nn::Module {
   // Of any layer.  By default forward() of the only tensor.
   virtual Values forward_values(const Values& inputs);
 
+  // The module that computes, where that is another one: its train() and eval() are what counts.
+  virtual torch::nn::Module& computing() { return *this; }
+
   // Whether it contains modules of torch's that draw from torch's default generator.
   virtual bool draws_from_torch() const;
 
@@ -123,6 +126,7 @@ class Wrapped : public Layer {
       return as_values(module_->forward(inputs));
     }
   }
+  torch::nn::Module& computing() override { return *module_; }
   bool draws_from_torch() const override { return nn::draws_from_torch(*module_); }
   void train(bool on = true) override {
     Layer::train(on);

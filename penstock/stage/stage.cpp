@@ -23,6 +23,32 @@ c10::Device with_index(c10::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
 }
 
+// Has layers in eval() while it lives.  Then every module is in its own mode again: a model may
+// have modules in eval() that train nothing, a frozen batch norm for one.
+class Evaluation {
+ public:
+  explicit Evaluation(const std::vector<std::shared_ptr<nn::Layer>>& layers) {
+    for (const auto& layer : layers) {
+      note(*layer);
+      if (&layer->computing() != layer.get()) note(layer->computing());
+      layer->eval();
+    }
+  }
+  // Modules follow the one that they are in, which is noted before them.
+  ~Evaluation() {
+    for (const auto& [module, trains] : modes_) module->train(trains);
+  }
+  Evaluation(const Evaluation&) = delete;
+  Evaluation& operator=(const Evaluation&) = delete;
+
+ private:
+  void note(const torch::nn::Module& root) {
+    for (const auto& module : root.modules()) modes_.emplace_back(module, module->is_training());
+  }
+
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+};
+
 }  // namespace
 
 Stage::Activation::Activation(std::shared_ptr<ActivationCount> count) : count_(std::move(count)) {
@@ -96,27 +122,11 @@ void Stage::begin_step(std::int64_t step, std::int64_t first_microbatch) {
   first_microbatch_ = first_microbatch;
 }
 
-// What a model has in eval() while it trains is in it again when training goes on.
-void Stage::set_training(bool training) {
-  if (training == training_) return;
-  training_ = training;
-  if (training) {  // Modules follow the one that they are in.
-    for (const auto& [module, trains] : modes_) module->train(trains);
-    return;
-  }
-  modes_.clear();
-  for (const auto& layer : layers_) {
-    for (const auto& module : layer->modules()) {
-      modes_.emplace_back(module.get(), module->is_training());
-    }
-    layer->eval();
-  }
-}
-
 // Without an activation to fill, an evaluation: no graph.
 nn::Values Stage::run(Microbatch microbatch, const nn::Values& inputs, Activation* activation) {
   const bool training = activation != nullptr;
-  set_training(training);
+  std::optional<Evaluation> evaluation;
+  if (!training) evaluation.emplace(layers_);
   const nn::DrawPlace place{
       .seed = seed_, .step = step_, .microbatch = first_microbatch_ + microbatch.value};
   nn::Values values = inputs;

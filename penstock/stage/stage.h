@@ -68,7 +68,8 @@ class Stage {
   // Runs the layers.  With `keep_graph`, the activation stays until backward(), which returns
   // gradients of those inputs that require one; the results are detached from the graph, and
   // require a gradient where one is taken.  Without, the layers run as torch's Module::eval() has
-  // them.  The first layer may change its input in place: the caller's bytes change then.
+  // them, and every module is in its own mode again afterwards.  The first layer may change its
+  // input in place: the caller's bytes change then.
   nn::Values forward(Microbatch microbatch, const nn::Values& inputs, bool keep_graph);
 
   // As forward(), but ends in the loss, whose value is returned: a detached scalar.
@@ -124,7 +125,6 @@ class Stage {
 
   void add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t index, const Making& making);
   void add_segments(const std::vector<nn::LayerSpec>& model, const Checkpointing& checkpointing);
-  void set_training(bool training);
   nn::Values run(Microbatch microbatch, const nn::Values& inputs, Activation* activation);
   const Segment::Kept& graph(std::size_t segment, Activation& activation) const;
   template <class Part>
@@ -143,9 +143,8 @@ class Stage {
   std::int64_t first_microbatch_ = 0;
   std::vector<std::shared_ptr<nn::Layer>> layers_;
   std::vector<Segment> segments_;
-  bool training_ = true;
-  std::vector<std::pair<torch::nn::Module*, bool>>
-      modes_;  // During an evaluation: who trains else.
+  bool h3_training_ = true;
+  std::vector<std::pair<torch::nn::Module*, bool>> h3_modes_;
   bool needs_engine_ = false;
   std::vector<NamedParameter> parameters_;
   std::vector<NamedParameter> frozen_;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "penstock/core/content_hash.h"
 #include "penstock/core/error.h"
 #include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
@@ -143,6 +144,14 @@ Batch TextData::validation(std::int64_t batch, std::int64_t first, std::int64_t 
                            std::int64_t sequence_length) const {
   const std::uint64_t stream = mix(kValidationStream ^ static_cast<std::uint64_t>(batch));
   return draw(validation_, stream, first, count, sequence_length);
+}
+
+Facts TextData::facts() const {
+  return {{"text files", str(files_)},
+          {"text bytes to train on", str(training_bytes())},
+          {"text bytes to validate", str(validation_bytes())},
+          {"text to train on", content_hash(training_)},
+          {"text to validate", content_hash(validation_)}};
 }
 
 std::string TextData::prompt(std::int64_t bytes) const {

@@ -11,6 +11,8 @@
 #include <functional>
 #include <string>
 
+#include "penstock/train/facts.h"
+
 namespace penstock::train {
 
 struct Batch {
@@ -42,6 +44,8 @@ class TextData {
   std::int64_t files() const { return files_; }
   std::int64_t training_bytes() const { return std::ssize(training_); }
   std::int64_t validation_bytes() const { return std::ssize(validation_); }
+  // By which ranks see whether they have the same text.  Reads all of it.
+  Facts facts() const;
   // The first `bytes` bytes of validation text that start a line, as a prompt.
   std::string prompt(std::int64_t bytes) const;
 

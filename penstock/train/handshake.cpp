@@ -1,12 +1,9 @@
 #include "penstock/train/handshake.h"
 
-#include <torch/version.h>
-
 #include <algorithm>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/core/version.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock::train {
@@ -38,7 +35,9 @@ std::string describe(const nn::LayerSpec& spec) {
   }
   const std::string gives = spec.given.empty() ? "" : " gives " + join(spec.given, ",");
   const std::string takes = spec.taken.empty() ? "" : " takes " + join(spec.taken, ",");
-  return str(spec.meta.name, " ", spec.meta.type, gives, takes, ties);
+  const std::string size =
+      spec.meta.parameters == nn::kNotCounted ? "" : str(" of ", spec.meta.parameters, " elements");
+  return str(spec.meta.name, " ", spec.meta.type, size, gives, takes, ties);
 }
 
 std::string describe(LossScale::Kind kind) {
@@ -58,6 +57,19 @@ std::string shape_of(const at::Tensor& tensor) {
   return penstock::str(c10::toString(tensor.scalar_type()), tensor.sizes());
 }
 
+const char* repair_of(std::string_view fact) {
+  if (fact.starts_with("text ")) {
+    return "every rank reads the text itself, from --data or, without it, its own Python library: "
+           "give all of them the same files";
+  }
+  if (fact.starts_with("bits of an update") || fact.starts_with("CPU kernels")) {
+    return "CPUs differ: the variable ATEN_CPU_CAPABILITY of every rank's environment says which "
+           "kernels torch takes: default, avx2 or avx512";
+  }
+  if (fact.starts_with("threads")) return "give every rank the same OMP_NUM_THREADS";
+  return "start every rank with the same program and config";
+}
+
 void compare(Rank one, const std::string& of_one, Rank other, const std::string& of_other) {
   if (of_one == of_other) return;
   const auto ours = penstock::split(of_one, '\n'), theirs = penstock::split(of_other, '\n');
@@ -68,7 +80,7 @@ void compare(Rank one, const std::string& of_one, Rank other, const std::string&
   throw CommError(
       str("ranks ", one, " and ", other, " do not run the same thing: rank ", one, " has ",
           said(our_line, ours.end()), ", rank ", other, " has ", said(their_line, theirs.end())),
-      {"start every rank with the same program and config"}, ExitCode::Usage);
+      {repair_of(our_line == ours.end() ? "" : *our_line)}, ExitCode::Usage);
 }
 
 std::string describe(const config::Fp16Config& scale) {
@@ -80,12 +92,10 @@ std::string describe(const config::Fp16Config& scale) {
 }
 
 // Kernels of two devices may differ in their bits; where the states are does not matter.
-std::string describe_updates(const TrainerOptions& options) {
+bool updates_on_host(const TrainerOptions& options) {
   const OffloadOptions& offload = options.offload;
-  const bool on_device = offload.states.place == offload::Place::Device &&
-                         offload.parameters.place == offload::Place::Device &&
-                         !options.device.is_cpu();
-  return on_device ? "on the device" : "on the host";
+  return offload.states.place != offload::Place::Device ||
+         offload.parameters.place != offload::Place::Device || options.device.is_cpu();
 }
 
 std::string describe(GradientSums sums) {
@@ -96,22 +106,21 @@ std::string describe(GradientSums sums) {
 
 Facts facts_of(const verify::VerifiedSchedule& verified) {
   const schedule::Schedule& program = verified.schedule();
-  return {{"penstock version", kVersion},
-          {"torch version", TORCH_VERSION},
-          {"schedule", schedule::title(program)},
-          {"purpose", program.purpose == schedule::Purpose::Train ? "train" : "forward only"},
-          {"schedule program", str(stable_hash(schedule::to_csv(program)))}};
+  return facts_of_process() +
+         Facts{{"schedule", schedule::title(program)},
+               {"purpose", program.purpose == schedule::Purpose::Train ? "train" : "forward only"},
+               {"schedule program", str(stable_hash(schedule::to_csv(program)))}};
 }
 
 Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
                const verify::VerifiedSchedule& schedule, const partition::Partition& partition) {
-  Facts facts = facts_of(schedule);
-  const Facts of_trainer = {
+  Facts facts = {
+      {"mesh", mesh::to_string(options.mesh)},
       {"partition", join(partition.bounds, " ")},
       {"seed", str(options.seed)},
       {"device", c10::DeviceTypeName(options.device.type(), /*lower_case=*/true)},
       {"optimizer", describe(options.optimizer)},
-      {"updates", describe_updates(options)},
+      {"updates", updates_on_host(options) ? "on the host" : "on the device"},
       {"scheduler", describe(options.scheduler)},
       {"steps", str(options.total_steps)},
       {"gradient_clipping", shortest(options.gradient_clipping)},
@@ -127,11 +136,12 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
        str(options.zero.persistence.elements, " ", options.zero.persistence.elements_in_all)},
       {"layers of the model", str(model.size())},
   };
-  facts.insert(facts.end(), of_trainer.begin(), of_trainer.end());
   for (std::size_t i = 0; i < model.size(); ++i) {
     facts.emplace_back(str("layer ", i), describe(model[i]));
   }
-  return facts;
+  if (updates_on_host(options)) facts = std::move(facts) + facts_of_host_updates();
+  if (options.sums == GradientSums::Invariant) facts = std::move(facts) + facts_of_bits();
+  return options.facts + facts_of(schedule) + facts;
 }
 
 Facts facts_of(const std::vector<stage::Stage>& stages) {

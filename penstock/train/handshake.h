@@ -4,17 +4,15 @@
 // Knows no connections but the Communicator's exchange of texts.
 #pragma once
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/train/facts.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::train {
 
-using Facts = std::vector<std::pair<std::string, std::string>>;
-
-// Versions, and the program.
+// Those of the process, and the program.
 Facts facts_of(const verify::VerifiedSchedule& schedule);
 // Those, and all that a Trainer is made from.
 Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,

@@ -1,6 +1,7 @@
 #include "penstock/train/microbatches.h"
 
 #include <ATen/ops/ne.h>
+#include <ATen/ops/real.h>
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
@@ -109,7 +110,9 @@ nn::Loss LossScale::differentiable(nn::Loss loss) const {
     if (scale.weight(targets) > 0) return loss(outputs, targets);
     at::Tensor nothing = at::zeros({});
     for (const at::Tensor& output : outputs) {
-      if (output.defined() && output.is_floating_point()) nothing = nothing + output.sum() * 0;
+      if (!output.defined()) continue;
+      if (output.is_floating_point()) nothing = nothing + output.sum() * 0;
+      if (output.is_complex()) nothing = nothing + at::real(output).sum() * 0;
     }
     return nothing;
   };

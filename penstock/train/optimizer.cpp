@@ -2,6 +2,7 @@
 
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/grad_mode.h>
@@ -12,11 +13,16 @@
 namespace penstock::train {
 namespace {
 
+// The kernels take complex numbers as pairs, as torch's own optimizers do.
+at::Tensor as_real(const at::Tensor& tensor) {
+  return tensor.is_complex() ? at::view_as_real(tensor.resolve_conj()) : tensor.resolve_neg();
+}
+
 template <class Pick>
 std::vector<at::Tensor> gather(const std::vector<std::size_t>& which, const Pick& pick) {
   std::vector<at::Tensor> tensors;
   tensors.reserve(which.size());
-  for (const std::size_t i : which) tensors.push_back(pick(i));
+  for (const std::size_t i : which) tensors.push_back(as_real(pick(i)));
   return tensors;
 }
 

@@ -5,7 +5,8 @@
 #include <filesystem>
 
 #include "penstock/checkpoint/atomic_file.h"
-#include "penstock/checkpoint/weights.h"
+#include "penstock/checkpoint/new_model.h"
+#include "penstock/config/flat.h"
 #include "penstock/config/resolve.h"
 #include "penstock/config/write.h"
 #include "penstock/core/text.h"
@@ -126,8 +127,18 @@ class Run {
     TrainerOptions options = options_of(config_, mesh_, batch_);
     options.device = device_;
     options.progress = &progress_;
+    options.facts = facts();
     if (offloads(options.offload)) offload::give_freed_memory_back();
     trainer_.emplace(options, model_of(config_.model), nn::next_byte_loss, communicator_);
+  }
+
+  // What every rank has read for itself.
+  Facts facts() const {
+    Facts facts;
+    for (const auto& [key, value] : config::common_values(config_)) {
+      facts.emplace_back("config " + key, value);
+    }
+    return facts + data_->facts();
   }
 
   void write_plan() {
@@ -258,11 +269,10 @@ class Run {
   // Replica 0 writes: each of its ranks a shard, then rank 0 the index.
   void save() {
     const Phase saving(progress_, "saving", Files::Used);
-    const std::string& folder = config_.run.save;
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (error) {
-      throw CheckpointError(str("cannot make the folder \"", folder, "\": ", error.message()));
+    std::optional<checkpoint::NewModel> model;
+    if (is_root()) {
+      model.emplace(config_.run.save);
+      communicator_.put("saved as", str(model->series()));
     }
     const mesh::Coordinate at = trainer_->mesh().coordinate(communicator_.rank());
     const auto whole = trainer_->whole_parameters();
@@ -277,24 +287,26 @@ class Run {
           bytes += tensor.nbytes();
         }
       }
-      checkpoint::write_safetensors(folder + "/" + checkpoint::shard_name(at.pipe, mesh_.pipe),
-                                    tensors, {{"format", "pt"}}, advanced());
+      const auto series = parse_integer(communicator_.get("saved as")).value_or(1);
+      checkpoint::write_safetensors(
+          str(config_.run.save, "/",
+              checkpoint::shard_name(at.pipe, mesh_.pipe, static_cast<std::int32_t>(series))),
+          tensors, {{"format", "pt"}}, advanced());
       communicator_.put(str("saved/", at.pipe), str(bytes, "\n", names));
     }
-    if (is_root()) write_index(folder);
+    if (is_root()) put_in_place(*model);
   }
 
-  void write_index(const std::string& folder) {
-    checkpoint::Index index;
+  void put_in_place(checkpoint::NewModel& model) {
+    checkpoint::Index index{.series = model.series(), .config = config::to_text(config_)};
     for (std::int32_t pipe = 0; pipe < mesh_.pipe; ++pipe) {
       const execute::WaitMark wait(progress_, "waiting for the ranks' shards");
       auto lines = penstock::split(communicator_.get(str("saved/", pipe)), '\n');
       index.total_bytes += parse_integer(lines.front()).value_or(0);
       index.names.emplace_back(lines.begin() + 1, lines.end() - 1);
     }
-    checkpoint::write_index(folder, index);
-    checkpoint::write_atomically(folder + "/config.json", {config::to_text(config_)});
-    tell(str("weights saved to ", folder));
+    model.put_in_place(index, advanced());
+    tell(str("weights saved to ", config_.run.save));
   }
 
   const config::ReadConfig& read_;

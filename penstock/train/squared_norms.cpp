@@ -1,5 +1,6 @@
 #include "penstock/train/squared_norms.h"
 
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -23,6 +24,16 @@ std::vector<Subtree> subtrees_of(const Cut& cut) {
   return execute::largest_subtrees(cut.first / kBlock, (cut.count + kBlock - 1) / kBlock);
 }
 
+template <class T>
+double square(T value) {
+  const auto x = static_cast<double>(value);
+  return x * x;
+}
+template <class T>
+double square(c10::complex<T> value) {
+  return square(value.real()) + square(value.imag());
+}
+
 // Of up to kBlock elements: eight sums side by side, added up in pairs.
 template <class T>
 double squares_of_block(const T* values, std::int64_t count) {
@@ -30,14 +41,10 @@ double squares_of_block(const T* values, std::int64_t count) {
   std::int64_t i = 0;
   for (; i + static_cast<std::int64_t>(kLanes) <= count; i += kLanes) {
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      const auto x = static_cast<double>(values[i + static_cast<std::int64_t>(lane)]);
-      sums[lane] += x * x;
+      sums[lane] += square(values[i + static_cast<std::int64_t>(lane)]);
     }
   }
-  for (std::size_t lane = 0; i < count; ++i, ++lane) {
-    const auto x = static_cast<double>(values[i]);
-    sums[lane] += x * x;
-  }
+  for (std::size_t lane = 0; i < count; ++i, ++lane) sums[lane] += square(values[i]);
   return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
@@ -71,9 +78,13 @@ std::vector<double> squares_here(const at::Tensor& flat, std::int64_t first) {
 // chooses an order.
 std::vector<double> squares_there(const at::Tensor& flat, std::int64_t first) {
   const std::int64_t count = flat.numel(), blocks = (count + kBlock - 1) / kBlock;
-  at::Tensor sums = at::zeros({blocks * kBlock}, flat.options().dtype(at::kDouble));
-  sums.narrow(0, 0, count).copy_(flat);
-  sums = (sums * sums).view({blocks, kBlock});
+  const bool is_complex = flat.is_complex();
+  const at::Tensor parts = is_complex ? at::view_as_real(flat) : flat.unsqueeze(1);
+  at::Tensor sums = at::zeros({blocks * kBlock, parts.size(1)}, parts.options().dtype(at::kDouble));
+  sums.narrow(0, 0, count).copy_(parts);
+  sums = sums * sums;
+  sums = is_complex ? sums.select(1, 0) + sums.select(1, 1) : sums.squeeze(1);
+  sums = sums.view({blocks, kBlock});
   for (std::int64_t width = kBlock / 2; width > 0; width /= 2) {
     sums = sums.narrow(1, 0, width) + sums.narrow(1, width, width);
   }
@@ -90,7 +101,14 @@ std::vector<double> subtree_squares(const at::Tensor& slice, std::int64_t first)
   const at::Tensor flat = slice.contiguous();
   if (!flat.is_cpu()) return squares_there(flat.flatten(), first);
   if (flat.scalar_type() == at::kDouble) return squares_here<double>(flat, first);
-  return squares_here<float>(flat.to(at::kFloat), first);  // Exact for the shorter types.
+  if (flat.scalar_type() == at::kComplexDouble) {
+    return squares_here<c10::complex<double>>(flat, first);
+  }
+  // Exact for the shorter types.
+  if (flat.is_complex()) {
+    return squares_here<c10::complex<float>>(flat.to(at::kComplexFloat), first);
+  }
+  return squares_here<float>(flat.to(at::kFloat), first);
 }
 
 double total_of_squares(const std::vector<Cut>& cuts, std::span<const double> subtrees) {

@@ -1,5 +1,5 @@
 // The squares of a gradient's elements, added in one order however the parameter is cut into
-// slices.
+// slices.  Of a complex element, that of its absolute value.
 //
 // The Trainer makes the gradient norm of them, so that it has the same bits for whole parameters
 // and for shards of any number of ranks.  The order is a tree: blocks of 64 elements, counted from

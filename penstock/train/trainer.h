@@ -35,6 +35,7 @@
 #include "penstock/partition/partition.h"
 #include "penstock/partition/persistence.h"
 #include "penstock/stage/stage.h"
+#include "penstock/train/facts.h"
 #include "penstock/train/gradient_scale.h"
 #include "penstock/train/master_weights.h"
 #include "penstock/train/microbatches.h"
@@ -103,6 +104,8 @@ struct TrainerOptions {
   // Where it tells what it is at, from its construction on; it outlives the trainer.  Null: nobody
   // is told.
   execute::Progress* progress = nullptr;
+  // What else all ranks must have in common, by name: a hash of what they read themselves, say.
+  Facts facts;
 };
 
 // What says which program they train.

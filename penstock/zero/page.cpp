@@ -128,7 +128,9 @@ void Page::poison() {
   if (is_here_) return;
   const at::NoGradGuard no_grad;
   allocate();
-  flat_.fill_(flat_.is_floating_point() ? std::numeric_limits<double>::quiet_NaN() : 0.0);
+  flat_.fill_(flat_.is_floating_point() || flat_.is_complex()
+                  ? std::numeric_limits<double>::quiet_NaN()
+                  : 0.0);
 }
 
 std::unique_ptr<comm::Transfer> Page::gather_updates() {

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
+from penstock.errors import CommError
+
 if TYPE_CHECKING:
     import torch
 
+    from penstock._runtime import Communicator
     from penstock._update import Update
     from penstock.configuration import Batch, Configuration
 
-__all__ = ["Steps"]
+__all__ = ["Steps", "compare_sizes", "size_of"]
 
 _log = logging.getLogger("penstock")
 
@@ -107,3 +110,26 @@ class Steps:
         self.global_samples += self.train_batch_size()
         if self._steps_per_print and self.global_steps % self._steps_per_print == 0:
             _log.info("step %d: %s, lr %s", self.global_steps, outcome, self.get_lr())
+
+
+def size_of(dataset: Any) -> str:
+    """For ranks that compare theirs; nothing where there is no dataset."""
+    if dataset is None:
+        return ""
+    return f"{len(dataset)} samples" if hasattr(dataset, "__len__") else "of no known size"
+
+
+def compare_sizes(communicator: Communicator, dataset: Any) -> None:
+    """Collective over all ranks: inputs and labels come from the datasets of two of them.
+
+    Raises CommError where they have not one size; a rank may have none.
+    """
+    sizes = communicator.exchange("training_data", size_of(dataset))
+    given = [(rank, size) for rank, size in enumerate(sizes) if size]
+    for rank, size in given[1:]:
+        first, expected = given[0]
+        if size != expected:
+            raise CommError(
+                f"ranks {first} and {rank} differ: training_data is {expected} on rank {first}, "
+                f"{size} on rank {rank}"
+            )

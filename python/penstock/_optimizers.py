@@ -14,7 +14,15 @@ from penstock import lr_schedules
 from penstock.configuration import Configuration
 from penstock.errors import ConfigError
 
-__all__ = ["Course", "Given", "clip_factor", "make_optimizer", "make_scheduler"]
+__all__ = [
+    "Course",
+    "Given",
+    "clip_factor",
+    "described",
+    "facts_of_optimizer",
+    "make_optimizer",
+    "make_scheduler",
+]
 
 Given = torch.optim.Optimizer | Callable[[list[Any]], torch.optim.Optimizer]
 """An optimizer, or what makes one of parameters or parameter groups."""
@@ -47,6 +55,35 @@ def make_optimizer(
     arguments = (list(parameters),)
     made: torch.optim.Optimizer = _make(configuration, f"optimizer {name}", kind, arguments, params)
     return made
+
+
+def facts_of_optimizer(optimizer: torch.optim.Optimizer) -> list[tuple[str, str]]:
+    """What replicas must have in common of it: its type, and the options of its groups."""
+    facts = [("optimizer", described(type(optimizer).__name__, optimizer.defaults))]
+    for number, group in enumerate(optimizer.param_groups):
+        options = {key: value for key, value in group.items() if key != "params"}
+        facts.append(
+            (
+                f"optimizer group {number}",
+                described(f"of {len(group['params'])} parameters", options),
+            )
+        )
+    return facts
+
+
+def described(what: str, options: Mapping[str, Any]) -> str:
+    """Options that have the same text in every process: numbers, texts, and groups of them."""
+    texts = [f"{key} {_text_of(options[key])}" for key in sorted(options)]
+    return ", ".join([what, *texts])
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return str(value.tolist())
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_text_of, value))})"
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return repr(value) if plain else type(value).__name__
 
 
 def clip_factor(largest: float, norm: float) -> float:

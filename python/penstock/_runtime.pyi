@@ -260,3 +260,11 @@ class Pipeline:
         """
         Most (stage, microbatch) activations that were alive at once on this rank.
         """
+def facts_of_host_updates() -> list[tuple[str, str]]:
+    """
+    The bits of an update of fixed values on this host's CPU.
+    """
+def facts_of_process() -> list[tuple[str, str]]:
+    """
+    What decides on results and is nobody's argument, by name: versions, torch's settings, the environment.
+    """

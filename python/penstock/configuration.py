@@ -36,6 +36,9 @@ class Batch:
     gradient_accumulation_steps: int
 
 
+_OF_ONE_RANK = ("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state")
+
+
 @dataclass(frozen=True)
 class Configuration:
     """What was read, of the keys' kinds.  values: without those that are "auto" or None.
@@ -62,6 +65,24 @@ class Configuration:
     def flag(self, key: str, default: bool, *, section: str = "") -> bool:
         """True or false."""
         return bool(self._value(key, default, section))
+
+    def facts(self) -> list[tuple[str, str]]:
+        """By path, as JSON, what all ranks must have in common: no paths, which may be a rank's
+        own, and nothing that only says what is printed.
+        """
+        found: list[tuple[str, str]] = []
+
+        def add(path: str, value: Any) -> None:
+            if isinstance(value, Mapping):
+                for key in sorted(value):
+                    add(f"{path}.{key}" if path else str(key), value[key])
+            elif not path.endswith("path") and path not in _OF_ONE_RANK:
+                found.append(
+                    (f"config {path}", json.dumps(value, default=lambda each: type(each).__name__))
+                )
+
+        add("", self.values)
+        return found
 
     def _value(self, key: str, default: Any, section: str) -> Any:
         return (self.section(section) if section else self.values).get(key, default)

@@ -21,8 +21,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock import configuration
-from penstock._engine import Steps
-from penstock._optimizers import Course, Given, make_optimizer
+from penstock._engine import Steps, compare_sizes
+from penstock._optimizers import Course, Given, described, facts_of_optimizer, make_optimizer
 from penstock._planning import Schedule
 from penstock._update import Update, check_new
 from penstock.errors import ConfigError, Error
@@ -120,6 +120,7 @@ class PipelineEngine(Steps):
         replicas = Replicas(self._communicator, topology.filter_match(pipe=self.stage_id))
         with telling_others(self._communicator):
             self._replicated = ReplicatedStages(model, stages, replicas, self._zero)
+            replicas.agree(facts_of_optimizer(self.optimizer))
             self._update = Update(
                 self.config,
                 self._replicated,
@@ -131,6 +132,7 @@ class PipelineEngine(Steps):
         self.lr_scheduler = self._update.lr_scheduler
         self._states = States(self._replicated, self._update)
         self._run = self._make_run(program, stages)
+        compare_sizes(self._communicator, training_data)
         self._placed = self._place_handlers()
         self._batch_fn: Callable[[Any], Any] | None = None
         self._iterator: Iterator[Any] | None = None
@@ -155,7 +157,8 @@ class PipelineEngine(Steps):
         count = self.gradient_accumulation_steps()
         with self._run.telling_others():
             step = self._load(self._iterator, count, with_labels=True)
-        self.module.train()
+        if not self.module.training:
+            self.module.train()
         factor = self.loss_scale / (count * self.dp_world_size)
         with self._replicated.running():
             losses = self._run.train(step, [factor] * count if self._is_last else None)
@@ -201,13 +204,14 @@ class PipelineEngine(Steps):
             iterator = None if data_iter is None else iter(data_iter)
             step = self._load(iterator, count, with_labels=compute_loss)
         step.keeps_outputs = return_logits or not compute_loss
-        was_training = self.module.training
+        modes = [(module, module.training) for module in self.module.modules()]
         self.module.eval()
         try:
             with self._replicated.running():
                 losses = self._run.evaluate(step)
         finally:
-            self.module.train(was_training)
+            for module, trains in modes:
+                module.training = trains
         outputs = [step.outputs[i] for i in range(count)] if step.outputs else None
         if not compute_loss:
             return outputs
@@ -430,6 +434,7 @@ class PipelineEngine(Steps):
 
     def _facts(self) -> list[tuple[str, str]]:
         return [
+            *self.config.facts(),
             ("layers", str(self.module.num_layers())),
             ("partition", str(self.module.parts)),
             ("train_batch_size", str(self.train_batch_size())),
@@ -437,7 +442,8 @@ class PipelineEngine(Steps):
             ("zero_optimization", repr(self._zero)),
             ("loss_scale", str(self.loss_scale)),
             ("dtype", str(self._type)),
-            ("optimizer", type(self.optimizer).__name__),
+            ("optimizer", described(type(self.optimizer).__name__, self.optimizer.defaults)),
+            ("lr_scheduler", type(self.lr_scheduler).__name__),
         ]
 
     def _load(self, iterator: Iterator[Any] | None, count: int, *, with_labels: bool) -> Step:

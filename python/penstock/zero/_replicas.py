@@ -58,11 +58,13 @@ class Replicas:
     def agree(self, facts: list[tuple[str, str]]) -> None:
         """Collective over the communicator: a CommError where replicas do not have the same facts.
 
-        It names the first fact that differs, and both values.
+        It names the first fact that differs, and both values.  What replicas need to make the same
+        of their updates is compared as well: the facts of the process, and the bits of an update.
         """
         if self.size == 1:
             return
-        mine = json.dumps(facts)
+        runtime = _torch.load()
+        mine = json.dumps([*runtime.facts_of_process(), *facts, *runtime.facts_of_host_updates()])
         texts = self.communicator.exchange("engine", mine)
         first = self._ranks[0]
         for rank in self._ranks:

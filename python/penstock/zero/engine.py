@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader
 
 from penstock import configuration
 from penstock._distributed import init_distributed
-from penstock._engine import Steps
-from penstock._optimizers import Course, Given, make_optimizer
+from penstock._engine import Steps, size_of
+from penstock._optimizers import Course, Given, facts_of_optimizer, make_optimizer
 from penstock._update import Update, check_new
 from penstock.errors import Error
 from penstock.pipelining._groups import resolve, telling_who_connects
@@ -88,7 +88,7 @@ class Engine(Steps, torch.nn.Module):
             self.optimizer = make_optimizer(self.config, given or trainable, optimizer)
             check_new(self.optimizer, is_whole=self._zero.stage == 0 and self._type is None)
         self._replicas = Replicas.of(group)
-        self._replicas.agree(self._facts(scale.value))
+        self._replicas.agree([*self._facts(scale.value), ("training_data", size_of(training_data))])
         self._model = ReplicatedModel(model, self._replicas, self._zero)
         self._update = Update(
             self.config,
@@ -192,6 +192,11 @@ class Engine(Steps, torch.nn.Module):
             ("gradient_accumulation_steps", str(self.gradient_accumulation_steps())),
             ("gradient_clipping", str(self.config.number("gradient_clipping", 0.0))),
             ("loss_scale", str(loss_scale)),
-            ("optimizer", type(self.optimizer).__name__),
+            ("dtype", str(self._type)),
         ]
-        return settings + facts_of(self.module)
+        return [
+            *self.config.facts(),
+            *settings,
+            *facts_of(self.module),
+            *facts_of_optimizer(self.optimizer),
+        ]
