@@ -2,12 +2,16 @@
 #include <pybind11/typing.h>
 
 #include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "bindings/planning/init.h"
+#include "penstock/config/effects.h"
 #include "penstock/config/read.h"
 #include "penstock/core/read_file.h"
 #include "penstock/json/tree.h"
+#include "penstock/lower/programs.h"
 
 namespace penstock::bindings {
 namespace {
@@ -36,28 +40,48 @@ struct ToPython {
 
 using Dict = py::typing::Dict<py::str, py::object>;
 
-config::BatchSizes sizes_of(bool needs_sizes) {
-  return needs_sizes ? config::BatchSizes::Needed : config::BatchSizes::NotNeeded;
+config::ReadInitializeConfig read(const std::string& name, std::string text, bool is_file,
+                                  bool needs_sizes) {
+  return config::parse_initialize_config(
+      {.name = name, .text = std::move(text), .is_file = is_file}, lower::objection_to_training,
+      needs_sizes ? config::BatchSizes::Needed : config::BatchSizes::NotNeeded);
+}
+
+Dict values_of(const config::ReadInitializeConfig& read) {
+  return Dict(std::visit(ToPython{}, read.root.data));
+}
+
+std::vector<std::string> warnings_of(const config::ReadInitializeConfig& read, bool is_pipeline,
+                                     bool has_optimizer, bool has_scheduler) {
+  using config::RunFact;
+  return config::warnings_of(config::ineffective_keys(read.config, read.origins,
+                                                      {{RunFact::IsPipeline, is_pipeline},
+                                                       {RunFact::HasNoOptimizer, !has_optimizer},
+                                                       {RunFact::HasAnOptimizer, has_optimizer},
+                                                       {RunFact::HasNoScheduler, !has_scheduler}}));
 }
 
 }  // namespace
 
 void init_configuration(py::module_& m) {
+  py::class_<config::ReadInitializeConfig>(
+      m, "ReadConfiguration",
+      "A configuration whose keys and values were judged as `penstock config check` does.")
+      .def_property_readonly("values", values_of,
+                             "All that it says; arguments of classes as the class takes them.")
+      .def("warnings", warnings_of, py::kw_only(), py::arg("is_pipeline"), py::arg("has_optimizer"),
+           py::arg("has_scheduler"),
+           "A line for each reason why keys have no effect on such an engine.");
   m.def(
       "read_configuration",
       [](const std::string& file, bool needs_sizes) {
-        const json::Value root = config::parse_initialize_config(
-            {.name = file, .text = read_file("config", file, json::kBytesMax)},
-            sizes_of(needs_sizes));
-        return Dict(std::visit(ToPython{}, root.data));
+        return read(file, read_file("config", file, json::kBytesMax), true, needs_sizes);
       },
-      py::arg("file"), py::arg("needs_sizes"),
-      "The values of a file, whose keys and values are judged as `penstock config check` does.");
+      py::arg("file"), py::arg("needs_sizes"), "The configuration in a file.");
   m.def(
-      "judge_configuration",
+      "parse_configuration",
       [](const std::string& text, bool needs_sizes) {
-        config::parse_initialize_config({.name = "config", .text = text, .is_file = false},
-                                        sizes_of(needs_sizes));
+        return read("config", text, false, needs_sizes);
       },
       py::arg("text"), py::arg("needs_sizes"), "The same of a text in JSON.");
 }

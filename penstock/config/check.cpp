@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "penstock/config/effects.h"
 #include "penstock/config/initialize_fields.h"
 #include "penstock/config/override.h"
 #include "penstock/config/reader.h"
@@ -28,6 +29,34 @@ void note_absent(Taker taker, const Origins& origins, const std::string& name,
   }
 }
 
+// What a run is taken to be, as long as nobody knows: whether a model is a pipeline stays open.
+Facts expected_facts() {
+  return {{RunFact::HasNoOptimizer, true}, {RunFact::HasNoScheduler, true}};
+}
+
+// Keys that can have no effect, or perhaps none; a condition on a value that could not be read says
+// nothing.
+template <class Values>
+void note_ineffective(const Values& config, const Reader& reader, std::vector<Finding>& findings) {
+  for (const Ineffective& each : ineffective_keys(config, reader.origins(), expected_facts())) {
+    const auto unread = [&](const std::string& key) { return each.condition.is_about(key); };
+    if (std::ranges::any_of(reader.failed(), unread)) continue;
+    for (Finding& finding : findings) {
+      if (finding.key != each.key) continue;
+      finding.why = finding.verdict == Verdict::Used ? each.why() : each.why() + "; " + finding.why;
+      finding.verdict = Verdict::Different;
+    }
+  }
+}
+
+template <class Values, class Visit>
+void read_values(Values values, const Visit& visit, Reader& reader,
+                 std::vector<Finding>& findings) {
+  visit(reader, values);
+  reader.judge_other_keys();
+  note_ineffective(values, reader, findings);
+}
+
 }  // namespace
 
 std::string_view to_string(Verdict verdict) {
@@ -50,18 +79,14 @@ std::vector<Finding> check_config(Taker taker, std::string text, const std::stri
   std::vector<Finding> findings;
   Reader reader(taker, root, problems, &findings);
   switch (taker) {
-    case Taker::Train: {
-      Config config;
-      visit_config(reader, config);
+    case Taker::Train:
+      read_values(Config(), [](auto& v, auto& c) { visit_config(v, c); }, reader, findings);
       break;
-    }
-    case Taker::Initialize: {
-      InitializeConfig config;
-      visit_initialize(reader, config);
+    case Taker::Initialize:
+      read_values(
+          InitializeConfig(), [](auto& v, auto& c) { visit_initialize(v, c); }, reader, findings);
       break;
-    }
   }
-  reader.judge_other_keys();
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.origin < b.origin; });
   for (Finding& finding : findings) finding.why = without_key(finding.why, finding.key);

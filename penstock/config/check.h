@@ -16,7 +16,7 @@ namespace penstock::config {
 
 enum class Verdict : std::uint8_t {
   Used,       // As DeepSpeed would, where it has the key.
-  Different,  // Taken, but it means something else, or nothing.
+  Different,  // Taken, but it means something else, or nothing, or has no effect as things are.
   Refused,
 };
 

@@ -124,15 +124,21 @@ struct NumericsConfig {
   friend bool operator==(const NumericsConfig&, const NumericsConfig&) = default;
 };
 
-enum class OptimizerType : std::uint8_t { AdamW, Sgd };
+enum class OptimizerType : std::uint8_t { AdamW, Adam, Sgd };
 
 struct OptimizerConfig {
   OptimizerType type = OptimizerType::AdamW;
   double lr = 1e-3;
-  std::array<double, 2> betas = {0.9, 0.999};  // AdamW.
-  double eps = 1e-8;                           // AdamW.
+  std::array<double, 2> betas = {0.9, 0.999};  // AdamW, Adam.
+  double eps = 1e-8;                           // AdamW, Adam.
   double weight_decay = 0.0;
-  double momentum = 0.0;  // SGD.
+  double momentum = 0.0;    // SGD.
+  bool adam_w_mode = true;  // Adam: whether it is AdamW, as in DeepSpeed.
+
+  // Whether weight decay is no part of the gradient.
+  bool is_decoupled() const {
+    return type == OptimizerType::AdamW || (type == OptimizerType::Adam && adam_w_mode);
+  }
 
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };

@@ -117,9 +117,7 @@ constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
     {"optimizer.legacy_fusion optimizer.params.torch_adam optimizer.params.fused "
      "optimizer.params.foreach",
      "*", "the update is torch's fused one"},
-    {"optimizer.params.adam_w_mode", "true", "weight decay is decoupled",
-     "use optimizer.params.weight_decay 0, where both are the same"},
-    {"optimizer.params.bias_correction", "true", "AdamW corrects its means for their start"},
+    {"optimizer.params.bias_correction", "true", "Adam corrects its means for their start"},
     {"optimizer.params.amsgrad optimizer.params.maximize optimizer.params.nesterov", "false",
      "the update has no such variant"},
     {"optimizer.params.dampening", "0", "momentum is not dampened"},
@@ -188,11 +186,9 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
     {"disable_python_gc", "false", "Python collects as it is told to", "call gc.disable()"},
     {"log_level", "*", "the log is logging.getLogger(\"penstock\")"},
 
-    {"optimizer.legacy_fusion optimizer.params.torch_adam", "*", kClass},
-    {"optimizer.params.bias_correction", "", kClass},
-    {"optimizer.params.*", "*", "an argument of the optimizer's class, which may refuse it"},
+    {"optimizer.legacy_fusion", "*", kClass},
+    {"optimizer.params.bias_correction", "true", "Adam corrects its means for their start"},
     {"scheduler.params.last_batch_iteration", "", "a course goes on by load_checkpoint()"},
-    {"scheduler.params.*", "*", "an argument of the scheduler's class, which may refuse it"},
 
     {"fp16.auto_cast", "false", "inputs keep their types", "cast them yourself"},
     {"bf16.check_grad_overflow", "true", "a step whose gradients are not finite is skipped"},
@@ -253,13 +249,13 @@ constexpr auto kDifferencesOfTrain = std::to_array<Difference>({
     {"zero_optimization.offload_param.device", kInHostMemory, "\"cpu\""},
 });
 
-constexpr std::string_view kAdam =
-    "torch's Adam; DeepSpeed's is AdamW unless adam_w_mode is false: with weight_decay say which";
+constexpr std::string_view kTorchAdam =
+    "the class is torch's anyway; true: weight_decay is 0.01 for AdamW where it is absent, and "
+    "else 0";
 constexpr std::string_view kWarmup = "step i has the rate of i; DeepSpeed's that of i - 1";
 
 constexpr auto kDifferencesOfInitialize = std::to_array<Difference>({
-    {"optimizer.type", kAdam, "\"Adam\""},
-    {"optimizer.type", kAdam, "\"adam\""},
+    {"optimizer.params.torch_adam", kTorchAdam},
     {"scheduler.type", kWarmup, "\"WarmupLR\""},
     {"scheduler.type", kWarmup, "\"WarmupDecayLR\""},
     {"scheduler.type", kWarmup, "\"WarmupCosineLR\""},

@@ -8,11 +8,14 @@
 //   field(key, value, kind, meaning)   a value, of a kind of kinds.h
 //   section(key, body)                 an object, whose fields body() visits
 //   when(applies, selector, body)      fields that exist only for one choice made before them
-// Config may be const.
+//   effective(condition, body)         fields that have an effect when the condition holds
+// Config may be const; a condition is that of the values when it is visited, so the values are read
+// before it is asked.
 #pragma once
 #include <array>
 #include <string_view>
 
+#include "penstock/config/condition.h"
 #include "penstock/config/config.h"
 #include "penstock/config/kinds.h"
 
@@ -20,8 +23,8 @@ namespace penstock::config {
 
 // The choice that fields inside when() belong to.
 struct Selector {
-  std::string_view key;     // "optimizer.type".
-  std::string_view choice;  // "AdamW".
+  std::string_view key;      // "optimizer.type".
+  std::string_view choices;  // "\"AdamW\" or \"Adam\"".
 };
 
 inline constexpr std::array<Name<ModelType>, 2> kModelTypes = {{
@@ -50,13 +53,11 @@ inline constexpr std::array<Name<OffloadDevice>, 3> kOffloadDevices = {{
     {OffloadDevice::Cpu, "cpu"},
     {OffloadDevice::Nvme, "nvme"},
 }};
-inline constexpr std::array<Name<OptimizerType>, 2> kOptimizerTypes = {{
+inline constexpr std::array<Name<OptimizerType>, 3> kOptimizerTypes = {{
     {OptimizerType::AdamW, "AdamW"},
+    {OptimizerType::Adam, "Adam"},
     {OptimizerType::Sgd, "SGD"},
 }};
-
-inline constexpr Refused kAdam = {
-    "Adam", "penstock has \"AdamW\", which with weight_decay 0 is the same update"};
 
 inline constexpr std::array<Name<SchedulerType>, 2> kSchedulerTypes = {{
     {SchedulerType::Constant, "Constant"},
@@ -81,17 +82,30 @@ void visit_batch(Visitor& v, Batch& b) {
 }
 
 template <class Visitor, class Optimizer>
+void visit_adam_w_mode(Visitor& v, Optimizer& o) {
+  v.effective(Condition::above_zero("optimizer.params.weight_decay", o.weight_decay), [&] {
+    v.field("adam_w_mode", o.adam_w_mode, Flag{},
+            "decoupled weight decay: Adam is AdamW; false: L2");
+  });
+}
+
+template <class Visitor, class Optimizer>
 void visit_optimizer(Visitor& v, Optimizer& o) {
-  v.field("type", o.type, Choice<OptimizerType>{kOptimizerTypes, kAdam}, "update rule");
+  v.field("type", o.type, Choice<OptimizerType>{kOptimizerTypes}, "update rule");
   v.section("params", [&] {
     v.field("lr", o.lr, Number{}, "learning rate");
-    v.field("weight_decay", o.weight_decay, Number{}, "decoupled for AdamW, L2 for SGD");
-    v.when(o.type == OptimizerType::AdamW, {"optimizer.type", "AdamW"}, [&] {
+    v.field("weight_decay", o.weight_decay, Number{},
+            "decoupled for AdamW, L2 for SGD; for Adam as adam_w_mode says");
+    v.when(o.type != OptimizerType::Sgd, {"optimizer.type", "\"AdamW\" or \"Adam\""}, [&] {
       v.field("betas", o.betas, List{Number{.low = 0, .high = 1, .without_high = true}, 2},
               "decay of the running mean of the gradient and of its square");
       v.field("eps", o.eps, Number{}, "added to the root of the second moment");
+      v.effective(
+          Condition::equals("optimizer.type", Choice<OptimizerType>{kOptimizerTypes}.write(o.type),
+                            "\"Adam\""),
+          [&] { visit_adam_w_mode(v, o); });
     });
-    v.when(o.type == OptimizerType::Sgd, {"optimizer.type", "SGD"}, [&] {
+    v.when(o.type == OptimizerType::Sgd, {"optimizer.type", "\"SGD\""}, [&] {
       v.field("momentum", o.momentum, Number{.low = 0, .high = 1, .without_high = true},
               "share of the previous update that is kept");
     });
@@ -102,13 +116,16 @@ template <class Visitor, class Scheduler>
 void visit_scheduler(Visitor& v, Scheduler& s) {
   v.field("type", s.type, Choice<SchedulerType>{kSchedulerTypes}, "course of the learning rate");
   v.section("params", [&] {
-    v.when(s.type == SchedulerType::WarmupCosine, {"scheduler.type", "WarmupCosineLR"}, [&] {
+    v.when(s.type == SchedulerType::WarmupCosine, {"scheduler.type", "\"WarmupCosineLR\""}, [&] {
       v.field("warmup_num_steps", s.warmup_num_steps, Integer{0, kManySteps},
               "steps of the linear rise");
       v.field("total_num_steps", s.total_num_steps, Optional{Integer{1, kManySteps}},
               "steps until the end of the cosine; null: run.steps");
-      v.field("warmup_min_ratio", s.warmup_min_ratio, Number{.low = 0, .high = 1},
-              "first learning rate, as a share of lr");
+      v.effective(Condition::at_least("scheduler.params.warmup_num_steps", s.warmup_num_steps, 1),
+                  [&] {
+                    v.field("warmup_min_ratio", s.warmup_min_ratio, Number{.low = 0, .high = 1},
+                            "first learning rate, as a share of lr");
+                  });
       v.field("cos_min_ratio", s.cos_min_ratio, Number{.low = 0, .high = 1},
               "last learning rate, as a share of lr");
     });
@@ -120,7 +137,7 @@ void visit_model(Visitor& v, Model& m) {
   v.field("type", m.type, Choice<ModelType>{kModelTypes}, "architecture");
   v.field("layers", m.layers, Integer{0, 65536}, "blocks; 0: embedding and head alone");
   v.field("hidden", m.hidden, Integer{1, 1 << 20}, "width of the residual stream");
-  v.when(m.type == ModelType::Gpt, {"model.type", "gpt"},
+  v.when(m.type == ModelType::Gpt, {"model.type", "\"gpt\""},
          [&] { v.field("heads", m.heads, Integer{1, 65536}, "attention heads; divides hidden"); });
   v.field("sequence_length", m.sequence_length, Integer{1, 1 << 24}, "tokens per sample");
   v.field("tie_embeddings", m.tie_embeddings, Flag{}, "the head's weight is the embedding's");
@@ -132,18 +149,22 @@ template <class Visitor, class Pipeline>
 void visit_pipeline(Visitor& v, Pipeline& p) {
   v.field("partition", p, Partition{}, "how layers are cut into stages");
   const bool by_cost = p.partition == PartitionMethod::LayerCost;
-  v.when(by_cost, {"pipeline.partition", "layer_cost"}, [&] {
+  v.when(by_cost, {"pipeline.partition", "\"layer_cost\""}, [&] {
     v.field("layer_costs", p.layer_costs, List{Number{}}, "cost of each layer, in any unit");
   });
   const bool by_bounds = p.partition == PartitionMethod::Bounds;
-  v.when(by_bounds, {"pipeline.partition", "bounds"}, [&] {
+  v.when(by_bounds, {"pipeline.partition", "\"bounds\""}, [&] {
     v.field("bounds", p.bounds, List{Integer{0, 1 << 20}},
             "first layer of each stage, then the number of layers");
   });
   v.field("activation_checkpoint_interval", p.activation_checkpoint_interval, Integer{0, 1 << 20},
           "layers whose activations are computed again together; 0: all are kept");
-  v.field("checkpointable_layers", p.checkpointable_layers, Pattern{},
-          "only layers whose type matches this pattern; empty: all");
+  v.effective(Condition::at_least("pipeline.activation_checkpoint_interval",
+                                  p.activation_checkpoint_interval, 1),
+              [&] {
+                v.field("checkpointable_layers", p.checkpointable_layers, Pattern{},
+                        "only layers whose type matches this pattern; empty: all");
+              });
 }
 
 template <class Visitor, class Schedule>
@@ -155,26 +176,120 @@ void visit_schedule(Visitor& v, Schedule& s) {
 }
 
 template <class Visitor, class Offload>
-void visit_offload(Visitor& v, Offload& o, std::string_view device_help) {
-  v.field("device", o.device, Choice<OffloadDevice>{kOffloadDevices}, device_help);
-  v.field("nvme_path", o.nvme_path, Text{.may_be_empty = false}, "the folder of that file");
+void visit_offload(Visitor& v, Offload& o, std::string_view section, std::string_view device_help) {
+  const Choice<OffloadDevice> devices{kOffloadDevices};
+  v.field("device", o.device, devices, device_help);
+  v.effective(Condition::equals(str("zero_optimization.", section, ".device"),
+                                devices.write(o.device), "\"nvme\""),
+              [&] {
+                v.field("nvme_path", o.nvme_path, Text{.may_be_empty = false},
+                        "the folder of that file");
+              });
+}
+
+template <class Optimizer>
+Condition has_states(const Optimizer& o, bool is_bf16, bool is_fp16) {
+  const Choice<OptimizerType> types{kOptimizerTypes};
+  const bool is_adam = o.type != OptimizerType::Sgd;
+  return Condition::equals("optimizer.type", types.write(o.type),
+                           is_adam ? types.write(o.type) : "\"AdamW\"") ||
+         Condition::above_zero("optimizer.params.momentum", o.momentum) ||
+         Condition::flag("bf16.enabled", is_bf16) || Condition::flag("fp16.enabled", is_fp16);
 }
 
 template <class Visitor, class Fp16>
-void visit_fp16(Visitor& v, Fp16& f) {
-  v.field("enabled", f.enabled, Flag{}, "parameters and activations in fp16, masters in fp32");
-  v.field("loss_scale", f.loss_scale, Number{},
-          "what losses are multiplied by and gradients divided by; 0: as overflows ask for");
+void visit_dynamic_scale(Visitor& v, Fp16& f) {
   v.field("initial_scale_power", f.initial_scale_power, Integer{0, 126},
           "the first such scale is 2 to this power");
   v.field("loss_scale_window", f.loss_scale_window, Integer{1, kManySteps},
           "steps without an overflow, after which the next one doubles the scale");
   v.field("hysteresis", f.hysteresis, Integer{1, kManySteps},
           "overflows of which the last one halves the scale");
-  v.field("consecutive_hysteresis", f.consecutive_hysteresis, Flag{},
-          "a step without an overflow begins their count again");
+  v.effective(Condition::at_least("fp16.hysteresis", f.hysteresis, 2), [&] {
+    v.field("consecutive_hysteresis", f.consecutive_hysteresis, Flag{},
+            "a step without an overflow begins their count again");
+  });
   v.field("min_loss_scale", f.min_loss_scale, Number{.without_low = true},
           "smallest scale; an overflow there ends the run");
+}
+
+template <class Visitor, class Fp16>
+void visit_fp16(Visitor& v, Fp16& f) {
+  v.field("enabled", f.enabled, Flag{}, "parameters and activations in fp16, masters in fp32");
+  v.effective(Condition::flag("fp16.enabled", f.enabled), [&] {
+    v.field("loss_scale", f.loss_scale, Number{},
+            "what losses are multiplied by and gradients divided by; 0: as overflows ask for");
+    v.effective(Condition::equals("fp16.loss_scale", shortest(f.loss_scale), "0"),
+                [&] { visit_dynamic_scale(v, f); });
+  });
+}
+
+template <class Zero>
+Condition is_stage3(const Zero& zero) {
+  return Condition::equals("zero_optimization.stage", std::to_string(zero.stage), "3");
+}
+
+// What stage 3 alone has.
+template <class Visitor, class Zero>
+void visit_stage3(Visitor& v, Zero& zero) {
+  v.field("stage3_max_live_parameters", zero.stage3_max_live_parameters,
+          Integer{0, kManyParameters}, "parameters that are whole on a rank at one time");
+  v.field("stage3_prefetch_bucket_size", zero.stage3_prefetch_bucket_size,
+          Integer{0, kManyParameters}, "parameters that are gathered ahead of their use");
+  v.field("stage3_param_persistence_threshold", zero.stage3_param_persistence_threshold, Integer{},
+          "parameters of so many elements, or fewer, stay whole; 0: all come and go");
+  v.effective(Condition::at_least("zero_optimization.stage3_param_persistence_threshold",
+                                  zero.stage3_param_persistence_threshold, 1),
+              [&] {
+                v.field("stage3_model_persistence_threshold",
+                        zero.stage3_model_persistence_threshold, Optional{Integer{}},
+                        "as long as those of a rank together have no more elements; null: any "
+                        "number");
+              });
+}
+
+template <class Visitor, class ConfigT>
+void visit_zero(Visitor& v, ConfigT& c) {
+  auto& zero = c.zero_optimization;
+  v.field("stage", zero.stage, Integer{0, 3},
+          "what data-parallel ranks share: 1: optimizer state; 2: gradients, too; 3: "
+          "parameters, too");
+  v.effective(Condition::equals("numerics.invariant", Flag{}.write(c.numerics.invariant), "false"),
+              [&] {
+                v.field("reduce_bucket_size", zero.reduce_bucket_size, Integer{1, 1 << 30},
+                        "parameters that are reduced, or gathered, together");
+              });
+  v.effective(is_stage3(zero), [&] {
+    visit_stage3(v, zero);
+    v.section("offload_param", [&] {
+      visit_offload(v, zero.offload_param, "offload_param",
+                    "where what a rank keeps of parameters is while they are not "
+                    "used; nvme: in a file; cpu: in host memory, where it is anyway on ranks that "
+                    "compute on the CPU");
+    });
+  });
+  v.effective(has_states(c.optimizer, c.bf16.enabled, c.fp16.enabled), [&] {
+    v.section("offload_optimizer", [&] {
+      visit_offload(v, zero.offload_optimizer, "offload_optimizer",
+                    "where optimizer states are between steps; nvme: in a file; cpu: in host "
+                    "memory, where they are anyway on ranks that compute on the CPU");
+    });
+  });
+}
+
+template <class Visitor, class Launch>
+void visit_launch(Visitor& v, Launch& launch) {
+  const Number seconds{.low = 0, .high = kManySeconds, .without_low = true};
+  v.field("heartbeat_seconds", launch.heartbeat_seconds, seconds,
+          "longest silence of a rank, and longest time without progress in a step");
+  v.field("startup_seconds", launch.startup_seconds, seconds,
+          "longest time without progress while a run starts or ends");
+  v.field("disk_seconds", launch.disk_seconds, seconds,
+          "longest time without progress while a rank reads or writes files");
+  v.field("transport", launch.transport, Choice<Transport>{kTransports},
+          "what carries messages between two ranks; auto: shm on one host, else tcp");
+  v.field("device", launch.device, Choice<Device>{kDevices},
+          "what ranks compute on; auto: cuda where there is a device, else cpu");
 }
 
 template <class Visitor, class Run>
@@ -199,7 +314,8 @@ void visit_config(Visitor& v, ConfigT& c) {
   v.section("scheduler", [&] { visit_scheduler(v, c.scheduler); });
   v.field("gradient_clipping", c.gradient_clipping, Number{},
           "largest global 2-norm of the gradient; 0: no clipping");
-  v.field("steps_per_print", c.steps_per_print, Integer{1, kManySteps}, "steps between reports");
+  v.field("steps_per_print", c.steps_per_print, Interval{1, kManySteps},
+          "steps between reports; \"Infinity\": none");
   v.field("seed", c.seed, Integer{}, "of initialisation and data order");
   v.section("model", [&] { visit_model(v, c.model); });
   v.section("data", [&] {
@@ -212,63 +328,28 @@ void visit_config(Visitor& v, ConfigT& c) {
   });
   v.section("pipeline", [&] { visit_pipeline(v, c.pipeline); });
   v.section("schedule", [&] { visit_schedule(v, c.schedule); });
-  v.section("zero_optimization", [&] {
-    v.field("stage", c.zero_optimization.stage, Integer{0, 3},
-            "what data-parallel ranks share: 1: optimizer state; 2: gradients, too; 3: "
-            "parameters, too");
-    v.field("reduce_bucket_size", c.zero_optimization.reduce_bucket_size, Integer{1, 1 << 30},
-            "parameters that are reduced, or gathered, together");
-    v.field("stage3_max_live_parameters", c.zero_optimization.stage3_max_live_parameters,
-            Integer{0, kManyParameters}, "parameters that are whole on a rank at one time");
-    v.field("stage3_prefetch_bucket_size", c.zero_optimization.stage3_prefetch_bucket_size,
-            Integer{0, kManyParameters}, "parameters that are gathered ahead of their use");
-    v.field("stage3_param_persistence_threshold",
-            c.zero_optimization.stage3_param_persistence_threshold, Integer{},
-            "with stage 3, parameters of so many elements, or fewer, stay whole; 0: all come and "
-            "go");
-    v.field("stage3_model_persistence_threshold",
-            c.zero_optimization.stage3_model_persistence_threshold, Optional{Integer{}},
-            "as long as those of a rank together have no more elements; null: any number");
-    v.section("offload_param", [&] {
-      visit_offload(v, c.zero_optimization.offload_param,
-                    "with stage 3, where what a rank keeps of parameters is while they are not "
-                    "used; nvme: in a file; cpu: in host memory, where it is anyway on ranks that "
-                    "compute on the CPU");
-    });
-    v.section("offload_optimizer", [&] {
-      visit_offload(v, c.zero_optimization.offload_optimizer,
-                    "where optimizer states are between steps; nvme: in a file; cpu: in host "
-                    "memory, where they are anyway on ranks that compute on the CPU");
-    });
-  });
+  v.section("zero_optimization", [&] { visit_zero(v, c); });
   v.section("bf16", [&] {
     v.field("enabled", c.bf16.enabled, Flag{},
             "parameters and activations in bf16, masters in fp32");
   });
   v.section("fp16", [&] { visit_fp16(v, c.fp16); });
-  v.section("data_types", [&] {
-    v.field("grad_accum_dtype", c.data_types.grad_accum_dtype,
-            Optional{Choice<DataType>{kDataTypes}},
-            "type in which the gradients of microbatches and replicas are added; null: the "
-            "parameters'");
-  });
+  v.effective(
+      Condition::flag("bf16.enabled", c.bf16.enabled) ||
+          Condition::flag("fp16.enabled", c.fp16.enabled),
+      [&] {
+        v.section("data_types", [&] {
+          v.field("grad_accum_dtype", c.data_types.grad_accum_dtype,
+                  Optional{Choice<DataType>{kDataTypes}},
+                  "type in which the gradients of microbatches and replicas are added; null: the "
+                  "parameters'");
+        });
+      });
   v.section("numerics", [&] {
     v.field("invariant", c.numerics.invariant, Flag{},
             "the same bits for every number of data-parallel ranks");
   });
-  v.section("launch", [&] {
-    const Number seconds{.low = 0, .high = kManySeconds, .without_low = true};
-    v.field("heartbeat_seconds", c.launch.heartbeat_seconds, seconds,
-            "longest silence of a rank, and longest time without progress in a step");
-    v.field("startup_seconds", c.launch.startup_seconds, seconds,
-            "longest time without progress while a run starts or ends");
-    v.field("disk_seconds", c.launch.disk_seconds, seconds,
-            "longest time without progress while a rank reads or writes files");
-    v.field("transport", c.launch.transport, Choice<Transport>{kTransports},
-            "what carries messages between two ranks; auto: shm on one host, else tcp");
-    v.field("device", c.launch.device, Choice<Device>{kDevices},
-            "what ranks compute on; auto: cuda where there is a device, else cpu");
-  });
+  v.section("launch", [&] { visit_launch(v, c.launch); });
   v.section("run", [&] { visit_run(v, c.run); });
 }
 

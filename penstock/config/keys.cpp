@@ -23,7 +23,32 @@ class Lister {
                      .type = allowed.empty() ? kind.noun() : str(kind.noun(), ", ", allowed),
                      .fallback = kind.write(value),
                      .only_for = only_for_,
+                     .needs = join(needs_, " and "),
                      .meaning = std::string(meaning)});
+  }
+
+  // Each argument once, with the classes that take it.
+  template <class Conditions>
+  void arguments(std::string_view key, const ClassName& of, const Arguments&,
+                 const Conditions& conditions) {
+    std::vector<std::string_view> names;
+    for (const NamedClass& each : classes_of(of.family)) {
+      for (const Argument& argument : each.arguments) {
+        if (std::ranges::find(names, argument.name) != names.end()) continue;
+        names.push_back(argument.name);
+        const std::size_t outer = needs_.size();
+        for (const Condition& each : conditions(argument.name)) needs_.push_back(each.needs());
+        section(key, [&] { argument_of(of.family, argument); });
+        needs_.resize(outer);
+      }
+    }
+  }
+
+  template <class Body>
+  void effective(const Condition& condition, Body&& body) {
+    needs_.push_back(condition.needs());
+    body();
+    needs_.pop_back();
   }
 
   template <class Body>
@@ -36,7 +61,7 @@ class Lister {
 
   template <class Body>
   void when(bool, const Selector& selector, Body&& body) {
-    only_for_ = str(selector.key, " ", json_quote(selector.choice));
+    only_for_ = str(selector.key, " ", selector.choices);
     body();
     only_for_.clear();
   }
@@ -44,8 +69,22 @@ class Lister {
   std::vector<KeyInfo> take() { return std::move(keys_); }
 
  private:
+  void argument_of(ClassFamily family, const Argument& argument) {
+    std::vector<std::string> owners;
+    for (const NamedClass& each : classes_of(family)) {
+      if (each.find(argument.name) != nullptr) owners.emplace_back(each.name);
+    }
+    keys_.push_back({.path = join_path(section_, argument.name),
+                     .type = std::string(argument.kind->noun),
+                     .fallback = "null",
+                     .only_for = {},
+                     .needs = join(needs_, " and "),
+                     .meaning = "of " + join(owners, ", ")});
+  }
+
   std::string section_;
   std::string only_for_;
+  std::vector<std::string> needs_;
   std::vector<KeyInfo> keys_;
 };
 

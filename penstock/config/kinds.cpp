@@ -52,12 +52,8 @@ Complaint wrong_type(std::string_view noun, const json::Value& json) {
   return {str(": expected ", noun, ", found ", found(json)), &json};
 }
 
-Complaint wrong_choice(const json::Value& json, const std::vector<std::string>& names,
-                       const Refused& refused) {
+Complaint wrong_choice(const json::Value& json, const std::vector<std::string>& names) {
   const std::string& text = std::get<std::string>(json.data);
-  if (!refused.name.empty() && lower_case(text) == lower_case(refused.name)) {
-    return {str(" = ", in_quotes(text), ": ", refused.why), &json};
-  }
   std::vector<std::string> listed;
   for (const std::string& name : names) listed.push_back(json_quote(name));
   return {str(" = ", in_quotes(text), ": expected ", either(listed), suggest(text, names)), &json};
@@ -89,6 +85,16 @@ std::optional<Complaint> Integer::read(const json::Value& json, std::int64_t& va
 std::optional<std::string> Integer::check(std::int64_t value) const {
   if (low <= value && value <= high) return {};
   return out_of_range(std::to_string(value), allowed());
+}
+
+std::optional<Complaint> Interval::read(const json::Value& json, std::int64_t& value) const {
+  const auto* text = std::get_if<std::string>(&json.data);
+  if (text != nullptr && *text == "Infinity") {
+    value = high;
+    return {};
+  }
+  if (text != nullptr) return wrong_type(noun(), json);
+  return steps().read(json, value);
 }
 
 std::string Number::allowed() const {

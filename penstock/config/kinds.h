@@ -46,6 +46,22 @@ struct Integer {
   std::string write(std::int64_t value) const { return std::to_string(value); }
 };
 
+// So many steps between two events; "Infinity", which is the largest number, stands for no event.
+// (Accelerate gives steps_per_print so; JSON has no such number.)
+struct Interval {
+  std::int64_t low = 0;
+  std::int64_t high = Integer::kAny;
+
+  std::string noun() const { return "an integer, or \"Infinity\""; }
+  std::string allowed() const { return steps().allowed(); }
+  std::optional<Complaint> read(const json::Value& json, std::int64_t& value) const;
+  std::optional<std::string> check(std::int64_t value) const { return steps().check(value); }
+  std::string write(std::int64_t value) const { return steps().write(value); }
+
+ private:
+  Integer steps() const { return {low, high}; }
+};
+
 struct Number {
   static constexpr double kAny = std::numeric_limits<double>::infinity();
   double low = 0;
@@ -106,20 +122,12 @@ struct Name {
   std::string_view name;
 };
 
-// A name that peers know and we refuse, and what to write instead.
-struct Refused {
-  std::string_view name;
-  std::string_view why;
-};
-
 // The complaint about a name that is none of `names`.
-Complaint wrong_choice(const json::Value& json, const std::vector<std::string>& names,
-                       const Refused& refused);
+Complaint wrong_choice(const json::Value& json, const std::vector<std::string>& names);
 
 template <class Enum>
 struct Choice {
   std::span<const Name<Enum>> names;
-  Refused refused = {};
 
   std::vector<std::string> list() const {
     std::vector<std::string> list;
@@ -140,7 +148,7 @@ struct Choice {
       value = entry.value;
       return {};
     }
-    return wrong_choice(json, list(), refused);
+    return wrong_choice(json, list());
   }
   std::optional<std::string> check(Enum value) const {
     for (const Name<Enum>& entry : names) {

@@ -7,6 +7,7 @@
 #include "penstock/config/reader.h"
 #include "penstock/config/validate.h"
 #include "penstock/core/read_file.h"
+#include "penstock/core/text.h"
 
 namespace penstock::config {
 namespace {
@@ -24,6 +25,31 @@ void require_sizes(const BatchConfig& batch, const std::string& name) {
       str(name,
           ": train_batch_size or train_micro_batch_size_per_gpu is needed, with or without "
           "gradient_accumulation_steps"));
+}
+
+void require_schedule(const ReadInitializeConfig& read, const ScheduleObjection& object) {
+  const auto given = read.origins.find("schedule.name");
+  if (given == read.origins.end()) return;
+  const std::string& name = read.config.config.schedule.name;
+  const std::string why = object(name);
+  if (why.empty()) return;
+  Problems problems;
+  problems.add(given->second, str("schedule.name = ", in_quotes(name), ": ", why));
+  problems.raise();
+}
+
+// Writes the values of a section's `params`, as its class takes them, into the tree.
+void put_exact(json::Value& root, std::string_view section, const Arguments& values) {
+  auto* object = std::get_if<json::Value::Object>(&root.data);
+  for (const std::string_view key : {section, std::string_view("params")}) {
+    json::Member* const member = object == nullptr ? nullptr : find(*object, key);
+    object = member == nullptr ? nullptr : std::get_if<json::Value::Object>(&member->value.data);
+  }
+  if (object == nullptr) return;
+  for (json::Member& member : *object) {
+    const auto exact = values.find(member.key);
+    if (exact != values.end()) member.value = exact->second;
+  }
 }
 
 }  // namespace
@@ -45,18 +71,26 @@ ReadConfig parse_config(std::string text, const std::string& name,
   return result;
 }
 
-json::Value parse_initialize_config(json::Source source, BatchSizes sizes) {
-  json::Value root = json::parse(std::make_shared<const json::Source>(std::move(source)));
+ReadInitializeConfig parse_initialize_config(json::Source source, const ScheduleObjection& object,
+                                             BatchSizes sizes) {
+  ReadInitializeConfig result;
+  result.root = json::parse(std::make_shared<const json::Source>(std::move(source)));
   Problems problems;
-  apply_overrides(root, {}, problems);
-  Reader reader(Taker::Initialize, root, problems);
-  InitializeConfig config;
-  visit_initialize(reader, config);
+  apply_overrides(result.root, {}, problems);
+  Reader reader(Taker::Initialize, result.root, problems);
+  visit_initialize(reader, result.config);
   reader.judge_other_keys();
   problems.raise();
-  validate(config, reader.origins());
-  if (sizes == BatchSizes::Needed) require_sizes(config.config.batch, root.source->name);
-  return root;
+  result.origins = std::move(reader.origins());
+  settle_schedule(result.config.config.schedule, result.origins);
+  validate(result.config, result.origins);
+  require_schedule(result, object);
+  if (sizes == BatchSizes::Needed) {
+    require_sizes(result.config.config.batch, result.root.source->name);
+  }
+  put_exact(result.root, "optimizer", result.config.optimizer_arguments);
+  put_exact(result.root, "scheduler", result.config.scheduler_arguments);
+  return result;
 }
 
 ReadConfig read_config(const std::string& file, std::span<const Override> overrides) {

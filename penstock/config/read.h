@@ -6,10 +6,13 @@
 // Knows no world size: what depends on it is in resolve.h.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "penstock/config/config.h"
+#include "penstock/config/initialize_fields.h"
 #include "penstock/config/origin.h"
 #include "penstock/config/override.h"
 #include "penstock/json/tree.h"
@@ -33,8 +36,18 @@ ReadConfig parse_config(std::string text, const std::string& name,
 // Whether a configuration is for training, or for a module's parameters alone.
 enum class BatchSizes : std::uint8_t { Needed, NotNeeded };
 
+struct ReadInitializeConfig {
+  InitializeConfig config;
+  Origins origins;
+  json::Value root;  // Arguments of classes are of the kinds that the class takes.
+};
+
+// Why a schedule of that name cannot train, or "" (lower/programs.h knows).
+using ScheduleObjection = std::function<std::string(std::string_view)>;
+
 // A configuration of penstock.initialize, whose engines take the values from the tree.
 // Throws: as parse_config(); what does not fit the ranks or the model is the engines' matter.
-json::Value parse_initialize_config(json::Source source, BatchSizes sizes = BatchSizes::Needed);
+ReadInitializeConfig parse_initialize_config(json::Source source, const ScheduleObjection& object,
+                                             BatchSizes sizes = BatchSizes::Needed);
 
 }  // namespace penstock::config

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "penstock/config/check.h"
+#include "penstock/config/classes.h"
 #include "penstock/config/deepspeed_keys.h"
 #include "penstock/config/fields.h"
 #include "penstock/config/keys.h"
@@ -61,6 +62,36 @@ class Reader {
     std::swap(scope_, inner);
   }
 
+  template <class Body>
+  void effective(const Condition&, Body&& body) {
+    body();
+  }
+
+  // Values stay JSON, each as the class takes it.  Without a class nothing is made of them, and
+  // they must be known to some class.
+  template <class Conditions>
+  void arguments(std::string_view key, const ClassName& of, Arguments& values, const Conditions&) {
+    section(key, [&] {
+      if (scope_.object == nullptr) return;
+      for (const json::Member& member : *scope_.object) {
+        const std::string path = join_path(scope_.path, member.key);
+        const Argument* const argument = find_argument(of, member.key);
+        if (argument == nullptr && find_foreign(taker_, path) != nullptr) continue;
+        scope_.keys.push_back(member.key);
+        if (argument == nullptr) {
+          refuse(origin_of_key(member), path, unknown_argument(of, path, member.key));
+        } else if (const auto wrong = argument->kind->read(member.value, values[member.key])) {
+          values.erase(member.key);
+          refuse(origin_of(*wrong->at), path, path + wrong->text);
+        } else {
+          origins_[path] = origin_of(member.value);
+          const std::string_view difference = difference_of(taker_, path, member.value);
+          note(member, path, difference.empty() ? Verdict::Used : Verdict::Different, difference);
+        }
+      }
+    });
+  }
+
   // A choice that could not be read would make every field that depends on it look misplaced.
   template <class Body>
   void when(bool applies, const Selector& selector, Body&& body) {
@@ -80,6 +111,10 @@ class Reader {
   }
 
   Origins& origins() { return origins_; }
+  const Origins& origins() const { return origins_; }
+
+  // Keys whose values could not be read.
+  const std::set<std::string, std::less<>>& failed() const { return failed_; }
 
  private:
   struct Scope {
@@ -112,12 +147,29 @@ class Reader {
     return member.value.is_null() || (text != nullptr && *text == "auto");
   }
 
+  // Of the class, or, where that is unknown, of the first class that has it.
+  static const Argument* find_argument(const ClassName& of, std::string_view name) {
+    if (const NamedClass* const found = of.find()) return found->find(name);
+    for (const NamedClass& each : classes_of(of.family)) {
+      if (const Argument* const argument = each.find(name)) return argument;
+    }
+    return nullptr;
+  }
+
+  std::string unknown_argument(const ClassName& of, const std::string& path,
+                               const std::string& name) const {
+    const NamedClass* const found = of.find();
+    if (found == nullptr) return unknown_key(taker_, name, scope_.path, {});
+    std::vector<std::string> names;
+    for (const Argument& argument : found->arguments) names.emplace_back(argument.name);
+    return str(path, ": ", found->name, " has no such argument", suggest(name, names));
+  }
+
   bool misplaced(const std::string& path, const json::Member& member) {
     if (missing_choice_ == nullptr) return false;
-    const auto& [key, choice] = *missing_choice_;
+    const auto& [key, choices] = *missing_choice_;
     refuse(origin_of_key(member), path,
-           str(path, ": only ", key, " ", json_quote(choice), " takes it; remove it, or change ",
-               key));
+           str(path, ": only ", key, " ", choices, " takes it; remove it, or change ", key));
     return true;
   }
 

@@ -33,6 +33,11 @@ class RangeCheck {
   }
 
   template <class Body>
+  void effective(const Condition&, Body&& body) {
+    body();
+  }
+
+  template <class Body>
   void when(bool applies, const Selector&, Body&& body) {
     if (applies) body();
   }
@@ -95,6 +100,21 @@ void check_partition(const PipelineConfig& pipeline, const Origins& origins, Pro
                            "]: must start with 0, rise, and end with the number of layers"));
 }
 
+// What no number of ranks can make fit.
+void check_sizes(const BatchConfig& batch, const Origins& origins, Problems& problems) {
+  const auto& [train, micro, accumulation] = batch;
+  const std::int64_t divisor = micro.value_or(1) * accumulation.value_or(1);
+  if (!train || *train % divisor == 0) return;
+  const std::int64_t below = *train / divisor * divisor;
+  std::string factors;
+  if (micro) factors += str("train_micro_batch_size_per_gpu ", *micro);
+  if (micro && accumulation) factors += " x ";
+  if (accumulation) factors += str("gradient_accumulation_steps ", *accumulation);
+  problems.add(first_given(origins, {"train_batch_size"}),
+               str("train_batch_size = ", *train, ": must be a multiple of ", factors, "; use ",
+                   below == 0 ? "" : str(below, " or "), below + divisor));
+}
+
 // Against run.steps nothing is checked: a run cut short with --steps may end inside its warm-up.
 void check_warmup(const Config& config, const Origins& origins, Problems& problems) {
   const SchedulerConfig& scheduler = config.scheduler;
@@ -145,6 +165,35 @@ void check_offload(const Config& config, const Origins& origins, Problems& probl
                    ", with which parameters are whole all the time"));
 }
 
+void add_wrong(const std::string& section, const std::vector<WrongArgument>& wrong,
+               const Origins& origins, Problems& problems) {
+  for (const WrongArgument& each : wrong) {
+    const std::string path = str(section, ".params.", each.name);
+    problems.add(first_given(origins, {path, section + ".type"}), path + each.why);
+  }
+}
+
+void check_classes(const InitializeConfig& config, const Origins& origins, Problems& problems) {
+  const NamedClass* optimizer = nullptr;
+  if (!config.optimizer_type.empty()) {
+    optimizer = find_class(ClassFamily::Optimizers, config.optimizer_type);
+    add_wrong("optimizer", check_optimizer(*optimizer, config.optimizer_arguments), origins,
+              problems);
+    const std::int64_t stage = config.config.zero_optimization.stage;
+    if (optimizer->sees_shapes && stage > 0) {
+      problems.add(first_given(origins, {"optimizer.type"}),
+                   str("optimizer.type = ", in_quotes(optimizer->name),
+                       ": its update depends on the shapes of parameters, and with "
+                       "zero_optimization.stage ",
+                       stage, " it gets flat slices; use stage 0, or another"));
+    }
+  }
+  if (config.scheduler_type.empty()) return;
+  const NamedClass& scheduler = *find_class(ClassFamily::Schedulers, config.scheduler_type);
+  add_wrong("scheduler", check_scheduler(scheduler, config.scheduler_arguments, optimizer), origins,
+            problems);
+}
+
 std::string written(DataType type) { return Choice<DataType>{kDataTypes}.write(type); }
 
 void check_types(const Config& config, const Origins& origins, Problems& problems) {
@@ -188,7 +237,12 @@ void validate(const Config& config, const Origins& origins) {
 
 void validate(const InitializeConfig& config, const Origins& origins) {
   Problems problems;
+  check_sizes(config.config.batch, origins, problems);
+  check_classes(config, origins, problems);
   check_types(config.config, origins, problems);
+  if (origins.contains("schedule.name") && origins.contains("schedule.file")) {
+    check_schedule(config.config.schedule, origins, problems);
+  }
   problems.raise();
 }
 

@@ -1,9 +1,11 @@
 #include "penstock/config/write.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "penstock/config/fields.h"
+#include "penstock/config/keys.h"
 #include "penstock/config/wording.h"
 
 namespace penstock::config {
@@ -32,8 +34,10 @@ class Writer {
 
   template <class T, class Kind>
   void field(std::string_view key, const T& value, const Kind& kind, std::string_view /*meaning*/) {
-    if (left_out(kind, value)) return;
-    add_item(json_quote(key) + ": " + kind.write(value), origin(join_path(section_, key)));
+    const std::string path = join_path(section_, key);
+    const std::string text = kind.write(value);
+    if (left_out(kind, value) || applies_not(path, text)) return;
+    add_item(json_quote(key) + ": " + text, origin(path));
   }
 
   template <class Body>
@@ -47,6 +51,14 @@ class Writer {
     indent_ -= 2;
     section_ = outer;
     close_section();
+  }
+
+  template <class Body>
+  void effective(const Condition& condition, Body&& body) {
+    const bool outer = has_effect_;
+    has_effect_ = outer && condition.holds({}) != Truth::No;
+    body();
+    has_effect_ = outer;
   }
 
   template <class Body>
@@ -69,6 +81,13 @@ class Writer {
     std::string text;
     std::string comment;
   };
+
+  // A default that nobody gave and nothing uses.
+  bool applies_not(const std::string& path, const std::string& text) const {
+    if (has_effect_ || (origins_ != nullptr && origins_->contains(path))) return false;
+    const auto key = std::ranges::find(known_keys(), path, &KeyInfo::path);
+    return key != known_keys().end() && key->fallback == text;
+  }
 
   std::string origin(const std::string& path) const {
     if (origins_ == nullptr) return "";
@@ -100,6 +119,7 @@ class Writer {
   std::vector<Line> lines_;
   std::string section_;
   std::size_t indent_ = 2;
+  bool has_effect_ = true;     // What is visited.
   bool has_previous_ = false;  // In the object that is open.
 };
 

@@ -14,7 +14,7 @@
 namespace penstock::config {
 
 // Every key that applies, defaults included, in a fixed order, a line each: equal configs give
-// equal texts, so a text can be compared between ranks.
+// equal texts, so a text can be compared between ranks.  A default that has no effect is left out.
 std::string to_text(const Config& config);
 
 // The same with a comment behind each value that says where it came from.

@@ -91,6 +91,16 @@ verify::VerifiedSchedule training_program(const ProgramOptions& options) {
   return verify::VerifiedSchedule::from(lowered(options));
 }
 
+std::string objection_to_training(std::string_view name) {
+  try {
+    const schedule::Generator& generator = schedule::find_generator(name);
+    if (generator.make != schedule::forward_only) return "";
+    return "it has no backward: it cannot train";
+  } catch (const ScheduleError& error) {
+    return error.message();
+  }
+}
+
 schedule::Schedule with_messages(schedule::Schedule order, std::string_view how) {
   if (how != "penstock" && how != "torch") {
     throw ConfigError(str("how is ", json_quote(how), ", must be \"penstock\" or \"torch\""));

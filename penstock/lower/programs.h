@@ -24,6 +24,9 @@ struct ProgramOptions {
 // options, and whatever verify refuses.
 verify::VerifiedSchedule training_program(const ProgramOptions& options);
 
+// Why no sizes make a schedule of that name train: it is not known, or it has no backward; else "".
+std::string objection_to_training(std::string_view schedule);
+
 // The order with messages added: "penstock" as it trains, "torch" as torch.distributed.pipelining
 // has them.
 // Throws: ConfigError for another `how`, and for an order that has messages; verify::Refusal for

@@ -11,14 +11,14 @@ namespace {
 
 // For comparison between ranks: different options, different texts.
 std::string describe(const config::OptimizerConfig& optimizer) {
-  const bool adamw = optimizer.type == config::OptimizerType::AdamW;
+  const bool is_sgd = optimizer.type == config::OptimizerType::Sgd;
+  const std::string_view name = is_sgd ? "SGD" : optimizer.is_decoupled() ? "AdamW" : "Adam";
   std::vector<std::string> numbers;
   for (const double number : {optimizer.lr, optimizer.betas[0], optimizer.betas[1], optimizer.eps,
                               optimizer.weight_decay, optimizer.momentum}) {
     numbers.push_back(shortest(number));
   }
-  return str(adamw ? "AdamW" : "SGD",
-             "(lr, betas, eps, weight_decay, momentum: ", join(numbers, ", "), ")");
+  return str(name, "(lr, betas, eps, weight_decay, momentum: ", join(numbers, ", "), ")");
 }
 
 std::string describe(const config::SchedulerConfig& scheduler) {

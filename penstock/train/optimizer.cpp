@@ -1,5 +1,6 @@
 #include "penstock/train/optimizer.h"
 
+#include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/_fused_sgd.h>
 #include <ATen/ops/view_as_real.h>
@@ -31,6 +32,7 @@ std::vector<at::Tensor> gather(const std::vector<std::size_t>& which, const Pick
 std::int32_t states_per_parameter(const config::OptimizerConfig& options) {
   switch (options.type) {
     case config::OptimizerType::AdamW:
+    case config::OptimizerType::Adam:
       return 2;
     case config::OptimizerType::Sgd:
       return options.momentum == 0.0 ? 0 : 1;
@@ -63,13 +65,14 @@ void Optimizer::step(double lr, std::size_t first, std::size_t end) {
   if (which.empty()) return;
   switch (options_.type) {
     case config::OptimizerType::AdamW:
-      return step_adamw(lr, which);
+    case config::OptimizerType::Adam:
+      return step_adam(lr, which);
     case config::OptimizerType::Sgd:
       return step_sgd(lr, which);
   }
 }
 
-void Optimizer::step_adamw(double lr, const std::vector<std::size_t>& which) {
+void Optimizer::step_adam(double lr, const std::vector<std::size_t>& which) {
   for (const std::size_t i : which) {
     State& state = states_[i];
     if (state.step.defined()) continue;
@@ -78,13 +81,20 @@ void Optimizer::step_adamw(double lr, const std::vector<std::size_t>& which) {
   }
   const auto steps = gather(which, [&](std::size_t i) { return states_[i].step; });
   for (const at::Tensor& step : steps) step.add_(1);
-  at::_fused_adamw_(gather(which, [&](std::size_t i) { return parameters_[i]; }),
-                    gather(which, [&](std::size_t i) { return parameters_[i].grad(); }),
-                    gather(which, [&](std::size_t i) { return states_[i].average; }),
-                    gather(which, [&](std::size_t i) { return states_[i].average_sq; }),
-                    /*max_exp_avg_sqs=*/at::TensorList{}, steps, lr, options_.betas[0],
-                    options_.betas[1], options_.weight_decay, options_.eps, /*amsgrad=*/false,
-                    /*maximize=*/false);
+  const auto parameters = gather(which, [&](std::size_t i) { return parameters_[i]; });
+  const auto gradients = gather(which, [&](std::size_t i) { return parameters_[i].grad(); });
+  const auto averages = gather(which, [&](std::size_t i) { return states_[i].average; });
+  const auto squares = gather(which, [&](std::size_t i) { return states_[i].average_sq; });
+  const auto update = [&](const auto& kernel) {
+    kernel(parameters, gradients, averages, squares, /*max_exp_avg_sqs=*/at::TensorList{}, steps,
+           lr, options_.betas[0], options_.betas[1], options_.weight_decay, options_.eps,
+           /*amsgrad=*/false, /*maximize=*/false);
+  };
+  if (options_.is_decoupled()) {
+    update([](auto&&... each) { at::_fused_adamw_(each...); });
+  } else {
+    update([](auto&&... each) { at::_fused_adam_(each...); });
+  }
 }
 
 void Optimizer::step_sgd(double lr, const std::vector<std::size_t>& which) {

@@ -1,4 +1,4 @@
-// AdamW and SGD over a list of parameters, by ATen's fused kernels.
+// AdamW, Adam and SGD over a list of parameters, by ATen's fused kernels.
 //
 // The trainer owns one per rank.  Knows nothing of ranks: gradients are final when it steps.
 #pragma once
@@ -30,12 +30,12 @@ class Optimizer {
 
  private:
   struct State {
-    at::Tensor step;        // AdamW: number of steps taken, a float scalar.
-    at::Tensor average;     // AdamW: of the gradient.  SGD: the momentum buffer.
-    at::Tensor average_sq;  // AdamW: of its square.
+    at::Tensor step;        // AdamW, Adam: number of steps taken, a float scalar.
+    at::Tensor average;     // AdamW, Adam: of the gradient.  SGD: the momentum buffer.
+    at::Tensor average_sq;  // AdamW, Adam: of its square.
   };
   at::Tensor fresh_state(std::size_t parameter);
-  void step_adamw(double lr, const std::vector<std::size_t>& which);
+  void step_adam(double lr, const std::vector<std::size_t>& which);
   void step_sgd(double lr, const std::vector<std::size_t>& which);
 
   config::OptimizerConfig options_;

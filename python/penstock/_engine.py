@@ -44,7 +44,7 @@ class Steps:
         self.dp_world_size = dp_world_size
         self.dp_rank = dp_rank
         self._batch: Batch = config.batch(dp_world_size)
-        self._steps_per_print = config.integer("steps_per_print", 0)
+        self._steps_per_print = config.interval("steps_per_print")
         self._norm = None
         self.global_steps = 0
         self.global_samples = 0

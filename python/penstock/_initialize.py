@@ -44,7 +44,9 @@ def initialize(
     distributed_port, dist_init_required: as of penstock.init_distributed().
     mpu, mesh_param: must be None.
 
-    The third and the fourth are None where there is no training_data, or no scheduler.
+    The second is None where neither the configuration nor an argument says an optimizer: such an
+    engine evaluates only.  The third and the fourth are None where there is no training_data, or no
+    scheduler.
     Raises ConfigError for a model of another kind, and as the engine does.
     """
     found = [each for each in (config, config_params, _of(args)) if each is not None]
@@ -66,7 +68,10 @@ def initialize(
         training_data=training_data,
         collate_fn=collate_fn,
     )
-    return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+    from penstock._optimizers import NoOptimizer
+
+    made = None if isinstance(engine.optimizer, NoOptimizer) else engine.optimizer
+    return engine, made, engine.training_dataloader, engine.lr_scheduler
 
 
 def _engine_for(model: Any) -> type[Any]:

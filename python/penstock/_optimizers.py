@@ -1,6 +1,7 @@
 """Optimizers and courses of the learning rate: those that a configuration names, or a script gives.
 
-Every engine makes its own here, and clips its gradient alike.  Knows no engines.
+Every engine makes its own here, and clips its gradient alike.  Which types and arguments there are,
+the reader has judged (penstock/config/classes.h).  Knows no engines.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from penstock.errors import ConfigError
 __all__ = [
     "Course",
     "Given",
+    "NoOptimizer",
     "clip_factor",
     "described",
     "facts_of_optimizer",
@@ -31,15 +33,28 @@ Course = Any
 """What has step(): a scheduler of torch's, or of the same form."""
 
 
+class NoOptimizer(torch.optim.Optimizer):
+    """Of an engine that evaluates only: it updates nothing, and does not step."""
+
+    def __init__(self) -> None:
+        super().__init__([{"params": []}], {"lr": 0.0})
+
+    def step(self, closure: Any = None) -> Any:
+        """Raises ConfigError."""
+        raise ConfigError(
+            "this engine has no optimizer, so it can evaluate only: give optimizer.type in the "
+            "configuration, or an optimizer as an argument of initialize()"
+        )
+
+
 def make_optimizer(
     configuration: Configuration, parameters: Iterable[Any], given: Given | None
 ) -> torch.optim.Optimizer:
-    """The one that was given, or that of the section `optimizer`.
+    """The one that was given, or that of the section `optimizer`, or a NoOptimizer.
 
     parameters: or parameter groups.
 
-    Raises ConfigError where there is none, for a type that torch.optim has not, and for arguments
-    that the type does not take.
+    Raises ConfigError for what the type does not take: parameters, or a value that looked right.
     """
     if isinstance(given, torch.optim.Optimizer):
         return given
@@ -47,11 +62,9 @@ def make_optimizer(
         return given(list(parameters))
     section = configuration.section("optimizer")
     if "type" not in section:
-        raise ConfigError(
-            f"{configuration.name}: optimizer.type is needed, or an optimizer as an argument"
-        )
+        return NoOptimizer()
     name, params = str(section["type"]), dict(section.get("params", {}))
-    kind = _optimizer_class(configuration, name, params)
+    kind = _optimizer_class(name, params)
     arguments = (list(parameters),)
     made: torch.optim.Optimizer = _make(configuration, f"optimizer {name}", kind, arguments, params)
     return made
@@ -98,51 +111,41 @@ def make_scheduler(
 ) -> Course | None:
     """The one that was given, or that of the section `scheduler`; None where there is neither.
 
-    Raises ConfigError for a type that neither penstock.lr_schedules nor torch has, and for
-    arguments that it does not take.
+    Raises ConfigError for what the type does not take: a value that looked right.
     """
     if given is not None:
         return given if hasattr(given, "step") else given(optimizer)
     section = configuration.section("scheduler")
-    if "type" not in section:
+    if "type" not in section or isinstance(optimizer, NoOptimizer):
         return None
     name, params = str(section["type"]), dict(section.get("params", {}))
-    kind = None
-    if name in lr_schedules.__all__:
-        kind = getattr(lr_schedules, name)
-    elif not name.startswith("_"):
-        kind = getattr(torch.optim.lr_scheduler, name, None)
-    if not isinstance(kind, type):
-        raise ConfigError(
-            f'{configuration.name}: scheduler.type is "{name}", must be one of '
-            f"{', '.join(lr_schedules.__all__)}, or a class of torch.optim.lr_scheduler"
-        )
+    of_penstock = name in lr_schedules.__all__
+    kind = getattr(lr_schedules if of_penstock else torch.optim.lr_scheduler, name)
     return _make(configuration, f"scheduler {name}", kind, (optimizer,), params)
 
 
-def _optimizer_class(configuration: Configuration, name: str, params: dict[str, Any]) -> type[Any]:
-    """The class, and `params` as it takes them."""
-    params.pop("torch_adam", None)  # It always is.
-    is_adam = name.lower() == "adam"
-    decoupled = params.pop("adam_w_mode", None) if is_adam else None
-    if is_adam and decoupled is None and params.get("weight_decay", 0) != 0:
-        raise ConfigError(
-            f"{configuration.name}: optimizer Adam with weight_decay is AdamW to DeepSpeed, and "
-            f'Adam to torch: say "AdamW", or adam_w_mode false for decay as a part of the gradient'
-        )
-    name = "AdamW" if is_adam and decoupled else name
-    for known in ("Adam", "AdamW", "SGD"):
-        if name.lower() == known.lower():
-            name = known
-    kind = None if name.startswith("_") else getattr(torch.optim, name, None)
-    is_kind = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-    if not is_kind or kind is torch.optim.Optimizer:
-        raise ConfigError(
-            f'{configuration.name}: optimizer.type is "{name}", must be Adam, AdamW, SGD or '
-            f"another class of torch.optim"
-        )
-    assert isinstance(kind, type)
-    return kind
+def _optimizer_class(name: str, params: dict[str, Any]) -> type[Any]:
+    """The class of that name, in any case, and `params` as it takes them.
+
+    Adam is AdamW unless adam_w_mode is False, and both have a weight_decay of 0 where none is
+    given, unless torch_adam is True: as in DeepSpeed.
+    """
+    params.pop("bias_correction", None)  # It is True.
+    if name.lower() in ("adam", "adamw"):
+        is_decoupled = params.pop("adam_w_mode", True) or name.lower() == "adamw"
+        if not params.pop("torch_adam", False):
+            params.setdefault("weight_decay", 0.0)
+        name = "AdamW" if is_decoupled else "Adam"
+    classes = {each.__name__.lower(): each for each in _classes_of(torch.optim)}
+    return classes[name.lower()]
+
+
+def _classes_of(module: Any) -> list[type[Any]]:
+    return [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type) and issubclass(each, torch.optim.Optimizer)
+    ]
 
 
 def _make(

@@ -5,7 +5,7 @@ The planning half of penstock, in C++.  Use penstock.schedule and penstock.pipe.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'judge_configuration', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_unit', 'partition_by_bounds', 'partition_by_costs', 'partition_uniformly', 'read_configuration', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'with_sizes', 'write_atomically']
+__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'ReadConfiguration', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_configuration', 'parse_unit', 'partition_by_bounds', 'partition_by_costs', 'partition_uniformly', 'read_configuration', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'with_sizes', 'write_atomically']
 class Schedule:
     """
     A program of actions per rank: what each one computes, sends and receives, in order.
@@ -340,6 +340,19 @@ class SteppedSchedule:
         """
         Each stage's number of buffers, and its steps.
         """
+class ReadConfiguration:
+    """
+    A configuration whose keys and values were judged as `penstock config check` does.
+    """
+    def warnings(self, *, is_pipeline: bool, has_optimizer: bool, has_scheduler: bool) -> list[str]:
+        """
+        A line for each reason why keys have no effect on such an engine.
+        """
+    @property
+    def values(self) -> dict[str, typing.Any]:
+        """
+        All that it says; arguments of classes as the class takes them.
+        """
 def add_reduce_gradients(schedule: Schedule) -> Schedule:
     ...
 def add_send_recv(cells: collections.abc.Sequence[collections.abc.Sequence[str]], name: str) -> Schedule:
@@ -356,10 +369,6 @@ def fuse_backwards(schedule: Schedule) -> Schedule:
     ...
 def generate(name: str, ranks: typing.SupportsInt | typing.SupportsIndex, microbatches: typing.SupportsInt | typing.SupportsIndex, stages_per_rank: typing.SupportsInt | typing.SupportsIndex | None, microbatch_group: typing.SupportsInt | typing.SupportsIndex | None) -> Schedule:
     ...
-def judge_configuration(text: str, needs_sizes: bool) -> None:
-    """
-    The same of a text in JSON.
-    """
 def load(path: str) -> Schedule:
     ...
 def load_table(path: str, format: str) -> list[list[str | None]]:
@@ -372,6 +381,10 @@ def parse(text: str, name: str) -> Schedule:
     ...
 def parse_cells(cells: collections.abc.Sequence[collections.abc.Sequence[str]], name: str) -> Schedule:
     ...
+def parse_configuration(text: str, needs_sizes: bool) -> ReadConfiguration:
+    """
+    The same of a text in JSON.
+    """
 def parse_unit(text: str) -> list[tuple[int, str, int | None]]:
     """
     The actions of a cell, as stage, operation and microbatch.
@@ -388,9 +401,9 @@ def partition_uniformly(layers: typing.SupportsInt | typing.SupportsIndex, stage
     """
     The first layer of each stage, then the number of layers: as many layers as possible alike.
     """
-def read_configuration(file: str, needs_sizes: bool) -> dict[str, typing.Any]:
+def read_configuration(file: str, needs_sizes: bool) -> ReadConfiguration:
     """
-    The values of a file, whose keys and values are judged as `penstock config check` does.
+    The configuration in a file.
     """
 def simulate(schedule: Schedule, costs: Costs, options: Options) -> Simulation:
     ...

@@ -13,16 +13,19 @@ what one of them lacks, it says.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from penstock import _planning
+from penstock._plain import as_json
 from penstock.errors import ConfigError
 
 __all__ = ["Batch", "Configuration", "read"]
+
+_log = logging.getLogger("penstock")
 
 _BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 
@@ -43,11 +46,12 @@ _OF_ONE_RANK = ("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "
 class Configuration:
     """What was read, of the keys' kinds.  values: without those that are "auto" or None.
 
-    name: of where it came from, for messages.
+    name: of where it came from, for messages.  judged: what the reader made of it.
     """
 
     values: Mapping[str, Any]
     name: str
+    judged: _planning.ReadConfiguration
 
     def section(self, key: str) -> Mapping[str, Any]:
         """A section; empty where it is absent."""
@@ -57,6 +61,11 @@ class Configuration:
     def integer(self, key: str, default: int, *, section: str = "") -> int:
         """An integer, which JSON may have as 5e8."""
         return int(self._value(key, default, section))
+
+    def interval(self, key: str) -> int:
+        """Steps between two events; 0: there is none."""
+        value = self._value(key, 0, "")
+        return 0 if value == "Infinity" else int(value)
 
     def number(self, key: str, default: float, *, section: str = "") -> float:
         """A number."""
@@ -83,6 +92,24 @@ class Configuration:
 
         add("", self.values)
         return found
+
+    def tell_what_has_no_effect(
+        self,
+        *,
+        is_pipeline: bool,
+        has_optimizer: bool,
+        has_scheduler: bool,
+        others: Sequence[str] = (),
+    ) -> None:
+        """Writes to the log which keys have no effect on such an engine, and why.
+
+        has_optimizer, has_scheduler: were given as arguments.  others: lines about the model's own.
+        """
+        of_keys = self.judged.warnings(
+            is_pipeline=is_pipeline, has_optimizer=has_optimizer, has_scheduler=has_scheduler
+        )
+        for line in (*of_keys, *others):
+            _log.warning("%s", line)
 
     def _value(self, key: str, default: Any, section: str) -> Any:
         return (self.section(section) if section else self.values).get(key, default)
@@ -125,15 +152,19 @@ class Configuration:
 def read(config: Mapping[str, Any] | str | Path, *, needs_sizes: bool = True) -> Configuration:
     """A configuration from a dict, or from a JSON file.
 
+    config: values of a dict may be anything that stands for a value of JSON: numbers of numpy,
+        enums, paths, tensors of one element, types of torch.
     needs_sizes: those of a batch must be there, or follow.
     Raises ParseError for what is no JSON, or has a key twice, and ConfigError for a file that
     cannot be read, and for all keys that are unknown or ask for what penstock lacks.
     """
     if isinstance(config, Mapping):
-        _planning.judge_configuration(json.dumps(config, default=repr), needs_sizes)
-        return Configuration(_given(config), "config")
-    values = _planning.read_configuration(str(config), needs_sizes)
-    return Configuration(_given(values), str(config))
+        name = "config"
+        judged = _planning.parse_configuration(as_json(config, name), needs_sizes)
+    else:
+        name = str(config)
+        judged = _planning.read_configuration(name, needs_sizes)
+    return Configuration(_given(judged.values), name, judged)
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

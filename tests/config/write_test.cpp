@@ -88,8 +88,7 @@ TEST(ToText, GivesEachValueItsOrigin) {
   },
   "pipeline": {
     "partition": "parameters",  // default
-    "activation_checkpoint_interval": 0,  // default
-    "checkpointable_layers": ""  // default
+    "activation_checkpoint_interval": 0  // default
   },
   "schedule": {
     "name": "gpipe",  // --set schedule=gpipe
@@ -98,32 +97,16 @@ TEST(ToText, GivesEachValueItsOrigin) {
   "zero_optimization": {
     "stage": 0,  // default
     "reduce_bucket_size": 1048576,  // default
-    "stage3_max_live_parameters": 1000000000,  // default
-    "stage3_prefetch_bucket_size": 50000000,  // default
-    "stage3_param_persistence_threshold": 0,  // default
-    "stage3_model_persistence_threshold": null,  // default
-    "offload_param": {
-      "device": "none"  // default
-    },
-    "offload_optimizer": {
-      "device": "none"  // default
-    }
+    "offload_param": {},
+    "offload_optimizer": {}
   },
   "bf16": {
     "enabled": false  // default
   },
   "fp16": {
-    "enabled": false,  // default
-    "loss_scale": 0,  // default
-    "initial_scale_power": 16,  // default
-    "loss_scale_window": 1000,  // default
-    "hysteresis": 2,  // default
-    "consecutive_hysteresis": false,  // default
-    "min_loss_scale": 1  // default
+    "enabled": false  // default
   },
-  "data_types": {
-    "grad_accum_dtype": null  // default
-  },
+  "data_types": {},
   "numerics": {
     "invariant": false  // default
   },

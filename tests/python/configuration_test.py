@@ -31,7 +31,12 @@ def test_two_sizes_give_the_third(given, expected):
         ({"train_batch_size": "auto"}, "train_batch_size or train_micro_batch_size_per_gpu"),
         (
             {"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4},
-            "train_batch_size 10 is no multiple of train_micro_batch_size_per_gpu 4 x data 2",
+            "train_batch_size = 10: must be a multiple of train_micro_batch_size_per_gpu 4; use 8 "
+            "or 12",
+        ),
+        (
+            {"train_batch_size": 12, "train_micro_batch_size_per_gpu": 4},
+            "train_batch_size 12 is no multiple of train_micro_batch_size_per_gpu 4 x data 2",
         ),
         ({"train_batch_size": 0}, "config: train_batch_size = 0: must be in [1, "),
         ({"train_batch_size": "8"}, 'train_batch_size: expected an integer, found "8"'),
@@ -47,12 +52,12 @@ def test_sizes_that_do_not_fit_are_never_rounded(sizes, words):
 def test_what_fits_is_said():
     config = read(
         {
-            "train_batch_size": 10,
+            "train_batch_size": 16,
             "train_micro_batch_size_per_gpu": 4,
             "gradient_accumulation_steps": 2,
         }
     )
-    with pytest.raises(ConfigError, match=r"10 != .* 4 x .* 2 x data 1\n  note: .* 8 works"):
+    with pytest.raises(ConfigError, match=r"16 != .* 4 x .* 2 x data 1\n  note: .* 8 works"):
         config.batch(replicas=1)
 
 

@@ -7,12 +7,14 @@
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/input_file.h"
 #include "penstock/cli/plan/output.h"
+#include "penstock/cli/plan/training_plan.h"
 #include "penstock/config/check.h"
 #include "penstock/config/read.h"
 #include "penstock/config/taker.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/json/tree.h"
+#include "penstock/lower/programs.h"
 
 namespace penstock::cli {
 namespace {
@@ -88,14 +90,17 @@ std::optional<std::string> objection(Taker taker, const InputFile& input,
   if (refused > 0) return str(refused, refused == 1 ? " key is refused" : " keys are refused");
   try {
     switch (taker) {
-      case Taker::Train:
-        config::parse_config(input.text, input.name);
+      case Taker::Train: {
+        const config::Config read = config::parse_config(input.text, input.name).config;
+        check_plan(input.name, read, mesh_of(read));
         break;
+      }
       case Taker::Initialize:
-        config::parse_initialize_config({.name = input.name, .text = input.text});
+        config::parse_initialize_config({.name = input.name, .text = input.text},
+                                        lower::objection_to_training);
         break;
     }
-  } catch (const ConfigError& error) {
+  } catch (const Error& error) {
     return error.what();
   }
   return {};

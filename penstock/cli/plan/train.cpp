@@ -10,6 +10,7 @@
 
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/runtime_program.h"
+#include "penstock/cli/plan/training_plan.h"
 #include "penstock/cli/train_command.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
@@ -18,7 +19,6 @@
 #include "penstock/core/version.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/launcher.h"
-#include "penstock/lower/programs.h"
 
 namespace penstock::cli {
 namespace {
@@ -96,48 +96,12 @@ void make_folders(const config::Config& config, const std::string& run, NewFolde
   if (!config.run.save.empty()) folders.make(config.run.save, "folder for the weights", "--save");
 }
 
-void check_data(const std::string& path) {
-  std::error_code error;
-  if (path.empty() || fs::exists(path, error)) return;
-  throw ConfigError(
-      str("data path \"", path, "\" does not exist (looked at ", fs::absolute(path).string(), ")"));
-}
-
 // Each rank opens it for itself.
 void check_is_no_pipe(const std::string& what, const std::string& path) {
   std::error_code error;
   if (path.empty() || !fs::is_fifo(path, error)) return;
   throw ConfigError(str(what, " ", in_quotes(path), " is a pipe, and each rank would read it"),
                     {"give a file; the config alone may be a pipe"});
-}
-
-void check_offload(const std::string& section, const config::OffloadConfig& offload) {
-  if (offload.device != config::OffloadDevice::Nvme) return;
-  std::error_code error;
-  if (fs::is_directory(offload.nvme_path, error)) return;
-  throw ConfigError(str("zero_optimization.", section, ".nvme_path: there is no folder \"",
-                        offload.nvme_path, "\""));
-}
-
-// What every rank would find wrong is said once, before any starts.
-void check_plan(const TrainCommand& command, const config::Config& config,
-                std::int64_t world_size) {
-  try {
-    const config::MeshShape mesh = config::resolve_mesh(config.mesh, world_size);
-    const config::Batch batch = config::resolve_batch(config.batch, mesh);
-    const auto& stages_per_rank = config.schedule.stages_per_rank;
-    lower::ProgramOptions options{.schedule = config.schedule.name,
-                                  .file = config.schedule.file,
-                                  .ranks = mesh.pipe,
-                                  .microbatches = static_cast<std::int32_t>(batch.microbatches)};
-    if (stages_per_rank) options.stages_per_rank = static_cast<std::int32_t>(*stages_per_rank);
-    lower::training_program(options);
-  } catch (const Error& error) {
-    throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
-  }
-  check_data(config.data.path);
-  check_offload("offload_optimizer", config.zero_optimization.offload_optimizer);
-  check_offload("offload_param", config.zero_optimization.offload_param);
 }
 
 std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& mesh) {
@@ -149,11 +113,25 @@ std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& 
                     {"give --nproc, or start them by torchrun, srun or mpirun"});
 }
 
-int start_ranks(const TrainCommand& command, const config::Config& config) {
+// What can be told before a rank starts; `tells`: keys that have no effect, too.
+void check_run(const TrainCommand& command, const config::ReadConfig& read, std::int64_t world_size,
+               bool tells) {
+  config::MeshShape mesh;
+  try {
+    mesh = config::resolve_mesh(read.config.mesh, world_size);
+  } catch (const Error& error) {
+    throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
+  }
+  check_plan(command.config, read.config, mesh);
+  if (tells) tell_ineffective_keys(read);
+}
+
+int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
+  const config::Config& config = read.config;
   const std::int64_t nproc = local_ranks(command, config.mesh);
   check_is_no_pipe("data path", config.data.path);
   check_is_no_pipe("schedule", config.schedule.file);
-  check_plan(command, config, nproc);
+  check_run(command, read, nproc, /*tells=*/true);
   const std::string runtime = runtime_program();
   const std::string run =
       config.run.directory.empty() ? fresh_run_directory(run_name(command)) : config.run.directory;
@@ -187,12 +165,12 @@ void refuse_launching(const std::string& option, const launch::LauncherEnvironme
 int run_train(const TrainCommand& command) {
   const config::ReadConfig read = read_and_hand_on(command);
   const launch::LauncherEnvironment self = launch::from_process_environment();
-  if (self.kind == launch::LauncherKind::None) return start_ranks(command, read.config);
+  if (self.kind == launch::LauncherKind::None) return start_ranks(command, read);
   if (command.nproc > 0) refuse_launching(str("--nproc ", command.nproc), self);
   if (command.master_port > 0) {
     refuse_launching(str("--master-port ", command.master_port), self);
   }
-  check_plan(command, read.config, self.world_size);
+  check_run(command, read, self.world_size, /*tells=*/self.rank.value == 0);
   const std::string run = read.config.run.directory.empty()
                               ? job_run_directory(run_name(command), self)
                               : read.config.run.directory;

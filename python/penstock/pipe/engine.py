@@ -108,6 +108,13 @@ class PipelineEngine(Steps):
             place: int = topology.get_coord(model.global_rank).data
             self._begin(self.config, topology.get_dim("data"), place)
             program = self._program()
+            if model.global_rank == 0:
+                self.config.tell_what_has_no_effect(
+                    is_pipeline=True,
+                    has_optimizer=optimizer is not None,
+                    has_scheduler=lr_scheduler is not None,
+                    others=model._arguments_without_effect(),
+                )
             self._zero = ZeroSettings.of(self.config)
             self._type = type_of(self.config)
             scale = gradient_scale_of(self.config)

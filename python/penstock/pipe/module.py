@@ -210,6 +210,28 @@ class PipelineModule(torch.nn.Module):
             found[self._ties.first(spec) if is_tied else index] = module
         return found
 
+    def _arguments_without_effect(self) -> list[str]:
+        """A line for each argument that can have none, and why."""
+        if self._checkpointable is None:
+            return []
+        if self.activation_checkpoint_interval == 0:
+            return [
+                "checkpointable_layers has no effect: activation_checkpoint_interval is 0; it "
+                "needs activation_checkpoint_interval >= 1"
+            ]
+        specs = self.layer_specs
+        types = {
+            (each.typename if isinstance(each, LayerSpec) else type(each)).__name__
+            for each in specs
+        }
+        if not self._checkpointable.isdisjoint(types):
+            return []
+        return [
+            f"checkpointable_layers has no effect: no layer is of "
+            f"{', '.join(sorted(self._checkpointable)) or 'no class'}; it needs one of "
+            f"{', '.join(sorted(types))}"
+        ]
+
     def _modules_here(self) -> dict[int, torch.nn.Module]:
         return {i: each.module for i, each in self._here.items() if each.module is not None}
 

@@ -77,6 +77,12 @@ class Engine(Steps, torch.nn.Module):
         group = resolve(None)
         with telling_who_connects(group):
             self.config = configuration.read(config)
+            if dist.get_rank(group) == 0:
+                self.config.tell_what_has_no_effect(
+                    is_pipeline=False,
+                    has_optimizer=optimizer is not None,
+                    has_scheduler=lr_scheduler is not None,
+                )
             self._begin(self.config, dist.get_world_size(group), dist.get_rank(group))
             self._zero = ZeroSettings.of(self.config)
             self._type = type_of(self.config)

@@ -1,0 +1,74 @@
+#include "penstock/cli/plan/training_plan.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "penstock/config/effects.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/lower/programs.h"
+
+namespace penstock::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_data(const std::string& path) {
+  std::error_code error;
+  if (path.empty() || fs::exists(path, error)) return;
+  throw ConfigError(
+      str("data path \"", path, "\" does not exist (looked at ", fs::absolute(path).string(), ")"));
+}
+
+void check_offload(const std::string& section, const config::OffloadConfig& offload) {
+  if (offload.device != config::OffloadDevice::Nvme) return;
+  std::error_code error;
+  if (fs::is_directory(offload.nvme_path, error)) return;
+  throw ConfigError(str("zero_optimization.", section, ".nvme_path: there is no folder \"",
+                        offload.nvme_path, "\""));
+}
+
+void require_program(const config::Config& config, const config::MeshShape& mesh) {
+  const config::Batch batch = config::resolve_batch(config.batch, mesh);
+  const auto& stages_per_rank = config.schedule.stages_per_rank;
+  lower::ProgramOptions options{.schedule = config.schedule.name,
+                                .file = config.schedule.file,
+                                .ranks = mesh.pipe,
+                                .microbatches = static_cast<std::int32_t>(batch.microbatches)};
+  if (stages_per_rank) options.stages_per_rank = static_cast<std::int32_t>(*stages_per_rank);
+  lower::training_program(options);
+}
+
+}  // namespace
+
+void check_plan(const std::string& name, const config::Config& config,
+                const config::MeshShape& mesh) {
+  try {
+    require_program(config, mesh);
+  } catch (const Error& error) {
+    throw Error(str(name, ": ", error.message()), error.notes(), error.exit_code());
+  }
+  check_data(config.data.path);
+  check_offload("offload_optimizer", config.zero_optimization.offload_optimizer);
+  check_offload("offload_param", config.zero_optimization.offload_param);
+}
+
+config::MeshShape mesh_of(const config::Config& config) {
+  const auto& [train, micro, accumulation] = config.batch;
+  std::int64_t data = config.mesh.data.value_or(1);
+  if (!config.mesh.data && train && micro && accumulation) {
+    const std::int64_t product = *micro * *accumulation;
+    if (*train % product == 0) data = *train / product;
+  }
+  return {.pipe = static_cast<std::int32_t>(config.mesh.pipe),
+          .data = static_cast<std::int32_t>(data)};
+}
+
+void tell_ineffective_keys(const config::ReadConfig& read) {
+  const auto keys = config::ineffective_keys(read.config, read.origins);
+  for (const std::string& line : config::warnings_of(keys)) {
+    std::fprintf(stderr, "penstock: warning: %s\n", line.c_str());
+  }
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,25 @@
+// What the launcher finds wrong with a run before it starts a rank.
+//
+// `penstock train` asks it for the mesh that it starts, `penstock config check` for the one that
+// the configuration has.  Knows no processes and no model's layers.
+#pragma once
+#include <string>
+
+#include "penstock/config/config.h"
+#include "penstock/config/read.h"
+#include "penstock/config/resolve.h"
+
+namespace penstock::cli {
+
+// What every rank would find wrong, said once.
+// Throws: Error with the name of the configuration in front.
+void check_plan(const std::string& name, const config::Config& config,
+                const config::MeshShape& mesh);
+
+// The mesh of the configuration: mesh.data replicas, or as many as its batch sizes need.
+config::MeshShape mesh_of(const config::Config& config);
+
+// A line on the standard error for each reason why keys have no effect.
+void tell_ineffective_keys(const config::ReadConfig& read);
+
+}  // namespace penstock::cli
