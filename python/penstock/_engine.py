@@ -70,7 +70,7 @@ class Steps:
         return self._norm
 
     def was_step_applied(self) -> bool:
-        """Whether the last step changed parameters, and was not skipped."""
+        """Whether the last step() changed parameters: not if it was skipped, or ended no step."""
         return self._update.was_applied
 
     @property

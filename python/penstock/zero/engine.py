@@ -140,6 +140,7 @@ class Engine(Steps, torch.nn.Module):
         skipped, and the loss scale falls; else it is a penstock.Error.
         """
         self._model.let_go()
+        self._update.was_applied = False
         ends = self.is_gradient_accumulation_boundary()
         self.micro_steps += 1
         if not ends:
