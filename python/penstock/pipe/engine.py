@@ -136,7 +136,7 @@ class PipelineEngine(Steps):
         self._iterator: Iterator[Any] | None = None
         self.training_dataloader: Any = None
         if training_data is not None:
-            self.set_dataloader(self.deepspeed_io(training_data, collate_fn=collate_fn))
+            self.set_dataloader(self._loader(training_data, None, collate_fn, shuffle=False))
 
     def train_batch(self, data_iter: Iterator[Any] | None = None) -> torch.Tensor:
         """One step of the optimizer; returns the mean loss over all microbatches and replicas.
