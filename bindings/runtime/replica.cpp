@@ -100,6 +100,15 @@ struct PythonReplica {
     watch.reset();
     call([](ModuleReplica& r) { r.end_forward(); });
   }
+  // Between these two somebody else runs a backward.
+  void begin_backward() {
+    call([](ModuleReplica& r) { r.begin_backward(); });
+    if (group.group.size() > 1) watch.emplace(group.communicator);
+  }
+  void end_backward() {
+    watch.reset();
+    call([](ModuleReplica& r) { r.end_backward(); });
+  }
   void abandon() {
     watch.reset();
     call([](ModuleReplica& r) { r.abandon(); });
@@ -297,6 +306,27 @@ void init_replica(py::module_& m) {
            py::arg("ends"), py::arg("retain_graph"),
            "Adds the gradients of loss x factor; the one that ends an accumulation sums them over "
            "the replicas.")
+      .def(
+          "accept_backwards",
+          [](PythonReplica& r, double factor) { r.replica->accept_backwards(factor); },
+          py::arg("factor"), "What a script's own backwards add to gradients is multiplied by it.")
+      .def(
+          "refuse_backwards",
+          [](PythonReplica& r, const std::string& why) { r.replica->refuse_backwards(why); },
+          py::arg("why"), "A script's own backwards end with an Error that says why.")
+      .def(
+          "check_backward", [](const PythonReplica& r) { r.replica->check_backward(); },
+          "Raises Error where a script's own backward would.")
+      .def_property_readonly(
+          "has_sums", [](const PythonReplica& r) { return r.replica->has_sums(); },
+          "Whether the accumulation has ended.")
+      .def("begin_backward", &PythonReplica::begin_backward,
+           "A script's own backward begins: from here on operators may bring parameters.")
+      .def("end_backward", &PythonReplica::end_backward)
+      .def(
+          "sum_gradients",
+          [](PythonReplica& r) { r.call([](ModuleReplica& all) { all.sum_gradients(); }); },
+          "Collective: ends an accumulation that no backward() has ended.")
       .def(
           "squared_norms",
           [](PythonReplica& r) {

@@ -4,16 +4,58 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <utility>
+
+#include "penstock/core/error.h"
 #include "penstock/stage/any_node.h"
 
 namespace penstock::train {
+namespace {
+
+// What the loss of the ModuleReplica's backward that this thread runs is multiplied by; 0: it runs
+// none.
+thread_local double factor_of_loss = 0.0;
+
+// While it lives, a backward of one's own runs.
+class Own {
+ public:
+  Own(bool& is_own, double factor)
+      : is_own_(is_own), before_(std::exchange(factor_of_loss, factor)) {
+    is_own_ = true;
+  }
+  ~Own() {
+    is_own_ = false;
+    factor_of_loss = before_;
+  }
+  Own(const Own&) = delete;
+  Own& operator=(const Own&) = delete;
+
+ private:
+  bool& is_own_;
+  double before_;
+};
+
+}  // namespace
 
 ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
                              const ZeroOptions& zero,
                              const std::vector<SpreadModule*>& spread_before,
                              comm::ShardGroup& group, comm::Communicator& communicator)
     : replicated_({{.parameters = parameters}}, zero, spread_before, group, communicator),
-      hooks_(replicated_.hooks(0), [this] { return may_nest_; }) {}
+      hooks_(replicated_.hooks(0), [this] { return may_nest_; }),
+      added_(parameters, [this] { return factor_of_backward(); }) {}
+
+double ModuleReplica::factor_of_backward() const {
+  if (is_own_) return 1.0;
+  check_no_sums();
+  if (!refusal_.empty()) throw Error(refusal_);
+  // The loss may be that of another replica's backward, which runs through both.
+  return factor_of_loss == 0.0 ? factor_ : factor_ / factor_of_loss;
+}
+
+void ModuleReplica::check_no_sums() const {
+  if (has_sums_) throw Error("backward() after the last one of a step: step() comes first");
+}
 
 void ModuleReplica::begin_compute(const char* run) {
   replicated_.check_frozen();
@@ -40,6 +82,8 @@ void ModuleReplica::end_forward() {
 void ModuleReplica::backward(const at::Tensor& loss, double factor,
                              execute::Accumulation accumulation, Graph graph) {
   const bool ends = accumulation == execute::Accumulation::Ends;
+  check_no_sums();
+  const Own own(is_own_, factor);
   begin_compute("backward");
   may_nest_ = ends && stage::runs_python({&loss, 1});
   if (ends) hooks_.before_last_backward();
@@ -47,7 +91,39 @@ void ModuleReplica::backward(const at::Tensor& loss, double factor,
   hooks_.after_compute();
   hooks_.after_backward(/*microbatch=*/0);
   end_run();
-  if (ends) hooks_.finish();
+  if (!ends) return;
+  hooks_.finish();
+  has_sums_ = true;
+}
+
+void ModuleReplica::accept_backwards(double factor) {
+  factor_ = factor;
+  refusal_.clear();
+}
+
+void ModuleReplica::refuse_backwards(std::string why) { refusal_ = std::move(why); }
+
+void ModuleReplica::end_backward() {
+  hooks_.after_compute();
+  end_run();
+}
+
+// In a run of its own, since replicas compare what they sum.
+void ModuleReplica::sum_gradients() {
+  if (has_sums_) return;
+  const bool begins = replicated_.pager() != nullptr && !is_running_;
+  if (begins) replicated_.pager()->begin_run("sum");
+  may_nest_ = true;
+  hooks_.before_last_backward();
+  hooks_.after_backward(/*microbatch=*/0);
+  if (begins) replicated_.pager()->end_run();
+  hooks_.finish();
+  has_sums_ = true;
+}
+
+void ModuleReplica::drop_gradients() {
+  replicated_.drop_gradients();
+  has_sums_ = false;
 }
 
 void ModuleReplica::abandon() {

@@ -7,18 +7,22 @@
 // Parameters are numbered as they were given; parts and norms go by those that require a gradient.
 //
 // A step is: begin_forward() and end_forward() around each forward, backward() of each loss, the
-// last of them ending the accumulation; then the caller updates parts(), and gather().
+// last of them ending the accumulation; then the caller updates parts(), and gather().  The caller
+// may run backwards itself, between begin_backward() and end_backward(); sum_gradients() ends the
+// accumulation then.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/shard_group.h"
+#include "penstock/execute/added_gradients.h"
 #include "penstock/execute/executor.h"
 #include "penstock/execute/sums_when_final.h"
 #include "penstock/train/replicated_parameters.h"
@@ -62,13 +66,27 @@ class ModuleReplica {
   void backward(const at::Tensor& loss, double factor, execute::Accumulation accumulation,
                 Graph graph);
 
+  // What the caller's own backwards add to gradients is multiplied by `factor`, or ends them with
+  // an Error that says `why`.
+  void accept_backwards(double factor);
+  void refuse_backwards(std::string why);
+  // Throws: Error where such a backward would be refused, or the accumulation has ended.
+  void check_backward() const { factor_of_backward(); }
+  // Operators in between may bring parameters.
+  void begin_backward() { begin_compute("backward"); }
+  void end_backward();
+  // Collective: ends the accumulation, unless a backward() has: leaves the sums in parts().
+  void sum_gradients();
+  bool has_sums() const { return has_sums_; }
+
   // The call that was under way has failed: nothing brings parameters any more.
   // Throws: Error for what went wrong in an operator, if that is behind it.
   void abandon();
 
   // By trained parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
   std::vector<double> squared_norms() { return replicated_.squared_norms(); }
-  void drop_gradients() { replicated_.drop_gradients(); }
+  // The next accumulation begins.
+  void drop_gradients();
 
   // Collective, after an update of parts(): what is whole here gets the others' part.
   void gather() { replicated_.gather(); }
@@ -78,9 +96,16 @@ class ModuleReplica {
  private:
   void begin_compute(const char* run);
   void end_run();
+  double factor_of_backward() const;
+  void check_no_sums() const;
 
   ReplicatedParameters replicated_;
   execute::SumsWhenFinal hooks_;
+  execute::AddedGradients added_;
+  double factor_ = 1.0;  // Of backwards that the caller runs.
+  std::string refusal_;  // Why there may be none; empty: there may.
+  bool is_own_ = false;  // The backward that runs.
+  bool has_sums_ = false;
   bool may_nest_ = false;    // The backward that comes.
   bool is_running_ = false;  // From a forward to its backward.
   bool ends_with_forward_ = false;

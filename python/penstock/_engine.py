@@ -73,7 +73,7 @@ class Steps:
         return self._norm
 
     def was_step_applied(self) -> bool:
-        """Whether the last step changed parameters, and was not skipped."""
+        """Whether the last step() changed parameters: not if it was skipped, or ended no step."""
         return self._update.was_applied
 
     @property
@@ -91,10 +91,15 @@ class Steps:
         dataset: Any,
         batch_size: int | None,
         collate_fn: Callable[[list[Any]], Any] | None,
+        *,
+        shuffle: bool = True,
     ) -> DataLoader[Any]:
-        """This replica's share of a dataset, the same on all of its ranks; None: microbatches."""
+        """This replica's share of a dataset, the same on all of its ranks; None: microbatches.
+
+        shuffle: in an order that is drawn; else in that of the dataset.
+        """
         sampler: DistributedSampler[Any] = DistributedSampler(
-            dataset, num_replicas=self.dp_world_size, rank=self.dp_rank
+            dataset, num_replicas=self.dp_world_size, rank=self.dp_rank, shuffle=shuffle
         )
         return DataLoader(
             dataset,

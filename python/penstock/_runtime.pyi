@@ -193,15 +193,29 @@ class ModuleReplica:
         """
         The call that was under way has failed; raises what is behind it, if operators know it.
         """
+    def accept_backwards(self, factor: typing.SupportsFloat | typing.SupportsIndex) -> None:
+        """
+        What a script's own backwards add to gradients is multiplied by it.
+        """
     def backward(self, loss: torch.Tensor, factor: typing.SupportsFloat | typing.SupportsIndex, ends: bool, retain_graph: bool) -> None:
         """
         Adds the gradients of loss x factor; the one that ends an accumulation sums them over the replicas.
+        """
+    def begin_backward(self) -> None:
+        """
+        A script's own backward begins: from here on operators may bring parameters.
         """
     def begin_forward(self, trains: bool) -> None:
         """
         From here on operators may bring parameters.
         """
+    def check_backward(self) -> None:
+        """
+        Raises Error where a script's own backward would.
+        """
     def drop_gradients(self) -> None:
+        ...
+    def end_backward(self) -> None:
         ...
     def end_forward(self) -> None:
         ...
@@ -213,6 +227,10 @@ class ModuleReplica:
         """
         What this rank updates: number of the trainable parameter, first element, tensor.
         """
+    def refuse_backwards(self, why: str) -> None:
+        """
+        A script's own backwards end with an Error that says why.
+        """
     def spread(self) -> SpreadModule:
         """
         The parameters that come and go, if there are any.
@@ -220,6 +238,15 @@ class ModuleReplica:
     def squared_norms(self) -> list[float]:
         """
         Collective: by trainable parameter, of its gradient.
+        """
+    def sum_gradients(self) -> None:
+        """
+        Collective: ends an accumulation that no backward() has ended.
+        """
+    @property
+    def has_sums(self) -> bool:
+        """
+        Whether the accumulation has ended.
         """
     @property
     def paging(self) -> dict[str, int]:

@@ -3,7 +3,9 @@
     scheduler = WarmupCosineLR(optimizer, total_num_steps=1000, warmup_num_steps=100)
 
 Each is a scheduler of torch: `step()` after every step of the optimizer.  The step with number i,
-from 0, is taken with the rate of i.
+from 0, is taken with the rate of i.  `step(batch_iteration)` goes to what DeepSpeed has there: the
+rate of that number, but of LRRangeTest that of the next one.
+last_batch_iteration: where to begin; the next step() goes to the one behind it.  -1: at step 0.
 Units: steps of the optimizer.
 
 Source: deepspeed.runtime.lr_schedules, whose warmups take step i with the rate of i - 1, and step 0
@@ -17,6 +19,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 if TYPE_CHECKING:
@@ -31,6 +34,31 @@ Rate = float | Sequence[float]
 
 class _Course(LRScheduler):
     """Learning rates as a function of the step's number and the group's."""
+
+    _ahead = 0  # The number of a step is that of DeepSpeed's batch iteration, and this.
+
+    def __init__(self, optimizer: Optimizer, last_batch_iteration: int) -> None:
+        super().__init__(optimizer)
+        if last_batch_iteration >= 0:
+            self.step(last_batch_iteration)
+
+    @property
+    def last_batch_iteration(self) -> int:
+        """What step() without an argument counts up."""
+        return self.last_epoch - self._ahead
+
+    def step(self, batch_iteration: int | None = None) -> None:
+        """Goes to the next step, or to the one of a batch iteration."""
+        if batch_iteration is None:
+            super().step()
+            return
+        self.last_epoch = batch_iteration + self._ahead
+        for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def get_lr(self) -> list[float | Tensor]:
         """The rates of the next step, by parameter group."""
@@ -70,7 +98,7 @@ class WarmupLR(_Course):
         warmup_max_lr: Rate | None = None,
         warmup_num_steps: int = 1000,
         warmup_type: Literal["log", "linear"] = "log",
-        last_epoch: int = -1,
+        last_batch_iteration: int = -1,
     ) -> None:
         groups = len(optimizer.param_groups)
         own = [float(group["lr"]) for group in optimizer.param_groups]
@@ -80,7 +108,7 @@ class WarmupLR(_Course):
         )
         self.warmup_num_steps = _check(warmup_num_steps, warmup_type)
         self.warmup_type = warmup_type
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer, last_batch_iteration)
 
     def _rate(self, group: int, step: int) -> float:
         low, high = self.min_lrs[group], self.max_lrs[group]
@@ -101,11 +129,16 @@ class WarmupDecayLR(WarmupLR):
         warmup_max_lr: Rate | None = None,
         warmup_num_steps: int = 1000,
         warmup_type: Literal["log", "linear"] = "log",
-        last_epoch: int = -1,
+        last_batch_iteration: int = -1,
     ) -> None:
         self.total_num_steps = total_num_steps
         super().__init__(
-            optimizer, warmup_min_lr, warmup_max_lr, warmup_num_steps, warmup_type, last_epoch
+            optimizer,
+            warmup_min_lr,
+            warmup_max_lr,
+            warmup_num_steps,
+            warmup_type,
+            last_batch_iteration,
         )
 
     def _share(self, step: int) -> float:
@@ -129,14 +162,14 @@ class WarmupCosineLR(_Course):
         warmup_num_steps: int = 1000,
         cos_min_ratio: float = 1e-4,
         warmup_type: Literal["log", "linear"] = "log",
-        last_epoch: int = -1,
+        last_batch_iteration: int = -1,
     ) -> None:
         self.total_num_steps = total_num_steps
         self.warmup_min_ratio = warmup_min_ratio
         self.cos_min_ratio = cos_min_ratio
         self.warmup_num_steps = _check(warmup_num_steps, warmup_type)
         self.warmup_type = warmup_type
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer, last_batch_iteration)
 
     def _rate(self, group: int, step: int) -> float:
         return float(self.base_lrs[group]) * self._share(step)
@@ -158,6 +191,8 @@ class LRRangeTest(_Course):
     lr_range_test_staircase: in one jump at their end.
     """
 
+    _ahead = 1
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -165,7 +200,7 @@ class LRRangeTest(_Course):
         lr_range_test_step_size: int = 2000,
         lr_range_test_step_rate: float = 1.0,
         lr_range_test_staircase: bool = False,
-        last_epoch: int = -1,
+        last_batch_iteration: int = -1,
     ) -> None:
         groups = len(optimizer.param_groups)
         self.min_lrs = _per_group("lr_range_test_min_lr", lr_range_test_min_lr, groups)
@@ -176,7 +211,7 @@ class LRRangeTest(_Course):
         self.step_size = lr_range_test_step_size
         self.step_rate = lr_range_test_step_rate
         self.staircase = lr_range_test_staircase
-        super().__init__(optimizer, last_epoch)
+        super().__init__(optimizer, last_batch_iteration)
 
     def _rate(self, group: int, step: int) -> float:
         steps = step / self.step_size

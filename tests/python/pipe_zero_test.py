@@ -243,7 +243,7 @@ def check_a_layers_file_has_one_writer(group):
     model = engine.module
     all_of = [None] * dist.get_world_size()
     dist.all_gather_object(
-        all_of, (engine.dp_rank, set(model.written_layers()), set(model.saved_layers()))
+        all_of, (engine.dp_rank, set(model._written_layers()), set(model._saved_layers()))
     )
     for replica in range(2):
         written = [index for place, each, _ in all_of if place == replica for index in each]

@@ -133,7 +133,7 @@ class Checkpoint:
 
     def save_weights(self, model: PipelineModule, *, writes: bool) -> None:
         """Those of this rank's layers.  Collective over replicas, one of which writes."""
-        for index, module in model.written_layers().items():
+        for index, module in model._written_layers().items():
             with GatheredParameters(module.parameters()):
                 state = module.state_dict()
                 if state and writes:
@@ -141,7 +141,7 @@ class Checkpoint:
 
     def load_weights(self, model: PipelineModule, strict: bool) -> None:
         """The same; all replicas read."""
-        for index, module in model.saved_layers().items():
+        for index, module in model._saved_layers().items():
             with GatheredParameters(module.parameters(), modifier_rank=0):
                 if not module.state_dict():
                     continue

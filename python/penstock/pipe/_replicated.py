@@ -53,7 +53,7 @@ class ReplicatedStages:
                 replicas.broadcast(buffer, 0)
         sets = _sets_of(model, stages)
         self.parameters = [each for of_set in sets for each in of_set if each.requires_grad]
-        counted = {id(each) for each in model.counted_parameters()}
+        counted = {id(each) for each in model._counted_parameters()}
         self._counted = [i for i, each in enumerate(self.parameters) if id(each) in counted]
         self.names: dict[int, list[str]] = {}
         for name, each in model.named_parameters(remove_duplicate=False):
@@ -134,7 +134,7 @@ def _sets_of(model: PipelineModule, stages: Mapping[int, Stage]) -> list[list[to
     """By stage, the parameters that are its alone; then all others, each once."""
     uses = Counter(id(each) for stage in stages.values() for each in stage.parameters())
     for stage in stages:
-        uses.update(id(each) for each in model.tied_parameters(stage).values())
+        uses.update(id(each) for each in model._tied_parameters(stage).values())
     sets = [
         [each for each in stages[number].parameters() if uses[id(each)] == 1]
         for number in sorted(stages)

@@ -97,7 +97,7 @@ class PipelineEngine(Steps):
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
         self.module = model
-        topology = model.topology()
+        topology = model._topology
         self.num_stages = model.num_stages
         self.stage_id = model.stage_id
         self.device = _HOST
@@ -123,7 +123,7 @@ class PipelineEngine(Steps):
             self.optimizer = self._make_optimizer(optimizer, model_parameters)
         self._communicator = _groups.connect(group)
         self._all = self._communicator.make_group(range(topology.world_size()))
-        stages = model.stages()
+        stages = model._stages()
         replicas = Replicas(self._communicator, topology.filter_match(pipe=self.stage_id))
         with telling_others(self._communicator):
             self._replicated = ReplicatedStages(model, stages, replicas, self._zero)
@@ -145,7 +145,7 @@ class PipelineEngine(Steps):
         self._iterator: Iterator[Any] | None = None
         self.training_dataloader: Any = None
         if training_data is not None:
-            self.set_dataloader(self.deepspeed_io(training_data, collate_fn=collate_fn))
+            self.set_dataloader(self._loader(training_data, None, collate_fn, shuffle=False))
 
     def train_batch(self, data_iter: Iterator[Any] | None = None) -> torch.Tensor:
         """One step of the optimizer; returns the mean loss over all microbatches and replicas.
@@ -374,39 +374,39 @@ class PipelineEngine(Steps):
             if isinstance(section, Mapping):
                 chosen = section.get("name", section.get("file", "1f1b"))
                 per_rank = section.get("stages_per_rank")
-            model.use_schedule(chosen, per_rank)
+            model._use_schedule(chosen, per_rank)
         interval = self.config.integer("activation_checkpoint_interval", 0, section="pipeline")
         if interval:
             model.activation_checkpoint_interval = interval
         return program_of(
-            model.schedule or "1f1b",
+            model._schedule or "1f1b",
             ranks=model.num_stages,
             microbatches=self.gradient_accumulation_steps(),
-            stages_per_rank=model.stages_per_rank,
-            tied_stages=model.tied_stages(),
-            handled=model.handlers.unknown(),
+            stages_per_rank=model._stages_per_rank,
+            tied_stages=model._tied_stages(),
+            handled=model._handlers.unknown(),
         )
 
     def _place_handlers(self) -> Placed | None:
         """Has the handlers called where their instructions are."""
-        chosen = self.module.schedule
-        if not self.module.handlers:
+        chosen = self.module._schedule
+        if not self.module._handlers:
             return None
         if chosen is None or isinstance(chosen, str | Schedule):
             raise ConfigError("handlers are for a schedule that is a class of PipeSchedule")
         stages = steps_of(
             chosen, ranks=self.num_stages, microbatches=self.gradient_accumulation_steps()
         )
-        placed = self.module.handlers.place([stages[self.stage_id]])
+        placed = self.module._handlers.place([stages[self.stage_id]])
         for operation in ("F", "B"):
             self._run.replace(operation, placed.run_action)
         return placed
 
     def _make_run(self, program: Schedule, modules: Mapping[int, Stage]) -> Run:
         """Connects the stages, and has the ranks compare what they run."""
-        last = len(self.module.rank_of_stage) - 1
+        last = len(self.module._rank_of_stage) - 1
         stages = [
-            _RunStage(stage, i, self.module.tied_parameters(i), is_first=i == 0, is_last=i == last)
+            _RunStage(stage, i, self.module._tied_parameters(i), is_first=i == 0, is_last=i == last)
             for i, stage in modules.items()
         ]
         self._is_first = any(stage.is_first for stage in stages)
@@ -442,7 +442,7 @@ class PipelineEngine(Steps):
     def _facts(self) -> list[tuple[str, str]]:
         return [
             *self.config.facts(),
-            ("layers", str(self.module.num_layers())),
+            ("layers", str(len(self.module._layer_specs))),
             ("partition", str(self.module.parts)),
             ("train_batch_size", str(self.train_batch_size())),
             ("gradient_clipping", str(self._update.clipping)),

@@ -92,7 +92,7 @@ class PipelineModule(torch.nn.Module):
         super().__init__()
         del dynamic_shape
         self.loss_fn = loss_fn
-        self.layer_specs = list(layers)
+        self._layer_specs = list(layers)
         init_distributed()
         with telling_who_connects(resolve(None)):
             self._check_layers()
@@ -100,7 +100,7 @@ class PipelineModule(torch.nn.Module):
             self.global_rank = dist.get_rank()
             self.num_stages = self._topology.get_dim("pipe")
             self.stage_id: int = self._topology.get_coord(self.global_rank).pipe
-            self.partition_method = partition_method
+            self._partition_method = partition_method
             self.activation_checkpoint_interval = _arguments.integer(
                 "activation_checkpoint_interval", activation_checkpoint_interval
             )
@@ -111,9 +111,9 @@ class PipelineModule(torch.nn.Module):
             self.seed_layers = seed_layers
             self._seeds = Seeds(base_seed, seed_fn or torch.manual_seed) if seed_layers else None
             self._random_state = torch.get_rng_state()  # Layers that are made again begin with it.
-            self.handlers = Handlers(handlers or {})
-            self.schedule = schedule
-            self.stages_per_rank = stages_per_rank
+            self._handlers = Handlers(handlers or {})
+            self._schedule = schedule
+            self._stages_per_rank = stages_per_rank
             placement = placement_of(
                 schedule or "1f1b", ranks=self.num_stages, stages_per_rank=stages_per_rank
             )
@@ -125,40 +125,36 @@ class PipelineModule(torch.nn.Module):
         """The axes of ranks."""
         return self._topology
 
-    def num_layers(self) -> int:
-        """How many layers the model has, on all ranks."""
-        return len(self.layer_specs)
-
     def forward(self, value: Any) -> Any:
         """The model's output, on a rank that has all layers.
 
         Raises RuntimeError on others: there, PipelineEngine.train_batch() and eval_batch() run it.
         """
-        if len(self._here) < len(self.layer_specs):
+        if len(self._here) < len(self._layer_specs):
             raise RuntimeError(
                 f"this rank has layers {', '.join(map(str, self._here))} of "
-                f"{len(self.layer_specs)}: the engine's train_batch() and eval_batch() run them all"
+                f"{len(self._layer_specs)}: the engine's train_batch() and eval_batch() run all"
             )
-        for index in range(len(self.layer_specs)):
+        for index in range(len(self._layer_specs)):
             value = self._here[index].call(value)
         return value
 
-    def use_schedule(self, schedule: Chosen, stages_per_rank: int | None) -> None:
+    def _use_schedule(self, schedule: Chosen, stages_per_rank: int | None) -> None:
         """Has the stages where a schedule wants them: those of other layers are made anew.
 
         Raises ConfigError where the module was made for another schedule.
         """
-        if self.schedule is not None and (schedule, stages_per_rank) != (
-            self.schedule,
-            self.stages_per_rank,
+        if self._schedule is not None and (schedule, stages_per_rank) != (
+            self._schedule,
+            self._stages_per_rank,
         ):
             raise ConfigError(
                 f"the configuration has schedule {title_of(schedule)}, and the PipelineModule was "
-                f"made for {title_of(self.schedule)}: say it in one place"
+                f"made for {title_of(self._schedule)}: say it in one place"
             )
-        self.schedule, self.stages_per_rank = schedule, stages_per_rank
+        self._schedule, self._stages_per_rank = schedule, stages_per_rank
         placement = placement_of(schedule, ranks=self.num_stages, stages_per_rank=stages_per_rank)
-        if placement != self.rank_of_stage:
+        if placement != self._rank_of_stage:
             built = {"tied_modules", *map(str, self._here)}
             for name in built & self._modules.keys():
                 del self._modules[name]
@@ -166,12 +162,12 @@ class PipelineModule(torch.nn.Module):
                 torch.set_rng_state(self._random_state)
                 self._build(placement)
 
-    def stages(self) -> dict[int, Stage]:
+    def _stages(self) -> dict[int, Stage]:
         """This rank's stages, by number: modules that penstock's runtime runs."""
         checkpointing = Checkpointing(
             self.activation_checkpoint_interval, self._checkpoint_func, self._checkpointable
         )
-        last = len(self.rank_of_stage) - 1
+        last = len(self._rank_of_stage) - 1
         return {
             stage: Stage(
                 [self._here[i] for i in range(self.parts[stage], self.parts[stage + 1])],
@@ -183,29 +179,29 @@ class PipelineModule(torch.nn.Module):
             for stage in self._stages_here
         }
 
-    def tied_parameters(self, stage: int) -> dict[str, torch.nn.Parameter]:
+    def _tied_parameters(self, stage: int) -> dict[str, torch.nn.Parameter]:
         """Those that a stage of this rank has in common with stages of other ranks, by name."""
         return self._ties.of_stage(stage, self._modules_here())
 
-    def tied_stages(self) -> set[int]:
+    def _tied_stages(self) -> set[int]:
         """The stages that hold a tied layer."""
         return self._ties.stages()
 
-    def counted_parameters(self) -> list[torch.nn.Parameter]:
+    def _counted_parameters(self) -> list[torch.nn.Parameter]:
         """This rank's, without those tied ones that another rank counts: all ranks', once each."""
         elsewhere = self._ties.counted_elsewhere(self.stage_id, self._modules_here())
         return [each for each in self.parameters() if id(each) not in elsewhere]
 
-    def written_layers(self) -> dict[int, torch.nn.Module]:
+    def _written_layers(self) -> dict[int, torch.nn.Module]:
         """By layer, the modules that this rank writes: the tied ones with their key's first."""
         here = self._modules_here()
-        return {i: each for i, each in self.saved_layers().items() if i in here}
+        return {i: each for i, each in self._saved_layers().items() if i in here}
 
-    def saved_layers(self) -> dict[int, torch.nn.Module]:
+    def _saved_layers(self) -> dict[int, torch.nn.Module]:
         """By layer, this rank's modules; one of tied layers by the first layer of its key."""
         found = {}
         for index, module in self._modules_here().items():
-            spec = self.layer_specs[index]
+            spec = self._layer_specs[index]
             is_tied = isinstance(spec, TiedLayerSpec) and self._ties.is_of_first_class(spec)
             found[self._ties.first(spec) if is_tied else index] = module
         return found
@@ -236,7 +232,7 @@ class PipelineModule(torch.nn.Module):
         return {i: each.module for i, each in self._here.items() if each.module is not None}
 
     def _check_layers(self) -> None:
-        for index, layer in enumerate(self.layer_specs):
+        for index, layer in enumerate(self._layer_specs):
             if isinstance(layer, PipelineModule):
                 raise TypeError(f"layers[{index}] is a PipelineModule: put its layers here instead")
             if not isinstance(layer, LayerSpec) and not callable(layer):
@@ -263,7 +259,7 @@ class PipelineModule(torch.nn.Module):
             self._spreading.spread(self)  # And what loss_fn has.
 
     def _make_layers(self, rank_of_stage: list[int]) -> None:
-        self.rank_of_stage = rank_of_stage
+        self._rank_of_stage = rank_of_stage
         self.parts = self._partition(len(rank_of_stage))
         self._stages_here = [s for s, rank in enumerate(rank_of_stage) if rank == self.stage_id]
         stage_of = [
@@ -271,16 +267,16 @@ class PipelineModule(torch.nn.Module):
             for stage in range(len(rank_of_stage))
             for _ in range(self.parts[stage], self.parts[stage + 1])
         ]
-        self._ties = Ties(self.layer_specs, stage_of, rank_of_stage)
+        self._ties = Ties(self._layer_specs, stage_of, rank_of_stage)
         self.tied_modules = torch.nn.ModuleDict()
         self._here: dict[int, Layer] = {}
         firsts: dict[str, torch.nn.Module] = {}
         held = {
             spec.key
-            for spec, stage in zip(self.layer_specs, stage_of, strict=True)
+            for spec, stage in zip(self._layer_specs, stage_of, strict=True)
             if isinstance(spec, TiedLayerSpec) and rank_of_stage[stage] == self.stage_id
         }
-        for index, layer in enumerate(self.layer_specs):
+        for index, layer in enumerate(self._layer_specs):
             is_here = rank_of_stage[stage_of[index]] == self.stage_id
             if isinstance(layer, TiedLayerSpec):
                 self._add_tied(index, layer, firsts, is_here=is_here, is_held=layer.key in held)
@@ -304,7 +300,7 @@ class PipelineModule(torch.nn.Module):
         return spec.build()
 
     def _hold(self, index: int, call: Callable[[Any], Any], module: torch.nn.Module | None) -> None:
-        name = f"layer {index} ({_class_of(self.layer_specs[index])})"
+        name = f"layer {index} ({_class_of(self._layer_specs[index])})"
         self._here[index] = Layer(index, name, call, module)
         if module is not None:
             self._spread(module)
@@ -361,7 +357,7 @@ class PipelineModule(torch.nn.Module):
             setattr(module.get_submodule(path), last, of_first[name])
 
     def _partition(self, stages: int) -> list[int]:
-        method, layers = self.partition_method, len(self.layer_specs)
+        method, layers = self._partition_method, len(self._layer_specs)
         if not isinstance(method, str):
             bounds = [_arguments.integer("partition_method", each) for each in method]
             return _planning.partition_by_bounds(layers, stages, bounds)
@@ -382,7 +378,7 @@ class PipelineModule(torch.nn.Module):
             regex = re.compile(pattern, re.IGNORECASE)
         except re.error as error:
             raise ConfigError(f"partition_method type:{pattern} is no pattern: {error}") from error
-        names = [_class_of(layer) for layer in self.layer_specs]
+        names = [_class_of(layer) for layer in self._layer_specs]
         found = [float(regex.search(name) is not None) for name in names]
         if not any(found):
             raise ConfigError(
@@ -392,7 +388,7 @@ class PipelineModule(torch.nn.Module):
         return found
 
     def _count_parameters(self) -> list[float]:
-        return [float(_trainable(_shape_of(layer))) for layer in self.layer_specs]
+        return [float(_trainable(_shape_of(layer))) for layer in self._layer_specs]
 
 
 def _topology(num_stages: int | None, topology: ProcessTopology | None) -> ProcessTopology:

@@ -110,8 +110,18 @@ class Forwards:
 
 
 def parameters_in(value: object) -> Iterator[ZeroParameter]:
-    """Those in what a forward returns: in tuples, lists, dicts and objects, however deep."""
+    """Those in what a forward returns."""
     if type(value) is torch.Tensor or value is None:
+        return
+    for each in tensors_in(value):
+        if isinstance(each, ZeroParameter):
+            yield each
+
+
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """Those in what a forward returns: in tuples, lists, dicts and objects, however deep."""
+    if isinstance(value, torch.Tensor):
+        yield value
         return
     seen: set[int] = set()
     todo: list[Any] = [value]
@@ -120,13 +130,13 @@ def parameters_in(value: object) -> Iterator[ZeroParameter]:
         if id(each) in seen:
             continue
         seen.add(id(each))
-        if isinstance(each, ZeroParameter):
+        if isinstance(each, torch.Tensor):
             yield each
         elif isinstance(each, Mapping):
             todo.extend(each.values())
         elif isinstance(each, (tuple, list)):
             todo.extend(each)
-        elif not isinstance(each, (torch.Tensor, torch.nn.Module, type)):
+        elif not isinstance(each, (torch.nn.Module, type)):
             todo.extend(getattr(each, "__dict__", {}).values())
 
 

@@ -13,6 +13,7 @@ import torch
 
 from penstock import _torch
 from penstock.errors import ConfigError, Error
+from penstock.zero._backwards import Backwards
 from penstock.zero._external import Forwards
 from penstock.zero._home import Home, spread_modules
 from penstock.zero._parameters import Place, ZeroParameter, adopt, is_zero, release
@@ -20,7 +21,7 @@ from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
 
 if TYPE_CHECKING:
-    from penstock._runtime import ModuleReplica
+    from penstock._runtime import GradientScale, ModuleReplica
 
 __all__ = ["ReplicatedModel", "facts_of", "own_values", "refuse_compiled"]
 
@@ -28,11 +29,21 @@ __all__ = ["ReplicatedModel", "facts_of", "own_values", "refuse_compiled"]
 class ReplicatedModel:
     """Collective: a model whose values become those of rank 0.
 
+    share: of each backward's gradient in the step's, with the mean over replicas.
+    scale: that of losses; None: they have none.
+
     parameters: those that are trainable, each once; `parts` has, for each, what this rank updates:
     itself, its slices, or nothing.
     """
 
-    def __init__(self, module: torch.nn.Module, replicas: Replicas, settings: ZeroSettings) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        replicas: Replicas,
+        settings: ZeroSettings,
+        share: float,
+        scale: GradientScale | None,
+    ) -> None:
         self.module = module
         self._replicas = replicas
         named = list(module.named_parameters())
@@ -51,9 +62,15 @@ class ReplicatedModel:
         self.parts: list[list[torch.Tensor]] = [[] for _ in self.parameters]
         for number, _, part in self._replica.parts():
             self.parts[number].append(part)
+        self._share = share
+        self._scale = scale
+        self._backwards = Backwards(self._replica, self._running, share, scale)
 
     def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's."""
+        if self._backwards.is_inside:
+            return self.module(*inputs, **kwargs)  # Computed again.
+        self._backwards.check_over()
         self.let_go()
         with self._running():
             self._replica.begin_forward(torch.is_grad_enabled())
@@ -65,15 +82,28 @@ class ReplicatedModel:
                 if self._forwards is not None:
                     self._forwards.end()
             self._replica.end_forward()
+        self._backwards.watch(output)
         return output
 
-    def backward(
-        self, loss: torch.Tensor, factor: float, *, ends: bool, retain_graph: bool
-    ) -> None:
-        """Adds the gradients of loss x factor; where it ends an accumulation, sums them."""
+    def backward(self, loss: torch.Tensor, *, ends: bool, retain_graph: bool) -> None:
+        """Adds its share of the gradients of `loss`; where it ends an accumulation, sums them."""
+        if self._replica.has_sums:
+            raise Error("backward() after the last one of a step: step() comes first")
+        self._backwards.check_over()
         self.let_go()
-        with self._running():
+        factor = self._share if self._scale is None else self._share * self._scale.value
+        with self._running(), self._backwards.of_engine():
             self._replica.backward(loss, factor, ends, retain_graph)
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """What a backward of the caller's own begins with."""
+        return self._backwards.scaled(loss)
+
+    def sum_gradients(self) -> None:
+        """Collective: ends an accumulation that no backward() has ended."""
+        self._backwards.check_over()
+        with self._replicas.telling_others():
+            self._replica.sum_gradients()
 
     def squared_norms(self) -> list[float]:
         """Collective: of each parameter's gradient, over all replicas."""
@@ -88,6 +118,7 @@ class ReplicatedModel:
 
     def drop_gradients(self) -> None:
         """Of parameters and parts."""
+        self._backwards.forget()
         self._replica.drop_gradients()
 
     def let_go(self) -> None:

@@ -27,7 +27,6 @@ from penstock._distributed import init_distributed
 from penstock._engine import Steps, size_of
 from penstock._optimizers import Course, Given, facts_of_optimizer, make_optimizer
 from penstock._update import Update, check_new
-from penstock.errors import Error
 from penstock.pipelining._groups import resolve, telling_who_connects
 from penstock.zero._gathering import GatheredParameters
 from penstock.zero._model import ReplicatedModel, facts_of
@@ -95,7 +94,13 @@ class Engine(Steps, torch.nn.Module):
             check_new(self.optimizer, is_whole=self._zero.stage == 0 and self._type is None)
         self._replicas = Replicas.of(group)
         self._replicas.agree([*self._facts(scale.value), ("training_data", size_of(training_data))])
-        self._model = ReplicatedModel(model, self._replicas, self._zero)
+        self._model = ReplicatedModel(
+            model,
+            self._replicas,
+            self._zero,
+            share=1.0 / self.gradient_accumulation_steps() / self._replicas.size,
+            scale=scale if self._type is torch.float16 else None,
+        )
         self._update = Update(
             self.config,
             self._model,
@@ -106,7 +111,6 @@ class Engine(Steps, torch.nn.Module):
         )
         self.lr_scheduler = self._update.lr_scheduler
         self.micro_steps = 0
-        self._has_sums = False  # A backward has ended the accumulation.
         self.training_dataloader: DataLoader[Any] | None = None
         if training_data is not None:
             self.training_dataloader = self.deepspeed_io(training_data, collate_fn=collate_fn)
@@ -120,21 +124,20 @@ class Engine(Steps, torch.nn.Module):
 
         A step's gradient is the mean over its microbatches and replicas.  The last of a step leaves
         its sum over the replicas.
+
+        `loss.backward()`, by the script itself, adds the same; step() sums it over the replicas.
+        Under fp16 that is `engine.scale(loss).backward()`.
         """
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise TypeError(f"loss is {what}, must be a tensor of one element")
-        if self._has_sums:
-            raise Error("backward() after the last one of a step: step() comes first")
-        self._has_sums = self.is_gradient_accumulation_boundary()
-        share = 1.0 / self.gradient_accumulation_steps()
+        _check_loss(loss)
         self._model.backward(
-            loss,
-            share / self._replicas.size * self.loss_scale,
-            ends=self._has_sums,
-            retain_graph=retain_graph,
+            loss, ends=self.is_gradient_accumulation_boundary(), retain_graph=retain_graph
         )
-        return loss.detach() * share
+        return loss.detach() * (1.0 / self.gradient_accumulation_steps())
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """`loss` times the loss scale, for a backward() by the script itself."""
+        _check_loss(loss)
+        return self._model.scaled(loss)
 
     def step(self) -> None:
         """Ends a microbatch; the last one of a step has the optimizer update the parameters.
@@ -143,11 +146,12 @@ class Engine(Steps, torch.nn.Module):
         skipped, and the loss scale falls; else it is a penstock.Error.
         """
         self._model.let_go()
+        self._update.was_applied = False
         ends = self.is_gradient_accumulation_boundary()
         self.micro_steps += 1
         if not ends:
             return
-        self._has_sums = False
+        self._model.sum_gradients()
         with self._replicas.telling_others():
             squares = self._model.squared_norms()
             updated = sum(squares[i] for i in self._update.updated)
@@ -163,7 +167,6 @@ class Engine(Steps, torch.nn.Module):
         """Drops what backward() has added."""
         del set_to_none
         self._model.drop_gradients()
-        self._has_sums = False
 
     def module_state_dict(self) -> dict[str, Any]:
         """Collective: a copy of the module's state_dict(), with whole parameters, on every rank."""
@@ -206,3 +209,9 @@ class Engine(Steps, torch.nn.Module):
             *facts_of(self.module),
             *facts_of_optimizer(self.optimizer),
         ]
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise TypeError(f"loss is {what}, must be a tensor of one element")

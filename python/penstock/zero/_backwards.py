@@ -1,0 +1,164 @@
+"""Backwards of a model that its engine does not run: `loss.backward()` in a script.
+
+They begin where the gradient of something that the model's forward has returned comes.  From there
+to their end operators bring what they read, as in a backward of the engine.  What they add to
+gradients is multiplied in C++ (penstock/execute/added_gradients.h), wherever they begin.
+Knows no optimizer.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd import Variable
+
+from penstock.errors import Error
+from penstock.zero._external import tensors_in
+
+if TYPE_CHECKING:
+    from penstock._runtime import GradientScale, ModuleReplica
+
+__all__ = ["Backwards"]
+
+_NEEDS_SCALE = (
+    "fp16 needs losses that are multiplied by the loss scale: call engine.backward(loss), or "
+    "engine.scale(loss).backward(), in place of loss.backward()"
+)
+
+
+class Backwards:
+    """Of one model.
+
+    running: makes a context in which operators bring what they read.
+    factor: what such a backward adds to gradients is multiplied by it.
+    scale: that of losses, which such a backward has to begin with; None: it need not.
+    """
+
+    def __init__(
+        self,
+        replica: ModuleReplica,
+        running: Callable[[], AbstractContextManager[None]],
+        factor: float,
+        scale: GradientScale | None,
+    ) -> None:
+        self._is_engines = False  # The backward that runs.
+        self._replica = replica
+        self._running = running
+        self._factor = factor
+        self._scale = scale
+        self._is_scaled = False
+        self._under_way: ExitStack | None = None
+        self._refuse()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the caller is run by one, as what is computed again is."""
+        is_under_way = self._under_way is not None or self._is_engines
+        return is_under_way and torch._C._current_graph_task_id() != -1
+
+    @contextmanager
+    def of_engine(self) -> Iterator[None]:
+        """Inside, the engine's own backward runs."""
+        self._is_engines = True
+        try:
+            yield
+        finally:
+            self._is_engines = False
+
+    def watch(self, output: object) -> None:
+        """Of what a forward has returned."""
+        if not torch.is_grad_enabled():
+            return
+        mine = weakref.ref(self)
+
+        def begin(_: torch.Tensor) -> None:
+            if (backwards := mine()) is not None:
+                backwards._begin()
+
+        for tensor in tensors_in(output):
+            if tensor.grad_fn is not None:
+                tensor.register_hook(begin)
+
+    def scaled(self, loss: torch.Tensor) -> torch.Tensor:
+        """`loss` times the loss scale, if there is one."""
+        if self._scale is None:
+            return loss
+        value, mine = self._scale.value, weakref.ref(self)
+
+        def begin(_: torch.Tensor) -> None:
+            if (backwards := mine()) is not None:
+                backwards._begin_scaled(value)
+
+        result = loss.float() * value
+        if result.requires_grad:
+            result.register_hook(begin)
+        return result
+
+    def check_over(self) -> None:
+        """Raises Error where one has begun, and has not come to its end."""
+        if self._is_scaled:
+            self._refuse()
+        if self._under_way is None:
+            return
+        with self._ended():
+            raise Error(
+                "a backward() has failed after it had begun: gradients have a part of what it adds",
+                ("engine.zero_grad() drops what the step's backwards have added",),
+            )
+
+    def forget(self) -> None:
+        """Whatever has begun is over."""
+        if self._under_way is not None:
+            with self._ended(), suppress(Error):
+                self._replica.abandon()
+        self._refuse()
+
+    def _begin(self) -> None:
+        if self._under_way is not None or self._is_engines:
+            return
+        self._replica.check_backward()
+        with ExitStack() as stack:
+            stack.enter_context(self._running())
+            self._replica.begin_backward()
+            _at_end(self._end)
+            self._under_way = stack.pop_all()
+
+    def _end(self) -> None:
+        with self._ended():
+            self._replica.end_backward()
+
+    def _ended(self) -> ExitStack:
+        assert self._under_way is not None
+        stack, self._under_way = self._under_way, None
+        return stack
+
+    def _begin_scaled(self, value: float) -> None:
+        assert self._scale is not None
+        if self._is_engines:
+            raise Error("engine.backward() scales the loss itself: give it the loss, unscaled")
+        if value != self._scale.value:
+            raise Error(
+                f"the loss was multiplied by {value:g}, and the loss scale is "
+                f"{self._scale.value:g} by now: call engine.scale() after engine.step()"
+            )
+        self._is_scaled = True
+        self._replica.accept_backwards(self._factor)
+        _at_end(self._refuse)
+
+    def _refuse(self) -> None:
+        """Those that do not begin with a scaled loss, where it has to be."""
+        self._is_scaled = False
+        if self._scale is None:
+            self._replica.accept_backwards(self._factor)
+        else:
+            self._replica.refuse_backwards(_NEEDS_SCALE)
+
+
+def _at_end(function: Callable[[], Any]) -> None:
+    """Has it called when the backward that runs is over, unless that fails."""
+    engine: Any = Variable._execution_engine  # type: ignore[attr-defined]
+    engine.queue_callback(function)
