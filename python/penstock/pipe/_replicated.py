@@ -15,10 +15,11 @@ import torch
 
 from penstock import _torch
 from penstock.zero._home import Home, spread_modules
-from penstock.zero._model import facts_of, own_values, refuse_compiled
+from penstock.zero._model import facts_of, own_values, refuse_compiled, refuse_meta
 from penstock.zero._parameters import Place, ZeroParameter, adopt, release
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
+from penstock.zero._writing import settle
 
 if TYPE_CHECKING:
     from penstock._runtime import ReplicatedParameters
@@ -45,6 +46,8 @@ class ReplicatedStages:
         settings: ZeroSettings,
     ) -> None:
         self._replicas = replicas
+        refuse_meta(list(model.named_parameters()))
+        settle()
         replicas.agree(facts_of(model))
         if settings.stage == 3:
             refuse_compiled(model, replicas.size)

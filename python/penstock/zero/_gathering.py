@@ -13,6 +13,7 @@ import torch
 from penstock.zero._external import register_external_parameter
 from penstock.zero._home import Home
 from penstock.zero._parameters import ZeroParameter, place_of
+from penstock.zero._writing import settle
 
 __all__ = ["GatheredParameters"]
 
@@ -58,6 +59,7 @@ class GatheredParameters:
                 register_external_parameter(fwd_module, parameter)
 
     def __enter__(self) -> None:
+        settle()
         entered: list[Home] = []
         try:
             for home, numbers in self._spread.items():

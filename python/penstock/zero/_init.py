@@ -16,10 +16,12 @@ import torch
 from penstock import configuration
 from penstock.errors import ConfigError
 from penstock.zero._gathering import GatheredParameters
+from penstock.zero._parameters import is_zero
 from penstock.zero._precision import type_of
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
 from penstock.zero._spreading import Spreading
+from penstock.zero._writing import Writing, settle
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -35,8 +37,10 @@ class Init:
         with penstock.zero.Init():
             model = Transformer(...)
 
-    Values are those of rank 0, whatever the others draw.  Inside of it, Module.apply() gathers each
-    module's own parameters around the function, and takes what rank 0 makes of them.
+    Values are those of rank 0, whatever the others draw.  Inside of it parameters may be written
+    to by operators in place, torch.nn.init's and others, also through views, which all ranks call;
+    reading one raises.  Module.apply() gathers each module's own parameters around the function.
+    Parameters on the meta device stay there; Module.to_empty() spreads what it makes of them.
 
     module: spreads it at once, without a context.
     data_parallel_group: a process group; None: the default one, which is joined if need be.
@@ -74,6 +78,7 @@ class Init:
         self._enabled = enabled
         self._dtype = dtype or type_of(read)
         self._spreading: Spreading | None = None
+        self._writing = Writing()
         self._under_construction: set[int] = set()
         self._undo: list[Callable[[], None]] = []
         if module is not None and enabled:
@@ -87,10 +92,22 @@ class Init:
         new_kind: Any = classmethod(self._new_kind)  # type: ignore[arg-type]
         self._replace(torch.nn.Module, "__init_subclass__", new_kind)
         self._replace(torch.nn.Module, "apply", _apply)
+        self._replace(torch.nn.Module, "to_empty", self._to_empty())
+        self._writing.begin()
         self._undo.append(functools.partial(setattr, Init, "_running", Init._running))
         Init._running = self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
+        if not self._enabled:
+            return
+        try:
+            if kind is None:
+                settle()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._writing.end()
         for undo in reversed(self._undo):
             undo()
         self._undo = []
@@ -131,9 +148,27 @@ class Init:
                 if is_outermost:
                     self._under_construction.discard(id(module))
             if is_outermost and Init._running is not None:
+                settle()
                 self._spread_all(module)
 
         self._replace(kind, "__init__", watched)
+
+    def _to_empty(self) -> Callable[..., torch.nn.Module]:
+        """Module.to_empty(), which spreads each module before it makes the next."""
+        plain = torch.nn.Module.to_empty
+
+        def to_empty(
+            module: torch.nn.Module, *, device: Any, recurse: bool = True
+        ) -> torch.nn.Module:
+            for each in list(module.modules()) if recurse else [module]:
+                if any(map(is_zero, each._parameters.values())):
+                    continue  # It has been spread.
+                plain(each, device=device, recurse=False)
+                if id(each) not in self._under_construction and Init._running is not None:
+                    self._spread_all(each)
+            return module
+
+        return to_empty
 
     def _new_kind(self, kind: type[torch.nn.Module], **kwargs: Any) -> None:
         super(torch.nn.Module, kind).__init_subclass__(**kwargs)

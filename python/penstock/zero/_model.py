@@ -19,11 +19,12 @@ from penstock.zero._home import Home, spread_modules
 from penstock.zero._parameters import Place, ZeroParameter, adopt, is_zero, release
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
+from penstock.zero._writing import settle
 
 if TYPE_CHECKING:
     from penstock._runtime import GradientScale, ModuleReplica
 
-__all__ = ["ReplicatedModel", "facts_of", "own_values", "refuse_compiled"]
+__all__ = ["ReplicatedModel", "facts_of", "own_values", "refuse_compiled", "refuse_meta"]
 
 
 class ReplicatedModel:
@@ -47,6 +48,8 @@ class ReplicatedModel:
         self.module = module
         self._replicas = replicas
         named = list(module.named_parameters())
+        refuse_meta(named)
+        settle()
         self.parameters = [each for _, each in named if each.requires_grad]
         if settings.stage == 3:
             refuse_compiled(module, replicas.size)
@@ -64,6 +67,7 @@ class ReplicatedModel:
             self.parts[number].append(part)
         self._share = share
         self._scale = scale
+        self._running = _Running(self._replica, replicas, self._home)
         self._backwards = Backwards(self._replica, self._running, share, scale)
 
     def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -159,9 +163,20 @@ class ReplicatedModel:
             for each in self.module.modules():
                 each.register_state_dict_post_hook(own_values)  # type: ignore[no-untyped-call]
 
+
+class _Running:
+    """Calls of it make a context in which operators bring what they read.
+
+    What went wrong in one is raised at its end.
+    """
+
+    def __init__(self, replica: ModuleReplica, replicas: Replicas, home: Home) -> None:
+        self._replica = replica
+        self._replicas = replicas
+        self._home = home
+
     @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Operators inside bring what they read; what went wrong in one is raised at the end."""
+    def __call__(self) -> Iterator[None]:
         with self._replicas.telling_others():
             self._home.open()
             try:
@@ -203,6 +218,16 @@ def facts_of(module: torch.nn.Module) -> list[tuple[str, str]]:
         )
         for name, each in module.named_parameters()
     ]
+
+
+def refuse_meta(named: list[tuple[str, torch.nn.Parameter]]) -> None:
+    """Raises ConfigError for a parameter that has no values yet."""
+    for name, each in named:
+        if each.is_meta:
+            raise ConfigError(
+                f'parameter "{name}" is on the meta device, and has no values: call '
+                f'to_empty(device="cpu") and initialise or load it before penstock.initialize()'
+            )
 
 
 def refuse_compiled(module: torch.nn.Module, ranks: int) -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "is_zero",
     "place_of",
     "release",
+    "set_writer",
     "show",
 ]
 
@@ -107,7 +108,12 @@ class ZeroParameter(torch.nn.Parameter):
 
 
 class _Away:
-    """Of a parameter whose values are away: answers what needs none, raises for all else."""
+    """Of a parameter whose values are away: answers what needs none, raises for all else.
+
+    writer: brings one that is about to be written to; None: that raises, too.
+    """
+
+    writer: Callable[[ZeroParameter], None] | None = None
 
     @classmethod
     def __torch_function__(
@@ -121,7 +127,15 @@ class _Away:
         if not _needs_values(func):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        raise _unreadable(next(_away_among((args, kwargs))), _name_of(func))
+        first = next(_away_among((args, kwargs)))
+        if _Away.writer is not None and _may_write(func):
+            assert isinstance(first, ZeroParameter)
+            _Away.writer(first)
+            first = next(_away_among((args, kwargs)), None)
+            if first is None:
+                with torch._C.DisableTorchFunctionSubclass():
+                    return func(*args, **kwargs)
+        raise _unreadable(first, _name_of(func))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise _unreadable(self, "copy.deepcopy")
@@ -184,6 +198,11 @@ def show(parameter: ZeroParameter, *, is_away: bool) -> None:
         parameter.__class__ = _class_of(plain, is_away=is_away)
 
 
+def set_writer(writer: Callable[[ZeroParameter], None] | None) -> None:
+    """What brings a parameter that is about to be written to; None: writing raises."""
+    _Away.writer = writer
+
+
 @cache
 def _class_of(plain: type, *, is_away: bool) -> type:
     """The class that parameters of class `plain` have under ZeRO 3."""
@@ -215,6 +234,8 @@ _FACTS = {
     *("size", "dim", "ndimension", "numel", "nelement", "element_size", "stride", "storage_offset"),
     *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg"),
     *("is_inference", "is_same_size", "get_device", "dim_order", "result_type", "__len__"),
+    *("new_tensor", "new_empty", "new_zeros", "new_ones", "new_full"),
+    *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
     *("requires_grad_", "retain_grad", "register_hook", "register_post_accumulate_grad_hook"),
 }
 
@@ -225,6 +246,24 @@ def _needs_values(func: Callable[..., Any]) -> bool:
         attribute: str = func.__self__.__name__  # type: ignore[attr-defined]
         return attribute in _VALUES
     return name not in _FACTS
+
+
+# Operators that give views, which may be written to.
+_VIEWS = {
+    *("__getitem__", "detach", "view", "view_as", "reshape", "flatten", "narrow", "select"),
+    *("chunk", "split", "unbind", "t", "transpose", "permute", "squeeze", "unsqueeze", "expand"),
+}
+
+
+def _may_write(func: Callable[..., Any]) -> bool:
+    """Whether it changes a tensor in place, as all of torch.nn.init do, or gives a view."""
+    name = func.__name__
+    if name == "__get__":
+        attribute: str = func.__self__.__name__  # type: ignore[attr-defined]
+        return attribute == "data"
+    if name.startswith("__"):
+        return name in ("__setitem__", "__getitem__")
+    return name.endswith("_") or name in _VIEWS
 
 
 def _name_of(func: Callable[..., Any]) -> str:

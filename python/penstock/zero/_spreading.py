@@ -39,13 +39,13 @@ class Spreading:
     def spread(self, module: torch.nn.Module) -> None:
         """Collective: its own and its submodules' parameters, unless they have been spread.
 
-        Values become those of the first replica.
+        Values become those of the first replica.  What is on the meta device has none, and stays.
         """
         for each in module.modules():
             own = {
                 name: parameter
                 for name, parameter in each._parameters.items()
-                if parameter is not None and not is_zero(parameter)
+                if parameter is not None and not is_zero(parameter) and not parameter.is_meta
             }
             if self.dtype is not None:
                 cast_tensors([*own.values(), *each._buffers.values()], self.dtype)
