@@ -5,6 +5,7 @@ Every engine makes its own here, and clips its gradient alike.  Knows no engines
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,7 +15,14 @@ from penstock import lr_schedules
 from penstock.configuration import Configuration
 from penstock.errors import ConfigError
 
-__all__ = ["Course", "Given", "clip_factor", "make_optimizer", "make_scheduler"]
+__all__ = [
+    "Course",
+    "Given",
+    "check_takes_slices",
+    "clip_factor",
+    "make_optimizer",
+    "make_scheduler",
+]
 
 Given = torch.optim.Optimizer | Callable[[list[Any]], torch.optim.Optimizer]
 """An optimizer, or what makes one of parameters or parameter groups."""
@@ -47,6 +55,55 @@ def make_optimizer(
     arguments = (list(parameters),)
     made: torch.optim.Optimizer = _make(configuration, f"optimizer {name}", kind, arguments, params)
     return made
+
+
+def check_takes_slices(
+    configuration: Configuration, optimizer: torch.optim.Optimizer, *, stage: int, replicas: int
+) -> None:
+    """Raises ConfigError for one that may look at more than an element, where it gets flat slices.
+
+    From ZeRO 1 on replicas update slices, and nobody has whole parameters.  Known are torch's own;
+    of all others the configuration says it.
+    """
+    if stage == 0 or replicas == 1:
+        return
+    kind = type(optimizer)
+    if inspect.unwrap(kind.step) in _STEPS_BY_ELEMENT:
+        return
+    slices = f"zero_optimization.stage {stage} gives each of {replicas} replicas flat slices"
+    if isinstance(optimizer, _BY_PARAMETER):
+        raise ConfigError(
+            f"{configuration.name}: optimizer {kind.__name__} looks at whole parameters, and "
+            f"{slices}: use stage 0"
+        )
+    if not configuration.flag("zero_allow_untested_optimizer", False):
+        raise ConfigError(
+            f"{configuration.name}: optimizer {kind.__name__} may look at whole parameters, as "
+            f"LAMB does, and {slices}: use stage 0",
+            (
+                "if each element's update depends on that element alone, as Adam's does, say "
+                '"zero_allow_untested_optimizer": true',
+            ),
+        )
+
+
+_STEPS_BY_ELEMENT = {
+    inspect.unwrap(each.step)
+    for each in (
+        torch.optim.ASGD,
+        torch.optim.Adadelta,
+        torch.optim.Adagrad,
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.Adamax,
+        torch.optim.NAdam,
+        torch.optim.RAdam,
+        torch.optim.RMSprop,
+        torch.optim.Rprop,
+        torch.optim.SGD,
+    )
+}
+_BY_PARAMETER = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
 
 
 def clip_factor(largest: float, norm: float) -> float:
