@@ -6,6 +6,7 @@ the reader has judged (penstock/config/classes.h).  Knows no engines.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = [
     "Course",
     "Given",
     "NoOptimizer",
+    "check_takes_slices",
     "clip_factor",
     "described",
     "facts_of_optimizer",
@@ -97,6 +99,55 @@ def _text_of(value: Any) -> str:
         return f"({', '.join(map(_text_of, value))})"
     plain = value is None or isinstance(value, bool | int | float | str)
     return repr(value) if plain else type(value).__name__
+
+
+def check_takes_slices(
+    configuration: Configuration, optimizer: torch.optim.Optimizer, *, stage: int, replicas: int
+) -> None:
+    """Raises ConfigError for one that may look at more than an element, where it gets flat slices.
+
+    From ZeRO 1 on replicas update slices, and nobody has whole parameters.  Known are torch's own;
+    of all others the configuration says it.
+    """
+    if stage == 0 or replicas == 1 or isinstance(optimizer, NoOptimizer):
+        return
+    kind = type(optimizer)
+    if inspect.unwrap(kind.step) in _STEPS_BY_ELEMENT:
+        return
+    slices = f"zero_optimization.stage {stage} gives each of {replicas} replicas flat slices"
+    if isinstance(optimizer, _BY_PARAMETER):
+        raise ConfigError(
+            f"{configuration.name}: optimizer {kind.__name__} looks at whole parameters, and "
+            f"{slices}: use stage 0"
+        )
+    if not configuration.flag("zero_allow_untested_optimizer", False):
+        raise ConfigError(
+            f"{configuration.name}: optimizer {kind.__name__} may look at whole parameters, as "
+            f"LAMB does, and {slices}: use stage 0",
+            (
+                "if each element's update depends on that element alone, as Adam's does, say "
+                '"zero_allow_untested_optimizer": true',
+            ),
+        )
+
+
+_STEPS_BY_ELEMENT = {
+    inspect.unwrap(each.step)
+    for each in (
+        torch.optim.ASGD,
+        torch.optim.Adadelta,
+        torch.optim.Adagrad,
+        torch.optim.Adam,
+        torch.optim.AdamW,
+        torch.optim.Adamax,
+        torch.optim.NAdam,
+        torch.optim.RAdam,
+        torch.optim.RMSprop,
+        torch.optim.Rprop,
+        torch.optim.SGD,
+    )
+}
+_BY_PARAMETER = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
 
 
 def clip_factor(largest: float, norm: float) -> float:

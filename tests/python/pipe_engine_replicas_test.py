@@ -142,7 +142,11 @@ def check_files_of_a_checkpoint(group):
     assert engine.load_checkpoint(folder, tag="mine")[0] == str(path)
     names = {each.name for each in path.iterdir()}
     layers = {f"layer_{i:02d}-model_states.pt" for i in [*range(8), 9]}  # 8 has no weights.
-    assert names == layers | {"engine.pt", "optim_states-00-00.pt", "optim_states-01-00.pt"}
+    of_ranks = {
+        f"rank_states-{stage:02d}-{replica:02d}.pt" for stage in (0, 1) for replica in (0, 1)
+    }
+    updates = {"optim_states-00-00.pt", "optim_states-01-00.pt"}
+    assert names == layers | of_ranks | updates | {"engine.pt", "checkpoint.json"}
     dist.barrier()
     if dist.get_rank() == 0:
         (path / "layer_09-model_states.pt").write_text("no checkpoint")

@@ -5,14 +5,17 @@ Knows no stages: who needs data asks for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
+from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from penstock.errors import ConfigError, Error
+from penstock.pipe import _random
 
-__all__ = ["again_and_again", "take"]
+__all__ = ["Rounds", "take"]
 
 
 def take(
@@ -53,17 +56,104 @@ def _pair(batch: Any) -> tuple[Any, Any]:
     return tuple(inputs) if isinstance(inputs, list) else inputs, labels
 
 
-def again_and_again(loader: Iterable[Any]) -> Iterator[Any]:
+class Rounds(Iterator[Any]):
     """Goes round a loader, in another order each time; ends where it is empty."""
-    epoch = 0
-    while True:
-        sampler = getattr(loader, "sampler", None)
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._loader = loader
+        self._iterator: Iterator[Any] | None = None
+        self._round = 0
+        self._taken = 0  # Batches of this round.
+        self._start: dict[str, Any] = {}
+        self._after_skipping: list[torch.Tensor] = []
+
+    def __next__(self) -> Any:
+        while True:
+            if self._iterator is None:
+                self._begin()
+            assert self._iterator is not None
+            try:
+                batch = next(self._iterator)
+            except StopIteration:
+                if self._taken == 0:
+                    raise
+                self._iterator = None
+                self._round += 1
+                continue
+            self._taken += 1
+            return batch
+
+    def place(self) -> dict[str, Any]:
+        """Where it is: plain values, for at()."""
+        begun = self._iterator is not None
+        return {
+            "round": self._round,
+            "taken": self._taken if begun else 0,
+            "start": self._start if begun else {},
+            "generators": [each.get_state() for each in self._generators()],
+        }
+
+    def at(self, place: Mapping[str, Any]) -> Rounds:
+        """Others of the same loader, that go on from a place when settle() has been called.
+
+        They skip what that round has given.  Random numbers go on as if this had not been called.
+        Raises ConfigError where the loader has less than that.
+        """
+        found = Rounds(self._loader)
+        found._round, skips = place["round"], place["taken"]
+        before, own = _random.take(), [each.get_state() for each in self._generators()]
+        try:
+            if place["start"]:
+                _random.put(place["start"]["random"])
+                found._set_generators(place["start"]["generators"])
+            if skips:
+                found._begin()
+                found._skip(skips)
+        finally:
+            _random.put(before)
+            self._set_generators(own)
+        found._after_skipping = list(place["generators"])
+        return found
+
+    def settle(self) -> None:
+        """Has the loader's own generators be where they were at that place."""
+        self._set_generators(self._after_skipping)
+
+    def _begin(self) -> None:
+        sampler = getattr(self._loader, "sampler", None)
         if isinstance(sampler, DistributedSampler):
-            sampler.set_epoch(epoch)
-        empty = True
-        for batch in loader:
-            empty = False
-            yield batch
-        if empty:
-            return
-        epoch += 1
+            sampler.set_epoch(self._round)
+        generators = [each.get_state() for each in self._generators()]
+        self._start = {"random": _random.take(), "generators": generators}
+        self._iterator = iter(self._loader)
+        self._taken = 0
+
+    def _skip(self, count: int) -> None:
+        """Passes over batches; those of a loader of this process are not even made."""
+        loader, iterator = self._loader, self._iterator
+        advance: Any = iterator.__next__ if iterator is not None else None
+        if isinstance(loader, DataLoader) and loader.num_workers == 0:
+            is_indexed = not isinstance(loader.dataset, IterableDataset)
+            advance = getattr(iterator, "_next_index", advance) if is_indexed else advance
+        for number in range(count):
+            try:
+                advance()
+            except StopIteration:
+                raise ConfigError(
+                    f"the checkpoint was saved after {count} microbatches of a round of the data, "
+                    f"and the loader has {number}: give the engine the loader that it had"
+                ) from None
+        self._taken = count
+
+    def _generators(self) -> list[torch.Generator]:
+        """Those that were given to the loader, and to what it draws its order with."""
+        batches = getattr(self._loader, "batch_sampler", None)
+        owners = [self._loader, getattr(self._loader, "sampler", None), batches]
+        owners.append(getattr(batches, "sampler", None))
+        found = [getattr(each, "generator", None) for each in owners]
+        distinct = {id(each): each for each in found if isinstance(each, torch.Generator)}
+        return list(distinct.values())
+
+    def _set_generators(self, states: Sequence[torch.Tensor]) -> None:
+        for generator, state in zip(self._generators(), states, strict=False):
+            generator.set_state(state)

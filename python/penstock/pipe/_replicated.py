@@ -6,14 +6,16 @@ Knows no schedule, no optimizer and no losses.  What replicas do together, and w
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
 from penstock import _torch
+from penstock.errors import ConfigError
 from penstock.zero._home import Home, spread_modules
 from penstock.zero._model import facts_of, own_values, refuse_compiled, refuse_meta
 from penstock.zero._parameters import Place, ZeroParameter, adopt, release
@@ -22,11 +24,11 @@ from penstock.zero._settings import ZeroSettings
 from penstock.zero._writing import settle
 
 if TYPE_CHECKING:
-    from penstock._runtime import ReplicatedParameters
+    from penstock._runtime import Communicator, ReplicatedParameters
     from penstock.pipe._stage import Stage
     from penstock.pipe.module import PipelineModule
 
-__all__ = ["ReplicatedStages"]
+__all__ = ["ReplicatedStages", "check_ties"]
 
 
 class ReplicatedStages:
@@ -57,7 +59,7 @@ class ReplicatedStages:
         sets = _sets_of(model, stages)
         self.parameters = [each for of_set in sets for each in of_set if each.requires_grad]
         counted = {id(each) for each in model._counted_parameters()}
-        self._counted = [i for i, each in enumerate(self.parameters) if id(each) in counted]
+        self._counted = {i for i, each in enumerate(self.parameters) if id(each) in counted}
         self.names: dict[int, list[str]] = {}
         for name, each in model.named_parameters(remove_duplicate=False):
             self.names.setdefault(id(each), []).append(name)
@@ -80,13 +82,14 @@ class ReplicatedStages:
                 ends.callback(home.close)
             yield
 
-    def squared_norm(self) -> float:
+    def squared_norm(self, updated: Iterable[int]) -> float:
         """Collective: what this rank adds to that of the whole model, where tied ones count once.
 
+        updated: the numbers of those that the optimizer has; others have no part in the norm.
         The same on all replicas.
         """
         squares = self.held.squared_norms()
-        return sum(squares[i] for i in self._counted)
+        return sum(squares[i] for i in self._counted.intersection(updated))
 
     def after_update(self) -> None:
         """Collective: `parts` have new values, and their gradients are of no use any more."""
@@ -131,6 +134,30 @@ class ReplicatedStages:
                 home.settle(module, spread)
         for each in model.modules():
             each.register_state_dict_post_hook(own_values)  # type: ignore[no-untyped-call]
+
+
+def check_ties(
+    model: PipelineModule, stages: Iterable[int], updated: set[int], communicator: Communicator
+) -> None:
+    """Collective: raises ConfigError where some ranks update a tied parameter, and others do not.
+
+    updated: ids.
+    """
+    here = {
+        name: id(each) in updated
+        for stage in stages
+        for name, each in model.tied_parameters(stage).items()
+    }
+    first: dict[str, tuple[int, bool]] = {}
+    for rank, text in enumerate(communicator.exchange("tied parameters", json.dumps(here))):
+        for name, is_updated in json.loads(text).items():
+            other, as_well = first.setdefault(name, (rank, is_updated))
+            if is_updated != as_well:
+                one, none = (rank, other) if is_updated else (other, rank)
+                raise ConfigError(
+                    f'the tied parameter "{name}" is updated by the optimizer of rank {one}, and '
+                    f"not by that of rank {none}: give it to all, or to none"
+                )
 
 
 def _sets_of(model: PipelineModule, stages: Mapping[int, Stage]) -> list[list[torch.nn.Parameter]]:

@@ -77,7 +77,10 @@ class Checkpointing:
 
 
 class Stage(torch.nn.Module):
-    """Some layers.  The first stage gets the model's input, the others what the one before gave."""
+    """Some layers.  The first stage gets the model's input, the others what the one before gave.
+
+    forwards: of training so far, which the layers' seeds count.
+    """
 
     def __init__(
         self,
@@ -97,13 +100,13 @@ class Stage(torch.nn.Module):
         self._seeds = seeds
         self._is_first = is_first
         self._is_last = is_last
-        self._forwards = 0  # Of training: what the layers' seeds count.
+        self.forwards = 0
 
     def forward(self, *values: Any) -> Any:
         """The last stage gives what the model gives, the others what Stage.forward() takes."""
         value = values[0] if self._is_first else _received(values)
-        microbatch = self._forwards
-        self._forwards += torch.is_grad_enabled()
+        microbatch = self.forwards
+        self.forwards += torch.is_grad_enabled()
         for block in self._blocks():
             value = self._run(block, value, microbatch)
         return value if self._is_last else _sent(value, self.layers[-1])

@@ -22,16 +22,23 @@ from torch.utils.data import DataLoader
 
 from penstock import configuration
 from penstock._engine import Steps, compare_sizes
-from penstock._optimizers import Course, Given, described, facts_of_optimizer, make_optimizer
+from penstock._optimizers import (
+    Course,
+    Given,
+    check_takes_slices,
+    described,
+    facts_of_optimizer,
+    make_optimizer,
+)
 from penstock._planning import Schedule
 from penstock._update import Update, check_new
 from penstock.errors import ConfigError, Error
-from penstock.pipe._checkpoint import Checkpoint, States, latest, set_latest
-from penstock.pipe._data import again_and_again, take
+from penstock.pipe._checkpoint import Checkpoints, Wanted
+from penstock.pipe._data import Rounds, take
 from penstock.pipe._handlers import Placed
 from penstock.pipe._program import program_of, steps_of
 from penstock.pipe._refusals import refuse
-from penstock.pipe._replicated import ReplicatedStages
+from penstock.pipe._replicated import ReplicatedStages, check_ties
 from penstock.pipe._stage import Stage
 from penstock.pipe.module import PipelineModule
 from penstock.pipelining import _groups
@@ -72,7 +79,8 @@ class PipelineEngine(Steps):
         penstock's schedules, or a file with a program.
     optimizer: or what makes one of the parameters; None: as the configuration says.  What it gets
         to update are this rank's parts: parameters, or, from ZeRO 1 on, flat slices of them, so it
-        must treat elements one by one, as Adam does.
+        must treat elements one by one, as Adam does: one that is not torch's is refused there,
+        unless zero_allow_untested_optimizer says that it does.
     model_parameters: what it updates, or parameter groups; None: all that are trainable.
     lr_scheduler: or what makes one of the optimizer; None: as the configuration says.
     training_data: a dataset, which the first and the last stage load; train_batch() goes round it.
@@ -136,8 +144,19 @@ class PipelineEngine(Steps):
                 scale,
                 is_short=self._type is not None,
             )
+        updated = {id(self._replicated.parameters[i]) for i in self._update.updated}
+        check_ties(model, stages, updated, self._communicator)
         self.lr_scheduler = self._update.lr_scheduler
-        self._states = States(self._replicated, self._update)
+        self._checkpoints = Checkpoints(
+            model,
+            stages,
+            self._replicated,
+            self._update,
+            self._communicator,
+            replica=(self.dp_rank, self.dp_world_size),
+            is_sharded=self._zero.stage > 0,
+            samples=self.train_micro_batch_size_per_gpu() * self.dp_world_size,
+        )
         self._run = self._make_run(program, stages)
         compare_sizes(self._communicator, training_data)
         self._placed = self._place_handlers()
@@ -172,7 +191,7 @@ class PipelineEngine(Steps):
         if self._placed is not None:
             with self._run.telling_others():
                 self._placed.run_end()
-        squares = self._replicated.squared_norm()
+        squares = self._replicated.squared_norm(self._update.updated)
         loss, norm = self._combine(losses, count, squares if self.dp_rank == 0 else 0.0)
         self._norm = norm = norm / self.loss_scale
         with self._run.telling_others():
@@ -231,7 +250,7 @@ class PipelineEngine(Steps):
     def set_dataloader(self, loader: Iterable[Any]) -> None:
         """What train_batch() without an iterator goes round, again and again."""
         self.training_dataloader = loader
-        self._iterator = again_and_again(loader)
+        self._iterator = Rounds(loader)
 
     def set_dataiterator(self, iterator: Iterator[Any]) -> None:
         """What train_batch() takes its microbatches from, until it ends."""
@@ -260,32 +279,26 @@ class PipelineEngine(Steps):
         client_state: Mapping[str, Any] | None = None,
         save_latest: bool = True,
     ) -> str:
-        """Writes weights, optimizer, scheduler, loss scale and counters; returns the folder.
+        """Writes all that the next step depends on, and returns the folder.
 
-        save_dir: the same folder for all ranks.  tag: None: "global_stepN".
-        client_state: of rank 0: plain values and tensors, which load_checkpoint() returns.
+        save_dir: the same folder for all ranks.  tag: None: "global_stepN"; what it was is replaced
+            when the new one is whole.
+        client_state: of rank 0: plain values, tensors and such (docs/migrating_from_deepspeed.md),
+            which load_checkpoint() returns.
         save_latest: whether load_checkpoint() takes it from now on.
+
+        Raises ConfigError for what cannot be saved, and CommError on the other ranks; then the tag
+        is what it was, and the engine goes on.
         """
-        directory = Path(save_dir)
-        checkpoint = Checkpoint(directory / (tag or f"global_step{self.global_steps}"))
-        with self._run.telling_others():
-            checkpoint.folder.mkdir(parents=True, exist_ok=True)
-            checkpoint.save_weights(self.module, writes=self.dp_rank == 0)
-            if self.dp_rank == 0 or self._zero.stage > 0:
-                place = f"{self.stage_id:02d}-{self.dp_rank:02d}"
-                checkpoint.save_updates(self._states, place)
-            if self.module.global_rank == 0:
-                counters = {
-                    "steps": self.global_steps,
-                    "samples": self.global_samples,
-                    "skipped_steps": self.skipped_steps,
-                }
-                checkpoint.save_engine(self._update, counters, dict(client_state or {}))
-        self._communicator.exchange("checkpoint written", "")
-        if save_latest and self.module.global_rank == 0:
-            set_latest(directory, checkpoint.folder.name)
-        self._communicator.exchange("checkpoint is the latest", "")
-        return str(checkpoint.folder)
+        folder = self._checkpoints.save(
+            Path(save_dir),
+            f"global_step{self.global_steps}" if tag is None else str(tag),
+            {"steps": self.global_steps, "samples": self.global_samples},
+            client_state,
+            self._rounds(),
+            is_latest=save_latest,
+        )
+        return str(folder)
 
     def load_checkpoint(
         self,
@@ -300,20 +313,29 @@ class PipelineEngine(Steps):
 
         tag: None: the latest.  Returns the folder and the client_state; two None where there is no
         checkpoint yet.
-        Raises ConfigError for files that do not fit, and CommError on the other ranks.
+        Raises ConfigError for files that do not fit, and CommError on the other ranks; then the
+        engine is as it was, and goes on.
         """
-        directory = Path(load_dir)
-        found = tag or latest(directory)
+        wanted = Wanted(
+            strict=load_module_strict,
+            optimizer=load_optimizer_states,
+            lr_scheduler=load_lr_scheduler_states and not load_module_only,
+            module_only=load_module_only,
+        )
+        tag = None if tag is None else str(tag)
+        found = self._checkpoints.load(Path(load_dir), tag, wanted, self._rounds())
         if found is None:
             return None, None
-        checkpoint = Checkpoint(directory / found)
-        with self._run.telling_others():
-            state = checkpoint.load_engine()
-            checkpoint.load_weights(self.module, load_module_strict)
-            if not load_module_only:
-                self._go_on(checkpoint, state, load_optimizer_states, load_lr_scheduler_states)
-        self._communicator.exchange("checkpoint loaded", "")
-        return str(checkpoint.folder), state["client_state"]
+        folder, state, rounds = found
+        if not load_module_only:
+            self.global_steps = state["counters"]["steps"]
+            self.global_samples = state["counters"]["samples"]
+            self._iterator = self._iterator if rounds is None else rounds
+        return str(folder), state["client_state"]
+
+    def _rounds(self) -> Rounds | None:
+        """Where train_batch() goes round a loader."""
+        return self._iterator if isinstance(self._iterator, Rounds) else None
 
     def is_first_stage(self) -> bool:
         """Whether this rank has the first stage, which takes the inputs."""
@@ -364,6 +386,7 @@ class PipelineEngine(Steps):
                     "schedule to PipelineModule(schedule=...), which makes their layers"
                 )
         check_new(made, is_whole=self._zero.stage == 0 and self._type is None)
+        check_takes_slices(self.config, made, stage=self._zero.stage, replicas=self.dp_world_size)
         return made
 
     def _program(self) -> Schedule:
@@ -420,24 +443,6 @@ class PipelineEngine(Steps):
             replicated=self._replicated.held,
             facts=self._facts(),
         )
-
-    def _go_on(
-        self, checkpoint: Checkpoint, state: dict[str, Any], optimizer: bool, scheduler: bool
-    ) -> None:
-        self.global_steps = state["counters"]["steps"]
-        self.global_samples = state["counters"]["samples"]
-        self._update.skipped_steps = state["counters"]["skipped_steps"]
-        if optimizer:
-            self._update.masters.take_changes()
-            checkpoint.load_updates(self._states)
-            self._update.masters.put_back()
-            self._replicated.after_update()
-            for group, saved in zip(self.optimizer.param_groups, state["groups"], strict=True):
-                group.update(saved)
-            if scale := state.get("loss_scale"):
-                self._update.scale.go_on_from(**scale)
-        if scheduler and self.lr_scheduler is not None and state["scheduler"] is not None:
-            self.lr_scheduler.load_state_dict(state["scheduler"])
 
     def _facts(self) -> list[tuple[str, str]]:
         return [

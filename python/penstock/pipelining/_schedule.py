@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch.utils import _pytree as pytree
 
 from penstock import _arguments, _planning
 from penstock.errors import ScheduleError
 from penstock.pipelining import actions
 from penstock.pipelining._groups import connect
+from penstock.pipelining._loss_weights import LossWeight, shares_of, warn_of_other_means
 from penstock.pipelining._run import Run
 from penstock.pipelining._work import Step
 from penstock.pipelining.actions import _Action
@@ -40,9 +40,12 @@ class _PipelineSchedule:
         forward only.
     args_chunk_spec, kwargs_chunk_spec: how positional and keyword arguments are split, and
     output_merge_spec how the outputs are merged (penstock.pipelining.microbatch).
-    scale_grads: None: gradients are those of the whole batch: the mean over its samples, or, where
-        loss_fn.reduction is "sum", the sum.  True: each microbatch counts 1 / n_microbatches.
-        False: they are added as they are.  Losses are never scaled.
+    scale_grads: None: gradients are those of the whole batch: of the sum where loss_fn.reduction is
+        "sum", else of the mean over its samples, or, of torch's cross entropies, over the targets
+        that are not ignored, by the weights of their classes.  True: each microbatch counts
+        1 / n_microbatches.  False: they are added as they are.  Losses are never scaled.
+    loss_weight: for scale_grads=None: how much of what loss_fn is a mean over a microbatch has: a
+        function of its share of the target.  None: as above.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class _PipelineSchedule:
         kwargs_chunk_spec: dict[str, TensorChunkSpec] | None,
         output_merge_spec: Any,
         scale_grads: bool | None,
+        loss_weight: LossWeight | None = None,
     ) -> None:
         self._n_microbatches = _arguments.integer("n_microbatches", n_microbatches)
         if self._n_microbatches < 1:
@@ -69,7 +73,11 @@ class _PipelineSchedule:
         self._args_chunk_spec = args_chunk_spec
         self._kwargs_chunk_spec = kwargs_chunk_spec
         self._output_merge_spec = output_merge_spec
+        if loss_weight is not None and scale_grads is not None:
+            raise ValueError(f"loss_weight is for scale_grads None, and that is {scale_grads!r}")
         self.scale_grads = scale_grads
+        self._loss_weight = loss_weight
+        self._looks_at_means = scale_grads is None and loss_weight is None
         self._proved = self._generate() if self._generator else None
         self._order: Order | None = None
         self._running: Run | None = None
@@ -203,9 +211,14 @@ class _PipelineSchedule:
             step = self._step_of(trains, args, kwargs, target, loss_kwargs)
             step.keeps_outputs = return_outputs
             factors = self._loss_factors(step) if trains else None
+            if factors is not None:
+                step.of_nothing = frozenset(i for i, each in enumerate(factors) if each == 0)
+                step.looks_at_means = self._looks_at_means
         found = run.train(step, factors) if trains else run.evaluate(step)
         if not self._has(-1):
             return None
+        if step.looks_at_means and factors is not None:
+            self._look_at_means(step, factors)
         if losses is not None:
             losses[:] = found if step.targets is not None else []
         if not return_outputs:
@@ -248,13 +261,15 @@ class _PipelineSchedule:
         """What each microbatch's loss is multiplied by where its backward begins."""
         if step.targets is None or self.scale_grads is False:
             return None
-        count = self._n_microbatches
         if self.scale_grads:
-            return [1 / count] * count
-        if getattr(self._loss_fn, "reduction", None) == "sum":
-            return None
-        samples = [_samples(target) for target in step.targets]
-        return [each / sum(samples) for each in samples]
+            return [1 / self._n_microbatches] * self._n_microbatches
+        return shares_of(self._loss_fn, step.targets, step.loss_kwargs, self._loss_weight)
+
+    def _look_at_means(self, step: Step, factors: list[float]) -> None:
+        """Has a loss told that is a mean over something else; once, and if the first one is."""
+        self._looks_at_means = len(step.means) == len(factors) and not warn_of_other_means(
+            factors, step.means
+        )
 
 
 def proved(program: Schedule) -> Verdict:
@@ -266,14 +281,6 @@ def proved(program: Schedule) -> Verdict:
             (str(verdict),),
         )
     return verdict
-
-
-def _samples(target: Any) -> int:
-    """How many there are in a microbatch: the first dimension of its first tensor, or 1."""
-    for value in pytree.tree_leaves(target):
-        if isinstance(value, torch.Tensor) and value.dim() > 0:
-            return value.shape[0]
-    return 1
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from penstock.pipelining import _backward_graph
 from penstock.pipelining._hooks import RunStage, StageHooks, hooks_of
+from penstock.pipelining._loss_weights import mean_in_graph
 
 __all__ = ["RunStage", "Step", "Work"]
 
@@ -26,7 +27,11 @@ Tensors = tuple[torch.Tensor | None, ...]
 
 @dataclass
 class Step:
-    """Of one step, by microbatch: what this rank's stages get, and what the last one has given."""
+    """Of one step, by microbatch: what this rank's stages get, and what the last one has given.
+
+    of_nothing: microbatches that do not count, because their losses are means over nothing.
+    means: if it looks at them, how much each loss is a mean over, as far as their graphs say it.
+    """
 
     args: list[tuple[Any, ...]] | None
     kwargs: list[dict[str, Any]]
@@ -34,6 +39,9 @@ class Step:
     loss_kwargs: dict[str, Any] = field(default_factory=dict)
     keeps_outputs: bool = True
     outputs: dict[int, Any] = field(default_factory=dict)
+    of_nothing: frozenset[int] = frozenset()
+    looks_at_means: bool = False
+    means: list[torch.Tensor] = field(default_factory=list)
 
 
 class Work:
@@ -93,11 +101,16 @@ class Work:
         self._last = (0, None)
         targets = self.step.targets
         assert self._loss_fn is not None and targets is not None
+        if microbatch in self.step.of_nothing:
+            return _zero(output)
         loss = self._loss_fn(output, targets[microbatch], **self.step.loss_kwargs)
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"loss_fn returned {_type_of(loss)}, must return a tensor: a scalar")
         if self._looks_at_graph:
             self._look_at_graph((loss,))
+        if self.step.looks_at_means and len(self.step.means) == microbatch:
+            mean = mean_in_graph(loss)
+            self.step.means += [] if mean is None else [mean]
         return loss
 
     def _as_tensors(self, output: Any) -> Tensors:
@@ -152,6 +165,15 @@ def _kept(output: Any, inputs: Tensors) -> Any:
         return value.clone() if value.untyped_storage().data_ptr() in buffers else value
 
     return keep(output) if type(output) is torch.Tensor else pytree.tree_map(keep, output)
+
+
+def _zero(output: Any) -> torch.Tensor:
+    """The loss of what does not count: 0, with gradients of 0."""
+    zero = torch.zeros(())
+    for each in pytree.tree_leaves(output):
+        if isinstance(each, torch.Tensor) and each.requires_grad:
+            zero = zero.to(each.device) + each.new_zeros(each.shape).mul(each).sum()
+    return zero
 
 
 def _type_of(value: Any) -> str:

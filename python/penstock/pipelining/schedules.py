@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
 
+    from penstock.pipelining._loss_weights import LossWeight
     from penstock.pipelining._run import Run
     from penstock.pipelining.microbatch import TensorChunkSpec
     from penstock.pipelining.stage import _PipelineStageBase
@@ -122,6 +123,8 @@ class PipelineScheduleSingle(_PipelineSchedule):
         kwargs_chunk_spec: dict[str, TensorChunkSpec] | None = None,
         output_merge_spec: Any = None,
         scale_grads: bool | None = None,
+        *,
+        loss_weight: LossWeight | None = None,
     ) -> None:
         if isinstance(stage, list | tuple):
             raise TypeError(f"{type(self).__name__} takes one stage, not a list of {len(stage)}")
@@ -133,6 +136,7 @@ class PipelineScheduleSingle(_PipelineSchedule):
             kwargs_chunk_spec,
             output_merge_spec,
             scale_grads,
+            loss_weight,
         )
         self._stage = stage
 
@@ -191,6 +195,7 @@ class PipelineScheduleMulti(_PipelineSchedule):
         stage_index_to_group_rank: dict[int, int] | None = None,
         use_full_backward: bool | None = None,
         backward_requires_autograd: bool = True,
+        loss_weight: LossWeight | None = None,
     ) -> None:
         if not isinstance(stages, list | tuple):
             raise TypeError(
@@ -204,6 +209,7 @@ class PipelineScheduleMulti(_PipelineSchedule):
             kwargs_chunk_spec,
             output_merge_spec,
             scale_grads,
+            loss_weight,
         )
         del backward_requires_autograd
         self.use_full_backward = use_full_backward

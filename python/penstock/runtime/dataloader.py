@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from penstock.pipe._data import again_and_again
+from penstock.pipe._data import Rounds
 
 __all__ = ["RepeatingLoader"]
 
@@ -19,7 +19,7 @@ class RepeatingLoader:
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self.loader = loader
-        self._iterator = again_and_again(loader)
+        self._iterator = Rounds(loader)
 
     def __iter__(self) -> Iterator[Any]:
         """Itself, where it is."""

@@ -25,7 +25,13 @@ from torch.utils.data import DataLoader
 from penstock import configuration
 from penstock._distributed import init_distributed
 from penstock._engine import Steps, size_of
-from penstock._optimizers import Course, Given, facts_of_optimizer, make_optimizer
+from penstock._optimizers import (
+    Course,
+    Given,
+    check_takes_slices,
+    facts_of_optimizer,
+    make_optimizer,
+)
 from penstock._update import Update, check_new
 from penstock.pipelining._groups import resolve, telling_who_connects
 from penstock.zero._gathering import GatheredParameters
@@ -44,7 +50,8 @@ class Engine(Steps, torch.nn.Module):
     config: a dict or the path of a JSON file (penstock.configuration).
     optimizer: or what makes one of the parameters; None: as the configuration says.  What it gets
         to update are this rank's parts: parameters, or, from ZeRO 1 on, flat slices of them, so it
-        must treat elements one by one, as Adam does.
+        must treat elements one by one, as Adam does: one that is not torch's is refused there,
+        unless zero_allow_untested_optimizer says that it does.
     model_parameters: what it updates, or parameter groups; None: all that are trainable.
     lr_scheduler: or what makes one of the optimizer; None: as the configuration says.
     training_data: a dataset, of which the loader gives this replica's share in microbatches.
@@ -92,6 +99,9 @@ class Engine(Steps, torch.nn.Module):
             trainable = [each for each in model.parameters() if each.requires_grad]
             self.optimizer = make_optimizer(self.config, given or trainable, optimizer)
             check_new(self.optimizer, is_whole=self._zero.stage == 0 and self._type is None)
+            check_takes_slices(
+                self.config, self.optimizer, stage=self._zero.stage, replicas=self.dp_world_size
+            )
         self._replicas = Replicas.of(group)
         self._replicas.agree([*self._facts(scale.value), ("training_data", size_of(training_data))])
         self._model = ReplicatedModel(
