@@ -146,7 +146,7 @@ def check_ties(
     here = {
         name: id(each) in updated
         for stage in stages
-        for name, each in model.tied_parameters(stage).items()
+        for name, each in model._tied_parameters(stage).items()
     }
     first: dict[str, tuple[int, bool]] = {}
     for rank, text in enumerate(communicator.exchange("tied parameters", json.dumps(here))):
