@@ -13,6 +13,7 @@ what one of them lacks, it says.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -36,7 +36,7 @@ class States:
     elsewhere: frozenset[int]
 
     def take(self) -> dict[str, dict[str, Any]]:
-        """By parameter, under each of its names: first element, size and form of the part, its state.
+        """By parameter, under each of its names: first element, size, form and state of the part.
 
         A part that is its own master has none.
         """
