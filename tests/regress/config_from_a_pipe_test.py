@@ -4,6 +4,8 @@ it again.  The launcher hands the text on.
 
 from __future__ import annotations
 
+import os
+
 from hand_started import free_port
 from support import PENSTOCK, ProcessTest, losses
 
@@ -33,8 +35,9 @@ class ConfigFromAPipe(ProcessTest):
     def test_what_every_rank_reads_is_refused_before_any_starts(self) -> None:
         config = self.config(mesh={"pipe": 2, "data": 1})
         for what, option in (("data path", "data.path"), ("schedule", "schedule")):
-            script = f'exec 5< <(cat "$2"); "$0" train "$1" --set {option}=/dev/fd/5'
-            result = self.run_words("bash", "-c", script, PENSTOCK, config, self.text)
+            pipe = self.folder / f"{option}.csv"
+            os.mkfifo(pipe)
+            result = self.train(config, "--set", f"{option}={pipe}")
             with self.subTest(option):
                 self.assert_code(result, 2)
-                self.assertIn(f'{what} "/dev/fd/5" is a pipe', result.err)
+                self.assertIn(f'{what} "{pipe}" is a pipe', result.err)

@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(TESTS / "python"), str(TESTS / "process")]
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "python"), str(HERE.parent / "process")]
