@@ -121,9 +121,10 @@ struct PythonPipeline {
 }  // namespace
 
 void init_pipeline(py::module_& m) {
-  m.def("facts_of_process", &train::facts_of_process,
-        "What decides on results and is nobody's argument, by name: versions, torch's settings, the "
-        "environment.");
+  m.def(
+      "facts_of_process", &train::facts_of_process,
+      "What decides on results and is nobody's argument, by name: versions, torch's settings, the "
+      "environment.");
   m.def("facts_of_host_updates", &train::facts_of_host_updates,
         "The bits of an update of fixed values on this host's CPU.");
   py::class_<PythonPipeline>(m, "Pipeline", "A program over stages that are Python objects.")
