@@ -143,8 +143,6 @@ class Stage {
   std::int64_t first_microbatch_ = 0;
   std::vector<std::shared_ptr<nn::Layer>> layers_;
   std::vector<Segment> segments_;
-  bool h3_training_ = true;
-  std::vector<std::pair<torch::nn::Module*, bool>> h3_modes_;
   bool needs_engine_ = false;
   std::vector<NamedParameter> parameters_;
   std::vector<NamedParameter> frozen_;
