@@ -79,6 +79,8 @@ void InterruptibleStore::wait(const std::vector<std::string>& keys, const millis
       if (steady_clock::now() >= end) {
         throw CommError(str("not there within ", timeout.count(), " ms"));
       }
+      // A store takes one call at a time: let other threads of this rank have theirs.
+      std::this_thread::sleep_for(milliseconds(1));
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, kPauseMax);
     }
