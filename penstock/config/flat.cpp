@@ -11,7 +11,7 @@ namespace penstock::config {
 namespace {
 
 // The text and the program are compared themselves, wherever they are.
-constexpr std::array<std::string_view, 8> kOfOneRank = {
+constexpr std::array<std::string_view, 9> kOfOneRank = {
     "steps_per_print",
     "data.path",
     "schedule.file",
@@ -19,6 +19,7 @@ constexpr std::array<std::string_view, 8> kOfOneRank = {
     "zero_optimization.offload_optimizer.nvme_path",
     "launch.heartbeat_seconds",
     "launch.startup_seconds",
+    "launch.disk_seconds",
     "run.directory"};
 
 // Visitor: a pair for each field that applies.
@@ -42,6 +43,11 @@ class Lister {
   template <class Body>
   void when(bool applies, const Selector&, Body&& body) {
     if (applies) body();
+  }
+
+  template <class Body>
+  void effective(const Condition&, Body&& body) {
+    body();
   }
 
   std::vector<std::pair<std::string, std::string>> values() && { return std::move(values_); }
