@@ -37,7 +37,9 @@ class Lister {
         if (std::ranges::find(names, argument.name) != names.end()) continue;
         names.push_back(argument.name);
         const std::size_t outer = needs_.size();
-        for (const Condition& each : conditions(argument.name)) needs_.push_back(each.needs());
+        for (const Condition& condition : conditions(argument.name)) {
+          needs_.push_back(condition.needs());
+        }
         section(key, [&] { argument_of(of.family, argument); });
         needs_.resize(outer);
       }
