@@ -9,8 +9,10 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <regex>
 #include <thread>
+#include <utility>
 
 #include "penstock/checkpoint/atomic_file.h"
 #include "penstock/core/atomic_file.h"
@@ -60,12 +62,15 @@ std::vector<std::string> files_in(const std::string& folder) {
   return names;
 }
 
-// Nothing: there is no model yet, or an index that nobody can read.
-std::vector<std::string> old_shards(const std::string& folder) {
+// Nothing: there is an index, and it cannot be read, so nobody knows whose shards there are.
+std::optional<std::vector<std::string>> old_shards(const std::string& folder) {
+  std::error_code error;
+  const fs::file_status index = fs::status(str(folder, "/", kIndexName), error);
+  if (index.type() == fs::file_type::not_found) return std::vector<std::string>();
   try {
     return shards_in(folder);
   } catch (const CheckpointError&) {
-    return {};
+    return std::nullopt;
   }
 }
 
@@ -99,8 +104,10 @@ NewModel::NewModel(std::string folder) : folder_(std::move(folder)) {
     throw CheckpointError(str("cannot make the folder \"", folder_, "\": ", error.message()));
   }
   lock_ = std::make_unique<Lock>(folder_);
-  old_shards_ = old_shards(folder_);
-  remove_leftovers();
+  if (auto named = old_shards(folder_)) {
+    old_shards_ = std::move(*named);
+    remove_leftovers();
+  }
   std::vector<std::int32_t> taken;
   for (const std::string& name : files_in(folder_)) taken.push_back(series_of(name));
   while (std::ranges::find(taken, series_) != taken.end()) ++series_;
@@ -156,7 +163,7 @@ void NewModel::put_in_place(const Index& index, const std::function<void()>& adv
   try {
     PreparedFile new_index(path_of(kIndexName), {to_text(index)}, advanced);
     PreparedFile new_config(path_of(kConfig), {index.config}, advanced);
-    if (!fs::is_symlink(path_of(kConfig))) {
+    if (!fs::is_symlink(path_of(kConfig), ignored)) {
       fs::rename(path_of(kConfig), path_of(kOldConfig), ignored);
     }
     try {

@@ -134,11 +134,11 @@ class Run {
 
   // What every rank has read for itself.
   Facts facts() const {
-    Facts facts;
+    Facts all;
     for (const auto& [key, value] : config::common_values(config_)) {
-      facts.emplace_back("config " + key, value);
+      all.emplace_back("config " + key, value);
     }
-    return facts + data_->facts();
+    return all + data_->facts();
   }
 
   void write_plan() {

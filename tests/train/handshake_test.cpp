@@ -8,10 +8,10 @@
 #include <c10/core/ScalarTypeToTypeMeta.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <mutex>
 #include <set>
 
 #include "penstock/config/flat.h"
@@ -119,7 +119,8 @@ TEST(Handshake, EveryOptionThatDecidesOnResultsIsAFact) {
                   .contains("layers of the model"));
   EXPECT_EQ(differences(before, facts_with(options, nn::mlp_layers(kWidth + 2, 4))),
             Names{"layer N"});
-  covered.insert({"layers of the model", "layer N"});
+  covered.insert("layers of the model");
+  covered.insert("layer N");
   for (const Facts& more : {facts_of_process(), facts_of_host_updates(), facts_of_bits()}) {
     covered.merge(names_of(more));
   }
@@ -134,27 +135,29 @@ struct Setting {
 };
 
 TEST(Handshake, EverySettingOfAProcessThatDecidesOnResultsIsAFact) {
-  at::Context& torch = at::globalContext();
+  at::Context& context = at::globalContext();
   const int threads = at::get_num_threads();
+  const at::Float32Precision products =
+      context.float32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL);
   const Setting settings[] = {
       {"default dtype", [] { c10::set_default_dtype(c10::scalarTypeToTypeMeta(at::kDouble)); },
        [] { c10::set_default_dtype(c10::scalarTypeToTypeMeta(at::kFloat)); }},
-      {"deterministic algorithms", [&] { torch.setDeterministicAlgorithms(true, false); },
-       [&] { torch.setDeterministicAlgorithms(false, false); }},
+      {"deterministic algorithms", [&] { context.setDeterministicAlgorithms(true, false); },
+       [&] { context.setDeterministicAlgorithms(false, false); }},
       {"float32 precision",
        [&] {
-         torch.setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL,
-                                   at::Float32Precision::BF16);
+         context.setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL,
+                                     at::Float32Precision::BF16);
        },
        [&] {
-         torch.setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL,
-                                   at::Float32Precision::NONE);
+         context.setFloat32Precision(at::Float32Backend::MKLDNN, at::Float32Op::MATMUL, products);
        }},
-      {"sums of cuBLAS", [&] { torch.setAllowFP16ReductionCuBLAS(false); },
-       [&] { torch.setAllowFP16ReductionCuBLAS(true); }},
-      {"cuDNN", [&] { torch.setBenchmarkCuDNN(true); }, [&] { torch.setBenchmarkCuDNN(false); }},
-      {"oneDNN", [&] { torch.setUserEnabledMkldnn(false); },
-       [&] { torch.setUserEnabledMkldnn(true); }},
+      {"sums of cuBLAS", [&] { context.setAllowFP16ReductionCuBLAS(false); },
+       [&] { context.setAllowFP16ReductionCuBLAS(true); }},
+      {"cuDNN", [&] { context.setBenchmarkCuDNN(true); },
+       [&] { context.setBenchmarkCuDNN(false); }},
+      {"oneDNN", [&] { context.setUserEnabledMkldnn(false); },
+       [&] { context.setUserEnabledMkldnn(true); }},
       {"environment", [] { ::setenv("ONEDNN_DEFAULT_FPMATH_MODE", "BF16", 1); },
        [] { ::unsetenv("ONEDNN_DEFAULT_FPMATH_MODE"); }},
       {"bits of an update on the host", [&] { at::Context::setFlushDenormal(true); },
@@ -178,8 +181,6 @@ TEST(Handshake, EverySettingOfAProcessThatDecidesOnResultsIsAFact) {
 TEST(Handshake, ADifferenceInAnyFactIsOneErrorOnEveryRank) {
   const Facts facts = facts_with(usual(), nn::mlp_layers(kWidth, 2)) + facts_of_bits();
   for (const Rank odd : {Rank(0), Rank(2)}) {
-    std::mutex mutex;
-    std::vector<std::string> messages;
     comm::run_ranks(3, [&](comm::Communicator& communicator) {
       for (std::size_t i = 0; i < facts.size(); ++i) {
         Facts mine = facts;
@@ -237,11 +238,11 @@ TEST(Handshake, OtherTextsAreOtherFacts) {
   const Facts before = facts(text);
   EXPECT_EQ(facts(text), before);
   EXPECT_FALSE(differences(before, facts(text.substr(40))).empty());
-  for (const std::size_t at : {0, 31, 32, 4711, 9499, 9500, 9999}) {
+  for (const std::size_t place : {0, 31, 32, 4711, 9499, 9500, 9999}) {
     std::string changed = text;
-    changed[at] = 'b';
+    changed[place] = 'b';
     EXPECT_EQ(differences(before, facts(changed)),
-              Names{at < 9500 ? "text to train on" : "text to validate"});
+              Names{place < 9500 ? "text to train on" : "text to validate"});
   }
 }
 

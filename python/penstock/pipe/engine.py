@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from penstock import configuration
+from penstock import _torch, configuration
 from penstock._engine import Steps, compare_sizes
 from penstock._optimizers import (
     Course,
@@ -456,6 +456,7 @@ class PipelineEngine(Steps):
             ("dtype", str(self._type)),
             ("optimizer", described(type(self.optimizer).__name__, self.optimizer.defaults)),
             ("lr_scheduler", type(self.lr_scheduler).__name__),
+            *_torch.load().facts_of_host_updates(),  # Stages update copies of tied parameters.
         ]
 
     def _load(self, iterator: Iterator[Any] | None, count: int, *, with_labels: bool) -> Step:
