@@ -34,7 +34,7 @@ class Transfer {
 enum class Transport : std::uint8_t {
   Auto,  // Shared memory between ranks of one host, else TCP.
   Gloo,
-  Tcp,  // TensorPipe's.
+  Tcp,  // A connection per peer.
   Shm,  // Shared memory; an error between hosts.
 };
 
@@ -114,7 +114,7 @@ struct Rendezvous {
   std::string prefix;  // Keeps the keys of one run apart from another's in a shared store.
   Rank rank;
   std::int32_t world_size = 1;
-  // The address that Gloo listens on: a name or address of this host.
+  // What this rank listens at: a name or address of this host; "": found out (own_address.h).
   std::string listen = "127.0.0.1";
   Transport transport = Transport::Auto;
   // What this rank computes on: between two CUDA devices, NCCL carries messages where torch has it.

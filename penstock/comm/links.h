@@ -1,6 +1,6 @@
 // How messages travel between two ranks: what a Communicator's send() and receive() stand on.
 //
-// One implementation per transport, a folder each: gloo/, shm/, tensorpipe/.  World chooses one for
+// One implementation per transport, a folder each: gloo/, shm/, tcp/.  World chooses one for
 // each peer; nobody above comm/ knows which it is. Thread safety: one thread at a time.
 #pragma once
 #include <ATen/core/Tensor.h>
