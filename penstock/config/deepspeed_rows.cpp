@@ -179,8 +179,10 @@ constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
 constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
     {"communication_data_type", "null \"fp32\"",
      "gradients travel in the type in which they are added, that of the parameters"},
-    {"zero_allow_untested_optimizer zero_force_ds_cpu_optimizer", "*",
-     "any optimizer that treats elements one by one runs under every ZeRO stage"},
+    {"zero_allow_untested_optimizer", "*",
+     "true: an optimizer that is not torch's treats elements one by one, and runs under every ZeRO "
+     "stage"},
+    {"zero_force_ds_cpu_optimizer", "*", "torch's optimizers run on the CPU"},
     {"dump_state", "false", "engine.config has all values"},
     {"wall_clock_breakdown memory_breakdown", "false", kNoTimes, kUseProfiler},
     {"disable_python_gc", "false", "Python collects as it is told to", "call gc.disable()"},

@@ -48,7 +48,10 @@ class Replicated(Protocol):
 def check_new(optimizer: torch.optim.Optimizer, *, is_whole: bool) -> None:
     """Raises ConfigError for states of whole parameters, where it is to update something else."""
     if optimizer.state and not is_whole:
-        raise ConfigError("the optimizer has taken steps: with ZeRO, fp16 or bf16 it must be new")
+        raise ConfigError(
+            "the optimizer has states of whole parameters: with ZeRO, fp16 or bf16 it must be one "
+            "without, that has taken no steps"
+        )
 
 
 class Update:

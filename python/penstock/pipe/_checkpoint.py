@@ -21,6 +21,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -188,6 +189,7 @@ class Checkpoints:
         read = _Read()
         self._together("checkpoint read", lambda: self._read(found[0], shapes, wanted, read))
         course = self._update.lr_scheduler if wanted.lr_scheduler else None
+        course = course if hasattr(course, "load_state_dict") else None
         before = None if course is None else copy.deepcopy(_state_of(course))
         try:
             self._together("checkpoint fits", lambda: self._go_on(read, course, rounds))
@@ -261,14 +263,14 @@ class Checkpoints:
             except Exception as error:
                 failure = error
 
-        for name, state in self._weights.gathered():
+        for layer, state in self._weights.gathered():
             if self._replica == 0:
-                attempt(lambda n=name, s=state: draft.write(n, Weights.plain(n, s)))  # type: ignore[misc]
+                attempt(partial(_write_layer, draft, layer, state))
         if self._replica == 0 or self._is_sharded:
             name = f"optim_states-{self._place}.pt"
             attempt(lambda: draft.write(name, to_plain(self._states.take(), "optimizer state")))
         for each, values in small.items():
-            attempt(lambda n=each, v=values: draft.write(n, v))  # type: ignore[misc]
+            attempt(partial(draft.write, each, values))
         return failure
 
     def _read(
@@ -282,7 +284,7 @@ class Checkpoints:
         read.engine = from_plain(saved.read(_ENGINE))
         read.is_of_this_layout = read.engine["layout"] == self._layout
         for name, of_file in shapes.items():
-            state = saved.read(name)
+            state = saved.read(name, is_mapped=True)
             read.weights[name] = self._weights.check(name, state, of_file, strict=wanted.strict)
         if wanted.module_only:
             return ""
@@ -321,7 +323,7 @@ class Checkpoints:
                 )
         needed = self._states.names()
         for file in sorted(name for name in saved.files if name.startswith("optim_states-")):
-            for name, piece in from_plain(saved.read(file)).items():
+            for name, piece in from_plain(saved.read(file, is_mapped=True)).items():
                 pieces = read.pieces.setdefault(name, [])
                 if name in needed and all(piece["first"] != each["first"] for each in pieces):
                     pieces.append(piece)
@@ -415,6 +417,10 @@ def latest(directory: Path) -> str | None:
     """The tag of the last checkpoint that all ranks have written; None where there is none."""
     path = directory / _LATEST
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+
+def _write_layer(draft: Draft, name: str, state: dict[str, Any]) -> None:
+    draft.write(name, Weights.plain(name, state))
 
 
 def _check_tag(tag: str) -> None:

@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,8 +88,9 @@ class Draft:
             raise ConfigError(f"{self.folder}: cannot be written: {error}") from error
 
     def drop(self) -> None:
-        """By one rank: nothing comes of it."""
-        _remove(self._temporary)
+        """By one rank: nothing comes of it.  What cannot be removed stays until begin()."""
+        with suppress(OSError):
+            _remove(self._temporary)
 
     def _keep_others(self) -> None:
         """Copies what somebody else has put into the folder that is replaced."""
@@ -133,15 +135,15 @@ class Saved:
         self.identity = hashlib.sha256(text.encode()).hexdigest()
         self._compare()
 
-    def read(self, name: str) -> Any:
-        """A file's values, whose tensors may be the file's pages."""
+    def read(self, name: str, *, is_mapped: bool = False) -> Any:
+        """A file's values.  is_mapped: their tensors are the file's pages, to be copied soon."""
         path = self.folder / name
         if name not in self.files:
             raise ConfigError(f"{path}: is no file of this checkpoint")
         try:
             if _digest(path) != self.files[name]["sha256"]:
                 raise ValueError("its content is not what was saved")
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_mapped)
         except Exception as error:  # Of as many kinds as a file can be broken.
             raise ConfigError(f"{path}: cannot be read: {error}") from error
 

@@ -5,6 +5,7 @@ Knows no files and no other ranks.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class States:
     elsewhere: frozenset[int]
 
     def take(self) -> dict[str, dict[str, Any]]:
-        """By parameter, under each of its names: first element, size, form and state of the part.
+        """By parameter, under each of its names: which elements its part is, and their state.
 
         A part that is its own master has none.
         """
@@ -80,7 +81,7 @@ class States:
                     master.copy_(_cut([(each, each["master"]) for each in pieces], first, master))
             state = {}
             for key, value in (own or pieces)[0]["state"].items():
-                state[key] = value.clone() if isinstance(value, torch.Tensor) else value
+                state[key] = copy.deepcopy(value)  # Not the pages of a file.
                 is_by_element = isinstance(value, torch.Tensor) and (
                     value.numel() == pieces[0]["elements"] > 1
                 )
