@@ -23,7 +23,7 @@ class Lister {
                      .type = allowed.empty() ? kind.noun() : str(kind.noun(), ", ", allowed),
                      .fallback = kind.write(value),
                      .only_for = only_for_,
-                     .needs = join(needs_, " and "),
+                     .needs = join(needs_, ", and "),
                      .meaning = std::string(meaning)});
   }
 
@@ -37,7 +37,9 @@ class Lister {
         if (std::ranges::find(names, argument.name) != names.end()) continue;
         names.push_back(argument.name);
         const std::size_t outer = needs_.size();
-        for (const Condition& each : conditions(argument.name)) needs_.push_back(each.needs());
+        for (const Condition& condition : conditions(argument.name)) {
+          needs_.push_back(condition.needs());
+        }
         section(key, [&] { argument_of(of.family, argument); });
         needs_.resize(outer);
       }
@@ -78,7 +80,7 @@ class Lister {
                      .type = std::string(argument.kind->noun),
                      .fallback = "null",
                      .only_for = {},
-                     .needs = join(needs_, " and "),
+                     .needs = join(needs_, ", and "),
                      .meaning = "of " + join(owners, ", ")});
   }
 
