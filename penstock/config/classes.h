@@ -3,8 +3,8 @@
 //
 // penstock.initialize makes an object of the class that `optimizer.type` or `scheduler.type` says;
 // the reader judges by this table, so what it takes is what the class takes
-// (tests/regress/one_table_one_reader_test.py holds it to torch's own signatures).  Knows no
-// objects: what depends on the model's parameters is the class's to refuse.
+// (tests/regress/config_check_contradicts_initialize_test.py holds it to their signatures).  Knows
+// no objects: what depends on parameters or ranks is for the class, or the engine, to refuse.
 //
 // Source: torch 2.13's torch.optim and torch.optim.lr_scheduler; penstock.lr_schedules.
 #pragma once
@@ -40,7 +40,6 @@ struct NamedClass {
   std::string_view name;
   std::span<const Argument> arguments;
   std::string_view refused = {};  // Why it is not taken, and what to do; "" where it is.
-  bool sees_shapes = false;       // Its update is not of single elements.
 
   const Argument* find(std::string_view argument) const;
 };

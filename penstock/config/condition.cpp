@@ -18,12 +18,11 @@ FactWords words_of(RunFact fact) {
     case RunFact::IsPipeline:
       return {"a model that is a PipelineModule", "the model is no PipelineModule"};
     case RunFact::HasNoOptimizer:
-      return {"no optimizer as an argument of initialize()", "initialize() is given an optimizer"};
+      return {"no optimizer as an argument", "initialize() is given an optimizer"};
     case RunFact::HasAnOptimizer:
-      return {"an optimizer as an argument of initialize()", "initialize() is given none"};
+      return {"an optimizer as an argument", "initialize() is given none"};
     case RunFact::HasNoScheduler:
-      return {"no lr_scheduler as an argument of initialize()",
-              "initialize() is given an lr_scheduler"};
+      return {"no lr_scheduler as an argument", "initialize() is given an lr_scheduler"};
   }
   return {};
 }

@@ -251,13 +251,10 @@ constexpr auto kDifferencesOfTrain = std::to_array<Difference>({
     {"zero_optimization.offload_param.device", kInHostMemory, "\"cpu\""},
 });
 
-constexpr std::string_view kTorchAdam =
-    "the class is torch's anyway; true: weight_decay is 0.01 for AdamW where it is absent, and "
-    "else 0";
 constexpr std::string_view kWarmup = "step i has the rate of i; DeepSpeed's that of i - 1";
 
 constexpr auto kDifferencesOfInitialize = std::to_array<Difference>({
-    {"optimizer.params.torch_adam", kTorchAdam},
+    {"optimizer.params.torch_adam", kClass},
     {"scheduler.type", kWarmup, "\"WarmupLR\""},
     {"scheduler.type", kWarmup, "\"WarmupDecayLR\""},
     {"scheduler.type", kWarmup, "\"WarmupCosineLR\""},
@@ -274,6 +271,11 @@ constexpr auto kAbsentFromTrain = std::to_array<AbsentKey>({
      "absent: there is no warm-up; DeepSpeed's then has 1000 steps"},
 });
 
+constexpr auto kAbsentFromInitialize = std::to_array<AbsentKey>({
+    {"optimizer.params.weight_decay", "optimizer.type",
+     "absent: AdamW has torch's 0.01; DeepSpeed's has none"},
+});
+
 }  // namespace
 
 DeepSpeedRows shared_rows() { return {kForeign, kDifferences, kAbsent}; }
@@ -283,7 +285,7 @@ DeepSpeedRows rows_of(Taker taker) {
     case Taker::Train:
       return {kForeignToTrain, kDifferencesOfTrain, kAbsentFromTrain};
     case Taker::Initialize:
-      return {kForeignToInitialize, kDifferencesOfInitialize, {}};
+      return {kForeignToInitialize, kDifferencesOfInitialize, kAbsentFromInitialize};
   }
   return {};
 }

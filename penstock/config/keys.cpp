@@ -23,7 +23,7 @@ class Lister {
                      .type = allowed.empty() ? kind.noun() : str(kind.noun(), ", ", allowed),
                      .fallback = kind.write(value),
                      .only_for = only_for_,
-                     .needs = join(needs_, " and "),
+                     .needs = join(needs_, ", and "),
                      .meaning = std::string(meaning)});
   }
 
@@ -80,7 +80,7 @@ class Lister {
                      .type = std::string(argument.kind->noun),
                      .fallback = "null",
                      .only_for = {},
-                     .needs = join(needs_, " and "),
+                     .needs = join(needs_, ", and "),
                      .meaning = "of " + join(owners, ", ")});
   }
 

@@ -52,7 +52,7 @@ struct Interval {
   std::int64_t low = 0;
   std::int64_t high = Integer::kAny;
 
-  std::string noun() const { return "an integer, or \"Infinity\""; }
+  std::string noun() const { return "\"Infinity\" or an integer"; }
   std::string allowed() const { return steps().allowed(); }
   std::optional<Complaint> read(const json::Value& json, std::int64_t& value) const;
   std::optional<std::string> check(std::int64_t value) const { return steps().check(value); }

@@ -179,14 +179,6 @@ void check_classes(const InitializeConfig& config, const Origins& origins, Probl
     optimizer = find_class(ClassFamily::Optimizers, config.optimizer_type);
     add_wrong("optimizer", check_optimizer(*optimizer, config.optimizer_arguments), origins,
               problems);
-    const std::int64_t stage = config.config.zero_optimization.stage;
-    if (optimizer->sees_shapes && stage > 0) {
-      problems.add(first_given(origins, {"optimizer.type"}),
-                   str("optimizer.type = ", in_quotes(optimizer->name),
-                       ": its update depends on the shapes of parameters, and with "
-                       "zero_optimization.stage ",
-                       stage, " it gets flat slices; use stage 0, or another"));
-    }
   }
   if (config.scheduler_type.empty()) return;
   const NamedClass& scheduler = *find_class(ClassFamily::Schedulers, config.scheduler_type);

@@ -178,13 +178,14 @@ def make_scheduler(
 def _optimizer_class(name: str, params: dict[str, Any]) -> type[Any]:
     """The class of that name, in any case, and `params` as it takes them.
 
-    Adam is AdamW unless adam_w_mode is False, and both have a weight_decay of 0 where none is
-    given, unless torch_adam is True: as in DeepSpeed.
+    Adam is AdamW unless adam_w_mode is False, with a weight_decay of 0 where none is given: as in
+    DeepSpeed.
     """
     params.pop("bias_correction", None)  # It is True.
     if name.lower() in ("adam", "adamw"):
         is_decoupled = params.pop("adam_w_mode", True) or name.lower() == "adamw"
-        if not params.pop("torch_adam", False):
+        params.pop("torch_adam", None)  # It always is.
+        if name.lower() == "adam":
             params.setdefault("weight_decay", 0.0)
         name = "AdamW" if is_decoupled else "Adam"
     classes = {each.__name__.lower(): each for each in _classes_of(torch.optim)}

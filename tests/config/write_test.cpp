@@ -24,7 +24,7 @@ std::vector<Config> various_configs() {
   configs[5].zero_optimization.stage = 3;
   configs[5].zero_optimization.offload_optimizer = {OffloadDevice::Nvme, "/fast"};
   configs[5].zero_optimization.offload_param = {OffloadDevice::Nvme, "/also fast"};
-  configs[5].launch = {0.25, 1e6, Transport::Tcp, Device::Cuda};
+  configs[5].launch = {0.25, 1e6, 900, Transport::Tcp, Device::Cuda};
   return configs;
 }
 

@@ -57,7 +57,6 @@ def after_steps_of_initialize(section, stage):
         ("Adam", {"weight_decay": 0.3, "adam_w_mode": False}, torch.optim.Adam, 0.3),
         ("AdamW", {"weight_decay": 0.3, "adam_w_mode": False}, torch.optim.AdamW, 0.3),
         ("Adam", {}, torch.optim.AdamW, 0.0),
-        ("AdamW", {}, torch.optim.AdamW, 0.0),
         ("AdamW", {"torch_adam": True}, torch.optim.AdamW, 0.01),
         ("Adam", {"bias_correction": True, "weight_decay": 0.3}, torch.optim.AdamW, 0.3),
     ],

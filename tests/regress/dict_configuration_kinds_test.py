@@ -50,7 +50,7 @@ def value_of(path, value):
         ("steps_per_print", 10**400, "Infinity"),
         ("steps_per_print", np.int64(7), 7),
         ("train_batch_size", np.int32(8), 8),
-        ("train_batch_size", 8.0, 8),
+        ("train_batch_size", 8.0, 8.0),
         ("train_batch_size", torch.tensor(8), 8),
         ("gradient_clipping", np.float64(0.5), 0.5),
         ("gradient_clipping", np.array(0.5), 0.5),
@@ -84,8 +84,8 @@ def test_is_taken_as_what_it_stands_for(path, value, expected):
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("steps_per_print", float("nan"), 'steps_per_print: expected an integer, or "Infinity"'),
-        ("steps_per_print", -INF, 'steps_per_print: expected an integer, or "Infinity"'),
+        ("steps_per_print", float("nan"), 'steps_per_print: expected "Infinity" or an integer'),
+        ("steps_per_print", -INF, 'steps_per_print: expected "Infinity" or an integer'),
         ("gradient_clipping", INF, 'gradient_clipping: expected a number, found "Infinity"'),
         ("gradient_clipping", np.float64("nan"),
          'gradient_clipping: expected a number, found "NaN"'),

@@ -113,17 +113,15 @@ std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& 
                     {"give --nproc, or start them by torchrun, srun or mpirun"});
 }
 
-// What can be told before a rank starts; `tells`: keys that have no effect, too.
-void check_run(const TrainCommand& command, const config::ReadConfig& read, std::int64_t world_size,
-               bool tells) {
+// What every rank would find wrong is said once, before any starts.
+void check_run(const TrainCommand& command, const config::Config& config, std::int64_t world_size) {
   config::MeshShape mesh;
   try {
-    mesh = config::resolve_mesh(read.config.mesh, world_size);
+    mesh = config::resolve_mesh(config.mesh, world_size);
   } catch (const Error& error) {
     throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
   }
-  check_plan(command.config, read.config, mesh);
-  if (tells) tell_ineffective_keys(read);
+  check_plan(command.config, config, mesh);
 }
 
 int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
@@ -131,7 +129,8 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
   const std::int64_t nproc = local_ranks(command, config.mesh);
   check_is_no_pipe("data path", config.data.path);
   check_is_no_pipe("schedule", config.schedule.file);
-  check_run(command, read, nproc, /*tells=*/true);
+  check_run(command, config, nproc);
+  tell_ineffective_keys(read);
   const std::string runtime = runtime_program();
   const std::string run =
       config.run.directory.empty() ? fresh_run_directory(run_name(command)) : config.run.directory;
@@ -170,7 +169,8 @@ int run_train(const TrainCommand& command) {
   if (command.master_port > 0) {
     refuse_launching(str("--master-port ", command.master_port), self);
   }
-  check_run(command, read, self.world_size, /*tells=*/self.rank.value == 0);
+  check_run(command, read.config, self.world_size);
+  if (self.rank.value == 0) tell_ineffective_keys(read);
   const std::string run = read.config.run.directory.empty()
                               ? job_run_directory(run_name(command), self)
                               : read.config.run.directory;

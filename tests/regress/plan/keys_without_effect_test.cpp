@@ -132,7 +132,7 @@ TEST(KeysWithoutEffect, OfAnOptimizerThatIsGivenAreToldToInitialize) {
   EXPECT_EQ(told_by_initialize(text, {{RunFact::HasNoOptimizer, true}}), "");
   EXPECT_EQ(told_by_initialize(text, {{RunFact::HasNoOptimizer, false}}),
             "ds.json:1:24: optimizer.type and optimizer.params.lr have no effect: initialize() is "
-            "given an optimizer; they need no optimizer as an argument of initialize()");
+            "given an optimizer; they need no optimizer as an argument");
 }
 
 TEST(KeysWithoutEffect, AConditionOnAValueThatIsRefusedSaysNothing) {
