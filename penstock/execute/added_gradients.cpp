@@ -16,9 +16,7 @@ using torch::autograd::variable_list;
 
 class MultiplyingHook : public FunctionPreHook {
  public:
-  MultiplyingHook(const AddedGradients& owner, std::function<double()> factor)
-      : owner_(&owner), factor_(std::move(factor)) {}
-  const AddedGradients* owner() const { return owner_; }
+  explicit MultiplyingHook(std::function<double()> factor) : factor_(std::move(factor)) {}
 
   variable_list operator()(const variable_list& gradients) override {
     variable_list result = gradients;
@@ -31,35 +29,27 @@ class MultiplyingHook : public FunctionPreHook {
   }
 
  private:
-  const AddedGradients* owner_;
   std::function<double()> factor_;
 };
-
-// Drops those hooks of this kind that `is` holds for.
-template <class Is>
-void drop_hooks(torch::autograd::Node& node, const Is& is) {
-  std::erase_if(node.pre_hooks(), [&](const auto& hook) {
-    const auto* ours = dynamic_cast<const MultiplyingHook*>(hook.get());
-    return ours != nullptr && is(*ours);
-  });
-}
 
 }  // namespace
 
 AddedGradients::AddedGradients(const std::vector<stage::NamedParameter>& parameters,
-                               const std::function<double()>& factor) {
+                               std::function<double()> factor) {
   for (const stage::NamedParameter& each : parameters) {
     if (!each.tensor.requires_grad()) continue;
-    auto node = torch::autograd::impl::grad_accumulator(each.tensor);
-    drop_hooks(*node, [](const MultiplyingHook&) { return true; });
-    node->add_pre_hook(std::make_unique<MultiplyingHook>(*this, factor));
-    nodes_.push_back(std::move(node));
+    Hooked& hooked = hooked_.emplace_back();
+    hooked.node = torch::autograd::impl::grad_accumulator(each.tensor);
+    auto hook = std::make_unique<MultiplyingHook>(factor);
+    hooked.hook = hook.get();
+    hooked.node->add_pre_hook(std::move(hook));
   }
 }
 
 AddedGradients::~AddedGradients() {
-  for (const auto& node : nodes_) {
-    drop_hooks(*node, [this](const MultiplyingHook& hook) { return hook.owner() == this; });
+  for (const Hooked& each : hooked_) {
+    std::erase_if(each.node->pre_hooks(),
+                  [&](const auto& hook) { return hook.get() == each.hook; });
   }
 }
 

@@ -13,24 +13,28 @@
 #include "penstock/stage/stage.h"
 
 namespace torch::autograd {
+struct FunctionPreHook;
 struct Node;
-}
+}  // namespace torch::autograd
 
 namespace penstock::execute {
 
 class AddedGradients {
  public:
-  // `factor` is called for every addition.  What it throws ends the backward.  One that was made
-  // before of the same parameter has no effect on it any more.
+  // `factor` is called for every addition.  What it throws ends the backward.
   AddedGradients(const std::vector<stage::NamedParameter>& parameters,
-                 const std::function<double()>& factor);
+                 std::function<double()> factor);
   ~AddedGradients();
   AddedGradients(const AddedGradients&) = delete;
   AddedGradients& operator=(const AddedGradients&) = delete;
 
  private:
-  // Which the parameters do not keep alive.
-  std::vector<c10::intrusive_ptr<torch::autograd::Node>> nodes_;
+  struct Hooked {
+    c10::intrusive_ptr<torch::autograd::Node> node;  // Which the parameter does not keep alive.
+    const torch::autograd::FunctionPreHook* hook = nullptr;
+  };
+
+  std::vector<Hooked> hooked_;
 };
 
 }  // namespace penstock::execute

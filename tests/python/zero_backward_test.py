@@ -152,14 +152,6 @@ def check_two_engines_in_one_graph(group):
     assert not torch.equal(states[0][0]["weight"], model(1).weight)
 
 
-def check_the_newest_engine_of_a_model_counts(group):
-    expected = _trained(0, _by_engine)
-    model = mixed()
-    older, _ = initialize(model, 0, options={"accumulation": 2})
-    _same(_trained(0, lambda engine, loss, _: loss.backward(), model=model), expected)
-    del older
-
-
 def check_gradients_that_are_asked_for_are_torchs(group):
     model = mixed()
     inputs, labels = words_of(0, dist.get_rank())

@@ -9,8 +9,8 @@ Knows no optimizer.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,6 +36,7 @@ class Backwards:
     running: makes a context in which operators bring what they read.
     factor: what such a backward adds to gradients is multiplied by it.
     scale: that of losses, which such a backward has to begin with; None: it need not.
+    is_engines: the backward that runs is one of the engine; the caller sets it.
     """
 
     def __init__(
@@ -45,43 +46,30 @@ class Backwards:
         factor: float,
         scale: GradientScale | None,
     ) -> None:
-        self._is_engines = False  # The backward that runs.
+        self.is_engines = False
         self._replica = replica
         self._running = running
         self._factor = factor
         self._scale = scale
         self._is_scaled = False
         self._under_way: ExitStack | None = None
+        self._on_output = _hook_of(weakref.ref(self))
         self._refuse()
 
     @property
     def is_inside(self) -> bool:
         """Whether the caller is run by one, as what is computed again is."""
-        is_under_way = self._under_way is not None or self._is_engines
-        return is_under_way and torch._C._current_graph_task_id() != -1
-
-    @contextmanager
-    def of_engine(self) -> Iterator[None]:
-        """Inside, the engine's own backward runs."""
-        self._is_engines = True
-        try:
-            yield
-        finally:
-            self._is_engines = False
+        if self._under_way is None and not self.is_engines:
+            return False
+        return torch._C._current_graph_task_id() != -1
 
     def watch(self, output: object) -> None:
         """Of what a forward has returned."""
         if not torch.is_grad_enabled():
             return
-        mine = weakref.ref(self)
-
-        def begin(_: torch.Tensor) -> None:
-            if (backwards := mine()) is not None:
-                backwards._begin()
-
         for tensor in tensors_in(output):
             if tensor.grad_fn is not None:
-                tensor.register_hook(begin)
+                tensor.register_hook(self._on_output)  # type: ignore[no-untyped-call]
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """`loss` times the loss scale, if there is one."""
@@ -95,7 +83,7 @@ class Backwards:
 
         result = loss.float() * value
         if result.requires_grad:
-            result.register_hook(begin)
+            result.register_hook(begin)  # type: ignore[no-untyped-call]
         return result
 
     def check_over(self) -> None:
@@ -118,7 +106,7 @@ class Backwards:
         self._refuse()
 
     def _begin(self) -> None:
-        if self._under_way is not None or self._is_engines:
+        if self._under_way is not None:
             return
         self._replica.check_backward()
         with ExitStack() as stack:
@@ -138,7 +126,7 @@ class Backwards:
 
     def _begin_scaled(self, value: float) -> None:
         assert self._scale is not None
-        if self._is_engines:
+        if self.is_engines:
             raise Error("engine.backward() scales the loss itself: give it the loss, unscaled")
         if value != self._scale.value:
             raise Error(
@@ -158,7 +146,18 @@ class Backwards:
             self._replica.refuse_backwards(_NEEDS_SCALE)
 
 
+def _hook_of(mine: weakref.ref[Backwards]) -> Callable[[torch.Tensor], None]:
+    """For outputs, which may outlive the engine and have nothing of it."""
+
+    def begin(_: torch.Tensor) -> None:
+        backwards = mine()
+        if backwards is not None and not backwards.is_engines:
+            backwards._begin()
+
+    return begin
+
+
 def _at_end(function: Callable[[], Any]) -> None:
     """Has it called when the backward that runs is over, unless that fails."""
-    engine: Any = Variable._execution_engine  # type: ignore[attr-defined]
+    engine: Any = Variable._execution_engine
     engine.queue_callback(function)

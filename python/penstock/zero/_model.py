@@ -96,8 +96,12 @@ class ReplicatedModel:
         self._backwards.check_over()
         self.let_go()
         factor = self._share if self._scale is None else self._share * self._scale.value
-        with self._running(), self._backwards.of_engine():
-            self._replica.backward(loss, factor, ends, retain_graph)
+        self._backwards.is_engines = True
+        try:
+            with self._running():
+                self._replica.backward(loss, factor, ends, retain_graph)
+        finally:
+            self._backwards.is_engines = False
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """What a backward of the caller's own begins with."""
@@ -106,6 +110,8 @@ class ReplicatedModel:
     def sum_gradients(self) -> None:
         """Collective: ends an accumulation that no backward() has ended."""
         self._backwards.check_over()
+        if self._replica.has_sums:
+            return
         with self._replicas.telling_others():
             self._replica.sum_gradients()
 

@@ -127,15 +127,15 @@ class _Away:
         if not _needs_values(func):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        first = next(_away_among((args, kwargs)))
         if _Away.writer is not None and _may_write(func):
-            assert isinstance(first, ZeroParameter)
-            _Away.writer(first)
-            first = next(_away_among((args, kwargs)), None)
-            if first is None:
-                with torch._C.DisableTorchFunctionSubclass():
-                    return func(*args, **kwargs)
-        raise _unreadable(first, _name_of(func))
+            written = next(_away_among((args, kwargs)))
+            assert isinstance(written, ZeroParameter)
+            _Away.writer(written)
+        away = next(_away_among((args, kwargs)), None)
+        if away is not None:
+            raise _unreadable(away, _name_of(func))
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         raise _unreadable(self, "copy.deepcopy")
