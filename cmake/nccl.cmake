@@ -18,19 +18,21 @@ if(PENSTOCK_TORCH_CUDA)
       endif()
     endforeach()
   endif()
-  set(source ${PROJECT_BINARY_DIR}/nccl/asks.cpp)
-  file(CONFIGURE OUTPUT ${source} CONTENT "#include <ATen/cuda/CUDAContext.h>
+  if(NOT PENSTOCK_NCCL)  # A success is kept, a failure is tried again: headers may have come.
+    set(source ${PROJECT_BINARY_DIR}/nccl/asks.cpp)
+    file(CONFIGURE OUTPUT ${source} CONTENT "#include <ATen/cuda/CUDAContext.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 bool asks() { return c10d::ProcessGroupNCCL::Options::create() != nullptr; }
 ")
-  set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)  # Compiled, not linked.
-  try_compile(PENSTOCK_NCCL ${PROJECT_BINARY_DIR}/nccl SOURCES ${source}
-    CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${nvidia_headers}"
-    COMPILE_DEFINITIONS -DUSE_C10D_NCCL
-    LINK_LIBRARIES penstock::libtorch
-    OUTPUT_VARIABLE nccl_words
-    CXX_STANDARD 20)
-  unset(CMAKE_TRY_COMPILE_TARGET_TYPE)
+    set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)  # Compiled, not linked.
+    try_compile(PENSTOCK_NCCL ${PROJECT_BINARY_DIR}/nccl SOURCES ${source}
+      CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${nvidia_headers}"
+      COMPILE_DEFINITIONS -DUSE_C10D_NCCL
+      LINK_LIBRARIES penstock::libtorch
+      OUTPUT_VARIABLE nccl_words
+      CXX_STANDARD 20)
+    unset(CMAKE_TRY_COMPILE_TARGET_TYPE)
+  endif()
 endif()
 if(PENSTOCK_NCCL)
   target_compile_definitions(penstock_comm PRIVATE PENSTOCK_NCCL USE_C10D_NCCL)

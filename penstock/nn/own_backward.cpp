@@ -3,6 +3,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/own_backward_node.h"
+#include "penstock/nn/torch_versions.h"
 
 namespace penstock::nn {
 namespace {
@@ -36,7 +37,7 @@ Tensors with_own_backward(Tensors outputs, const Tensors& inputs, const Tensors&
                                        torch::autograd::any_variable_requires_grad(weights))) {
     return outputs;
   }
-  const auto node = c10::make_intrusive<OwnBackwardNode>(
+  const NodePointer node = make_node<OwnBackwardNode>(
       std::move(backward), inputs.size(), torch::autograd::collect_next_edges(inputs, weights));
   for (at::Tensor& output : outputs) torch::autograd::create_gradient_edge(output, node);
   return outputs;

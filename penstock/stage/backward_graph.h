@@ -6,15 +6,16 @@
 // takes the youngest node that is ready.
 #pragma once
 #include <torch/csrc/autograd/edge.h>
-#include <torch/csrc/autograd/node.h>
+#include <torch/csrc/autograd/function.h>
 
 #include <cstdint>
 #include <vector>
 
+#include "penstock/nn/torch_versions.h"
+
 namespace penstock::stage {
 
-// torch changed the pointer that holds nodes between 2.11 and 2.13.
-using NodePointer = decltype(torch::autograd::Edge::function);
+using nn::NodePointer;
 
 struct BackwardGraph {
   static constexpr std::int32_t kNowhere = -1;

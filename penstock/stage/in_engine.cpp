@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
+#include "penstock/nn/torch_versions.h"
+
 namespace penstock::stage {
 namespace {
 
@@ -27,7 +29,7 @@ class Call : public torch::autograd::Node {
 
 void in_engine(const std::function<void()>& function) {
   static const at::Tensor gradient = at::zeros({});  // The engine wants one; nobody looks at it.
-  const auto call = c10::make_intrusive<Call>(function, gradient);
+  const nn::NodePointer call = nn::make_node<Call>(function, gradient);
   torch::autograd::Engine::get_default_engine().execute({{call, 0}}, {gradient},
                                                         /*keep_graph=*/false,
                                                         /*create_graph=*/false,
