@@ -94,7 +94,7 @@ def check_a_rank_that_fails_before_it_connects(group):
         _fails_on_one(failing, KeyError, ["no weights here"], lambda each=layers: _engine(each))
         batch = 10 if dist.get_rank() == failing else 8
         config = {**CONFIG, "train_batch_size": batch}
-        words = ["train_batch_size 10 !="]
+        words = ["train_batch_size = 10: must be"]
         _fails_on_one(failing, penstock.ConfigError, words, lambda c=config: _engine(config=c))
     _step(_engine())  # The ranks still meet.
 
