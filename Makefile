@@ -125,7 +125,7 @@ ci: ## What the continuous integration runs
 
 clean: ## Remove every build folder; .venv and runs stay
 	rm -rf build build-plan build-dev build-asan build-asan-plan build-tsan build-fuzz \
-	  build-py
+	  build-py build-times build-matrix
 
 help: ## This list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
