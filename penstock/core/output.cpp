@@ -26,6 +26,7 @@ struct Output::State {
   void push(std::string_view text) {
     const std::lock_guard lock(mutex);
     if (gone || closing) return;
+    left_out += std::exchange(failed, 0);
     if (waiting_bytes + text.size() > kWaitingBytesMax) {
       ++left_out;
       return;
@@ -39,7 +40,7 @@ struct Output::State {
   // REQUIRES: the lock.
   void push_note() {
     texts.push_back(
-        str("penstock: output was not read in time: ", left_out, " lines are left out here\n"));
+        str("penstock: output was not taken in time: ", left_out, " lines are left out here\n"));
     waiting_bytes += texts.back().size();
     left_out = 0;
   }
@@ -53,17 +54,19 @@ struct Output::State {
       const std::string text = std::move(texts.front());
       lock.unlock();
       const bool taken = write_all(text);
+      const int error = errno;
       lock.lock();
       texts.pop_front();
       waiting_bytes -= text.size();
-      if (!taken) break;
+      if (!taken && error == EPIPE) break;  // Nobody will ever read.
+      if (!taken) ++failed;                 // A full disk, perhaps: it may have room for the next.
     }
     gone = true;
     texts.clear();
     changed.notify_all();
   }
 
-  // False when nobody will ever read.
+  // False, with errno, when not all of it could be written.
   bool write_all(std::string_view text) {
     while (!text.empty()) {
       const ssize_t written = ::write(descriptor, text.data(), text.size());
@@ -103,6 +106,7 @@ struct Output::State {
   std::size_t waiting_bytes = 0;
   std::uint64_t taken_bytes = 0;
   std::int64_t left_out = 0;
+  std::int64_t failed = 0;  // Left out as well; that is told with the next text.
   bool closing = false;
   bool gave_up = false;  // To wait for the reader.
   bool gone = false;     // The thread writes no more.

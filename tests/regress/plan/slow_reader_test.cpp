@@ -63,7 +63,7 @@ TEST_F(SlowReader, IsNotWaitedForAndHearsHowManyLinesAreMissing) {
   const std::string& note = lines[lines.size() - 3];
   EXPECT_EQ(lines[lines.size() - 2], "the end");
   const std::size_t told = lines.size() - 3;  // Numbered lines before the note.
-  EXPECT_EQ(note, str("penstock: output was not read in time: ", kLines - told,
+  EXPECT_EQ(note, str("penstock: output was not taken in time: ", kLines - told,
                       " lines are left out here"));
   for (std::size_t line = 0; line < told; ++line) EXPECT_EQ(lines[line], str(line, filler));
 }
