@@ -34,9 +34,7 @@ class SlowDisk(ProcessTest):
             *(PENSTOCK, "train", config, "--run", "own", "--save", "own/w"),
             environment=self.environment(**slow),
         )
-        hand = start_ranks(
-            self, 2, "hand", self.one_stage(2), "--save", self.folder / "hand/w", **slow
-        )
+        hand = start_ranks(self, 2, "hand", config, "--save", self.folder / "hand/w", **slow)
         self.assert_code(own.wait(), 0)
         for rank in hand:
             self.assert_code(rank.wait(), 0)
@@ -56,8 +54,9 @@ class SlowDisk(ProcessTest):
 
     def test_a_slow_update_from_a_file_goes_on(self) -> None:
         slow = self.slow("sync_file_range", str(self.folder), 3, rank=1)
-        hand = start_ranks(self, 2, "hand", self.offloaded(), **slow)
-        result = self.train(self.offloaded(), "--run", "own", **slow)
+        config = self.offloaded()
+        hand = start_ranks(self, 2, "hand", config, **slow)
+        result = self.train(config, "--run", "own", **slow)
         self.assert_code(result, 0)
         for rank in hand:
             self.assert_code(rank.wait(), 0)
@@ -73,8 +72,9 @@ class SlowDisk(ProcessTest):
         """Ranks whose loading differed by more died before the first step, whatever
         launch.startup_seconds said."""
         slow = self.slow("open", self.text.name, 4, rank=1)
-        hand = start_ranks(self, 2, "hand", self.one_stage(2), **slow)
-        result = self.train(self.one_stage(2), "--run", "own", **slow)
+        config = self.one_stage(2)
+        hand = start_ranks(self, 2, "hand", config, **slow)
+        result = self.train(config, "--run", "own", **slow)
         self.assert_code(result, 0)
         for rank in hand:
             self.assert_code(rank.wait(), 0)
