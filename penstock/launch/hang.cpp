@@ -67,14 +67,13 @@ Limit limit_of(const RankRecord& record) {
 
 // Others wait for a rank for as long as it may take: the longest limit holds for all.
 Limit limit_of(const Observation& seen) {
-  const bool all_done = !any_of(seen, must_advance);
-  Limit longest = all_done ? Limit::Startup : Limit::Heartbeat;
+  std::optional<Limit> longest;
   for (const RankRecord& record : seen.ranks) {
     if (!must_advance(record) && !has_not_reported(record)) continue;
     const Limit limit = limit_of(record);
-    if (ms_of(limit, seen.limits) > ms_of(longest, seen.limits)) longest = limit;
+    if (!longest || ms_of(limit, seen.limits) > ms_of(*longest, seen.limits)) longest = limit;
   }
-  return longest;
+  return longest.value_or(Limit::Startup);
 }
 
 void add_positions(const Observation& seen, Verdict& verdict) {

@@ -79,11 +79,11 @@ TEST_F(Control, HelloPhasesProgressDoneBye) {
     ControlClient control = client();
     ASSERT_TRUE(control.connected());
     EXPECT_EQ(hear(), "hello");
-    EXPECT_EQ(hear_until("starting"), "progress\t0\t-\tstarting\t\tworking\t-\t0");
+    EXPECT_EQ(hear_until("starting"), "progress\t0\t-\tstarting\t\tworking\t-\t0\t-");
     control.set_phase("connecting");
-    EXPECT_EQ(hear_until("connecting"), "progress\t1\t-\tconnecting\t\tworking\t-\t0");
+    EXPECT_EQ(hear_until("connecting"), "progress\t1\t-\tconnecting\t\tworking\t-\t0\t-");
     control.set_progress([] { return ProgressReport{.counter = 9, .step = 2, .doing = "0F1"}; });
-    EXPECT_EQ(hear_until("0F1"), "progress\t9\t2\t\t0F1\tworking\t-\t0");
+    EXPECT_EQ(hear_until("0F1"), "progress\t9\t2\t\t0F1\tworking\t-\t0\t-");
     control.report_done();
     EXPECT_EQ(hear_until("done"), "done");
   }
