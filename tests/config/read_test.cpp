@@ -273,7 +273,7 @@ TEST(ReadConfig, AllProblemsAreReportedInTheOrderOfTheText) {
 
 TEST(ReadConfig, AWrongTypeDoesNotMakeItsParametersLookMisplaced) {
   EXPECT_EQ(refusal(R"({"optimizer": {"type": "Adagrad", "params": {"momentum": 0.9}}})"),
-            "gpt.json:1:24: optimizer.type = \"Adagrad\": expected \"AdamW\" or \"SGD\"");
+            "gpt.json:1:24: optimizer.type = \"Adagrad\": expected \"AdamW\", \"Adam\" or \"SGD\"");
 }
 
 TEST(ReadConfig, ManyProblemsAreCutShort) {
