@@ -324,12 +324,13 @@ constexpr auto kOptimizers = std::to_array<NamedClass>({
 });
 
 constexpr Argument kLastEpoch = {"last_epoch", &kFresh};
+constexpr Argument kLastBatch = {"last_batch_iteration", &kFresh};  // As DeepSpeed has it.
 constexpr auto kWarmupArguments = std::to_array<Argument>({
     {"warmup_min_lr", &kRates},
     {"warmup_max_lr", &kRatesOrNull},
     {"warmup_num_steps", &kSteps},
     {"warmup_type", &kWarmup},
-    kLastEpoch,
+    kLastBatch,
 });
 constexpr auto kWarmupDecayArguments = std::to_array<Argument>({
     {"total_num_steps", &kSteps, true},
@@ -337,7 +338,7 @@ constexpr auto kWarmupDecayArguments = std::to_array<Argument>({
     {"warmup_max_lr", &kRatesOrNull},
     {"warmup_num_steps", &kSteps},
     {"warmup_type", &kWarmup},
-    kLastEpoch,
+    kLastBatch,
 });
 constexpr auto kWarmupCosineArguments = std::to_array<Argument>({
     {"total_num_steps", &kSteps, true},
@@ -345,14 +346,14 @@ constexpr auto kWarmupCosineArguments = std::to_array<Argument>({
     {"warmup_min_ratio", &kNotNegative},
     {"cos_min_ratio", &kNotNegative},
     {"warmup_type", &kWarmup},
-    kLastEpoch,
+    kLastBatch,
 });
 constexpr auto kRangeArguments = std::to_array<Argument>({
     {"lr_range_test_min_lr", &kRates},
     {"lr_range_test_step_size", &kCount},
     {"lr_range_test_step_rate", &kNotNegative},
     {"lr_range_test_staircase", &kFlag},
-    kLastEpoch,
+    kLastBatch,
 });
 constexpr auto kConstantArguments =
     std::to_array<Argument>({{"factor", &kShare}, {"total_iters", &kSteps}, kLastEpoch});

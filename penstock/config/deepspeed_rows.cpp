@@ -190,7 +190,6 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
 
     {"optimizer.legacy_fusion", "*", kClass},
     {"optimizer.params.bias_correction", "true", "Adam corrects its means for their start"},
-    {"scheduler.params.last_batch_iteration", "", "a course goes on by load_checkpoint()"},
 
     {"fp16.auto_cast", "false", "inputs keep their types", "cast them yourself"},
     {"bf16.check_grad_overflow", "true", "a step whose gradients are not finite is skipped"},

@@ -93,7 +93,7 @@ class Checkpoints:
         is_sharded: bool,
         samples: int,
     ) -> None:
-        is_last = len(model.rank_of_stage) - 1 in stages
+        is_last = len(model._rank_of_stage) - 1 in stages
         self._model = model
         self._stages = stages
         self._replicated = replicated
@@ -105,7 +105,7 @@ class Checkpoints:
         self._place = f"{model.stage_id:02d}-{replica[0]:02d}"
         self._layout = {
             "parts": list(model.parts),
-            "ranks": list(model.rank_of_stage),
+            "ranks": list(model._rank_of_stage),
             "replicas": replica[1],
         }
         self._weights = Weights(model, is_last=is_last)

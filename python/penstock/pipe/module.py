@@ -215,7 +215,7 @@ class PipelineModule(torch.nn.Module):
                 "checkpointable_layers has no effect: activation_checkpoint_interval is 0; it "
                 "needs activation_checkpoint_interval >= 1"
             ]
-        specs = self.layer_specs
+        specs = self._layer_specs
         types = {
             (each.typename if isinstance(each, LayerSpec) else type(each)).__name__
             for each in specs
