@@ -3,6 +3,7 @@
 #include <ATen/ops/rand.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 
 #include "penstock/nn/mlp.h"
 #include "tests/execute/pipeline.h"

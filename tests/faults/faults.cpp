@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
 #include <algorithm>
