@@ -12,7 +12,6 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <sys/resource.h>
 
 #include <cstdint>
 
@@ -25,6 +24,7 @@
 namespace {
 
 using namespace penstock;
+using bench::cpu_ms;
 using bench::now_ms;
 using bench::Options;
 
@@ -37,15 +37,6 @@ Value named(const char* option, const std::string& text, const std::map<std::str
   for (const auto& [name, value] : all) names += " " + name;
   std::fprintf(stderr, "%s %s: one of%s\n", option, text.c_str(), names.c_str());
   std::exit(2);
-}
-
-double cpu_ms() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto ms = [](const timeval& time) {
-    return 1e3 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_usec);
-  };
-  return ms(usage.ru_utime) + ms(usage.ru_stime);
 }
 
 // Absent on the host, whose allocator does not count.

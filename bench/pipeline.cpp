@@ -10,7 +10,6 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros_like.h>
-#include <sys/resource.h>
 
 #include <numeric>
 
@@ -25,17 +24,9 @@
 namespace {
 
 using namespace penstock;
+using bench::cpu_ms;
 using bench::now_ms;
 using bench::Options;
-
-double cpu_ms() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto ms = [](const timeval& time) {
-    return 1e3 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_usec);
-  };
-  return ms(usage.ru_utime) + ms(usage.ru_stime);
-}
 
 // Of the steps that recorded their timelines.
 std::string recorded_text(std::vector<double> times) {

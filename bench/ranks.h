@@ -4,6 +4,7 @@
 // rank, one thread each, a file store; messages by Options::transport, all on this machine.
 // Units: milliseconds.  A step's time is that of the slower rank, between two meetings.
 #pragma once
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -96,6 +97,16 @@ inline double now_ms() {
   return std::chrono::duration<double, std::milli>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
+}
+
+// Of this process, all its threads.
+inline double cpu_ms() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto ms = [](const timeval& time) {
+    return 1e3 * static_cast<double>(time.tv_sec) + 1e-3 * static_cast<double>(time.tv_usec);
+  };
+  return ms(usage.ru_utime) + ms(usage.ru_stime);
 }
 
 // Runs `rank_body(rank, store path)` in a process per rank; all must return 0.

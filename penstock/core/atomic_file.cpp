@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "penstock/core/error.h"
+#include "penstock/core/file_descriptor.h"
 #include "penstock/core/text.h"
 
 namespace penstock {
@@ -98,26 +99,12 @@ std::string followed(const std::string& path) {
   return target.string();
 }
 
-// A descriptor that is closed when an error leaves it behind.
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  void flush_and_close(const std::string& path, const Advanced& advanced) {
-    if (::fsync(number_) != 0) fail(path);
-    tell(advanced);
-    if (::close(std::exchange(number_, -1)) != 0) fail(path);
-    tell(advanced);
-  }
-
- private:
-  int number_;
-};
+void flush_and_close(FileDescriptor& file, const std::string& path, const Advanced& advanced) {
+  if (::fsync(file.get()) != 0) fail(path);
+  tell(advanced);
+  if (::close(file.release()) != 0) fail(path);
+  tell(advanced);
+}
 
 }  // namespace
 
@@ -135,10 +122,10 @@ PreparedFile::PreparedFile(const std::string& path, const std::vector<std::strin
   if (number < 0) fail(target_);
   path_ = beside;
   try {
-    Descriptor descriptor(number);
+    FileDescriptor file(number);
     if (replaces) ::fchmod(number, old.st_mode & kModeBits);
     for (const std::string_view piece : pieces) write_all(number, piece, target_, advanced);
-    descriptor.flush_and_close(target_, advanced);
+    flush_and_close(file, target_, advanced);
   } catch (...) {
     ::unlink(path_.c_str());
     throw;

@@ -77,10 +77,10 @@ void compare(Rank one, const std::string& of_one, Rank other, const std::string&
   const auto said = [](auto line, auto end) {
     return line == end || line->empty() ? "nothing more" : *line;
   };
-  throw CommError(
+  throw DifferenceError(
       str("ranks ", one, " and ", other, " do not run the same thing: rank ", one, " has ",
           said(our_line, ours.end()), ", rank ", other, " has ", said(their_line, theirs.end())),
-      {repair_of(our_line == ours.end() ? "" : *our_line)}, ExitCode::Usage);
+      {repair_of(our_line == ours.end() ? "" : *our_line)});
 }
 
 std::string describe(const config::Fp16Config& scale) {

@@ -7,10 +7,18 @@
 #include <vector>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/core/error.h"
 #include "penstock/train/facts.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::train {
+
+// Ranks that do not run the same thing.  Every rank finds it, with the same words.
+class DifferenceError : public CommError {
+ public:
+  explicit DifferenceError(const std::string& message, std::vector<std::string> notes = {})
+      : CommError(message, std::move(notes), ExitCode::Usage) {}
+};
 
 // Those of the process, and the program.
 Facts facts_of(const verify::VerifiedSchedule& schedule);
@@ -22,8 +30,8 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
 Facts facts_of(const std::vector<stage::Stage>& stages);
 
 // Collective over all ranks: those of each group must have the same facts.
-// Throws: CommError, with one text on every rank: the first rank that differs from the first of its
-// group, the first fact that does, and both values.
+// Throws: DifferenceError, with one text on every rank: the first rank that differs from the first
+// of its group, the first fact that does, and both values.
 void agree_on(const std::string& name, const Facts& facts, comm::Communicator& communicator,
               const std::vector<std::vector<Rank>>& groups);
 

@@ -19,6 +19,7 @@
 #include "penstock/train/data.h"
 #include "penstock/train/from_config.h"
 #include "penstock/train/generate.h"
+#include "penstock/train/handshake.h"
 #include "penstock/train/metrics.h"
 #include "penstock/train/run_files.h"
 #include "penstock/train/timeline.h"
@@ -334,6 +335,8 @@ ExitCode run(const config::ReadConfig& read, comm::Communicator& communicator, c
     return Run(read, communicator, device, hooks).go();
   } catch (const NumericsError&) {
     throw;  // All ranks find it.
+  } catch (const DifferenceError&) {
+    throw;  // So here.
   } catch (const std::exception& error) {
     communicator.fail(error);
     throw;

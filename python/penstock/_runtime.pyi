@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'MasterWeights', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicatedParameters', 'SpreadModule', 'ZeroOptions']
+__all__: list[str] = ['Communicator', 'GradientScale', 'MasterWeights', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicatedParameters', 'SpreadModule', 'ZeroOptions', 'facts_of_host_updates', 'facts_of_process']
 class Communicator:
     """
     What the ranks of a group say to each other.

@@ -25,6 +25,7 @@
 #include "penstock/launch/verdict.h"
 #include "penstock/lower/plan.h"
 #include "penstock/train/device.h"
+#include "penstock/train/handshake.h"
 #include "penstock/train/run.h"
 
 namespace penstock::cli {
@@ -210,8 +211,12 @@ class RankProcess {
   // The error that is being handled.
   int fail() {
     int code = 0;
+    bool all_find_it = false;
     try {
       throw;
+    } catch (const train::DifferenceError& error) {
+      code = tell(error.what(), error.exit_code());
+      all_find_it = true;
     } catch (const Error& error) {
       code = tell(error.what(), error.exit_code());
     } catch (const std::exception& error) {
@@ -220,7 +225,7 @@ class RankProcess {
     results_.finish();
     messages_.finish();
     // All ranks find it, and part in good order.
-    if (code == static_cast<int>(ExitCode::Numerics)) return code;
+    if (all_find_it || code == static_cast<int>(ExitCode::Numerics)) return code;
     // To take connections to ranks apart that are stopped, or gone, may be a wait for them.
     ::_exit(code);
   }
