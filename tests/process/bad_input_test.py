@@ -55,7 +55,10 @@ CONFIGS = {
         '{"seed": 99999999999999999999}',
         r"seed = 9+: must be at most 9223372036854775807",
     ),
-    "unknown choice": ('{"optimizer": {"type": "Adm"}}', r'= "Adm": expected "AdamW", "Adam" or "SGD"'),
+    "unknown choice": (
+        '{"optimizer": {"type": "Adm"}}',
+        r'= "Adm": expected "AdamW", "Adam" or "SGD"',
+    ),
     "short list": ('{"optimizer": {"params": {"betas": [0.9]}}}', r"expected a list of 2 numbers"),
     "heads": (
         '{"model": {"hidden": 30, "heads": 4}}',
