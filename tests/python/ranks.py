@@ -41,8 +41,9 @@ def start(file, world_size, folder, *words, before=()):
         variables = {"RANK": rank, "WORLD_SIZE": world_size, "STORE": Path(folder) / "store"}
         environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
         environment.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
-        # The programs of tests/regress find this module here, too.
-        paths = [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
+        # The programs of tests/regress find this module there, and support.py.
+        here = Path(__file__).parent
+        paths = [str(here), str(here.parent / "process"), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         with (Path(folder) / f"rank-{rank}.log").open("w") as log:
             processes.append(
