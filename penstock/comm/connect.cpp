@@ -119,20 +119,21 @@ std::vector<Rank> Communicator::all_ranks() const {
 
 std::vector<std::string> Communicator::exchange(const std::string& name, const std::string& text) {
   const std::string key = str(name, "/", exchanges_++, "/");
+  const auto read = [&](std::int32_t of) { return str(key, of, " has read"); };
   put(str(key, rank()), text);
   std::vector<std::string> texts;
   for (std::int32_t other = 0; other < world_size(); ++other) {
     texts.push_back(get(str(key, other)));
   }
+  if (rank().value != 0) {
+    put(read(rank().value), "");
+  } else {
+    for (std::int32_t other = 1; other < world_size(); ++other) get(read(other));
+  }
   return texts;
 }
 
-void Communicator::barrier(const std::string& name) {
-  exchange(name, "here");
-  const std::string key = str(name, "/", exchanges_, "/passed/");
-  if (rank().value != 0) return put(str(key, rank()), "1");
-  for (std::int32_t other = 1; other < world_size(); ++other) get(str(key, other));
-}
+void Communicator::barrier(const std::string& name) { exchange(name, "here"); }
 
 std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds deadline) {
   c10::initLogging();
