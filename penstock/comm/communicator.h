@@ -90,7 +90,7 @@ class Communicator {
 
   // Collective over all ranks: every rank's text, by rank.  Goes through the store, so it is for
   // start and end, not for steps.  The name says in messages what is exchanged; it may repeat.
-  // Rank 0 returns last: its process may hold the store, which the others need until they have read.
+  // Rank 0 returns last: its process may hold the store, which the others read.
   std::vector<std::string> exchange(const std::string& name, const std::string& text);
   // Every rank waits for every other; rank 0 returns last.
   void barrier(const std::string& name);

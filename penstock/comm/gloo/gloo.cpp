@@ -53,10 +53,12 @@ class GlooTransfer : public Transfer {
     const auto end = std::chrono::steady_clock::now() + deadline_;
     while (true) {
       const auto left = std::chrono::ceil<milliseconds>(end - std::chrono::steady_clock::now());
+      // Work that ends just after a slice has not failed: the next wait says how it ended.
+      const bool is_last = work_->isCompleted() || left <= kSlice;
       try {
         return work_->wait(std::clamp(left, milliseconds(1), kSlice));
       } catch (const std::exception&) {
-        if (work_->isCompleted() || left <= kSlice || rules_.interrupt.raised()) throw;
+        if (is_last || rules_.interrupt.raised()) throw;
       }
     }
   }
