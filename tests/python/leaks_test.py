@@ -101,7 +101,7 @@ def _memory():
     return collections.Counter({"blocks": sys.getallocatedblocks(), "resident KiB": kib})
 
 
-test_check = ranks.tests_of(__file__, WORLD_SIZE)
+test_check = ranks.tests_of(__file__, WORLD_SIZE, is_long=True)
 
 if __name__ == "__main__":
     ranks.main(globals())

@@ -218,7 +218,8 @@ def check_other_modules_stay_when_layers_move(group):
         assert isinstance(module.loss_fn, Loss)
 
 
-test_two, test_four = (ranks.tests_of(__file__, size) for size in (2, 4))
+test_two = ranks.tests_of(__file__, 2, is_long=True)
+test_four = ranks.tests_of(__file__, 4)
 
 if __name__ == "__main__":
     ranks.main(globals())

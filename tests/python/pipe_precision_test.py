@@ -159,7 +159,8 @@ def check_a_checkpoint_without_a_loss_scale_begins_as_configured(group):
     assert fixed.loss_scale == 128
 
 
-test_two, test_four = (ranks.tests_of(__file__, size) for size in (2, 4))
+test_two = ranks.tests_of(__file__, 2, is_long=True)
+test_four = ranks.tests_of(__file__, 4)
 
 if __name__ == "__main__":
     ranks.main(globals())

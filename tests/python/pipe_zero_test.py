@@ -271,7 +271,8 @@ def check_any_stage_goes_on_from_a_checkpoint(group):
                 assert (train(again, range(2, 5)), weights_of(again)) == after, (zero, other)
 
 
-test_two, test_four = (ranks.tests_of(__file__, size) for size in (2, 4))
+test_two = ranks.tests_of(__file__, 2, is_long=True)
+test_four = ranks.tests_of(__file__, 4)
 
 if __name__ == "__main__":
     ranks.main(globals())

@@ -47,7 +47,7 @@ def check_llama_in_four_stages(group):
     train(group, "llama", [1, 2, 3], ["Interleaved1F1B", "ZBVZeroBubble"])
 
 
-test_check = ranks.tests_of(__file__, WORLD_SIZE)
+test_check = ranks.tests_of(__file__, WORLD_SIZE, is_long=True)
 
 if __name__ == "__main__":
     ranks.main(globals())

@@ -120,8 +120,12 @@ def main(names):
     dist.destroy_process_group()
 
 
-def tests_of(file, world_size):
-    """A test for each check of a module; the ranks are started once, for all of them."""
+def tests_of(file, world_size, is_long=False):
+    """A test for each check of a module; the ranks are started once, for all of them.
+
+    is_long: they belong to the long tier (tests/CMakeLists.txt), because the module has others for
+        the quick one.
+    """
     names = re.findall(r"^def (check_\w+)\(", Path(file).read_text(), re.MULTILINE)
     ran = {}
 
@@ -140,7 +144,7 @@ def tests_of(file, world_size):
         if check == names[-1]:
             assert ran["codes"] == [0] * world_size, ran["logs"]
 
-    return test_check
+    return pytest.mark.long(test_check) if is_long else test_check
 
 
 def _outcomes(folder, world_size):

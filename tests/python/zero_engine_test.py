@@ -335,7 +335,8 @@ def check_statuses_through_a_step(group):
     assert model.norm.weight.ds_status is ZeroParamStatus.AVAILABLE, "it is small"
 
 
-test_one, test_two, test_four = (ranks.tests_of(__file__, size) for size in (1, 2, 4))
+test_one, test_two = (ranks.tests_of(__file__, size) for size in (1, 2))
+test_four = ranks.tests_of(__file__, 4, is_long=True)
 
 if __name__ == "__main__":
     ranks.main(globals())

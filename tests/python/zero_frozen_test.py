@@ -444,7 +444,8 @@ def check_replicas_of_a_pipeline_that_freeze_others(group):
         pipeline_of(0, SCHEDULES[0], layers)
 
 
-test_one, test_two, test_four = (ranks.tests_of(__file__, size) for size in (1, 2, 4))
+test_one, test_two = (ranks.tests_of(__file__, size) for size in (1, 2))
+test_four = ranks.tests_of(__file__, 4, is_long=True)
 
 if __name__ == "__main__":
     ranks.main(globals())

@@ -235,7 +235,8 @@ def check_a_gathered_parameter_may_be_part_of_a_loss(group):
     assert losses[:3] == losses[3:]
 
 
-test_one, test_two, test_four = (ranks.tests_of(__file__, size) for size in (1, 2, 4))
+test_one, test_two = (ranks.tests_of(__file__, size) for size in (1, 2))
+test_four = ranks.tests_of(__file__, 4, is_long=True)
 
 if __name__ == "__main__":
     ranks.main(globals())

@@ -8,14 +8,17 @@ at every listening socket of every rank, from its first moment to the end of the
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
 
+import pytest
 import support
 from support import ProcessTest, losses
 
 STEPS = 150
+SILENCE_S = 60
 
 
 class Strangers(threading.Thread):
@@ -85,4 +88,34 @@ class StrangersEndARun(ProcessTest):
                 self.assertGreaterEqual(len(strangers.met), 9)
                 self.assertGreater(strangers.calls, 100)
                 print(f"{transport}: {strangers.calls} calls at {len(strangers.met)} sockets")
+        self.assert_nothing_left()
+
+    @pytest.mark.long
+    def test_a_minute_of_silence(self) -> None:
+        """To every listener a connection that says nothing, over both transports at once."""
+        config = self.config(run={"steps": STEPS}, launch={"transport": "shm"})
+        self.assert_code(self.train(config, "--run", "alone"), 0)
+        expected = losses(self.folder / "alone")[:STEPS]  # Without the last validation.
+        runs = {}
+        for transport in ("tcp", "gloo"):
+            config = self.config(run={"steps": 1_000_000}, launch={"transport": transport})
+            run = self.start_train(config, transport)
+            run.await_step(2)  # By then all of its sockets are there.
+            strangers = Strangers(run.pid)
+            for address in strangers.listening():
+                strangers.silent.append(socket.create_connection(address, timeout=1))
+            self.assertGreaterEqual(len(strangers.silent), 9)
+            runs[run] = strangers
+        time.sleep(SILENCE_S)
+        for run, strangers in runs.items():
+            run.process.send_signal(signal.SIGTERM)
+            result = run.wait()
+            self.assert_code(result, 75)
+            self.assertEqual(support.root_causes(result.text), ["stopped by SIGTERM"])
+            found = losses(run.directory)
+            print(f"{run.directory.name}: {len(found)} steps, {len(strangers.silent)} connections")
+            self.assertGreater(len(found), STEPS)
+            self.assertEqual(found[:STEPS], expected)
+            for each in strangers.silent:
+                each.close()
         self.assert_nothing_left()
