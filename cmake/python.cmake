@@ -77,3 +77,6 @@ foreach(file IN LISTS python_files)
   file(MAKE_DIRECTORY ${folder})
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/python/penstock/${file} ${python_folder}/${file} SYMBOLIC)
 endforeach()
+# For `python -m penstock`.
+file(MAKE_DIRECTORY ${python_folder}/bin)
+file(CREATE_LINK ${PROJECT_BINARY_DIR}/bin/penstock ${python_folder}/bin/penstock SYMBOLIC)

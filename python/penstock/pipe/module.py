@@ -8,6 +8,9 @@ Source: deepspeed.runtime.pipe.module; what is different: docs/migrating_from_de
 
 from __future__ import annotations
 
+from penstock import _torch  # noqa: F401  (Says what to install.)
+
+# isort: split
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
