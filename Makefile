@@ -25,7 +25,8 @@ setup:
 	@./setup.sh release
 
 py: setup ## Build the Python package, and install it into .venv (or the Python of PENSTOCK_PYTHON)
-	@test -n "$(filter %/.venv/bin/python,$(TORCH_PYTHON))$(PENSTOCK_PYTHON)" || \
+	@test -z "$(TORCH_PYTHON)" || \
+	  test -n "$(filter %/.venv/bin/python,$(TORCH_PYTHON))$(PENSTOCK_PYTHON)" || \
 	  { echo "make py: $(TORCH_PYTHON) is not this folder's; to install into it all the same:" \
 	    "PENSTOCK_PYTHON=$(TORCH_PYTHON) make py" >&2; exit 2; }
 	@$(MAKE) package
