@@ -14,6 +14,7 @@ __all__ = ["BUILT_FOR", "PLANS_ONLY", "absent", "another"]
 PLANS_ONLY = (
     "this penstock plans, and cannot run: uninstall penstock-plan, then install penstock and torch"
 )
+_NEEDS = "this part of penstock needs torch"
 _REBUILD = "pip install --force-reinstall --no-deps ."
 
 
@@ -30,10 +31,9 @@ BUILT_FOR = _built_for()
 def absent(reason: object, built_for: str = BUILT_FOR) -> str:
     """What is said where there is no torch."""
     if not built_for:
-        return f"this needs torch, and this Python has none ({reason}); {PLANS_ONLY}"
+        return f"{_NEEDS}, and this Python has none ({reason}); {PLANS_ONLY}"
     return (
-        f"this needs torch {built_for}, and this Python has none ({reason}): "
-        f"pip install torch=={built_for}"
+        f"{_NEEDS} {built_for}, and this Python has none ({reason}): pip install torch=={built_for}"
     )
 
 

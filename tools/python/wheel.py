@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -85,9 +86,10 @@ def without_places(content: bytes) -> bytes:
     Failed checks say in which source they are, torch's own ones with the folder of its headers.
     Nothing may move in a built file, so what takes the folder's place is as long.
     """
-    for folder in (Path(sysconfig.get_path("platlib")), ROOT):
-        place = str(folder).encode()
-        content = content.replace(place + b"/", b"." + b"/" * len(place))
+    torch = importlib.util.find_spec("torch")
+    packages = [str(Path(torch.origin).parents[1])] if torch and torch.origin else []
+    for place in (*packages, str(ROOT)):
+        content = content.replace(f"{place}/".encode(), b"." + b"/" * len(place.encode()))
     return content
 
 
