@@ -14,7 +14,7 @@ from penstock import _torch  # noqa: F401  (Says what to install.)
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -34,6 +34,9 @@ from penstock.zero._init import Init
 from penstock.zero._parameters import ZeroParameter, place_of
 from penstock.zero._replicas import Replicas
 from penstock.zero._spreading import Spreading
+
+if TYPE_CHECKING:
+    from penstock._runtime import Communicator
 
 __all__ = ["LayerSpec", "PipelineModule", "TiedLayerSpec"]
 
@@ -120,8 +123,11 @@ class PipelineModule(torch.nn.Module):
             placement = placement_of(
                 schedule or "1f1b", ranks=self.num_stages, stages_per_rank=stages_per_rank
             )
-        self._spreading = self._spreading_of_init()
+        # From here to initialize()'s connect(), a rank that hears of another's failure tells it
+        # once, wherever that is: so all of them have met as often.
+        communicator = None if Init.running() is None else connect(resolve(None))
         with telling_who_connects(resolve(None)):
+            self._spreading = self._spreading_of_init(communicator)
             self._build(placement)
 
     def topology(self) -> ProcessTopology:
@@ -245,13 +251,13 @@ class PipelineModule(torch.nn.Module):
             _refuse_spread(f"layers[{index}]", layer)
         _refuse_spread("loss_fn", self.loss_fn)
 
-    def _spreading_of_init(self) -> Spreading | None:
-        """Collective where the module is made in zero.Init: over the replicas of this rank."""
+    def _spreading_of_init(self, communicator: Communicator | None) -> Spreading | None:
+        """Over the replicas of this rank, where the module is made in zero.Init."""
         init = Init.running()
-        if init is None:
+        if init is None or communicator is None:
             return None
         ranks = self._topology.filter_match(pipe=self.stage_id)
-        return init.over(Replicas(connect(resolve(None)), ranks))
+        return init.over(Replicas(communicator, ranks))
 
     def _build(self, rank_of_stage: list[int]) -> None:
         """Makes the layers of this rank's stages, all of which `rank_of_stage` places."""
