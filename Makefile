@@ -14,8 +14,8 @@ CPP_FILES = git ls-files --cached --others --exclude-standard '*.h' '*.cpp'
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := build
-.PHONY: build setup py stubs demo test test-all fast dev asan asan-plan tsan fuzz soak bench \
-  bench-peers golden lint format clang-tidy check-all install ci clean help
+.PHONY: build setup py wheel package stubs demo test test-all fast dev asan asan-plan tsan fuzz \
+  soak bench bench-peers golden lint format clang-tidy check-all install ci clean help
 
 build: ## Set up and build a release into build/, programs in build/bin (the default)
 	@./setup.sh release
@@ -25,15 +25,23 @@ setup:
 	@./setup.sh release
 
 py: setup ## Build the Python package, and install it into .venv (or the Python of PENSTOCK_PYTHON)
-	@test -n "$(TORCH_PYTHON)" || \
-	  { echo "make py: LibTorch comes without a Python; unset Torch_DIR" >&2; exit 2; }
-	@test -n "$(filter %/.venv/bin/python,$(TORCH_PYTHON))$(PENSTOCK_PYTHON)" || \
+	@test -z "$(TORCH_PYTHON)" || \
+	  test -n "$(filter %/.venv/bin/python,$(TORCH_PYTHON))$(PENSTOCK_PYTHON)" || \
 	  { echo "make py: $(TORCH_PYTHON) is not this folder's; to install into it all the same:" \
 	    "PENSTOCK_PYTHON=$(TORCH_PYTHON) make py" >&2; exit 2; }
+	@$(MAKE) package
+	wheel=$$($(TORCH_PYTHON) tools/python/wheel.py build build/wheel penstock) && \
+	  $(TORCH_PYTHON) -m pip install --disable-pip-version-check --force-reinstall --no-deps $$wheel
+
+wheel: setup ## Make wheels for pip in build/wheel: penstock; penstock-plan, without torch
+	@$(MAKE) package
+	@wheels=$$($(TORCH_PYTHON) tools/python/wheel.py build build/wheel) && du -h $$wheels
+
+package:
+	@test -n "$(TORCH_PYTHON)" || { echo "make: LibTorch comes without a Python, which the Python" \
+	  "package needs; unset Torch_DIR" >&2; exit 2; }
 	@./setup.sh --python-headers $(TORCH_PYTHON)
 	cmake --build build -j $(JOBS) --target penstock_python
-	wheel=$$($(TORCH_PYTHON) tools/python/wheel.py build build/wheel) && \
-	  $(TORCH_PYTHON) -m pip install --disable-pip-version-check --force-reinstall --no-deps $$wheel
 
 stubs: setup ## Rewrite the stubs of the Python package's extension modules, from build/
 	cmake --build build -j $(JOBS) --target penstock_python

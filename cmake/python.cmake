@@ -17,10 +17,14 @@ endif()
 
 # Sets pybind11_headers, or python_missing to what there is not.
 set(python_missing "")
-execute_process(
-  COMMAND ${package_python} -c
-    "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
-  OUTPUT_VARIABLE torch_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(SKBUILD AND PENSTOCK_TORCH)
+  set(torch_folder ${PENSTOCK_TORCH})  # Found for pip, which hides it from its own Python.
+else()
+  execute_process(
+    COMMAND ${package_python} -c
+      "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    OUTPUT_VARIABLE torch_folder OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
 set(pybind11_headers ${torch_folder}/include)
 set(Python3_EXECUTABLE ${package_python})
 find_package(Python3 3.10 QUIET COMPONENTS Interpreter Development.Module)
@@ -77,3 +81,6 @@ foreach(file IN LISTS python_files)
   file(MAKE_DIRECTORY ${folder})
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/python/penstock/${file} ${python_folder}/${file} SYMBOLIC)
 endforeach()
+# For `python -m penstock`.
+file(MAKE_DIRECTORY ${python_folder}/bin)
+file(CREATE_LINK ${PROJECT_BINARY_DIR}/bin/penstock ${python_folder}/bin/penstock SYMBOLIC)

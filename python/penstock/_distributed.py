@@ -39,6 +39,9 @@ def init_distributed(
     Raises RuntimeError where dist_init_required is False and it has not been joined.
     """
     del auto_mpi_discovery, distributed_port, verbose, config
+    from penstock import _torch  # noqa: F401  (Says what to install.)
+
+    # isort: split
     import torch.distributed as dist
     from torch._C._distributed_c10d import HashStore
 

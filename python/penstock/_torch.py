@@ -8,17 +8,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from penstock import _planning
+from penstock import _torch_version
+from penstock._torch_version import BUILT_FOR
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 __all__ = ["check", "load"]
 
-_REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."
 
-
-def check(built_for: str = _planning.TORCH_VERSION) -> None:
+def check(built_for: str = BUILT_FOR) -> None:
     """An ImportError that says what to do, where torch is absent or another than it was built for.
 
     Built without torch, penstock cannot run anything, and looks at no version.
@@ -26,22 +25,15 @@ def check(built_for: str = _planning.TORCH_VERSION) -> None:
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
-        needed = f" {built_for}" if built_for else ""
-        raise ImportError(
-            f"penstock.pipelining needs torch{needed}, and this Python has none ({error})"
-        ) from error
-    found = str(torch.__version__).partition("+")[0]
-    if built_for and found != built_for:
-        raise ImportError(
-            f"penstock was built for torch {built_for}, and this is torch {found}: install torch "
-            f"{built_for}, or build penstock again (in its source folder, {_REBUILD})"
-        )
+        raise ImportError(_torch_version.absent(error, built_for)) from error
+    if refusal := _torch_version.another(str(torch.__version__), built_for):
+        raise ImportError(refusal)
 
 
-def load(built_for: str = _planning.TORCH_VERSION) -> ModuleType:
+def load(built_for: str = BUILT_FOR) -> ModuleType:
     """penstock._runtime; an ImportError where there is none, or it cannot be."""
     if not built_for:
-        raise ImportError("this penstock was built without torch: it plans, and cannot run")
+        raise ImportError(_torch_version.PLANS_ONLY)
     check(built_for)
     return importlib.import_module("penstock._runtime")
 

@@ -5,6 +5,9 @@ penstock runs on CPUs so far.  Knows no ranks.
 
 from __future__ import annotations
 
+from penstock import _torch  # noqa: F401  (Says what to install.)
+
+# isort: split
 import torch
 
 __all__ = ["Accelerator", "get_accelerator"]

@@ -14,6 +14,9 @@ with warmup_min_lr or 0.
 
 from __future__ import annotations
 
+from penstock import _torch  # noqa: F401  (Says what to install.)
+
+# isort: split
 import math
 from abc import abstractmethod
 from collections.abc import Sequence

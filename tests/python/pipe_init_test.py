@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from typing import ClassVar
+from unittest import mock
 
 import pytest
 import ranks
 import torch
 import torch.distributed as dist
 from penstock.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from penstock.zero._replicas import Replicas
 from penstock.zero.partition_parameters import GatheredParameters, Init, ZeroParamStatus
 from pipe_models import WIDTH, WORDS, Block, Embedding, batches, half, loss_fn
 
@@ -200,9 +203,19 @@ def check_a_layer_that_cannot_be_made_on_one_rank(group):
 
     is_wrong = dist.get_rank() == group.size() - 1
     expected = ValueError if is_wrong else penstock.CommError
-    with pytest.raises(expected, match="no such layer"):
-        module = module_of(layers, init=Init())
-        penstock.initialize(model=module, config=config_of(3, SCHEDULES[0]))
+
+    def late(*words):
+        time.sleep(0.3 if dist.get_rank() == 0 else 0)  # It hears of it before it has begun.
+        return Replicas(*words)
+
+    for replicas in (Replicas, late):
+        with (
+            mock.patch("penstock.pipe.module.Replicas", replicas),
+            pytest.raises(expected, match="no such layer"),
+        ):
+            module = module_of(layers, init=Init())
+            penstock.initialize(model=module, config=config_of(3, SCHEDULES[0]))
+    train(module_of(), config_of(0, SCHEDULES[0]), steps=1)  # Who heard when, they meet again.
 
 
 def check_other_modules_stay_when_layers_move(group):

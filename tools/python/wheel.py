@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
-"""Makes a wheel of the Python package that a build folder holds, without compiling anything.
+"""Makes wheels of what a build folder holds, without compiling anything.
 
-Usage: wheel.py BUILD_FOLDER OUTPUT_FOLDER; prints the wheel's path.  Run by the Python for which
-the extension modules are built.  `pip install .` makes the same wheel from the sources, where
-nothing is built yet.  Needs the standard library and CMake.
+Usage: wheel.py BUILD_FOLDER OUTPUT_FOLDER [DISTRIBUTION ...]; prints the path of each wheel.
+penstock       the Python package and the programs; needs torch
+penstock-plan  the same files but those that need torch: plans, proves, simulates and draws
+
+Both without DISTRIBUTION.  Run by the Python for which the extension modules are built.
+`pip install .` makes the first from the sources, where nothing is built yet.  Needs the standard
+library and CMake.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -19,15 +24,16 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+REQUIREMENTS = {"penstock": "Requires-Dist: torch\n", "penstock-plan": ""}
+BELOW_THE_TORCH_LINE = re.compile(r"penstock/(_runtime\..*\.so|libexec/.*)")
 METADATA = """\
 Metadata-Version: 2.1
-Name: penstock
+Name: {name}
 Version: {version}
 Summary: {summary}
 License: Apache-2.0
 Requires-Python: >=3.10
-Requires-Dist: torch
-Description-Content-Type: text/markdown
+{requirements}Description-Content-Type: text/markdown
 
 {readme}"""
 WHEEL = """\
@@ -55,54 +61,98 @@ def python_files() -> dict[str, Path]:
     }
 
 
-def extension_modules(build: Path, folder: Path) -> dict[str, Path]:
-    """Those of the build, as they are installed: with no path of this machine in them."""
-    command = ["cmake", "--install", str(build), "--component", "python", "--prefix", str(folder)]
+def built_files(build: Path, folder: Path) -> dict[str, Path]:
+    """Extension modules and programs of the build as they are installed, without symbols."""
+    command = ["cmake", "--install", str(build), "--component", "python", "--strip"]
+    command += ["--prefix", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    modules = {f"penstock/{path.name}": path for path in sorted(folder.glob("penstock/*.so"))}
+    files = {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    if done.returncode != 0 or not any(name.endswith(suffix) for name in modules):
+    if done.returncode != 0 or not any(name.endswith(suffix) for name in files):
         sys.exit(
             f"wheel.py: {build} holds no extension modules *{suffix}: build the target "
             f"penstock_python first\n{done.stdout}{done.stderr}"
         )
-    return modules
+    return files
 
 
-def write_wheel(build: Path, output: Path) -> Path:
+def without_places(content: bytes) -> bytes:
+    """A built file that names no folder of this machine.
+
+    Failed checks say in which source they are, torch's own ones with the folder of its headers.
+    Nothing may move in a built file, so what takes the folder's place is as long.
+    """
+    torch = importlib.util.find_spec("torch")
+    packages = [str(Path(torch.origin).parents[1])] if torch and torch.origin else []
+    for place in (*packages, str(ROOT)):
+        content = content.replace(f"{place}/".encode(), b"." + b"/" * len(place.encode()))
+    return content
+
+
+def texts(name: str, version: str, tag: str) -> dict[str, str]:
+    """What is in the wheel's folder of information."""
+    return {
+        "METADATA": METADATA.format(
+            name=name,
+            version=version,
+            summary=found(r'description = "([^"]+)"', "pyproject.toml"),
+            requirements=REQUIREMENTS[name],
+            readme=(ROOT / "README.md").read_text(encoding="utf-8"),
+        ),
+        "WHEEL": WHEEL.format(tag=tag),
+        "entry_points.txt": "[console_scripts]\npenstock = "
+        + found(r'\[project.scripts\]\npenstock = "([^"]+)"', "pyproject.toml")
+        + "\n",
+        "licenses/LICENSE": (ROOT / "LICENSE").read_text(encoding="utf-8"),
+    }
+
+
+def write_wheel(name: str, built: dict[str, Path], output: Path) -> Path:
     version = found(r"project\(penstock VERSION ([0-9.]+)", "CMakeLists.txt")
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
     tag = f"{python}-{python}-{platform}"
-    information = f"penstock-{version}.dist-info"
-    texts = {
-        f"{information}/METADATA": METADATA.format(
-            version=version,
-            summary=found(r'description = "([^"]+)"', "pyproject.toml"),
-            readme=(ROOT / "README.md").read_text(encoding="utf-8"),
-        ),
-        f"{information}/WHEEL": WHEEL.format(tag=tag),
-        f"{information}/licenses/LICENSE": (ROOT / "LICENSE").read_text(encoding="utf-8"),
+    stem = f"{name.replace('-', '_')}-{version}"
+    information = f"{stem}.dist-info"
+    contents = {file: path.read_bytes() for file, path in python_files().items()}
+    contents |= {file: without_places(path.read_bytes()) for file, path in built.items()}
+    contents |= {
+        f"{information}/{file}": text.encode() for file, text in texts(name, version, tag).items()
     }
+    record = f"{information}/RECORD"
+    lines = ""
+    for file, content in contents.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
+        lines += f"{file},sha256={digest.decode()},{len(content)}\n"
+    contents[record] = f"{lines}{record},,\n".encode()
     output.mkdir(parents=True, exist_ok=True)
-    wheel = output / f"penstock-{version}-{tag}.whl"
-    record = ""
-    with (
-        tempfile.TemporaryDirectory(prefix="penstock-wheel-") as staged,
-        zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive,
-    ):
-        files = python_files() | extension_modules(build, Path(staged))
-        contents = {name: path.read_bytes() for name, path in files.items()}
-        contents |= {name: text.encode() for name, text in texts.items()}
-        for name, content in contents.items():
-            archive.writestr(name, content)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
-            record += f"{name},sha256={digest.decode()},{len(content)}\n"
-        archive.writestr(f"{information}/RECORD", f"{record}{information}/RECORD,,\n")
+    wheel = output / f"{stem}-{tag}.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file, content in contents.items():
+            entry = zipfile.ZipInfo(file, (1980, 1, 1, 0, 0, 0))  # Same files, same wheel.
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            mode = built[file].stat().st_mode if file in built else 0o100644
+            entry.external_attr = mode << 16  # Programs stay programs.
+            archive.writestr(entry, content)
     return wheel
 
 
+def main(build: str, output: str, *names: str) -> None:
+    unknown = sorted(set(names) - set(REQUIREMENTS))
+    if unknown:
+        sys.exit(f"wheel.py: no distribution {unknown[0]}; there are {', '.join(REQUIREMENTS)}")
+    with tempfile.TemporaryDirectory(prefix="penstock-wheel-") as staged:
+        built = built_files(Path(build), Path(staged))
+        plan = {file: path for file, path in built.items() if not BELOW_THE_TORCH_LINE.match(file)}
+        for name in names or REQUIREMENTS:
+            print(write_wheel(name, built if name == "penstock" else plan, Path(output)))
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3:
         sys.exit(__doc__)
-    print(write_wheel(Path(sys.argv[1]), Path(sys.argv[2])))
+    main(*sys.argv[1:])

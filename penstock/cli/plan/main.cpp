@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "penstock/cli/plan/commands.h"
+#include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/usage.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -21,7 +22,7 @@ namespace {
 using penstock::ExitCode;
 
 std::string version_text() {
-  const std::string torch = PENSTOCK_TORCH_VERSION;
+  const std::string torch = penstock::cli::has_runtime_program() ? PENSTOCK_TORCH_VERSION : "";
   return penstock::str("penstock ", penstock::kVersion, "\n", "compiler ", penstock::kCompiler,
                        ", ", penstock::kBuildType, "\n",
                        torch.empty() ? "torch none (planning only)\ntransports none"
@@ -30,7 +31,7 @@ std::string version_text() {
 
 int run(int argc, char** argv) {
   CLI::App app("penstock trains models by pipeline x data parallelism.", "penstock");
-  app.set_version_flag("--version", version_text());
+  app.set_version_flag("--version", version_text);
   app.require_subcommand(1);
   app.footer(
       "Examples:\n"

@@ -13,18 +13,33 @@
 #include "penstock/core/version.h"
 
 namespace penstock::cli {
+namespace fs = std::filesystem;
 
-std::string runtime_program() {
-  namespace fs = std::filesystem;
+namespace {
+
+// "" where this program cannot tell where it is itself.
+fs::path expected_place() {
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  const fs::path runtime = self.parent_path().parent_path() / "libexec" / "penstock-runtime";
-  if (error || !fs::exists(runtime)) {
-    throw Error(
-        str("cannot find \"", runtime.string(), "\", which holds the commands that need torch"),
-        {"build it with `make`, or install it beside bin/penstock"});
+  return error ? fs::path() : self.parent_path().parent_path() / "libexec" / "penstock-runtime";
+}
+
+}  // namespace
+
+bool has_runtime_program() {
+  std::error_code unreadable;
+  return fs::exists(expected_place(), unreadable);
+}
+
+std::string runtime_program() {
+  const std::string runtime = expected_place().string();
+  if (!has_runtime_program()) {
+    throw Error(str("cannot find \"", runtime, "\", which holds the commands that need torch"),
+                {"build it with `make`, or install it beside bin/penstock",
+                 "from pip: penstock has it, penstock-plan has not; uninstall that, then install "
+                 "penstock"});
   }
-  return runtime.string();
+  return runtime;
 }
 
 void become(const std::vector<std::string>& words) {

@@ -1,11 +1,14 @@
 // Where the program that has tensors is: libexec/penstock-runtime, next to this program's folder.
 //
-// train.cpp starts it.  Knows nothing of what it does.
+// train.cpp and memory.cpp start it.  Knows nothing of what it does.
 #pragma once
 #include <string>
 #include <vector>
 
 namespace penstock::cli {
+
+// The planning half may be installed alone.
+bool has_runtime_program();
 
 // Throws: Error when it is not there.
 std::string runtime_program();

@@ -5,6 +5,9 @@ Knows no stages: who needs data asks for it.
 
 from __future__ import annotations
 
+from penstock import _torch  # noqa: F401  (Says what to install.)
+
+# isort: split
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

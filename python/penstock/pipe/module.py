@@ -8,6 +8,9 @@ Source: deepspeed.runtime.pipe.module; what is different: docs/migrating_from_de
 
 from __future__ import annotations
 
+from penstock import _torch  # noqa: F401  (Says what to install.)
+
+# isort: split
 import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -120,6 +123,8 @@ class PipelineModule(torch.nn.Module):
             placement = placement_of(
                 schedule or "1f1b", ranks=self.num_stages, stages_per_rank=stages_per_rank
             )
+        # From here to initialize()'s connect(), a rank that hears of another's failure tells it
+        # once, wherever that is: so all of them have met as often.
         communicator = None if Init.running() is None else connect(resolve(None))
         with telling_who_connects(resolve(None)):
             self._spreading = self._spreading_of_init(communicator)
@@ -247,7 +252,7 @@ class PipelineModule(torch.nn.Module):
         _refuse_spread("loss_fn", self.loss_fn)
 
     def _spreading_of_init(self, communicator: Communicator | None) -> Spreading | None:
-        """Collective where the module is made in zero.Init: over the replicas of this rank."""
+        """Over the replicas of this rank, where the module is made in zero.Init."""
         init = Init.running()
         if init is None or communicator is None:
             return None

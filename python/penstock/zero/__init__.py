@@ -6,6 +6,7 @@
 Nothing of it is needed to train: penstock.initialize(config=...) with zero_optimization.stage is.
 """
 
+from penstock import _torch  # noqa: F401  (Says what to install.)
 from penstock.zero import partition_parameters
 from penstock.zero.partition_parameters import (
     GatheredParameters,
