@@ -53,6 +53,7 @@ function(penstock_extension name)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bindings/${name}/*.cpp)
   Python3_add_library(${target} MODULE WITH_SOABI ${sources})
   penstock_compile_options(${target})
+  penstock_compile_together(${target})
   set_target_properties(${target} PROPERTIES
     OUTPUT_NAME _${name} LIBRARY_OUTPUT_DIRECTORY ${python_folder}
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)

@@ -34,6 +34,7 @@ TEST_FOLDERS = {
     "parity": "comparison with other systems",
     "process": "tests that start real processes",
     "regress": "one small case per defect that was found",
+    "setup": "the first commands on a machine where nothing was installed",
     "support": "what several test folders share",
 }
 

@@ -29,7 +29,7 @@ constexpr std::size_t kWordBytes = 32;
 constexpr std::size_t kRankDigits = 10;
 constexpr std::size_t kGreetingBytes = kWordBytes + 1 + kRankDigits;
 constexpr std::size_t kCallersMax = 256;
-constexpr std::chrono::seconds kPatience(5);
+constexpr std::chrono::seconds kCallerPatience(5);
 constexpr std::chrono::milliseconds kPause(100);  // When the process has no descriptor left.
 
 // 128 random bits in hexadecimal digits.
@@ -154,7 +154,7 @@ struct Acceptor::Listener {
         return;
       }
       if (callers.size() == kCallersMax) callers.erase(callers.begin());
-      callers.push_back({.socket = std::move(socket), .end = Clock::now() + kPatience});
+      callers.push_back({.socket = std::move(socket), .end = Clock::now() + kCallerPatience});
     }
   }
 };

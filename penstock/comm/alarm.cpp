@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kPatience(1);
+constexpr std::chrono::seconds kAlarmPatience(1);
 
 // One listener that is told.
 class Call {
@@ -49,7 +49,7 @@ class Call {
 
 // All at once: a host that is gone must not delay the news for the others.
 void tell(std::vector<Call> calls) {
-  const auto end = Clock::now() + kPatience;
+  const auto end = Clock::now() + kAlarmPatience;
   while (true) {
     std::erase_if(calls, [](const Call& call) { return call.is_over(); });
     if (calls.empty()) return;

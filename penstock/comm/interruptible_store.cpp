@@ -19,8 +19,8 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr const char* kPrefix = "run";
-constexpr milliseconds kSlice(200);   // Of a wait that can be interrupted.
-constexpr milliseconds kGrace(5000);  // For an answer that needs no waiting.
+constexpr milliseconds kAnswerSlice(200);  // Of a wait that can be interrupted.
+constexpr milliseconds kGrace(5000);       // For an answer that needs no waiting.
 constexpr milliseconds kPauseMax(20);
 
 }  // namespace
@@ -41,8 +41,8 @@ auto InterruptibleStore::answer(Call call, milliseconds limit) const {
       [store = answering_, call = std::move(call)] { return call(*store); });
   std::future<Result> result = task->get_future();
   start_background_thread([task] { (*task)(); }).detach();
-  for (milliseconds waited(0); result.wait_for(kSlice) != std::future_status::ready;
-       waited += kSlice) {
+  for (milliseconds waited(0); result.wait_for(kAnswerSlice) != std::future_status::ready;
+       waited += kAnswerSlice) {
     interrupt_.check();
     if (waited >= limit) throw CommError("the store does not answer");
   }

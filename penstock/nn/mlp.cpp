@@ -6,9 +6,9 @@
 namespace penstock::nn {
 namespace {
 
-class Block : public Layer {
+class HiddenBlock : public Layer {
  public:
-  explicit Block(std::int64_t width)
+  explicit HiddenBlock(std::int64_t width)
       : net1_(register_module("net1", torch::nn::Linear(width, width))),
         net2_(register_module("net2", torch::nn::Linear(width, width))) {}
 
@@ -27,7 +27,7 @@ std::vector<LayerSpec> mlp_layers(std::int64_t width, std::int64_t blocks) {
   std::vector<LayerSpec> layers;
   for (std::int64_t i = 0; i < blocks; ++i) {
     layers.push_back({{std::to_string(i), "Block", 2 * (width * width + width)},
-                      [width] { return std::make_shared<Block>(width); }});
+                      [width] { return std::make_shared<HiddenBlock>(width); }});
   }
   return layers;
 }

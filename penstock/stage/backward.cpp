@@ -24,8 +24,6 @@ using Target = BackwardGraph::Target;
 
 constexpr std::int32_t kNowhere = BackwardGraph::kNowhere;
 
-std::size_t index(std::int32_t number) { return static_cast<std::size_t>(number); }
-
 std::span<const Target> targets_of(const BackwardGraph& graph, const Item& item) {
   return {graph.targets.data() + item.first_target, index(item.targets)};
 }

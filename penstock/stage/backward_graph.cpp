@@ -12,8 +12,6 @@ using torch::autograd::Edge;
 using torch::autograd::edge_list;
 using torch::autograd::Node;
 
-std::size_t index(std::int32_t number) { return static_cast<std::size_t>(number); }
-
 // Finds the nodes, then puts them in order.
 class Walk {
  public:

@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -16,6 +17,9 @@
 namespace penstock::stage {
 
 using nn::NodePointer;
+
+// A place in one of the lists below.
+inline std::size_t index(std::int32_t number) { return static_cast<std::size_t>(number); }
 
 struct BackwardGraph {
   static constexpr std::int32_t kNowhere = -1;

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import re
 import subprocess
 import sys
@@ -80,19 +79,6 @@ def built_files(build: Path, folder: Path) -> dict[str, Path]:
     return files
 
 
-def without_places(content: bytes) -> bytes:
-    """A built file that names no folder of this machine.
-
-    Failed checks say in which source they are, torch's own ones with the folder of its headers.
-    Nothing may move in a built file, so what takes the folder's place is as long.
-    """
-    torch = importlib.util.find_spec("torch")
-    packages = [str(Path(torch.origin).parents[1])] if torch and torch.origin else []
-    for place in (*packages, str(ROOT)):
-        content = content.replace(f"{place}/".encode(), b"." + b"/" * len(place.encode()))
-    return content
-
-
 def texts(name: str, version: str, tag: str) -> dict[str, str]:
     """What is in the wheel's folder of information."""
     return {
@@ -119,7 +105,7 @@ def write_wheel(name: str, built: dict[str, Path], output: Path) -> Path:
     stem = f"{name.replace('-', '_')}-{version}"
     information = f"{stem}.dist-info"
     contents = {file: path.read_bytes() for file, path in python_files().items()}
-    contents |= {file: without_places(path.read_bytes()) for file, path in built.items()}
+    contents |= {file: path.read_bytes() for file, path in built.items()}
     contents |= {
         f"{information}/{file}": text.encode() for file, text in texts(name, version, tag).items()
     }

@@ -13,13 +13,13 @@ void write_output(const std::string& text, const std::string& path) {
     if (!(std::cout << text << std::flush)) throw Error("cannot write to the standard output");
     return;
   }
-  const Output file{text, path};
+  const OutputFile file{text, path};
   write_files({&file, 1});
 }
 
-void write_files(std::span<const Output> files) {
+void write_files(std::span<const OutputFile> files) {
   std::vector<NewContent> contents;
-  for (const Output& file : files) contents.push_back({file.path, {file.text}});
+  for (const OutputFile& file : files) contents.push_back({file.path, {file.text}});
   try {
     write_atomically(contents);
   } catch (const Error& error) {

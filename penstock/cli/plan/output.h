@@ -13,13 +13,13 @@ namespace penstock::cli {
 // standard output cannot.
 void write_output(const std::string& text, const std::string& path);
 
-struct Output {
+struct OutputFile {
   std::string text;
   std::string path;
 };
 
 // All of the files, or none where one cannot be written.
 // Throws: ConfigError.
-void write_files(std::span<const Output> files);
+void write_files(std::span<const OutputFile> files);
 
 }  // namespace penstock::cli

@@ -219,7 +219,7 @@ int run_report(const ReportCommand& command) {
   const std::string page = command.page.empty()
                                ? (std::filesystem::path(command.run) / "report.html").string()
                                : command.page;
-  std::vector<Output> outputs = {{page_of(report, files.schedule, text), page}};
+  std::vector<OutputFile> outputs = {{page_of(report, files.schedule, text), page}};
   if (!command.costs.empty()) {
     outputs.push_back({costs_text(report, files.schedule), command.costs});
   }

@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kHint = "launch.transport = tcp or gloo does without shared memory";
-constexpr milliseconds kSlice(100);  // Between two looks at whether the peer lives.
+constexpr milliseconds kBetweenLooks(100);  // Between two looks at whether the peer lives.
 // About what it costs to fall asleep and to be woken.
 constexpr microseconds kSpin(30);
 
@@ -75,7 +75,7 @@ class ShmLink::Receive : public Transfer {
       const bool gone = !link_.liveness_.alive();
       if (gone && look()) return;  // What it has put last.
       link_.check_wait(describe(), start, gone);
-      link_.inbox_.await(kSpin, kSlice);
+      link_.inbox_.await(kSpin, kBetweenLooks);
     }
   }
 

@@ -22,7 +22,8 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kSlice(100);  // Between two looks at whether the wait has been interrupted.
+// Between two looks at whether the wait has been interrupted.
+constexpr milliseconds kBetweenChecks(100);
 // About what it costs to fall asleep and to be woken.
 constexpr microseconds kSpin(30);
 
@@ -153,7 +154,7 @@ void Hub::await(Stream& stream, const Over& over, const Describe& describe) {
       throw CommError(str(describe(), " failed: ", timed_out ? "timed out" : failure),
                       {str("the wait's deadline is ", rules_.deadline.count(), " ms")});
     }
-    advance_ready(std::min(end, Clock::now() + kSlice));
+    advance_ready(std::min(end, Clock::now() + kBetweenChecks));
   }
 }
 
@@ -198,7 +199,7 @@ FileDescriptor Hub::connect(Rank peer, const std::string& address) const {
   while (made.revents == 0) {
     rules_.interrupt.check();
     if (Clock::now() >= end) fail(str("no answer within ", rules_.deadline.count(), " ms"));
-    poll(&made, 1, ms_left(std::min(end, Clock::now() + kSlice)));
+    poll(&made, 1, ms_left(std::min(end, Clock::now() + kBetweenChecks)));
   }
   if (const int error = connect_error(socket); error != 0) fail(std::strerror(error));
   // A connection that is new takes a line at once.
@@ -215,7 +216,7 @@ FileDescriptor Hub::await_connection(Rank peer) {
   while (true) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, kSlice, [&] { return admitted_.contains(peer); });
+      changed_.wait_for(lock, kBetweenChecks, [&] { return admitted_.contains(peer); });
       if (admitted_.contains(peer)) return std::move(admitted_.extract(peer).mapped());
     }
     rules_.interrupt.check();
