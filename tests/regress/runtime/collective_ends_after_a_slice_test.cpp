@@ -38,8 +38,9 @@ template <class Work>
 void wait_for_one() {
   const Operation operation{"all-reduce over", "ranks 0, 1"};
   WaitRules rules{.deadline = std::chrono::seconds(60), .connecting = {}, .interrupt = {}};
-  start_gloo(operation, at::zeros({1}), {}, rules, [] { return c10::make_intrusive<Work>(); })
-      ->wait();
+  start_gloo(operation, at::zeros({1}), {}, rules, [] {
+    return c10::make_intrusive<Work>();
+  })->wait();
 }
 
 TEST(CollectiveEndsAfterASlice, IsDone) { EXPECT_NO_THROW(wait_for_one<EndsAfterASlice>()); }
