@@ -111,13 +111,15 @@ std::string first_line(const std::string& text) {
 
 void add_failure_notes(const Observation& seen, Verdict& verdict) {
   const RankRecord* root = verdict.rank ? &seen.ranks[verdict.rank->index()] : nullptr;
-  // In its own words, or in those in which it heard of the root's error.
+  // In its own words, or in those in which it heard of it from the root, or from another that found
+  // the same.
   const auto says_the_same = [&](const RankRecord& record) {
     if (root == nullptr || &record == root || !root->error || !record.error) return false;
     const std::string& message = record.error->message;
+    const std::string line = first_line(message);
     return message == root->error->message ||
-           first_line(message) ==
-               str("rank ", *verdict.rank, " failed: ", first_line(root->error->message));
+           (line.starts_with("rank ") &&
+            line.ends_with(str(" failed: ", first_line(root->error->message))));
   };
   const auto same = std::count_if(seen.ranks.begin(), seen.ranks.end(), says_the_same);
   if (same > 0) verdict.notes.push_back(str(same, " other ranks reported the same"));

@@ -110,6 +110,15 @@ TEST_F(Failures, AnErrorThatOthersHeardOfIsNotToldAgain) {
   EXPECT_EQ(notes(find_failure(seen)), "give some\n1 other ranks reported the same");
 }
 
+// Two ranks find the same, and the third hears of it from the one that is not told.
+TEST_F(Failures, AnErrorThatOthersHeardOfFromAnyRankIsNotToldAgain) {
+  fails(0, 100, ExitCode::Usage, "no text\n  note: give some");
+  fails(3, 101, ExitCode::Usage, "no text\n  note: give some");
+  fails(1, 102, ExitCode::PeerLost, "rank 3 failed: no text\n  note: give some");
+  EXPECT_EQ(failure(), "rank 0 failed at step 12, instruction 1B3: no text [2]");
+  EXPECT_EQ(notes(find_failure(seen)), "give some\n2 other ranks reported the same");
+}
+
 TEST_F(Failures, AnErrorReportBeatsTheDeathsThatFollowIt) {
   fails(1, 10'000, ExitCode::Numerics, "loss is nan\n  note: stage 1, microbatch 3\nsecond line");
   exits(1, 10'010, 6);
