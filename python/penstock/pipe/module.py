@@ -256,8 +256,8 @@ class PipelineModule(torch.nn.Module):
         init = Init.running()
         if init is None or communicator is None:
             return None
-        # All are past connect() once they have a group: who fails from here on, all count it.
-        communicator.make_group(range(self._topology.world_size()))
+        # All are past connect() when this returns: who fails from here on, all count it.
+        communicator.exchange("layers to be made", "")
         ranks = self._topology.filter_match(pipe=self.stage_id)
         return init.over(Replicas(communicator, ranks))
 
