@@ -64,9 +64,11 @@ class Communicator {
   // fail() in the words in which all hear of an exception: "rank 2 failed: ...".
   void fail(const std::exception& error);
 
-  // Opens the connections to `peers`; the peers do the same.  Links that exist are kept.
+  // Opens the connections to `peers`; the peers do the same.  Links that exist are kept.  Returns
+  // when both ends have each: who ends at once then takes none away that is still being made.
   virtual void link(std::vector<Rank> peers) = 0;
-  // Collective over `ranks`, which are the same, and in the same order, on each of them.
+  // Collective over `ranks`, which are the same, and in the same order, on each of them.  Returns
+  // when all are connected.
   virtual Group make_group(const std::vector<Rank>& ranks) = 0;
 
   // Post a transfer; a tensor on a device, or one with gaps, goes through a copy in host memory,

@@ -76,10 +76,14 @@ class World : public Communicator {
     // Both ends of every pair take the pairs in one global order, so none waits in a circle.
     std::sort(peers.begin(), peers.end(),
               [&](Rank a, Rank b) { return std::minmax(a, rank_) < std::minmax(b, rank_); });
+    std::vector<Rank> made;
     for (const Rank peer : peers) {
-      if (peer != rank_ && !links_.contains(peer))
-        links_[peer] = between_devices(peer, make_link(peer));
+      if (peer == rank_ || links_.contains(peer)) continue;
+      links_[peer] = between_devices(peer, make_link(peer));
+      made.push_back(peer);
     }
+    for (const Rank peer : made) put(str("linked/", rank_, "-", peer), "");
+    for (const Rank peer : made) get(str("linked/", peer, "-", rank_));
   }
 
   Group make_group(const std::vector<Rank>& ranks) override {
@@ -88,9 +92,10 @@ class World : public Communicator {
     const std::string members = str("ranks ", join(ranks, ", "));
     Ring ring{.all_reduce = {"all-reduce over", members}, .broadcast = {"broadcast over", members}};
     if (ranks.size() > 1) {
-      ring.backend = gloo_.connect(str("group/", groups_.size(), "/", join(ranks, "-")),
-                                   static_cast<int>(self - ranks.begin()),
+      const std::string name = str("group/", groups_.size(), "/", join(ranks, "-"));
+      ring.backend = gloo_.connect(name, static_cast<int>(self - ranks.begin()),
                                    static_cast<int>(ranks.size()), members, rules_);
+      wait_until_connected(name, ranks);
     }
     groups_.push_back(std::move(ring));
     return {static_cast<std::int32_t>(groups_.size()) - 1};
@@ -158,6 +163,15 @@ class World : public Communicator {
 
   static std::string host_key(Rank rank) { return str("host/", rank); }
   static std::string device_key(Rank rank) { return str("device/", rank); }
+
+  // Whoever is connected may end at once, and would take connections along that others still wait
+  // for; as in link().
+  void wait_until_connected(const std::string& name, const std::vector<Rank>& ranks) {
+    put(str(name, "/connected/", rank_), "");
+    std::vector<std::string> keys;
+    for (const Rank rank : ranks) keys.push_back(str(name, "/connected/", rank));
+    in_store(name + "/connected", [&] { store_->wait(keys, rules_.connecting); });
+  }
 
   // NCCL takes two ranks of one device for a mistake.
   std::unique_ptr<Link> between_devices(Rank peer, std::unique_ptr<Link> host) {

@@ -26,6 +26,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import warm
 
 DEADLINE_S = 240  # Of all checks of a module together, on a machine that does other things.
 GROUP_TIMEOUT = timedelta(seconds=30)
@@ -46,14 +47,12 @@ def start(file, world_size, folder, *words, before=()):
         paths = [str(here), str(here.parent / "process"), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         with (Path(folder) / f"rank-{rank}.log").open("w") as log:
-            processes.append(
-                subprocess.Popen(
-                    [*before, sys.executable, "-W", "ignore::UserWarning", str(file), *words],
-                    env=environment,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                )
-            )
+            if before or os.environ.get("COLD"):
+                command = [*before, sys.executable, "-W", "ignore::UserWarning", str(file), *words]
+                started = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            else:
+                started = warm.start(file, words, environment, log, parent=rank)
+        processes.append(started)
     return processes
 
 

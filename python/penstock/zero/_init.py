@@ -187,6 +187,10 @@ class Init:
         setattr(kind, name, value)
 
     def _spread_all(self, module: torch.nn.Module) -> None:
+        # A PipelineModule has its own: each of its stages is on other ranks.
+        own = module.__dict__.get("_spreading")
+        if isinstance(own, Spreading):
+            return own.spread(module)
         if self._spreading is None:
             self._spreading = self.over(Replicas.of(self._group))
         self._spreading.spread(module)
