@@ -13,7 +13,8 @@ void init_passes(pybind11::module_& m);     // Passes, single actions, torch's t
 void init_verify(pybind11::module_& m);     // Options, verdicts, diagnostics.
 void init_simulate(pybind11::module_& m);   // Costs, simulations, their pictures.
 void init_deepspeed(pybind11::module_& m);  // Clock, steps, stepped schedules.
-void init_partition(pybind11::module_& m);  // Layers to stages.
+void init_learning_rate(pybind11::module_& m);  // Courses of the learning rate.
+void init_partition(pybind11::module_& m);      // Layers to stages.
 void init_configuration(pybind11::module_& m);  // What penstock.initialize reads.
 
 }  // namespace penstock::bindings

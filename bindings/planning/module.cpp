@@ -12,6 +12,7 @@ PYBIND11_MODULE(_planning, m) {
   penstock::bindings::init_verify(m);
   penstock::bindings::init_simulate(m);
   penstock::bindings::init_deepspeed(m);
+  penstock::bindings::init_learning_rate(m);
   penstock::bindings::init_partition(m);
   penstock::bindings::init_configuration(m);
 }

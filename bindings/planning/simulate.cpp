@@ -80,7 +80,7 @@ std::string trace_of(const Simulated& simulated) {
   return render::chrome_trace(render::trace_of(timeline_of(simulated)));
 }
 
-std::string spell(const Simulated& simulated) {
+std::string spell_simulated(const Simulated& simulated) {
   return str("<Simulation of ", schedule::title(simulated.verified.schedule()), ": makespan ",
              simulated.simulation.makespan, ">");
 }
@@ -145,7 +145,7 @@ void init_simulate(py::module_& m) {
       .def("to_html", page_of, without_gil, "One page with zoom, and what was waited for.")
       .def("to_trace", trace_of, without_gil, "For chrome://tracing and ui.perfetto.dev.")
       .def("_repr_svg_", svg_of, without_gil)
-      .def("__repr__", spell);
+      .def("__repr__", spell_simulated);
   m.def(
       "write_atomically",
       [](const std::string& path, const std::string& text) { write_atomically(path, {text}); },

@@ -29,7 +29,7 @@ std::vector<std::int32_t> ranks_of_stages(const Verdict& verdict) {
   return ranks;
 }
 
-std::string spell(const Verdict& verdict) {
+std::string spell_verdict(const Verdict& verdict) {
   if (verdict.diagnostics.empty()) return "no objections";
   std::vector<std::string> texts;
   for (const Diagnostic& diagnostic : verdict.diagnostics) texts.push_back(to_string(diagnostic));
@@ -80,7 +80,7 @@ void init_verify(py::module_& m) {
       .def_property_readonly("rank_of_stage", ranks_of_stages,
                              "By stage; empty when there are objections.")
       .def("__bool__", [](const Verdict& v) { return v.diagnostics.empty(); })
-      .def("__str__", spell)
+      .def("__str__", spell_verdict)
       .def("__repr__", [](const Verdict& v) {
         return str("<Verdict: ", v.diagnostics.size(), " objections>");
       });

@@ -144,13 +144,16 @@ struct OptimizerConfig {
 };
 
 enum class SchedulerType : std::uint8_t { Constant, WarmupCosine };
+enum class WarmupType : std::uint8_t { Log, Linear };
 
+// As in DeepSpeed, with its defaults; learning_rate.h has the curve.
 struct SchedulerConfig {
   SchedulerType type = SchedulerType::Constant;
-  std::int64_t warmup_num_steps = 0;            // Linear from warmup_min_ratio * lr to lr.
+  std::int64_t warmup_num_steps = 1000;
   std::optional<std::int64_t> total_num_steps;  // Absent: run.steps.
-  double warmup_min_ratio = 0.0;
-  double cos_min_ratio = 1e-4;  // lr at the end, as a fraction of lr.
+  double warmup_min_ratio = 0.0;                // lr of the first step, as a share of lr.
+  double cos_min_ratio = 1e-4;                  // lr at the end, as a share of lr.
+  WarmupType warmup_type = WarmupType::Log;
 
   friend bool operator==(const SchedulerConfig&, const SchedulerConfig&) = default;
 };

@@ -121,8 +121,6 @@ constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
     {"optimizer.params.amsgrad optimizer.params.maximize optimizer.params.nesterov", "false",
      "the update has no such variant"},
     {"optimizer.params.dampening", "0", "momentum is not dampened"},
-    {"scheduler.params.warmup_type", "\"linear\"", "the warm-up is linear",
-     "write \"linear\", or leave it out"},
     {"scheduler.params.last_batch_iteration", "-1", "a run begins with step 1"},
     {"scheduler.params.warmup_min_lr", "", "a warm-up begins at a share of lr",
      "use warmup_min_ratio"},
@@ -244,8 +242,6 @@ constexpr auto kDifferences = std::to_array<Difference>({
 
 constexpr auto kDifferencesOfTrain = std::to_array<Difference>({
     {"pipeline.partition", "cuts the layers; DeepSpeed passes it over"},
-    {"scheduler.params.warmup_num_steps",
-     "the warm-up is linear; DeepSpeed's is logarithmic unless warmup_type is \"linear\""},
     {"zero_optimization.offload_optimizer.device", kInHostMemory, "\"cpu\""},
     {"zero_optimization.offload_param.device", kInHostMemory, "\"cpu\""},
 });
@@ -266,8 +262,6 @@ constexpr auto kAbsent = std::to_array<AbsentKey>({
 constexpr auto kAbsentFromTrain = std::to_array<AbsentKey>({
     {"zero_optimization.stage3_param_persistence_threshold", "zero_optimization.stage",
      "absent: in stage 3 all parameters come and go; DeepSpeed's of up to 100000 elements stay"},
-    {"scheduler.params.warmup_num_steps", "scheduler.params.total_num_steps",
-     "absent: there is no warm-up; DeepSpeed's then has 1000 steps"},
 });
 
 constexpr auto kAbsentFromInitialize = std::to_array<AbsentKey>({

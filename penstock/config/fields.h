@@ -64,6 +64,11 @@ inline constexpr std::array<Name<SchedulerType>, 2> kSchedulerTypes = {{
     {SchedulerType::WarmupCosine, "WarmupCosineLR"},
 }};
 
+inline constexpr std::array<Name<WarmupType>, 2> kWarmupTypes = {{
+    {WarmupType::Log, "log"},
+    {WarmupType::Linear, "linear"},
+}};
+
 // Limits far beyond any use, so that sums and products of sizes cannot overflow.
 inline constexpr std::int64_t kManyRanks = 65536;
 inline constexpr std::int64_t kManySamples = 1 << 20;
@@ -118,14 +123,12 @@ void visit_scheduler(Visitor& v, Scheduler& s) {
   v.section("params", [&] {
     v.when(s.type == SchedulerType::WarmupCosine, {"scheduler.type", "\"WarmupCosineLR\""}, [&] {
       v.field("warmup_num_steps", s.warmup_num_steps, Integer{0, kManySteps},
-              "steps of the linear rise");
+              "steps of the rise; at least 2 are taken");
+      v.field("warmup_type", s.warmup_type, Choice<WarmupType>{kWarmupTypes}, "shape of the rise");
       v.field("total_num_steps", s.total_num_steps, Optional{Integer{1, kManySteps}},
               "steps until the end of the cosine; null: run.steps");
-      v.effective(Condition::at_least("scheduler.params.warmup_num_steps", s.warmup_num_steps, 1),
-                  [&] {
-                    v.field("warmup_min_ratio", s.warmup_min_ratio, Number{.low = 0, .high = 1},
-                            "first learning rate, as a share of lr");
-                  });
+      v.field("warmup_min_ratio", s.warmup_min_ratio, Number{.low = 0, .high = 1},
+              "first learning rate, as a share of lr");
       v.field("cos_min_ratio", s.cos_min_ratio, Number{.low = 0, .high = 1},
               "last learning rate, as a share of lr");
     });

@@ -122,9 +122,10 @@ void check_warmup(const Config& config, const Origins& origins, Problems& proble
       scheduler.warmup_num_steps <= *scheduler.total_num_steps) {
     return;
   }
-  problems.add(first_given(origins, {"scheduler.params.warmup_num_steps",
-                                     "scheduler.params.total_num_steps"}),
-               str("scheduler.params.warmup_num_steps = ", scheduler.warmup_num_steps,
+  constexpr std::string_view kKey = "scheduler.params.warmup_num_steps";
+  problems.add(first_given(origins, {kKey, "scheduler.params.total_num_steps"}),
+               str(kKey, " = ", scheduler.warmup_num_steps,
+                   origins.contains(kKey) ? "" : ", as it is not given",
                    ": must be at most total_num_steps = ", *scheduler.total_num_steps));
 }
 

@@ -10,11 +10,11 @@
 #include <functional>
 #include <vector>
 
+#include "penstock/nn/torch_versions.h"
 #include "penstock/stage/stage.h"
 
 namespace torch::autograd {
 struct FunctionPreHook;
-struct Node;
 }  // namespace torch::autograd
 
 namespace penstock::execute {
@@ -30,7 +30,7 @@ class AddedGradients {
 
  private:
   struct Hooked {
-    c10::intrusive_ptr<torch::autograd::Node> node;  // Which the parameter does not keep alive.
+    nn::NodePointer node;  // Which the parameter does not keep alive.
     const torch::autograd::FunctionPreHook* hook = nullptr;
   };
 

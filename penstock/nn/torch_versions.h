@@ -1,7 +1,7 @@
 // What differs between the versions of torch that penstock is built against, 2.11 to 2.14.
 //
 // The only place for it: a new difference gets a name here.  Included by what makes or holds nodes
-// of the autograd graph, in nn/ and stage/.  Knows nothing of how torch is found
+// of the autograd graph, in nn/, stage/ and execute/.  Knows nothing of how torch is found
 // (cmake/torch.cmake).
 #pragma once
 #include <c10/util/intrusive_ptr.h>
@@ -14,7 +14,8 @@
 
 namespace penstock::nn {
 
-// What holds a node: a std::shared_ptr in torch 2.11, a c10::intrusive_ptr in 2.13 and 2.14.
+// What holds a node: a std::shared_ptr in torch 2.11 and 2.12, a c10::intrusive_ptr in 2.13
+// and 2.14.
 using NodePointer = decltype(torch::autograd::Edge::function);
 
 // A new node of type Node, derived from torch::autograd::Node.

@@ -9,11 +9,11 @@
 #include <numeric>
 #include <set>
 
+#include "penstock/config/learning_rate.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
 #include "penstock/train/handshake.h"
-#include "penstock/train/lr_schedule.h"
 #include "penstock/train/or_fail.h"
 
 namespace penstock::train {
@@ -433,8 +433,9 @@ void Trainer::update(StepReport& report) {
   }
   const torch::NoGradGuard no_grad;
   steps_taken_ = report.step;
-  report.lr = options_.optimizer.lr *
-              lr_factor(options_.scheduler, report.step - skipped_steps_, options_.total_steps);
+  report.lr = options_.optimizer.lr * config::learning_rate_share(options_.scheduler,
+                                                                  report.step - 1 - skipped_steps_,
+                                                                  options_.total_steps);
   if (report.skipped) {
     ++skipped_steps_;
     return scale_.update(/*overflowed=*/true);

@@ -5,7 +5,7 @@ The planning half of penstock, in C++.  Use penstock.schedule and penstock.pipe.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'ReadConfiguration', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_configuration', 'parse_unit', 'partition_by_bounds', 'partition_by_costs', 'partition_uniformly', 'read_configuration', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'with_sizes', 'write_atomically']
+__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'ReadConfiguration', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'WARMUP_STEPS_MIN', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_configuration', 'parse_unit', 'partition_by_bounds', 'partition_by_costs', 'partition_uniformly', 'read_configuration', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'warmup_cosine_share', 'warmup_share', 'with_sizes', 'write_atomically']
 class Schedule:
     """
     A program of actions per rank: what each one computes, sends and receives, in order.
@@ -421,6 +421,14 @@ def torch_table(name: str, ranks: typing.SupportsInt | typing.SupportsIndex, sta
     """
 def verify(schedule: Schedule, options: Options) -> Verdict:
     ...
+def warmup_cosine_share(step: typing.SupportsInt | typing.SupportsIndex, total_num_steps: typing.SupportsInt | typing.SupportsIndex, warmup_min_ratio: typing.SupportsFloat | typing.SupportsIndex, warmup_num_steps: typing.SupportsInt | typing.SupportsIndex, cos_min_ratio: typing.SupportsFloat | typing.SupportsIndex, warmup_type: str) -> float:
+    """
+    The learning rate of a step, from 0, as a share of the optimizer's own.
+    """
+def warmup_share(warmup_type: str, step: typing.SupportsInt | typing.SupportsIndex, steps: typing.SupportsInt | typing.SupportsIndex) -> float:
+    """
+    From 0 at step 0 to 1 at step `steps`; warmup_type: "log" or "linear".
+    """
 def with_sizes(schedule: Schedule, stages: typing.SupportsInt | typing.SupportsIndex, microbatches: typing.SupportsInt | typing.SupportsIndex) -> Schedule:
     """
     The same programs for training, said to be of these sizes.
@@ -430,4 +438,5 @@ def write_atomically(path: str, text: str) -> None:
 DATA_PARALLEL_BUFFERS: int = 1
 INFERENCE_BUFFERS: int = 2
 TORCH_VERSION: str = '2.13.0'
+WARMUP_STEPS_MIN: int = 2
 __version__: str = '0.1.0'

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from penstock import _planning
+
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
@@ -71,19 +73,12 @@ class _Course(LRScheduler):
     def _rate(self, group: int, step: int) -> float: ...
 
 
-def _warmup(step: int, steps: int, kind: str) -> float:
-    """From 0 at step 0 to 1 at `steps`, or shortly before."""
-    if step >= steps:
-        return 1.0
-    return math.log(step + 1) / math.log(steps) if kind == "log" else step / steps
-
-
 def _check(warmup_num_steps: int, warmup_type: str) -> int:
     if warmup_type not in ("log", "linear"):
         raise ValueError(f'warmup_type is {warmup_type!r}, must be "log" or "linear"')
     if warmup_num_steps < 0:
         raise ValueError(f"warmup_num_steps is {warmup_num_steps}, must be at least 0")
-    return max(2, warmup_num_steps)
+    return max(_planning.WARMUP_STEPS_MIN, warmup_num_steps)
 
 
 class WarmupLR(_Course):
@@ -118,7 +113,7 @@ class WarmupLR(_Course):
         return low + (high - low) * self._share(step)
 
     def _share(self, step: int) -> float:
-        return _warmup(step, self.warmup_num_steps, self.warmup_type)
+        return _planning.warmup_share(self.warmup_type, step, self.warmup_num_steps)
 
 
 class WarmupDecayLR(WarmupLR):
@@ -178,13 +173,14 @@ class WarmupCosineLR(_Course):
         return float(self.base_lrs[group]) * self._share(step)
 
     def _share(self, step: int) -> float:
-        if step < self.warmup_num_steps:
-            rise = _warmup(step, self.warmup_num_steps, self.warmup_type)
-            return self.warmup_min_ratio + (1.0 - self.warmup_min_ratio) * rise
-        falling = max(1, self.total_num_steps - self.warmup_num_steps)
-        place = min(1.0, (step - self.warmup_num_steps + 1) / falling)
-        half = (1.0 + math.cos(math.pi * place)) / 2.0
-        return self.cos_min_ratio + (1.0 - self.cos_min_ratio) * half
+        return _planning.warmup_cosine_share(
+            step,
+            self.total_num_steps,
+            self.warmup_min_ratio,
+            self.warmup_num_steps,
+            self.cos_min_ratio,
+            self.warmup_type,
+        )
 
 
 class LRRangeTest(_Course):

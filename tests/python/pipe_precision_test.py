@@ -25,9 +25,10 @@ FP16 = {"fp16": {"enabled": True, "loss_scale": 128.0}}
 
 def check_stages_train_to_the_same_bits(group):
     del group
-    for options in (BF16, FP16):
-        for schedule in SCHEDULES:
-            same_for_every_stage(schedule, more=options)
+    first, second, third = SCHEDULES
+    sweep = [(BF16, first), (FP16, third), (BF16, second), (FP16, first), (BF16, third)]
+    for options, schedule in ranks.cases([*sweep, (FP16, second)], quick=2):
+        same_for_every_stage(schedule, more=options)
 
 
 def check_layers_are_cast_and_copies_updated(group):
@@ -161,6 +162,7 @@ def check_a_checkpoint_without_a_loss_scale_begins_as_configured(group):
 
 test_two = ranks.tests_of(__file__, 2, is_long=True)
 test_four = ranks.tests_of(__file__, 4)
+test_four_all = ranks.tests_of(__file__, 4, is_long=True)
 
 if __name__ == "__main__":
     ranks.main(globals())

@@ -127,14 +127,15 @@ def check_recomputed_activations(group):
     def reentrant(function, *values):
         return checkpoint(function, *values, use_reentrant=True)
 
-    for function in (None, reentrant):
-        for schedule in (SCHEDULES[0], SCHEDULES[2]):
-            same_for_every_stage(
-                schedule,
-                activation_checkpoint_interval=1,
-                activation_checkpoint_func=function,
-                checkpointable_layers=["Block", "Sometimes"],
-            )
+    first, _, last = SCHEDULES
+    sweep = [(None, first), (reentrant, last), (None, last), (reentrant, first)]
+    for function, schedule in ranks.cases(sweep, quick=2):
+        same_for_every_stage(
+            schedule,
+            activation_checkpoint_interval=1,
+            activation_checkpoint_func=function,
+            checkpointable_layers=["Block", "Sometimes"],
+        )
 
 
 class Doubled(torch.autograd.Function):
@@ -255,14 +256,14 @@ def check_a_layers_file_has_one_writer(group):
 def check_any_stage_goes_on_from_a_checkpoint(group):
     del group
     folder = Path(os.environ["STORE"]).with_name(f"zero-{dist.get_world_size()}")
-    for kind in ({}, {"bf16": {"enabled": True}}):
+    for kind in ranks.cases([{}, {"bf16": {"enabled": True}}], quick=1):
         for zero in range(4):
             engine = engine_of(zero, SCHEDULES[zero % 3], more=kind)
             train(engine, range(2))
             path = folder / f"{len(kind)}-{zero}"
             engine.save_checkpoint(path)
             after = train(engine, range(2, 5)), weights_of(engine)
-            for other in (zero, (zero + 1) % 4, (zero + 2) % 4):
+            for other in ranks.cases([(zero + 1) % 4, zero, (zero + 2) % 4], quick=1):
                 again = engine_of(other, SCHEDULES[zero % 3], more=kind)
                 with torch.no_grad(), GatheredParameters(again.module.parameters(), 0):
                     for each in again.module.parameters():
@@ -273,6 +274,7 @@ def check_any_stage_goes_on_from_a_checkpoint(group):
 
 test_two = ranks.tests_of(__file__, 2, is_long=True)
 test_four = ranks.tests_of(__file__, 4)
+test_four_all = ranks.tests_of(__file__, 4, is_long=True)
 
 if __name__ == "__main__":
     ranks.main(globals())

@@ -30,24 +30,30 @@ import warm
 
 DEADLINE_S = 240  # Of all checks of a module together, on a machine that does other things.
 GROUP_TIMEOUT = timedelta(seconds=30)
+_LONG = "PENSTOCK_LONG_TESTS"  # Set for ranks that run all cases().
 
 
-def start(file, world_size, folder, *words, before=()):
+def cases(of, quick):
+    """The cases of a sweep: all in the long tier, and otherwise the first `quick` of them."""
+    return list(of) if os.environ.get(_LONG) else list(of)[:quick]
+
+
+def start(file, world_size, folder, *words, before=(), **more):
     """The processes of the ranks of a program, which gets RANK, WORLD_SIZE and STORE.
 
-    before: words of a command that runs it.
+    before: words of a command that runs it.  more: environment variables.
     """
     processes = []
     for rank in range(world_size):
         variables = {"RANK": rank, "WORLD_SIZE": world_size, "STORE": Path(folder) / "store"}
         environment = {**os.environ, **{name: str(value) for name, value in variables.items()}}
-        environment.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+        environment.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", **more)
         # The programs of tests/regress find this module there, and support.py.
         here = Path(__file__).parent
         paths = [str(here), str(here.parent / "process"), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         with (Path(folder) / f"rank-{rank}.log").open("w") as log:
-            if before or os.environ.get("COLD"):
+            if before:
                 command = [*before, sys.executable, "-W", "ignore::UserWarning", str(file), *words]
                 started = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
             else:
@@ -122,8 +128,8 @@ def main(names):
 def tests_of(file, world_size, is_long=False):
     """A test for each check of a module; the ranks are started once, for all of them.
 
-    is_long: they belong to the long tier (tests/CMakeLists.txt), because the module has others for
-        the quick one.
+    is_long: they belong to the long tier (tests/CMakeLists.txt), with all cases(), because the
+        module has others for the quick one.
     """
     names = re.findall(r"^def (check_\w+)\(", Path(file).read_text(), re.MULTILINE)
     ran = {}
@@ -132,7 +138,8 @@ def tests_of(file, world_size, is_long=False):
     def test_check(check, tmp_path_factory):
         if not ran:
             folder = tmp_path_factory.mktemp("ranks")
-            ran["codes"] = wait(start(file, world_size, folder), DEADLINE_S)
+            more = {_LONG: "1"} if is_long else {}
+            ran["codes"] = wait(start(file, world_size, folder, **more), DEADLINE_S)
             ran["outcomes"] = _outcomes(folder, world_size)
             ran["logs"] = logs(folder)
         for rank in range(world_size):

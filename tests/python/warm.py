@@ -12,6 +12,7 @@ they load, options of the interpreter.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import selectors
@@ -136,7 +137,7 @@ def _serve():
             sys.exit()
         request = json.loads(lines.readline())
         # A fork has the thread that forks, and whatever the others held.
-        assert len(os.listdir("/proc/self/task")) == 1, "an import started a thread"
+        assert len(list(Path("/proc/self/task").iterdir())) == 1, "an import started a thread"
         output, status = files
         pid = os.fork()
         if pid == 0:
@@ -162,10 +163,8 @@ def _tell_who_ended(children):
         if pid == 0:
             return
         end = children.pop(pid)
-        try:
+        with contextlib.suppress(BrokenPipeError):  # Nobody waits for it.
             os.write(end, b"%d" % os.waitstatus_to_exitcode(status))
-        except BrokenPipeError:  # Nobody waits for it.
-            pass
         os.close(end)
 
 

@@ -9,11 +9,12 @@
 #   FOLDER   must not exist; the clone, the home folder and the logs are made in it, and stay
 #   TARGET   of make; default: demo test
 #
-# Prints figures: sizes, seconds, CPU seconds.  Ends with the code of the first target that fails.
+# Prints figures: sizes, seconds, CPU seconds, and what the whole machine received.  Ends with the
+# code of the first target that fails.
 set -eu
 usage() {
   echo "fresh_machine.sh: $1" >&2
-  sed -n '2,13s/^# \{0,1\}//p' "$0" >&2
+  sed -n '2,14s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
 
@@ -46,13 +47,18 @@ unset CUDA_HOME CUDA_PATH CUDACXX Torch_DIR TORCH PENSTOCK_PYTHON PYTHONPATH VIR
 export HOME="$folder/home" CCACHE_DISABLE=1
 ! command -v nvcc >/dev/null || usage "nvcc is still in PATH"
 cd "$folder/penstock"
+received_mb() {
+  awk '$1 != "lo:" && NR > 2 { bytes += $2 } END { print int(bytes / 1e6) }' /proc/net/dev
+}
 for target in "$@"; do
   # CPU seconds of setup, compilers and tests alike.
   began=$(date +%s)
+  before=$(received_mb)
   code=0
   bash -c "TIMEFORMAT='%R seconds, %U + %S CPU seconds'; time make $target" \
     >"$folder/$target.log" 2>&1 || code=$?
-  echo "make $target: code $code, $(tail -n 1 "$folder/$target.log")"
+  echo "make $target: code $code, $(tail -n 1 "$folder/$target.log")," \
+    "$(($(received_mb) - before)) MB received"
   if [ "$target" = demo ]; then
     steps=$(find runs -name metrics.jsonl | head -n 1)
     [ -z "$steps" ] ||

@@ -154,25 +154,25 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Devices,
 constexpr std::array kPlaces = {offload::Place::Device, offload::Place::Host, offload::Place::File};
 
 // Updates of offloaded states are the host's: the bits of the device's where it has its kernels.
-TEST(Device, HasStatesAndMastersInHostMemoryOrAFileToTheSameBits) {
-  for (const char* name : {"MixedTypes", "TiedGpt"}) {
-    const Kind kind = kind_named(name);
-    const auto batches = batches_of(kind, 2);
-    for (const auto type : {at::kFloat, at::kBFloat16}) {
-      for (const auto zero : {ZeroStage::Off, ZeroStage::Gradients}) {
-        TrainerOptions options = options_of({"1f1b", {.pipe = 2, .data = 2}, zero});
-        options.precision.type = type;
-        std::optional<Result> expected;
-        if (has_host_kernels()) expected = train(options, kind, batches);
-        for (const offload::Place place : {offload::Place::Host, offload::Place::File}) {
-          SCOPED_TRACE(penstock::str(name, ", ", c10::toString(type), ", ZeRO ",
-                                     static_cast<int>(zero), ", place ", static_cast<int>(place)));
-          options.offload = {.states = {place, std::filesystem::temp_directory_path()},
-                             .elements_at_once = 200};
-          const Result offloaded = train(options, kind, batches);
-          if (expected) expect_same(offloaded, *expected);
-          expected = offloaded;
-        }
+class DeviceOffload : public testing::TestWithParam<const char*> {};
+
+TEST_P(DeviceOffload, HasStatesAndMastersInHostMemoryOrAFileToTheSameBits) {
+  const Kind kind = kind_named(GetParam());
+  const auto batches = batches_of(kind, 2);
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    for (const auto zero : {ZeroStage::Off, ZeroStage::Gradients}) {
+      TrainerOptions options = options_of({"1f1b", {.pipe = 2, .data = 2}, zero});
+      options.precision.type = type;
+      std::optional<Result> expected;
+      if (has_host_kernels()) expected = train(options, kind, batches);
+      for (const offload::Place place : {offload::Place::Host, offload::Place::File}) {
+        SCOPED_TRACE(penstock::str(c10::toString(type), ", ZeRO ", static_cast<int>(zero),
+                                   ", place ", static_cast<int>(place)));
+        options.offload = {.states = {place, std::filesystem::temp_directory_path()},
+                           .elements_at_once = 200};
+        const Result offloaded = train(options, kind, batches);
+        if (expected) expect_same(offloaded, *expected);
+        expected = offloaded;
       }
     }
   }
@@ -194,39 +194,39 @@ TEST(Device, UpdatesOfWhatIsOffloadedAreTheHosts) {
 }
 
 // Pages come from there, and gradients of slices go there.
-TEST(Device, HasParametersInHostMemoryOrAFileToTheSameBits) {
+TEST_P(DeviceOffload, HasParametersInHostMemoryOrAFileToTheSameBits) {
   using offload::Place;
   const std::string folder = std::filesystem::temp_directory_path();
-  for (const auto& [name, type] :
-       {std::pair("MixedTypes", at::kFloat), {"TiedGpt", at::kBFloat16}}) {
-    const Kind kind = kind_named(name);
-    for (const std::int32_t replicas : {1, 2}) {
-      const auto batches = batches_of(kind, replicas);
-      TrainerOptions options = options_of({"1f1b", {.pipe = 2, .data = replicas}});
-      options.precision.type = type;
-      const Result whole = train(options, kind, batches);
-      std::optional<Result> updated_by_host;
-      if (has_host_kernels()) updated_by_host = whole;
-      options.zero.stage = ZeroStage::Parameters;
-      for (const auto& [parameters, states] : {std::pair(Place::Device, Place::Device),
-                                               {Place::Device, Place::File},
-                                               {Place::Host, Place::Device},
-                                               {Place::File, Place::Host},
-                                               {Place::File, Place::File}}) {
-        SCOPED_TRACE(penstock::str(name, ", replicas ", replicas, ", places ",
-                                   static_cast<int>(parameters), " and ",
-                                   static_cast<int>(states)));
-        options.offload = {.states = {states, folder},
-                           .parameters = {parameters, folder},
-                           .elements_at_once = 200};
-        const Result offloaded = train(options, kind, batches);
-        const bool by_host = parameters != Place::Device || states != Place::Device;
-        if (!by_host || updated_by_host) expect_same(offloaded, by_host ? *updated_by_host : whole);
-        if (by_host) updated_by_host = offloaded;
-      }
+  const std::string name = GetParam();
+  const auto type = name == "TiedGpt" ? at::kBFloat16 : at::kFloat;
+  const Kind kind = kind_named(name);
+  for (const std::int32_t replicas : {1, 2}) {
+    const auto batches = batches_of(kind, replicas);
+    TrainerOptions options = options_of({"1f1b", {.pipe = 2, .data = replicas}});
+    options.precision.type = type;
+    const Result whole = train(options, kind, batches);
+    std::optional<Result> updated_by_host;
+    if (has_host_kernels()) updated_by_host = whole;
+    options.zero.stage = ZeroStage::Parameters;
+    for (const auto& [parameters, states] : {std::pair(Place::Device, Place::Device),
+                                             {Place::Device, Place::File},
+                                             {Place::Host, Place::Device},
+                                             {Place::File, Place::Host},
+                                             {Place::File, Place::File}}) {
+      SCOPED_TRACE(penstock::str("replicas ", replicas, ", places ", static_cast<int>(parameters),
+                                 " and ", static_cast<int>(states)));
+      options.offload = {
+          .states = {states, folder}, .parameters = {parameters, folder}, .elements_at_once = 200};
+      const Result offloaded = train(options, kind, batches);
+      const bool by_host = parameters != Place::Device || states != Place::Device;
+      if (!by_host || updated_by_host) expect_same(offloaded, by_host ? *updated_by_host : whole);
+      if (by_host) updated_by_host = offloaded;
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Kinds, DeviceOffload, testing::Values("MixedTypes", "TiedGpt"),
+                         [](const auto& kind) { return std::string(kind.param); });
 
 TEST(Device, SlicesOfParametersThatAreOffloadedAreTheHosts) {
   const Kind kind = kind_named("Mlp");

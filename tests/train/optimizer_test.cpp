@@ -10,9 +10,6 @@
 #include <torch/optim/sgd.h>
 
 #include <cmath>
-#include <numbers>
-
-#include "penstock/train/lr_schedule.h"
 
 namespace penstock::train {
 namespace {
@@ -99,39 +96,6 @@ TEST(Optimizer, AParameterWithoutAGradientStaysAsItIsAndStartsLaterAsIfNew) {
     Optimizer(config, fresh).step(0.1);
     EXPECT_TRUE(at::equal(late[1], fresh[0]));
   }
-}
-
-TEST(LrFactor, ConstantIsOne) {
-  for (const std::int64_t step : {1, 7, 1000}) EXPECT_EQ(lr_factor({}, step, 100), 1.0);
-}
-
-TEST(LrFactor, WarmsUpLinearlyAndThenFollowsHalfACosine) {
-  const config::SchedulerConfig scheduler{.type = config::SchedulerType::WarmupCosine,
-                                          .warmup_num_steps = 10,
-                                          .warmup_min_ratio = 0.2,
-                                          .cos_min_ratio = 0.1};
-  for (std::int64_t step = 1; step <= 10; ++step) {
-    EXPECT_NEAR(lr_factor(scheduler, step, 110), 0.2 + 0.08 * static_cast<double>(step), 1e-15);
-  }
-  for (std::int64_t step = 10; step <= 110; ++step) {
-    const double angle = std::numbers::pi * static_cast<double>(step - 10) / 100;
-    EXPECT_NEAR(lr_factor(scheduler, step, 110), 0.1 + 0.45 * (1 + std::cos(angle)), 1e-15);
-  }
-  EXPECT_DOUBLE_EQ(lr_factor(scheduler, 10, 110), 1.0);
-  EXPECT_DOUBLE_EQ(lr_factor(scheduler, 60, 110), 0.55);
-  EXPECT_DOUBLE_EQ(lr_factor(scheduler, 110, 110), 0.1);
-  EXPECT_DOUBLE_EQ(lr_factor(scheduler, 5000, 110), 0.1) << "kept after the last step";
-}
-
-TEST(LrFactor, ItsOwnTotalGoesBeforeTheRunsAndARunMayEndInItsWarmUp) {
-  config::SchedulerConfig scheduler{.type = config::SchedulerType::WarmupCosine,
-                                    .warmup_num_steps = 10,
-                                    .total_num_steps = 20,
-                                    .cos_min_ratio = 0.0};
-  EXPECT_DOUBLE_EQ(lr_factor(scheduler, 15, 1000), 0.5);
-  scheduler.total_num_steps.reset();
-  EXPECT_DOUBLE_EQ(lr_factor(scheduler, 4, 5), 0.4);
-  EXPECT_DOUBLE_EQ(lr_factor(scheduler, 10, 10), 0.0);
 }
 
 }  // namespace
