@@ -240,13 +240,14 @@ constexpr auto kDifferences = std::to_array<Difference>({
      "the norm is that of all stages; DeepSpeed's, in a pipeline without ZeRO, that of stage 0"},
 });
 
+constexpr std::string_view kWarmup = "step i has the rate of i; DeepSpeed's that of i - 1";
+
 constexpr auto kDifferencesOfTrain = std::to_array<Difference>({
     {"pipeline.partition", "cuts the layers; DeepSpeed passes it over"},
+    {"scheduler.type", kWarmup, "\"WarmupCosineLR\""},
     {"zero_optimization.offload_optimizer.device", kInHostMemory, "\"cpu\""},
     {"zero_optimization.offload_param.device", kInHostMemory, "\"cpu\""},
 });
-
-constexpr std::string_view kWarmup = "step i has the rate of i; DeepSpeed's that of i - 1";
 
 constexpr auto kDifferencesOfInitialize = std::to_array<Difference>({
     {"optimizer.params.torch_adam", kClass},

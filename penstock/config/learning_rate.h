@@ -3,8 +3,8 @@
 // The Trainer asks before each of its updates, and penstock.lr_schedules asks through the bindings.
 // So one configuration has one curve, in C++ and in Python.
 // Units: steps of the optimizer, from 0; a step that was skipped for an overflow does not count.
-// Source: deepspeed.runtime.lr_schedules; of the cosine: Loshchilov and Hutter, SGDR, arXiv
-// 1608.03983, one cycle.
+// Source: deepspeed.runtime.lr_schedules, which takes step i with the rate of i - 1; of the cosine:
+// Loshchilov and Hutter, SGDR, arXiv 1608.03983, one cycle.
 #pragma once
 #include <cstdint>
 

@@ -310,8 +310,8 @@ TEST(ConfigCheck, AbsentKeysThatMeanSomethingElseToDeepSpeedAreNamed) {
   EXPECT_EQ(absent("{}"), "gradient_clipping ");
   EXPECT_EQ(absent(R"({"gradient_clipping": 0})"), "");
   EXPECT_EQ(absent(R"({"gradient_clipping": 1, "scheduler": {"type": "WarmupCosineLR",
-                       "params": {"total_num_steps": 9}}})"),
-            "scheduler.params.warmup_num_steps ");
+                       "params": {"warmup_num_steps": 2}}})"),
+            "");
 }
 
 // Of validate(), which the findings leave out.
