@@ -167,10 +167,11 @@ class World : public Communicator {
   // Whoever is connected may end at once, and would take connections along that others still wait
   // for; as in link().
   void wait_until_connected(const std::string& name, const std::vector<Rank>& ranks) {
-    put(str(name, "/connected/", rank_), "");
-    std::vector<std::string> keys;
-    for (const Rank rank : ranks) keys.push_back(str(name, "/connected/", rank));
-    in_store(name + "/connected", [&] { store_->wait(keys, rules_.connecting); });
+    const auto key = [&](Rank rank) { return str(name, "/connected/", rank); };
+    put(key(rank_), "");
+    for (const Rank rank : ranks) {
+      in_store(key(rank), [&] { store_->wait({key(rank)}, rules_.deadline); });
+    }
   }
 
   // NCCL takes two ranks of one device for a mistake.
