@@ -27,6 +27,7 @@ SKIPPED_FOLDERS = re.compile(r"(build.*|\.venv.*|\.git|runs|__pycache__|\..*_cac
 
 # Folders of tests/ that stand for no folder of the tree, and what is in them.
 TEST_FOLDERS = {
+    "cases": "commands, and what they print, as text",
     "consumer": "a project outside the tree that uses an installed penstock",
     "faults": "what goes wrong on one rank of a run",
     "fuzz": "made-up inputs for every parser",
