@@ -7,14 +7,26 @@ program: before, nothing is sent.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["RunStage", "StageHooks", "hooks_of"]
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
+__all__ = ["RunStage", "StageHooks", "hooks_of", "is_fully_sharded"]
+
+
+def is_fully_sharded(module: torch.nn.Module) -> TypeGuard[FSDPModule]:
+    """Whether fully_shard() was applied to it.
+
+    Whoever did so has imported torch's FSDP.  That takes half a second: nobody else waits for it.
+    """
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
 class RunStage(Protocol):
@@ -101,7 +113,7 @@ class Shards(NoHooks):
     """fully_shard: parameters stay whole from a stage's first use to the end of its program."""
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self._modules = [each for each in module.modules() if isinstance(each, FSDPModule)]
+        self._modules = [each for each in module.modules() if is_fully_sharded(each)]
         self._accumulate(True)
 
     def unshard(self) -> None:
@@ -173,7 +185,7 @@ def hooks_of(stage: RunStage) -> StageHooks | None:
     for module in stage.submod.modules():
         if isinstance(module, DistributedDataParallel):
             parts.append(Replicas(module))
-    if any(isinstance(module, FSDPModule) for module in stage.submod.modules()):
+    if any(map(is_fully_sharded, stage.submod.modules())):
         parts.append(Shards(stage.submod))
     if len(parts) > 1:
         return Several(parts)

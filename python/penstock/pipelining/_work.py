@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
 from penstock.pipelining import _backward_graph
-from penstock.pipelining._hooks import RunStage, StageHooks, hooks_of
+from penstock.pipelining._hooks import RunStage, StageHooks, hooks_of, is_fully_sharded
 from penstock.pipelining._loss_weights import mean_in_graph
 
 __all__ = ["RunStage", "Step", "Work"]
@@ -65,7 +64,7 @@ class Work:
         self.tied = stage.tied
         # What dw_builder puts off, it takes out of the graph.
         self.splits_backward = stage.dw_builder is None
-        self.needs_engine = any(isinstance(each, FSDPModule) for each in stage.submod.modules())
+        self.needs_engine = any(map(is_fully_sharded, stage.submod.modules()))
         self.step = Step(None, [])
         self._module = stage.submod
         self._is_first = stage.is_first
