@@ -46,7 +46,8 @@ class GradientReducer : public StageHooks {
 
  private:
   struct Bucket {
-    at::Tensor flat;  // Gradients, then a flag each: it has one; then as many as rows are full.
+    // All gradients, then a flag for each, whether it is there; padded to rows of equal length.
+    at::Tensor flat;
     std::vector<std::size_t> parameters;
     std::vector<std::int64_t> offsets;
     std::int64_t size = 0;  // Of all gradients together.

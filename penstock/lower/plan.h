@@ -66,9 +66,9 @@ struct Plan {
   std::int32_t peak_activations = 0;
   bool has_first_stage = false;
   bool has_last_stage = false;
-  // Which microbatches have inputs of one shape is told from rank to rank as a step begins
-  // (execute/form_numbers.h): by the rank of the stage before this rank's first one, unless this
-  // rank has the model's first stage, and to ranks by the stage that is their first.
+  // As a step begins, ranks tell each other which microbatches have inputs of one shape
+  // (execute/form_numbers.h).  A rank hears it from the rank of the stage before its own first
+  // stage, unless it has the model's first.  It tells ranks whose first stage follows one of its own.
   struct FormNumbersTo {
     Rank rank;
     StageId stage;

@@ -37,7 +37,7 @@ struct StageLayers {
   std::optional<std::size_t> sums_under_way = {};
 };
 
-// What is different behind a pass, by what it is.
+// How many more bytes are there after a pass than before it.
 struct Difference {
   std::int64_t activations = 0;
   std::int64_t gradients = 0;  // The parameters' own.
@@ -57,7 +57,7 @@ struct Turn {
   bool is_last = false;
 };
 
-// A backward's input gradient is in its peak, and not in what is different behind it.
+// A backward's input gradient counts in its peak, and not in its difference.
 class StageMemory {
  public:
   explicit StageMemory(StageLayers stage);

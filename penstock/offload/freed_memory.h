@@ -1,4 +1,4 @@
-// That what a process frees is the system's again.
+// Gives memory that a process frees back to the system at once.
 //
 // glibc's allocator keeps freed tensors of up to 32 MiB for the next of their size, once one of
 // them was freed, so a process that moves its tensors into files has no less memory than before.

@@ -1,6 +1,7 @@
-// What an optimizer updates in place of parameters: of those of a short type, in which small
-// updates would round to nothing, copies in float, the masters; of those on a device, whose updates
-// the host is to do, copies in host memory.
+// Masters: the copies of parameters that an optimizer updates in their place.
+//
+// Parameters of a short type have copies in float, because small updates would round to nothing.
+// Parameters on a device have copies in host memory, where the host is to update them.
 //
 // The Trainer has them of what a rank updates, whole parameters or slices; so may any loop with an
 // optimizer of its own.  Another parameter is its own master, so the loop is the same for all.

@@ -88,7 +88,8 @@ class ModuleReplica {
   // The next accumulation begins.
   void drop_gradients();
 
-  // Collective, after an update of parts(): what is whole here gets the others' part.
+  // Collective, after an update of parts(): parameters that are whole here get the slices that
+  // other ranks have updated.
   void gather() { replicated_.gather(); }
 
   zero::PagerReport paging() const { return replicated_.paging(); }

@@ -67,7 +67,8 @@ class ReplicatedParameters {
   std::vector<double> squared_norms();
   void drop_gradients();
 
-  // Collective, after an update of parts(): what is whole here gets the others' part.
+  // Collective, after an update of parts(): parameters that are whole here get the slices that
+  // other ranks have updated.
   void gather();
 
  private:

@@ -71,8 +71,8 @@ struct ZeroOptions {
   partition::PersistenceLimits persistence;  // Of stage 3: parameters that are always whole.
 };
 
-// Where a rank has what it does not use just now.  Updates of what is not on the device are the
-// host's.
+// Where a rank keeps optimizer states and parameters while it does not use them.  The host updates
+// those that are not on the device.
 struct OffloadOptions {
   // Optimizer states, and masters of short types, between their updates.  Device: where what is
   // updated is.

@@ -7,8 +7,8 @@
 // never a collective: the reader gets NaN, and check() says whose values it wanted.
 // Ranks tell each other which page they want and what they have used so far, and compare that
 // before anything is gathered: ranks that run different operators end in one error that names both.
-// They also say that a computation is over, and wait for nobody then; so one that wants a page
-// hears of it from one that does not, whatever either waits for next.
+// A rank also says when its computation is over, and waits for nobody then.  So a rank that wants a
+// page learns that another rank does not want it, whatever that rank waits for next.
 //
 // Of a training loop's body without a Trainer:
 //
