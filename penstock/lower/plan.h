@@ -68,7 +68,8 @@ struct Plan {
   bool has_last_stage = false;
   // As a step begins, ranks tell each other which microbatches have inputs of one shape
   // (execute/form_numbers.h).  A rank hears it from the rank of the stage before its own first
-  // stage, unless it has the model's first.  It tells ranks whose first stage follows one of its own.
+  // stage, unless it has the model's first.  It tells the ranks whose first stage comes after one
+  // of its own.
   struct FormNumbersTo {
     Rank rank;
     StageId stage;
