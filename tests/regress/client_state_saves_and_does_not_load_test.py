@@ -55,15 +55,19 @@ def same(one, other, where="client_state"):
     if isinstance(one, np.ndarray):
         assert one.dtype == other.dtype and np.array_equal(one, other), where
         return
-    assert repr(one) == repr(other), where
     parts = vars(one) if isinstance(one, argparse.Namespace) else one
     others = vars(other) if isinstance(one, argparse.Namespace) else other
     if isinstance(parts, dict):
+        assert repr(list(parts)) == repr(list(others)), where
         for key in parts:
             same(parts[key], others[key], f"{where}[{key!r}]")
     elif isinstance(parts, list | tuple):
         for i, pair in enumerate(zip(parts, others, strict=True)):
             same(*pair, f"{where}[{i}]")
+    elif isinstance(parts, set | frozenset):  # In any order: it is that of hashes and insertions.
+        assert sorted(map(repr, parts)) == sorted(map(repr, others)), where
+    else:
+        assert repr(one) == repr(other), where
 
 
 def check_values_come_back(group):
