@@ -1,7 +1,8 @@
 # Finds torch through Torch_DIR, or through the Python that PENSTOCK_PYTHON names (default: the
 # project's own .venv if there is one, else python3), and prepares what torch-side targets share.
 
-set(PENSTOCK_TORCH_VERSIONS_CHECKED 2.13)  # Compiled and tested against.
+# Compiled against; docs/install.md says which of them ran the tests.
+set(PENSTOCK_TORCH_VERSIONS_BUILT 2.11 2.12 2.13 2.14)
 set(PENSTOCK_TORCH_LEAST 2.11)
 
 if(Torch_DIR)
@@ -38,9 +39,9 @@ if(torch_minor VERSION_LESS PENSTOCK_TORCH_LEAST)
   message(FATAL_ERROR "penstock: torch ${Torch_VERSION} is too old: ${PENSTOCK_TORCH_LEAST} or "
     "newer is needed")
 endif()
-if(NOT torch_minor IN_LIST PENSTOCK_TORCH_VERSIONS_CHECKED)
+if(NOT torch_minor IN_LIST PENSTOCK_TORCH_VERSIONS_BUILT)
   message(WARNING
-    "penstock: compiled against torch ${PENSTOCK_TORCH_VERSIONS_CHECKED} so far, found torch "
+    "penstock: compiled against torch ${PENSTOCK_TORCH_VERSIONS_BUILT} so far, found torch "
     "${Torch_VERSION}: it may work, nobody has tried")
 endif()
 if(EXISTS /usr/include/gloo/context.h)
