@@ -83,7 +83,7 @@ class World : public Communicator {
       made.push_back(peer);
     }
     for (const Rank peer : made) put(str("linked/", rank_, "-", peer), "");
-    for (const Rank peer : made) get(str("linked/", peer, "-", rank_));
+    for (const Rank peer : made) await(str("linked/", peer, "-", rank_));
   }
 
   Group make_group(const std::vector<Rank>& ranks) override {
@@ -164,14 +164,17 @@ class World : public Communicator {
   static std::string host_key(Rank rank) { return str("host/", rank); }
   static std::string device_key(Rank rank) { return str("device/", rank); }
 
+  // Until some rank has put the key.
+  void await(const std::string& key) {
+    in_store(key, [&] { store_->wait({key}, rules_.deadline); });
+  }
+
   // Whoever is connected may end at once, and would take connections along that others still wait
   // for; as in link().
   void wait_until_connected(const std::string& name, const std::vector<Rank>& ranks) {
     const auto key = [&](Rank rank) { return str(name, "/connected/", rank); };
     put(key(rank_), "");
-    for (const Rank rank : ranks) {
-      in_store(key(rank), [&] { store_->wait({key(rank)}, rules_.deadline); });
-    }
+    for (const Rank rank : ranks) await(key(rank));
   }
 
   // NCCL takes two ranks of one device for a mistake.

@@ -6,10 +6,10 @@
     Words about the case come first.
 
     --- mine.csv
-    F0,,B0,
-    ,F0,,B0
+    0F0,0B0
+    1F0
     ---
-    $ penstock verify mine.csv --microbatches 1
+    $ penstock verify mine.csv
     what it prints, on either output
     [1]
 
@@ -59,6 +59,8 @@ def as_run(lines: list[str], folder: Path) -> list[str]:
     after_command = False
     rest = iter(lines)
     for line in rest:
+        if line.startswith(("--- ", "$ ")) and after_command:
+            result.append("")
         if line.startswith("--- "):
             content = []
             for inner in rest:
@@ -66,11 +68,9 @@ def as_run(lines: list[str], folder: Path) -> list[str]:
                     break
                 content.append(inner)
             (folder / line[4:]).write_text("".join(f"{each}\n" for each in content))
-            result += ["", line, *content, "---"] if after_command else [line, *content, "---"]
+            result += [line, *content, "---"]
             after_command = False
         elif line.startswith("$ "):
-            if after_command:
-                result.append("")
             result += [line, *run(line[2:], folder)]
             after_command = True
         elif not after_command:

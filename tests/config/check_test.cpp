@@ -312,6 +312,8 @@ TEST(ConfigCheck, AbsentKeysThatMeanSomethingElseToDeepSpeedAreNamed) {
   EXPECT_EQ(absent(R"({"gradient_clipping": 1, "scheduler": {"type": "WarmupCosineLR",
                        "params": {"warmup_num_steps": 2}}})"),
             "");
+  EXPECT_EQ(absent(R"({"gradient_clipping": 1, "zero_optimization": {"stage": 3}})"),
+            "zero_optimization.stage3_param_persistence_threshold ");
 }
 
 // Of validate(), which the findings leave out.

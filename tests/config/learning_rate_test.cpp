@@ -8,16 +8,18 @@
 namespace penstock::config {
 namespace {
 
+const SchedulerConfig kTenLinearSteps{.type = SchedulerType::WarmupCosine,
+                                      .warmup_num_steps = 10,
+                                      .warmup_type = WarmupType::Linear};
+
 TEST(LearningRate, ConstantIsOne) {
   for (const std::int64_t step : {0, 7, 1000}) EXPECT_EQ(learning_rate_share({}, step, 100), 1.0);
 }
 
 TEST(LearningRate, RisesAndThenFollowsHalfACosine) {
-  SchedulerConfig scheduler{.type = SchedulerType::WarmupCosine,
-                            .warmup_num_steps = 10,
-                            .warmup_min_ratio = 0.2,
-                            .cos_min_ratio = 0.1,
-                            .warmup_type = WarmupType::Linear};
+  SchedulerConfig scheduler = kTenLinearSteps;
+  scheduler.warmup_min_ratio = 0.2;
+  scheduler.cos_min_ratio = 0.1;
   const auto share = [&](std::int64_t step) { return learning_rate_share(scheduler, step, 110); };
   for (std::int64_t step = 0; step < 10; ++step) {
     EXPECT_NEAR(share(step), 0.2 + 0.08 * static_cast<double>(step), 1e-15);
@@ -36,11 +38,9 @@ TEST(LearningRate, RisesAndThenFollowsHalfACosine) {
 }
 
 TEST(LearningRate, ItsOwnTotalGoesBeforeTheRunsAndARunMayEndInItsWarmup) {
-  SchedulerConfig scheduler{.type = SchedulerType::WarmupCosine,
-                            .warmup_num_steps = 10,
-                            .total_num_steps = 20,
-                            .cos_min_ratio = 0.0,
-                            .warmup_type = WarmupType::Linear};
+  SchedulerConfig scheduler = kTenLinearSteps;
+  scheduler.total_num_steps = 20;
+  scheduler.cos_min_ratio = 0.0;
   EXPECT_DOUBLE_EQ(learning_rate_share(scheduler, 14, 1000), 0.5);
   scheduler.total_num_steps.reset();
   EXPECT_DOUBLE_EQ(learning_rate_share(scheduler, 4, 5), 0.4);

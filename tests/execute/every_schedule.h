@@ -105,7 +105,9 @@ inline void expect_reference(const verify::VerifiedSchedule& schedule,
       if (of_microbatch.at(name).defined()) terms.push_back(of_microbatch.at(name));
     }
     expect_sum_of(terms, gradient, in_order.at(name), name);
-    if (orders == counted) EXPECT_TRUE(same_bits(gradient, in_order.at(name))) << name;
+    if (orders == counted) {
+      EXPECT_TRUE(same_bits(gradient, in_order.at(name))) << name;
+    }
   }
 }
 
