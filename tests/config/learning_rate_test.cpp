@@ -8,9 +8,8 @@
 namespace penstock::config {
 namespace {
 
-const SchedulerConfig kTenLinearSteps{.type = SchedulerType::WarmupCosine,
-                                      .warmup_num_steps = 10,
-                                      .warmup_type = WarmupType::Linear};
+const SchedulerConfig kTenLinearSteps{
+    .type = SchedulerType::WarmupCosine, .warmup_num_steps = 10, .warmup_type = WarmupType::Linear};
 
 TEST(LearningRate, ConstantIsOne) {
   for (const std::int64_t step : {0, 7, 1000}) EXPECT_EQ(learning_rate_share({}, step, 100), 1.0);
