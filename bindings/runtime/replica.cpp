@@ -14,7 +14,7 @@
 #include "bindings/runtime/replicated.h"
 #include "bindings/runtime/without_gil.h"
 #include "penstock/train/module_replica.h"
-#include "penstock/train/spread_module.h"
+#include "penstock/train/spread_parameters.h"
 
 namespace penstock::bindings {
 namespace {
@@ -22,7 +22,7 @@ namespace {
 namespace py = pybind11;
 using Numbers = std::vector<std::size_t>;
 using train::ModuleReplica;
-using train::SpreadModule;
+using train::SpreadParameters;
 using train::ZeroOptions;
 
 std::vector<stage::NamedParameter> named(const Parameters& parameters) {
@@ -56,7 +56,7 @@ struct PythonSpread {
                 [&] { own.emplace(named(parameters), group.group, bucket_bytes); });
     module = &*own;
   }
-  PythonSpread(SpreadModule& of_replica, ReplicaGroup& g) : group(g), module(&of_replica) {}
+  PythonSpread(SpreadParameters& of_replica, ReplicaGroup& g) : group(g), module(&of_replica) {}
 
   template <class Function>
   auto call(const Function& function) {
@@ -64,12 +64,12 @@ struct PythonSpread {
   }
 
   ReplicaGroup& group;
-  std::optional<SpreadModule> own;
-  SpreadModule* module = nullptr;
+  std::optional<SpreadParameters> own;
+  SpreadParameters* module = nullptr;
 };
 
-std::vector<SpreadModule*> modules_of(const std::vector<PythonSpread*>& spread) {
-  std::vector<SpreadModule*> modules;
+std::vector<SpreadParameters*> modules_of(const std::vector<PythonSpread*>& spread) {
+  std::vector<SpreadParameters*> modules;
   for (const PythonSpread* each : spread) modules.push_back(each->module);
   return modules;
 }
@@ -164,7 +164,7 @@ void init_spread(py::module_& m) {
           },
           py::arg("tensor"), py::arg("root"),
           "Collective: the values of the `root`-th replica, in a contiguous tensor, in place.");
-  py::class_<PythonSpread>(m, "SpreadModule",
+  py::class_<PythonSpread>(m, "SpreadParameters",
                            "Parameters, by number, of which each replica has a piece.")
       .def(py::init<const Parameters&, std::int64_t, ReplicaGroup&>(), py::arg("parameters"),
            py::arg("bucket_bytes"), py::arg("group"), py::keep_alive<1, 4>(),
@@ -182,19 +182,19 @@ void init_spread(py::module_& m) {
       .def(
           "hold",
           [](PythonSpread& s, const Numbers& parameters) {
-            s.call([&](SpreadModule& module) { module.hold(parameters); });
+            s.call([&](SpreadParameters& module) { module.hold(parameters); });
           },
           py::arg("parameters"), "Collective: brings them, to stay until as many release().")
       .def(
           "release",
           [](PythonSpread& s, const Numbers& parameters) {
-            s.call([&](SpreadModule& module) { module.release(parameters); });
+            s.call([&](SpreadParameters& module) { module.release(parameters); });
           },
           py::arg("parameters"))
       .def(
           "take_changes",
           [](PythonSpread& s, std::size_t parameter, std::int32_t root) {
-            s.call([&](SpreadModule& module) { module.take_changes(parameter, root); });
+            s.call([&](SpreadParameters& module) { module.take_changes(parameter, root); });
           },
           py::arg("parameter"), py::arg("root"),
           "Collective: its values become those that the rank `root` sees.")
@@ -228,10 +228,11 @@ void init_replicated(py::module_& m) {
              std::vector<train::ParameterSet> given;
              for (const auto& [parameters, goes] : sets) {
                given.push_back({named(parameters),
-                                goes ? train::Whereabouts::ComeAndGo : train::Whereabouts::Stay});
+                                goes ? partition::Whereabouts::ComeAndGo
+                                     : partition::Whereabouts::Stay});
              }
              without_gil(group.communicator, [&] {
-               made->parameters.emplace(given, options, modules_of(spread_before), group.group,
+               made->parameters.emplace(given, train::ReplicaOptions{.zero = options}, modules_of(spread_before), group.group,
                                         group.communicator);
              });
              return made;

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "penstock/config/zero_stage.h"
+
 namespace penstock::config {
 
 enum class ModelType : std::uint8_t { Gpt, Mlp };
@@ -77,8 +79,7 @@ struct OffloadConfig {
 
 // Sizes are in elements, as in DeepSpeed.
 struct ZeroConfig {
-  std::int64_t stage = 0;  // Shared by data-parallel ranks, each with those before it: 1: optimizer
-                           // state; 2: gradients; 3: parameters.
+  ZeroStage stage = ZeroStage::Off;
   std::int64_t reduce_bucket_size = 1 << 20;                // Reduced, or gathered, at one time.
   std::int64_t stage3_max_live_parameters = 1'000'000'000;  // Whole on a rank at one time.
   std::int64_t stage3_prefetch_bucket_size = 50'000'000;    // Looked ahead of what is used.

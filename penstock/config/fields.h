@@ -229,7 +229,7 @@ void visit_fp16(Visitor& v, Fp16& f) {
 
 template <class Zero>
 Condition is_stage3(const Zero& zero) {
-  return Condition::equals("zero_optimization.stage", std::to_string(zero.stage), "3");
+  return Condition::equals("zero_optimization.stage", std::to_string(number_of(zero.stage)), "3");
 }
 
 // What stage 3 alone has.
@@ -254,7 +254,7 @@ void visit_stage3(Visitor& v, Zero& zero) {
 template <class Visitor, class ConfigT>
 void visit_zero(Visitor& v, ConfigT& c) {
   auto& zero = c.zero_optimization;
-  v.field("stage", zero.stage, Integer{0, 3},
+  v.field("stage", zero.stage, Numbered<ZeroStage>{ZeroStage::Parameters},
           "what data-parallel ranks share: 1: optimizer state; 2: gradients, too; 3: "
           "parameters, too");
   v.effective(Condition::equals("numerics.invariant", Flag{}.write(c.numerics.invariant), "false"),

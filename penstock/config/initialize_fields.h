@@ -73,7 +73,7 @@ void visit_initialize_scheduler(Visitor& v, Values& c) {
 template <class Visitor, class Values>
 void visit_initialize_zero(Visitor& v, Values& c) {
   auto& zero = c.config.zero_optimization;
-  v.field("stage", zero.stage, Integer{0, 3},
+  v.field("stage", zero.stage, Numbered<ZeroStage>{ZeroStage::Parameters},
           "what replicas share: 1: optimizer state; 2: gradients, too; 3: parameters, too");
   v.field("reduce_bucket_size", zero.reduce_bucket_size, Integer{1, kManyParameters},
           "parameters that are reduced, or gathered, together");

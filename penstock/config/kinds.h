@@ -46,6 +46,30 @@ struct Integer {
   std::string write(std::int64_t value) const { return std::to_string(value); }
 };
 
+// An enum whose values are the numbers from 0 to `last`.
+template <class Enum>
+struct Numbered {
+  Enum last;
+
+  std::string noun() const { return numbers().noun(); }
+  std::string allowed() const { return numbers().allowed(); }
+  std::optional<Complaint> read(const json::Value& json, Enum& value) const {
+    std::int64_t number = 0;
+    auto complaint = numbers().read(json, number);
+    if (!complaint) value = static_cast<Enum>(number);
+    return complaint;
+  }
+  std::optional<std::string> check(Enum value) const {
+    return numbers().check(static_cast<std::int64_t>(value));
+  }
+  std::string write(Enum value) const {
+    return numbers().write(static_cast<std::int64_t>(value));
+  }
+
+ private:
+  Integer numbers() const { return {0, static_cast<std::int64_t>(last)}; }
+};
+
 // So many steps between two events; "Infinity", which is the largest number, stands for no event.
 // (Accelerate gives steps_per_print so; JSON has no such number.)
 struct Interval {

@@ -141,9 +141,9 @@ void check_schedule(const ScheduleConfig& schedule, const Origins& origins, Prob
 }
 
 void check_zero(const Config& config, const Origins& origins, Problems& problems) {
-  if (!config.numerics.invariant || config.zero_optimization.stage == 0) return;
+  if (!config.numerics.invariant || config.zero_optimization.stage == ZeroStage::Off) return;
   problems.add(first_given(origins, {"zero_optimization.stage", "numerics.invariant"}),
-               str("zero_optimization.stage = ", config.zero_optimization.stage,
+               str("zero_optimization.stage = ", number_of(config.zero_optimization.stage),
                    ": numerics.invariant keeps whole gradients; take one of them"));
 }
 
@@ -158,11 +158,11 @@ void check_offload(const Config& config, const Origins& origins, Problems& probl
   const ZeroConfig& zero = config.zero_optimization;
   check_folder(zero.offload_optimizer, "zero_optimization.offload_optimizer", origins, problems);
   check_folder(zero.offload_param, "zero_optimization.offload_param", origins, problems);
-  if (zero.offload_param.device == OffloadDevice::None || zero.stage == 3) return;
+  if (zero.offload_param.device == OffloadDevice::None || zero.stage == ZeroStage::Parameters) return;
   problems.add(first_given(origins, {"zero_optimization.offload_param.device"}),
                str("zero_optimization.offload_param.device = ",
                    Choice<OffloadDevice>{kOffloadDevices}.write(zero.offload_param.device),
-                   ": needs zero_optimization.stage 3, and not ", zero.stage,
+                   ": needs zero_optimization.stage 3, and not ", number_of(zero.stage),
                    ", with which parameters are whole all the time"));
 }
 

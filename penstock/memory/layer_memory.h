@@ -5,28 +5,13 @@
 // backward is what the forward keeps, and the gradient of the output.
 #pragma once
 #include <cstdint>
-#include <string>
 #include <vector>
+
+#include "penstock/partition/ownership.h"
 
 namespace penstock::memory {
 
-struct Parameter {
-  std::string name;  // Of a tied one, the first layer's: copies have one name.
-  std::string type = "float";
-  std::int64_t element_bytes = 4;
-  std::int64_t sum_element_bytes = 0;  // Of its gradients' sum; 0: as its own.
-  std::int64_t elements = 0;
-  bool is_trainable = true;
-  bool is_tied = false;
-
-  std::int64_t bytes() const { return elements * element_bytes; }
-  // Gradients of bf16 and fp16 may be added in float, apart from the parameter's own.
-  std::int64_t summed_element_bytes() const {
-    return sum_element_bytes > 0 ? sum_element_bytes : element_bytes;
-  }
-  std::int64_t sum_bytes() const { return elements * summed_element_bytes(); }
-  bool is_summed_apart() const { return summed_element_bytes() != element_bytes; }
-};
+using partition::Parameter;
 
 // What a pass needs at its height, besides what stays.
 struct PassPeak {

@@ -2,44 +2,39 @@
 
 #include "penstock/core/round_up.h"
 #include "penstock/partition/gradient_buckets.h"
-#include "penstock/partition/shards.h"
 
 namespace penstock::memory {
 namespace {
 
-struct SharedParameter : Parameter {
-  bool stays = false;  // Whole, with ZeRO 3.
-};
+using partition::Holding;
+using partition::Ownership;
+using partition::Presence;
 
-struct Parameters {
-  std::vector<SharedParameter> trainable;
-  std::vector<SharedParameter> frozen;
-};
-
-Parameters parameters_of(const std::vector<LayerMemory>& layers, const Sharing& sharing,
-                         partition::Persistence& persistence) {
-  Parameters all;
+Ownership ownership_of(const std::vector<LayerMemory>& layers, const Sharing& sharing,
+                       partition::Persistence& persistence) {
+  partition::GrowingOwnership growing(sharing.rules, &persistence);
   for (const LayerMemory& layer : layers) {
-    for (const Parameter& each : layer.parameters) {
-      const bool stays = sharing.stage == 3 && persistence.stays(each.name, each.elements);
-      (each.is_trainable ? all.trainable : all.frozen).push_back({each, stays});
-    }
+    for (const Parameter& each : layer.parameters) growing.add(each);
   }
-  return all;
+  growing.close();
+  return growing.ownership();
+}
+
+// By parameter, its number among the trainable ones.
+std::vector<std::size_t> trainable_numbers(const Ownership& ownership) {
+  std::vector<std::size_t> numbers;
+  std::size_t next = 0;
+  for (const Holding& each : ownership.parameters) {
+    numbers.push_back(next);
+    if (each.is_trainable) ++next;
+  }
+  return numbers;
 }
 
 std::int64_t buffer_bytes(const std::vector<LayerMemory>& layers) {
   std::int64_t bytes = 0;
   for (const LayerMemory& layer : layers) bytes += layer.buffers;
   return bytes;
-}
-
-// As execute/gradients.h sums them.
-std::vector<std::vector<std::size_t>> reduced_together(
-    const std::vector<SharedParameter>& parameters, std::int64_t bucket_bytes) {
-  std::vector<partition::GradientSize> sizes;
-  for (const Parameter& each : parameters) sizes.push_back({each.type, each.sum_bytes()});
-  return partition::gradient_buckets(sizes, bucket_bytes);
 }
 
 // In a file, states begin at multiples of so many bytes.
@@ -63,52 +58,47 @@ void add_part(std::int64_t elements, std::int64_t element_bytes, const Sharing& 
   states.master_gradients.push_back(has_master ? bytes : 0);
 }
 
-void add_whole(const std::vector<SharedParameter>& parameters, const Sharing& sharing,
-               std::set<std::string>& seen, States& states) {
-  for (const SharedParameter& each : parameters) {
-    if (!seen.insert(each.name).second) continue;
+// Whether its parameter is here by no earlier stage or layer.
+bool is_new(const Parameter& parameter, std::set<std::string>& seen) {
+  return !parameter.is_tied || seen.insert(parameter.name).second;
+}
+
+// What is in no bucket.
+void add_whole(const Ownership& ownership, const Sharing& sharing, std::set<std::string>& seen,
+               States& states) {
+  for (const Holding& each : ownership.parameters) {
+    if (each.bucket) continue;
+    if (each.is_trainable && !is_new(each, seen)) continue;
     states.parameters += each.bytes();
-    add_part(each.elements, each.element_bytes, sharing, states);
+    if (each.is_trainable) add_part(each.elements, each.element_bytes, sharing, states);
   }
 }
 
 // Whole gradients, and what a sum over replicas takes on its way.
-void add_replicas(const std::vector<SharedParameter>& parameters, const Sharing& sharing,
-                  States& states) {
-  for (std::vector<std::size_t>& bucket : reduced_together(parameters, sharing.bucket_bytes)) {
+void add_replicas(const Ownership& ownership, States& states) {
+  std::vector<Parameter> trainable;
+  std::vector<partition::GradientSize> sizes;
+  for (const Holding& each : ownership.parameters) {
+    if (!each.is_trainable) continue;
+    trainable.push_back(each);
+    sizes.push_back({each.type, each.sum_bytes()});
+  }
+  const std::int32_t ranks = ownership.rules.ranks;
+  for (std::vector<std::size_t>& bucket :
+       partition::gradient_buckets(sizes, ownership.rules.bucket_bytes)) {
     std::int64_t elements = std::ssize(bucket);
-    for (const std::size_t p : bucket) elements += parameters[p].elements;
-    const std::int64_t row = (elements + sharing.ranks - 1) / sharing.ranks;
-    const std::int64_t bytes =
-        row * sharing.ranks * parameters[bucket.front()].summed_element_bytes();
+    for (const std::size_t p : bucket) elements += trainable[p].elements;
+    const std::int64_t row = (elements + ranks - 1) / ranks;
+    const std::int64_t bytes = row * ranks * trainable[bucket.front()].summed_element_bytes();
     states.gradients += bytes;
     states.buckets.push_back({.parameters = std::move(bucket), .rows = 0, .flight = bytes});
   }
 }
 
-partition::ShardLayout layout_of(const std::vector<SharedParameter>& parameters,
-                                 const Sharing& sharing) {
-  std::vector<partition::ShardedParameter> sizes;
-  for (const SharedParameter& each : parameters) {
-    sizes.push_back({.name = each.name,
-                     .type = each.type,
-                     .element_bytes = each.element_bytes,
-                     .elements = each.elements,
-                     .stays = each.stays,
-                     .is_alone = each.is_tied});
-  }
-  return partition::lay_out_shards(std::move(sizes), sharing.ranks, sharing.bucket_bytes);
-}
-
-// Whether its parameters are here by no earlier stage or layer.
-bool is_new(const Parameter& first, std::set<std::string>& seen) {
-  return !first.is_tied || seen.insert(first.name).second;
-}
-
-void add_page(const partition::ShardBucket& bucket, const Sharing& sharing, States& states) {
+void add_page(const partition::Bucket& bucket, const Sharing& sharing, States& states) {
   const std::int64_t piece = bucket.piece * bucket.element_bytes;
-  const std::int64_t whole = piece * sharing.ranks;
-  if (sharing.stage < 3 || bucket.stays) {
+  const std::int64_t whole = piece * sharing.rules.ranks;
+  if (bucket.presence == Presence::Whole) {
     states.parameters += whole;
     return;
   }
@@ -116,40 +106,33 @@ void add_page(const partition::ShardBucket& bucket, const Sharing& sharing, Stat
   (sharing.has_pieces_in_file ? states.file : states.parameters) += piece;
 }
 
-// Their pages are all that there is of them; nobody updates those that stay.
-void add_frozen_pages(const std::vector<SharedParameter>& parameters, const Sharing& sharing,
-                      std::set<std::string>& seen, States& states) {
-  std::vector<SharedParameter> spread;
-  for (const SharedParameter& each : parameters) {
-    if (each.stays) {
-      states.parameters += each.bytes();
-    } else {
-      spread.push_back(each);
-    }
-  }
-  for (const partition::ShardBucket& bucket : layout_of(spread, sharing).buckets) {
-    if (is_new(spread[bucket.parameters.front()], seen)) add_page(bucket, sharing, states);
-  }
+void add_gradients(const Ownership& ownership, std::size_t number, States& states) {
+  const partition::Bucket& bucket = ownership.buckets[number];
+  const Parameter& first = ownership.parameters[bucket.parameters.front()];
+  const std::int64_t row =
+      (bucket.piece + std::ssize(bucket.parameters)) * first.summed_element_bytes();
+  const std::int64_t rows = row * ownership.rules.ranks;
+  const bool is_kept = ownership.rules.summed_bucket() == partition::SummedBucket::Kept;
+  states.gradients += row + (is_kept ? rows : 0);
+  const std::vector<std::size_t> numbers = trainable_numbers(ownership);
+  std::vector<std::size_t> parameters;
+  for (const std::size_t p : bucket.parameters) parameters.push_back(numbers[p]);
+  // In flight: the others' rows of this rank's sum.
+  states.buckets.push_back({.parameters = std::move(parameters),
+                            .rows = is_kept ? 0 : rows,
+                            .flight = rows - row});
 }
 
-void add_shards(const std::vector<SharedParameter>& parameters, const Sharing& sharing,
-                std::set<std::string>& seen, States& states) {
-  const partition::ShardLayout layout = layout_of(parameters, sharing);
+void add_buckets(const Ownership& ownership, const Sharing& sharing, std::set<std::string>& seen,
+                 States& states) {
   states.sums_under_way = partition::kSumsUnderWay;
-  for (std::size_t b = layout.buckets.size(); b-- > 0;) {
-    const partition::ShardBucket& bucket = layout.buckets[b];
-    const Parameter& first = parameters[bucket.parameters.front()];
-    const std::int64_t row =
-        (bucket.piece + std::ssize(bucket.parameters)) * first.summed_element_bytes();
-    const std::int64_t rows = row * sharing.ranks;
-    states.gradients += row + (sharing.stage == 1 ? rows : 0);
-    // In flight: the others' rows of this rank's sum.
-    states.buckets.push_back({.parameters = bucket.parameters,
-                              .rows = sharing.stage == 1 ? 0 : rows,
-                              .flight = rows - row});
-    if (!is_new(first, seen)) continue;
+  for (std::size_t b = ownership.buckets.size(); b-- > 0;) {
+    const partition::Bucket& bucket = ownership.buckets[b];
+    if (bucket.is_trainable) add_gradients(ownership, b, states);
+    if (!is_new(ownership.parameters[bucket.parameters.front()], seen)) continue;
     add_page(bucket, sharing, states);
-    for (const partition::Slice& slice : layout.slices(sharing.place, b)) {
+    if (!bucket.is_trainable) continue;
+    for (const partition::Slice& slice : ownership.slices(sharing.place, b)) {
       add_part(slice.count, bucket.element_bytes, sharing, states);
     }
   }
@@ -159,20 +142,13 @@ void add_shards(const std::vector<SharedParameter>& parameters, const Sharing& s
 
 States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing, Earlier& earlier) {
   States states{.parameters = buffer_bytes(layers)};
-  const Parameters parameters = parameters_of(layers, sharing, earlier.persistence);
-  std::set<std::string>& seen = earlier.names;
-  const bool is_spread = sharing.ranks > 1 || sharing.has_pieces_in_file;
-  if (is_spread && sharing.stage == 3) {
-    add_frozen_pages(parameters.frozen, sharing, seen, states);
-  } else {
-    for (const SharedParameter& each : parameters.frozen) states.parameters += each.bytes();
+  const Ownership ownership = ownership_of(layers, sharing, earlier.persistence);
+  add_whole(ownership, sharing, earlier.names, states);
+  if (sharing.rules.are_cut()) {
+    add_buckets(ownership, sharing, earlier.names, states);
+  } else if (sharing.rules.ranks > 1) {
+    add_replicas(ownership, states);
   }
-  if (is_spread && sharing.stage > 0) {
-    add_shards(parameters.trainable, sharing, seen, states);
-    return states;
-  }
-  add_whole(parameters.trainable, sharing, seen, states);
-  if (sharing.ranks > 1) add_replicas(parameters.trainable, sharing, states);
   return states;
 }
 

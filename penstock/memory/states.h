@@ -1,8 +1,9 @@
 // The bytes of a stage's parameters, gradients and optimizer states on one rank, under ZeRO or not.
 //
-// Whoever tells a rank's memory adds them up by stage; follows zero/, execute/gradients.h and
-// train/optimizer.h and offloaded_parts.h.  Knows no schedule and no activations.
-// Units: bytes.  Source: ZeRO (arXiv 1910.02054, table 1), with the padding of partition/shards.h.
+// Whoever tells a rank's memory adds them up by stage.  Who has what is partition/ownership.h's;
+// here it is counted, as zero/, execute/gradients.h and update/ lay it out.  Knows no schedule and
+// no activations.
+// Units: bytes.  Source: ZeRO (arXiv 1910.02054, table 1), with the padding of buckets.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,20 +13,19 @@
 #include <vector>
 
 #include "penstock/memory/stage_memory.h"
+#include "penstock/partition/ownership.h"
 #include "penstock/partition/persistence.h"
 
 namespace penstock::memory {
 
 struct Sharing {
-  std::int32_t stage = 0;  // Of ZeRO.
-  std::int32_t ranks = 1;  // Of the data group.
-  std::int32_t place = 0;  // This rank's among them.
-  std::int64_t bucket_bytes = 0;
-  std::int32_t states_per_element = 2;       // Of the optimizer, each of the type that it updates.
-  std::int64_t state_bytes_per_part = 4;     // Besides: AdamW's count of steps.
-  bool has_states_in_file = false;           // But for that count.
-  bool has_pieces_in_file = false;           // Of ZeRO 3, and of one rank, too.
-  partition::PersistenceLimits persistence;  // Of ZeRO 3.
+  partition::SharingRules rules;
+  std::int32_t place = 0;                 // This rank's in the data group.
+  std::int32_t states_per_element = 2;    // Of the optimizer, each of the type that it updates.
+  std::int64_t state_bytes_per_part = 4;  // Besides: AdamW's count of steps.
+  bool has_states_in_file = false;        // But for that count.
+  bool has_pieces_in_file = false;        // Of parameters that come and go.
+  partition::PersistenceLimits persistence;
 };
 
 // What the earlier stages of a rank have.

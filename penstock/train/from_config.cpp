@@ -21,19 +21,6 @@ partition::Method make_method(const config::PipelineConfig& pipeline) {
   return {};
 }
 
-ZeroStage make_stage(std::int64_t stage) {
-  switch (stage) {
-    case 1:
-      return ZeroStage::OptimizerStates;
-    case 2:
-      return ZeroStage::Gradients;
-    case 3:
-      return ZeroStage::Parameters;
-    default:
-      return ZeroStage::Off;
-  }
-}
-
 offload::Place make_place(config::OffloadDevice device) {
   switch (device) {
     case config::OffloadDevice::None:
@@ -52,7 +39,7 @@ offload::Where make_where(const config::OffloadConfig& offload) {
 
 ZeroOptions make_zero(const config::ZeroConfig& zero, const Precision& precision) {
   const auto bytes = static_cast<std::int64_t>(c10::elementSize(precision.type));
-  return {.stage = make_stage(zero.stage),
+  return {.stage = zero.stage,
           .bucket_bytes = zero.reduce_bucket_size * bytes,
           .limits = {.budget_bytes = zero.stage3_max_live_parameters * bytes,
                      .prefetch_bytes = zero.stage3_prefetch_bucket_size * bytes},

@@ -39,9 +39,9 @@ class Own {
 
 ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
                              const ZeroOptions& zero,
-                             const std::vector<SpreadModule*>& spread_before,
+                             const std::vector<SpreadParameters*>& spread_before,
                              comm::ShardGroup& group, comm::Communicator& communicator)
-    : replicated_({{.parameters = parameters}}, zero, spread_before, group, communicator),
+    : replicated_({{.parameters = parameters}}, {.zero = zero}, spread_before, group, communicator),
       hooks_(replicated_.hooks(0), [this] { return may_nest_; }),
       added_(parameters, [this] { return factor_of_backward(); }) {}
 

@@ -40,14 +40,14 @@ class ModuleReplica {
   // the first replica.  Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
   // REQUIRES: each is there once, under a name of its own.
   ModuleReplica(const std::vector<stage::NamedParameter>& parameters, const ZeroOptions& zero,
-                const std::vector<SpreadModule*>& spread_before, comm::ShardGroup& group,
+                const std::vector<SpreadParameters*>& spread_before, comm::ShardGroup& group,
                 comm::Communicator& communicator);
 
   // What this rank updates: whole parameters, or slices, each with its gradient.
   const Parts& parts() const { return replicated_.parts(); }
 
   // Those that come and go: none but under ZeRO 3 on several ranks.
-  SpreadModule* spread() { return replicated_.spread(0); }
+  SpreadParameters* spread() { return replicated_.spread(0); }
   // By parameter, its number there; absent where it stays.
   const std::vector<std::optional<std::size_t>>& spread_place() const {
     return replicated_.spread_place();

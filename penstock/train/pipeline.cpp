@@ -8,7 +8,6 @@
 #include "penstock/core/text.h"
 #include "penstock/execute/sums_when_final.h"
 #include "penstock/lower/programs.h"
-#include "penstock/train/paged_run.h"
 
 namespace penstock::train {
 namespace {
@@ -116,13 +115,9 @@ std::unique_ptr<execute::Executor> Pipeline::make_executor(const verify::Verifie
       std::move(hooks), communicator_, progress_);
 }
 
-// Parameters that come and go do so in between.
 template <class Run>
 execute::StepResult Pipeline::running(const char* name, const Run& run) {
-  if (replicated_ != nullptr) replicated_->check_frozen();
-  zero::Pager* pager = replicated_ != nullptr ? replicated_->pager() : nullptr;
-  if (pager == nullptr) return run();
-  return in_paged_run(communicator_, *pager, name, run, [&] { replicated_->abandon_run(); });
+  return replicated_ == nullptr ? run() : replicated_->run(name, run);
 }
 
 // What several stages add to is final when the program and the ties' sums are over.

@@ -9,29 +9,23 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/execute/gradients.h"
+#include "penstock/train/or_fail.h"
 #include "penstock/zero/paged_hooks.h"
 
 namespace penstock::train {
 namespace {
 
-// With stage 3, gradients of kept parameters come between those of spread ones.
-zero::GradientBuckets buckets_of(ZeroStage stage) {
-  if (stage == ZeroStage::Parameters) return zero::GradientBuckets::ReleasedLast;
-  return stage == ZeroStage::OptimizerStates ? zero::GradientBuckets::Kept
-                                             : zero::GradientBuckets::Released;
-}
-
 // While it lives, parameters that are spread come when they are read, and go for the next.
 class Reading {
  public:
-  explicit Reading(const std::vector<SpreadModule*>& modules) {
+  explicit Reading(const std::vector<SpreadParameters*>& all) {
     std::vector<std::shared_ptr<zero::Page>> pages;
-    for (SpreadModule* module : modules) {
-      const auto& theirs = module->shards().pages();
+    for (const SpreadParameters* each : all) {
+      const auto theirs = each->pages();
       pages.insert(pages.end(), theirs.begin(), theirs.end());
     }
     if (pages.empty()) return;
-    pager_.emplace(modules.front()->shards().group(), std::move(pages), paging::Limits{});
+    pager_.emplace(all.front()->group(), std::move(pages), paging::Limits{});
     pager_->begin_run("leave");
     pager_->begin_compute();
   }
@@ -47,138 +41,111 @@ class Reading {
 
 }  // namespace
 
-// The hooks of a set: those of trained parameters that are kept, then those of what comes and goes.
-class ReplicatedParameters::Set : public execute::StageHooks {
- public:
-  explicit Set(ReplicatedParameters& all) : all_(all) {}
-
-  void keep(const std::vector<stage::NamedParameter>& parameters, const ZeroOptions& zero,
-            comm::ShardGroup& group, bool is_sharded) {
-    if (parameters.empty()) return;
-    if (!is_sharded) {
-      of_kept_ = std::make_unique<execute::GradientReducer>(parameters, group, zero.bucket_bytes);
-      return;
-    }
-    kept_ = std::make_unique<zero::ParameterShards>(parameters, group, zero.bucket_bytes,
-                                                    zero::Keeps::Whole);
-    of_kept_ = std::make_unique<zero::ShardedGradients>(*kept_, buckets_of(zero.stage));
-  }
-  void spread(const std::vector<stage::NamedParameter>& parameters, const ZeroOptions& zero,
-              comm::ShardGroup& group) {
-    if (parameters.empty()) return;
-    spread_ = std::make_unique<SpreadModule>(parameters, group, zero.bucket_bytes);
-  }
-  void bring_by(zero::Pager& pager) {
-    if (spread_) of_spread_ = std::make_unique<zero::PagedHooks>(spread_->shards(), pager);
+struct ReplicatedParameters::Set {
+  std::vector<stage::NamedParameter> trained() const {
+    std::vector<stage::NamedParameter> trained;
+    for (const std::size_t i : shards.trained()) trained.push_back(shards.parameters()[i]);
+    return trained;
   }
 
-  zero::ParameterShards* kept() { return kept_.get(); }
-  SpreadModule* spread() { return spread_.get(); }
-
-  void unshard() override {
-    each([](StageHooks& hooks) { hooks.unshard(); });
-  }
-  void reshard() override {
-    each([](StageHooks& hooks) { hooks.reshard(); });
-  }
-  // What is computed may read the parameters of any set.
-  void before_compute() override {
-    all_.set_open(true);
-    if (all_.pager_) all_.pager_->begin_compute();
-  }
-  void after_compute() override {
-    all_.set_open(false);
-    if (all_.pager_) all_.pager_->end_compute();
-  }
-  bool is_weight(const at::Tensor& value) const override {
-    return all_.pager_ && all_.pager_->has(value);
-  }
-  void after_backward(std::int64_t microbatch) override {
-    each([&](StageHooks& hooks) { hooks.after_backward(microbatch); });
-  }
-  void before_last_backward() override {
-    each([](StageHooks& hooks) { hooks.before_last_backward(); });
-  }
-  void reduce(std::optional<Microbatch> microbatch) override {
-    each([&](StageHooks& hooks) { hooks.reduce(microbatch); });
-  }
-  void finish() override {
-    each([](StageHooks& hooks) { hooks.finish(); });
-  }
-
- private:
-  template <class Call>
-  void each(const Call& call) {
-    if (of_kept_) call(*of_kept_);
-    if (of_spread_) call(*of_spread_);
-  }
-
-  ReplicatedParameters& all_;
-  std::unique_ptr<zero::ParameterShards> kept_;  // Whole everywhere, updated in slices.
-  std::unique_ptr<SpreadModule> spread_;
-  std::unique_ptr<execute::StageHooks> of_kept_, of_spread_;
+  partition::Whereabouts whereabouts;
+  zero::ParameterShards shards;
+  std::unique_ptr<SpreadParameters> spread = nullptr;
+  std::unique_ptr<execute::StageHooks> hooks = nullptr;
 };
 
+ReplicatedParameters::ReplicatedParameters(const ReplicaOptions& options, comm::ShardGroup& group,
+                                           comm::Communicator& communicator)
+    : options_(options),
+      rules_(sharing_rules(options.zero, options.pieces, group.size(), options.device)),
+      progress_(options.progress == nullptr ? own_progress_ : *options.progress),
+      persistence_(options.zero.persistence),
+      group_(group),
+      communicator_(communicator) {}
+
 ReplicatedParameters::ReplicatedParameters(const std::vector<ParameterSet>& sets,
-                                           const ZeroOptions& zero,
-                                           const std::vector<SpreadModule*>& spread_before,
+                                           const ReplicaOptions& options,
+                                           const std::vector<SpreadParameters*>& spread_before,
                                            comm::ShardGroup& group,
                                            comm::Communicator& communicator)
-    : zero_(zero), persistence_(zero.persistence), group_(group), communicator_(communicator) {
+    : ReplicatedParameters(options, group, communicator) {
   const at::NoGradGuard no_grad;
   Reading reading(spread_before);
   share_first_values(sets, spread_before);
-  std::vector<std::shared_ptr<zero::Page>> pages;
   for (const ParameterSet& given : sets) {
-    std::vector<stage::NamedParameter> kept, spread;
-    for (const stage::NamedParameter& each : given.parameters) {
-      const bool is_trained = each.tensor.requires_grad();
-      (is_trained ? trained_ : frozen_).push_back(each);
-      if (goes(given, each)) {
-        spread.push_back(each);
-      } else if (is_trained) {
-        kept.push_back(each);
-      }
-    }
-    Set& set = *sets_.emplace_back(std::make_unique<Set>(*this));
-    set.keep(kept, zero, group, is_sharded());
-    set.spread(spread, zero, group);
-    place(given, set);
-    if (set.spread() == nullptr) continue;
-    const auto& theirs = set.spread()->shards().pages();
-    pages.insert(pages.end(), theirs.begin(), theirs.end());
-  }
-  if (!pages.empty()) {
-    pager_ = std::make_unique<zero::Pager>(group, std::move(pages), zero.limits);
-    for (const auto& set : sets_) set->bring_by(*pager_);
+    begin_set(given.whereabouts);
+    for (const stage::NamedParameter& each : given.parameters) add(each);
+    end_set();
   }
   reading.end();
+  close();
 }
 
 ReplicatedParameters::~ReplicatedParameters() = default;
 
-execute::StageHooks& ReplicatedParameters::hooks(std::size_t set) { return *sets_[set]; }
+void ReplicatedParameters::begin_set(partition::Whereabouts whereabouts) {
+  sets_.push_back(std::make_unique<Set>(
+      Set{whereabouts,
+          zero::ParameterShards(group_, rules_, options_.pieces, &persistence_, &tied_pages_)}));
+}
 
-SpreadModule* ReplicatedParameters::spread(std::size_t set) { return sets_[set]->spread(); }
+void ReplicatedParameters::add(const stage::NamedParameter& parameter, zero::Ties ties) {
+  Set& set = *sets_.back();
+  (parameter.tensor.requires_grad() ? trained_ : frozen_).push_back(parameter);
+  set.shards.add(parameter, ties, set.whereabouts);
+}
 
-bool ReplicatedParameters::goes(const ParameterSet& set, const stage::NamedParameter& parameter) {
-  const bool may_go =
-      set.whereabouts == Whereabouts::ComeAndGo || !parameter.tensor.requires_grad();
-  return may_go && zero_.stage == ZeroStage::Parameters && group_.size() > 1 &&
-         !persistence_.stays(parameter.name, parameter.tensor.numel());
+void ReplicatedParameters::end_set() {
+  Set& set = *sets_.back();
+  set.shards.close();
+  place(set);
+}
+
+void ReplicatedParameters::close() {
+  if (rules_.come_and_go()) build_pager();
+  for (const auto& set : sets_) {
+    if (pager_) set->spread = std::make_unique<SpreadParameters>(set->shards, *pager_);
+    set->hooks = make_hooks(*set);
+  }
+}
+
+void ReplicatedParameters::build_pager() {
+  std::vector<std::shared_ptr<zero::Page>> pages;
+  for (const auto& set : sets_) {
+    for (const auto& page : set->shards.pages()) {
+      if (std::ranges::find(pages, page) == pages.end()) pages.push_back(page);
+    }
+  }
+  const bool all_stay =
+      std::ranges::none_of(pages, [](const auto& page) { return page->may_go(); });
+  if (all_stay) return;
+  pager_ = std::make_unique<zero::Pager>(group_, std::move(pages), options_.zero.limits);
+}
+
+std::unique_ptr<execute::StageHooks> ReplicatedParameters::make_hooks(Set& set) {
+  if (pager_) return std::make_unique<zero::PagedHooks>(set.shards, *pager_, options_.sums);
+  if (set.shards.trained().empty() || !options_.sums_gradients) {
+    return std::make_unique<execute::StageHooks>();
+  }
+  if (is_cut()) return std::make_unique<zero::ShardedGradients>(set.shards, options_.sums);
+  return std::make_unique<execute::GradientReducer>(set.trained(), group_, rules_.bucket_bytes,
+                                                    options_.sums);
 }
 
 // What was spread has them already, and becomes whole here unless it comes and goes again.
 void ReplicatedParameters::share_first_values(const std::vector<ParameterSet>& sets,
-                                              const std::vector<SpreadModule*>& spread_before) {
+                                              const std::vector<SpreadParameters*>& spread_before) {
   std::unordered_set<const at::TensorImpl*> goes_on, was_spread;
+  const partition::GrowingOwnership rules(rules_, &persistence_);
   for (const ParameterSet& set : sets) {
     for (const stage::NamedParameter& each : set.parameters) {
-      if (goes(set, each)) goes_on.insert(each.tensor.unsafeGetTensorImpl());
+      const auto presence = rules.presence_of(zero::described(each), set.whereabouts);
+      if (presence == partition::Presence::Whole) continue;
+      goes_on.insert(each.tensor.unsafeGetTensorImpl());
     }
   }
-  for (const SpreadModule* module : spread_before) {
-    for (const stage::NamedParameter& each : module->shards().parameters()) {
+  for (const SpreadParameters* spread : spread_before) {
+    for (const stage::NamedParameter& each : spread->parameters()) {
       const at::TensorImpl* const tensor = each.tensor.unsafeGetTensorImpl();
       was_spread.insert(tensor);
       if (!goes_on.contains(tensor)) each.tensor.set_data(each.tensor.detach().clone());
@@ -193,20 +160,69 @@ void ReplicatedParameters::share_first_values(const std::vector<ParameterSet>& s
   }
 }
 
-void ReplicatedParameters::place(const ParameterSet& given, Set& set) {
-  std::size_t of_kept = 0, of_spread = 0;
-  for (const stage::NamedParameter& each : given.parameters) {
+void ReplicatedParameters::place(const Set& set) {
+  const std::vector<partition::Holding>& holdings = set.shards.ownership().parameters;
+  std::size_t of_spread = 0;
+  for (std::size_t i = 0; i < holdings.size(); ++i) {
     std::optional<std::size_t>& place = spread_place_.emplace_back();
-    if (goes(given, each)) place = of_spread++;
-    if (!each.tensor.requires_grad()) continue;
-    if (!is_sharded()) {
-      parts_.add(each.tensor);
-    } else if (place) {
-      parts_.add(set.spread()->shards(), *place);
+    if (holdings[i].presence == partition::Presence::WhileUsed) place = of_spread++;
+    if (holdings[i].updater == partition::Updater::Nobody) continue;
+    if (!names_.insert(holdings[i].name).second) continue;
+    if (holdings[i].updater == partition::Updater::EveryRank) {
+      parts_.add(set.shards.parameters()[i].tensor);
     } else {
-      parts_.add(*set.kept(), of_kept++);
+      parts_.add(set.shards, i);
     }
   }
+}
+
+const partition::Ownership& ReplicatedParameters::ownership(std::size_t set) const {
+  return sets_[set]->shards.ownership();
+}
+
+at::Tensor ReplicatedParameters::part_of(std::size_t set, const at::Tensor& parameter) const {
+  if (!is_cut()) return parameter;
+  const zero::ParameterShards& shards = sets_[set]->shards;
+  const auto all = shards.parameters();
+  const auto found = std::ranges::find_if(
+      all, [&](const stage::NamedParameter& each) { return each.tensor.is_same(parameter); });
+  const zero::ShardSlice* const slice =
+      shards.slice_of(static_cast<std::size_t>(found - all.begin()));
+  return slice == nullptr ? at::Tensor() : slice->values;
+}
+
+execute::StageHooks& ReplicatedParameters::hooks(std::size_t set) { return *sets_[set]->hooks; }
+
+SpreadParameters* ReplicatedParameters::spread(std::size_t set) {
+  SpreadParameters* const spread = sets_[set]->spread.get();
+  return spread != nullptr && !spread->parameters().empty() ? spread : nullptr;
+}
+
+std::int64_t ReplicatedParameters::file_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& set : sets_) bytes += set->shards.file_bytes();
+  return bytes;
+}
+
+execute::StepResult ReplicatedParameters::run(
+    const char* name, const std::function<execute::StepResult()>& program) {
+  check_frozen();
+  if (!pager_) return program();
+  return or_fail(communicator_, [&] {
+    try {
+      pager_->begin_run(name);
+      execute::StepResult result = program();
+      pager_->end_run();
+      return result;
+    } catch (...) {
+      abandon_run();
+      throw;
+    }
+  });
+}
+
+void ReplicatedParameters::abandon_run() {
+  if (pager_) pager_->abandon_run();
 }
 
 void ReplicatedParameters::check_frozen() const {
@@ -219,22 +235,12 @@ void ReplicatedParameters::check_frozen() const {
   }
 }
 
-void ReplicatedParameters::set_open(bool is_open) {
-  for (const auto& set : sets_) {
-    if (set->spread() != nullptr) set->spread()->set_open(is_open);
-  }
-}
-
-void ReplicatedParameters::abandon_run() {
-  if (!pager_) return;
-  set_open(false);
-  pager_->abandon_run();
-}
-
 std::vector<double> ReplicatedParameters::squared_norms() {
   const at::NoGradGuard no_grad;
   return parts_.squared_norms([this](const at::Tensor& of_slices) {
-    if (is_sharded()) communicator_.all_reduce(of_slices, group_.group())->wait();
+    if (!is_cut()) return;
+    const execute::WaitMark wait(progress_, "sharing the gradient norm with replicas");
+    communicator_.all_reduce(of_slices, group_.group())->wait();
   });
 }
 
@@ -244,9 +250,26 @@ void ReplicatedParameters::drop_gradients() {
 }
 
 void ReplicatedParameters::gather() {
+  if (!is_cut()) return;
+  const execute::WaitMark wait(progress_, "gathering updated parameters");
+  for (const auto& set : sets_) set->shards.gather([this] { progress_.advance(); });
+}
+
+void ReplicatedParameters::unshard() {
+  if (!pager_) return;
+  const execute::WaitMark wait(progress_, "gathering whole parameters");
   for (const auto& set : sets_) {
-    if (set->kept() != nullptr) set->kept()->gather();
-    if (set->spread() != nullptr) set->spread()->shards().gather();
+    set->shards.unshard();
+    progress_.advance();
+  }
+}
+
+void ReplicatedParameters::reshard() {
+  if (!pager_) return;
+  try {
+    for (const auto& set : sets_) set->shards.reshard();
+  } catch (...) {
+    pager_->note(std::current_exception());
   }
 }
 

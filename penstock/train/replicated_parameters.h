@@ -1,62 +1,99 @@
-// Parameters that replicas have in common: what each rank updates of them, who sums their
-// gradients, and which of them come and go, from ZeRO 0 to ZeRO 3.
+// Parameters that the ranks of a data group have in common: what each rank updates of them, who
+// sums their gradients, and which of them come and go, from ZeRO 0 to ZeRO 3.
 //
-// A ModuleReplica has one of its module, a Pipeline one of this rank's stages.  Parameters are in
-// sets, by the backwards that their gradients come in, and numbered as they were given, set by set;
-// those that require a gradient, the trained ones, also among themselves.  Others are frozen: they
-// may come and go, and are not updated.  Knows no modules, no stages and no optimizer.
+// The Trainer, a Pipeline and a ModuleReplica each have one, of all the parameters of their rank.
+// Who holds what is an Ownership (partition/ownership.h); here it is carried out.
+// Parameters are in sets, by the backwards that their gradients come in: a set for each stage.
+// They are numbered as they were given, set by set.  Those that require a gradient, the trained
+// ones, are also numbered among themselves; a name that comes again is the tied parameter that it
+// was before.  Others are frozen: they may come and go, and are not updated.
+// Knows no modules, no stages and no optimizer.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/shard_group.h"
+#include "penstock/execute/executor.h"
 #include "penstock/execute/stage_hooks.h"
+#include "penstock/partition/ownership.h"
 #include "penstock/partition/persistence.h"
 #include "penstock/train/parts.h"
-#include "penstock/train/spread_module.h"
-#include "penstock/train/trainer.h"
+#include "penstock/train/spread_parameters.h"
+#include "penstock/train/zero_options.h"
 #include "penstock/zero/pager.h"
+#include "penstock/zero/parameter_shards.h"
 
 namespace penstock::train {
 
-// Whether, under ZeRO 3, a set's trained parameters come and go; frozen ones do.
-enum class Whereabouts : std::uint8_t { ComeAndGo, Stay };
-
 struct ParameterSet {
   std::vector<stage::NamedParameter> parameters;
-  Whereabouts whereabouts = Whereabouts::ComeAndGo;
+  partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo;
+};
+
+struct ReplicaOptions {
+  ZeroOptions zero;
+  offload::Where pieces = {};                // Of what comes and goes.
+  c10::Device device = at::kCPU;             // Where this rank computes.
+  std::optional<at::ScalarType> sums = {};   // Type of short parameters' summed gradients.
+  bool sums_gradients = true;                // Else hooks() do not: somebody else does.
+  execute::Progress* progress = nullptr;     // Hears what is waited for; null: nobody does.
 };
 
 class ReplicatedParameters {
  public:
-  // Collective over `group`, which, like its `communicator`, outlives it.  Values become those of
-  // the first replica.  Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
-  // REQUIRES: each is there once, under a name of its own.
-  ReplicatedParameters(const std::vector<ParameterSet>& sets, const ZeroOptions& zero,
-                       const std::vector<SpreadModule*>& spread_before, comm::ShardGroup& group,
+  // Of parameters that are added, a set after the other, until close().  `group` outlives it, like
+  // its `communicator`.
+  ReplicatedParameters(const ReplicaOptions& options, comm::ShardGroup& group,
                        comm::Communicator& communicator);
+  // Of parameters that are all there.  Collective: values become those of the first replica.
+  // Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
+  // REQUIRES: each is there once, under a name of its own.
+  ReplicatedParameters(const std::vector<ParameterSet>& sets, const ReplicaOptions& options,
+                       const std::vector<SpreadParameters*>& spread_before,
+                       comm::ShardGroup& group, comm::Communicator& communicator);
   ~ReplicatedParameters();
 
+  // What add() adds from now on is the next set.
+  void begin_set(partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo);
+  // REQUIRES: parameters alike on every rank of the group, in one order, and with the same values.
+  void add(const stage::NamedParameter& parameter, zero::Ties ties = zero::Ties::None);
+  void end_set();
+  // All sets are there.  What is below is for afterwards.
+  void close();
+
   std::size_t sets() const { return sets_.size(); }
+  const partition::Ownership& ownership(std::size_t set) const;
 
   // What this rank updates of trained parameters: whole ones, or slices, each with its gradient.
   const Parts& parts() const { return parts_; }
+  // The same of a parameter of a set: itself, its slice, or undefined.
+  at::Tensor part_of(std::size_t set, const at::Tensor& parameter) const;
 
   // What sums the gradients of a set, and brings parameters, also those of other sets.
   execute::StageHooks& hooks(std::size_t set);
 
-  // Those of a set that come and go: none but under ZeRO 3 on several ranks.
-  SpreadModule* spread(std::size_t set);
+  // Those of a set that come and go; null: none does.
+  SpreadParameters* spread(std::size_t set);
   // By parameter, its number there; absent where it stays.
   const std::vector<std::optional<std::size_t>>& spread_place() const { return spread_place_; }
   // Of all sets; null where nothing comes and goes.
   zero::Pager* pager() { return pager_.get(); }
   zero::PagerReport paging() const { return pager_ ? pager_->report() : zero::PagerReport{}; }
+  // Of the files with pieces.
+  std::int64_t file_bytes() const;
+
+  // What `program` returns, during which parameters may come and go; runs of one name read them
+  // alike.
+  // Throws: what it throws, after all other ranks were told; as check_frozen().
+  execute::StepResult run(const char* name, const std::function<execute::StepResult()>& program);
   // What was under way has failed: nothing brings parameters any more.
   void abandon_run();
 
@@ -71,23 +108,33 @@ class ReplicatedParameters {
   // other ranks have updated.
   void gather();
 
- private:
-  class Set;
-  bool is_sharded() const { return zero_.stage != ZeroStage::Off && group_.size() > 1; }
-  bool goes(const ParameterSet& set, const stage::NamedParameter& parameter);
-  void share_first_values(const std::vector<ParameterSet>& sets,
-                          const std::vector<SpreadModule*>& spread_before);
-  void place(const ParameterSet& given, Set& set);
-  void set_open(bool is_open);
+  // Collective: all parameters are whole until reshard(), to be read and not changed.
+  void unshard();
+  // A parameter that was changed is an error of the next run.
+  void reshard();
 
-  ZeroOptions zero_;
+ private:
+  struct Set;
+  bool is_cut() const { return rules_.are_cut(); }
+  void share_first_values(const std::vector<ParameterSet>& sets,
+                          const std::vector<SpreadParameters*>& spread_before);
+  std::unique_ptr<execute::StageHooks> make_hooks(Set& set);
+  void build_pager();
+  void place(const Set& set);
+
+  ReplicaOptions options_;
+  partition::SharingRules rules_;
+  execute::Progress own_progress_;
+  execute::Progress& progress_;
   partition::Persistence persistence_;
+  zero::TiedPages tied_pages_;
   comm::ShardGroup& group_;
   comm::Communicator& communicator_;
   std::unique_ptr<zero::Pager> pager_;
   std::vector<std::unique_ptr<Set>> sets_;
   std::vector<std::optional<std::size_t>> spread_place_;
   std::vector<stage::NamedParameter> trained_, frozen_;
+  std::set<std::string> names_;  // Of trained ones that have a part.
   Parts parts_;
 };
 

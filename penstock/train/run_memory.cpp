@@ -21,10 +21,8 @@ using memory::StageMemory;
 
 memory::Sharing sharing_of(const TrainerOptions& options) {
   const bool counts_steps = options.optimizer.type != config::OptimizerType::Sgd;
-  return {.stage = static_cast<std::int32_t>(options.zero.stage),
-          .ranks = options.mesh.data,
-          .bucket_bytes = options.zero.stage == ZeroStage::Off ? execute::kBucketBytes
-                                                               : options.zero.bucket_bytes,
+  return {.rules = sharing_rules(options.zero, options.offload.parameters, options.mesh.data,
+                                 options.device),
           .states_per_element = states_per_parameter(options.optimizer),
           .state_bytes_per_part = counts_steps ? static_cast<std::int64_t>(sizeof(float)) : 0,
           .has_states_in_file = options.offload.states.place == offload::Place::File,

@@ -9,7 +9,7 @@
 
 #include "penstock/core/check.h"
 #include "penstock/execute/sum_tree.h"
-#include "penstock/partition/shards.h"
+#include "penstock/partition/ownership.h"
 
 namespace penstock::train {
 namespace {

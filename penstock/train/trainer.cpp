@@ -44,7 +44,6 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
       progress_(options.progress == nullptr ? own_progress_ : *options.progress),
       mesh_(mesh::make_mesh(communicator.world_size(), options.mesh)),
       activations_(std::make_shared<stage::ActivationCount>()),
-      persistence_(options.zero.persistence),
       scale_(options.precision.gradient_scale) {
   nn::check_model(model_);
   if (options_.zero.stage != ZeroStage::Off && options_.sums == GradientSums::Invariant) {
@@ -90,8 +89,13 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
     const execute::WaitMark wait(progress_, "comparing layers with the other ranks");
     agree_on("layers made", facts_of(stages_), communicator_, replicas);
   }
-  if (options_.zero.stage == ZeroStage::Parameters && is_sharded()) build_pager();
-  for (std::size_t s = 0; s < stages_.size(); ++s) reducers_.push_back(make_hooks(s));
+  replicated_->close();
+  if (options_.sums == GradientSums::Invariant) {
+    for (stage::Stage& stage : stages_) {
+      invariant_.push_back(std::make_unique<execute::InvariantGradients>(
+          stage, communicator_, data_group_->group(), options_.mesh.data));
+    }
+  }
   build_ties();
   place_parameters();
   train_ = make_executor(std::move(plan), hooks());
@@ -102,14 +106,36 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
 
 Trainer::~Trainer() = default;
 
+// The next stage's layers move to where their Ownership says, each before the next is made.
+stage::Making Trainer::making() {
+  stage::Making making{.device = options_.device};
+  if (options_.precision.is_short()) making.type = options_.precision.type;
+  making.after_layer = [this](const std::vector<nn::ModelParameter>& parameters) {
+    progress_.advance();
+    for (const nn::ModelParameter& each : parameters) {
+      replicated_->add({each.name, each.tensor},
+                       each.is_tied ? zero::Ties::Shared : zero::Ties::None);
+    }
+  };
+  return making;
+}
+
 void Trainer::build_stages() {
+  replicated_.emplace(ReplicaOptions{.zero = options_.zero,
+                                     .pieces = options_.offload.parameters,
+                                     .device = options_.device,
+                                     .sums = options_.precision.sums,
+                                     .sums_gradients = options_.sums != GradientSums::Invariant,
+                                     .progress = &progress_},
+                      *data_group_, communicator_);
   const std::int32_t pipe = mesh_.coordinate(communicator_.rank()).pipe;
   for (std::int32_t s = 0; s < partition_.stages(); ++s) {
     if (schedule_->rank_of(StageId(s)).value != pipe) continue;
+    replicated_->begin_set();
     stages_.emplace_back(StageId(s), model_, partition_.first_layer(StageId(s)),
                          partition_.end_layer(StageId(s)), options_.seed, activations_,
                          options_.checkpointing, making());
-    if (is_sharded()) shards_.back()->close();
+    replicated_->end_set();
   }
 }
 
@@ -153,6 +179,17 @@ void Trainer::build_ties() {
   }
 }
 
+// A stage's copies of tied parameters, as this rank updates them: whole, or its slices.
+std::vector<nn::TiedParameter> Trainer::updated_copies(std::size_t stage) const {
+  std::vector<nn::TiedParameter> copies;
+  for (nn::TiedParameter tied : stages_[stage].tied()) {
+    if (!tied.copy.requires_grad()) continue;
+    tied.copy = replicated_->part_of(stage, tied.copy);
+    if (tied.copy.defined()) copies.push_back(std::move(tied));
+  }
+  return copies;
+}
+
 // Each layer's number of parameter tensors is known where it lives: the sum is the whole model.
 void Trainer::place_parameters() {
   const at::Tensor counts = at::zeros({std::ssize(model_)}, at::kLong);
@@ -163,19 +200,13 @@ void Trainer::place_parameters() {
   sum_over_pipe(counts);
   model_parameters_ = std::accumulate(count, count + counts.numel(), std::int64_t{0});
   std::set<std::string> names;
-  for (std::size_t s = 0; s < stages_.size(); ++s) {
-    const stage::Stage& stage = stages_[s];
+  for (const stage::Stage& stage : stages_) {
     std::int64_t next = std::accumulate(count, count + stage.first_layer(), std::int64_t{0});
     for (std::size_t i = 0; i < stage.parameters().size(); ++i) {
       const auto place = stage.is_copy(i) ? std::nullopt : std::optional(next++);
       if (!names.insert(stage.parameters()[i].name).second) continue;
       parameters_.push_back(stage.parameters()[i]);
       parameter_place_.push_back(place);
-      if (is_sharded()) {
-        parts_.add(*shards_[s], shards_[s]->trained()[i]);
-      } else {
-        parts_.add(parameters_.back().tensor);
-      }
     }
   }
 }
@@ -184,9 +215,11 @@ lower::Plan Trainer::lower_here(const verify::VerifiedSchedule& schedule) const 
   return lower::lower(schedule, partition_, mesh_, communicator_.rank());
 }
 
-std::vector<execute::StageHooks*> Trainer::hooks() const {
+std::vector<execute::StageHooks*> Trainer::hooks() {
   std::vector<execute::StageHooks*> hooks;
-  for (const auto& reducer : reducers_) hooks.push_back(reducer.get());
+  for (std::size_t s = 0; s < stages_.size(); ++s) {
+    hooks.push_back(invariant_.empty() ? &replicated_->hooks(s) : invariant_[s].get());
+  }
   return hooks;
 }
 
@@ -200,7 +233,9 @@ std::unique_ptr<execute::Executor> Trainer::make_executor(lower::Plan plan,
 
 // One that trains nothing: its stages need their parameters all the same.
 std::unique_ptr<execute::Executor> Trainer::make_executor(const verify::VerifiedSchedule& forward) {
-  return make_executor(lower_here(forward), pager_ ? hooks() : std::vector<execute::StageHooks*>{});
+  const bool come_and_go = replicated_->pager() != nullptr;
+  return make_executor(lower_here(forward),
+                       come_and_go ? hooks() : std::vector<execute::StageHooks*>{});
 }
 
 Microbatches Trainer::cut(const nn::Values& inputs, const nn::Values& targets) const {
@@ -270,6 +305,19 @@ std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
   return all;
 }
 
+// What a program's instructions need may have to come from a file.
+execute::Files Trainer::files_in_programs() const {
+  return options_.offload.parameters.place == offload::Place::File ? execute::Files::Used
+                                                                   : execute::Files::NotUsed;
+}
+
+execute::StepResult Trainer::run(execute::Executor& executor, const char* name,
+                                 execute::StepInputs inputs) {
+  const execute::FilesMark files(progress_, files_in_programs());
+  for (nn::Values& each : inputs.inputs) each = options_.precision.inputs(each);
+  return replicated_->run(name, [&] { return executor.run(inputs); });
+}
+
 // The losses of this replica's microbatches, on the last stage's rank.  Replicas count their
 // microbatches one after the other, as one rank would count all of them.
 std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
@@ -330,11 +378,7 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
     value[kLoss] = options_.loss_scale.combine(all, weights);
     value[kBadMicrobatches] = static_cast<double>(options_.loss_scale.bad(all, weights));
   }
-  const std::vector<double> norms = parts_.squared_norms([this](const at::Tensor& of_slices) {
-    if (!is_sharded()) return;
-    const execute::WaitMark wait(progress_, "sharing the gradient norm with replicas");
-    communicator_.all_reduce(of_slices, data_group_->group())->wait();
-  });
+  const std::vector<double> norms = replicated_->squared_norms();
   for (std::size_t i = 0; i < norms.size(); ++i) {
     if (parameter_place_[i]) value[kNorms + *parameter_place_[i]] = norms[i];
   }
@@ -387,12 +431,12 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
 
 // Steps in runs, so that what is copied or brought for them is never much.
 void Trainer::build_optimizer() {
-  const std::vector<at::Tensor> parts = parts_.tensors();
+  const std::vector<at::Tensor> parts = this->parts().tensors();
   const OffloadOptions& offload = options_.offload;
   const bool has_states_elsewhere = offload.states.place != offload::Place::Device;
   if (offload.states.place == offload::Place::File ||
       offload.parameters.place == offload::Place::File) {
-    offloaded_ = std::make_unique<OffloadedParts>(parts_.all(), offload.states,
+    offloaded_ = std::make_unique<OffloadedParts>(this->parts().all(), offload.states,
                                                   states_per_parameter(options_.optimizer));
   }
   masters_.emplace(parts, has_states_elsewhere ? MastersPlace::Host : MastersPlace::Device,
@@ -442,10 +486,11 @@ void Trainer::update(StepReport& report) {
   }
   step_optimizer(report);
   scale_.update(/*overflowed=*/false);
-  if (is_sharded()) {
-    const execute::WaitMark wait(progress_, "gathering updated parameters");
-    for (const auto& shards : shards_) shards->gather([this] { progress_.advance(); });
-  }
+  replicated_->gather();
+}
+
+std::int64_t Trainer::offloaded_bytes() const {
+  return replicated_->file_bytes() + (offloaded_ ? offloaded_->file_bytes() : 0);
 }
 
 StepReport Trainer::step(const nn::Values& inputs, const nn::Values& targets) {
@@ -494,5 +539,11 @@ at::Tensor Trainer::infer(const at::Tensor& input) {
   return is_last_stage() ? nn::the_only(outputs, "the output of infer() of a tensor")
                          : at::Tensor();
 }
+
+Trainer::WholeParameters::WholeParameters(Trainer& trainer) : trainer_(trainer) {
+  trainer_.replicated_->unshard();
+}
+
+Trainer::WholeParameters::~WholeParameters() { trainer_.replicated_->reshard(); }
 
 }  // namespace penstock::train

@@ -25,15 +25,13 @@
 #include "penstock/comm/shard_group.h"
 #include "penstock/config/config.h"
 #include "penstock/execute/executor.h"
-#include "penstock/execute/gradients.h"
+#include "penstock/execute/invariant_gradients.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/execute/tied_parameters.h"
 #include "penstock/lower/programs.h"
 #include "penstock/mesh/mesh.h"
 #include "penstock/nn/layer.h"
-#include "penstock/offload/place.h"
 #include "penstock/partition/partition.h"
-#include "penstock/partition/persistence.h"
 #include "penstock/stage/stage.h"
 #include "penstock/train/facts.h"
 #include "penstock/train/gradient_scale.h"
@@ -41,10 +39,9 @@
 #include "penstock/train/microbatches.h"
 #include "penstock/train/offloaded_parts.h"
 #include "penstock/train/optimizer.h"
-#include "penstock/train/parts.h"
 #include "penstock/train/precision.h"
-#include "penstock/zero/pager.h"
-#include "penstock/zero/parameter_shards.h"
+#include "penstock/train/replicated_parameters.h"
+#include "penstock/train/zero_options.h"
 
 namespace penstock::train {
 
@@ -52,34 +49,6 @@ namespace penstock::train {
 enum class GradientSums : std::uint8_t {
   AsTheyCome,  // As the program runs, then over the replicas: fastest.
   Invariant,   // By the microbatches' numbers: the same bits for every number of replicas.
-};
-
-// What the ranks of a data group share, instead of each having all of it.
-enum class ZeroStage : std::uint8_t {
-  Off,
-  OptimizerStates,  // 1: each rank updates a shard of the parameters.
-  Gradients,        // 2: and keeps, of the summed gradients, its shard alone.
-  Parameters,       // 3: and of the parameters, but while a layer uses them.
-};
-
-struct ZeroOptions {
-  ZeroStage stage = ZeroStage::Off;
-  std::int64_t bucket_bytes = execute::kBucketBytes;  // Reduced, or gathered, at one time.
-  // Of stage 3: parameters that are whole on a rank at one time, and how far ahead it looks.
-  paging::Limits limits = {.budget_bytes = std::int64_t{1} << 32,
-                           .prefetch_bytes = std::int64_t{200} << 20};
-  partition::PersistenceLimits persistence;  // Of stage 3: parameters that are always whole.
-};
-
-// Where a rank keeps optimizer states and parameters while it does not use them.  The host updates
-// those that are not on the device.
-struct OffloadOptions {
-  // Optimizer states, and masters of short types, between their updates.  Device: where what is
-  // updated is.
-  offload::Where states;
-  // With ZeroStage::Parameters, also with one data rank: its pieces of parameters.
-  offload::Where parameters;
-  std::int64_t elements_at_once = std::int64_t{1} << 22;  // That are updated, or read ahead.
 };
 
 struct TrainerOptions {
@@ -96,7 +65,7 @@ struct TrainerOptions {
   LossScale loss_scale;            // By default, a mean over samples.
   Precision precision;
   GradientSums sums = GradientSums::AsTheyCome;
-  ZeroOptions zero;  // With one data rank there is nothing to share, but to offload.
+  ZeroOptions zero;
   OffloadOptions offload;
   stage::Checkpointing checkpointing;
   std::int64_t seed = 1234;
@@ -191,10 +160,14 @@ class Trainer {
   WholeParameters whole_parameters() { return WholeParameters(*this); }
 
   // What parameters of ZeroStage::Parameters came and went in the last run of a program.
-  zero::PagerReport paging() const { return pager_ ? pager_->report() : zero::PagerReport{}; }
+  zero::PagerReport paging() const { return replicated_->paging(); }
 
   // What this rank updates of parameters(); those of a short type by way of masters().
-  const Parts& parts() const { return parts_; }
+  const Parts& parts() const { return replicated_->parts(); }
+  // Who has which parameter of a stage of this rank.
+  const partition::Ownership& ownership(std::size_t stage) const {
+    return replicated_->ownership(stage);
+  }
   const MasterWeights& masters() const { return *masters_; }
   // Of the files with its states and pieces of parameters; 0 without any.
   std::int64_t offloaded_bytes() const;
@@ -208,21 +181,17 @@ class Trainer {
   void build_stages();
   void build_groups();
   stage::Making making();
-  void build_pager();
-  std::unique_ptr<execute::StageHooks> make_hooks(std::size_t stage);
   execute::StepResult run(execute::Executor& executor, const char* name,
                           execute::StepInputs inputs);
   void build_ties();
   void place_parameters();
-  bool is_sharded() const { return !shards_.empty(); }
-  bool has_pieces_elsewhere() const;
   execute::Files files_in_programs() const;
   std::vector<nn::TiedParameter> updated_copies(std::size_t stage) const;
   lower::Plan lower_here(const verify::VerifiedSchedule& schedule) const;
   std::unique_ptr<execute::Executor> make_executor(lower::Plan plan,
                                                    std::vector<execute::StageHooks*> hooks);
   std::unique_ptr<execute::Executor> make_executor(const verify::VerifiedSchedule& forward);
-  std::vector<execute::StageHooks*> hooks() const;
+  std::vector<execute::StageHooks*> hooks();
   Microbatches cut(const nn::Values& inputs, const nn::Values& targets) const;
   void check(const std::vector<Microbatches>& batches) const;
   std::vector<double> weights(const std::vector<Microbatches>& batches);
@@ -248,11 +217,8 @@ class Trainer {
   std::vector<stage::Stage> stages_;
   std::optional<comm::ShardGroup> data_group_;
   comm::Group pipe_group_;
-  partition::Persistence persistence_;
-  zero::TiedPages tied_pages_;
-  std::vector<std::unique_ptr<zero::ParameterShards>> shards_;  // By stage; none without ZeRO.
-  std::unique_ptr<zero::Pager> pager_;                          // With ZeroStage::Parameters.
-  std::vector<std::unique_ptr<execute::StageHooks>> reducers_;  // By stage.
+  std::optional<ReplicatedParameters> replicated_;  // A set for each stage.
+  std::vector<std::unique_ptr<execute::InvariantGradients>> invariant_;  // By stage, if asked for.
   std::vector<std::unique_ptr<execute::TiedParameters>> ties_;
   std::unique_ptr<execute::Executor> train_;
   std::unique_ptr<execute::Executor> evaluate_;
@@ -263,7 +229,6 @@ class Trainer {
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<PartRun> runs_;  // In which it steps.
   std::vector<stage::NamedParameter> parameters_;
-  Parts parts_;  // Of parameters_.
   // Their places in the whole model, in model order, and their number there.  None for one that an
   // earlier layer has on another rank.
   std::vector<std::optional<std::int64_t>> parameter_place_;

@@ -13,7 +13,7 @@ class PagedHooks : public ShardedGradients {
   // `pager`, which has the pages of `shards`, outlives it, like the shards.  `sums`: as of
   // ShardedGradients.
   PagedHooks(ParameterShards& shards, Pager& pager, std::optional<at::ScalarType> sums = {})
-      : ShardedGradients(shards, GradientBuckets::Released, sums), pager_(pager) {}
+      : ShardedGradients(shards, sums), pager_(pager) {}
 
   void unshard() override { shards().unshard(); }
   void reshard() override { shards().reshard(); }

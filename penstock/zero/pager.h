@@ -68,6 +68,7 @@ class Pager {
   void begin_compute();
   // Throws: what went wrong in between, which an observer cannot.
   void end_compute();
+  bool is_computing() const { return is_computing_; }
 
   // The next sum over the ranks is that of the gradients of this page's parameters: compared, too,
   // but not waited for.

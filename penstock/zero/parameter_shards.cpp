@@ -15,42 +15,49 @@ namespace {
 // What is sent and not yet read takes memory, too.
 constexpr std::size_t kGathersUnderWay = 4;
 
+
 }  // namespace
 
-ParameterShards::ParameterShards(comm::ShardGroup& group, std::int64_t bucket_bytes,
-                                 const Kept& keeps, TiedPages* tied)
-    : group_(group), tied_(tied), growing_(group.size(), bucket_bytes) {
-  if (keeps.what == Keeps::Piece) pieces_ = std::make_shared<PieceMemory>(keeps.pieces);
+partition::Parameter described(const stage::NamedParameter& parameter, Ties ties) {
+  const at::Tensor& tensor = parameter.tensor;
+  return {.name = parameter.name,
+          .type = c10::toString(tensor.scalar_type()),
+          .element_bytes = static_cast<std::int64_t>(tensor.element_size()),
+          .elements = tensor.numel(),
+          .is_trainable = tensor.requires_grad(),
+          .is_tied = ties == Ties::Shared};
+}
+
+ParameterShards::ParameterShards(comm::ShardGroup& group, const partition::SharingRules& rules,
+                                 const offload::Where& pieces,
+                                 partition::Persistence* persistence, TiedPages* tied)
+    : group_(group), tied_(tied), growing_(rules, persistence) {
+  PENSTOCK_CHECK(rules.ranks == group.size(), rules.ranks, " ranks, and a group of ", group.size());
+  if (rules.come_and_go()) pieces_ = std::make_shared<PieceMemory>(pieces);
 }
 
 ParameterShards::ParameterShards(std::vector<stage::NamedParameter> parameters,
-                                 comm::ShardGroup& group, std::int64_t bucket_bytes,
-                                 const Kept& keeps, TiedPages* tied)
-    : ParameterShards(group, bucket_bytes, keeps, tied) {
+                                 comm::ShardGroup& group, const partition::SharingRules& rules,
+                                 const offload::Where& pieces)
+    : ParameterShards(group, rules, pieces) {
   for (stage::NamedParameter& parameter : parameters) add(std::move(parameter));
   close();
 }
 
-void ParameterShards::add(stage::NamedParameter parameter, Keeps keeps) {
-  const at::Tensor& tensor = parameter.tensor;
-  partition::ShardedParameter size{
-      .name = parameter.name,
-      .type = c10::toString(tensor.scalar_type()),
-      .element_bytes = static_cast<std::int64_t>(tensor.element_size()),
-      .elements = tensor.numel(),
-      .is_trainable = tensor.requires_grad(),
-      .stays = pieces_ != nullptr && keeps == Keeps::Whole,
-      .is_alone = tied_ != nullptr && tied_->contains(parameter.name)};
-  if (size.is_trainable) trained_.push_back(parameters_.size());
+void ParameterShards::add(stage::NamedParameter parameter, Ties ties,
+                          partition::Whereabouts whereabouts) {
+  if (parameter.tensor.requires_grad()) trained_.push_back(parameters_.size());
+  const partition::Parameter size = described(parameter, ties);
   parameters_.push_back(std::move(parameter));
-  if (const auto full = growing_.add(std::move(size))) make_page(*full);
+  if (const auto full = growing_.add(size, whereabouts)) make_page(*full);
 }
 
 void ParameterShards::close() {
   for (const std::size_t bucket : growing_.close()) make_page(bucket);
-  cuts_ = layout().slices_by_parameter();
+  page_of_.resize(parameters_.size());
+  cuts_ = ownership().slices_by_parameter();
   slice_of_.resize(parameters_.size());
-  for (const partition::Slice& slice : layout().slices(group_.place())) {
+  for (const partition::Slice& slice : ownership().slices(group_.place())) {
     slice_of_[slice.parameter] = slices_.size();
     slices_.push_back(
         {.place = slice,
@@ -60,13 +67,15 @@ void ParameterShards::close() {
 
 // A tied parameter's is that of its first copy.
 void ParameterShards::make_page(std::size_t b) {
-  const partition::ShardBucket& bucket = layout().buckets[b];
-  pages_.resize(layout().buckets.size());
+  const partition::Bucket& bucket = ownership().buckets[b];
+  pages_.resize(ownership().buckets.size());
   is_shared_.resize(pages_.size());
   page_of_.resize(parameters_.size());
   const std::size_t first = bucket.parameters.front();
   std::shared_ptr<Page>* const of_copies =
-      layout().parameters[first].is_alone ? &tied_->at(parameters_[first].name) : nullptr;
+      tied_ != nullptr && ownership().parameters[first].is_tied
+          ? &(*tied_)[parameters_[first].name]
+          : nullptr;
   is_shared_[b] = of_copies != nullptr && *of_copies != nullptr;
   if (is_shared_[b]) {
     pages_[b] = *of_copies;
@@ -78,10 +87,11 @@ void ParameterShards::make_page(std::size_t b) {
   for (const std::size_t p : bucket.parameters) page_of_[p] = pages_[b].get();
 }
 
-std::shared_ptr<Page> ParameterShards::new_page(const partition::ShardBucket& bucket) const {
+std::shared_ptr<Page> ParameterShards::new_page(const partition::Bucket& bucket) const {
   const at::Tensor& first = parameters_[bucket.parameters.front()].tensor;
+  const bool goes = bucket.presence == partition::Presence::WhileUsed;
   const auto page = std::make_shared<Page>(
-      group_, bucket.piece, first.options().requires_grad(false), bucket.stays ? nullptr : pieces_);
+      group_, bucket.piece, first.options().requires_grad(false), goes ? pieces_ : nullptr);
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
     page->hold(parameters_[bucket.parameters[i]], bucket.offsets[i]);
   }

@@ -1,10 +1,11 @@
-// Parameters over the ranks of a data group, each element updated by one.
+// A set of parameters, placed over the ranks of a data group as its Ownership says
+// (partition/ownership.h).
 //
-// The Trainer makes one per stage; whoever drives modules of its own makes one of any parameters.
-// The optimizer steps on the slices of those that require a gradient; others are frozen, and have
-// buckets of their own.  Knows no schedule and no optimizer.
-// Parameters are either whole on each rank, and gather() brings what the others have updated, or
-// only this rank's slices are kept, and pages (page.h) come and go.
+// ReplicatedParameters make one for each set; zero.Init makes one for each module that it spreads.
+// Each bucket of the Ownership has a page (page.h), which has the parameters' values.  A page is
+// always whole, and gather() brings what other ranks have updated; or it comes and goes.  The
+// optimizer steps on the slices of trainable parameters.  What is in no bucket stays as it is.
+// Knows no schedule and no optimizer.
 // Invariants: 1. A slice is a view of its page's piece: no element is copied to update it.
 // 2. A parameter's values move into a page as soon as all parameters of its bucket are known: while
 // a model is made layer by layer, those of one bucket of a type wait.
@@ -25,28 +26,16 @@
 
 #include "penstock/comm/shard_group.h"
 #include "penstock/offload/place.h"
-#include "penstock/partition/shards.h"
+#include "penstock/partition/ownership.h"
 #include "penstock/stage/stage.h"
 #include "penstock/zero/page.h"
 #include "penstock/zero/piece_memory.h"
 
 namespace penstock::zero {
 
-// The pages of a rank's tied parameters, by name.  A name is put in, with null, before the first
-// parameter of that name is added: it has a page to itself, which is cut alike wherever there is a
-// copy.
+// The pages of a rank's tied parameters, by name: a copy in a later set shares the page of the
+// first.
 using TiedPages = std::map<std::string, std::shared_ptr<Page>>;
-
-// What of pages stays while they are not in use.
-enum class Keeps : std::uint8_t { Whole, Piece };
-
-struct Kept {
-  // Not explicit: mostly that is all there is to say.
-  Kept(Keeps keeps, offload::Where where = {}) : what(keeps), pieces(std::move(where)) {}
-
-  Keeps what;
-  offload::Where pieces;  // Where pieces are.
-};
 
 // A slice of a parameter on this rank.
 struct ShardSlice {
@@ -54,30 +43,39 @@ struct ShardSlice {
   at::Tensor values;  // Flat.  Its grad() is that of the slice, or undefined.
 };
 
+// Whether other layers share a parameter (nn/model.h).
+enum class Ties : std::uint8_t { None, Shared };
+
+// As an Ownership knows it.
+partition::Parameter described(const stage::NamedParameter& parameter, Ties ties = Ties::None);
+
 class ParameterShards {
  public:
-  // Of parameters that are added one after the other, until close().  `group` and `tied`, which
-  // learns new pages, outlive it.
+  // Of parameters that are added one after the other, until close().  `rules` count the ranks of
+  // `group`.  Pieces of what comes and goes are in `pieces`.  `persistence` is the rank's, or null
+  // (partition/ownership.h).  `tied` learns new pages; null: there are no tied parameters.  All of
+  // these outlive it.
   // Throws: ConfigError, where pieces cannot be in the folder that they should be in; so does
   // add().
-  ParameterShards(comm::ShardGroup& group, std::int64_t bucket_bytes, const Kept& keeps,
+  ParameterShards(comm::ShardGroup& group, const partition::SharingRules& rules,
+                  const offload::Where& pieces = {}, partition::Persistence* persistence = nullptr,
                   TiedPages* tied = nullptr);
-  // Parameters stay the tensors that they are; their values move into pages.  One that `keeps`
-  // Whole stays so, whatever becomes of others.  REQUIRES: parameters alike on every rank of the
-  // group, in one order, and with the same values.
-  void add(stage::NamedParameter parameter, Keeps keeps = Keeps::Piece);
+  // Parameters stay the tensors that they are; the values of those in a bucket move into its page.
+  // REQUIRES: parameters alike on every rank of the group, in one order, and with the same values.
+  void add(stage::NamedParameter parameter, Ties ties = Ties::None,
+           partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo);
   // What is below is for afterwards.
   void close();
 
   // Of parameters that are all there.
   ParameterShards(std::vector<stage::NamedParameter> parameters, comm::ShardGroup& group,
-                  std::int64_t bucket_bytes, const Kept& keeps, TiedPages* tied = nullptr);
+                  const partition::SharingRules& rules, const offload::Where& pieces = {});
 
   const std::vector<stage::NamedParameter>& parameters() const { return parameters_; }
   // Numbers of those that require a gradient, rising.
   const std::vector<std::size_t>& trained() const { return trained_; }
-  const partition::ShardLayout& layout() const { return growing_.layout(); }
-  // This rank's, in the layout's order.
+  const partition::Ownership& ownership() const { return growing_.ownership(); }
+  // This rank's, in the Ownership's order.
   const std::vector<ShardSlice>& slices() const { return slices_; }
   // This rank's of a parameter, or null.
   const ShardSlice* slice_of(std::size_t parameter) const {
@@ -90,6 +88,7 @@ class ParameterShards {
   }
   // By bucket.
   const std::vector<std::shared_ptr<Page>>& pages() const { return pages_; }
+  // REQUIRES: the parameter is in a bucket.
   Page& page_of(std::size_t parameter) const { return *page_of_[parameter]; }
   comm::ShardGroup& group() const { return group_; }
   // Of the file with pieces, if they are in one.
@@ -108,18 +107,18 @@ class ParameterShards {
 
  private:
   void make_page(std::size_t bucket);
-  std::shared_ptr<Page> new_page(const partition::ShardBucket& bucket) const;
+  std::shared_ptr<Page> new_page(const partition::Bucket& bucket) const;
 
   std::vector<stage::NamedParameter> parameters_;
   std::vector<std::size_t> trained_;
   comm::ShardGroup& group_;
   TiedPages* tied_;
-  partition::GrowingLayout growing_;
+  partition::GrowingOwnership growing_;
   std::vector<std::vector<partition::PlacedSlice>> cuts_;  // By parameter.
-  std::shared_ptr<PieceMemory> pieces_;                    // With Keeps::Piece.
+  std::shared_ptr<PieceMemory> pieces_;                    // Where any come and go.
   std::vector<std::shared_ptr<Page>> pages_;
   std::vector<bool> is_shared_;  // By bucket: the page of an earlier one.
-  std::vector<Page*> page_of_;   // By parameter.
+  std::vector<Page*> page_of_;   // By parameter; null where it is in no bucket.
   std::vector<ShardSlice> slices_;
   std::vector<std::optional<std::size_t>> slice_of_;  // By parameter, its place in slices_.
   bool is_unsharded_ = false;

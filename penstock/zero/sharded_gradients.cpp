@@ -9,22 +9,22 @@
 #include "penstock/zero/system_memory.h"
 
 namespace penstock::zero {
-ShardedGradients::ShardedGradients(ParameterShards& shards, GradientBuckets buckets,
-                                   std::optional<at::ScalarType> sums)
-    : shards_(shards), what_(buckets), sums_(shards.parameters(), sums) {
-  const partition::ShardLayout& layout = shards.layout();
-  place_.resize(layout.parameters.size());
-  absent_.resize(layout.parameters.size());
+
+ShardedGradients::ShardedGradients(ParameterShards& shards, std::optional<at::ScalarType> sums)
+    : shards_(shards), sums_(shards.parameters(), sums) {
+  const partition::Ownership& ownership = shards.ownership();
+  place_.resize(ownership.parameters.size());
+  absent_.resize(ownership.parameters.size());
   std::vector<stage::NamedParameter> trained;
-  std::vector<std::size_t> arrival(layout.parameters.size());  // Number among those.
+  std::vector<std::size_t> arrival(ownership.parameters.size());  // Number among those.
   for (const std::size_t p : shards.trained()) {
     arrival[p] = trained.size();
     trained.push_back(shards.parameters()[p]);
   }
   std::vector<std::vector<std::size_t>> arrivals;
-  for (std::size_t b = layout.buckets.size(); b-- > 0;) {
-    if (!layout.buckets[b].is_trainable) continue;
-    const std::vector<std::size_t>& parameters = layout.buckets[b].parameters;
+  for (std::size_t b = ownership.buckets.size(); b-- > 0;) {
+    if (!ownership.buckets[b].is_trainable) continue;
+    const std::vector<std::size_t>& parameters = ownership.buckets[b].parameters;
     arrivals.emplace_back();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       place_[parameters[i]] = {buckets_.size(), i};
@@ -53,18 +53,18 @@ void ShardedGradients::before_last_backward() {
 }
 
 at::Tensor ShardedGradients::flag(const Bucket& bucket, std::size_t parameter) const {
-  const std::int64_t piece = shards_.layout().buckets[bucket.index].piece;
+  const std::int64_t piece = shards_.ownership().buckets[bucket.index].piece;
   return bucket.rows.narrow(1, piece + static_cast<std::int64_t>(place_[parameter].second), 1);
 }
 
 void ShardedGradients::take(std::size_t parameter) {
   const at::NoGradGuard no_grad;
   Bucket& bucket = buckets_[place_[parameter].first];
-  const partition::ShardBucket& layout = shards_.layout().buckets[bucket.index];
+  const partition::Bucket& owned = shards_.ownership().buckets[bucket.index];
   const at::Tensor& tensor = shards_.parameters()[parameter].tensor;
   if (!bucket.rows.defined()) {
     bucket.rows =
-        zeros_of_system({shards_.layout().ranks, layout.piece + std::ssize(layout.parameters)},
+        zeros_of_system({shards_.group().size(), owned.piece + std::ssize(owned.parameters)},
                         tensor.options().requires_grad(false).dtype(sums_.type(parameter)));
   }
   const at::Tensor sum = sums_.take(parameter);
@@ -85,9 +85,7 @@ void ShardedGradients::send(std::size_t bucket) {
   const at::NoGradGuard no_grad;
   Bucket& full = buckets_[bucket];
   before_sum(*shards_.pages()[full.index]);
-  if (what_ != GradientBuckets::ReleasedLast && bucket >= partition::kSumsUnderWay) {
-    complete(buckets_[bucket - partition::kSumsUnderWay]);
-  }
+  if (bucket >= partition::kSumsUnderWay) complete(buckets_[bucket - partition::kSumsUnderWay]);
   if (!full.sum.defined() || full.sum.device() != full.rows.device())
     full.sum = at::empty({full.rows.size(1)}, full.rows.options());
   full.transfer = shards_.group().reduce_scatter(full.rows, full.sum, full.tag);
@@ -97,9 +95,11 @@ void ShardedGradients::complete(Bucket& bucket) {
   if (!bucket.transfer) return;
   bucket.transfer->wait();
   bucket.transfer.reset();
-  if (what_ != GradientBuckets::Kept) bucket.rows.reset();
+  const bool is_released =
+      shards_.ownership().rules.summed_bucket() == partition::SummedBucket::Released;
+  if (is_released) bucket.rows.reset();
   bucket.sum = bucket.sum.to(shards_.pages()[bucket.index]->piece().device());
-  const std::int64_t piece = shards_.layout().buckets[bucket.index].piece;
+  const std::int64_t piece = shards_.ownership().buckets[bucket.index].piece;
   for (const ShardSlice& slice : shards_.slices()) {
     if (slice.place.bucket != bucket.index) continue;
     const std::size_t parameter = slice.place.parameter;

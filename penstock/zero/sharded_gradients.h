@@ -27,21 +27,11 @@
 
 namespace penstock::zero {
 
-// What happens to a bucket when it has been summed.
-enum class GradientBuckets : std::uint8_t {
-  Kept,      // For the next step: ZeRO 1, whose gradients take a whole stage's memory.
-  Released,  // ZeRO 2: only slices stay.
-  // As Released, but nobody waits before finish(), and buckets are there until then: for parameters
-  // whose gradients come in one backward with those of other ShardedGradients, in any order.
-  ReleasedLast,
-};
-
 class ShardedGradients : public execute::StageHooks {
  public:
   // `shards` outlives it.  Gradients of short parameters are added up, and slices have them, in
   // `sums` (execute/accumulated_gradients.h); absent: in the parameters' type.
-  ShardedGradients(ParameterShards& shards, GradientBuckets buckets,
-                   std::optional<at::ScalarType> sums = {});
+  explicit ShardedGradients(ParameterShards& shards, std::optional<at::ScalarType> sums = {});
 
   void after_backward(std::int64_t microbatch) override;
   void before_last_backward() override;
@@ -57,7 +47,7 @@ class ShardedGradients : public execute::StageHooks {
 
  private:
   struct Bucket {
-    std::size_t index = 0;  // In the layout.
+    std::size_t index = 0;  // In the Ownership.
     at::Tensor rows;  // [ranks, piece + parameters]: each rank's piece, then a flag a parameter.
     at::Tensor sum;   // This rank's row of all replicas, where its slices are.
     std::int32_t tag = 0;
@@ -69,9 +59,8 @@ class ShardedGradients : public execute::StageHooks {
   at::Tensor flag(const Bucket& bucket, std::size_t parameter) const;
 
   ParameterShards& shards_;
-  GradientBuckets what_;
   execute::AccumulatedGradients sums_;
-  // In reverse order of the layout's, which is about that of the backward, without frozen ones.
+  // In reverse order of the Ownership's, which is about that of the backward, without frozen ones.
   std::vector<Bucket> buckets_;
   std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.
   std::vector<bool> absent_;                                // This rank had no gradient.

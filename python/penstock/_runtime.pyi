@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'MasterWeights', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicatedParameters', 'SpreadModule', 'ZeroOptions', 'facts_of_host_updates', 'facts_of_process']
+__all__: list[str] = ['Communicator', 'GradientScale', 'MasterWeights', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicatedParameters', 'SpreadParameters', 'ZeroOptions', 'facts_of_host_updates', 'facts_of_process']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -111,7 +111,7 @@ class ReplicaGroup:
         """
         Collective: the values of the `root`-th replica, in a contiguous tensor, in place.
         """
-class SpreadModule:
+class SpreadParameters:
     """
     Parameters, by number, of which each replica has a piece.
     """
@@ -149,7 +149,7 @@ class ReplicatedParameters:
     """
     Parameters of a pipeline's stages on this rank and its replicas.
     """
-    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, options: ZeroOptions, spread_before: collections.abc.Sequence[SpreadModule]) -> None:
+    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, options: ZeroOptions, spread_before: collections.abc.Sequence[SpreadParameters]) -> None:
         """
         Collective.  sets: parameters, names and tensors, and whether trainable ones may come and go; values become those of the first replica.
         """
@@ -163,7 +163,7 @@ class ReplicatedParameters:
         """
         What this rank updates: number of the trainable parameter, first element, tensor.
         """
-    def spread(self, set: typing.SupportsInt | typing.SupportsIndex) -> SpreadModule:
+    def spread(self, set: typing.SupportsInt | typing.SupportsIndex) -> SpreadParameters:
         """
         The parameters of a set that come and go, if there are any.
         """
@@ -185,7 +185,7 @@ class ModuleReplica:
     """
     One replica of a module: what the replicas do together.
     """
-    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ZeroOptions, spread_before: collections.abc.Sequence[SpreadModule]) -> None:
+    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ZeroOptions, spread_before: collections.abc.Sequence[SpreadParameters]) -> None:
         """
         Collective: parameters, names and tensors; values become those of rank 0.
         """
@@ -231,7 +231,7 @@ class ModuleReplica:
         """
         A script's own backwards end with an Error that says why.
         """
-    def spread(self) -> SpreadModule:
+    def spread(self) -> SpreadParameters:
         """
         The parameters that come and go, if there are any.
         """

@@ -76,7 +76,7 @@ TEST(ReadConfig, EveryKeyOfZeroAndOfTypesReachesItsField) {
              "min_loss_scale": 0.5},
     "data_types": {"grad_accum_dtype": "fp32"}})");
   Config expected;
-  expected.zero_optimization = {3, 1000, 2000, 300};
+  expected.zero_optimization = {ZeroStage::Parameters, 1000, 2000, 300};
   expected.fp16 = {true, 138, 12, 500, 3, true, 0.5};
   expected.data_types.grad_accum_dtype = DataType::Fp32;
   EXPECT_EQ(c, expected);

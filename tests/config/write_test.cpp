@@ -21,7 +21,7 @@ std::vector<Config> various_configs() {
   configs[5].pipeline = {PartitionMethod::Bounds, "", {}, {0, 1, 7}};
   configs[5].data.path = "\xC3\xA9\n\t\x7F // */ null";
   configs[5].seed = INT64_MAX;
-  configs[5].zero_optimization.stage = 3;
+  configs[5].zero_optimization.stage = ZeroStage::Parameters;
   configs[5].zero_optimization.offload_optimizer = {OffloadDevice::Nvme, "/fast"};
   configs[5].zero_optimization.offload_param = {OffloadDevice::Nvme, "/also fast"};
   configs[5].launch = {0.25, 1e6, 900, Transport::Tcp, Device::Cuda};

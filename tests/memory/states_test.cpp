@@ -26,9 +26,15 @@ States alone(const std::vector<LayerMemory>& layers, const Sharing& sharing) {
   return states_of(layers, sharing, nothing);
 }
 
+Sharing sharing_of(std::int32_t stage, std::int32_t ranks,
+                   std::int64_t bucket_bytes = 2 * 4 * kElements) {
+  return {.rules = {.stage = partition::ZeroStage(stage),
+                    .ranks = ranks,
+                    .bucket_bytes = bucket_bytes}};
+}
+
 States states(const std::vector<LayerMemory>& layers, std::int32_t stage, std::int32_t ranks) {
-  const Sharing sharing{.stage = stage, .ranks = ranks, .bucket_bytes = 2 * 4 * kElements};
-  return alone(layers, sharing);
+  return alone(layers, sharing_of(stage, ranks));
 }
 
 // Of float parameters and AdamW: 4 bytes of each parameter, 4 of its gradient, 8 of its states.
@@ -63,7 +69,7 @@ TEST(States, OneReplicaSharesNothing) {
 // In a file they take what they would take in memory, but for what they begin at multiples of.
 TEST(States, ThoseOfTheOptimizerMayBeInAFile) {
   for (const std::int32_t ranks : {1, 2}) {
-    Sharing sharing{.stage = 2, .ranks = ranks, .bucket_bytes = 2 * 4 * kElements};
+    Sharing sharing = sharing_of(2, ranks);
     const States in_memory = alone(model(), sharing);
     sharing.has_states_in_file = true;
     const States told = alone(model(), sharing);
@@ -78,8 +84,8 @@ TEST(States, ThoseOfTheOptimizerMayBeInAFile) {
 
 TEST(States, PiecesOfParametersMayBeInAFile) {
   for (const std::int32_t ranks : {1, 2, 4}) {
-    Sharing sharing{.stage = 3, .ranks = ranks, .bucket_bytes = 2 * 4 * kElements};
-    sharing.has_pieces_in_file = true;
+    Sharing sharing = sharing_of(3, ranks);
+    sharing.has_pieces_in_file = sharing.rules.one_rank_has_pieces = true;
     const States told = alone(model(), sharing);
     EXPECT_EQ(told.parameters, 0);
     EXPECT_EQ(told.file * ranks, told.pages);
@@ -105,7 +111,7 @@ TEST(States, ATiedParameterOfTwoStagesIsThereOnce) {
   std::vector<LayerMemory> layers = model();
   for (LayerMemory& layer : layers) layer.parameters[0].is_tied = true;
   for (const std::int32_t stage : {0, 1}) {
-    const Sharing sharing{.stage = stage, .ranks = 2, .bucket_bytes = 4 * kElements};
+    const Sharing sharing = sharing_of(stage, 2, 4 * kElements);
     Earlier earlier(sharing);
     const States first = states_of(layers, sharing, earlier);
     const States second = states_of(layers, sharing, earlier);
@@ -150,10 +156,8 @@ TEST(States, SmallParametersStayWholeInStage3) {
   }
   const std::int64_t small = kSmall * kLayers;
   for (const std::int32_t ranks : {2, 4}) {
-    const Sharing sharing{.stage = 3,
-                          .ranks = ranks,
-                          .bucket_bytes = 2 * 4 * kElements,
-                          .persistence = {.elements = kSmall}};
+    Sharing sharing = sharing_of(3, ranks);
+    sharing.persistence = {.elements = kSmall};
     const States told = alone(layers, sharing);
     EXPECT_EQ(told.parameters, 4 * kElements * kLayers / ranks + 4 * small + 4 * 7 * kLayers);
     EXPECT_EQ(told.pages, 4 * kElements * kLayers);
@@ -163,10 +167,8 @@ TEST(States, SmallParametersStayWholeInStage3) {
 }
 
 TEST(States, AsManyStayAsTheModelMayHave) {
-  const Sharing sharing{.stage = 3,
-                        .ranks = 2,
-                        .bucket_bytes = 1,
-                        .persistence = {.elements = kElements, .elements_in_all = 2 * kElements}};
+  Sharing sharing = sharing_of(3, 2, 1);
+  sharing.persistence = {.elements = kElements, .elements_in_all = 2 * kElements};
   Earlier earlier(sharing);
   EXPECT_EQ(states_of(model(), sharing, earlier).pages, 4 * kElements * (kLayers - 2));
   std::vector<LayerMemory> later = model();

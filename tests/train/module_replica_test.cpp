@@ -52,7 +52,7 @@ class Replicas {
   explicit Replicas(comm::Communicator& c) : communicator(c), group(c, c.all_ranks()) {}
 
   ModuleReplica replica(const std::vector<stage::NamedParameter>& parameters, std::int32_t stage,
-                        const std::vector<SpreadModule*>& spread_before = {}) {
+                        const std::vector<SpreadParameters*>& spread_before = {}) {
     return {parameters, options_of(stage), spread_before, group, communicator};
   }
 
@@ -144,8 +144,8 @@ TEST_P(ModuleReplicas, TakeOverWhatWasSpreadBefore) {
     std::vector<at::Tensor> expected;
     for (const std::int32_t stage : {0, 2, 3}) {
       const auto own = parameters();
-      SpreadModule first({own[0], own[3]}, replicas.group, /*bucket_bytes=*/1);
-      SpreadModule second({own[1], own[2]}, replicas.group, /*bucket_bytes=*/1);
+      SpreadParameters first({own[0], own[3]}, replicas.group, /*bucket_bytes=*/1);
+      SpreadParameters second({own[1], own[2]}, replicas.group, /*bucket_bytes=*/1);
       ModuleReplica replica = replicas.replica(own, stage, {&first, &second});
       const std::vector<at::Tensor> found = trained(own, replica, rank);
       expect_bits_of_first(expected, found, own, stage);
@@ -155,11 +155,11 @@ TEST_P(ModuleReplicas, TakeOverWhatWasSpreadBefore) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ModuleReplicas, testing::Values(1, 2, 3));
 
-TEST(SpreadModule, TellsItsStatusAndItsShards) {
+TEST(SpreadParameters, TellsItsStatusAndItsShards) {
   comm::run_ranks(2, [&](comm::Communicator& communicator) {
     Replicas replicas(communicator);
     const auto own = parameters();
-    SpreadModule module(own, replicas.group, 1 << 20);
+    SpreadParameters module(own, replicas.group, 1 << 20);
     std::int64_t elements = 0;
     for (const std::size_t i : kAll) {
       EXPECT_EQ(module.status(i), ParameterStatus::NotAvailable);
@@ -175,12 +175,12 @@ TEST(SpreadModule, TellsItsStatusAndItsShards) {
   });
 }
 
-TEST(SpreadModule, TakesWhatOneRankHasChanged) {
+TEST(SpreadParameters, TakesWhatOneRankHasChanged) {
   comm::run_ranks(2, [&](comm::Communicator& communicator) {
     const torch::NoGradGuard no_grad;
     Replicas replicas(communicator);
     const auto own = parameters();
-    SpreadModule module(own, replicas.group, 1 << 20);
+    SpreadParameters module(own, replicas.group, 1 << 20);
     module.hold({0, 2});
     own[0].tensor.fill_(1.0 + communicator.rank().value);
     own[2].tensor.fill_(3.0 + communicator.rank().value);
@@ -196,12 +196,12 @@ TEST(SpreadModule, TakesWhatOneRankHasChanged) {
   });
 }
 
-TEST(SpreadModule, FindsChangesThatNobodyTakes) {
+TEST(SpreadParameters, FindsChangesThatNobodyTakes) {
   comm::run_ranks(2, [&](comm::Communicator& communicator) {
     const torch::NoGradGuard no_grad;
     Replicas replicas(communicator);
     const auto own = parameters();
-    SpreadModule module(own, replicas.group, /*bucket_bytes=*/1);
+    SpreadParameters module(own, replicas.group, /*bucket_bytes=*/1);
     module.hold(kAll);
     own[1].tensor.add_(1);
     std::memset(own[2].tensor.data_ptr(), 0, own[2].tensor.nbytes());

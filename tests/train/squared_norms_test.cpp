@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "penstock/partition/shards.h"
+#include "penstock/partition/ownership.h"
 
 namespace penstock::train {
 namespace {
@@ -26,10 +26,12 @@ TEST(SquaredNorms, NoCutIntoShardsChangesABit) {
     const at::Tensor values = at::randn({elements}) * at::randn({elements}).exp();
     const double whole = total_of_cuts(values, {{0, elements}});
     for (std::int32_t ranks = 1; ranks <= 9; ++ranks) {
-      const auto layout = partition::lay_out_shards(
-          {{.name = "before", .elements = 130}, {.name = "it", .elements = elements}}, ranks,
-          std::int64_t{1} << 30);
-      const auto slices = layout.slices_by_parameter();
+      const auto ownership =
+          partition::own({{.name = "before", .elements = 130}, {.name = "it", .elements = elements}},
+                         {.stage = config::ZeroStage::OptimizerStates,
+                          .ranks = ranks,
+                          .one_rank_has_pieces = true});
+      const auto slices = ownership.slices_by_parameter();
       std::vector<Cut> cuts;
       for (const auto& each : slices[1]) {
         cuts.push_back({each.slice.first, each.slice.count});

@@ -53,6 +53,14 @@ std::vector<Rank> first_ranks(std::int32_t count) {
   return ranks;
 }
 
+// A bucket for each parameter, all of which come and go.
+partition::SharingRules rules(std::int32_t ranks) {
+  return {.stage = config::ZeroStage::Parameters,
+          .ranks = ranks,
+          .bucket_bytes = 1,
+          .one_rank_has_pieces = true};
+}
+
 // The parameters after some steps of SGD, of all ranks' inputs on one.
 std::vector<stage::NamedParameter> trained_in_one_process(std::int32_t ranks) {
   const auto whole = parameters();
@@ -80,7 +88,7 @@ TEST_P(Pages, AnyLoopTrainsWithThemToTheBitsOfOneProcess) {
   const auto expected = trained_in_one_process(ranks);
   comm::run_ranks(ranks, [&](comm::Communicator& communicator) {
     comm::ShardGroup group(communicator, first_ranks(ranks));
-    ParameterShards shards(parameters(), group, /*bucket_bytes=*/1, Keeps::Piece);
+    ParameterShards shards(parameters(), group, rules(ranks));
     Pager pager(group, shards.pages(), {.budget_bytes = 1});
     PagedHooks hooks(shards, pager);
     for (std::int64_t step = 0; step < kSteps; ++step) {
@@ -120,7 +128,7 @@ TEST(Page, HasNothingOfItsPieceInMemoryWhereThatIsInAFile) {
   const offload::Where file{.place = offload::Place::File, .folder = folder.path()};
   comm::run_ranks(2, [&](comm::Communicator& communicator) {
     comm::ShardGroup group(communicator, first_ranks(2));
-    ParameterShards shards(parameters(), group, 1, {Keeps::Piece, file});
+    ParameterShards shards(parameters(), group, rules(2), file);
     EXPECT_EQ(shards.file_bytes(), 3 * 4 * 320) << "a half, and padding";
     const void* const piece = shards.pages()[0]->piece().data_ptr();
     const auto expect_away = [&](const char* after) {
@@ -148,10 +156,10 @@ TEST(Page, HasNothingOfItsPieceInMemoryWhereThatIsInAFile) {
 
 // What one rank changes a parameter to is everybody's, once they adopt it.
 TEST(Page, AdoptsWhatARankHasChangedItTo) {
-  for (const Keeps keeps : {Keeps::Piece, Keeps::Whole}) {
+  for (const auto stage : {config::ZeroStage::Parameters, config::ZeroStage::Gradients}) {
     comm::run_ranks(2, [&](comm::Communicator& communicator) {
       comm::ShardGroup group(communicator, first_ranks(2));
-      ParameterShards shards(parameters(), group, 1 << 20, keeps);
+      ParameterShards shards(parameters(), group, {.stage = stage, .ranks = 2});
       const at::Tensor& tensor = shards.parameters()[1].tensor;
       shards.unshard();
       {
@@ -170,7 +178,7 @@ TEST(Page, AdoptsWhatARankHasChangedItTo) {
 TEST(Page, LosesNoChangeInSilence) {
   comm::run_ranks(2, [&](comm::Communicator& communicator) {
     comm::ShardGroup group(communicator, first_ranks(2));
-    ParameterShards shards(parameters(), group, 1, Keeps::Piece);
+    ParameterShards shards(parameters(), group, rules(2));
     shards.unshard();
     {
       const torch::NoGradGuard no_grad;

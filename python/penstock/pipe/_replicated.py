@@ -16,7 +16,7 @@ import torch
 
 from penstock import _torch
 from penstock.errors import ConfigError
-from penstock.zero._home import Home, spread_modules
+from penstock.zero._home import Home, spread_of
 from penstock.zero._model import facts_of, own_values, refuse_compiled, refuse_meta
 from penstock.zero._parameters import Place, ZeroParameter, adopt, release
 from penstock.zero._replicas import Replicas
@@ -111,7 +111,7 @@ class ReplicatedStages:
             [*((of_stage, True) for of_stage in alone), (shared, False)],
             self._replicas.group,
             settings.options_for(parameters),
-            spread_modules(parameters),
+            spread_of(parameters),
         )
         for each in parameters:
             if isinstance(each, ZeroParameter):

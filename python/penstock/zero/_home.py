@@ -1,4 +1,4 @@
-"""Who has the values of parameters under ZeRO 3: a SpreadModule, and the parameters in Python.
+"""Who has the values of parameters under ZeRO 3: a SpreadParameters, and the parameters in Python.
 
 An engine has one for what it trains, and zero.Init one for every module that it spreads.
 Knows no forward and no optimizer.
@@ -16,21 +16,21 @@ from penstock.errors import Error
 from penstock.zero._parameters import ZeroParameter, ZeroParamStatus, place_of, show
 
 if TYPE_CHECKING:
-    from penstock._runtime import SpreadModule
+    from penstock._runtime import SpreadParameters
     from penstock.zero._replicas import Replicas
 
-__all__ = ["Home", "spread_modules"]
+__all__ = ["Home", "spread_of"]
 
 
 class Home:
     """Parameters, some of which come and go.
 
-    Nothing comes or goes in a home without a SpreadModule: all ranks have all of it.
+    Nothing comes or goes in a home without a SpreadParameters: all ranks have all of it.
     """
 
     def __init__(self, replicas: Replicas) -> None:
         self.replicas = replicas
-        self.spread: SpreadModule | None = None
+        self.spread: SpreadParameters | None = None
         self.parameters: list[ZeroParameter] = []  # By number.
         self._held: Counter[int] = Counter()  # How often, by number.
         self._modifier: dict[int, int] = {}  # By number: the rank whose changes will count.
@@ -41,7 +41,7 @@ class Home:
         """That share its parameters."""
         return self.replicas.size
 
-    def settle(self, spread: SpreadModule, parameters: list[ZeroParameter]) -> None:
+    def settle(self, spread: SpreadParameters, parameters: list[ZeroParameter]) -> None:
         """From now on `parameters` are those of `spread`, and away."""
         self.spread = spread
         self.parameters = parameters
@@ -114,7 +114,7 @@ class Home:
             )
 
     @property
-    def _module(self) -> SpreadModule:
+    def _module(self) -> SpreadParameters:
         assert self.spread is not None  # Parameters without one are whole, and have no number.
         return self.spread
 
@@ -122,7 +122,7 @@ class Home:
         return f'parameter "{place_of(self.parameters[number]).name}"'
 
 
-def spread_modules(parameters: Iterable[torch.nn.Parameter]) -> list[SpreadModule]:
+def spread_of(parameters: Iterable[torch.nn.Parameter]) -> list[SpreadParameters]:
     """Those that these come and go by, each once."""
     homes = dict.fromkeys(
         place_of(each).home for each in parameters if isinstance(each, ZeroParameter)

@@ -15,7 +15,7 @@ from penstock import _torch
 from penstock.errors import ConfigError, Error
 from penstock.zero._backwards import Backwards
 from penstock.zero._external import Forwards
-from penstock.zero._home import Home, spread_modules
+from penstock.zero._home import Home, spread_of
 from penstock.zero._parameters import Place, ZeroParameter, adopt, is_zero, release
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
@@ -150,7 +150,7 @@ class ReplicatedModel:
                 [(_full_name(self.module, name), each) for name, each in named],
                 self._replicas.group,
                 settings.options_for([each for _, each in named]),
-                spread_modules(each for _, each in named),
+                spread_of(each for _, each in named),
             )
         for _, each in named:
             if isinstance(each, ZeroParameter):

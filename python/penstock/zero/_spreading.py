@@ -19,7 +19,7 @@ from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
 
 if TYPE_CHECKING:
-    from penstock._runtime import SpreadModule
+    from penstock._runtime import SpreadParameters
 
 __all__ = ["Spreading"]
 
@@ -65,7 +65,7 @@ class Spreading:
         ]
         if self.replicas.size == 1:
             return
-        made: type[SpreadModule] = _torch.load().SpreadModule
+        made: type[SpreadParameters] = _torch.load().SpreadParameters
         width = max(each.element_size() for each in spread)
         with self.replicas.telling_others():
             module = made(

@@ -1,18 +1,20 @@
-// Parameters of a module that somebody else runs, each rank of a data group with its piece of them.
+// Parameters that are spread over the ranks of a data group, brought and dropped when asked for.
 //
-// The Python package has one for every module that it spreads while a model is made (zero.Init),
-// and a ModuleReplica has one under ZeRO 3.  Here they come and go when asked for; what an operator
-// reads, a zero::Pager brings.  Knows no gradients and no optimizer.
+// The Python package has them for every module that it spreads while a model is made (zero.Init),
+// and for those of each set of ReplicatedParameters that come and go.  What an operator reads, a
+// zero::Pager brings.  Knows no gradients and no optimizer.
 // Parameters are numbered as they were given.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "penstock/comm/shard_group.h"
 #include "penstock/stage/stage.h"
+#include "penstock/zero/pager.h"
 #include "penstock/zero/parameter_shards.h"
 
 namespace penstock::train {
@@ -20,19 +22,21 @@ namespace penstock::train {
 // DeepSpeed's words and numbers.
 enum class ParameterStatus : std::uint8_t { Available = 1, NotAvailable = 2, InFlight = 3 };
 
-class SpreadModule {
+class SpreadParameters {
  public:
-  // As ParameterShards; afterwards all are away.
-  SpreadModule(const std::vector<stage::NamedParameter>& parameters, comm::ShardGroup& group,
-               std::int64_t bucket_bytes);
+  // Of these parameters, in buckets of up to so many bytes.  Collective over `group`, which
+  // outlives it; afterwards all are away.
+  SpreadParameters(const std::vector<stage::NamedParameter>& parameters, comm::ShardGroup& group,
+                   std::int64_t bucket_bytes);
+  // Of those of `shards` that come and go.  `pager` brings them.  Both outlive it.
+  SpreadParameters(zero::ParameterShards& shards, const zero::Pager& pager);
 
-  zero::ParameterShards& shards() { return shards_; }
-  const zero::ParameterShards& shards() const { return shards_; }
+  std::vector<stage::NamedParameter> parameters() const;
+  comm::ShardGroup& group() const { return shards_.group(); }
+  std::vector<std::shared_ptr<zero::Page>> pages() const { return shards_.pages(); }
 
   // Whether it may be read now, by operators that would bring it or by anyone.
   ParameterStatus status(std::size_t parameter) const;
-  // Operators bring what they read, from now on or no longer.
-  void set_open(bool is_open) { is_open_ = is_open; }
 
   // This rank's part of it: flat, and a view of what is updated.
   at::Tensor shard(std::size_t parameter) const;
@@ -57,15 +61,19 @@ class SpreadModule {
     std::int64_t version = 0;  // Of the tensor, when it came.
   };
   const at::Tensor& tensor(std::size_t parameter) const {
-    return shards_.parameters()[parameter].tensor;
+    return shards_.parameters()[numbers_[parameter]].tensor;
   }
-  zero::Page& page(std::size_t parameter) const { return shards_.page_of(parameter); }
-  const zero::ShardSlice* slice(std::size_t parameter) const;
+  zero::Page& page(std::size_t parameter) const { return shards_.page_of(numbers_[parameter]); }
+  const zero::ShardSlice* slice(std::size_t parameter) const {
+    return shards_.slice_of(numbers_[parameter]);
+  }
   bool is_changed(std::size_t parameter) const;
 
-  zero::ParameterShards shards_;
-  std::vector<Held> held_;  // By parameter.
-  bool is_open_ = false;
+  std::unique_ptr<zero::ParameterShards> own_;  // Unless they are somebody else's.
+  zero::ParameterShards& shards_;
+  const zero::Pager* pager_ = nullptr;
+  std::vector<std::size_t> numbers_;  // By parameter: in shards_.
+  std::vector<Held> held_;            // By parameter.
 };
 
 }  // namespace penstock::train

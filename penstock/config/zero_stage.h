@@ -1,0 +1,18 @@
+// How much the ranks of a data group share, instead of each having all of it.
+#pragma once
+#include <cstdint>
+
+namespace penstock::config {
+
+// Each stage shares what the stages before it share.  Source: ZeRO (arXiv 1910.02054), whose
+// numbers these are.
+enum class ZeroStage : std::uint8_t {
+  Off = 0,              // Every rank has everything, and sums of gradients are alike.
+  OptimizerStates = 1,  // Each rank updates a shard of the parameters.
+  Gradients = 2,        // It keeps, of the summed gradients, its shard alone.
+  Parameters = 3,       // And of the parameters, except while something uses them.
+};
+
+constexpr int number_of(ZeroStage stage) { return static_cast<int>(stage); }
+
+}  // namespace penstock::config

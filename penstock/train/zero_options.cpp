@@ -1,0 +1,16 @@
+#include "penstock/train/zero_options.h"
+
+namespace penstock::train {
+
+partition::SharingRules sharing_rules(const ZeroOptions& zero, const offload::Where& pieces,
+                                      std::int32_t ranks, c10::Device device) {
+  // Where ranks compute on the host, what is in its memory is nowhere else.
+  const bool are_elsewhere = pieces.place == offload::Place::File ||
+                             (pieces.place == offload::Place::Host && !device.is_cpu());
+  return {.stage = zero.stage,
+          .ranks = ranks,
+          .bucket_bytes = zero.bucket_bytes,
+          .one_rank_has_pieces = are_elsewhere};
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,41 @@
+// What a data group shares of its parameters, and where a rank keeps what it does not use.
+#pragma once
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+#include "penstock/offload/place.h"
+#include "penstock/paging/policy.h"
+#include "penstock/partition/ownership.h"
+#include "penstock/partition/persistence.h"
+
+namespace penstock::train {
+
+using config::ZeroStage;
+
+// With one data rank there is nothing to share, but to offload.
+struct ZeroOptions {
+  ZeroStage stage = ZeroStage::Off;
+  std::int64_t bucket_bytes = std::int64_t{4} << 20;  // Reduced, or gathered, at one time.
+  // Of stage 3: parameters that are whole on a rank at one time, and how far ahead it looks.
+  paging::Limits limits = {.budget_bytes = std::int64_t{1} << 32,
+                           .prefetch_bytes = std::int64_t{200} << 20};
+  partition::PersistenceLimits persistence;  // Of stage 3: parameters that are always whole.
+};
+
+// Where a rank keeps optimizer states and parameters while it does not use them.  The host updates
+// those that are not on the device.
+struct OffloadOptions {
+  // Optimizer states, and masters of short types, between their updates.  Device: where what is
+  // updated is.
+  offload::Where states;
+  // With ZeroStage::Parameters, also with one data rank: its pieces of parameters.
+  offload::Where parameters;
+  std::int64_t elements_at_once = std::int64_t{1} << 22;  // That are updated, or read ahead.
+};
+
+// Of a data group of so many ranks that compute on `device`.
+partition::SharingRules sharing_rules(const ZeroOptions& zero, const offload::Where& pieces,
+                                      std::int32_t ranks, c10::Device device);
+
+}  // namespace penstock::train
