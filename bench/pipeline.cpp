@@ -19,7 +19,7 @@
 #include "penstock/execute/executor.h"
 #include "penstock/nn/mlp.h"
 #include "penstock/simulate/simulate.h"
-#include "penstock/train/optimizer.h"
+#include "penstock/update/optimizer.h"
 
 namespace {
 
@@ -98,7 +98,7 @@ class PipelineRank {
     for (const stage::Stage* stage : chunks_) {
       for (const auto& parameter : stage->parameters()) parameters.push_back(parameter.tensor);
     }
-    train::Optimizer optimizer({.type = config::OptimizerType::Sgd}, parameters);
+    update::Optimizer optimizer({.type = config::OptimizerType::Sgd}, parameters);
     std::vector<double> times;
     for (long step = 0; step < options_.steps + 5; ++step) {
       for (stage::Stage* stage : chunks_) stage->drop_gradients();

@@ -12,9 +12,10 @@
 
 #include "bindings/runtime/init.h"
 #include "bindings/runtime/replicated.h"
+#include "bindings/runtime/update.h"
 #include "bindings/runtime/without_gil.h"
 #include "penstock/train/module_replica.h"
-#include "penstock/train/spread_parameters.h"
+#include "penstock/replicas/spread_parameters.h"
 
 namespace penstock::bindings {
 namespace {
@@ -22,8 +23,8 @@ namespace {
 namespace py = pybind11;
 using Numbers = std::vector<std::size_t>;
 using train::ModuleReplica;
-using train::SpreadParameters;
-using train::ZeroOptions;
+using replicas::SpreadParameters;
+using replicas::ReplicaOptions;
 
 std::vector<stage::NamedParameter> named(const Parameters& parameters) {
   std::vector<stage::NamedParameter> result;
@@ -33,9 +34,9 @@ std::vector<stage::NamedParameter> named(const Parameters& parameters) {
 
 using PythonParts = std::vector<std::tuple<std::size_t, std::int64_t, at::Tensor>>;
 
-PythonParts parts_of(const train::Parts& parts) {
+PythonParts parts_of(const update::Parts& parts) {
   PythonParts result;
-  for (const train::Part& part : parts.all()) {
+  for (const update::Part& part : parts.all()) {
     result.emplace_back(part.parameter, part.first, part.tensor);
   }
   return result;
@@ -75,7 +76,7 @@ std::vector<SpreadParameters*> modules_of(const std::vector<PythonSpread*>& spre
 }
 
 struct PythonReplica {
-  PythonReplica(const Parameters& parameters, ReplicaGroup& g, const ZeroOptions& options,
+  PythonReplica(const Parameters& parameters, ReplicaGroup& g, const ReplicaOptions& options,
                 const std::vector<PythonSpread*>& spread_before)
       : group(g) {
     without_gil(group.communicator, [&] {
@@ -127,23 +128,30 @@ struct PythonReplica {
 };
 
 void init_options(py::module_& m) {
-  py::class_<ZeroOptions>(m, "ZeroOptions", "What replicas share, and in how large steps.")
+  py::class_<ReplicaOptions>(m, "ReplicaOptions",
+                             "What replicas share, in how large steps, and where it is.")
       .def(py::init([](std::int32_t stage, std::int64_t bucket_bytes, std::int64_t live_bytes,
                        std::int64_t prefetch_bytes, std::int64_t persistent_elements,
-                       std::int64_t persistent_elements_in_all) {
-             return ZeroOptions{
-                 .stage = static_cast<train::ZeroStage>(stage),
-                 .bucket_bytes = bucket_bytes,
-                 .limits = {.budget_bytes = live_bytes, .prefetch_bytes = prefetch_bytes},
-                 .persistence = {.elements = persistent_elements,
-                                 .elements_in_all = persistent_elements_in_all}};
+                       std::int64_t persistent_elements_in_all,
+                       const std::optional<std::string>& pieces_folder,
+                       std::optional<at::ScalarType> sums) {
+             return ReplicaOptions{
+                 .zero = {.stage = static_cast<config::ZeroStage>(stage),
+                          .bucket_bytes = bucket_bytes,
+                          .limits = {.budget_bytes = live_bytes, .prefetch_bytes = prefetch_bytes},
+                          .persistence = {.elements = persistent_elements,
+                                          .elements_in_all = persistent_elements_in_all}},
+                 .pieces = in_folder(pieces_folder),
+                 .sums = sums};
            }),
            py::kw_only(), py::arg("stage"), py::arg("bucket_bytes"), py::arg("live_bytes"),
            py::arg("prefetch_bytes"), py::arg("persistent_elements"),
-           py::arg("persistent_elements_in_all"),
+           py::arg("persistent_elements_in_all"), py::arg("pieces_folder"), py::arg("sums"),
            "stage: of ZeRO, 0 to 3.  Of stage 3: parameters that are whole at one time, how far "
-           "ahead of a use they come, the largest that always stays whole, and how many elements "
-           "all of these may have, in the parameters' order.");
+           "ahead of a use they come, the largest that always stays whole, how many elements all "
+           "of these may have, in the parameters' order, and the folder of a file with pieces, "
+           "if they are to be in one.  sums: type in which gradients of short types are added; "
+           "None: their own.");
 }
 
 void init_spread(py::module_& m) {
@@ -218,21 +226,21 @@ auto call(PythonReplicated& r, const Function& function) {
 }
 
 void init_replicated(py::module_& m) {
-  using train::ReplicatedParameters;
+  using replicas::ReplicatedParameters;
   using Sets = std::vector<std::pair<Parameters, bool>>;
   py::class_<PythonReplicated>(m, "ReplicatedParameters",
                                "Parameters of a pipeline's stages on this rank and its replicas.")
-      .def(py::init([](const Sets& sets, ReplicaGroup& group, const ZeroOptions& options,
+      .def(py::init([](const Sets& sets, ReplicaGroup& group, const ReplicaOptions& options,
                        const std::vector<PythonSpread*>& spread_before) {
              auto made = std::make_unique<PythonReplicated>(group);
-             std::vector<train::ParameterSet> given;
+             std::vector<replicas::ParameterSet> given;
              for (const auto& [parameters, goes] : sets) {
                given.push_back({named(parameters),
                                 goes ? partition::Whereabouts::ComeAndGo
                                      : partition::Whereabouts::Stay});
              }
              without_gil(group.communicator, [&] {
-               made->parameters.emplace(given, train::ReplicaOptions{.zero = options}, modules_of(spread_before), group.group,
+               made->parameters.emplace(given, options, modules_of(spread_before), group.group,
                                         group.communicator);
              });
              return made;
@@ -244,6 +252,12 @@ void init_replicated(py::module_& m) {
       .def(
           "parts", [](const PythonReplicated& r) { return parts_of(r.parameters->parts()); },
           "What this rank updates: number of the trainable parameter, first element, tensor.")
+      .def(
+          "update",
+          [](const PythonReplicated& r, const UpdateRequest& request) {
+            return make_update(r.parameters->parts(), request);
+          },
+          py::arg("request"), py::keep_alive<0, 1>(), "Of parts().")
       .def(
           "spread",
           [](PythonReplicated& r, std::size_t set) -> std::unique_ptr<PythonSpread> {
@@ -279,7 +293,7 @@ void init_replica(py::module_& m) {
   init_replicated(m);
   py::class_<PythonReplica>(m, "ModuleReplica",
                             "One replica of a module: what the replicas do together.")
-      .def(py::init<const Parameters&, ReplicaGroup&, const ZeroOptions&,
+      .def(py::init<const Parameters&, ReplicaGroup&, const ReplicaOptions&,
                     const std::vector<PythonSpread*>&>(),
            py::arg("parameters"), py::arg("group"), py::arg("options"), py::arg("spread_before"),
            py::keep_alive<1, 3>(),
@@ -287,6 +301,12 @@ void init_replica(py::module_& m) {
       .def(
           "parts", [](const PythonReplica& r) { return parts_of(r.replica->parts()); },
           "What this rank updates: number of the trainable parameter, first element, tensor.")
+      .def(
+          "update",
+          [](const PythonReplica& r, const UpdateRequest& request) {
+            return make_update(r.replica->parts(), request);
+          },
+          py::arg("request"), py::keep_alive<0, 1>(), "Of parts().")
       .def(
           "spread",
           [](PythonReplica& r) -> std::unique_ptr<PythonSpread> {

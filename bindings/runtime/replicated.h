@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "penstock/comm/shard_group.h"
-#include "penstock/train/replicated_parameters.h"
+#include "penstock/replicas/replicated_parameters.h"
 
 namespace penstock::bindings {
 
@@ -23,11 +23,17 @@ struct ReplicaGroup {
   comm::ShardGroup group;
 };
 
+// As a keyword of Python; None: where it is anyway.
+inline offload::Where in_folder(const std::optional<std::string>& folder) {
+  if (!folder) return {};
+  return {.place = offload::Place::File, .folder = *folder};
+}
+
 struct PythonReplicated {
   explicit PythonReplicated(ReplicaGroup& g) : group(g) {}
 
   ReplicaGroup& group;
-  std::optional<train::ReplicatedParameters> parameters;
+  std::optional<replicas::ReplicatedParameters> parameters;
 };
 
 }  // namespace penstock::bindings

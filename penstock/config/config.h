@@ -98,7 +98,7 @@ struct Bf16Config {
   friend bool operator==(const Bf16Config&, const Bf16Config&) = default;
 };
 
-// In IEEE half precision, with a gradient scale (train/gradient_scale.h), in DeepSpeed's words.
+// In IEEE half precision, with a gradient scale (update/gradient_scale.h), in DeepSpeed's words.
 struct Fp16Config {
   bool enabled = false;
   double loss_scale = 0;  // 0: it follows overflows, by what is below.

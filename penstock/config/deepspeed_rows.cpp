@@ -29,7 +29,7 @@ constexpr std::string_view kUseProfiler = "use torch.profiler";
 constexpr std::string_view kOfTrain = "it is a key of penstock train";
 constexpr std::string_view kOfModule = "a PipelineModule says it itself";
 constexpr std::string_view kClass = "the update is that of a class of torch.optim";
-constexpr std::string_view kNoFiles = "nothing is in a file but checkpoints";
+constexpr std::string_view kOwnFiles = "what is read and written when follows from the parameters";
 constexpr std::string_view kAnyLayout = "a pipeline's checkpoint is loaded by any other layout";
 
 constexpr auto kForeign = std::to_array<ForeignKeys>({
@@ -191,7 +191,6 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
 
     {"fp16.auto_cast", "false", "inputs keep their types", "cast them yourself"},
     {"bf16.check_grad_overflow", "true", "a step whose gradients are not finite is skipped"},
-    {"data_types.grad_accum_dtype", "null", "gradients are added in the parameters' type"},
 
     {"pipeline.stages", "*", "must be num_stages of the PipelineModule, or \"auto\""},
     {"pipeline.seed_layers", "*", "must be seed_layers of the PipelineModule"},
@@ -219,14 +218,12 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save "
      "zero_optimization.stage3_gather_fp16_weights_on_model_save",
      "*", "module_state_dict() and a pipeline's checkpoints have whole parameters"},
-    {"zero_optimization.offload_param.device zero_optimization.offload_optimizer.device",
-     "\"none\" \"cpu\"", kInHostMemory, "use \"cpu\", or penstock train, which has files for it"},
-    {"zero_optimization.offload_param.* zero_optimization.offload_optimizer.*", "*", kNoFiles},
+    {"zero_optimization.offload_param.* zero_optimization.offload_optimizer.*", "*", kOwnFiles},
     {"zero_optimization.cpu_offload zero_optimization.cpu_offload_params "
      "zero_optimization.cpu_offload_use_pin_memory",
      "*", kInHostMemory},
 
-    {"aio.*", "*", kNoFiles},
+    {"aio.*", "*", kOwnFiles},
     {"comms_logger.enabled flops_profiler.enabled", "false", kNoTimes, kUseProfiler},
     {"tensorboard.enabled wandb.enabled csv_monitor.enabled comet.enabled", "false",
      "an engine writes no metrics", "write them where you call it"},
@@ -250,6 +247,8 @@ constexpr auto kDifferencesOfTrain = std::to_array<Difference>({
 });
 
 constexpr auto kDifferencesOfInitialize = std::to_array<Difference>({
+    {"zero_optimization.offload_optimizer.device", kInHostMemory, "\"cpu\""},
+    {"zero_optimization.offload_param.device", kInHostMemory, "\"cpu\""},
     {"optimizer.params.torch_adam", kClass},
     {"scheduler.type", kWarmup, "\"WarmupLR\""},
     {"scheduler.type", kWarmup, "\"WarmupDecayLR\""},

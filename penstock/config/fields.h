@@ -227,6 +227,21 @@ void visit_fp16(Visitor& v, Fp16& f) {
   });
 }
 
+template <class Visitor, class ConfigT>
+void visit_data_types(Visitor& v, ConfigT& c) {
+  v.effective(
+      Condition::flag("bf16.enabled", c.bf16.enabled) ||
+          Condition::flag("fp16.enabled", c.fp16.enabled),
+      [&] {
+        v.section("data_types", [&] {
+          v.field("grad_accum_dtype", c.data_types.grad_accum_dtype,
+                  Optional{Choice<DataType>{kDataTypes}},
+                  "type in which the gradients of microbatches and replicas are added; null: the "
+                  "parameters'");
+        });
+      });
+}
+
 template <class Zero>
 Condition is_stage3(const Zero& zero) {
   return Condition::equals("zero_optimization.stage", std::to_string(number_of(zero.stage)), "3");
@@ -337,17 +352,7 @@ void visit_config(Visitor& v, ConfigT& c) {
             "parameters and activations in bf16, masters in fp32");
   });
   v.section("fp16", [&] { visit_fp16(v, c.fp16); });
-  v.effective(
-      Condition::flag("bf16.enabled", c.bf16.enabled) ||
-          Condition::flag("fp16.enabled", c.fp16.enabled),
-      [&] {
-        v.section("data_types", [&] {
-          v.field("grad_accum_dtype", c.data_types.grad_accum_dtype,
-                  Optional{Choice<DataType>{kDataTypes}},
-                  "type in which the gradients of microbatches and replicas are added; null: the "
-                  "parameters'");
-        });
-      });
+  visit_data_types(v, c);
   v.section("numerics", [&] {
     v.field("invariant", c.numerics.invariant, Flag{},
             "the same bits for every number of data-parallel ranks");

@@ -77,7 +77,19 @@ void visit_initialize_zero(Visitor& v, Values& c) {
           "what replicas share: 1: optimizer state; 2: gradients, too; 3: parameters, too");
   v.field("reduce_bucket_size", zero.reduce_bucket_size, Integer{1, kManyParameters},
           "parameters that are reduced, or gathered, together");
-  v.effective(is_stage3(zero), [&] { visit_stage3(v, zero); });
+  v.effective(is_stage3(zero), [&] {
+    visit_stage3(v, zero);
+    v.section("offload_param", [&] {
+      visit_offload(v, zero.offload_param, "offload_param",
+                    "where what a rank keeps of parameters is while they are not used; nvme: in a "
+                    "file; cpu: in host memory, where it is anyway");
+    });
+  });
+  v.section("offload_optimizer", [&] {
+    visit_offload(v, zero.offload_optimizer, "offload_optimizer",
+                  "where optimizer states and fp32 masters are between updates; nvme: in a file; "
+                  "cpu: in host memory, where they are anyway");
+  });
 }
 
 template <class Visitor, class Values>
@@ -102,6 +114,7 @@ void visit_initialize(Visitor& v, Values& c) {
   v.section("zero_optimization", [&] { visit_initialize_zero(v, c); });
   v.section("bf16", [&] { v.field("enabled", c.config.bf16.enabled, Flag{}, "casts the model"); });
   v.section("fp16", [&] { visit_fp16(v, c.config.fp16); });
+  visit_data_types(v, c.config);
 }
 
 }  // namespace penstock::config

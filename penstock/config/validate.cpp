@@ -232,6 +232,7 @@ void validate(const InitializeConfig& config, const Origins& origins) {
   Problems problems;
   check_sizes(config.config.batch, origins, problems);
   check_classes(config, origins, problems);
+  check_offload(config.config, origins, problems);
   check_types(config.config, origins, problems);
   if (origins.contains("schedule.name") && origins.contains("schedule.file")) {
     check_schedule(config.config.schedule, origins, problems);

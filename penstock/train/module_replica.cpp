@@ -38,10 +38,10 @@ class Own {
 }  // namespace
 
 ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
-                             const ZeroOptions& zero,
-                             const std::vector<SpreadParameters*>& spread_before,
+                             const replicas::ReplicaOptions& options,
+                             const std::vector<replicas::SpreadParameters*>& spread_before,
                              comm::ShardGroup& group, comm::Communicator& communicator)
-    : replicated_({{.parameters = parameters}}, {.zero = zero}, spread_before, group, communicator),
+    : replicated_({{.parameters = parameters}}, options, spread_before, group, communicator),
       hooks_(replicated_.hooks(0), [this] { return may_nest_; }),
       added_(parameters, [this] { return factor_of_backward(); }) {}
 

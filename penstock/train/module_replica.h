@@ -25,7 +25,7 @@
 #include "penstock/execute/added_gradients.h"
 #include "penstock/execute/executor.h"
 #include "penstock/execute/sums_when_final.h"
-#include "penstock/train/replicated_parameters.h"
+#include "penstock/replicas/replicated_parameters.h"
 
 namespace penstock::train {
 
@@ -39,15 +39,15 @@ class ModuleReplica {
   // Collective over `group`, which, like its `communicator`, outlives it.  Values become those of
   // the first replica.  Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
   // REQUIRES: each is there once, under a name of its own.
-  ModuleReplica(const std::vector<stage::NamedParameter>& parameters, const ZeroOptions& zero,
-                const std::vector<SpreadParameters*>& spread_before, comm::ShardGroup& group,
+  ModuleReplica(const std::vector<stage::NamedParameter>& parameters, const replicas::ReplicaOptions& options,
+                const std::vector<replicas::SpreadParameters*>& spread_before, comm::ShardGroup& group,
                 comm::Communicator& communicator);
 
   // What this rank updates: whole parameters, or slices, each with its gradient.
-  const Parts& parts() const { return replicated_.parts(); }
+  const update::Parts& parts() const { return replicated_.parts(); }
 
   // Those that come and go: none but under ZeRO 3 on several ranks.
-  SpreadParameters* spread() { return replicated_.spread(0); }
+  replicas::SpreadParameters* spread() { return replicated_.spread(0); }
   // By parameter, its number there; absent where it stays.
   const std::vector<std::optional<std::size_t>>& spread_place() const {
     return replicated_.spread_place();
@@ -100,7 +100,7 @@ class ModuleReplica {
   double factor_of_backward() const;
   void check_no_sums() const;
 
-  ReplicatedParameters replicated_;
+  replicas::ReplicatedParameters replicated_;
   execute::SumsWhenFinal hooks_;
   execute::AddedGradients added_;
   double factor_ = 1.0;  // Of backwards that the caller runs.

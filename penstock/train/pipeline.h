@@ -19,7 +19,7 @@
 #include "penstock/partition/partition.h"
 #include "penstock/stage/stage.h"
 #include "penstock/train/handshake.h"
-#include "penstock/train/replicated_parameters.h"
+#include "penstock/replicas/replicated_parameters.h"
 #include "penstock/train/tied_stages.h"
 #include "penstock/verify/verify.h"
 
@@ -48,7 +48,7 @@ class Pipeline {
   // when the ranks do not have the same program.
   Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages, std::vector<Tie> ties,
            const Facts& facts, comm::Communicator& communicator, std::int32_t replicas = 1,
-           ReplicatedParameters* replicated = nullptr);
+           replicas::ReplicatedParameters* replicated = nullptr);
   ~Pipeline();
 
   // Runs the program; one that only runs the model trains nothing.
@@ -74,7 +74,7 @@ class Pipeline {
                                                    bool with_hooks);
 
   comm::Communicator& communicator_;
-  ReplicatedParameters* replicated_;  // Or null.
+  replicas::ReplicatedParameters* replicated_;  // Or null.
   verify::VerifiedSchedule schedule_;
   std::vector<PipelineStage> given_;
   mesh::Mesh mesh_;

@@ -11,7 +11,7 @@
 #include "penstock/memory/states.h"
 #include "penstock/probe/layer_probe.h"
 #include "penstock/stage/segment_ranges.h"
-#include "penstock/train/part_runs.h"
+#include "penstock/update/part_runs.h"
 
 namespace penstock::train {
 namespace {
@@ -23,7 +23,7 @@ memory::Sharing sharing_of(const TrainerOptions& options) {
   const bool counts_steps = options.optimizer.type != config::OptimizerType::Sgd;
   return {.rules = sharing_rules(options.zero, options.offload.parameters, options.mesh.data,
                                  options.device),
-          .states_per_element = states_per_parameter(options.optimizer),
+          .states_per_element = update::states_per_parameter(options.optimizer),
           .state_bytes_per_part = counts_steps ? static_cast<std::int64_t>(sizeof(float)) : 0,
           .has_states_in_file = options.offload.states.place == offload::Place::File,
           .has_pieces_in_file = options.offload.parameters.place == offload::Place::File,
@@ -121,7 +121,7 @@ std::int64_t update_bytes(const OffloadOptions& offload,
                           const std::vector<std::int64_t>& master_gradients) {
   constexpr std::int64_t kElementBytes = 4;
   std::int64_t most = 0;
-  for (const PartRun& run : part_runs(master_gradients, offload.elements_at_once * kElementBytes)) {
+  for (const update::PartRun& run : update::part_runs(master_gradients, offload.elements_at_once * kElementBytes)) {
     const auto begin = master_gradients.begin();
     most = std::max(most,
                     std::accumulate(begin + static_cast<std::ptrdiff_t>(run.first),

@@ -9,12 +9,12 @@
 #include <numeric>
 #include <set>
 
+#include "penstock/comm/or_fail.h"
 #include "penstock/config/learning_rate.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
 #include "penstock/train/handshake.h"
-#include "penstock/train/or_fail.h"
 
 namespace penstock::train {
 namespace {
@@ -43,8 +43,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
       communicator_(communicator),
       progress_(options.progress == nullptr ? own_progress_ : *options.progress),
       mesh_(mesh::make_mesh(communicator.world_size(), options.mesh)),
-      activations_(std::make_shared<stage::ActivationCount>()),
-      scale_(options.precision.gradient_scale) {
+      activations_(std::make_shared<stage::ActivationCount>()) {
   nn::check_model(model_);
   if (options_.zero.stage != ZeroStage::Off && options_.sums == GradientSums::Invariant) {
     throw ConfigError("invariant sums of gradients keep whole gradients: they need ZeroStage::Off");
@@ -59,7 +58,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
     throw ConfigError("invariant sums of gradients are in the type of the parameters");
   }
   if (std::holds_alternative<partition::ByParameters>(options_.partition)) {
-    or_fail(communicator_, [this] { nn::count_parameters(model_); });
+    comm::or_fail(communicator_, [this] { nn::count_parameters(model_); });
   }
   schedule_ = lower::training_program(program_of(options));
   partition_ =
@@ -79,7 +78,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
   }
   {
     const execute::WorkMark work(progress_, "making layers", files_in_programs());
-    or_fail(communicator_, [this] { build_stages(); });
+    comm::or_fail(communicator_, [this] { build_stages(); });
   }
   std::vector<std::vector<Rank>> replicas;
   for (std::int32_t pipe = 0; pipe < mesh_.shape().pipe; ++pipe) {
@@ -101,7 +100,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
   train_ = make_executor(std::move(plan), hooks());
   const execute::WorkMark work(progress_, "making masters and optimizer states",
                                execute::Files::Used);
-  or_fail(communicator_, [this] { build_optimizer(); });
+  comm::or_fail(communicator_, [this] { build_optimizer(); });
 }
 
 Trainer::~Trainer() = default;
@@ -121,7 +120,7 @@ stage::Making Trainer::making() {
 }
 
 void Trainer::build_stages() {
-  replicated_.emplace(ReplicaOptions{.zero = options_.zero,
+  replicated_.emplace(replicas::ReplicaOptions{.zero = options_.zero,
                                      .pieces = options_.offload.parameters,
                                      .device = options_.device,
                                      .sums = options_.precision.sums,
@@ -239,7 +238,7 @@ std::unique_ptr<execute::Executor> Trainer::make_executor(const verify::Verified
 }
 
 Microbatches Trainer::cut(const nn::Values& inputs, const nn::Values& targets) const {
-  return or_fail(communicator_, [&] {
+  return comm::or_fail(communicator_, [&] {
     Microbatches batch;
     if (is_first_stage()) batch.inputs = split(inputs, options_.microbatches);
     if (is_last_stage()) batch.targets = split(targets, options_.microbatches);
@@ -282,7 +281,7 @@ std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
   for (const Microbatches& batch : batches) {
     // Messages of one size, whatever the replicas' numbers of batches: each says its own first.
     std::vector<double> mine = {static_cast<double>(batches.size())};
-    or_fail(communicator_, [&] {
+    comm::or_fail(communicator_, [&] {
       for (const nn::Values& targets : batch.targets) {
         mine.push_back(options_.loss_scale.weight(targets));
       }
@@ -290,7 +289,7 @@ std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
     const std::vector<double> all = over_replicas(mine, "sharing the weights of microbatches");
     auto next = all.begin();
     for (std::vector<double>& weights : of_replica) {
-      or_fail(communicator_, [&] {
+      comm::or_fail(communicator_, [&] {
         if (*next == mine[0]) return;
         throw Error(str("replica ", &weights - of_replica.data(), " has a step of ", *next,
                         " batches, replica ", mesh_.coordinate(communicator_.rank()).data,
@@ -337,7 +336,7 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
     if (is_last_stage()) {
       const auto first = factors.begin() + inputs.first_microbatch;
       inputs.loss_factors.assign(first, first + options_.microbatches);
-      for (double& factor : inputs.loss_factors) factor *= scale_.value();
+      for (double& factor : inputs.loss_factors) factor *= update_->scale().value();
     }
     const execute::StepResult result = this->run(*train_, "train", inputs);
     for (const at::Tensor& loss : result.losses) {
@@ -390,7 +389,7 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
   report.stop = value[kStop] > 0;
   double sum = 0.0;
   for (std::int64_t i = 0; i < model_parameters_; ++i) sum += value[kNorms + i];
-  const double norm = std::sqrt(sum) / scale_.value();
+  const double norm = std::sqrt(sum) / update_->scale().value();
   if (value[kBadMicrobatches] == 0) return norm;
   if (!report.gradient_scale) {
     throw NumericsError(
@@ -407,14 +406,14 @@ StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values
 }
 
 StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) {
-  or_fail(communicator_, [&] { check(batches); });
+  comm::or_fail(communicator_, [&] { check(batches); });
   StepReport report{.step = steps_taken_ + 1};
-  if (options_.precision.gradient_scale.enabled) report.gradient_scale = scale_.value();
+  if (options_.precision.gradient_scale.enabled) report.gradient_scale = update_->scale().value();
   progress_.step.store(report.step, std::memory_order_relaxed);
   for (stage::Stage& stage : stages_) stage.drop_gradients();
   const std::vector<double> weights = this->weights(batches);
   const std::vector<double> factors =
-      or_fail(communicator_, [&] { return options_.loss_scale.factors(weights); });
+      comm::or_fail(communicator_, [&] { return options_.loss_scale.factors(weights); });
   const std::vector<double> losses = run(batches, factors, report.step);
   const torch::NoGradGuard no_grad;
   {
@@ -429,68 +428,41 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
   return report;
 }
 
-// Steps in runs, so that what is copied or brought for them is never much.
 void Trainer::build_optimizer() {
-  const std::vector<at::Tensor> parts = this->parts().tensors();
-  const OffloadOptions& offload = options_.offload;
-  const bool has_states_elsewhere = offload.states.place != offload::Place::Device;
-  if (offload.states.place == offload::Place::File ||
-      offload.parameters.place == offload::Place::File) {
-    offloaded_ = std::make_unique<OffloadedParts>(this->parts().all(), offload.states,
-                                                  states_per_parameter(options_.optimizer));
-  }
-  masters_.emplace(parts, has_states_elsewhere ? MastersPlace::Host : MastersPlace::Device,
-                   offloaded_.get());
-  optimizer_ =
-      std::make_unique<Optimizer>(options_.optimizer, masters_->tensors(), offloaded_.get());
-  if (!has_states_elsewhere && !offloaded_) {
-    runs_ = masters_->runs(offload.elements_at_once);
-    return;
-  }
-  std::vector<std::int64_t> sizes;
-  for (const at::Tensor& part : parts) sizes.push_back(part.numel());
-  runs_ = part_runs(sizes, offload.elements_at_once);
-}
-
-// Gradients are unscaled, clipped and used a run of parameters at a time.
-void Trainer::step_optimizer(const StepReport& report) {
-  const double clipping = options_.gradient_clipping;
-  const double factor = clipping > 0 ? std::min(1.0, clipping / (report.grad_norm + 1e-6)) : 1.0;
-  const execute::WorkMark work(progress_, "updating parameters",
-                               offloaded_ ? execute::Files::Used : execute::Files::NotUsed);
-  const auto update_run = [&](PartRun run) {
-    masters_->take_gradients(run, {.scale = scale_.value(), .factor = factor});
-    optimizer_->step(report.lr, run.first, run.end);
-    masters_->put_back(run);
-    progress_.advance();
-  };
-  if (offloaded_) return offloaded_->in_turn(runs_, update_run);
-  for (const PartRun& run : runs_) update_run(run);
+  const bool has_scale = options_.precision.gradient_scale.enabled;
+  update_ = std::make_unique<update::Update>(
+      parts().all(), std::make_shared<update::GradientScale>(options_.precision.gradient_scale),
+      update::UpdateOptions{
+          .clipping = options_.gradient_clipping,
+          .overflow = has_scale ? update::Overflow::SkipsStep : update::Overflow::Fails,
+          .states = options_.offload.states,
+          .elements_at_once = options_.offload.elements_at_once,
+          .states_per_part = update::states_per_parameter(options_.optimizer)});
+  optimizer_ = std::make_unique<update::Optimizer>(
+      options_.optimizer, update_->masters().tensors(), update_->memory());
 }
 
 void Trainer::update(StepReport& report) {
-  if (!std::isfinite(report.grad_norm) && !report.skipped) {
-    throw NumericsError(str("step ", report.step, ": the gradient norm is ",
-                            shortest(report.grad_norm), " at loss ", shortest(report.loss)),
-                        {"the weights are as before this step",
-                         "lower optimizer.params.lr, or set gradient_clipping"});
-  }
-  const torch::NoGradGuard no_grad;
-  steps_taken_ = report.step;
   report.lr = options_.optimizer.lr * config::learning_rate_share(options_.scheduler,
-                                                                  report.step - 1 - skipped_steps_,
+                                                                  report.step - 1 - skipped_steps(),
                                                                   options_.total_steps);
-  if (report.skipped) {
-    ++skipped_steps_;
-    return scale_.update(/*overflowed=*/true);
+  {
+    const execute::WorkMark work(progress_, "updating parameters",
+                                 update_->memory() == nullptr ? execute::Files::NotUsed
+                                                              : execute::Files::Used);
+    const std::string where = str(" at loss ", shortest(report.loss));
+    report.skipped =
+        !update_->apply(report.grad_norm, report.step, where, [&](update::PartRun run) {
+          optimizer_->step(report.lr, run.first, run.end);
+          progress_.advance();
+        });
   }
-  step_optimizer(report);
-  scale_.update(/*overflowed=*/false);
-  replicated_->gather();
+  steps_taken_ = report.step;
+  if (!report.skipped) replicated_->gather();
 }
 
 std::int64_t Trainer::offloaded_bytes() const {
-  return replicated_->file_bytes() + (offloaded_ ? offloaded_->file_bytes() : 0);
+  return replicated_->file_bytes() + update_->file_bytes();
 }
 
 StepReport Trainer::step(const nn::Values& inputs, const nn::Values& targets) {
@@ -508,7 +480,7 @@ double Trainer::evaluate(const nn::Values& inputs, const nn::Values& targets) {
 }
 
 double Trainer::evaluate(const Microbatches& batch) {
-  or_fail(communicator_, [&] { check({batch}); });
+  comm::or_fail(communicator_, [&] { check({batch}); });
   if (!evaluate_) {
     evaluate_ = make_executor(lower::forward_program(*schedule_, options_.microbatches));
   }

@@ -31,24 +31,37 @@
 #include "penstock/lower/programs.h"
 #include "penstock/mesh/mesh.h"
 #include "penstock/nn/layer.h"
+#include "penstock/offload/place.h"
 #include "penstock/partition/partition.h"
 #include "penstock/stage/stage.h"
 #include "penstock/train/facts.h"
-#include "penstock/train/gradient_scale.h"
-#include "penstock/train/master_weights.h"
 #include "penstock/train/microbatches.h"
-#include "penstock/train/offloaded_parts.h"
-#include "penstock/train/optimizer.h"
+#include "penstock/update/optimizer.h"
+#include "penstock/update/update.h"
 #include "penstock/train/precision.h"
-#include "penstock/train/replicated_parameters.h"
-#include "penstock/train/zero_options.h"
+#include "penstock/replicas/replicated_parameters.h"
+#include "penstock/replicas/zero_options.h"
 
 namespace penstock::train {
+
+using config::ZeroStage;
+using replicas::ZeroOptions;
 
 // In what order a step's gradients are added.
 enum class GradientSums : std::uint8_t {
   AsTheyCome,  // As the program runs, then over the replicas: fastest.
   Invariant,   // By the microbatches' numbers: the same bits for every number of replicas.
+};
+
+// Where a rank keeps optimizer states and parameters while it does not use them.  The host updates
+// those that are not on the device.
+struct OffloadOptions {
+  // Optimizer states, and masters of short types, between their updates.  Device: where what is
+  // updated is.
+  offload::Where states;
+  // With ZeroStage::Parameters, also with one data rank: its pieces of parameters.
+  offload::Where parameters;
+  std::int64_t elements_at_once = std::int64_t{1} << 22;  // That are updated, or read ahead.
 };
 
 struct TrainerOptions {
@@ -163,15 +176,15 @@ class Trainer {
   zero::PagerReport paging() const { return replicated_->paging(); }
 
   // What this rank updates of parameters(); those of a short type by way of masters().
-  const Parts& parts() const { return replicated_->parts(); }
+  const update::Parts& parts() const { return replicated_->parts(); }
   // Who has which parameter of a stage of this rank.
   const partition::Ownership& ownership(std::size_t stage) const {
     return replicated_->ownership(stage);
   }
-  const MasterWeights& masters() const { return *masters_; }
+  const update::MasterWeights& masters() const { return update_->masters(); }
   // Of the files with its states and pieces of parameters; 0 without any.
   std::int64_t offloaded_bytes() const;
-  std::int64_t skipped_steps() const { return skipped_steps_; }
+  std::int64_t skipped_steps() const { return update_->skipped_steps(); }
 
   // This rank's trainable parameters, in model order.  One that layers share is there once, on
   // every rank that has one of them, under the name that it has in the first.
@@ -202,7 +215,6 @@ class Trainer {
   double combine(const std::vector<double>& losses, const std::vector<double>& weights,
                  std::int64_t microbatches, StepReport& report);
   void build_optimizer();
-  void step_optimizer(const StepReport& report);
 
   TrainerOptions options_;
   std::vector<nn::LayerSpec> model_;
@@ -217,24 +229,20 @@ class Trainer {
   std::vector<stage::Stage> stages_;
   std::optional<comm::ShardGroup> data_group_;
   comm::Group pipe_group_;
-  std::optional<ReplicatedParameters> replicated_;  // A set for each stage.
+  std::optional<replicas::ReplicatedParameters> replicated_;  // A set for each stage.
   std::vector<std::unique_ptr<execute::InvariantGradients>> invariant_;  // By stage, if asked for.
   std::vector<std::unique_ptr<execute::TiedParameters>> ties_;
   std::unique_ptr<execute::Executor> train_;
   std::unique_ptr<execute::Executor> evaluate_;
   std::unique_ptr<execute::Executor> infer_;
-  GradientScale scale_;
-  std::unique_ptr<OffloadedParts> offloaded_;  // With anything in a file.
-  std::optional<MasterWeights> masters_;
-  std::unique_ptr<Optimizer> optimizer_;
-  std::vector<PartRun> runs_;  // In which it steps.
+  std::unique_ptr<update::Update> update_;
+  std::unique_ptr<update::Optimizer> optimizer_;
   std::vector<stage::NamedParameter> parameters_;
   // Their places in the whole model, in model order, and their number there.  None for one that an
   // earlier layer has on another rank.
   std::vector<std::optional<std::int64_t>> parameter_place_;
   std::int64_t model_parameters_ = 0;
   std::int64_t steps_taken_ = 0;  // Skipped ones, too.
-  std::int64_t skipped_steps_ = 0;
   bool stop_requested_ = false;
 };
 

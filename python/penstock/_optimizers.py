@@ -1,6 +1,6 @@
 """Optimizers and courses of the learning rate: those that a configuration names, or a script gives.
 
-Every engine makes its own here, and clips its gradient alike.  Which types and arguments there are,
+Every engine makes its own here.  Which types and arguments there are,
 the reader has judged (penstock/config/classes.h).  Knows no engines.
 """
 
@@ -21,7 +21,6 @@ __all__ = [
     "Given",
     "NoOptimizer",
     "check_takes_slices",
-    "clip_factor",
     "described",
     "facts_of_optimizer",
     "make_optimizer",
@@ -148,11 +147,6 @@ _STEPS_BY_ELEMENT = {
     )
 }
 _BY_PARAMETER = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
-
-
-def clip_factor(largest: float, norm: float) -> float:
-    """What a gradient of this norm is multiplied by, so that it has the norm `largest`; 0: any."""
-    return min(1.0, largest / (norm + 1e-6)) if largest else 1.0
 
 
 def make_scheduler(

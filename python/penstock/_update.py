@@ -1,26 +1,28 @@
-"""From a step's gradients to new weights: clipping, masters of 32 bits, optimizer, loss scale.
+"""From a step's gradients to new weights, by an optimizer and a scheduler of the script's.
 
-What the engines of penstock.zero and penstock.pipe have in common.  Knows no models and no losses,
-and no other ranks: who calls it knows the gradient's norm.
+What the engines of penstock.zero and penstock.pipe have in common.  Loss scale, clipping, masters
+of 32 bits and files are C++ (penstock/update/update.h), which calls the optimizer back.  Knows no
+models and no losses, and no other ranks: who calls it knows the gradient's norm.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from penstock import _torch
-from penstock._optimizers import Course, clip_factor, make_scheduler
-from penstock.errors import ConfigError, Error
+from penstock._optimizers import Course, make_scheduler
+from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock._runtime import GradientScale, MasterWeights
+    from penstock import _runtime
+    from penstock._runtime import GradientScale, UpdateRequest
     from penstock.configuration import Configuration
+    from penstock.zero._settings import ZeroSettings
 
 __all__ = ["Replicated", "Update", "check_new"]
 
@@ -54,6 +56,9 @@ def check_new(optimizer: torch.optim.Optimizer, *, is_whole: bool) -> None:
         )
 
 
+_ELEMENTS_AT_ONCE = 1 << 22  # Are updated, and in memory, while others are in a file.
+
+
 class Update:
     """What updates this rank's parts of parameters.
 
@@ -71,21 +76,40 @@ class Update:
         lr_scheduler: Course | Callable[[torch.optim.Optimizer], Course] | None,
         scale: GradientScale,
         *,
+        settings: ZeroSettings,
         is_short: bool,
     ) -> None:
         self.optimizer = optimizer
         self.clipping = config.number("gradient_clipping", 0.0)
         self.scale = scale
         self.was_applied = False
-        self.skipped_steps = 0
         self._replicated = replicated
-        self._is_short = is_short
         made_for = {id(each) for group in optimizer.param_groups for each in group["params"]}
         self.updated = [i for i, each in enumerate(replicated.parameters) if id(each) in made_for]
-        make: type[MasterWeights] = _torch.load().MasterWeights
-        self.masters = make([part for i in self.updated for part in replicated.parts[i]])
+        request: type[UpdateRequest] = _torch.load().UpdateRequest
+        self._update = replicated.update(
+            request(
+                parameters=self.updated,
+                scale=scale,
+                clipping=self.clipping,
+                skips_overflows=is_short,
+                states_folder=settings.states_folder,
+                elements_at_once=_ELEMENTS_AT_ONCE,
+            )
+        )
+        self.masters = self._update.masters
+        self._kept: dict[tuple[int, str], torch.Tensor] = {}
         self._give_masters()
         self.lr_scheduler = make_scheduler(config, optimizer, lr_scheduler)
+
+    @property
+    def skipped_steps(self) -> int:
+        """Steps whose gradients overflowed."""
+        return self._update.skipped_steps
+
+    @skipped_steps.setter
+    def skipped_steps(self, steps: int) -> None:
+        self._update.skipped_steps = steps
 
     def apply(self, norm: float, step: int, where: str = "") -> None:
         """Step number `step` of the optimizer; then there are no gradients.
@@ -93,21 +117,29 @@ class Update:
         norm: the whole gradient's.  One that is not finite changes nothing: in 16 bits the step is
         skipped, and the loss scale falls; else it is a penstock.Error, which says `where`.
         """
-        self.was_applied = math.isfinite(norm)
-        if self.was_applied:
-            self._take(norm)
-        elif self._is_short:
-            self._skip(step)
-        else:
-            self._replicated.drop_gradients()
-            raise Error(
-                f"step {step}: the gradient norm is {norm}{where}",
-                ("the weights are as before this step",),
-            )
-        self.scale.update(overflowed=not self.was_applied)
+        self.was_applied = False
+        scale = self.scale.value
+        try:
+            self.was_applied = self._update.apply(norm, step, where, self._step)
+        finally:
+            if not self.was_applied:
+                self._replicated.drop_gradients()
+        if not self.was_applied:
+            _log.warning("step %d is skipped: the gradient overflows at loss scale %g", step, scale)
+            return
+        self._replicated.after_update()
+        if self.lr_scheduler is not None:
+            self.lr_scheduler.step()
+
+    def take_masters(self, take: Callable[[], None]) -> None:
+        """`take` sets masters, those of a checkpoint; parameters become them, on all ranks."""
+        self._update.take_changes()
+        take()
+        self._update.put_back()
+        self._replicated.after_update()
 
     def _give_masters(self) -> None:
-        masters = iter(self.masters.tensors)
+        masters = iter(self.masters)
         parameters, parts = self._replicated.parameters, self._replicated.parts
         parts_of = {id(parameters[i]): list(islice(masters, len(parts[i]))) for i in self.updated}
         for group in self.optimizer.param_groups:
@@ -115,18 +147,22 @@ class Update:
                 part for each in group["params"] for part in parts_of.get(id(each), [])
             ]
 
-    def _take(self, norm: float) -> None:
-        self.masters.take_changes()
-        self.masters.take_gradients(self.scale.value, clip_factor(self.clipping, norm))
+    def _step(self, first: int, end: int) -> None:
+        """Of the masters [first, end), which alone have gradients."""
         self.optimizer.step()
-        self.masters.put_back()
-        self._replicated.after_update()
-        if self.lr_scheduler is not None:
-            self.lr_scheduler.step()
+        if self._update.has_files:
+            for part in range(first, end):
+                self._keep_states(part)
 
-    def _skip(self, step: int) -> None:
-        self._replicated.drop_gradients()
-        self.skipped_steps += 1
-        _log.warning(
-            "step %d is skipped: the gradient overflows at loss scale %g", step, self.scale.value
-        )
+    def _keep_states(self, part: int) -> None:
+        """What the optimizer keeps of a part's size goes where its states are, in a file or not."""
+        master = self.masters[part]
+        states: dict[str, Any] = self.optimizer.state.get(master, {})
+        for name, state in states.items():
+            if not isinstance(state, torch.Tensor) or state.shape != master.shape:
+                continue
+            place = self._kept.get((part, name))
+            if place is None or place.dtype != state.dtype:
+                states[name] = self._kept[part, name] = self._update.keep(part, state)
+            elif place is not state:
+                states[name] = place.copy_(state)

@@ -57,7 +57,7 @@ def check_small_updates_are_not_lost(group):
     before = {name: each.detach().clone() for name, each in engine.module.named_parameters()}
     losses = [loss for loss, _ in train(engine, range(40))]
     assert min(losses[-4:]) < losses[0]
-    masters = torch.cat([each.flatten() for each in engine._update.masters.tensors])
+    masters = torch.cat([each.flatten() for each in engine._update.masters])
     assert not torch.equal(masters.bfloat16().float(), masters)  # More than 16 bits are kept.
     changed = [not torch.equal(each, before[n]) for n, each in engine.module.named_parameters()]
     assert all(changed)
@@ -78,12 +78,12 @@ def check_an_overflow_on_one_rank_skips_the_step_on_all(group):
         engine = engine_of(zero, SCHEDULES[2], more=fp16)
         train(engine, range(1))
         assert engine.was_step_applied() and engine.loss_scale == 16
-        masters = [each.clone() for each in engine._update.masters.tensors]
+        masters = [each.clone() for each in engine._update.masters]
         rate = engine.get_lr()
         overflow(engine, 7)
         assert not engine.was_step_applied() and engine.get_lr() == rate
         assert (engine.skipped_steps, engine.global_steps, engine.loss_scale) == (1, 2, 8)
-        now = engine._update.masters.tensors
+        now = engine._update.masters
         assert all(torch.equal(a, b) for a, b in zip(masters, now, strict=True))
         train(engine, range(3, 4))
         assert engine.was_step_applied() and engine.skipped_steps == 1
@@ -141,7 +141,7 @@ def check_a_dynamic_loss_scale_goes_on_from_a_checkpoint(group):
         assert run_course(again, after, len(before)) == expected
         assert weights_of(again) == weights_of(engine)
         assert again.skipped_steps == engine.skipped_steps == COURSE.count("x")
-        pairs = zip(again._update.masters.tensors, engine._update.masters.tensors, strict=True)
+        pairs = zip(again._update.masters, engine._update.masters.tensors, strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
 
 

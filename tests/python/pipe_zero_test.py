@@ -217,7 +217,7 @@ def check_memory_is_that_of_the_formula(group):
         states = [s for state in engine.optimizer.state.values() for s in state.values()]
         assert _bytes(s for s in states if s.dim()) == pytest.approx(2 * share * whole, rel=0.02)
         assert gradients == pytest.approx([share * whole] * 2, rel=0.02)
-        masters = _bytes([each.detach() for each in engine._update.masters.tensors])
+        masters = _bytes([each.detach() for each in engine._update.masters])
         assert masters == pytest.approx(share * whole, rel=0.02)
         with torch._C.DisableTorchFunctionSubclass():
             away = [each for each in parameters if each.untyped_storage().nbytes() == 0]

@@ -237,7 +237,7 @@ TEST(Device, SlicesOfParametersThatAreOffloadedAreTheHosts) {
     comm::run_ranks(1, [&](comm::Communicator& communicator) {
       Trainer trainer(options, kind.model, kind.loss, communicator);
       trainer.step(batch.inputs, batch.targets);
-      for (const Part& part : trainer.parts().all()) {
+      for (const update::Part& part : trainer.parts().all()) {
         EXPECT_TRUE(part.tensor.is_cpu() && part.tensor.grad().is_cpu());
       }
       EXPECT_GT(trainer.paging().faults, 0);
@@ -249,7 +249,7 @@ TEST(Device, SlicesOfParametersThatAreOffloadedAreTheHosts) {
 TEST(Device, MastersInHostMemoryTakeOverWhatSomebodyHasSet) {
   for (const auto type : {at::kFloat, at::kBFloat16, at::kDouble}) {
     const at::Tensor parameter = at::full({4}, 1.0, type).to(device_under_test());
-    MasterWeights masters({parameter}, MastersPlace::Host);
+    update::MasterWeights masters({parameter}, update::MastersPlace::Host);
     parameter.fill_(2.0);
     masters.take_changes();
     const at::Tensor& master = masters.tensors()[0];

@@ -2,13 +2,10 @@
 #include "penstock/train/module_replica.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/ops/full_like.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/linspace.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/grad_mode.h>
-
-#include <cstring>
 
 #include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
@@ -40,11 +37,11 @@ at::Tensor loss_of(const std::vector<stage::NamedParameter>& parameters, std::in
   return (values + parameters[3].tensor).pow(2).sum();
 }
 
-ZeroOptions options_of(std::int32_t stage) {
-  return {.stage = static_cast<ZeroStage>(stage),
-          .bucket_bytes = 1,
-          .limits = {},
-          .persistence = {.elements = kWidth}};
+replicas::ReplicaOptions options_of(std::int32_t stage) {
+  return {.zero = {.stage = static_cast<config::ZeroStage>(stage),
+                   .bucket_bytes = 1,
+                   .limits = {},
+                   .persistence = {.elements = kWidth}}};
 }
 
 class Replicas {
@@ -52,7 +49,7 @@ class Replicas {
   explicit Replicas(comm::Communicator& c) : communicator(c), group(c, c.all_ranks()) {}
 
   ModuleReplica replica(const std::vector<stage::NamedParameter>& parameters, std::int32_t stage,
-                        const std::vector<SpreadParameters*>& spread_before = {}) {
+                        const std::vector<replicas::SpreadParameters*>& spread_before = {}) {
     return {parameters, options_of(stage), spread_before, group, communicator};
   }
 
@@ -72,7 +69,7 @@ std::vector<at::Tensor> trained(const std::vector<stage::NamedParameter>& parame
       replica.backward(loss, 0.25, accumulation, Graph::Freed);
     }
     const torch::NoGradGuard no_grad;
-    for (const Part& part : replica.parts().all()) part.tensor.sub_(part.tensor.grad(), 0.1);
+    for (const update::Part& part : replica.parts().all()) part.tensor.sub_(part.tensor.grad(), 0.1);
     replica.gather();
     replica.drop_gradients();
   }
@@ -144,8 +141,8 @@ TEST_P(ModuleReplicas, TakeOverWhatWasSpreadBefore) {
     std::vector<at::Tensor> expected;
     for (const std::int32_t stage : {0, 2, 3}) {
       const auto own = parameters();
-      SpreadParameters first({own[0], own[3]}, replicas.group, /*bucket_bytes=*/1);
-      SpreadParameters second({own[1], own[2]}, replicas.group, /*bucket_bytes=*/1);
+      replicas::SpreadParameters first({own[0], own[3]}, replicas.group, /*bucket_bytes=*/1);
+      replicas::SpreadParameters second({own[1], own[2]}, replicas.group, /*bucket_bytes=*/1);
       ModuleReplica replica = replicas.replica(own, stage, {&first, &second});
       const std::vector<at::Tensor> found = trained(own, replica, rank);
       expect_bits_of_first(expected, found, own, stage);
@@ -154,63 +151,6 @@ TEST_P(ModuleReplicas, TakeOverWhatWasSpreadBefore) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, ModuleReplicas, testing::Values(1, 2, 3));
-
-TEST(SpreadParameters, TellsItsStatusAndItsShards) {
-  comm::run_ranks(2, [&](comm::Communicator& communicator) {
-    Replicas replicas(communicator);
-    const auto own = parameters();
-    SpreadParameters module(own, replicas.group, 1 << 20);
-    std::int64_t elements = 0;
-    for (const std::size_t i : kAll) {
-      EXPECT_EQ(module.status(i), ParameterStatus::NotAvailable);
-      EXPECT_EQ(own[i].tensor.storage().nbytes(), 0U);
-      elements += module.shard(i).numel();
-    }
-    EXPECT_LT(elements, 3 * kWidth * kWidth + kWidth);
-    module.hold({1});
-    EXPECT_EQ(module.status(1), ParameterStatus::Available);
-    EXPECT_TRUE(same_bits(own[1].tensor, parameters()[1].tensor));
-    module.release({1});
-    EXPECT_EQ(module.status(1), ParameterStatus::NotAvailable);
-  });
-}
-
-TEST(SpreadParameters, TakesWhatOneRankHasChanged) {
-  comm::run_ranks(2, [&](comm::Communicator& communicator) {
-    const torch::NoGradGuard no_grad;
-    Replicas replicas(communicator);
-    const auto own = parameters();
-    SpreadParameters module(own, replicas.group, 1 << 20);
-    module.hold({0, 2});
-    own[0].tensor.fill_(1.0 + communicator.rank().value);
-    own[2].tensor.fill_(3.0 + communicator.rank().value);
-    module.take_changes(0, /*root=*/1);
-    EXPECT_EQ(module.changed({0, 2}), std::vector<std::size_t>{2});
-    module.take_changes(2, /*root=*/0);
-    module.release({0, 2});
-    module.hold(kAll);
-    EXPECT_TRUE(same_bits(own[0].tensor, at::full_like(own[0].tensor, 2.0)));
-    EXPECT_TRUE(same_bits(own[1].tensor, parameters()[1].tensor));
-    EXPECT_TRUE(same_bits(own[2].tensor, at::full_like(own[2].tensor, 3.0)));
-    module.release(kAll);
-  });
-}
-
-TEST(SpreadParameters, FindsChangesThatNobodyTakes) {
-  comm::run_ranks(2, [&](comm::Communicator& communicator) {
-    const torch::NoGradGuard no_grad;
-    Replicas replicas(communicator);
-    const auto own = parameters();
-    SpreadParameters module(own, replicas.group, /*bucket_bytes=*/1);
-    module.hold(kAll);
-    own[1].tensor.add_(1);
-    std::memset(own[2].tensor.data_ptr(), 0, own[2].tensor.nbytes());
-    EXPECT_EQ(module.changed(kAll), (std::vector<std::size_t>{1, 2}));
-    module.forget_changes({2});
-    EXPECT_NE(message_of([&] { module.release(kAll); }).find("\"net.b\" was changed"),
-              std::string::npos);
-  });
-}
 
 }  // namespace
 }  // namespace penstock::train

@@ -140,7 +140,7 @@ TEST(Zero, ARankUpdatesItsShardAndKeepsNoOtherGradient) {
       all += tensor.numel();
       EXPECT_FALSE(tensor.grad().defined()) << name;
     }
-    for (const Part& part : trainer.parts().all()) {
+    for (const update::Part& part : trainer.parts().all()) {
       updated += part.tensor.numel();
       EXPECT_EQ(part.tensor.grad().numel(), part.tensor.numel());
     }

@@ -386,10 +386,7 @@ class Checkpoints:
         for stage in self._stages.values():
             stage.forwards = counters["forwards"]
         if wanted.optimizer:
-            update.masters.take_changes()
-            self._states.put(read.pieces)
-            update.masters.put_back()
-            self._replicated.after_update()
+            update.take_masters(lambda: self._states.put(read.pieces))
             for group, saved in zip(
                 update.optimizer.param_groups, read.rank["param_groups"], strict=True
             ):

@@ -1,7 +1,7 @@
 """A rank's stages over its replicas: what is updated, and, of ZeRO 3, what comes and goes.
 
 Knows no schedule, no optimizer and no losses.  What replicas do together, and when, is C++
-(penstock/train/replicated_parameters.h).
+(penstock/replicas/replicated_parameters.h).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.zero._settings import ZeroSettings
 from penstock.zero._writing import settle
 
 if TYPE_CHECKING:
-    from penstock._runtime import Communicator, ReplicatedParameters
+    from penstock._runtime import Communicator, ReplicatedParameters, Update, UpdateRequest
     from penstock.pipe._stage import Stage
     from penstock.pipe.module import PipelineModule
 
@@ -90,6 +90,10 @@ class ReplicatedStages:
         """
         squares = self.held.squared_norms()
         return sum(squares[i] for i in self._counted.intersection(updated))
+
+    def update(self, request: UpdateRequest) -> Update:
+        """Of `parts`."""
+        return self.held.update(request)
 
     def after_update(self) -> None:
         """Collective: `parts` have new values, and their gradients are of no use any more."""

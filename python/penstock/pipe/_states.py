@@ -94,7 +94,7 @@ class States:
 
     def _parts(self) -> Iterator[tuple[list[str], int, torch.Tensor, torch.Tensor]]:
         """The parameter's names, first element, and master, of each part that is updated here."""
-        masters = iter(self.update.masters.tensors)
+        masters = iter(self.update.masters)
         for i in self.update.updated:
             parameter = self.replicated.parameters[i]
             names = self.replicated.names[id(parameter)]

@@ -142,6 +142,7 @@ class PipelineEngine(Steps):
                 self.optimizer,
                 lr_scheduler,
                 scale,
+                settings=self._zero,
                 is_short=self._type is not None,
             )
         updated = {id(self._replicated.parameters[i]) for i in self._update.updated}

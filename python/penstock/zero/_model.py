@@ -22,7 +22,7 @@ from penstock.zero._settings import ZeroSettings
 from penstock.zero._writing import settle
 
 if TYPE_CHECKING:
-    from penstock._runtime import GradientScale, ModuleReplica
+    from penstock._runtime import GradientScale, ModuleReplica, Update, UpdateRequest
 
 __all__ = ["ReplicatedModel", "facts_of", "own_values", "refuse_compiled", "refuse_meta"]
 
@@ -119,6 +119,10 @@ class ReplicatedModel:
         """Collective: of each parameter's gradient, over all replicas."""
         with self._replicas.telling_others():
             return self._replica.squared_norms()
+
+    def update(self, request: UpdateRequest) -> Update:
+        """Of `parts`."""
+        return self._replica.update(request)
 
     def after_update(self) -> None:
         """Collective: `parts` have new values, and their gradients are of no use any more."""

@@ -6,16 +6,16 @@ Knows no model: sizes are in elements, until replicas of parameters are made.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import torch
 
 from penstock import _torch
 from penstock.configuration import Configuration
 
 if TYPE_CHECKING:
-    import torch
-
-    from penstock._runtime import ZeroOptions
+    from penstock._runtime import ReplicaOptions
 
 __all__ = ["ZeroSettings"]
 
@@ -32,6 +32,9 @@ class ZeroSettings:
     use parameters are gathered.
     persistent: parameters of so many elements, or fewer, stay whole; persistent_in_all: as long as
     all of them together have no more than this, in the model's order.
+    sums: the type in which gradients of 16 bits are added; None: their own.
+    pieces_folder, states_folder: of files, for what a rank keeps of parameters in stage 3, and for
+    optimizer states; None: they are in memory.  Ranks may have folders of their own.
     """
 
     stage: int
@@ -40,6 +43,9 @@ class ZeroSettings:
     prefetch: int
     persistent: int
     persistent_in_all: int
+    sums: torch.dtype | None = None
+    pieces_folder: str | None = field(default=None, repr=False)
+    states_folder: str | None = field(default=None, repr=False)
 
     @staticmethod
     def of(configuration: Configuration) -> ZeroSettings:
@@ -55,11 +61,14 @@ class ZeroSettings:
             prefetch=size("stage3_prefetch_bucket_size", 5 * 10**7),
             persistent=size("stage3_param_persistence_threshold", 10**5),
             persistent_in_all=size("stage3_model_persistence_threshold", 2**63 - 1),
+            sums=_sums_of(configuration),
+            pieces_folder=_folder_of(configuration, "offload_param"),
+            states_folder=_folder_of(configuration, "offload_optimizer"),
         )
 
-    def options_for(self, parameters: Sequence[torch.Tensor]) -> ZeroOptions:
+    def options_for(self, parameters: Sequence[torch.Tensor]) -> ReplicaOptions:
         """What replicas of these parameters go by; sizes in bytes are those of the widest type."""
-        made: type[ZeroOptions] = _torch.load().ZeroOptions
+        made: type[ReplicaOptions] = _torch.load().ReplicaOptions
         width = max((each.element_size() for each in parameters), default=4)
         return made(
             stage=self.stage,
@@ -68,4 +77,16 @@ class ZeroSettings:
             prefetch_bytes=self.prefetch * width,
             persistent_elements=self.persistent,
             persistent_elements_in_all=self.persistent_in_all,
+            pieces_folder=self.pieces_folder,
+            sums=self.sums,
         )
+
+
+def _folder_of(configuration: Configuration, section: str) -> str | None:
+    offload = configuration.section("zero_optimization").get(section, {})
+    return str(offload["nvme_path"]) if offload.get("device") == "nvme" else None
+
+
+def _sums_of(configuration: Configuration) -> torch.dtype | None:
+    name = configuration.section("data_types").get("grad_accum_dtype")
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}.get(name)

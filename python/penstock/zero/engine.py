@@ -117,6 +117,7 @@ class Engine(Steps, torch.nn.Module):
             self.optimizer,
             lr_scheduler,
             scale,
+            settings=self._zero,
             is_short=self._type is not None,
         )
         self.lr_scheduler = self._update.lr_scheduler

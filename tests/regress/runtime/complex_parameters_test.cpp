@@ -20,7 +20,7 @@
 #include <cmath>
 
 #include "penstock/core/text.h"
-#include "penstock/train/squared_norms.h"
+#include "penstock/update/squared_norms.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::train {
@@ -62,7 +62,7 @@ TEST(Regress, TheNormOfAComplexGradientHasItsImaginaryPart) {
     const at::Tensor values = at::randn({7, 43}, type);
     const double norm = at::linalg_vector_norm(values).item<double>();
     const double ours =
-        std::sqrt(total_of_squares({{0, values.numel()}}, subtree_squares(values, 0)));
+        std::sqrt(update::total_of_squares({{0, values.numel()}}, update::subtree_squares(values, 0)));
     EXPECT_NEAR(ours, norm, 1e-6 * norm) << c10::toString(type);
   }
 }

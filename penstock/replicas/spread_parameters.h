@@ -17,7 +17,7 @@
 #include "penstock/zero/pager.h"
 #include "penstock/zero/parameter_shards.h"
 
-namespace penstock::train {
+namespace penstock::replicas {
 
 // DeepSpeed's words and numbers.
 enum class ParameterStatus : std::uint8_t { Available = 1, NotAvailable = 2, InFlight = 3 };
@@ -76,4 +76,4 @@ class SpreadParameters {
   std::vector<Held> held_;            // By parameter.
 };
 
-}  // namespace penstock::train
+}  // namespace penstock::replicas

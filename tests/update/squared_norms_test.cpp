@@ -1,4 +1,4 @@
-#include "penstock/train/squared_norms.h"
+#include "penstock/update/squared_norms.h"
 
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/randn.h>
@@ -8,7 +8,7 @@
 
 #include "penstock/partition/ownership.h"
 
-namespace penstock::train {
+namespace penstock::update {
 namespace {
 
 double total_of_cuts(const at::Tensor& values, const std::vector<Cut>& cuts) {
@@ -58,4 +58,4 @@ TEST(SquaredNorms, GoByElementsAndNotByMemory) {
 }
 
 }  // namespace
-}  // namespace penstock::train
+}  // namespace penstock::update

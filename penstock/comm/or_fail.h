@@ -6,11 +6,11 @@
 
 #include "penstock/comm/communicator.h"
 
-namespace penstock::train {
+namespace penstock::comm {
 
 // What goes wrong here, on this rank alone: the others, who wait for it, are told.
 template <class Action>
-auto or_fail(comm::Communicator& communicator, const Action& action) {
+auto or_fail(Communicator& communicator, const Action& action) {
   try {
     return action();
   } catch (const std::exception& error) {
@@ -19,4 +19,4 @@ auto or_fail(comm::Communicator& communicator, const Action& action) {
   }
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::comm

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "penstock/offload/mapped_file.h"
-#include "penstock/train/squared_norms.h"
+#include "penstock/update/squared_norms.h"
 #include "penstock/zero/parameter_shards.h"
 
-namespace penstock::train {
+namespace penstock::update {
 
 struct Part {
   at::Tensor tensor;                    // With its gradient.  A slice is flat, and a view.
@@ -44,4 +44,4 @@ class Parts {
   std::vector<std::int64_t> first_ = {0};  // By parameter: of its subtrees among those of all.
 };
 
-}  // namespace penstock::train
+}  // namespace penstock::update

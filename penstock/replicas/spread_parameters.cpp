@@ -1,4 +1,4 @@
-#include "penstock/train/spread_parameters.h"
+#include "penstock/replicas/spread_parameters.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -8,7 +8,7 @@
 #include <iterator>
 #include <numeric>
 
-namespace penstock::train {
+namespace penstock::replicas {
 
 SpreadParameters::SpreadParameters(const std::vector<stage::NamedParameter>& parameters,
                                    comm::ShardGroup& group, std::int64_t bucket_bytes)
@@ -108,4 +108,4 @@ void SpreadParameters::forget_changes(const std::vector<std::size_t>& parameters
   }
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::replicas

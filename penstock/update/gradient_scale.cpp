@@ -1,4 +1,4 @@
-#include "penstock/train/gradient_scale.h"
+#include "penstock/update/gradient_scale.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
-namespace penstock::train {
+namespace penstock::update {
 namespace {
 
 constexpr double kFactor = 2.0;
@@ -56,4 +56,4 @@ void GradientScale::go_on_from(const State& state) {
   state_.lives = std::min(state.lives, options_.hysteresis);
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::update

@@ -1,4 +1,4 @@
-#include "penstock/train/offloaded_parts.h"
+#include "penstock/update/offloaded_parts.h"
 
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/ScalarType.h>
@@ -8,9 +8,9 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/round_up.h"
-#include "penstock/train/master_weights.h"
+#include "penstock/update/master_weights.h"
 
-namespace penstock::train {
+namespace penstock::update {
 namespace {
 
 std::int64_t aligned_bytes(const at::Tensor& part, at::ScalarType type) {
@@ -38,42 +38,59 @@ offload::Bytes hull(offload::Bytes a, offload::Bytes b) {
 }  // namespace
 
 OffloadedParts::OffloadedParts(std::vector<Part> parts, const offload::Where& states,
-                               std::int64_t states_per_part)
-    : parts_(std::move(parts)),
-      begins_(places_of(parts_, states_per_part)),
-      next_(begins_.begin(), begins_.end() - 1) {
+                               std::optional<std::int64_t> states_per_part)
+    : parts_(std::move(parts)), made_(parts_.size()) {
   if (states.place != offload::Place::File) return;
-  states_.emplace("optimizer states", states.folder, begins_.back());
+  constexpr const char* kWhat = "optimizer states";
+  if (states_per_part) {
+    begins_ = places_of(parts_, *states_per_part);
+    states_.emplace(kWhat, states.folder, begins_.back());
+  } else {
+    states_.emplace(kWhat, states.folder);
+  }
+}
+
+at::Tensor OffloadedParts::next_in_file(std::size_t part, const at::Tensor& like) {
+  if (begins_.empty()) return states_->append(like);
+  std::int64_t place = begins_[part];
+  for (const offload::Bytes& each : made_[part]) place += round_up(each.count, offload::kAlignment);
+  PENSTOCK_CHECK(place + aligned_bytes(like, like.scalar_type()) <= begins_[part + 1], "part ",
+                 part, " has no room for another");
+  return states_->tensor(place, like);
 }
 
 at::Tensor OffloadedParts::zeros_like(std::size_t part, const at::Tensor& like) {
   if (!states_) return at::zeros_like(like);
-  const std::int64_t place = next_[part];
-  next_[part] += aligned_bytes(like, like.scalar_type());
-  PENSTOCK_CHECK(next_[part] <= begins_[part + 1], "part ", part, " has no room for another");
-  return states_->tensor(place, like);
+  at::Tensor tensor = next_in_file(part, like);
+  made_[part].push_back(states_->bytes_of(tensor));
+  return tensor;
 }
 
 at::Tensor OffloadedParts::keep(std::size_t part, const at::Tensor& tensor) {
   return states_ ? zeros_like(part, tensor).copy_(tensor) : tensor;
 }
 
-// Parts that follow each other do so in their file, too, or nearly so.
+// In a file, what parts have that follow each other does so, too, or nearly so: what is made
+// together.  Masters, which are made before all states, may be far from those.
 std::vector<OffloadedParts::Span> OffloadedParts::spans(PartRun parts) {
   std::vector<Span> spans;
-  if (states_) {
-    const std::int64_t first = begins_[parts.first];
-    spans.push_back({&*states_, {.first = first, .count = begins_[parts.end] - first}});
-  }
-  for (std::size_t i = parts.first; i < parts.end; ++i) {
-    if (parts_[i].file == nullptr) continue;
-    const offload::Bytes bytes = parts_[i].file->bytes_of(parts_[i].tensor);
-    const auto known = std::ranges::find(spans, parts_[i].file, &Span::file);
+  const auto add = [&spans](offload::MappedFile* file, const offload::Bytes& bytes) {
+    const auto is_near = [&](const Span& span) {
+      const std::int64_t gap = bytes.first - span.bytes.first - span.bytes.count;
+      return span.file == file && gap >= 0 && gap <= offload::kAlignment;
+    };
+    const auto known = std::ranges::find_if(spans, is_near);
     if (known == spans.end()) {
-      spans.push_back({parts_[i].file, bytes});
+      spans.push_back({file, bytes});
     } else {
       known->bytes = hull(known->bytes, bytes);
     }
+  };
+  for (std::size_t i = parts.first; i < parts.end; ++i) {
+    for (const offload::Bytes& each : made_[i]) add(&*states_, each);
+  }
+  for (std::size_t i = parts.first; i < parts.end; ++i) {
+    if (parts_[i].file != nullptr) add(parts_[i].file, parts_[i].file->bytes_of(parts_[i].tensor));
   }
   return spans;
 }
@@ -95,4 +112,4 @@ void OffloadedParts::in_turn(const std::vector<PartRun>& runs,
   }
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::update

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-namespace penstock::train {
+namespace penstock::update {
 
 struct Cut {
   std::int64_t first = 0;  // A multiple of partition::kShardAlignment.
@@ -30,4 +30,4 @@ std::vector<double> subtree_squares(const at::Tensor& slice, std::int64_t first)
 // REQUIRES: the cuts are in order and without gaps, from element 0 on.
 double total_of_squares(const std::vector<Cut>& cuts, std::span<const double> subtrees);
 
-}  // namespace penstock::train
+}  // namespace penstock::update

@@ -1,4 +1,4 @@
-#include "penstock/train/replicated_parameters.h"
+#include "penstock/replicas/replicated_parameters.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -9,10 +9,10 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/execute/gradients.h"
-#include "penstock/train/or_fail.h"
+#include "penstock/comm/or_fail.h"
 #include "penstock/zero/paged_hooks.h"
 
-namespace penstock::train {
+namespace penstock::replicas {
 namespace {
 
 // While it lives, parameters that are spread come when they are read, and go for the next.
@@ -208,7 +208,7 @@ execute::StepResult ReplicatedParameters::run(
     const char* name, const std::function<execute::StepResult()>& program) {
   check_frozen();
   if (!pager_) return program();
-  return or_fail(communicator_, [&] {
+  return comm::or_fail(communicator_, [&] {
     try {
       pager_->begin_run(name);
       execute::StepResult result = program();
@@ -246,7 +246,7 @@ std::vector<double> ReplicatedParameters::squared_norms() {
 
 void ReplicatedParameters::drop_gradients() {
   for (const stage::NamedParameter& each : trained_) each.tensor.mutable_grad().reset();
-  for (const Part& part : parts_.all()) part.tensor.mutable_grad().reset();
+  for (const update::Part& part : parts_.all()) part.tensor.mutable_grad().reset();
 }
 
 void ReplicatedParameters::gather() {
@@ -273,4 +273,4 @@ void ReplicatedParameters::reshard() {
   }
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::replicas

@@ -1,5 +1,5 @@
 // The scale of fp16 losses against recorded courses, step by step.
-#include "penstock/train/gradient_scale.h"
+#include "penstock/update/gradient_scale.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
-namespace penstock::train {
+namespace penstock::update {
 namespace {
 
 // The scales after each of some steps: 'x' overflows, '.' does not.
@@ -125,4 +125,4 @@ TEST(GradientScale, AFixedOneStays) {
 }
 
 }  // namespace
-}  // namespace penstock::train
+}  // namespace penstock::update

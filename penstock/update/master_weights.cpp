@@ -1,13 +1,13 @@
-#include "penstock/train/master_weights.h"
+#include "penstock/update/master_weights.h"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/where.h>
 
 #include <utility>
 
-#include "penstock/train/offloaded_parts.h"
+#include "penstock/update/offloaded_parts.h"
 
-namespace penstock::train {
+namespace penstock::update {
 
 MasterWeights::MasterWeights(std::vector<at::Tensor> parameters, MastersPlace place,
                              OffloadedParts* memory)
@@ -69,4 +69,4 @@ void MasterWeights::put_back(PartRun run) {
   }
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::update

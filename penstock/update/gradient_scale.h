@@ -16,7 +16,7 @@
 
 #include "penstock/config/config.h"
 
-namespace penstock::train {
+namespace penstock::update {
 
 class GradientScale {
  public:
@@ -51,4 +51,4 @@ class GradientScale {
   State state_;
 };
 
-}  // namespace penstock::train
+}  // namespace penstock::update

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace penstock::train {
+namespace penstock::update {
 
 // Some that follow each other.
 struct PartRun {
@@ -30,4 +30,4 @@ inline std::vector<PartRun> part_runs(const std::vector<std::int64_t>& sizes,
   return runs;
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::update

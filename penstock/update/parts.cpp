@@ -1,11 +1,11 @@
-#include "penstock/train/parts.h"
+#include "penstock/update/parts.h"
 
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <utility>
 
-namespace penstock::train {
+namespace penstock::update {
 
 void Parts::add(const at::Tensor& parameter) {
   parts_.push_back({.tensor = parameter, .parameter = cuts_.size()});
@@ -59,4 +59,4 @@ std::vector<double> Parts::squared_norms(
   return norms;
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::update

@@ -1,4 +1,4 @@
-// What a data group shares of its parameters, and where a rank keeps what it does not use.
+// What a data group shares of its parameters.
 #pragma once
 #include <c10/core/Device.h>
 
@@ -9,7 +9,7 @@
 #include "penstock/partition/ownership.h"
 #include "penstock/partition/persistence.h"
 
-namespace penstock::train {
+namespace penstock::replicas {
 
 using config::ZeroStage;
 
@@ -23,19 +23,8 @@ struct ZeroOptions {
   partition::PersistenceLimits persistence;  // Of stage 3: parameters that are always whole.
 };
 
-// Where a rank keeps optimizer states and parameters while it does not use them.  The host updates
-// those that are not on the device.
-struct OffloadOptions {
-  // Optimizer states, and masters of short types, between their updates.  Device: where what is
-  // updated is.
-  offload::Where states;
-  // With ZeroStage::Parameters, also with one data rank: its pieces of parameters.
-  offload::Where parameters;
-  std::int64_t elements_at_once = std::int64_t{1} << 22;  // That are updated, or read ahead.
-};
-
 // Of a data group of so many ranks that compute on `device`.
 partition::SharingRules sharing_rules(const ZeroOptions& zero, const offload::Where& pieces,
                                       std::int32_t ranks, c10::Device device);
 
-}  // namespace penstock::train
+}  // namespace penstock::replicas

@@ -1,6 +1,6 @@
-#include "penstock/train/zero_options.h"
+#include "penstock/replicas/zero_options.h"
 
-namespace penstock::train {
+namespace penstock::replicas {
 
 partition::SharingRules sharing_rules(const ZeroOptions& zero, const offload::Where& pieces,
                                       std::int32_t ranks, c10::Device device) {
@@ -13,4 +13,4 @@ partition::SharingRules sharing_rules(const ZeroOptions& zero, const offload::Wh
           .one_rank_has_pieces = are_elsewhere};
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::replicas

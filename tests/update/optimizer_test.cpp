@@ -1,4 +1,4 @@
-#include "penstock/train/optimizer.h"
+#include "penstock/update/optimizer.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
@@ -11,7 +11,7 @@
 
 #include <cmath>
 
-namespace penstock::train {
+namespace penstock::update {
 namespace {
 
 constexpr int kSteps = 10;
@@ -99,4 +99,4 @@ TEST(Optimizer, AParameterWithoutAGradientStaysAsItIsAndStartsLaterAsIfNew) {
 }
 
 }  // namespace
-}  // namespace penstock::train
+}  // namespace penstock::update

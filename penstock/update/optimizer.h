@@ -10,7 +10,7 @@
 
 #include "penstock/config/config.h"
 
-namespace penstock::train {
+namespace penstock::update {
 
 class OffloadedParts;
 
@@ -44,4 +44,4 @@ class Optimizer {
   std::vector<State> states_;
 };
 
-}  // namespace penstock::train
+}  // namespace penstock::update

@@ -25,13 +25,13 @@
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/partition/ownership.h"
 #include "penstock/partition/persistence.h"
-#include "penstock/train/parts.h"
-#include "penstock/train/spread_parameters.h"
-#include "penstock/train/zero_options.h"
+#include "penstock/update/parts.h"
+#include "penstock/replicas/spread_parameters.h"
+#include "penstock/replicas/zero_options.h"
 #include "penstock/zero/pager.h"
 #include "penstock/zero/parameter_shards.h"
 
-namespace penstock::train {
+namespace penstock::replicas {
 
 struct ParameterSet {
   std::vector<stage::NamedParameter> parameters;
@@ -73,7 +73,7 @@ class ReplicatedParameters {
   const partition::Ownership& ownership(std::size_t set) const;
 
   // What this rank updates of trained parameters: whole ones, or slices, each with its gradient.
-  const Parts& parts() const { return parts_; }
+  const update::Parts& parts() const { return parts_; }
   // The same of a parameter of a set: itself, its slice, or undefined.
   at::Tensor part_of(std::size_t set, const at::Tensor& parameter) const;
 
@@ -135,7 +135,7 @@ class ReplicatedParameters {
   std::vector<std::optional<std::size_t>> spread_place_;
   std::vector<stage::NamedParameter> trained_, frozen_;
   std::set<std::string> names_;  // Of trained ones that have a part.
-  Parts parts_;
+  update::Parts parts_;
 };
 
-}  // namespace penstock::train
+}  // namespace penstock::replicas

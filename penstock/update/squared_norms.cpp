@@ -1,4 +1,4 @@
-#include "penstock/train/squared_norms.h"
+#include "penstock/update/squared_norms.h"
 
 #include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
@@ -11,7 +11,7 @@
 #include "penstock/execute/sum_tree.h"
 #include "penstock/partition/ownership.h"
 
-namespace penstock::train {
+namespace penstock::update {
 namespace {
 
 constexpr std::int64_t kBlock = partition::kShardAlignment;
@@ -133,4 +133,4 @@ double total_of_squares(const std::vector<Cut>& cuts, std::span<const double> su
   return total;
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::update

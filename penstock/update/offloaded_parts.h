@@ -2,8 +2,8 @@
 // themselves, or both.  A run of parts is in memory while it is updated, and the next is on its way
 // there.
 //
-// The Trainer has one when its options say so; masters and optimizer states take their memory from
-// it, parts have theirs already.  Knows no optimizer.
+// An Update has one when its options say so; masters and optimizer states take their memory from it,
+// parts have theirs already.  Knows no optimizer.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -15,18 +15,20 @@
 
 #include "penstock/offload/mapped_file.h"
 #include "penstock/offload/place.h"
-#include "penstock/train/part_runs.h"
-#include "penstock/train/parts.h"
+#include "penstock/update/part_runs.h"
+#include "penstock/update/parts.h"
 
-namespace penstock::train {
+namespace penstock::update {
 
 class OffloadedParts {
  public:
   // `states`: where an optimizer keeps so many tensors of each part, beside masters of those of a
-  // short type or on a device: if not in a file, in memory.
-  // Throws: ConfigError, for a folder that cannot be used or has no room for them.
+  // short type or on a device: if not in a file, in memory.  Absent: nobody knows how many; the
+  // file grows.
+  // Throws: ConfigError, for a folder that cannot be used or has no room for them; where the file
+  // grows, so do zeros_like() and keep().
   OffloadedParts(std::vector<Part> parts, const offload::Where& states,
-                 std::int64_t states_per_part);
+                 std::optional<std::int64_t> states_per_part);
 
   // The next of a part's tensors: such as at::zeros_like(like), or with the values of `tensor`.
   at::Tensor zeros_like(std::size_t part, const at::Tensor& like);
@@ -38,20 +40,21 @@ class OffloadedParts {
   void in_turn(const std::vector<PartRun>& runs, const std::function<void(PartRun)>& update);
 
   // Of the file of states; 0 without one.
-  std::int64_t file_bytes() const { return states_ ? begins_.back() : 0; }
+  std::int64_t file_bytes() const { return states_ ? states_->bytes() : 0; }
 
  private:
   struct Span {
     offload::MappedFile* file = nullptr;
     offload::Bytes bytes;
   };
-  // One a file.
   std::vector<Span> spans(PartRun parts);
+  at::Tensor next_in_file(std::size_t part, const at::Tensor& like);
 
   std::vector<Part> parts_;
-  std::vector<std::int64_t> begins_;  // In the file, by part, and where the last one ends.
-  std::vector<std::int64_t> next_;    // By part: where its next tensor will be.
+  // In a file that does not grow, by part, and where the last one ends.
+  std::vector<std::int64_t> begins_;
+  std::vector<std::vector<offload::Bytes>> made_;  // By part: its tensors in the file.
   std::optional<offload::MappedFile> states_;
 };
 
-}  // namespace penstock::train
+}  // namespace penstock::update

@@ -1,4 +1,4 @@
-#include "penstock/train/optimizer.h"
+#include "penstock/update/optimizer.h"
 
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
@@ -9,9 +9,9 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include "penstock/core/check.h"
-#include "penstock/train/offloaded_parts.h"
+#include "penstock/update/offloaded_parts.h"
 
-namespace penstock::train {
+namespace penstock::update {
 namespace {
 
 // The kernels take complex numbers as pairs, as torch's own optimizers do.
@@ -121,4 +121,4 @@ void Optimizer::step_sgd(double lr, const std::vector<std::size_t>& which) {
   apply(known, /*first=*/false);
 }
 
-}  // namespace penstock::train
+}  // namespace penstock::update

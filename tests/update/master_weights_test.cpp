@@ -1,14 +1,14 @@
-#include "penstock/train/master_weights.h"
+#include "penstock/update/master_weights.h"
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linspace.h>
 #include <gtest/gtest.h>
 
-#include "penstock/train/optimizer.h"
+#include "penstock/update/optimizer.h"
 #include "tests/support/same_bits.h"
 
-namespace penstock::train {
+namespace penstock::update {
 namespace {
 
 using testing_support::same_bits;
@@ -89,4 +89,4 @@ TEST(MasterWeights, RunsHoldAboutAsManyElementsAsAsked) {
 }
 
 }  // namespace
-}  // namespace penstock::train
+}  // namespace penstock::update

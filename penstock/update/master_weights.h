@@ -19,9 +19,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "penstock/train/part_runs.h"
+#include "penstock/update/part_runs.h"
 
-namespace penstock::train {
+namespace penstock::update {
 
 class OffloadedParts;
 
@@ -70,4 +70,4 @@ class MasterWeights {
   std::vector<at::Tensor> masters_;
 };
 
-}  // namespace penstock::train
+}  // namespace penstock::update

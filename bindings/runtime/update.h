@@ -1,0 +1,29 @@
+// An Update of what a rank updates, as Python asks for it.
+//
+// replica.cpp gives both of its classes one, update.cpp binds it.  Knows no Python.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/update/update.h"
+
+namespace penstock::bindings {
+
+// Of those trained parameters, by number.
+struct UpdateRequest {
+  std::vector<std::size_t> parameters;
+  std::shared_ptr<update::GradientScale> scale;
+  double clipping = 0.0;
+  bool skips_overflows = false;
+  std::optional<std::string> states_folder;  // Of a file with optimizer states.
+  std::int64_t elements_at_once = 0;
+};
+
+std::unique_ptr<update::Update> make_update(const update::Parts& parts,
+                                            const UpdateRequest& request);
+
+}  // namespace penstock::bindings

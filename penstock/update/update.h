@@ -1,0 +1,86 @@
+// What makes new parameters of a step's summed gradients: finite? -> scale or skip -> clip -> step
+// -> round.
+//
+// The Trainer has one with an Optimizer, the Python package's engines with whatever optimizer a
+// script gives, as a callback.  It owns the masters, the gradient scale, and what is in files
+// between updates.  Who calls it knows the norm of the whole gradient, and gathers parameters
+// afterwards.  Knows no ranks and no models.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/offload/place.h"
+#include "penstock/update/gradient_scale.h"
+#include "penstock/update/master_weights.h"
+#include "penstock/update/offloaded_parts.h"
+#include "penstock/update/part_runs.h"
+#include "penstock/update/parts.h"
+
+namespace penstock::update {
+
+// What a gradient that is not finite means.
+enum class Overflow : std::uint8_t {
+  Fails,      // The step is an error.
+  SkipsStep,  // Parameters stay as they are, and the gradient scale falls.
+};
+
+// What a gradient of this 2-norm is multiplied by, so that it has at most the norm `largest`; 0:
+// any.  Source: torch.nn.utils.clip_grad_norm_.
+double clip_factor(double largest, double norm);
+
+struct UpdateOptions {
+  double clipping = 0.0;  // Largest 2-norm of the gradient; 0: none.
+  Overflow overflow = Overflow::Fails;
+  // Where states, and masters of short types, are between updates; Device: where what is updated
+  // is.  The host updates those that are not on the device.
+  offload::Where states = {};
+  std::int64_t elements_at_once = std::int64_t{1} << 22;  // That are updated, or read ahead.
+  // Tensors of a part's size that the optimizer keeps of each; absent: nobody knows.
+  std::optional<std::int64_t> states_per_part = {};
+  // Others may set parameters between updates: what they set counts.
+  bool takes_changes = false;
+};
+
+class Update {
+ public:
+  // Steps an optimizer on masters().tensors() of these parts, from their gradients.  Other masters
+  // have no gradient in the meantime.
+  using Step = std::function<void(PartRun)>;
+
+  // `scale` is that of the losses, which others read.
+  // Throws: ConfigError, for a folder that cannot be used, or has no room.
+  Update(std::vector<Part> parts, std::shared_ptr<GradientScale> scale,
+         const UpdateOptions& options);
+
+  // Updates the parts from their gradients, which are then scaled and clipped, if `norm`, the
+  // whole gradient's without the scale, is finite; returns whether it is.
+  // Throws: NumericsError for a norm that is not, where that fails a step; "step 7: ..., at loss
+  // 2.5" is its text for `number` 7 and `where` " at loss 2.5".  All parts are then as before.
+  // The same for an overflow at the smallest gradient scale.
+  bool apply(double norm, std::int64_t number, const std::string& where, const Step& step);
+
+  MasterWeights& masters() { return *masters_; }
+  const MasterWeights& masters() const { return *masters_; }
+  const GradientScale& scale() const { return *scale_; }
+  std::int64_t skipped_steps() const { return skipped_steps_; }
+  void set_skipped_steps(std::int64_t steps) { skipped_steps_ = steps; }
+
+  // Where optimizer states may have their memory; null: nothing is in a file.
+  OffloadedParts* memory() { return memory_.get(); }
+  std::int64_t file_bytes() const { return memory_ ? memory_->file_bytes() : 0; }
+
+ private:
+  UpdateOptions options_;
+  std::vector<at::Tensor> parts_;
+  std::shared_ptr<GradientScale> scale_;
+  std::unique_ptr<OffloadedParts> memory_;
+  std::optional<MasterWeights> masters_;
+  std::vector<PartRun> runs_;  // In which it steps, so that what is copied or brought is never much.
+  std::int64_t skipped_steps_ = 0;
+};
+
+}  // namespace penstock::update
