@@ -14,17 +14,17 @@
 #include "bindings/runtime/replicated.h"
 #include "bindings/runtime/update.h"
 #include "bindings/runtime/without_gil.h"
-#include "penstock/train/module_replica.h"
 #include "penstock/replicas/spread_parameters.h"
+#include "penstock/train/module_replica.h"
 
 namespace penstock::bindings {
 namespace {
 
 namespace py = pybind11;
 using Numbers = std::vector<std::size_t>;
-using train::ModuleReplica;
-using replicas::SpreadParameters;
 using replicas::ReplicaOptions;
+using replicas::SpreadParameters;
+using train::ModuleReplica;
 
 std::vector<stage::NamedParameter> named(const Parameters& parameters) {
   std::vector<stage::NamedParameter> result;
@@ -235,9 +235,8 @@ void init_replicated(py::module_& m) {
              auto made = std::make_unique<PythonReplicated>(group);
              std::vector<replicas::ParameterSet> given;
              for (const auto& [parameters, goes] : sets) {
-               given.push_back({named(parameters),
-                                goes ? partition::Whereabouts::ComeAndGo
-                                     : partition::Whereabouts::Stay});
+               given.push_back({named(parameters), goes ? partition::Whereabouts::ComeAndGo
+                                                        : partition::Whereabouts::Stay});
              }
              without_gil(group.communicator, [&] {
                made->parameters.emplace(given, options, modules_of(spread_before), group.group,

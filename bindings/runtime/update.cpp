@@ -32,18 +32,19 @@ std::optional<std::map<std::string, std::variant<double, std::int64_t>>> state_o
 }
 
 void init_gradient_scale(py::module_& m) {
-  py::class_<GradientScale, std::shared_ptr<GradientScale>>(m, "GradientScale",
-                            "What losses are multiplied by, and gradients divided by.")
+  py::class_<GradientScale, std::shared_ptr<GradientScale>>(
+      m, "GradientScale", "What losses are multiplied by, and gradients divided by.")
       .def(py::init([](bool enabled, double loss_scale, std::int64_t initial_scale_power,
                        std::int64_t loss_scale_window, std::int64_t hysteresis,
                        bool consecutive_hysteresis, double min_loss_scale) {
-             return std::make_shared<GradientScale>(config::Fp16Config{.enabled = enabled,
-                                   .loss_scale = loss_scale,
-                                   .initial_scale_power = initial_scale_power,
-                                   .loss_scale_window = loss_scale_window,
-                                   .hysteresis = hysteresis,
-                                   .consecutive_hysteresis = consecutive_hysteresis,
-                                   .min_loss_scale = min_loss_scale});
+             return std::make_shared<GradientScale>(
+                 config::Fp16Config{.enabled = enabled,
+                                    .loss_scale = loss_scale,
+                                    .initial_scale_power = initial_scale_power,
+                                    .loss_scale_window = loss_scale_window,
+                                    .hysteresis = hysteresis,
+                                    .consecutive_hysteresis = consecutive_hysteresis,
+                                    .min_loss_scale = min_loss_scale});
            }),
            py::kw_only(), py::arg("enabled"), py::arg("loss_scale"), py::arg("initial_scale_power"),
            py::arg("loss_scale_window"), py::arg("hysteresis"), py::arg("consecutive_hysteresis"),

@@ -29,7 +29,6 @@ constexpr std::string_view kUseProfiler = "use torch.profiler";
 constexpr std::string_view kOfTrain = "it is a key of penstock train";
 constexpr std::string_view kOfModule = "a PipelineModule says it itself";
 constexpr std::string_view kClass = "the update is that of a class of torch.optim";
-constexpr std::string_view kOwnFiles = "what is read and written when follows from the parameters";
 constexpr std::string_view kAnyLayout = "a pipeline's checkpoint is loaded by any other layout";
 
 constexpr auto kForeign = std::to_array<ForeignKeys>({
@@ -101,6 +100,20 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
     {"compression_training.*", "", "nothing is compressed"},
     {"comms_logger.*", "*", "means nothing without comms_logger.enabled"},
     {"tensorboard.*", "*", "means nothing without tensorboard.enabled"},
+    {"zero_optimization.offload_param.buffer_count zero_optimization.offload_param.buffer_size "
+     "zero_optimization.offload_param.max_in_cpu zero_optimization.offload_param.pin_memory",
+     "*", "what is used next is read while one bucket of parameters is copied"},
+    {"zero_optimization.offload_optimizer.buffer_count "
+     "zero_optimization.offload_optimizer.pin_memory "
+     "zero_optimization.offload_optimizer.pipeline_read "
+     "zero_optimization.offload_optimizer.pipeline_write "
+     "zero_optimization.offload_optimizer.fast_init",
+     "*", kTwoRuns},
+    {"zero_optimization.offload_optimizer.ratio", "1", "all states are offloaded, or none",
+     "leave it out"},
+    {"zero_optimization.offload_optimizer.super_offload", "false",
+     "the update is where the rank computes"},
+    {"aio.*", "*", "files are mapped: the kernel reads and writes them"},
 });
 
 constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
@@ -149,25 +162,12 @@ constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save "
      "zero_optimization.stage3_gather_fp16_weights_on_model_save",
      "*", kOneFile},
-    {"zero_optimization.offload_param.buffer_count zero_optimization.offload_param.buffer_size "
-     "zero_optimization.offload_param.max_in_cpu zero_optimization.offload_param.pin_memory "
-     "zero_optimization.cpu_offload_use_pin_memory",
-     "*", "what is used next is read while one bucket of parameters is copied"},
     {"zero_optimization.cpu_offload", "false", "its word for it is another",
      "use zero_optimization.offload_optimizer.device"},
     {"zero_optimization.cpu_offload_params", "false", "its word for it is another",
      "use zero_optimization.offload_param.device"},
-    {"zero_optimization.offload_optimizer.buffer_count "
-     "zero_optimization.offload_optimizer.pin_memory "
-     "zero_optimization.offload_optimizer.pipeline_read "
-     "zero_optimization.offload_optimizer.pipeline_write "
-     "zero_optimization.offload_optimizer.fast_init",
-     "*", kTwoRuns},
-    {"zero_optimization.offload_optimizer.ratio", "1", "all states are offloaded, or none",
-     "leave it out"},
-    {"zero_optimization.offload_optimizer.super_offload", "false",
-     "the update is where the rank computes"},
-    {"aio.*", "*", "files are mapped: the kernel reads and writes them"},
+    {"zero_optimization.cpu_offload_use_pin_memory", "*",
+     "what is used next is read while one bucket of parameters is copied"},
     {"comms_logger.enabled flops_profiler.enabled", "false", kTimes, kUseReport},
     {"tensorboard.enabled wandb.enabled csv_monitor.enabled comet.enabled", "false",
      "the run directory has the metrics, as JSON lines, and the curves"},
@@ -218,12 +218,10 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save "
      "zero_optimization.stage3_gather_fp16_weights_on_model_save",
      "*", "module_state_dict() and a pipeline's checkpoints have whole parameters"},
-    {"zero_optimization.offload_param.* zero_optimization.offload_optimizer.*", "*", kOwnFiles},
     {"zero_optimization.cpu_offload zero_optimization.cpu_offload_params "
      "zero_optimization.cpu_offload_use_pin_memory",
      "*", kInHostMemory},
 
-    {"aio.*", "*", kOwnFiles},
     {"comms_logger.enabled flops_profiler.enabled", "false", kNoTimes, kUseProfiler},
     {"tensorboard.enabled wandb.enabled csv_monitor.enabled comet.enabled", "false",
      "an engine writes no metrics", "write them where you call it"},

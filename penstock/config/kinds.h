@@ -62,9 +62,7 @@ struct Numbered {
   std::optional<std::string> check(Enum value) const {
     return numbers().check(static_cast<std::int64_t>(value));
   }
-  std::string write(Enum value) const {
-    return numbers().write(static_cast<std::int64_t>(value));
-  }
+  std::string write(Enum value) const { return numbers().write(static_cast<std::int64_t>(value)); }
 
  private:
   Integer numbers() const { return {0, static_cast<std::int64_t>(last)}; }

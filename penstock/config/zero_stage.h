@@ -1,4 +1,6 @@
 // How much the ranks of a data group share, instead of each having all of it.
+//
+// A configuration says it, partition/ownership.h makes of it who holds what.  Knows no ranks.
 #pragma once
 #include <cstdint>
 

@@ -14,28 +14,28 @@ constexpr double kNothing = -0.0;
 
 }  // namespace
 
-InvariantGradients::InvariantGradients(stage::Stage& stage, comm::Communicator& communicator,
-                                       comm::Group data_group, std::int32_t data_size)
-    : stage_(stage),
+InvariantGradients::InvariantGradients(std::vector<stage::NamedParameter> parameters,
+                                       comm::Communicator& communicator,
+                                       const comm::ShardGroup& group)
+    : parameters_(std::move(parameters)),
       communicator_(communicator),
-      group_(data_group),
-      data_size_(data_size),
-      gradients_(stage.parameters().size()) {}
+      group_(group),
+      gradients_(parameters_.size()) {}
 
 void InvariantGradients::after_backward(std::int64_t microbatch) {
   const at::NoGradGuard no_grad;
   ++microbatches_;
   for (std::size_t p = 0; p < gradients_.size(); ++p) {
     add(gradients_[p], {microbatch, 1},
-        std::exchange(stage_.parameters()[p].tensor.mutable_grad(), at::Tensor()));
+        std::exchange(parameters_[p].tensor.mutable_grad(), at::Tensor()));
   }
 }
 
 void InvariantGradients::finish() {
   const at::NoGradGuard no_grad;
-  if (data_size_ > 1) exchange();
+  if (group_.size() > 1) exchange();
   for (std::size_t p = 0; p < gradients_.size(); ++p) {
-    stage_.parameters()[p].tensor.mutable_grad() = total(gradients_[p], microbatches_ * data_size_);
+    parameters_[p].tensor.mutable_grad() = total(gradients_[p], microbatches_ * group_.size());
     gradients_[p].clear();
   }
   microbatches_ = 0;
@@ -44,7 +44,7 @@ void InvariantGradients::finish() {
 // Every replica's subtrees, each in a place of its own, with a flag: it has a gradient.
 void InvariantGradients::exchange() {
   std::vector<Subtree> places;
-  for (std::int64_t replica = 0; replica < data_size_; ++replica) {
+  for (std::int64_t replica = 0; replica < group_.size(); ++replica) {
     for (const Subtree& each : largest_subtrees(replica * microbatches_, microbatches_)) {
       places.push_back(each);
     }
@@ -52,7 +52,7 @@ void InvariantGradients::exchange() {
   std::vector<at::Tensor> all;  // By parameter: [places, elements + 1].
   std::vector<std::unique_ptr<comm::Transfer>> transfers;
   for (std::size_t p = 0; p < gradients_.size(); ++p) {
-    const at::Tensor& parameter = stage_.parameters()[p].tensor;
+    const at::Tensor& parameter = parameters_[p].tensor;
     const std::int64_t size = parameter.numel();
     all.push_back(at::full({std::ssize(places), size + 1}, kNothing,
                            parameter.options().requires_grad(false)));
@@ -62,10 +62,10 @@ void InvariantGradients::exchange() {
       all[p][i].narrow(0, 0, size).view(parameter.sizes()).copy_(mine->second);
       all[p][i][size] = 1;
     }
-    transfers.push_back(communicator_.all_reduce(all[p], group_));
+    transfers.push_back(communicator_.all_reduce(all[p], group_.group()));
   }
   for (std::size_t p = 0; p < gradients_.size(); ++p) {
-    const at::Tensor& parameter = stage_.parameters()[p].tensor;
+    const at::Tensor& parameter = parameters_[p].tensor;
     const std::int64_t size = parameter.numel();
     transfers[p]->wait();
     gradients_[p].clear();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "penstock/comm/communicator.h"
+#include "penstock/comm/shard_group.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/execute/sum_tree.h"
 #include "penstock/stage/stage.h"
@@ -21,9 +22,9 @@ namespace penstock::execute {
 
 class InvariantGradients : public StageHooks {
  public:
-  // `stage` outlives it.  Replica r has the microbatches [r x n, (r + 1) x n), if each has n.
-  InvariantGradients(stage::Stage& stage, comm::Communicator& communicator, comm::Group data_group,
-                     std::int32_t data_size);
+  // `group` outlives it.  Replica r has the microbatches [r x n, (r + 1) x n), if each has n.
+  InvariantGradients(std::vector<stage::NamedParameter> parameters,
+                     comm::Communicator& communicator, const comm::ShardGroup& group);
 
   void after_backward(std::int64_t microbatch) override;
   void finish() override;
@@ -31,10 +32,9 @@ class InvariantGradients : public StageHooks {
  private:
   void exchange();
 
-  stage::Stage& stage_;
+  std::vector<stage::NamedParameter> parameters_;
   comm::Communicator& communicator_;
-  comm::Group group_;
-  std::int32_t data_size_;
+  const comm::ShardGroup& group_;
   std::int64_t microbatches_ = 0;    // Of this replica, so far.
   std::vector<Subtrees> gradients_;  // By parameter.
 };

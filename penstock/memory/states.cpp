@@ -118,9 +118,8 @@ void add_gradients(const Ownership& ownership, std::size_t number, States& state
   std::vector<std::size_t> parameters;
   for (const std::size_t p : bucket.parameters) parameters.push_back(numbers[p]);
   // In flight: the others' rows of this rank's sum.
-  states.buckets.push_back({.parameters = std::move(parameters),
-                            .rows = is_kept ? 0 : rows,
-                            .flight = rows - row});
+  states.buckets.push_back(
+      {.parameters = std::move(parameters), .rows = is_kept ? 0 : rows, .flight = rows - row});
 }
 
 void add_buckets(const Ownership& ownership, const Sharing& sharing, std::set<std::string>& seen,

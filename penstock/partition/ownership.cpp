@@ -47,9 +47,9 @@ std::string text_of(const Holding& parameter, const std::vector<PlacedSlice>& sl
 }
 
 std::string text_without_bucket(const Holding& parameter) {
-  return str("  ", parameter.name, ": ", parameter.type, ", ", parameter.elements, " elements",
-             parameter.is_trainable ? ": updated by every rank\n"
-                                    : ", frozen: whole on every rank\n");
+  return str(
+      "  ", parameter.name, ": ", parameter.type, ", ", parameter.elements, " elements",
+      parameter.is_trainable ? ": updated by every rank\n" : ", frozen: whole on every rank\n");
 }
 
 }  // namespace
@@ -191,10 +191,10 @@ std::int64_t Ownership::padding_bytes() const {
 std::string to_string(const Ownership& ownership) {
   const SharingRules& rules = ownership.rules;
   const bool is_kept = rules.summed_bucket() == SummedBucket::Kept;
-  std::string text = str("ZeRO ", config::number_of(rules.stage), " over ", rules.ranks,
-                         rules.ranks == 1 ? " rank" : " ranks", ", buckets of up to ",
-                         rules.bucket_bytes, " bytes, ", is_kept ? "kept" : "released",
-                         " when summed\n");
+  std::string text =
+      str("ZeRO ", config::number_of(rules.stage), " over ", rules.ranks,
+          rules.ranks == 1 ? " rank" : " ranks", ", buckets of up to ", rules.bucket_bytes,
+          " bytes, ", is_kept ? "kept" : "released", " when summed\n");
   const auto slices = ownership.slices_by_parameter();
   for (std::size_t b = 0; b < ownership.buckets.size(); ++b) {
     text += text_of(ownership.buckets[b], b, ownership);

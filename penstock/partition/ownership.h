@@ -37,7 +37,7 @@ using config::ZeroStage;
 inline constexpr std::int64_t kShardAlignment = 64;
 
 struct Parameter {
-  std::string name;  // Of a tied one, the first layer's: its copies have one name.
+  std::string name;              // Of a tied one, the first layer's: its copies have one name.
   std::string type = "float32";  // What shares a bucket has one type.
   std::int64_t element_bytes = 4;
   std::int64_t elements = 0;
@@ -83,9 +83,7 @@ struct SharingRules {
   bool one_rank_has_pieces = false;
 
   // Whether parameters are cut at all: then ranks update slices.
-  bool are_cut() const {
-    return stage != ZeroStage::Off && (ranks > 1 || one_rank_has_pieces);
-  }
+  bool are_cut() const { return stage != ZeroStage::Off && (ranks > 1 || one_rank_has_pieces); }
   bool come_and_go() const { return stage == ZeroStage::Parameters && are_cut(); }
   SummedBucket summed_bucket() const {
     const bool is_kept = !are_cut() || stage == ZeroStage::OptimizerStates;

@@ -6,10 +6,11 @@
 #include <unordered_set>
 #include <utility>
 
+#include "penstock/comm/or_fail.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/execute/gradients.h"
-#include "penstock/comm/or_fail.h"
+#include "penstock/execute/invariant_gradients.h"
 #include "penstock/zero/paged_hooks.h"
 
 namespace penstock::replicas {
@@ -84,9 +85,9 @@ ReplicatedParameters::ReplicatedParameters(const std::vector<ParameterSet>& sets
 ReplicatedParameters::~ReplicatedParameters() = default;
 
 void ReplicatedParameters::begin_set(partition::Whereabouts whereabouts) {
-  sets_.push_back(std::make_unique<Set>(
-      Set{whereabouts,
-          zero::ParameterShards(group_, rules_, options_.pieces, &persistence_, &tied_pages_)}));
+  sets_.push_back(
+      std::make_unique<Set>(Set{whereabouts, zero::ParameterShards(group_, rules_, options_.pieces,
+                                                                   &persistence_, &tied_pages_)}));
 }
 
 void ReplicatedParameters::add(const stage::NamedParameter& parameter, zero::Ties ties) {
@@ -123,10 +124,11 @@ void ReplicatedParameters::build_pager() {
 }
 
 std::unique_ptr<execute::StageHooks> ReplicatedParameters::make_hooks(Set& set) {
-  if (pager_) return std::make_unique<zero::PagedHooks>(set.shards, *pager_, options_.sums);
-  if (set.shards.trained().empty() || !options_.sums_gradients) {
-    return std::make_unique<execute::StageHooks>();
+  if (options_.order == GradientSums::Invariant) {
+    return std::make_unique<execute::InvariantGradients>(set.trained(), communicator_, group_);
   }
+  if (pager_) return std::make_unique<zero::PagedHooks>(set.shards, *pager_, options_.sums);
+  if (set.shards.trained().empty()) return std::make_unique<execute::StageHooks>();
   if (is_cut()) return std::make_unique<zero::ShardedGradients>(set.shards, options_.sums);
   return std::make_unique<execute::GradientReducer>(set.trained(), group_, rules_.bucket_bytes,
                                                     options_.sums);
@@ -204,8 +206,8 @@ std::int64_t ReplicatedParameters::file_bytes() const {
   return bytes;
 }
 
-execute::StepResult ReplicatedParameters::run(
-    const char* name, const std::function<execute::StepResult()>& program) {
+execute::StepResult ReplicatedParameters::run(const char* name,
+                                              const std::function<execute::StepResult()>& program) {
   check_frozen();
   if (!pager_) return program();
   return comm::or_fail(communicator_, [&] {

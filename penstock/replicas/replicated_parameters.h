@@ -25,9 +25,9 @@
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/partition/ownership.h"
 #include "penstock/partition/persistence.h"
-#include "penstock/update/parts.h"
 #include "penstock/replicas/spread_parameters.h"
 #include "penstock/replicas/zero_options.h"
+#include "penstock/update/parts.h"
 #include "penstock/zero/pager.h"
 #include "penstock/zero/parameter_shards.h"
 
@@ -38,13 +38,19 @@ struct ParameterSet {
   partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo;
 };
 
+// In what order a step's gradients are added.
+enum class GradientSums : std::uint8_t {
+  AsTheyCome,  // As the program runs, then over the replicas: fastest.
+  Invariant,   // By the microbatches' numbers: the same bits for every number of replicas.
+};
+
 struct ReplicaOptions {
   ZeroOptions zero;
-  offload::Where pieces = {};                // Of what comes and goes.
-  c10::Device device = at::kCPU;             // Where this rank computes.
-  std::optional<at::ScalarType> sums = {};   // Type of short parameters' summed gradients.
-  bool sums_gradients = true;                // Else hooks() do not: somebody else does.
-  execute::Progress* progress = nullptr;     // Hears what is waited for; null: nobody does.
+  offload::Where pieces = {};                     // Of what comes and goes.
+  c10::Device device = at::kCPU;                  // Where this rank computes.
+  std::optional<at::ScalarType> sums = {};        // Type of short parameters' summed gradients.
+  GradientSums order = GradientSums::AsTheyCome;  // Invariant needs ZeroStage::Off.
+  execute::Progress* progress = nullptr;          // Hears what is waited for; null: nobody does.
 };
 
 class ReplicatedParameters {
@@ -57,8 +63,8 @@ class ReplicatedParameters {
   // Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
   // REQUIRES: each is there once, under a name of its own.
   ReplicatedParameters(const std::vector<ParameterSet>& sets, const ReplicaOptions& options,
-                       const std::vector<SpreadParameters*>& spread_before,
-                       comm::ShardGroup& group, comm::Communicator& communicator);
+                       const std::vector<SpreadParameters*>& spread_before, comm::ShardGroup& group,
+                       comm::Communicator& communicator);
   ~ReplicatedParameters();
 
   // What add() adds from now on is the next set.

@@ -93,7 +93,8 @@ bool SpreadParameters::is_changed(std::size_t parameter) const {
                      mine->values.const_data_ptr(), mine->values.nbytes()) != 0;
 }
 
-std::vector<std::size_t> SpreadParameters::changed(const std::vector<std::size_t>& parameters) const {
+std::vector<std::size_t> SpreadParameters::changed(
+    const std::vector<std::size_t>& parameters) const {
   std::vector<std::size_t> changed;
   std::ranges::copy_if(parameters, std::back_inserter(changed),
                        [this](std::size_t parameter) { return is_changed(parameter); });

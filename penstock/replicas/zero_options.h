@@ -1,4 +1,6 @@
 // What a data group shares of its parameters.
+//
+// TrainerOptions and ReplicaOptions have them.  Knows no parameters.
 #pragma once
 #include <c10/core/Device.h>
 

@@ -39,9 +39,10 @@ class ModuleReplica {
   // Collective over `group`, which, like its `communicator`, outlives it.  Values become those of
   // the first replica.  Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
   // REQUIRES: each is there once, under a name of its own.
-  ModuleReplica(const std::vector<stage::NamedParameter>& parameters, const replicas::ReplicaOptions& options,
-                const std::vector<replicas::SpreadParameters*>& spread_before, comm::ShardGroup& group,
-                comm::Communicator& communicator);
+  ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
+                const replicas::ReplicaOptions& options,
+                const std::vector<replicas::SpreadParameters*>& spread_before,
+                comm::ShardGroup& group, comm::Communicator& communicator);
 
   // What this rank updates: whole parameters, or slices, each with its gradient.
   const update::Parts& parts() const { return replicated_.parts(); }

@@ -17,9 +17,9 @@
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/nn/layer.h"
 #include "penstock/partition/partition.h"
+#include "penstock/replicas/replicated_parameters.h"
 #include "penstock/stage/stage.h"
 #include "penstock/train/handshake.h"
-#include "penstock/replicas/replicated_parameters.h"
 #include "penstock/train/tied_stages.h"
 #include "penstock/verify/verify.h"
 

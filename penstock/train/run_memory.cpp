@@ -121,7 +121,8 @@ std::int64_t update_bytes(const OffloadOptions& offload,
                           const std::vector<std::int64_t>& master_gradients) {
   constexpr std::int64_t kElementBytes = 4;
   std::int64_t most = 0;
-  for (const update::PartRun& run : update::part_runs(master_gradients, offload.elements_at_once * kElementBytes)) {
+  for (const update::PartRun& run :
+       update::part_runs(master_gradients, offload.elements_at_once * kElementBytes)) {
     const auto begin = master_gradients.begin();
     most = std::max(most,
                     std::accumulate(begin + static_cast<std::ptrdiff_t>(run.first),

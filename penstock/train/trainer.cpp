@@ -8,6 +8,7 @@
 #include <limits>
 #include <numeric>
 #include <set>
+#include <span>
 
 #include "penstock/comm/or_fail.h"
 #include "penstock/config/learning_rate.h"
@@ -89,14 +90,9 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
     agree_on("layers made", facts_of(stages_), communicator_, replicas);
   }
   replicated_->close();
-  if (options_.sums == GradientSums::Invariant) {
-    for (stage::Stage& stage : stages_) {
-      invariant_.push_back(std::make_unique<execute::InvariantGradients>(
-          stage, communicator_, data_group_->group(), options_.mesh.data));
-    }
-  }
   build_ties();
-  place_parameters();
+  order_.emplace(stages_, std::ssize(model_),
+                 [this](const at::Tensor& counts) { sum_over_pipe(counts); });
   train_ = make_executor(std::move(plan), hooks());
   const execute::WorkMark work(progress_, "making masters and optimizer states",
                                execute::Files::Used);
@@ -121,11 +117,11 @@ stage::Making Trainer::making() {
 
 void Trainer::build_stages() {
   replicated_.emplace(replicas::ReplicaOptions{.zero = options_.zero,
-                                     .pieces = options_.offload.parameters,
-                                     .device = options_.device,
-                                     .sums = options_.precision.sums,
-                                     .sums_gradients = options_.sums != GradientSums::Invariant,
-                                     .progress = &progress_},
+                                               .pieces = options_.offload.parameters,
+                                               .device = options_.device,
+                                               .sums = options_.precision.sums,
+                                               .order = options_.sums,
+                                               .progress = &progress_},
                       *data_group_, communicator_);
   const std::int32_t pipe = mesh_.coordinate(communicator_.rank()).pipe;
   for (std::int32_t s = 0; s < partition_.stages(); ++s) {
@@ -189,27 +185,6 @@ std::vector<nn::TiedParameter> Trainer::updated_copies(std::size_t stage) const 
   return copies;
 }
 
-// Each layer's number of parameter tensors is known where it lives: the sum is the whole model.
-void Trainer::place_parameters() {
-  const at::Tensor counts = at::zeros({std::ssize(model_)}, at::kLong);
-  auto* count = counts.data_ptr<std::int64_t>();
-  for (const stage::Stage& stage : stages_) {
-    std::ranges::copy(stage.parameters_per_layer(), count + stage.first_layer());
-  }
-  sum_over_pipe(counts);
-  model_parameters_ = std::accumulate(count, count + counts.numel(), std::int64_t{0});
-  std::set<std::string> names;
-  for (const stage::Stage& stage : stages_) {
-    std::int64_t next = std::accumulate(count, count + stage.first_layer(), std::int64_t{0});
-    for (std::size_t i = 0; i < stage.parameters().size(); ++i) {
-      const auto place = stage.is_copy(i) ? std::nullopt : std::optional(next++);
-      if (!names.insert(stage.parameters()[i].name).second) continue;
-      parameters_.push_back(stage.parameters()[i]);
-      parameter_place_.push_back(place);
-    }
-  }
-}
-
 lower::Plan Trainer::lower_here(const verify::VerifiedSchedule& schedule) const {
   return lower::lower(schedule, partition_, mesh_, communicator_.rank());
 }
@@ -217,7 +192,7 @@ lower::Plan Trainer::lower_here(const verify::VerifiedSchedule& schedule) const 
 std::vector<execute::StageHooks*> Trainer::hooks() {
   std::vector<execute::StageHooks*> hooks;
   for (std::size_t s = 0; s < stages_.size(); ++s) {
-    hooks.push_back(invariant_.empty() ? &replicated_->hooks(s) : invariant_[s].get());
+    hooks.push_back(&replicated_->hooks(s));
   }
   return hooks;
 }
@@ -363,7 +338,7 @@ void Trainer::share_buffers() {
 double Trainer::combine(const std::vector<double>& losses, const std::vector<double>& weights,
                         std::int64_t microbatches, StepReport& report) {
   enum : std::int64_t { kLoss, kBadMicrobatches, kStop, kNorms };
-  const at::Tensor shared = at::zeros({kNorms + model_parameters_}, at::kDouble);
+  const at::Tensor shared = at::zeros({kNorms + order_->size()}, at::kDouble);
   auto* value = shared.data_ptr<double>();
   std::vector<double> mine = losses;
   mine.push_back(stop_requested_ ? 1 : 0);
@@ -377,18 +352,15 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
     value[kLoss] = options_.loss_scale.combine(all, weights);
     value[kBadMicrobatches] = static_cast<double>(options_.loss_scale.bad(all, weights));
   }
-  const std::vector<double> norms = replicated_->squared_norms();
-  for (std::size_t i = 0; i < norms.size(); ++i) {
-    if (parameter_place_[i]) value[kNorms + *parameter_place_[i]] = norms[i];
-  }
+  const std::span<double> squares(value + kNorms, static_cast<std::size_t>(order_->size()));
+  order_->place(replicated_->squared_norms(), squares);
   {
     const execute::WaitMark wait(progress_, "sharing the loss and the gradient norm");
     sum_over_pipe(shared);
   }
   report.loss = value[kLoss];
   report.stop = value[kStop] > 0;
-  double sum = 0.0;
-  for (std::int64_t i = 0; i < model_parameters_; ++i) sum += value[kNorms + i];
+  const double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
   const double norm = std::sqrt(sum) / update_->scale().value();
   if (value[kBadMicrobatches] == 0) return norm;
   if (!report.gradient_scale) {
@@ -438,8 +410,8 @@ void Trainer::build_optimizer() {
           .states = options_.offload.states,
           .elements_at_once = options_.offload.elements_at_once,
           .states_per_part = update::states_per_parameter(options_.optimizer)});
-  optimizer_ = std::make_unique<update::Optimizer>(
-      options_.optimizer, update_->masters().tensors(), update_->memory());
+  optimizer_ = std::make_unique<update::Optimizer>(options_.optimizer, update_->masters().tensors(),
+                                                   update_->memory());
 }
 
 void Trainer::update(StepReport& report) {
@@ -447,9 +419,9 @@ void Trainer::update(StepReport& report) {
                                                                   report.step - 1 - skipped_steps(),
                                                                   options_.total_steps);
   {
-    const execute::WorkMark work(progress_, "updating parameters",
-                                 update_->memory() == nullptr ? execute::Files::NotUsed
-                                                              : execute::Files::Used);
+    const execute::WorkMark work(
+        progress_, "updating parameters",
+        update_->memory() == nullptr ? execute::Files::NotUsed : execute::Files::Used);
     const std::string where = str(" at loss ", shortest(report.loss));
     report.skipped =
         !update_->apply(report.grad_norm, report.step, where, [&](update::PartRun run) {

@@ -25,7 +25,6 @@
 #include "penstock/comm/shard_group.h"
 #include "penstock/config/config.h"
 #include "penstock/execute/executor.h"
-#include "penstock/execute/invariant_gradients.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/execute/tied_parameters.h"
 #include "penstock/lower/programs.h"
@@ -33,25 +32,21 @@
 #include "penstock/nn/layer.h"
 #include "penstock/offload/place.h"
 #include "penstock/partition/partition.h"
+#include "penstock/replicas/replicated_parameters.h"
+#include "penstock/replicas/zero_options.h"
 #include "penstock/stage/stage.h"
 #include "penstock/train/facts.h"
 #include "penstock/train/microbatches.h"
+#include "penstock/train/model_order.h"
+#include "penstock/train/precision.h"
 #include "penstock/update/optimizer.h"
 #include "penstock/update/update.h"
-#include "penstock/train/precision.h"
-#include "penstock/replicas/replicated_parameters.h"
-#include "penstock/replicas/zero_options.h"
 
 namespace penstock::train {
 
 using config::ZeroStage;
+using replicas::GradientSums;
 using replicas::ZeroOptions;
-
-// In what order a step's gradients are added.
-enum class GradientSums : std::uint8_t {
-  AsTheyCome,  // As the program runs, then over the replicas: fastest.
-  Invariant,   // By the microbatches' numbers: the same bits for every number of replicas.
-};
 
 // Where a rank keeps optimizer states and parameters while it does not use them.  The host updates
 // those that are not on the device.
@@ -188,7 +183,7 @@ class Trainer {
 
   // This rank's trainable parameters, in model order.  One that layers share is there once, on
   // every rank that has one of them, under the name that it has in the first.
-  const std::vector<stage::NamedParameter>& parameters() const { return parameters_; }
+  const std::vector<stage::NamedParameter>& parameters() const { return order_->parameters(); }
 
  private:
   void build_stages();
@@ -197,7 +192,6 @@ class Trainer {
   execute::StepResult run(execute::Executor& executor, const char* name,
                           execute::StepInputs inputs);
   void build_ties();
-  void place_parameters();
   execute::Files files_in_programs() const;
   std::vector<nn::TiedParameter> updated_copies(std::size_t stage) const;
   lower::Plan lower_here(const verify::VerifiedSchedule& schedule) const;
@@ -230,18 +224,13 @@ class Trainer {
   std::optional<comm::ShardGroup> data_group_;
   comm::Group pipe_group_;
   std::optional<replicas::ReplicatedParameters> replicated_;  // A set for each stage.
-  std::vector<std::unique_ptr<execute::InvariantGradients>> invariant_;  // By stage, if asked for.
   std::vector<std::unique_ptr<execute::TiedParameters>> ties_;
   std::unique_ptr<execute::Executor> train_;
   std::unique_ptr<execute::Executor> evaluate_;
   std::unique_ptr<execute::Executor> infer_;
   std::unique_ptr<update::Update> update_;
   std::unique_ptr<update::Optimizer> optimizer_;
-  std::vector<stage::NamedParameter> parameters_;
-  // Their places in the whole model, in model order, and their number there.  None for one that an
-  // earlier layer has on another rank.
-  std::vector<std::optional<std::int64_t>> parameter_place_;
-  std::int64_t model_parameters_ = 0;
+  std::optional<ModelOrder> order_;
   std::int64_t steps_taken_ = 0;  // Skipped ones, too.
   bool stop_requested_ = false;
 };

@@ -2,8 +2,8 @@
 // themselves, or both.  A run of parts is in memory while it is updated, and the next is on its way
 // there.
 //
-// An Update has one when its options say so; masters and optimizer states take their memory from it,
-// parts have theirs already.  Knows no optimizer.
+// An Update has one when its options say so; masters and optimizer states take their memory from
+// it, parts have theirs already.  Knows no optimizer.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -63,8 +63,8 @@ Update::Update(std::vector<Part> parts, std::shared_ptr<GradientScale> scale,
   const bool has_file =
       std::ranges::any_of(parts, [](const Part& part) { return part.file != nullptr; });
   if (are_in_file || has_file) {
-    memory_ = std::make_unique<OffloadedParts>(std::move(parts), options.states,
-                                               options.states_per_part);
+    memory_ =
+        std::make_unique<OffloadedParts>(std::move(parts), options.states, options.states_per_part);
   }
   masters_.emplace(parts_, are_elsewhere ? MastersPlace::Host : MastersPlace::Device,
                    memory_.get());

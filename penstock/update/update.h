@@ -79,7 +79,8 @@ class Update {
   std::shared_ptr<GradientScale> scale_;
   std::unique_ptr<OffloadedParts> memory_;
   std::optional<MasterWeights> masters_;
-  std::vector<PartRun> runs_;  // In which it steps, so that what is copied or brought is never much.
+  std::vector<PartRun>
+      runs_;  // In which it steps, so that what is copied or brought is never much.
   std::int64_t skipped_steps_ = 0;
 };
 

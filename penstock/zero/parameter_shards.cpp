@@ -15,7 +15,6 @@ namespace {
 // What is sent and not yet read takes memory, too.
 constexpr std::size_t kGathersUnderWay = 4;
 
-
 }  // namespace
 
 partition::Parameter described(const stage::NamedParameter& parameter, Ties ties) {
@@ -29,8 +28,8 @@ partition::Parameter described(const stage::NamedParameter& parameter, Ties ties
 }
 
 ParameterShards::ParameterShards(comm::ShardGroup& group, const partition::SharingRules& rules,
-                                 const offload::Where& pieces,
-                                 partition::Persistence* persistence, TiedPages* tied)
+                                 const offload::Where& pieces, partition::Persistence* persistence,
+                                 TiedPages* tied)
     : group_(group), tied_(tied), growing_(rules, persistence) {
   PENSTOCK_CHECK(rules.ranks == group.size(), rules.ranks, " ranks, and a group of ", group.size());
   if (rules.come_and_go()) pieces_ = std::make_shared<PieceMemory>(pieces);
@@ -72,10 +71,9 @@ void ParameterShards::make_page(std::size_t b) {
   is_shared_.resize(pages_.size());
   page_of_.resize(parameters_.size());
   const std::size_t first = bucket.parameters.front();
-  std::shared_ptr<Page>* const of_copies =
-      tied_ != nullptr && ownership().parameters[first].is_tied
-          ? &(*tied_)[parameters_[first].name]
-          : nullptr;
+  std::shared_ptr<Page>* const of_copies = tied_ != nullptr && ownership().parameters[first].is_tied
+                                               ? &(*tied_)[parameters_[first].name]
+                                               : nullptr;
   is_shared_[b] = of_copies != nullptr && *of_copies != nullptr;
   if (is_shared_[b]) {
     pages_[b] = *of_copies;

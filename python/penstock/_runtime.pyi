@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'MasterWeights', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicatedParameters', 'SpreadParameters', 'ZeroOptions', 'facts_of_host_updates', 'facts_of_process']
+__all__: list[str] = ['Communicator', 'GradientScale', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SpreadParameters', 'Update', 'UpdateRequest', 'facts_of_host_updates', 'facts_of_process']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -66,13 +66,25 @@ class GradientScale:
     @property
     def value(self) -> float:
         ...
-class MasterWeights:
+class UpdateRequest:
     """
-    What is updated for tensors of short types: copies in float.
+    What is updated, and how.
     """
-    def __init__(self, parameters: collections.abc.Sequence[torch.Tensor]) -> None:
+    def __init__(self, *, parameters: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], scale: GradientScale, clipping: typing.SupportsFloat | typing.SupportsIndex, skips_overflows: bool, states_folder: str | None, elements_at_once: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Those of other types are their own.
+        parameters: numbers of trainable ones.  clipping: largest 2-norm of the gradient; 0: none.  skips_overflows: a step whose gradient is not finite; else it is an error.  states_folder: of a file with masters and optimizer states; None: they are in memory.  elements_at_once: are updated together, if anything is in a file.
+        """
+class Update:
+    """
+    Makes new parameters of a step's summed gradients.
+    """
+    def apply(self, norm: typing.SupportsFloat | typing.SupportsIndex, number: typing.SupportsInt | typing.SupportsIndex, where: str, step: collections.abc.Callable[[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], None]) -> bool:
+        """
+        Scales and clips the parts' gradients, and has step(first, end) update the masters of parts, which alone have gradients then.  Returns False if the norm is not finite and the step is skipped; an Error where it is not.
+        """
+    def keep(self, part: typing.SupportsInt | typing.SupportsIndex, state: torch.Tensor) -> torch.Tensor:
+        """
+        A tensor with these values where the states of a part are.
         """
     def put_back(self) -> None:
         """
@@ -80,24 +92,34 @@ class MasterWeights:
         """
     def take_changes(self) -> None:
         """
-        Elements of parameters that somebody has set since put_back() become their masters.
-        """
-    def take_gradients(self, scale: typing.SupportsFloat | typing.SupportsIndex, factor: typing.SupportsFloat | typing.SupportsIndex) -> None:
-        """
-        The parameters' gradients become their masters', divided by `scale`, times `factor`.
+        Elements of parameters that somebody has set become their masters.
         """
     @property
-    def tensors(self) -> list[torch.Tensor]:
+    def file_bytes(self) -> int:
+        ...
+    @property
+    def has_files(self) -> bool:
         """
-        By parameter.
+        Whether anything that is updated, or its states, is in a file.
         """
-class ZeroOptions:
+    @property
+    def masters(self) -> list[torch.Tensor]:
+        """
+        By part, what an optimizer updates: copies in float of those of short types.
+        """
+    @property
+    def skipped_steps(self) -> int:
+        ...
+    @skipped_steps.setter
+    def skipped_steps(self, arg1: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+class ReplicaOptions:
     """
-    What replicas share, and in how large steps.
+    What replicas share, in how large steps, and where it is.
     """
-    def __init__(self, *, stage: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, live_bytes: typing.SupportsInt | typing.SupportsIndex, prefetch_bytes: typing.SupportsInt | typing.SupportsIndex, persistent_elements: typing.SupportsInt | typing.SupportsIndex, persistent_elements_in_all: typing.SupportsInt | typing.SupportsIndex) -> None:
+    def __init__(self, *, stage: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, live_bytes: typing.SupportsInt | typing.SupportsIndex, prefetch_bytes: typing.SupportsInt | typing.SupportsIndex, persistent_elements: typing.SupportsInt | typing.SupportsIndex, persistent_elements_in_all: typing.SupportsInt | typing.SupportsIndex, pieces_folder: str | None, sums: torch.dtype | None) -> None:
         """
-        stage: of ZeRO, 0 to 3.  Of stage 3: parameters that are whole at one time, how far ahead of a use they come, the largest that always stays whole, and how many elements all of these may have, in the parameters' order.
+        stage: of ZeRO, 0 to 3.  Of stage 3: parameters that are whole at one time, how far ahead of a use they come, the largest that always stays whole, how many elements all of these may have, in the parameters' order, and the folder of a file with pieces, if they are to be in one.  sums: type in which gradients of short types are added; None: their own.
         """
 class ReplicaGroup:
     """
@@ -149,7 +171,7 @@ class ReplicatedParameters:
     """
     Parameters of a pipeline's stages on this rank and its replicas.
     """
-    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, options: ZeroOptions, spread_before: collections.abc.Sequence[SpreadParameters]) -> None:
+    def __init__(self, sets: collections.abc.Sequence[tuple[collections.abc.Sequence[tuple[str, torch.Tensor]], bool]], group: ReplicaGroup, options: ReplicaOptions, spread_before: collections.abc.Sequence[SpreadParameters]) -> None:
         """
         Collective.  sets: parameters, names and tensors, and whether trainable ones may come and go; values become those of the first replica.
         """
@@ -171,6 +193,10 @@ class ReplicatedParameters:
         """
         Collective: by trainable parameter, of its gradient.
         """
+    def update(self, request: UpdateRequest) -> Update:
+        """
+        Of parts().
+        """
     @property
     def paging(self) -> dict[str, int]:
         """
@@ -185,7 +211,7 @@ class ModuleReplica:
     """
     One replica of a module: what the replicas do together.
     """
-    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ZeroOptions, spread_before: collections.abc.Sequence[SpreadParameters]) -> None:
+    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ReplicaOptions, spread_before: collections.abc.Sequence[SpreadParameters]) -> None:
         """
         Collective: parameters, names and tensors; values become those of rank 0.
         """
@@ -242,6 +268,10 @@ class ModuleReplica:
     def sum_gradients(self) -> None:
         """
         Collective: ends an accumulation that no backward() has ended.
+        """
+    def update(self, request: UpdateRequest) -> Update:
+        """
+        Of parts().
         """
     @property
     def has_sums(self) -> bool:

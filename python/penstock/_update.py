@@ -19,7 +19,6 @@ from penstock._optimizers import Course, make_scheduler
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock import _runtime
     from penstock._runtime import GradientScale, UpdateRequest
     from penstock.configuration import Configuration
     from penstock.zero._settings import ZeroSettings

@@ -205,13 +205,11 @@ TEST(ConfigCheck, SaysTheSameOfInitialize) {
             "its argument partition_method\n"
             "7:34 zero_optimization.stage refused | = 4: must be in [0, 3]\n"
             "7:37 zero_optimization.stage3_param_persistence_threshold used\n"
-            "8:53 zero_optimization.offload_param.device refused | = \"nvme\": they are in host "
-            "memory anyway, where ranks compute on the CPU; use \"cpu\", or penstock train, which "
-            "has files for it\n"
+            "8:43 zero_optimization.offload_param.device used\n"
             "9:15 schedule.name different | has an effect only with a model that is a "
             "PipelineModule\n"
-            "9:57 data_types.grad_accum_dtype refused | = \"fp32\": gradients are added in the "
-            "parameters' type; leave it out\n"
+            "9:37 data_types.grad_accum_dtype different | has no effect: bf16.enabled is false and "
+            "fp16.enabled is false; it needs bf16.enabled = true or fp16.enabled = true\n"
             "9:86 model.layers refused | = 2: it is a key of penstock train; leave it out\n");
 }
 

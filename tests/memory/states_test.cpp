@@ -28,9 +28,8 @@ States alone(const std::vector<LayerMemory>& layers, const Sharing& sharing) {
 
 Sharing sharing_of(std::int32_t stage, std::int32_t ranks,
                    std::int64_t bucket_bytes = 2 * 4 * kElements) {
-  return {.rules = {.stage = partition::ZeroStage(stage),
-                    .ranks = ranks,
-                    .bucket_bytes = bucket_bytes}};
+  return {.rules = {
+              .stage = partition::ZeroStage(stage), .ranks = ranks, .bucket_bytes = bucket_bytes}};
 }
 
 States states(const std::vector<LayerMemory>& layers, std::int32_t stage, std::int32_t ranks) {

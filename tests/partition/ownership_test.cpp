@@ -259,7 +259,8 @@ constexpr const char* kBuckets =
 
 TEST(Ownership, Stages1And2CutUpdatesAndDifferInWhatTheyKeep) {
   const std::string rules = " over 2 ranks, buckets of up to 4096 bytes, ";
-  EXPECT_EQ(text(ZeroStage::OptimizerStates, 2), "ZeRO 1" + rules + "kept when summed\n" + kBuckets);
+  EXPECT_EQ(text(ZeroStage::OptimizerStates, 2),
+            "ZeRO 1" + rules + "kept when summed\n" + kBuckets);
   EXPECT_EQ(text(ZeroStage::Gradients, 2), "ZeRO 2" + rules + "released when summed\n" + kBuckets);
 }
 

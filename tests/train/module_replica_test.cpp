@@ -69,7 +69,8 @@ std::vector<at::Tensor> trained(const std::vector<stage::NamedParameter>& parame
       replica.backward(loss, 0.25, accumulation, Graph::Freed);
     }
     const torch::NoGradGuard no_grad;
-    for (const update::Part& part : replica.parts().all()) part.tensor.sub_(part.tensor.grad(), 0.1);
+    for (const update::Part& part : replica.parts().all())
+      part.tensor.sub_(part.tensor.grad(), 0.1);
     replica.gather();
     replica.drop_gradients();
   }

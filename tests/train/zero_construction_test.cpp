@@ -24,7 +24,8 @@ TrainerOptions spread(std::int32_t pipe, std::int32_t data, at::ScalarType type)
 
 std::int64_t bytes_of(const update::Parts& parts) {
   std::int64_t bytes = 0;
-  for (const update::Part& part : parts.all()) bytes += static_cast<std::int64_t>(part.tensor.nbytes());
+  for (const update::Part& part : parts.all())
+    bytes += static_cast<std::int64_t>(part.tensor.nbytes());
   return bytes;
 }
 

@@ -26,11 +26,11 @@ TEST(SquaredNorms, NoCutIntoShardsChangesABit) {
     const at::Tensor values = at::randn({elements}) * at::randn({elements}).exp();
     const double whole = total_of_cuts(values, {{0, elements}});
     for (std::int32_t ranks = 1; ranks <= 9; ++ranks) {
-      const auto ownership =
-          partition::own({{.name = "before", .elements = 130}, {.name = "it", .elements = elements}},
-                         {.stage = config::ZeroStage::OptimizerStates,
-                          .ranks = ranks,
-                          .one_rank_has_pieces = true});
+      const auto ownership = partition::own(
+          {{.name = "before", .elements = 130}, {.name = "it", .elements = elements}},
+          {.stage = config::ZeroStage::OptimizerStates,
+           .ranks = ranks,
+           .one_rank_has_pieces = true});
       const auto slices = ownership.slices_by_parameter();
       std::vector<Cut> cuts;
       for (const auto& each : slices[1]) {

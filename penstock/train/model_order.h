@@ -1,0 +1,42 @@
+// This rank's trainable parameters, and their places among those of the whole model.
+//
+// The Trainer adds what it sums over parameters, like the gradient norm, in model order on every
+// rank, so that no layout changes its bits.  Knows no ranks but by the sum that it is given.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "penstock/stage/stage.h"
+
+namespace penstock::train {
+
+class ModelOrder {
+ public:
+  // Of a model of so many layers.  Collective: `sum_over_pipe` adds up a tensor over the ranks of a
+  // replica, in place.
+  ModelOrder(const std::vector<stage::Stage>& stages, std::int64_t layers,
+             const std::function<void(const at::Tensor&)>& sum_over_pipe);
+
+  // In model order.  One that layers share is there once, on every rank that has one of them, under
+  // the name that it has in the first.
+  const std::vector<stage::NamedParameter>& parameters() const { return parameters_; }
+
+  // Of the whole model.
+  std::int64_t size() const { return size_; }
+  // Puts what this rank has of each of parameters() to its place in `all`, of size(): each
+  // parameter of the model has one, on one rank.
+  void place(std::span<const double> mine, std::span<double> all) const;
+
+ private:
+  std::vector<stage::NamedParameter> parameters_;
+  // None for one that an earlier layer has on another rank.
+  std::vector<std::optional<std::int64_t>> places_;
+  std::int64_t size_ = 0;
+};
+
+}  // namespace penstock::train
