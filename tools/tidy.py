@@ -39,6 +39,35 @@ TEST_FOLDERS = {
     "support": "what several test folders share",
 }
 
+# Decisions: what each looks like in C++, and where it may stand (docs/ARCHITECTURE.md has all).
+DECISIONS = [
+    (
+        "what a stage of ZeRO means is decided in partition/ownership.h",
+        re.compile(r"(?:==|!=|<=?|>=?) *(?:\w+::)*ZeroStage::\w|switch *\(.*\bzero\b.*stage"),
+        ("penstock/config/", "penstock/partition/ownership", "penstock/replicas/zero_options"),
+    ),
+    (
+        "which parameters are too small to be away is decided in partition/ownership.cpp",
+        re.compile(r"(?:\.|->)stays\("),
+        ("penstock/partition/",),
+    ),
+    (
+        "how much of a gradient is clipped is decided in update/update.cpp",
+        re.compile(r"norm \+ 1e-6"),
+        ("penstock/update/update.cpp",),
+    ),
+    (
+        "whether a step is skipped is decided in update/update.cpp",
+        re.compile(r"isfinite\(.*norm"),
+        ("penstock/update/update.cpp",),
+    ),
+    (
+        "how the learning rate moves is decided in config/learning_rate.cpp",
+        re.compile(r"warmup_\w+ *[*/]|[*/] *(?:\w+\.)*warmup_"),
+        ("penstock/config/learning_rate.cpp",),
+    ),
+]
+
 TORCH_FOLDERS = {"ATen", "c10", "c10d", "caffe2", "torch"}
 
 # Spelt in pieces, so that this file passes its own check.
@@ -227,6 +256,17 @@ def check_cpp(source: Source, layers: Layers, names: set[str]) -> Iterator[Findi
             yield source.finding(number, "a header opens a namespace for all who include it")
 
 
+def check_decisions(source: Source) -> Iterator[Finding]:
+    """What is decided in one place, and again in another."""
+    if not source.path.startswith("penstock/"):
+        return
+    for number, line in enumerate(source.lines, 1):
+        code = line.split("//")[0]
+        for rule, pattern, places in DECISIONS:
+            if pattern.search(code) and not source.path.startswith(places):
+                yield source.finding(number, rule)
+
+
 def check_header_opening(source: Source) -> Iterator[Finding]:
     comment_lines = 0
     for number, line in enumerate(source.lines, 1):
@@ -360,6 +400,7 @@ def check_tree(root: Path) -> list[Finding]:
             findings += check_size(source)
         if source.suffix in CPP:
             findings += check_cpp(source, layers, set(names))
+            findings += check_decisions(source)
         if source.suffix == ".h":
             findings += check_header_opening(source)
         if source.suffix == ".md":

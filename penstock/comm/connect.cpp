@@ -75,7 +75,7 @@ std::string where(const Rendezvous& rendezvous) {
 
 // Announces this rank and waits for all others; a run that lacks ranks says which.
 void meet(const Store& run_store, const Rendezvous& rendezvous, milliseconds deadline) {
-  const Interrupt never;  // There is nobody yet to raise it.
+  const auto never = std::make_shared<Interrupt>();  // There is nobody yet to raise it.
   InterruptibleStore store(run_store, never);
   const auto key = [](std::int32_t rank) { return str("here/", rank); };
   store.set(key(rendezvous.rank.value), std::vector<std::uint8_t>{1});

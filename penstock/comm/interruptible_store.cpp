@@ -1,14 +1,10 @@
 #include "penstock/comm/interruptible_store.h"
 
 #include <algorithm>
-#include <exception>
-#include <future>
-#include <memory>
 #include <thread>
-#include <type_traits>
 #include <utility>
 
-#include "penstock/core/background_thread.h"
+#include "penstock/comm/answer_of.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -19,49 +15,37 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr const char* kPrefix = "run";
-constexpr milliseconds kAnswerSlice(200);  // Of a wait that can be interrupted.
-constexpr milliseconds kGrace(5000);       // For an answer that needs no waiting.
+constexpr milliseconds kGrace(5000);  // For an answer that needs no waiting.
 constexpr milliseconds kPauseMax(20);
 
 }  // namespace
 
 InterruptibleStore::InterruptibleStore(c10::intrusive_ptr<c10d::Store> store,
-                                       const Interrupt& interrupt)
+                                       std::shared_ptr<const Interrupt> interrupt)
     : PrefixStore(kPrefix, store),
       answering_(c10::make_intrusive<c10d::PrefixStore>(kPrefix, std::move(store))),
-      interrupt_(interrupt) {}
+      interrupt_(std::move(interrupt)) {}
 
-// c10d waits without a deadline for what a store answers, and nothing can end that.  So a thread of
-// its own asks, and is left behind when no answer comes.  Time is counted in slices, each as one
-// however long it took: to a process that was stopped, no answer is late.
+// c10d waits without a deadline for what a store answers.
 template <class Call>
-auto InterruptibleStore::answer(Call call, milliseconds limit) const {
-  using Result = std::invoke_result_t<Call, c10d::PrefixStore&>;
-  const auto task = std::make_shared<std::packaged_task<Result()>>(
-      [store = answering_, call = std::move(call)] { return call(*store); });
-  std::future<Result> result = task->get_future();
-  start_background_thread([task] { (*task)(); }).detach();
-  for (milliseconds waited(0); result.wait_for(kAnswerSlice) != std::future_status::ready;
-       waited += kAnswerSlice) {
-    interrupt_.check();
-    if (waited >= limit) throw CommError("the store does not answer");
-  }
-  return result.get();
+auto InterruptibleStore::answer(Call call) const {
+  return answer_of([store = answering_, call = std::move(call)] { return call(*store); },
+                   *interrupt_, kGrace, "the store does not answer");
 }
 
 std::vector<std::uint8_t> InterruptibleStore::get(const std::string& key) {
   wait({key});
-  return answer([key](c10d::PrefixStore& store) { return store.get(key); }, kGrace);
+  return answer([key](c10d::PrefixStore& store) { return store.get(key); });
 }
 
 std::vector<std::vector<std::uint8_t>> InterruptibleStore::multiGet(
     const std::vector<std::string>& keys) {
   wait(keys);
-  return answer([keys](c10d::PrefixStore& store) { return store.multiGet(keys); }, kGrace);
+  return answer([keys](c10d::PrefixStore& store) { return store.multiGet(keys); });
 }
 
 bool InterruptibleStore::check(const std::vector<std::string>& keys) {
-  return answer([keys](c10d::PrefixStore& store) { return store.check(keys); }, kGrace);
+  return answer([keys](c10d::PrefixStore& store) { return store.check(keys); });
 }
 
 void InterruptibleStore::wait(const std::vector<std::string>& keys) { wait(keys, getTimeout()); }
@@ -69,13 +53,13 @@ void InterruptibleStore::wait(const std::vector<std::string>& keys) { wait(keys,
 // No store's wait can be ended from outside, and c10d warns of each that ends by its timeout.  So
 // keys are asked for, one after the other, ever less often.
 void InterruptibleStore::wait(const std::vector<std::string>& keys, const milliseconds& timeout) {
-  interrupt_.check();
+  interrupt_->check();
   const auto end = steady_clock::now() + timeout;
   if (check(keys)) return;
   milliseconds pause(1);
   for (const std::string& key : keys) {
     while (!check({key})) {
-      interrupt_.check();
+      interrupt_->check();
       if (steady_clock::now() >= end) {
         throw CommError(str("not there within ", timeout.count(), " ms"));
       }
@@ -88,7 +72,7 @@ void InterruptibleStore::wait(const std::vector<std::string>& keys, const millis
 }
 
 void InterruptibleStore::set(const std::string& key, const std::vector<std::uint8_t>& value) {
-  answer([key, value](c10d::PrefixStore& store) { store.set(key, value); }, kGrace);
+  answer([key, value](c10d::PrefixStore& store) { store.set(key, value); });
 }
 
 }  // namespace penstock::comm

@@ -4,6 +4,7 @@
 // World reads and writes through it, and so does Gloo while it connects.  Knows no keys.
 #pragma once
 #include <chrono>
+#include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
@@ -14,8 +15,9 @@ namespace penstock::comm {
 
 class InterruptibleStore : public c10d::PrefixStore {
  public:
-  // `interrupt` must outlive the store.
-  InterruptibleStore(c10::intrusive_ptr<c10d::Store> store, const Interrupt& interrupt);
+  // A call that nobody waits for any more may use the store and `interrupt` after all others.
+  InterruptibleStore(c10::intrusive_ptr<c10d::Store> store,
+                     std::shared_ptr<const Interrupt> interrupt);
 
   // Each waits until the keys are there.
   // Throws: CommError with the interrupt's reason once that is raised, and when the store does not
@@ -32,10 +34,10 @@ class InterruptibleStore : public c10d::PrefixStore {
 
  private:
   template <class Call>
-  auto answer(Call call, std::chrono::milliseconds limit) const;
+  auto answer(Call call) const;
 
-  c10::intrusive_ptr<c10d::PrefixStore> answering_;  // The same keys, for answer()'s threads.
-  const Interrupt& interrupt_;
+  c10::intrusive_ptr<c10d::PrefixStore> answering_;  // For threads that are left behind.
+  std::shared_ptr<const Interrupt> interrupt_;
 };
 
 }  // namespace penstock::comm

@@ -133,7 +133,7 @@ std::string own_address_named(const std::string& host) {
 std::string choose_own_address(const c10::intrusive_ptr<c10d::Store>& raw_store, Rank rank,
                                std::int32_t world_size, const std::string& store_host,
                                std::chrono::milliseconds deadline) {
-  const Interrupt never;  // There is nobody yet to raise it.
+  const auto never = std::make_shared<Interrupt>();  // There is nobody yet to raise it.
   InterruptibleStore store(raw_store, never);
   const Way way = store_host.empty() ? Way{} : way_to(store_host);
   const Place mine{.network = network_identity(), .own = way.from, .store = way.to};

@@ -34,7 +34,8 @@ class World : public Communicator {
  public:
   World(c10::intrusive_ptr<c10d::Store> store, Rank rank, std::int32_t world_size,
         const std::string& listen, Transport transport, milliseconds deadline, c10::Device device)
-      : store_(c10::make_intrusive<InterruptibleStore>(std::move(store), rules_.interrupt)),
+      : store_(c10::make_intrusive<InterruptibleStore>(
+            std::move(store), std::shared_ptr<const Interrupt>(held_, &held_->interrupt))),
         rank_(rank),
         world_size_(world_size),
         transport_(transport),
@@ -233,7 +234,8 @@ class World : public Communicator {
     }
   }
 
-  WaitRules rules_;
+  std::shared_ptr<WaitRules> held_ = std::make_shared<WaitRules>();
+  WaitRules& rules_ = *held_;
   c10::intrusive_ptr<c10d::Store> store_;
   Rank rank_;
   std::int32_t world_size_;

@@ -38,19 +38,13 @@ struct ParameterSet {
   partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo;
 };
 
-// In what order a step's gradients are added.
-enum class GradientSums : std::uint8_t {
-  AsTheyCome,  // As the program runs, then over the replicas: fastest.
-  Invariant,   // By the microbatches' numbers: the same bits for every number of replicas.
-};
-
 struct ReplicaOptions {
   ZeroOptions zero;
-  offload::Where pieces = {};                     // Of what comes and goes.
-  c10::Device device = at::kCPU;                  // Where this rank computes.
-  std::optional<at::ScalarType> sums = {};        // Type of short parameters' summed gradients.
-  GradientSums order = GradientSums::AsTheyCome;  // Invariant needs ZeroStage::Off.
-  execute::Progress* progress = nullptr;          // Hears what is waited for; null: nobody does.
+  offload::Where pieces = {};               // Of what comes and goes.
+  c10::Device device = at::kCPU;            // Where this rank computes.
+  std::optional<at::ScalarType> sums = {};  // Type of short parameters' summed gradients.
+  GradientSums order = GradientSums::AsTheyCome;
+  execute::Progress* progress = nullptr;  // Hears what is waited for; null: nobody does.
 };
 
 class ReplicatedParameters {

@@ -1,6 +1,18 @@
 #include "penstock/replicas/zero_options.h"
 
+#include "penstock/core/error.h"
+
 namespace penstock::replicas {
+
+void check(const ZeroOptions& zero, const offload::Where& pieces, GradientSums order) {
+  if (zero.stage != ZeroStage::Off && order == GradientSums::Invariant) {
+    throw ConfigError("invariant sums of gradients keep whole gradients: they need ZeroStage::Off");
+  }
+  if (pieces.place != offload::Place::Device && zero.stage != ZeroStage::Parameters) {
+    throw ConfigError(
+        "offloaded parameters need ZeroStage::Parameters: else they are always whole");
+  }
+}
 
 partition::SharingRules sharing_rules(const ZeroOptions& zero, const offload::Where& pieces,
                                       std::int32_t ranks, c10::Device device) {

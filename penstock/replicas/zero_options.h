@@ -25,6 +25,16 @@ struct ZeroOptions {
   partition::PersistenceLimits persistence;  // Of stage 3: parameters that are always whole.
 };
 
+// In what order a step's gradients are added.
+enum class GradientSums : std::uint8_t {
+  AsTheyCome,  // As the program runs, then over the replicas: fastest.
+  Invariant,   // By the microbatches' numbers: the same bits for every number of replicas.
+};
+
+// Throws: ConfigError, where these do not go together: whole gradients, say, and ranks that have
+// slices of them.
+void check(const ZeroOptions& zero, const offload::Where& pieces, GradientSums order);
+
 // Of a data group of so many ranks that compute on `device`.
 partition::SharingRules sharing_rules(const ZeroOptions& zero, const offload::Where& pieces,
                                       std::int32_t ranks, c10::Device device);

@@ -88,7 +88,8 @@ memory::StageLayers layers_of(const Planned& planned, StageId stage) {
 
 // What the sums of tied parameters' gradients take: a place for each layer that has one, but one,
 // and a flag.
-std::int64_t tie_bytes(const Planned& planned, const std::vector<LayerMemory>& layers) {
+std::int64_t tie_bytes(const Planned& planned, const partition::SharingRules& rules,
+                       const std::vector<LayerMemory>& layers) {
   const auto tied = nn::tied_layers(planned.model);
   std::int64_t copies = 0;
   for (const auto& [key, numbers] : tied) copies = std::max(copies, std::ssize(numbers));
@@ -97,8 +98,7 @@ std::int64_t tie_bytes(const Planned& planned, const std::vector<LayerMemory>& l
   for (const LayerMemory& layer : layers) {
     for (const memory::Parameter& each : layer.parameters) {
       if (!each.is_tied || !each.is_trainable || !seen.insert(each.name).second) continue;
-      const bool is_cut = planned.options.zero.stage != ZeroStage::Off;
-      const std::int64_t share = is_cut ? each.elements / planned.options.mesh.data : each.elements;
+      const std::int64_t share = rules.are_cut() ? each.elements / rules.ranks : each.elements;
       bytes += ((copies - 1) * share + 1) * each.summed_element_bytes();
     }
   }
@@ -157,7 +157,7 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
     layers.sums_under_way = states.sums_under_way;
     stages.emplace_back(std::move(layers));
   }
-  standing.always.buckets = tie_bytes(planned, all);
+  standing.always.buckets = tie_bytes(planned, sharing.rules, all);
   standing.in_step.buckets = std::min(pages, planned.options.zero.limits.budget_bytes);
   standing.update = update_bytes(planned.options.offload, master_gradients);
   memory::RankMemory memory = memory::rank_memory(plan, stages, standing);

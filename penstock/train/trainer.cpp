@@ -46,14 +46,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> model
       mesh_(mesh::make_mesh(communicator.world_size(), options.mesh)),
       activations_(std::make_shared<stage::ActivationCount>()) {
   nn::check_model(model_);
-  if (options_.zero.stage != ZeroStage::Off && options_.sums == GradientSums::Invariant) {
-    throw ConfigError("invariant sums of gradients keep whole gradients: they need ZeroStage::Off");
-  }
-  if (options_.offload.parameters.place != offload::Place::Device &&
-      options_.zero.stage != ZeroStage::Parameters) {
-    throw ConfigError(
-        "offloaded parameters need ZeroStage::Parameters: else they are always whole");
-  }
+  replicas::check(options_.zero, options_.offload.parameters, options_.sums);
   if (options_.precision.sum_type() != options_.precision.type &&
       options_.sums == GradientSums::Invariant) {
     throw ConfigError("invariant sums of gradients are in the type of the parameters");
@@ -396,7 +389,7 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
   const std::int64_t microbatches =
       std::ssize(batches) * options_.microbatches * options_.mesh.data;
   report.grad_norm = combine(losses, weights, microbatches, report);
-  report.skipped = report.gradient_scale && !std::isfinite(report.grad_norm);
+  report.skipped = update_->skips(report.grad_norm);
   return report;
 }
 

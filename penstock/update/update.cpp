@@ -77,15 +77,18 @@ Update::Update(std::vector<Part> parts, std::shared_ptr<GradientScale> scale,
   runs_ = part_runs(sizes, options.elements_at_once);
 }
 
+bool Update::skips(double norm) const {
+  return options_.overflow == Overflow::SkipsStep && !std::isfinite(norm);
+}
+
 bool Update::apply(double norm, std::int64_t number, const std::string& where, const Step& step) {
   const at::NoGradGuard no_grad;
-  const bool is_finite = std::isfinite(norm);
-  if (!is_finite && options_.overflow == Overflow::Fails) {
+  if (!std::isfinite(norm) && options_.overflow == Overflow::Fails) {
     throw NumericsError(str("step ", number, ": the gradient norm is ", shortest(norm), where),
                         {"the weights are as before this step",
                          "lower optimizer.params.lr, or set gradient_clipping"});
   }
-  if (!is_finite) {
+  if (skips(norm)) {
     ++skipped_steps_;
     scale_->update(/*overflowed=*/true);
     return false;

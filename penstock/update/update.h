@@ -56,6 +56,9 @@ class Update {
   Update(std::vector<Part> parts, std::shared_ptr<GradientScale> scale,
          const UpdateOptions& options);
 
+  // Whether apply() of that norm will skip the step.
+  bool skips(double norm) const;
+
   // Updates the parts from their gradients, which are then scaled and clipped, if `norm`, the
   // whole gradient's without the scale, is finite; returns whether it is.
   // Throws: NumericsError for a norm that is not, where that fails a step; "step 7: ..., at loss

@@ -160,7 +160,7 @@ class StoppingStore : public c10d::HashStore {
 
 TEST(Connect, AProcessThatWasStoppedMissesNoAnswer) {
   const auto stopping = c10::make_intrusive<StoppingStore>();
-  const Interrupt never;
+  const auto never = std::make_shared<Interrupt>();
   InterruptibleStore store(stopping, never);
   const std::vector<std::uint8_t> white = {'w'};
   store.set("paper", white);

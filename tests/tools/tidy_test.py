@@ -56,6 +56,18 @@ class TidyTest(unittest.TestCase):
         for finding, part in zip(findings, parts, strict=True):
             self.assertIn(part, finding)
 
+    def test_what_is_decided_in_one_place_is_not_decided_in_another(self):
+        self.write(
+            "penstock/execute/trainer.cpp",
+            "if (zero.stage != config::ZeroStage::Off) cut();\n"
+            "const bool whole = persistence_.stays(name, elements);\n"
+            "factor = clipping / (report.grad_norm + 1e-6);\n"
+            "if (!std::isfinite(report.grad_norm)) skip();\n"
+            "ZeroStage stage = ZeroStage::Off;  // No decision: a default.\n",
+        )
+        self.write("penstock/mesh/states.cpp", "rate = step / warmup_num_steps;\n")
+        self.expect("what a stage", "too small", "clipped", "is skipped", "how the learning rate")
+
     def test_a_tidy_tree_has_no_findings(self):
         self.write(
             "penstock/execute/a.cpp", '#include <ATen/ATen.h>\n#include "penstock/core/core.h"\n'

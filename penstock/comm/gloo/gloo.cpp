@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <utility>
 
+#include "penstock/comm/answer_of.h"
 #include "penstock/comm/exception_text.h"
 #include "penstock/core/blocked_signals.h"
 #include "penstock/core/error.h"
@@ -15,6 +16,9 @@ namespace {
 
 using Work = c10::intrusive_ptr<c10d::Work>;
 using std::chrono::milliseconds;
+
+// Gloo tries each connection again, and takes a deadline for each try.
+constexpr int kConnections = 5;
 
 class GlooTransfer : public Transfer {
  public:
@@ -150,14 +154,20 @@ GlooConnector::GlooConnector(c10::intrusive_ptr<c10d::Store> store, Rank rank,
 
 GlooConnector::~GlooConnector() = default;
 
+// While Gloo waits for a member's socket, nothing can end that: the member may have failed after it
+// said where it is.
 Backend GlooConnector::connect(const std::string& name, int index, int size,
                                const std::string& peers, const WaitRules& rules) {
   auto options = c10d::ProcessGroupGloo::Options::create(rules.connecting);
   options->devices = {impl_->device};
   options->threads = 1;
   try {
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(
-        c10::make_intrusive<c10d::PrefixStore>(name, impl_->store), index, size, options);
+    auto store = c10::make_intrusive<c10d::PrefixStore>(name, impl_->store);
+    return answer_of(
+        [store, index, size, options]() -> Backend {
+          return c10::make_intrusive<c10d::ProcessGroupGloo>(store, index, size, options);
+        },
+        rules.interrupt, kConnections* rules.connecting, "some did not come");
   } catch (const std::exception& error) {
     rules.interrupt.check();
     throw CommError(
