@@ -14,6 +14,7 @@
 #include "bindings/runtime/replicated.h"
 #include "bindings/runtime/update.h"
 #include "bindings/runtime/without_gil.h"
+#include "penstock/offload/freed_memory.h"
 #include "penstock/replicas/spread_parameters.h"
 #include "penstock/train/module_replica.h"
 
@@ -127,6 +128,10 @@ struct PythonReplica {
   std::optional<SigintWatch> watch;
 };
 
+partition::SharingRules rules_of(const ReplicaOptions& options, std::int32_t ranks) {
+  return replicas::sharing_rules(options.zero, options.pieces, ranks, options.device);
+}
+
 void init_options(py::module_& m) {
   py::class_<ReplicaOptions>(m, "ReplicaOptions",
                              "What replicas share, in how large steps, and where it is.")
@@ -135,6 +140,7 @@ void init_options(py::module_& m) {
                        std::int64_t persistent_elements_in_all,
                        const std::optional<std::string>& pieces_folder,
                        std::optional<at::ScalarType> sums) {
+             if (pieces_folder) offload::give_freed_memory_back();
              return ReplicaOptions{
                  .zero = {.stage = static_cast<config::ZeroStage>(stage),
                           .bucket_bytes = bucket_bytes,
@@ -151,7 +157,17 @@ void init_options(py::module_& m) {
            "ahead of a use they come, the largest that always stays whole, how many elements all "
            "of these may have, in the parameters' order, and the folder of a file with pieces, "
            "if they are to be in one.  sums: type in which gradients of short types are added; "
-           "None: their own.");
+           "None: their own.")
+      .def(
+          "are_cut",
+          [](const ReplicaOptions& o, std::int32_t ranks) { return rules_of(o, ranks).are_cut(); },
+          py::arg("ranks"), "Whether so many replicas update slices, and not whole parameters.")
+      .def(
+          "come_and_go",
+          [](const ReplicaOptions& o, std::int32_t ranks) {
+            return rules_of(o, ranks).come_and_go();
+          },
+          py::arg("ranks"), "Whether parameters do, over so many replicas.");
 }
 
 void init_spread(py::module_& m) {

@@ -1,7 +1,7 @@
 #include "bindings/runtime/update.h"
 
-#include <pybind11/functional.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 
 #include "bindings/runtime/init.h"
 #include "bindings/runtime/replicated.h"
+#include "penstock/offload/freed_memory.h"
 
 namespace penstock::bindings {
 namespace {
@@ -87,6 +88,8 @@ void init_request(py::module_& m) {
 }  // namespace
 
 std::unique_ptr<Update> make_update(const update::Parts& parts, const UpdateRequest& request) {
+  // What moves to a file is to leave the memory.
+  if (request.states_folder) offload::give_freed_memory_back();
   const std::set<std::size_t> parameters(request.parameters.begin(), request.parameters.end());
   std::vector<update::Part> updated;
   for (const update::Part& part : parts.all()) {
@@ -122,7 +125,7 @@ void init_update(py::module_& m) {
       .def(
           "apply",
           [](Update& u, double norm, std::int64_t number, const std::string& where,
-             const std::function<void(std::size_t, std::size_t)>& step) {
+             const py::typing::Callable<py::none(py::int_, py::int_)>& step) {
             return u.apply(norm, number, where,
                            [&](update::PartRun run) { step(run.first, run.end); });
           },

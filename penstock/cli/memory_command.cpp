@@ -15,12 +15,16 @@ void declare_memory(CLI::App& app, MemoryCommand& command) {
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
   declare_set(app, command.overrides, "zero_optimization.stage=2");
-  app.add_flag("--json", command.json, "print the result as JSON");
+  CLI::Option* json = app.add_flag("--json", command.json, "print the result as JSON");
+  app.add_flag("--parameters", command.parameters,
+               "print which replica holds and updates which parameter")
+      ->excludes(json);
   app.footer(
       "Nothing is trained: one layer of each kind runs once, the rest is told from the plan.\n"
       "Examples:\n"
       "  penstock memory examples/gpt.json\n"
-      "  penstock memory examples/gpt.json --nproc 4 --set zero_optimization.stage=2");
+      "  penstock memory examples/gpt.json --nproc 4 --set zero_optimization.stage=2\n"
+      "  penstock memory examples/gpt.json --parameters --set zero_optimization.stage=3");
 }
 
 std::vector<std::string> words_of(const MemoryCommand& command) {
@@ -28,6 +32,7 @@ std::vector<std::string> words_of(const MemoryCommand& command) {
   std::ranges::move(words_of(command.overrides), std::back_inserter(words));
   if (command.nproc > 0) words.insert(words.end(), {"--nproc", std::to_string(command.nproc)});
   if (command.json) words.emplace_back("--json");
+  if (command.parameters) words.emplace_back("--parameters");
   return words;
 }
 

@@ -17,6 +17,7 @@ struct MemoryCommand {
   std::int64_t nproc = 0;                   // Ranks; 0: as many as the mesh has.
   std::vector<config::Override> overrides;  // In the order given.
   bool json = false;
+  bool parameters = false;  // Who has which, instead of how many bytes.
 };
 
 // Declares the options on `app`; they are in `command` once the app has parsed.

@@ -69,7 +69,7 @@ struct Neighbours {
 class RankLowering {
  public:
   RankLowering(const VerifiedSchedule& verified, const mesh::Mesh& mesh, const Chunks& chunks,
-               const ValueSteps& steps, Rank rank)
+               const ValueSteps& steps, Rank rank, Plan::Key key)
       : verified_(verified),
         schedule_(verified.schedule()),
         mesh_(mesh),
@@ -77,7 +77,8 @@ class RankLowering {
         steps_(steps),
         coordinate_(mesh.coordinate(rank)),
         program_(schedule_.programs[static_cast<std::size_t>(coordinate_.pipe)]),
-        microbatches_(static_cast<std::size_t>(schedule_.microbatches)) {
+        microbatches_(static_cast<std::size_t>(schedule_.microbatches)),
+        plan_(key) {
     plan_.schedule = schedule::title(schedule_);
     plan_.purpose = schedule_.purpose;
     plan_.rank = rank;
@@ -353,7 +354,7 @@ Lowering::~Lowering() = default;
 
 Plan Lowering::plan(Rank rank) const {
   const Shared& s = *shared_;
-  return RankLowering(s.verified, s.mesh, s.chunks, s.steps, rank).run();
+  return RankLowering(s.verified, s.mesh, s.chunks, s.steps, rank, Plan::Key()).run();
 }
 
 Plan lower(const VerifiedSchedule& schedule, const partition::Partition& partition,

@@ -52,7 +52,15 @@ struct Instruction {
                               // Receive and its consumer: the buffer.
 };
 
+// REQUIRES: nobody changes one.
 struct Plan {
+  // Only a Lowering has one: a Plan comes from a verified schedule, and from nothing else.
+  class Key {
+    Key() = default;
+    friend class Lowering;
+  };
+  explicit Plan(Key) {}
+
   std::string schedule;  // Title of the schedule, for messages.
   schedule::Purpose purpose = schedule::Purpose::Train;
   Rank rank;  // Global.

@@ -140,8 +140,9 @@ void add_buckets(const Ownership& ownership, const Sharing& sharing, std::set<st
 }  // namespace
 
 States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing, Earlier& earlier) {
-  States states{.parameters = buffer_bytes(layers)};
-  const Ownership ownership = ownership_of(layers, sharing, earlier.persistence);
+  States states{.ownership = ownership_of(layers, sharing, earlier.persistence),
+                .parameters = buffer_bytes(layers)};
+  const Ownership& ownership = states.ownership;
   add_whole(ownership, sharing, earlier.names, states);
   if (sharing.rules.are_cut()) {
     add_buckets(ownership, sharing, earlier.names, states);

@@ -38,6 +38,7 @@ struct Earlier {
 
 // What is there all the time, from the second step on.
 struct States {
+  partition::Ownership ownership;
   // Whole, or, with ZeRO 3, this rank's pieces, unless in a file, and what stays whole.
   std::int64_t parameters = 0;
   std::int64_t pages = 0;      // With ZeRO 3: those that come and go, if all were there at once.

@@ -185,7 +185,7 @@ const partition::Ownership& ReplicatedParameters::ownership(std::size_t set) con
 at::Tensor ReplicatedParameters::part_of(std::size_t set, const at::Tensor& parameter) const {
   if (!is_cut()) return parameter;
   const zero::ParameterShards& shards = sets_[set]->shards;
-  const auto all = shards.parameters();
+  const auto& all = shards.parameters();
   const auto found = std::ranges::find_if(
       all, [&](const stage::NamedParameter& each) { return each.tensor.is_same(parameter); });
   const zero::ShardSlice* const slice =
@@ -230,10 +230,11 @@ void ReplicatedParameters::abandon_run() {
 void ReplicatedParameters::check_frozen() const {
   for (const stage::NamedParameter& each : frozen_) {
     if (!each.tensor.requires_grad()) continue;
-    throw Error(str("parameter ", in_quotes(each.name),
-                    " requires a gradient now, and was frozen when training was set up: nothing "
-                    "would update it"),
-                {"call requires_grad_(True) before penstock.initialize()"});
+    throw Error(
+        str("parameter ", in_quotes(each.name),
+            " requires a gradient now, and was frozen when training was set up: nothing "
+            "would update it"),
+        {"call requires_grad_(True) before penstock.initialize(), or before a Trainer is made"});
   }
 }
 

@@ -142,6 +142,7 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
   std::vector<std::int64_t> master_gradients;
   std::int64_t pages = 0;
   std::int64_t file = 0;
+  std::vector<partition::Ownership> ownership;
   for (const StageId stage : plan.chunks) {
     memory::StageLayers layers = layers_of(planned, stage);
     memory::States states = memory::states_of(layers.layers, sharing, earlier);
@@ -156,6 +157,7 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
     layers.buckets = std::move(states.buckets);
     layers.sums_under_way = states.sums_under_way;
     stages.emplace_back(std::move(layers));
+    ownership.push_back(std::move(states.ownership));
   }
   standing.always.buckets = tie_bytes(planned, sharing.rules, all);
   standing.in_step.buckets = std::min(pages, planned.options.zero.limits.budget_bytes);
@@ -164,7 +166,10 @@ PipeRank rank_of(const Planned& planned, std::int32_t pipe, std::int64_t batch_b
   // After their sum, gradients of copies are views of it.
   if (standing.in_step.buckets == 0 && planned.options.mesh.data == 1)
     memory.between_steps.gradients -= tied_gradient_bytes(all);
-  return {.stages = plan.chunks, .memory = std::move(memory), .file_bytes = file};
+  return {.stages = plan.chunks,
+          .memory = std::move(memory),
+          .file_bytes = file,
+          .ownership = std::move(ownership)};
 }
 
 }  // namespace

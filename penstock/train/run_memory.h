@@ -23,6 +23,7 @@ struct PipeRank {
   std::vector<StageId> stages;
   memory::RankMemory memory;
   std::int64_t file_bytes = 0;  // Of what is offloaded to files, and not in `memory`.
+  std::vector<partition::Ownership> ownership;  // By stage: who has which parameter.
 };
 
 // By rank of the pipe axis, for the first replica; others have the same, but for at most a bucket's

@@ -68,13 +68,15 @@ Update::Update(std::vector<Part> parts, std::shared_ptr<GradientScale> scale,
   }
   masters_.emplace(parts_, are_elsewhere ? MastersPlace::Host : MastersPlace::Device,
                    memory_.get());
-  if (!are_elsewhere && !memory_) {
+  if (are_elsewhere || memory_) {
+    std::vector<std::int64_t> sizes;
+    for (const at::Tensor& part : parts_) sizes.push_back(part.numel());
+    runs_ = part_runs(sizes, options.elements_at_once);
+  } else {
     runs_ = masters_->runs(options.elements_at_once);
-    return;
   }
-  std::vector<std::int64_t> sizes;
-  for (const at::Tensor& part : parts_) sizes.push_back(part.numel());
-  runs_ = part_runs(sizes, options.elements_at_once);
+  // Also an optimizer that updates nothing here has its step.
+  if (runs_.empty()) runs_.push_back({});
 }
 
 bool Update::skips(double norm) const {

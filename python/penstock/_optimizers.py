@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from penstock import lr_schedules
 from penstock.configuration import Configuration
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.zero._settings import ZeroSettings
 
 __all__ = [
     "Course",
@@ -101,28 +104,42 @@ def _text_of(value: Any) -> str:
 
 
 def check_takes_slices(
-    configuration: Configuration, optimizer: torch.optim.Optimizer, *, stage: int, replicas: int
+    configuration: Configuration,
+    optimizer: torch.optim.Optimizer,
+    settings: ZeroSettings,
+    replicas: int,
 ) -> None:
-    """Raises ConfigError for one that may look at more than an element, where it gets flat slices.
+    """Raises ConfigError for one that may look at more than it gets at one time.
 
-    From ZeRO 1 on replicas update slices, and nobody has whole parameters.  Known are torch's own;
-    of all others the configuration says it.
+    From ZeRO 1 on replicas update flat slices, and nobody has whole parameters.  With states or
+    parameters in files, some parameters are updated after others.  Known are torch's own; of all
+    others the configuration says it.
     """
-    if stage == 0 or replicas == 1 or isinstance(optimizer, NoOptimizer):
+    is_cut = settings.are_cut(replicas)
+    if isinstance(optimizer, NoOptimizer) or not (is_cut or settings.has_files):
         return
     kind = type(optimizer)
     if inspect.unwrap(kind.step) in _STEPS_BY_ELEMENT:
         return
-    slices = f"zero_optimization.stage {stage} gives each of {replicas} replicas flat slices"
-    if isinstance(optimizer, _BY_PARAMETER):
+    if is_cut:
+        what = "whole parameters"
+        why = (
+            f"zero_optimization.stage {settings.stage} gives each of {replicas} replicas flat "
+            "slices: use stage 0"
+        )
+    elif isinstance(optimizer, _BY_PARAMETER):
+        return
+    else:
+        what = "all parameters together"
+        why = "states in a file are updated some parameters at a time: keep them in memory"
+    if isinstance(optimizer, (*_BY_PARAMETER, torch.optim.LBFGS)):
         raise ConfigError(
-            f"{configuration.name}: optimizer {kind.__name__} looks at whole parameters, and "
-            f"{slices}: use stage 0"
+            f"{configuration.name}: optimizer {kind.__name__} looks at {what}, and {why}"
         )
     if not configuration.flag("zero_allow_untested_optimizer", False):
         raise ConfigError(
-            f"{configuration.name}: optimizer {kind.__name__} may look at whole parameters, as "
-            f"LAMB does, and {slices}: use stage 0",
+            f"{configuration.name}: optimizer {kind.__name__} may look at {what}, as LAMB does, "
+            f"and {why}",
             (
                 "if each element's update depends on that element alone, as Adam's does, say "
                 '"zero_allow_untested_optimizer": true',
@@ -146,7 +163,7 @@ _STEPS_BY_ELEMENT = {
         torch.optim.SGD,
     )
 }
-_BY_PARAMETER = (torch.optim.Adafactor, torch.optim.LBFGS, torch.optim.Muon)
+_BY_PARAMETER = (torch.optim.Adafactor, torch.optim.Muon)
 
 
 def make_scheduler(

@@ -78,7 +78,7 @@ class Update:
     """
     Makes new parameters of a step's summed gradients.
     """
-    def apply(self, norm: typing.SupportsFloat | typing.SupportsIndex, number: typing.SupportsInt | typing.SupportsIndex, where: str, step: collections.abc.Callable[[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex], None]) -> bool:
+    def apply(self, norm: typing.SupportsFloat | typing.SupportsIndex, number: typing.SupportsInt | typing.SupportsIndex, where: str, step: collections.abc.Callable[[int, int], None]) -> bool:
         """
         Scales and clips the parts' gradients, and has step(first, end) update the masters of parts, which alone have gradients then.  Returns False if the norm is not finite and the step is skipped; an Error where it is not.
         """
@@ -120,6 +120,14 @@ class ReplicaOptions:
     def __init__(self, *, stage: typing.SupportsInt | typing.SupportsIndex, bucket_bytes: typing.SupportsInt | typing.SupportsIndex, live_bytes: typing.SupportsInt | typing.SupportsIndex, prefetch_bytes: typing.SupportsInt | typing.SupportsIndex, persistent_elements: typing.SupportsInt | typing.SupportsIndex, persistent_elements_in_all: typing.SupportsInt | typing.SupportsIndex, pieces_folder: str | None, sums: torch.dtype | None) -> None:
         """
         stage: of ZeRO, 0 to 3.  Of stage 3: parameters that are whole at one time, how far ahead of a use they come, the largest that always stays whole, how many elements all of these may have, in the parameters' order, and the folder of a file with pieces, if they are to be in one.  sums: type in which gradients of short types are added; None: their own.
+        """
+    def are_cut(self, ranks: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether so many replicas update slices, and not whole parameters.
+        """
+    def come_and_go(self, ranks: typing.SupportsInt | typing.SupportsIndex) -> bool:
+        """
+        Whether parameters do, over so many replicas.
         """
 class ReplicaGroup:
     """

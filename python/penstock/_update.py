@@ -19,6 +19,7 @@ from penstock._optimizers import Course, make_scheduler
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
+    from penstock import _runtime
     from penstock._runtime import GradientScale, UpdateRequest
     from penstock.configuration import Configuration
     from penstock.zero._settings import ZeroSettings
@@ -38,6 +39,9 @@ class Replicated(Protocol):
     @property
     def parts(self) -> Sequence[Sequence[torch.Tensor]]:
         """By parameter, what this rank updates: itself, its slices, or nothing."""
+
+    def update(self, request: UpdateRequest) -> _runtime.Update:
+        """Of `parts`."""
 
     def after_update(self) -> None:
         """Collective: parts have new values, and their gradients are of no use any more."""
@@ -104,7 +108,7 @@ class Update:
     @property
     def skipped_steps(self) -> int:
         """Steps whose gradients overflowed."""
-        return self._update.skipped_steps
+        return int(self._update.skipped_steps)
 
     @skipped_steps.setter
     def skipped_steps(self, steps: int) -> None:

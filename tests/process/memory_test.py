@@ -40,6 +40,19 @@ class Memory(PlannerTest):
             self.assertEqual(cells[-1], rank["at"])
             self.assertRegex(rank["at"], r"^\d+[FBIW]\d+$")
 
+    def test_parameters_are_told_with_their_owners(self) -> None:
+        self.write("gpt.json", json.dumps(CONFIG))
+        words = ["--nproc", "4", "--set", "zero_optimization.stage=3"]
+        out = self.penstock("memory", "gpt.json", "--parameters", *words).out
+        self.assertEqual(out.count("ZeRO 3 over 2 ranks, buckets of up to"), 2)
+        elements = sum(int(n) for n in re.findall(r": (\d+) elements", out))
+        held = [sum(map(int, re.findall(rf"(\d+) on rank {rank}", out))) for rank in (0, 1)]
+        self.assertEqual(sum(held), elements)
+        self.assertGreater(min(held), 0.4 * elements)
+        out = self.penstock("memory", "gpt.json", "--parameters").out
+        self.assertIn("ZeRO 0 over 1 rank", out)
+        self.assertRegex(out, r"wte\.weight: Float, \d+ elements: updated by every rank")
+
     def test_activations_are_those_of_the_schedule(self) -> None:
         def live(schedule: str) -> list[int]:
             ranks = self.told("--set", f"schedule.name={schedule}")["pipe_ranks"]

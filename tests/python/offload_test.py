@@ -152,6 +152,25 @@ def check_gradients_are_added_in_float(group):
         assert norms["bf16"] != pytest.approx(expected, rel=1e-5)
 
 
+def check_optimizers_of_all_parameters_are_refused(group):
+    """Some parameters are updated after others."""
+    del group
+    model = mixed()
+    zero = {"stage": 0, **in_files(0, folder_of("refused"))}
+    for optimizer, name in ((torch.optim.LBFGS, "LBFGS"), (Sign, "Sign")):
+        with pytest.raises(penstock.ConfigError, match=f"{name}.*all parameters together"):
+            initialize(
+                model,
+                0,
+                options={"zero_optimization": zero},
+                optimizer=optimizer(model.parameters()),
+            )
+    zero |= {"stage": 3, **in_files(3, folder_of("refused"))}
+    options = {"zero_optimization": zero}
+    with pytest.raises(penstock.ConfigError, match="is compiled"):
+        initialize(torch.compile(mixed()), 3, options=options)
+
+
 def check_a_folder_that_is_not_there_is_an_error_on_all(group):
     del group
     zero = {"stage": 2, **in_files(2, "/nowhere/at/all")}

@@ -141,7 +141,7 @@ def check_a_dynamic_loss_scale_goes_on_from_a_checkpoint(group):
         assert run_course(again, after, len(before)) == expected
         assert weights_of(again) == weights_of(engine)
         assert again.skipped_steps == engine.skipped_steps == COURSE.count("x")
-        pairs = zip(again._update.masters, engine._update.masters.tensors, strict=True)
+        pairs = zip(again._update.masters, engine._update.masters, strict=True)
         assert all(torch.equal(a, b) for a, b in pairs)
 
 

@@ -25,8 +25,10 @@ VERSION = re.compile(r"#define PYBIND11_VERSION_(?:MAJOR|MINOR|MICRO)\s+(\w+)")
 
 def pybind11_version() -> str:
     """Of the headers that this Python's torch has."""
-    folder = importlib.util.find_spec("torch").submodule_search_locations[0]
-    header = Path(folder) / "include/pybind11/detail/common.h"
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None:
+        sys.exit("stubs.py: this Python has no torch")
+    header = Path(torch.origin).parent / "include/pybind11/detail/common.h"
     return ".".join(VERSION.findall(header.read_text(encoding="utf-8")))
 
 

@@ -82,6 +82,23 @@ std::string files(const std::vector<PipeRank>& ranks) {
   return any ? str("in files, by pipe rank: ", join(sizes, ", "), "\n") : "";
 }
 
+// Who has which parameter, of each stage.
+std::string ownership(const std::vector<PipeRank>& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    for (std::size_t s = 0; s < ranks[i].stages.size(); ++s) {
+      text += str("stage ", ranks[i].stages[s], " on pipe rank ", i, "; ranks are of its ",
+                  "data group\n", partition::to_string(ranks[i].ownership[s]));
+    }
+  }
+  return text;
+}
+
+std::string as_text(const config::MeshShape& mesh, const std::vector<PipeRank>& ranks) {
+  return str("MiB at the peak of a step; pipe ", mesh.pipe, " x data ", mesh.data,
+             ", the same on every replica\n", table(ranks), files(ranks));
+}
+
 std::string bytes_json(const Bytes& bytes) {
   std::vector<std::string> members;
   for (const Column& column : kColumns) {
@@ -129,10 +146,9 @@ int run_memory(const MemoryCommand& command) {
     const config::MeshShape mesh = config::resolve_mesh(config.mesh, ranks);
     const config::Batch batch = config::resolve_batch(config.batch, mesh);
     const std::vector<PipeRank> told_ranks = told(config, mesh, batch);
-    const std::string text =
-        command.json ? to_json(mesh, told_ranks)
-                     : str("MiB at the peak of a step; pipe ", mesh.pipe, " x data ", mesh.data,
-                           ", the same on every replica\n", table(told_ranks), files(told_ranks));
+    const std::string text = command.json         ? to_json(mesh, told_ranks)
+                             : command.parameters ? ownership(told_ranks)
+                                                  : as_text(mesh, told_ranks);
     std::fputs(text.c_str(), stdout);
   } catch (const Error& error) {
     throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());

@@ -51,8 +51,8 @@ class ReplicatedStages:
         refuse_meta(list(model.named_parameters()))
         settle()
         replicas.agree(facts_of(model))
-        if settings.stage == 3:
-            refuse_compiled(model, replicas.size)
+        if settings.come_and_go(replicas.size):
+            refuse_compiled(model)
         with torch.no_grad():
             for buffer in model.buffers():
                 replicas.broadcast(buffer, 0)

@@ -387,7 +387,7 @@ class PipelineEngine(Steps):
                     "schedule to PipelineModule(schedule=...), which makes their layers"
                 )
         check_new(made, is_whole=self._zero.stage == 0 and self._type is None)
-        check_takes_slices(self.config, made, stage=self._zero.stage, replicas=self.dp_world_size)
+        check_takes_slices(self.config, made, self._zero, self.dp_world_size)
         return made
 
     def _program(self) -> Schedule:

@@ -51,8 +51,8 @@ class ReplicatedModel:
         refuse_meta(named)
         settle()
         self.parameters = [each for _, each in named if each.requires_grad]
-        if settings.stage == 3:
-            refuse_compiled(module, replicas.size)
+        if settings.come_and_go(replicas.size):
+            refuse_compiled(module)
         self._replica = self._make(named, settings)
         with torch.no_grad():
             for buffer in module.buffers():
@@ -240,11 +240,11 @@ def refuse_meta(named: list[tuple[str, torch.nn.Parameter]]) -> None:
             )
 
 
-def refuse_compiled(module: torch.nn.Module, ranks: int) -> None:
-    """Raises ConfigError for a compiled module, if its parameters are to come and go."""
+def refuse_compiled(module: torch.nn.Module) -> None:
+    """Raises ConfigError for a compiled module, whose parameters are to come and go."""
     for name, each in module.named_modules():
         is_compiled = type(each).__name__ == "OptimizedModule" or each._compiled_call_impl
-        if ranks > 1 and is_compiled:
+        if is_compiled:
             raise ConfigError(
                 f'zero_optimization.stage 3: module "{name}" is compiled, and what torch.compile '
                 f"makes reads parameters where nothing can bring them: take stage 2"

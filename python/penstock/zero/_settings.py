@@ -47,6 +47,11 @@ class ZeroSettings:
     pieces_folder: str | None = field(default=None, repr=False)
     states_folder: str | None = field(default=None, repr=False)
 
+    @property
+    def has_files(self) -> bool:
+        """Whether anything is in a file."""
+        return self.pieces_folder is not None or self.states_folder is not None
+
     @staticmethod
     def of(configuration: Configuration) -> ZeroSettings:
         """As they say it."""
@@ -65,6 +70,14 @@ class ZeroSettings:
             pieces_folder=_folder_of(configuration, "offload_param"),
             states_folder=_folder_of(configuration, "offload_optimizer"),
         )
+
+    def are_cut(self, replicas: int) -> bool:
+        """Whether so many replicas update slices, and not whole parameters."""
+        return self.options_for(()).are_cut(replicas)
+
+    def come_and_go(self, replicas: int) -> bool:
+        """Whether parameters do, over so many replicas."""
+        return self.options_for(()).come_and_go(replicas)
 
     def options_for(self, parameters: Sequence[torch.Tensor]) -> ReplicaOptions:
         """What replicas of these parameters go by; sizes in bytes are those of the widest type."""
@@ -88,5 +101,5 @@ def _folder_of(configuration: Configuration, section: str) -> str | None:
 
 
 def _sums_of(configuration: Configuration) -> torch.dtype | None:
-    name = configuration.section("data_types").get("grad_accum_dtype")
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}.get(name)
+    types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    return types.get(str(configuration.section("data_types").get("grad_accum_dtype")))

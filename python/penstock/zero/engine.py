@@ -99,9 +99,7 @@ class Engine(Steps, torch.nn.Module):
             trainable = [each for each in model.parameters() if each.requires_grad]
             self.optimizer = make_optimizer(self.config, given or trainable, optimizer)
             check_new(self.optimizer, is_whole=self._zero.stage == 0 and self._type is None)
-            check_takes_slices(
-                self.config, self.optimizer, stage=self._zero.stage, replicas=self.dp_world_size
-            )
+            check_takes_slices(self.config, self.optimizer, self._zero, self.dp_world_size)
         self._replicas = Replicas.of(group)
         self._replicas.agree([*self._facts(scale.value), ("training_data", size_of(training_data))])
         self._model = ReplicatedModel(
