@@ -60,6 +60,7 @@ def check_new(optimizer: torch.optim.Optimizer, *, is_whole: bool) -> None:
 
 
 _ELEMENTS_AT_ONCE = 1 << 22  # Are updated, and in memory, while others are in a file.
+_ALL = 1 << 62
 
 
 class Update:
@@ -97,7 +98,7 @@ class Update:
                 clipping=self.clipping,
                 skips_overflows=is_short,
                 states_folder=settings.states_folder,
-                elements_at_once=_ELEMENTS_AT_ONCE,
+                elements_at_once=_ELEMENTS_AT_ONCE if settings.has_files else _ALL,
             )
         )
         self.masters = self._update.masters

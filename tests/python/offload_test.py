@@ -14,6 +14,9 @@ from zero_models import config, initialize, loss_of, mixed, same_state, words_of
 from zero_models import train as train_plain
 
 import penstock
+from penstock import _update
+
+_update._ELEMENTS_AT_ONCE = 300  # So that the small models here have many turns.
 
 BF16 = {"bf16": {"enabled": True}}
 SCHEDULE = {"name": "interleaved_1f1b", "stages_per_rank": 2}
@@ -28,9 +31,11 @@ class Sign(torch.optim.Optimizer):
 
     def __init__(self, params, lr=0.003):
         super().__init__(params, {"lr": lr})
+        self.calls = 0
 
     @torch.no_grad()
     def step(self, closure=None):
+        self.calls += 1
         for group in self.param_groups:
             for each in group["params"]:
                 if each.grad is None:
@@ -104,13 +109,17 @@ def check_an_optimizer_of_ones_own(group):
         folder = folder_of("plain") if is_in_files else None
         zero = {} if folder is None else in_files(stage, folder)
         model = mixed()
+        optimizer = Sign(model.parameters())
         engine, _ = initialize(
             model,
             stage,
             options={**more, "zero_optimization": config(stage)["zero_optimization"] | zero},
-            optimizer=Sign(model.parameters()),
+            optimizer=optimizer,
         )
         found[stage, is_in_files] = train_plain(engine, 4), engine.module_state_dict()
+        elements = sum(each.numel() for each in engine._update.masters)
+        has_turns = is_in_files and elements > _update._ELEMENTS_AT_ONCE
+        assert (optimizer.calls > 4) == has_turns, (optimizer.calls, elements)
         if is_in_files:
             assert engine._update._update.file_bytes >= 4 * floats_of(engine, True)
     expected = found[3, False]
