@@ -118,10 +118,16 @@ void init_update(py::module_& m) {
       .def(
           "keep",
           [](Update& u, std::size_t part, const at::Tensor& state) {
-            return u.memory() == nullptr ? state : u.memory()->keep(part, state.contiguous());
+            return u.memory() == nullptr ? state : u.memory()->keep(part, state);
           },
           py::arg("part"), py::arg("state"),
           "A tensor with these values where the states of a part are.")
+      .def(
+          "let_go",
+          [](Update& u, std::size_t part) {
+            if (u.memory() != nullptr) u.memory()->let_go({.first = part, .end = part + 1});
+          },
+          py::arg("part"), "What is in a file of it will not be used soon.")
       .def(
           "apply",
           [](Update& u, double norm, std::int64_t number, const std::string& where,
@@ -134,11 +140,8 @@ void init_update(py::module_& m) {
           "parts, which alone have gradients then.  Returns False if the norm is not finite and "
           "the step is skipped; an Error where it is not.")
       .def(
-          "take_changes", [](Update& u) { u.masters().take_changes(); },
+          "take_changes", [](Update& u) { u.masters().take_changes(u.masters().all()); },
           "Elements of parameters that somebody has set become their masters.")
-      .def(
-          "put_back", [](Update& u) { u.masters().put_back(u.masters().all()); },
-          "Parameters become their masters, rounded; the gradients taken are given up.")
       .def_property("skipped_steps", &Update::skipped_steps, &Update::set_skipped_steps)
       .def_property_readonly("file_bytes", &Update::file_bytes);
 }

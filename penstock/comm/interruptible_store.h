@@ -15,7 +15,7 @@ namespace penstock::comm {
 
 class InterruptibleStore : public c10d::PrefixStore {
  public:
-  // A call that nobody waits for any more may use the store and `interrupt` after all others.
+  // Calls whose waits have ended go on in threads of their own, and use both arguments.
   InterruptibleStore(c10::intrusive_ptr<c10d::Store> store,
                      std::shared_ptr<const Interrupt> interrupt);
 

@@ -43,4 +43,8 @@ at::Tensor AccumulatedGradients::take(std::size_t parameter) {
   return std::exchange(sums_[parameter], at::Tensor());
 }
 
+void AccumulatedGradients::drop() {
+  for (at::Tensor& sum : sums_) sum.reset();
+}
+
 }  // namespace penstock::execute

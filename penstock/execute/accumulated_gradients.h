@@ -27,6 +27,8 @@ class AccumulatedGradients {
   // The sum of one parameter, with what is in its grad(), both of which are given up.  Undefined
   // where there is neither.
   at::Tensor take(std::size_t parameter);
+  // Gives up the sums, and leaves grad() as it is.
+  void drop();
 
  private:
   bool is_apart(std::size_t parameter) const;

@@ -41,6 +41,11 @@ void InvariantGradients::finish() {
   microbatches_ = 0;
 }
 
+void InvariantGradients::drop_sums() {
+  for (Subtrees& each : gradients_) each.clear();
+  microbatches_ = 0;
+}
+
 // Every replica's subtrees, each in a place of its own, with a flag: it has a gradient.
 void InvariantGradients::exchange() {
   std::vector<Subtree> places;

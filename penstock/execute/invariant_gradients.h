@@ -28,6 +28,7 @@ class InvariantGradients : public StageHooks {
 
   void after_backward(std::int64_t microbatch) override;
   void finish() override;
+  void drop_sums() override;
 
  private:
   void exchange();

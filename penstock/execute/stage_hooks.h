@@ -51,6 +51,9 @@ class StageHooks {
 
   // The program is over: waits for whatever is under way.
   virtual void finish() {}
+
+  // Gives up what backwards have added so far, beside the parameters' grad().
+  virtual void drop_sums() {}
 };
 
 }  // namespace penstock::execute

@@ -37,6 +37,7 @@ class SumsWhenFinal : public StageHooks {
     if (std::exchange(state_, State::NotLast) != State::NotLast) sums_.reduce({});
   }
   void finish() override { sums_.finish(); }
+  void drop_sums() override { sums_.drop_sums(); }
 
  private:
   enum class State : std::uint8_t { NotLast, Last, LastLater };

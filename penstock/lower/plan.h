@@ -52,7 +52,7 @@ struct Instruction {
                               // Receive and its consumer: the buffer.
 };
 
-// REQUIRES: nobody changes one.
+// Whoever has one reads it, and changes nothing.
 struct Plan {
   // Only a Lowering has one: a Plan comes from a verified schedule, and from nothing else.
   class Key {

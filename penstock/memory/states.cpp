@@ -58,7 +58,7 @@ void add_part(std::int64_t elements, std::int64_t element_bytes, const Sharing& 
   states.master_gradients.push_back(has_master ? bytes : 0);
 }
 
-// Whether its parameter is here by no earlier stage or layer.
+// Whether no earlier stage or layer of this rank has it.
 bool is_new(const Parameter& parameter, std::set<std::string>& seen) {
   return !parameter.is_tied || seen.insert(parameter.name).second;
 }

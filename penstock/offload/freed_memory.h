@@ -2,7 +2,8 @@
 //
 // glibc's allocator keeps freed tensors of up to 32 MiB for the next of their size, once one of
 // them was freed, so a process that moves its tensors into files has no less memory than before.
-// A process is asked by who owns it: train::run() does when its configuration offloads something.
+// A process is asked by who owns it: train::run() and the Python package do, where a configuration
+// offloads something.
 #pragma once
 #include <cstddef>
 

@@ -1,6 +1,6 @@
 // Where a rank keeps tensors while it does not use them.
 //
-// Options of zero/ and train/ say so for parameters and for optimizer states.  Knows neither.
+// Options of update/ and replicas/ say so for parameters and for optimizer states.  Knows neither.
 #pragma once
 #include <cstdint>
 #include <string>

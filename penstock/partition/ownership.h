@@ -2,7 +2,7 @@
 // which of its elements, and which bucket it is in.
 //
 // An Ownership is a value.  It follows from the parameters and from ZeRO's rules, before a tensor
-// moves.  zero/ and train/ place tensors by it, and memory/ counts their bytes by it.  Nobody else
+// moves.  replicas/ places tensors by it, and memory/ counts their bytes by it.  Nobody else
 // decides any of this.  Knows no tensors and no connections.
 //
 // Parameters that ranks share are cut into slices.  They fill *buckets*, in their order.  A bucket
@@ -157,7 +157,7 @@ class GrowingOwnership {
   // and go; null: none does.  REQUIRES: ranks >= 1, bucket_bytes >= 1.
   explicit GrowingOwnership(const SharingRules& rules, Persistence* persistence = nullptr);
 
-  // What add() would say of it: asking changes nothing, if parameters are asked for in model order.
+  // The presence that add() would give it.  REQUIRES: parameters are asked for in model order.
   Presence presence_of(const Parameter& parameter, Whereabouts whereabouts) const;
 
   // The next parameter, in model order.  Returns the bucket that is complete with it, or before it,

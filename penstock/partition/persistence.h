@@ -1,7 +1,7 @@
 // Which parameters stay whole on every rank under ZeRO 3, because they are small: to bring them
 // would take longer than to use them.
 //
-// The Trainer asks while it makes layers, memory/ while it adds them up; their optimizer states and
+// An Ownership (ownership.h) asks, in model order; their optimizer states and
 // summed gradients are cut all the same.  Knows no tensors and no types.
 // Units: elements.  Source: DeepSpeed's stage3_param_persistence_threshold and
 // stage3_model_persistence_threshold, by its rule: who comes first, stays.

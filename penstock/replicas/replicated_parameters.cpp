@@ -169,7 +169,7 @@ void ReplicatedParameters::place(const Set& set) {
     std::optional<std::size_t>& place = spread_place_.emplace_back();
     if (holdings[i].presence == partition::Presence::WhileUsed) place = of_spread++;
     if (holdings[i].updater == partition::Updater::Nobody) continue;
-    if (!names_.insert(holdings[i].name).second) continue;
+    if (holdings[i].is_tied && !tied_.insert(holdings[i].name).second) continue;
     if (holdings[i].updater == partition::Updater::EveryRank) {
       parts_.add(set.shards.parameters()[i].tensor);
     } else {
@@ -208,7 +208,7 @@ std::int64_t ReplicatedParameters::file_bytes() const {
 
 execute::StepResult ReplicatedParameters::run(const char* name,
                                               const std::function<execute::StepResult()>& program) {
-  check_frozen();
+  comm::or_fail(communicator_, [this] { check_frozen(); });
   if (!pager_) return program();
   return comm::or_fail(communicator_, [&] {
     try {
@@ -248,6 +248,7 @@ std::vector<double> ReplicatedParameters::squared_norms() {
 }
 
 void ReplicatedParameters::drop_gradients() {
+  for (const auto& set : sets_) set->hooks->drop_sums();
   for (const stage::NamedParameter& each : trained_) each.tensor.mutable_grad().reset();
   for (const update::Part& part : parts_.all()) part.tensor.mutable_grad().reset();
 }

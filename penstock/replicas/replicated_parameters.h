@@ -5,8 +5,8 @@
 // Who holds what is an Ownership (partition/ownership.h); here it is carried out.
 // Parameters are in sets, by the backwards that their gradients come in: a set for each stage.
 // They are numbered as they were given, set by set.  Those that require a gradient, the trained
-// ones, are also numbered among themselves; a name that comes again is the tied parameter that it
-// was before.  Others are frozen: they may come and go, and are not updated.
+// ones, are also numbered among themselves, where a tied parameter counts once.  Others are frozen:
+// they may come and go, and are not updated.
 // Knows no modules, no stages and no optimizer.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -134,7 +134,7 @@ class ReplicatedParameters {
   std::vector<std::unique_ptr<Set>> sets_;
   std::vector<std::optional<std::size_t>> spread_place_;
   std::vector<stage::NamedParameter> trained_, frozen_;
-  std::set<std::string> names_;  // Of trained ones that have a part.
+  std::set<std::string> tied_;  // Names of tied parameters that have a part.
   update::Parts parts_;
 };
 

@@ -34,7 +34,7 @@ class ModelOrder {
 
  private:
   std::vector<stage::NamedParameter> parameters_;
-  // None for one that an earlier layer has on another rank.
+  // None, where another rank has an earlier layer with that parameter.
   std::vector<std::optional<std::int64_t>> places_;
   std::int64_t size_ = 0;
 };

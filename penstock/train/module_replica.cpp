@@ -105,6 +105,7 @@ void ModuleReplica::refuse_backwards(std::string why) { refusal_ = std::move(why
 
 void ModuleReplica::end_backward() {
   hooks_.after_compute();
+  hooks_.after_backward(/*microbatch=*/0);
   end_run();
 }
 

@@ -47,7 +47,7 @@ class ModuleReplica {
   // What this rank updates: whole parameters, or slices, each with its gradient.
   const update::Parts& parts() const { return replicated_.parts(); }
 
-  // Those that come and go: none but under ZeRO 3 on several ranks.
+  // Those that come and go under ZeRO 3; null: none does.
   replicas::SpreadParameters* spread() { return replicated_.spread(0); }
   // By parameter, its number there; absent where it stays.
   const std::vector<std::optional<std::size_t>>& spread_place() const {

@@ -356,14 +356,15 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
   const double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
   const double norm = std::sqrt(sum) / update_->scale().value();
   if (value[kBadMicrobatches] == 0) return norm;
-  if (!report.gradient_scale) {
+  constexpr double kOverflow = std::numeric_limits<double>::infinity();  // Wherever it was.
+  if (!update_->skips(kOverflow)) {
     throw NumericsError(
         str("step ", report.step, ": the loss of ", value[kBadMicrobatches], " of ", microbatches,
             " microbatches is not finite; the step's is ", shortest(report.loss)),
         {"the weights are as before this step",
          "lower optimizer.params.lr, or set gradient_clipping"});
   }
-  return std::numeric_limits<double>::infinity();  // An overflow, wherever it was.
+  return kOverflow;
 }
 
 StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values& targets) {
@@ -376,6 +377,7 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
   if (options_.precision.gradient_scale.enabled) report.gradient_scale = update_->scale().value();
   progress_.step.store(report.step, std::memory_order_relaxed);
   for (stage::Stage& stage : stages_) stage.drop_gradients();
+  replicated_->drop_gradients();
   const std::vector<double> weights = this->weights(batches);
   const std::vector<double> factors =
       comm::or_fail(communicator_, [&] { return options_.loss_scale.factors(weights); });
@@ -411,6 +413,7 @@ void Trainer::update(StepReport& report) {
   report.lr = options_.optimizer.lr * config::learning_rate_share(options_.scheduler,
                                                                   report.step - 1 - skipped_steps(),
                                                                   options_.total_steps);
+  if (report.skipped) steps_taken_ = report.step;  // Also where no scale is left to try.
   {
     const execute::WorkMark work(
         progress_, "updating parameters",

@@ -37,12 +37,13 @@ std::vector<PartRun> MasterWeights::runs(std::int64_t elements) const {
   return part_runs(taken, elements);
 }
 
-void MasterWeights::take_changes() {
+void MasterWeights::take_changes(PartRun run) {
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < masters_.size(); ++i) {
+  for (std::size_t i = run.first; i < run.end; ++i) {
     if (is_its_own(i)) continue;
     const at::Tensor now = parameters_[i].to(masters_[i].device());
     const at::Tensor changed = masters_[i].to(now.scalar_type()) != now;
+    if (!changed.any().item<bool>()) continue;  // What is not written stays clean, in a file.
     masters_[i].copy_(at::where(changed, now.to(masters_[i].scalar_type()), masters_[i]));
   }
 }
@@ -66,6 +67,12 @@ void MasterWeights::put_back(PartRun run) {
     if (is_its_own(i)) continue;
     if (masters_[i].grad().defined()) parameters_[i].copy_(masters_[i]);
     masters_[i].mutable_grad().reset();
+  }
+}
+
+void MasterWeights::drop_gradients() {
+  for (std::size_t i = 0; i < masters_.size(); ++i) {
+    if (!is_its_own(i)) masters_[i].mutable_grad().reset();
   }
 }
 

@@ -56,12 +56,14 @@ class MasterWeights {
 
   // Elements of parameters that are not their masters, rounded, because somebody has set them,
   // become these.
-  void take_changes();
+  void take_changes(PartRun run);
   // The parameters' gradients become their masters', each element rounded once for the division
   // and once for the multiplication; a master of a parameter without a gradient has none.
   void take_gradients(PartRun run, const Unscale& unscale);
   // Parameters become their masters, rounded to the nearest; the gradients taken are given up.
   void put_back(PartRun run);
+  // Gives up gradients that were taken and not put back.
+  void drop_gradients();
 
  private:
   bool is_its_own(std::size_t i) const { return masters_[i].is_same(parameters_[i]); }

@@ -70,8 +70,8 @@ at::Tensor OffloadedParts::keep(std::size_t part, const at::Tensor& tensor) {
   return states_ ? zeros_like(part, tensor).copy_(tensor) : tensor;
 }
 
-// In a file, what parts have that follow each other does so, too, or nearly so: what is made
-// together.  Masters, which are made before all states, may be far from those.
+// Parts that follow each other have their tensors next to each other in a file, or nearly so.
+// Masters are made before all states, and may be far from those.
 std::vector<OffloadedParts::Span> OffloadedParts::spans(PartRun parts) {
   std::vector<Span> spans;
   const auto add = [&spans](offload::MappedFile* file, const offload::Bytes& bytes) {

@@ -22,9 +22,9 @@ namespace penstock::update {
 
 class OffloadedParts {
  public:
-  // `states`: where an optimizer keeps so many tensors of each part, beside masters of those of a
-  // short type or on a device: if not in a file, in memory.  Absent: nobody knows how many; the
-  // file grows.
+  // An optimizer keeps `states_per_part` tensors of each part in `states`: in a file, or in memory.
+  // Masters of parts of a short type, or on a device, are there, too.  Where `states_per_part` is
+  // absent, the file grows.
   // Throws: ConfigError, for a folder that cannot be used or has no room for them; where the file
   // grows, so do zeros_like() and keep().
   OffloadedParts(std::vector<Part> parts, const offload::Where& states,

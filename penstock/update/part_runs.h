@@ -1,6 +1,6 @@
 // Parts that are updated together, and then let go of, before the next.
 //
-// Masters, offloaded states and the Trainer go by them.  Knows no tensors.
+// Masters, offloaded states and an Update go by them.  Knows no tensors.
 #pragma once
 #include <cstddef>
 #include <cstdint>

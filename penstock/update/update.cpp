@@ -95,20 +95,25 @@ bool Update::apply(double norm, std::int64_t number, const std::string& where, c
     scale_->update(/*overflowed=*/true);
     return false;
   }
-  if (options_.takes_changes) masters_->take_changes();
   const double factor = clip_factor(options_.clipping, norm);
   InTurn gradients(parts_, runs_.size() > 1);
   const auto update_run = [&](PartRun run) {
     gradients.give(run);
+    if (options_.takes_changes) masters_->take_changes(run);
     masters_->take_gradients(run, {.scale = scale_->value(), .factor = factor});
     step(run);
     masters_->put_back(run);
     gradients.take(run);
   };
-  if (memory_) {
-    memory_->in_turn(runs_, update_run);
-  } else {
-    for (const PartRun& run : runs_) update_run(run);
+  try {
+    if (memory_) {
+      memory_->in_turn(runs_, update_run);
+    } else {
+      for (const PartRun& run : runs_) update_run(run);
+    }
+  } catch (...) {
+    masters_->drop_gradients();
+    throw;
   }
   scale_->update(/*overflowed=*/false);
   return true;

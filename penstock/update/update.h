@@ -2,9 +2,9 @@
 // -> round.
 //
 // The Trainer has one with an Optimizer, the Python package's engines with whatever optimizer a
-// script gives, as a callback.  It owns the masters, the gradient scale, and what is in files
-// between updates.  Who calls it knows the norm of the whole gradient, and gathers parameters
-// afterwards.  Knows no ranks and no models.
+// script gives, as a callback.  It owns the masters, and what is in files between updates.  Who
+// calls it knows the norm of the whole gradient, and gathers parameters afterwards.  Knows no ranks
+// and no models.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -41,7 +41,7 @@ struct UpdateOptions {
   std::int64_t elements_at_once = std::int64_t{1} << 22;  // That are updated, or read ahead.
   // Tensors of a part's size that the optimizer keeps of each; absent: nobody knows.
   std::optional<std::int64_t> states_per_part = {};
-  // Others may set parameters between updates: what they set counts.
+  // A script may set parameters between updates: their masters become what it has set.
   bool takes_changes = false;
 };
 
@@ -51,7 +51,7 @@ class Update {
   // have no gradient in the meantime.
   using Step = std::function<void(PartRun)>;
 
-  // `scale` is that of the losses, which others read.
+  // Whoever multiplies losses by `scale` has it, too.
   // Throws: ConfigError, for a folder that cannot be used, or has no room.
   Update(std::vector<Part> parts, std::shared_ptr<GradientScale> scale,
          const UpdateOptions& options);
@@ -59,11 +59,11 @@ class Update {
   // Whether apply() of that norm will skip the step.
   bool skips(double norm) const;
 
-  // Updates the parts from their gradients, which are then scaled and clipped, if `norm`, the
-  // whole gradient's without the scale, is finite; returns whether it is.
-  // Throws: NumericsError for a norm that is not, where that fails a step; "step 7: ..., at loss
-  // 2.5" is its text for `number` 7 and `where` " at loss 2.5".  All parts are then as before.
-  // The same for an overflow at the smallest gradient scale.
+  // Scales and clips the parts' gradients, updates the parts, and returns true.  Returns false for
+  // a step that is skipped.  `norm` is the whole gradient's, without the gradient scale. Throws:
+  // NumericsError, where a norm that is not finite fails the step, and for an overflow at the
+  // smallest gradient scale; all parts are then as before.  Its text for `number` 7 and `where` "
+  // at loss 2.5" is "step 7: the gradient norm is nan at loss 2.5".
   bool apply(double norm, std::int64_t number, const std::string& where, const Step& step);
 
   MasterWeights& masters() { return *masters_; }

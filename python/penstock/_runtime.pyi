@@ -86,9 +86,9 @@ class Update:
         """
         A tensor with these values where the states of a part are.
         """
-    def put_back(self) -> None:
+    def let_go(self, part: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
-        Parameters become their masters, rounded; the gradients taken are given up.
+        What is in a file of it will not be used soon.
         """
     def take_changes(self) -> None:
         """

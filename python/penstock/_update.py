@@ -102,7 +102,9 @@ class Update:
             )
         )
         self.masters = self._update.masters
+        self._part_of = {id(each): part for part, each in enumerate(self.masters)}
         self._kept: dict[tuple[int, str], torch.Tensor] = {}
+        self._before: list[dict[str, Any]] = []
         self._give_masters()
         self.lr_scheduler = make_scheduler(config, optimizer, lr_scheduler)
 
@@ -136,11 +138,17 @@ class Update:
             self.lr_scheduler.step()
 
     def take_masters(self, take: Callable[[], None]) -> None:
-        """`take` sets masters, those of a checkpoint; parameters become them, on all ranks."""
+        """`take` sets masters, those of a checkpoint, whose parameters are there already."""
         self._update.take_changes()
         take()
-        self._update.put_back()
         self._replicated.after_update()
+
+    def keep(self, master: torch.Tensor) -> None:
+        """The states of a master, which were just set, go to their file, if they have one."""
+        if self._update.has_files:
+            part = self._part_of[id(master)]
+            self._keep_states(part)
+            self._update.let_go(part)
 
     def _give_masters(self) -> None:
         masters = iter(self.masters)
@@ -152,7 +160,17 @@ class Update:
             ]
 
     def _step(self, first: int, end: int) -> None:
-        """Of the masters [first, end), which alone have gradients."""
+        """Of the masters [first, end), which alone have gradients.
+
+        A count that a group has, of steps for example, rises once for all turns of a step.
+        """
+        groups = self.optimizer.param_groups
+        if first == 0:
+            self._before = [{**group, "params": None} for group in groups]
+        for group, before in zip(groups, self._before, strict=True):
+            now = {**before, "params": group["params"]}
+            group.clear()
+            group.update(now)
         self.optimizer.step()
         if self._update.has_files:
             for part in range(first, end):

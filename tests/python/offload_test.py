@@ -37,6 +37,7 @@ class Sign(torch.optim.Optimizer):
     def step(self, closure=None):
         self.calls += 1
         for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
             for each in group["params"]:
                 if each.grad is None:
                     continue
@@ -99,6 +100,10 @@ def check_pipelines_train_to_the_bits_of_memory(group):
         *found, engine = run_pipe(stage, folder_of("pipe"), more)
         assert found == expected, (stage, more)
         assert engine._update._update.file_bytes >= 4 * floats_of(engine, "bf16" in more) > 0
+        for each in engine._update.masters:
+            for name, state in engine.optimizer.state.get(each, {}).items():
+                if name != "step":  # In the file, and nowhere else.
+                    assert any(state is kept for kept in engine._update._kept.values())
 
 
 def check_an_optimizer_of_ones_own(group):
@@ -120,6 +125,7 @@ def check_an_optimizer_of_ones_own(group):
         elements = sum(each.numel() for each in engine._update.masters)
         has_turns = is_in_files and elements > _update._ELEMENTS_AT_ONCE
         assert (optimizer.calls > 4) == has_turns, (optimizer.calls, elements)
+        assert optimizer.param_groups[0]["count"] == 4
         if is_in_files:
             assert engine._update._update.file_bytes >= 4 * floats_of(engine, True)
     expected = found[3, False]
@@ -180,11 +186,45 @@ def check_optimizers_of_all_parameters_are_refused(group):
         initialize(torch.compile(mixed()), 3, options=options)
 
 
-def check_a_folder_that_is_not_there_is_an_error_on_all(group):
+def check_a_failed_accumulation_leaves_no_sum(group):
+    """zero_grad() gives up what is added in float, too."""
     del group
-    zero = {"stage": 2, **in_files(2, "/nowhere/at/all")}
+    more = {**BF16, "data_types": {"grad_accum_dtype": "fp32"}, "accumulation": 2}
+    norms = []
+    for begins_twice in (False, True):
+        engine, _ = initialize(mixed(), 1, options=more)
+        if begins_twice:
+            inputs, labels = words_of(77, dist.get_rank())
+            engine.backward(loss_of(engine(inputs, 0), labels))
+            engine.zero_grad()
+        norms.append(train_plain(engine, 1)[1])
+    assert norms[0] == norms[1]
+
+
+def check_a_scripts_own_backward_adds_in_float(group):
+    del group
+    more = {**BF16, "data_types": {"grad_accum_dtype": "fp32"}, "accumulation": 8}
+    norms = []
+    for is_own in (False, True):
+        engine, _ = initialize(mixed(), 2, options=more)
+        for micro in range(8):
+            inputs, labels = words_of(micro, dist.get_rank())
+            loss = loss_of(engine(inputs, 0), labels)
+            loss.backward() if is_own else engine.backward(loss)
+            engine.step()
+        norms.append(engine.get_global_grad_norm())
+    assert norms[0] == norms[1]
+
+
+def check_a_folder_that_is_not_there_ends_all_ranks(group):
+    """Also those that have theirs."""
+    is_last = dist.get_rank() == group.size() - 1
+    folder = "/nowhere/at/all" if is_last else folder_of("there")
     with pytest.raises(penstock.Error, match="/nowhere/at/all"):
-        initialize(mixed(), 2, options={"zero_optimization": zero})
+        engine, _ = initialize(
+            mixed(), 2, options={"zero_optimization": {"stage": 2, **in_files(2, folder)}}
+        )
+        train_plain(engine, 1)
 
 
 test_one = ranks.tests_of(__file__, 1)

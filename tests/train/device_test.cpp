@@ -251,7 +251,7 @@ TEST(Device, MastersInHostMemoryTakeOverWhatSomebodyHasSet) {
     const at::Tensor parameter = at::full({4}, 1.0, type).to(device_under_test());
     update::MasterWeights masters({parameter}, update::MastersPlace::Host);
     parameter.fill_(2.0);
-    masters.take_changes();
+    masters.take_changes(masters.all());
     const at::Tensor& master = masters.tensors()[0];
     EXPECT_TRUE(same_bits(master, at::full({4}, 2.0, master.scalar_type())));
   }

@@ -52,9 +52,9 @@ TEST(MasterWeights, TakeElementsThatSomebodyHasSet) {
   const at::Tensor parameter = at::full({2}, 1.0, at::kBFloat16);
   MasterWeights masters({parameter});
   masters.tensors()[0].fill_(1.001);
-  masters.take_changes();
+  masters.take_changes(masters.all());
   parameter[1].fill_(5.0);
-  masters.take_changes();
+  masters.take_changes(masters.all());
   EXPECT_EQ(masters.tensors()[0][0].item<float>(), 1.001F);
   EXPECT_EQ(masters.tensors()[0][1].item<float>(), 5.0F);
 }

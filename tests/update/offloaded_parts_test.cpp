@@ -107,7 +107,7 @@ TEST(PartRuns, AreAsLongAsTheyMayBe) {
   EXPECT_TRUE(ends({}).empty());
 }
 
-// Nobody knew how many: the second step's file has what the first one made.
+// The number of states is not known: the file has what the first and the second step make.
 TEST(OffloadedParts, AFileOfStatesGrowsWhereNobodyKnowsTheirNumber) {
   constexpr std::int64_t kElements = 1 << 18;
   const TemporaryFolder folder;

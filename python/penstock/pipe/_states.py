@@ -91,6 +91,7 @@ class States:
                     )
             if state:
                 self.update.optimizer.state[master] = state
+                self.update.keep(master)
 
     def _parts(self) -> Iterator[tuple[list[str], int, torch.Tensor, torch.Tensor]]:
         """The parameter's names, first element, and master, of each part that is updated here."""

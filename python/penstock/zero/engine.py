@@ -109,15 +109,16 @@ class Engine(Steps, torch.nn.Module):
             share=1.0 / self.gradient_accumulation_steps() / self._replicas.size,
             scale=scale if self._type is torch.float16 else None,
         )
-        self._update = Update(
-            self.config,
-            self._model,
-            self.optimizer,
-            lr_scheduler,
-            scale,
-            settings=self._zero,
-            is_short=self._type is not None,
-        )
+        with self._replicas.telling_others():
+            self._update = Update(
+                self.config,
+                self._model,
+                self.optimizer,
+                lr_scheduler,
+                scale,
+                settings=self._zero,
+                is_short=self._type is not None,
+            )
         self.lr_scheduler = self._update.lr_scheduler
         self.micro_steps = 0
         self.training_dataloader: DataLoader[Any] | None = None

@@ -32,8 +32,8 @@ class FailingStore : public c10d::PrefixStore {
   }
 };
 
-// Of two ranks, the one whose port is lower waits for the other's socket: the first rank waits for
-// one of the others in three rounds of four.
+// Of two ranks, the one with the lower port waits for the other's socket.  So the first rank waits
+// for a failed one in three rounds of four.
 TEST(ConnectingOutlivesAFailure, TheFailedRanksWordEndsIt) {
   for (int round = 0; round < 4 && !HasFailure(); ++round) {
     const auto store = c10::make_intrusive<c10d::HashStore>();
