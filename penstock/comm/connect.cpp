@@ -3,22 +3,20 @@
 
 #include <condition_variable>
 #include <exception>
-#include <future>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "penstock/comm/answer_of.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/exception_text.h"
 #include "penstock/comm/interruptible_store.h"
 #include "penstock/comm/own_address.h"
 #include "penstock/comm/world.h"
-#include "penstock/core/background_thread.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -54,18 +52,10 @@ Store open_run_store(const Rendezvous& rendezvous, milliseconds deadline) {
 
 // c10d waits without a deadline for a program that takes the connection and never answers.
 Store open_store_within(const Rendezvous& rendezvous, milliseconds deadline) {
-  const auto opened = std::make_shared<std::promise<Store>>();
-  std::future<Store> store = opened->get_future();
-  start_background_thread([=] {
-    try {
-      opened->set_value(open_run_store(rendezvous, deadline));
-    } catch (...) {
-      opened->set_exception(std::current_exception());
-    }
-  }).detach();
   constexpr milliseconds kLonger(2000);  // It may name its own reason at the deadline.
-  if (store.wait_for(deadline + kLonger) == std::future_status::ready) return store.get();
-  throw std::runtime_error("what listens there does not answer; is it another program?");
+  const Interrupt never;                 // There is nobody yet to raise it.
+  return answer_of([=] { return open_run_store(rendezvous, deadline); }, never, deadline + kLonger,
+                   "what listens there does not answer; is it another program?");
 }
 
 std::string where(const Rendezvous& rendezvous) {

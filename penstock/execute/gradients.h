@@ -22,11 +22,12 @@
 #include "penstock/execute/accumulated_gradients.h"
 #include "penstock/execute/gradient_arrivals.h"
 #include "penstock/execute/stage_hooks.h"
+#include "penstock/partition/gradient_buckets.h"
 #include "penstock/stage/stage.h"
 
 namespace penstock::execute {
 
-inline constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
+using partition::kBucketBytes;
 
 class GradientReducer : public StageHooks {
  public:

@@ -106,7 +106,8 @@ void add_page(const partition::Bucket& bucket, const Sharing& sharing, States& s
   (sharing.has_pieces_in_file ? states.file : states.parameters) += piece;
 }
 
-void add_gradients(const Ownership& ownership, std::size_t number, States& states) {
+void add_gradients(const Ownership& ownership, std::size_t number,
+                   const std::vector<std::size_t>& numbers, States& states) {
   const partition::Bucket& bucket = ownership.buckets[number];
   const Parameter& first = ownership.parameters[bucket.parameters.front()];
   const std::int64_t row =
@@ -114,7 +115,6 @@ void add_gradients(const Ownership& ownership, std::size_t number, States& state
   const std::int64_t rows = row * ownership.rules.ranks;
   const bool is_kept = ownership.rules.summed_bucket() == partition::SummedBucket::Kept;
   states.gradients += row + (is_kept ? rows : 0);
-  const std::vector<std::size_t> numbers = trainable_numbers(ownership);
   std::vector<std::size_t> parameters;
   for (const std::size_t p : bucket.parameters) parameters.push_back(numbers[p]);
   // In flight: the others' rows of this rank's sum.
@@ -125,9 +125,10 @@ void add_gradients(const Ownership& ownership, std::size_t number, States& state
 void add_buckets(const Ownership& ownership, const Sharing& sharing, std::set<std::string>& seen,
                  States& states) {
   states.sums_under_way = partition::kSumsUnderWay;
+  const std::vector<std::size_t> numbers = trainable_numbers(ownership);
   for (std::size_t b = ownership.buckets.size(); b-- > 0;) {
     const partition::Bucket& bucket = ownership.buckets[b];
-    if (bucket.is_trainable) add_gradients(ownership, b, states);
+    if (bucket.is_trainable) add_gradients(ownership, b, numbers, states);
     if (!is_new(ownership.parameters[bucket.parameters.front()], seen)) continue;
     add_page(bucket, sharing, states);
     if (!bucket.is_trainable) continue;

@@ -10,6 +10,9 @@
 
 namespace penstock::partition {
 
+// Of a bucket, where nobody asks for another size.
+inline constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
+
 // Under ZeRO, of one stage: a bucket leaves when the sum of the one so many before it is there.
 // More hide a longer network, and take two buckets' memory each; two are enough to compute one
 // while another travels.

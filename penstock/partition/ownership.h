@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "penstock/config/zero_stage.h"
+#include "penstock/partition/gradient_buckets.h"
 #include "penstock/partition/persistence.h"
 
 namespace penstock::partition {
@@ -78,7 +79,7 @@ enum class SummedBucket : std::uint8_t {
 struct SharingRules {
   ZeroStage stage = ZeroStage::Off;
   std::int32_t ranks = 1;  // Of the data group.
-  std::int64_t bucket_bytes = std::int64_t{4} << 20;
+  std::int64_t bucket_bytes = kBucketBytes;
   // Pieces are elsewhere than what a rank computes with: they are worth having on one rank, too.
   bool one_rank_has_pieces = false;
 

@@ -92,7 +92,6 @@ void ReplicatedParameters::begin_set(partition::Whereabouts whereabouts) {
 
 void ReplicatedParameters::add(const stage::NamedParameter& parameter, zero::Ties ties) {
   Set& set = *sets_.back();
-  (parameter.tensor.requires_grad() ? trained_ : frozen_).push_back(parameter);
   set.shards.add(parameter, ties, set.whereabouts);
 }
 
@@ -228,13 +227,17 @@ void ReplicatedParameters::abandon_run() {
 }
 
 void ReplicatedParameters::check_frozen() const {
-  for (const stage::NamedParameter& each : frozen_) {
-    if (!each.tensor.requires_grad()) continue;
-    throw Error(
-        str("parameter ", in_quotes(each.name),
-            " requires a gradient now, and was frozen when training was set up: nothing "
-            "would update it"),
-        {"call requires_grad_(True) before penstock.initialize(), or before a Trainer is made"});
+  for (const auto& set : sets_) {
+    const std::vector<partition::Holding>& holdings = set->shards.ownership().parameters;
+    for (std::size_t i = 0; i < holdings.size(); ++i) {
+      const bool was_frozen = !holdings[i].is_trainable;
+      if (!was_frozen || !set->shards.parameters()[i].tensor.requires_grad()) continue;
+      throw Error(str("parameter ", in_quotes(holdings[i].name),
+                      " requires a gradient now, and was frozen when training was set up: nothing "
+                      "would update it"),
+                  {"call requires_grad_(True) before penstock.initialize(), or before a Trainer is "
+                   "made"});
+    }
   }
 }
 
@@ -248,8 +251,12 @@ std::vector<double> ReplicatedParameters::squared_norms() {
 }
 
 void ReplicatedParameters::drop_gradients() {
-  for (const auto& set : sets_) set->hooks->drop_sums();
-  for (const stage::NamedParameter& each : trained_) each.tensor.mutable_grad().reset();
+  for (const auto& set : sets_) {
+    set->hooks->drop_sums();
+    for (const std::size_t i : set->shards.trained()) {
+      set->shards.parameters()[i].tensor.mutable_grad().reset();
+    }
+  }
   for (const update::Part& part : parts_.all()) part.tensor.mutable_grad().reset();
 }
 

@@ -133,7 +133,6 @@ class ReplicatedParameters {
   std::unique_ptr<zero::Pager> pager_;
   std::vector<std::unique_ptr<Set>> sets_;
   std::vector<std::optional<std::size_t>> spread_place_;
-  std::vector<stage::NamedParameter> trained_, frozen_;
   std::set<std::string> tied_;  // Names of tied parameters that have a part.
   update::Parts parts_;
 };

@@ -18,7 +18,7 @@ using config::ZeroStage;
 // With one data rank there is nothing to share, but to offload.
 struct ZeroOptions {
   ZeroStage stage = ZeroStage::Off;
-  std::int64_t bucket_bytes = std::int64_t{4} << 20;  // Reduced, or gathered, at one time.
+  std::int64_t bucket_bytes = partition::kBucketBytes;  // Reduced, or gathered, at one time.
   // Of stage 3: parameters that are whole on a rank at one time, and how far ahead it looks.
   paging::Limits limits = {.budget_bytes = std::int64_t{1} << 32,
                            .prefetch_bytes = std::int64_t{200} << 20};

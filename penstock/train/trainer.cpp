@@ -376,7 +376,6 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
   StepReport report{.step = steps_taken_ + 1};
   if (options_.precision.gradient_scale.enabled) report.gradient_scale = update_->scale().value();
   progress_.step.store(report.step, std::memory_order_relaxed);
-  for (stage::Stage& stage : stages_) stage.drop_gradients();
   replicated_->drop_gradients();
   const std::vector<double> weights = this->weights(batches);
   const std::vector<double> factors =

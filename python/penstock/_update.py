@@ -160,21 +160,25 @@ class Update:
             ]
 
     def _step(self, first: int, end: int) -> None:
-        """Of the masters [first, end), which alone have gradients.
+        """Of the masters [first, end), which alone have gradients."""
+        if not self._update.has_files:  # All have one turn.
+            self.optimizer.step()
+            return
+        self._begin_turn(first)
+        self.optimizer.step()
+        for part in range(first, end):
+            self._keep_states(part)
 
-        A count that a group has, of steps for example, rises once for all turns of a step.
-        """
+    def _begin_turn(self, first: int) -> None:
+        """A count that a group has, of steps for example, rises once for all turns of a step."""
         groups = self.optimizer.param_groups
         if first == 0:
             self._before = [{**group, "params": None} for group in groups]
+            return
         for group, before in zip(groups, self._before, strict=True):
             now = {**before, "params": group["params"]}
             group.clear()
             group.update(now)
-        self.optimizer.step()
-        if self._update.has_files:
-            for part in range(first, end):
-                self._keep_states(part)
 
     def _keep_states(self, part: int) -> None:
         """What the optimizer keeps of a part's size goes where its states are, in a file or not."""

@@ -167,7 +167,7 @@ Backend GlooConnector::connect(const std::string& name, int index, int size,
         [store, index, size, options]() -> Backend {
           return c10::make_intrusive<c10d::ProcessGroupGloo>(store, index, size, options);
         },
-        rules.interrupt, kConnections* rules.connecting, "some did not come");
+        rules.interrupt, rules.connecting* kConnections, "some did not come");
   } catch (const std::exception& error) {
     rules.interrupt.check();
     throw CommError(
