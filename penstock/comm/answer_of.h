@@ -1,7 +1,7 @@
-// Calls that nothing can end from outside, like those of a c10d store, so that waiting for them
-// ends.
+// Ends the wait for a call that nothing can end from outside, such as one of a c10d store.
 //
-// InterruptibleStore and GlooConnector make theirs here.  Knows no stores and no connections.
+// Whoever opens a store, asks it, or connects by Gloo does so here.  Knows no stores and no
+// connections.
 #pragma once
 #include <chrono>
 #include <future>
@@ -17,10 +17,10 @@
 namespace penstock::comm {
 
 // What `call` returns or throws.  A thread of its own makes the call, and is left behind when the
-// waiting ends without it; so `call` owns all that it uses.
-// Throws: CommError with the interrupt's reason once that is raised; one that says `late` after
-// about `limit`.  Time is counted in slices, each as one however long it took: to a process that
-// was stopped, no answer is late.
+// wait ends first; so `call` owns all that it uses.
+// Throws: CommError with the interrupt's reason once that is raised; CommError that says `late`
+// after about `limit`.  Waiting is counted in slices.  A slice counts the same however long it
+// took, so a process that was stopped finds no answer late.
 template <class Call>
 auto answer_of(Call call, const Interrupt& interrupt, std::chrono::milliseconds limit,
                const char* late) {

@@ -8,7 +8,7 @@
 // Parameters that ranks share are cut into slices.  They fill *buckets*, in their order.  A bucket
 // is flat: whole parameters of one type, one behind the other, then padding, so that it is as many
 // equal pieces as there are ranks.  Rank r holds piece r of every bucket, and updates the slices in
-// it.  A bucket has one kind of parameters: trainable or frozen, and of one presence.
+// it.  The parameters of a bucket are alike: all trainable or all frozen, and all of one presence.
 // Units: elements of the bucket's type, unless a name says bytes.
 // Invariants: 1. Every element of a parameter in a bucket is on one rank.  2. Parameters begin, and
 // pieces begin and end, at multiples of kShardAlignment: a kernel that goes through a slice of a

@@ -4,9 +4,9 @@
 // ReplicatedParameters make one for each set; zero.Init makes one for each module that it spreads.
 // Each bucket of the Ownership has a page (page.h), which has the parameters' values.  A page is
 // always whole, and gather() brings what other ranks have updated; or it comes and goes.  The
-// optimizer steps on the slices of trainable parameters.  What is in no bucket stays as it is.
-// Knows no schedule and no optimizer.
-// Invariants: 1. A slice is a view of its page's piece: no element is copied to update it.
+// optimizer steps on the slices of trainable parameters.  A parameter without a bucket stays as it
+// is. Knows no schedule and no optimizer. Invariants: 1. A slice is a view of its page's piece: no
+// element is copied to update it.
 // 2. A parameter's values move into a page as soon as all parameters of its bucket are known: while
 // a model is made layer by layer, those of one bucket of a type wait.
 // Parameters of one name share a page: copies of a tied parameter (nn/model.h), in any of a rank's
