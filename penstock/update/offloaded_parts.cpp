@@ -13,6 +13,10 @@
 namespace penstock::update {
 namespace {
 
+// Bytes between two tensors that are read, and given up, as one: each call costs a wait for what
+// the call before has written.
+constexpr std::int64_t kNear = std::int64_t{1} << 20;
+
 std::int64_t aligned_bytes(const at::Tensor& part, at::ScalarType type) {
   const std::int64_t bytes = part.numel() * static_cast<std::int64_t>(c10::elementSize(type));
   return round_up(bytes, offload::kAlignment);
@@ -77,7 +81,7 @@ std::vector<OffloadedParts::Span> OffloadedParts::spans(PartRun parts) {
   const auto add = [&spans](offload::MappedFile* file, const offload::Bytes& bytes) {
     const auto is_near = [&](const Span& span) {
       const std::int64_t gap = bytes.first - span.bytes.first - span.bytes.count;
-      return span.file == file && gap >= 0 && gap <= offload::kAlignment;
+      return span.file == file && gap >= 0 && gap <= kNear;
     };
     const auto known = std::ranges::find_if(spans, is_near);
     if (known == spans.end()) {
