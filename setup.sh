@@ -177,6 +177,9 @@ missing libcli11-dev
 #if !__has_include(<gtest/gtest.h>)
 missing libgtest-dev
 #endif
+#if !__has_include(<xxhash.h>)
+missing libxxhash-dev
+#endif
 CPP
 }
 
@@ -200,7 +203,7 @@ missing_packages() {
   if command -v "${CXX:-g++}" >/dev/null; then
     ask_compiler | sed -n 's/^missing //p'
   else
-    echo g++ nlohmann-json3-dev libcli11-dev libgtest-dev
+    echo g++ nlohmann-json3-dev libcli11-dev libgtest-dev libxxhash-dev
   fi
   if [ "$preset" = fuzz ] && ! has_libfuzzer; then
     echo "clang-$fuzz_clang libclang-rt-$fuzz_clang-dev"

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 kit=.gpu-kit
 
 ./setup.sh plan-only >/dev/null
-for package in nlohmann-json3-dev libcli11-dev googletest; do
+for package in nlohmann-json3-dev libcli11-dev libxxhash-dev googletest; do
   dpkg -s "$package" >/dev/null 2>&1 || {
     echo "gpu-kit: the package $package is not installed: apt-get install $package" >&2
     exit 2
@@ -16,7 +16,7 @@ for package in nlohmann-json3-dev libcli11-dev googletest; do
 done
 rm -rf "$kit"
 mkdir -p "$kit/prefix"
-for package in nlohmann-json3-dev libcli11-dev; do
+for package in nlohmann-json3-dev libcli11-dev libxxhash-dev; do
   dpkg -L "$package" | while read -r file; do
     case $file in
       /usr/include/* | /usr/share/cmake/* | /usr/lib/*cmake/*) ;;

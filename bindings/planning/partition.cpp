@@ -13,7 +13,7 @@ namespace py = pybind11;
 
 std::vector<std::int64_t> bounds_of(std::size_t layers, std::int32_t stages,
                                     const partition::Method& method) {
-  return partition::partition(model::ModelMeta(layers), stages, method).bounds;
+  return partition::partition(partition::ModelMeta(layers), stages, method).bounds;
 }
 
 }  // namespace

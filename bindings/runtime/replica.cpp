@@ -14,7 +14,7 @@
 #include "bindings/runtime/replicated.h"
 #include "bindings/runtime/update.h"
 #include "bindings/runtime/without_gil.h"
-#include "penstock/offload/freed_memory.h"
+#include "penstock/offload/system_memory.h"
 #include "penstock/replicas/spread_parameters.h"
 #include "penstock/train/module_replica.h"
 

@@ -62,6 +62,10 @@ void declare_train(CLI::App& app, TrainCommand& command) {
   declare_key(app, command, "--run", "run.directory",
               "DIR: run directory (default: runs/NAME-TIME)");
   declare_key(app, command, "--save", "run.save", "DIR: save the weights there at the end");
+  declare_key(app, command, "--checkpoint-every", "checkpoint.save_interval",
+              "N: save a checkpoint every N steps, and when the run is asked to stop");
+  declare_key(app, command, "--resume", "checkpoint.resume",
+              "auto | DIR: go on from the newest whole checkpoint, or from that one");
   declare_set(app, command.overrides, "model.layers=2");
   app.add_option(
          "--host", command.host,

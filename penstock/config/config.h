@@ -176,6 +176,22 @@ struct LaunchConfig {
   friend bool operator==(const LaunchConfig&, const LaunchConfig&) = default;
 };
 
+// What becomes of a checkpoint that cannot be written.
+enum class OnFailure : std::uint8_t { Warn, Stop };
+
+// Checkpoints of training, which a run goes on from; docs/checkpoints.md.
+struct CheckpointConfig {
+  std::string directory;           // Empty: RUN/checkpoints.
+  std::int64_t save_interval = 0;  // Optimizer steps; 0: none are saved.
+  std::int64_t keep_last = 2;      // So many of the newest stay; 0: all.
+  std::int64_t keep_every = 0;     // And those of steps that it divides; 0: none.
+  bool asynchronous = true;        // Files are written beside the steps that follow.
+  OnFailure on_failure = OnFailure::Warn;
+  std::string resume;  // "auto", a checkpoint's folder, or empty: a run begins anew.
+
+  friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
+};
+
 struct RunConfig {
   std::string directory;            // Empty: runs/<config name>-<time or job id>.
   std::int64_t steps = 100;         // Optimizer steps.
@@ -217,6 +233,7 @@ struct Config {
   DataTypesConfig data_types;
   NumericsConfig numerics;
   LaunchConfig launch;
+  CheckpointConfig checkpoint;
   RunConfig run;
 
   friend bool operator==(const Config&, const Config&) = default;

@@ -147,15 +147,15 @@ constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
      "layers are computed again in groups of a given length",
      "use pipeline.activation_checkpoint_interval"},
     {"activation_checkpointing.profile", "false", kTimes, kUseReport},
-    {"checkpoint.tag_validation", "*", "weights are saved under no tag (run.save)"},
-    {"checkpoint.load_universal", "false", "a run begins with fresh weights"},
-    {"checkpoint.use_node_local_storage checkpoint.parallel_write.pipeline_stage "
-     "checkpoint.checkpoint_serialization",
-     "*", "each pipeline rank saves its own weights, as safetensors (run.save)"},
+    {"checkpoint.tag_validation", "*", "a checkpoint is named by its step"},
+    {"checkpoint.load_universal", "false", "a checkpoint is read by any layout"},
+    {"checkpoint.use_node_local_storage", "false", "all ranks write to one directory"},
+    {"checkpoint.parallel_write.pipeline_stage checkpoint.checkpoint_serialization", "*",
+     "each rank writes a shard of its own, as safetensors"},
     {"checkpoint.writer.type checkpoint.writer.decoupled checkpoint.writer.io_buffer_size "
      "checkpoint.writer.io_buffer_double checkpoint.writer.data_parallel "
      "checkpoint.writer.io_multiplier",
-     "*", "weights are written in one way"},
+     "*", "shards are written in one way"},
     {"zero_optimization.load_from_fp32_weights zero_optimization.elastic_checkpoint "
      "zero_optimization.pipeline_loading_checkpoint",
      "*", "a run begins with fresh weights"},

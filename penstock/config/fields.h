@@ -53,6 +53,10 @@ inline constexpr std::array<Name<OffloadDevice>, 3> kOffloadDevices = {{
     {OffloadDevice::Cpu, "cpu"},
     {OffloadDevice::Nvme, "nvme"},
 }};
+inline constexpr std::array<Name<OnFailure>, 2> kOnFailure = {{
+    {OnFailure::Warn, "warn"},
+    {OnFailure::Stop, "stop"},
+}};
 inline constexpr std::array<Name<OptimizerType>, 3> kOptimizerTypes = {{
     {OptimizerType::AdamW, "AdamW"},
     {OptimizerType::Adam, "Adam"},
@@ -325,6 +329,32 @@ void visit_run(Visitor& v, Run& r) {
   v.field("save", r.save, Text{}, "folder for the weights; empty: not saved");
 }
 
+template <class Visitor, class Checkpoint>
+void visit_checkpoint(Visitor& v, Checkpoint& c) {
+  v.field("resume", c.resume, Text{},
+          "what a run goes on from: auto: the newest checkpoint that is whole, or none; a folder: "
+          "that checkpoint; empty: nothing");
+  v.field("save_interval", c.save_interval, Integer{0, kManySteps},
+          "steps between checkpoints; 0: none are saved");
+  const Condition saves = Condition::at_least("checkpoint.save_interval", c.save_interval, 1);
+  v.effective(saves || Condition::equals("checkpoint.resume", Text{}.write(c.resume), "\"auto\""),
+              [&] {
+                v.field("directory", c.directory, Text{},
+                        "where they are; empty: checkpoints, in the run directory");
+              });
+  v.effective(saves, [&] {
+    v.field("keep_last", c.keep_last, Integer{0, kManySteps},
+            "newest checkpoints that stay when one is saved; 0: all");
+    v.field("keep_every", c.keep_every, Integer{0, kManySteps},
+            "those of steps that this divides stay, too; 0: none");
+    v.field("asynchronous", c.asynchronous, Flag{},
+            "files are written while the next steps run, from a copy in host memory");
+    v.field("on_failure", c.on_failure, Choice<OnFailure>{kOnFailure},
+            "what follows from a checkpoint that cannot be written: warn: the run goes on; stop: "
+            "it ends");
+  });
+}
+
 template <class Visitor, class ConfigT>
 void visit_config(Visitor& v, ConfigT& c) {
   visit_batch(v, c.batch);
@@ -358,6 +388,7 @@ void visit_config(Visitor& v, ConfigT& c) {
             "the same bits for every number of data-parallel ranks");
   });
   v.section("launch", [&] { visit_launch(v, c.launch); });
+  v.section("checkpoint", [&] { visit_checkpoint(v, c.checkpoint); });
   v.section("run", [&] { visit_run(v, c.run); });
 }
 

@@ -81,7 +81,7 @@ struct Factor {
 // A train_batch_size that its factors contradict.
 class Contradiction {
  public:
-  Contradiction(const BatchConfig& batch, const MeshShape& mesh)
+  Contradiction(const BatchConfig& batch, const mesh::Shape& mesh)
       : mesh_(mesh), train_(*batch.train_batch_size) {
     if (batch.train_micro_batch_size_per_gpu) {
       factors_.push_back({kMicro, *batch.train_micro_batch_size_per_gpu});
@@ -135,7 +135,7 @@ class Contradiction {
     notes.push_back(str("mesh.pipe ", world_size / data, " (data ", data, ") works"));
   }
 
-  MeshShape mesh_;
+  mesh::Shape mesh_;
   std::int64_t train_;
   std::vector<Factor> factors_;  // data last.
   std::int64_t product_ = 1;
@@ -144,7 +144,7 @@ class Contradiction {
 
 }  // namespace
 
-MeshShape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size) {
+mesh::Shape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size) {
   PENSTOCK_CHECK(world_size >= 1 && mesh.pipe >= 1, world_size, " ", mesh.pipe);
   if (mesh.data && mesh.pipe * *mesh.data != world_size) {
     refuse_mesh(mesh.pipe, *mesh.data, world_size);
@@ -154,7 +154,7 @@ MeshShape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size) {
           .data = static_cast<std::int32_t>(world_size / mesh.pipe)};
 }
 
-Batch resolve_batch(const BatchConfig& batch, const MeshShape& mesh) {
+Batch resolve_batch(const BatchConfig& batch, const mesh::Shape& mesh) {
   const auto& [train, micro, accumulation] = batch;
   if (!train && !micro) {
     throw ConfigError(

@@ -6,19 +6,13 @@
 #include <cstdint>
 
 #include "penstock/config/config.h"
+#include "penstock/mesh/mesh.h"
 
 namespace penstock::config {
 
-// Sizes of the two axes of the mesh; pipe x data is the world size.
-struct MeshShape {
-  std::int32_t pipe = 1;
-  std::int32_t data = 1;
-  friend bool operator==(const MeshShape&, const MeshShape&) = default;
-};
-
 // REQUIRES: validate() accepts the config; world_size >= 1.
 // Throws: ConfigError when the axes do not make up the world, with those that would.
-MeshShape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size);
+mesh::Shape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size);
 
 // Invariant: train_batch_size = micro_batch_size x microbatches x data-parallel ranks.
 struct Batch {
@@ -38,6 +32,6 @@ struct Batch {
 // Throws: ConfigError when the values contradict each other or the mesh, with a note for each
 // change
 //         of one value that works; and when neither of the two above is given.
-Batch resolve_batch(const BatchConfig& batch, const MeshShape& mesh);
+Batch resolve_batch(const BatchConfig& batch, const mesh::Shape& mesh);
 
 }  // namespace penstock::config

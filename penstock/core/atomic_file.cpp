@@ -12,6 +12,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/file_descriptor.h"
+#include "penstock/core/new_file.h"
 #include "penstock/core/text.h"
 
 namespace penstock {
@@ -25,33 +26,7 @@ constexpr mode_t kModeBits = 0777;
   throw Error(str("cannot write \"", path, "\": ", std::strerror(errno)));
 }
 
-constexpr std::size_t kBytesAtOnce = std::size_t{16} << 20;
-
 using Advanced = std::function<void()>;
-
-void tell(const Advanced& advanced) {
-  if (advanced) advanced();
-}
-
-void write_all(int descriptor, std::string_view bytes, const std::string& path,
-               const Advanced& advanced) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(descriptor, bytes.data(), std::min(bytes.size(), kBytesAtOnce));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail(path);
-    bytes.remove_prefix(static_cast<std::size_t>(written));
-    tell(advanced);
-  }
-}
-
-void flush_folder(const std::string& path) {
-  const auto parent = fs::path(path).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;  // Not every file system lets a folder be opened.
-  ::fsync(descriptor);
-  ::close(descriptor);
-}
 
 // A file of its own beside `target`: what stands there already, somebody's link perhaps, is left
 // alone.
@@ -99,13 +74,6 @@ std::string followed(const std::string& path) {
   return target.string();
 }
 
-void flush_and_close(FileDescriptor& file, const std::string& path, const Advanced& advanced) {
-  if (::fsync(file.get()) != 0) fail(path);
-  tell(advanced);
-  if (::close(file.release()) != 0) fail(path);
-  tell(advanced);
-}
-
 }  // namespace
 
 PreparedFile::PreparedFile(const std::string& path, const std::vector<std::string_view>& pieces,
@@ -120,16 +88,11 @@ PreparedFile::PreparedFile(const std::string& path, const std::vector<std::strin
   int number = -1;
   const std::string beside = make_file_beside(target_, number);
   if (number < 0) fail(target_);
+  NewFile file(FileDescriptor(number), beside, target_, advanced);
+  if (replaces) file.set_mode(old.st_mode & kModeBits);
+  for (const std::string_view piece : pieces) file.write(piece);
+  file.finish();
   path_ = beside;
-  try {
-    FileDescriptor file(number);
-    if (replaces) ::fchmod(number, old.st_mode & kModeBits);
-    for (const std::string_view piece : pieces) write_all(number, piece, target_, advanced);
-    flush_and_close(file, target_, advanced);
-  } catch (...) {
-    ::unlink(path_.c_str());
-    throw;
-  }
 }
 
 PreparedFile::~PreparedFile() {
@@ -144,8 +107,9 @@ PreparedFile::PreparedFile(PreparedFile&& other) noexcept
 void PreparedFile::put_in_place() {
   if (::rename(path_.c_str(), target_.c_str()) != 0) fail(target_);
   path_.clear();
-  flush_folder(target_);
-  tell(advanced_);
+  const auto parent = fs::path(target_).parent_path();
+  flush_folder(parent.empty() ? "." : parent.string());
+  if (advanced_) advanced_();
 }
 
 void write_atomically(std::span<const NewContent> files, const Advanced& advanced) {

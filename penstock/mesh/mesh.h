@@ -16,6 +16,7 @@ namespace penstock::mesh {
 struct Shape {
   std::int32_t pipe = 1;
   std::int32_t data = 1;
+  friend bool operator==(const Shape&, const Shape&) = default;
 };
 
 // Position of a rank on the two axes.

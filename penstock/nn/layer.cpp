@@ -80,8 +80,8 @@ std::string type_name(const std::type_info& type) {
   return name;
 }
 
-model::ModelMeta meta_of(const std::vector<LayerSpec>& layers) {
-  model::ModelMeta meta;
+partition::ModelMeta meta_of(const std::vector<LayerSpec>& layers) {
+  partition::ModelMeta meta;
   for (const LayerSpec& spec : layers) meta.push_back(spec.meta);
   return meta;
 }

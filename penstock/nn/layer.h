@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/model/layer_meta.h"
 #include "penstock/nn/loss.h"
 #include "penstock/nn/values.h"
+#include "penstock/partition/layer_meta.h"
 
 namespace penstock::nn {
 
@@ -59,7 +59,7 @@ struct Tie {
 };
 
 struct LayerSpec {
-  model::LayerMeta meta;  // meta.parameters may be kNotCounted: see count_parameters().
+  partition::LayerMeta meta;  // meta.parameters may be kNotCounted: see count_parameters().
   std::function<std::shared_ptr<Layer>()> make;
   std::vector<Tie> ties;
   std::vector<std::string> given;
@@ -90,7 +90,7 @@ void count_parameters(std::vector<LayerSpec>& layers);
 // "Linear" for torch::nn::LinearImpl: what `type:REGEX` partitioning sees.
 std::string type_name(const std::type_info& type);
 
-model::ModelMeta meta_of(const std::vector<LayerSpec>& layers);
+partition::ModelMeta meta_of(const std::vector<LayerSpec>& layers);
 
 // Converts to a tensor, and so not to Values: what takes it, takes a tensor.
 struct OnlyATensor {

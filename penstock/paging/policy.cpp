@@ -22,16 +22,16 @@ class Room {
     }
   }
 
-  bool is_here(Page page) const { return here_[index(page)]; }
-  std::int64_t bytes_of(Page page) const { return bytes_[index(page)]; }
+  bool is_here(PageId page) const { return here_[index(page)]; }
+  std::int64_t bytes_of(PageId page) const { return bytes_[index(page)]; }
 
   // Makes room for `page`: drops others, those of the highest `rank` first, and none of less than
   // `least`.  False, and nothing is dropped, when that is not enough; `by_force` takes what it can.
   template <class RankOf>
-  bool make(Page page, const RankOf& rank, std::size_t least, bool by_force, Decision& decision) {
+  bool make(PageId page, const RankOf& rank, std::size_t least, bool by_force, Decision& decision) {
     std::int64_t missing = used_ + (is_here(page) ? 0 : bytes_of(page)) - budget_;
-    std::vector<std::pair<std::size_t, Page>> candidates;
-    for (Page other = 0; missing > 0 && index(other) < here_.size(); ++other) {
+    std::vector<std::pair<std::size_t, PageId>> candidates;
+    for (PageId other = 0; missing > 0 && index(other) < here_.size(); ++other) {
       if (other == page || !here_[index(other)] || residents_.is_pinned[index(other)]) continue;
       const std::size_t rank_of_other = rank(other);
       if (rank_of_other >= least) candidates.emplace_back(rank_of_other, other);
@@ -39,27 +39,27 @@ class Room {
     std::ranges::sort(candidates, [](const auto& a, const auto& b) {
       return a.first != b.first ? a.first > b.first : a.second < b.second;
     });
-    std::vector<Page> dropped;
+    std::vector<PageId> dropped;
     for (const auto& [of_other, other] : candidates) {
       if (missing <= 0) break;
       missing -= bytes_of(other);
       dropped.push_back(other);
     }
     if (missing > 0 && !by_force) return false;
-    for (const Page other : dropped) drop(other, decision);
+    for (const PageId other : dropped) drop(other, decision);
     return true;
   }
 
-  void fetch(Page page, Decision& decision) {
+  void fetch(PageId page, Decision& decision) {
     here_[index(page)] = true;
     used_ += bytes_of(page);
     decision.fetch.push_back(page);
   }
 
  private:
-  static std::size_t index(Page page) { return static_cast<std::size_t>(page); }
+  static std::size_t index(PageId page) { return static_cast<std::size_t>(page); }
 
-  void drop(Page page, Decision& decision) {
+  void drop(PageId page, Decision& decision) {
     here_[index(page)] = false;
     used_ -= bytes_of(page);
     decision.drop.push_back(page);
@@ -76,33 +76,33 @@ class Room {
 
 Decision decide(const std::vector<std::int64_t>& bytes, const Trace& trace, std::size_t position,
                 const Residents& residents, const Limits& limits) {
-  const auto next_use = [&](Page page) {
+  const auto next_use = [&](PageId page) {
     return trace.next_use(page, position + 1).value_or(kNever);
   };
   Decision decision;
   Room room(bytes, residents, limits.budget_bytes);
-  const Page used = trace[position];
+  const PageId used = trace[position];
   room.make(used, next_use, 0, /*by_force=*/true, decision);
   if (!room.is_here(used)) room.fetch(used, decision);
   std::int64_t ahead = 0;
   for (std::size_t next = position + 1; next < trace.size(); ++next) {
-    const Page page = trace[next];
+    const PageId page = trace[next];
     ahead += room.bytes_of(page);
     if (ahead > limits.prefetch_bytes) break;
     if (room.is_here(page)) continue;
     // What is used now stays, and so does what is used before that page.
-    const auto later = [&](Page other) { return other == used ? 0 : next_use(other); };
+    const auto later = [&](PageId other) { return other == used ? 0 : next_use(other); };
     if (!room.make(page, later, next + 1, /*by_force=*/false, decision)) break;
     room.fetch(page, decision);
   }
   return decision;
 }
 
-Decision decide_blindly(const std::vector<std::int64_t>& bytes, Page page,
+Decision decide_blindly(const std::vector<std::int64_t>& bytes, PageId page,
                         const Residents& residents, const Limits& limits) {
   Decision decision;
   Room room(bytes, residents, limits.budget_bytes);
-  const auto age = [&](Page other) {
+  const auto age = [&](PageId other) {
     return kNever -
            static_cast<std::size_t>(residents.last_use[static_cast<std::size_t>(other)] + 1);
   };
@@ -119,12 +119,12 @@ Replayed replay(const std::vector<std::int64_t>& bytes, const Trace& trace, cons
     const auto used = static_cast<std::size_t>(trace[position]);
     if (!residents.is_here[used]) ++replayed.faults;
     const Decision decision = decide(bytes, trace, position, residents, limits);
-    for (const Page page : decision.drop) {
+    for (const PageId page : decision.drop) {
       residents.is_here[static_cast<std::size_t>(page)] = false;
       here -= bytes[static_cast<std::size_t>(page)];
       ++replayed.drops;
     }
-    for (const Page page : decision.fetch) {
+    for (const PageId page : decision.fetch) {
       residents.is_here[static_cast<std::size_t>(page)] = true;
       here += bytes[static_cast<std::size_t>(page)];
       replayed.fetched_bytes += bytes[static_cast<std::size_t>(page)];

@@ -30,8 +30,9 @@ struct Residents {
 };
 
 struct Decision {
-  std::vector<Page> drop;   // First.
-  std::vector<Page> fetch;  // Then, in this order; the page of the use is the first, if it is away.
+  std::vector<PageId> drop;  // First.
+  std::vector<PageId>
+      fetch;  // Then, in this order; the page of the use is the first, if it is away.
 
   friend bool operator==(const Decision&, const Decision&) = default;
 };
@@ -46,7 +47,7 @@ Decision decide(const std::vector<std::int64_t>& bytes, const Trace& trace, std:
 
 // The same where nothing is known of what comes: fetches nothing ahead, and drops what was used
 // longest ago.
-Decision decide_blindly(const std::vector<std::int64_t>& bytes, Page page,
+Decision decide_blindly(const std::vector<std::int64_t>& bytes, PageId page,
                         const Residents& residents, const Limits& limits);
 
 struct Replayed {

@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kHashStart = 14695981039346656037U;
 constexpr std::uint64_t kHashFactor = 1099511628211U;
 
-std::uint64_t hashed(std::uint64_t hash, Page page) {
+std::uint64_t hashed(std::uint64_t hash, PageId page) {
   for (int byte = 0; byte < 4; ++byte) {
     hash ^= (static_cast<std::uint32_t>(page) >> (8 * byte)) & 0xFFU;
     hash *= kHashFactor;
@@ -22,14 +22,14 @@ std::uint64_t hashed(std::uint64_t hash, Page page) {
 
 }  // namespace
 
-void Trace::add(Page page) {
+void Trace::add(PageId page) {
   PENSTOCK_CHECK(page >= 0 && static_cast<std::size_t>(page) < positions_.size(), "page ", page);
   if (!uses_.empty() && uses_.back() == page) return;
   positions_[static_cast<std::size_t>(page)].push_back(uses_.size());
   uses_.push_back(page);
 }
 
-std::optional<std::size_t> Trace::next_use(Page page, std::size_t position) const {
+std::optional<std::size_t> Trace::next_use(PageId page, std::size_t position) const {
   const auto& positions = positions_[static_cast<std::size_t>(page)];
   const auto next = std::ranges::lower_bound(positions, position);
   if (next == positions.end()) return {};
@@ -42,7 +42,7 @@ void Follower::begin_step() {
   hash_ = kHashStart;
 }
 
-void Follower::use(Page page) {
+void Follower::use(PageId page) {
   const std::size_t position = recorded_.size();
   recorded_.add(page);
   if (recorded_.size() == position) return;  // As before it.

@@ -9,7 +9,7 @@
 
 namespace penstock::paging {
 
-using Page = std::int32_t;  // In [0, pages).
+using PageId = std::int32_t;  // In [0, pages).
 
 // The uses of a step, one after the other; a page that is used again at once counts once.
 class Trace {
@@ -17,17 +17,17 @@ class Trace {
   Trace() = default;
   explicit Trace(std::int32_t pages) : positions_(static_cast<std::size_t>(pages)) {}
 
-  void add(Page page);
+  void add(PageId page);
 
   std::size_t size() const { return uses_.size(); }
-  Page operator[](std::size_t position) const { return uses_[position]; }
+  PageId operator[](std::size_t position) const { return uses_[position]; }
   // The first use of `page` at `position` or behind it.  Cost: logarithmic.
-  std::optional<std::size_t> next_use(Page page, std::size_t position) const;
+  std::optional<std::size_t> next_use(PageId page, std::size_t position) const;
 
   friend bool operator==(const Trace& a, const Trace& b) { return a.uses_ == b.uses_; }
 
  private:
-  std::vector<Page> uses_;
+  std::vector<PageId> uses_;
   std::vector<std::vector<std::size_t>> positions_;  // By page, rising.
 };
 
@@ -40,7 +40,7 @@ class Follower {
 
   void begin_step();
   // The next use.
-  void use(Page page);
+  void use(PageId page);
   // From now on the trace is what this step used.
   void end_step();
 

@@ -49,13 +49,13 @@ std::vector<std::int64_t> balanced_bounds(const std::vector<double>& costs, std:
   return bounds;
 }
 
-std::vector<double> parameter_costs(const model::ModelMeta& layers) {
+std::vector<double> parameter_costs(const ModelMeta& layers) {
   std::vector<double> costs;
   for (const auto& layer : layers) costs.push_back(static_cast<double>(layer.parameters));
   return costs;
 }
 
-std::vector<double> checked_costs(const model::ModelMeta& layers, const ByCost& method) {
+std::vector<double> checked_costs(const ModelMeta& layers, const ByCost& method) {
   if (method.costs.size() != layers.size()) {
     throw ConfigError(str("partition by layer cost: ", method.costs.size(), " costs given for ",
                           layers.size(), " layers; give one per layer"));
@@ -73,7 +73,7 @@ std::vector<double> checked_costs(const model::ModelMeta& layers, const ByCost& 
   return method.costs;
 }
 
-std::vector<double> type_costs(const model::ModelMeta& layers, const ByType& method) {
+std::vector<double> type_costs(const ModelMeta& layers, const ByType& method) {
   std::regex regex;
   try {
     regex = std::regex(method.regex, std::regex::ECMAScript | std::regex::icase);
@@ -96,7 +96,7 @@ std::vector<double> type_costs(const model::ModelMeta& layers, const ByType& met
   return costs;
 }
 
-std::vector<std::int64_t> checked_bounds(const model::ModelMeta& layers, std::int32_t stages,
+std::vector<std::int64_t> checked_bounds(const ModelMeta& layers, std::int32_t stages,
                                          const ByBounds& method) {
   const auto& bounds = method.bounds;
   const auto rising = [](std::int64_t a, std::int64_t b) { return a >= b; };
@@ -112,7 +112,7 @@ std::vector<std::int64_t> checked_bounds(const model::ModelMeta& layers, std::in
 
 }  // namespace
 
-Partition partition(const model::ModelMeta& layers, std::int32_t stages, const Method& method) {
+Partition partition(const ModelMeta& layers, std::int32_t stages, const Method& method) {
   if (layers.empty()) throw ConfigError("cannot cut a model without layers into stages");
   if (stages < 1 || stages > std::ssize(layers)) {
     throw ConfigError(str("cannot cut ", layers.size(), " layers into ", stages,
@@ -121,7 +121,7 @@ Partition partition(const model::ModelMeta& layers, std::int32_t stages, const M
   }
   const auto count = static_cast<std::size_t>(stages);
   struct Visitor {
-    const model::ModelMeta& layers;
+    const ModelMeta& layers;
     std::size_t count;
     std::vector<std::int64_t> operator()(const Uniform&) const {
       return uniform_bounds(std::ssize(layers), static_cast<std::int64_t>(count));
@@ -142,7 +142,7 @@ Partition partition(const model::ModelMeta& layers, std::int32_t stages, const M
   return Partition{std::visit(Visitor{layers, count}, method)};
 }
 
-std::string to_string(const Partition& partition, const model::ModelMeta& layers) {
+std::string to_string(const Partition& partition, const ModelMeta& layers) {
   std::string text;
   for (std::int32_t s = 0; s < partition.stages(); ++s) {
     const StageId stage(s);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "penstock/core/ids.h"
-#include "penstock/model/layer_meta.h"
+#include "penstock/partition/layer_meta.h"
 
 namespace penstock::partition {
 
@@ -46,9 +46,9 @@ struct Partition {
 // be, and among equals the stage ends soonest.  So the result depends on nothing but the arguments.
 // Throws: ConfigError for a model without layers, more stages than layers, a regex that is
 // malformed or matches nothing, bounds or costs that do not fit the layers.
-Partition partition(const model::ModelMeta& layers, std::int32_t stages, const Method& method);
+Partition partition(const ModelMeta& layers, std::int32_t stages, const Method& method);
 
 // A line per stage: "stage 0: layers 0..2 (embedding .. transformer.h.1), 123456 parameters".
-std::string to_string(const Partition& partition, const model::ModelMeta& layers);
+std::string to_string(const Partition& partition, const ModelMeta& layers);
 
 }  // namespace penstock::partition

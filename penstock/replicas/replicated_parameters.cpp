@@ -181,6 +181,33 @@ const partition::Ownership& ReplicatedParameters::ownership(std::size_t set) con
   return sets_[set]->shards.ownership();
 }
 
+// By the rules of place().
+std::vector<std::vector<KeptParameter>> ReplicatedParameters::kept() const {
+  std::vector<std::vector<KeptParameter>> all;
+  std::set<std::string> tied;
+  std::size_t parts = 0;
+  for (const auto& set : sets_) {
+    std::vector<KeptParameter>& of_set = all.emplace_back();
+    const std::vector<partition::Holding>& holdings = set->shards.ownership().parameters;
+    for (std::size_t i = 0; i < holdings.size(); ++i) {
+      const stage::NamedParameter& parameter = set->shards.parameters()[i];
+      const zero::ShardSlice* const slice = set->shards.slice_of(i);
+      const bool is_slice = holdings[i].bucket.has_value();
+      if (is_slice && slice == nullptr) continue;
+      KeptParameter kept{.parameter = parameter,
+                         .values = is_slice ? slice->values : parameter.tensor,
+                         .first = is_slice ? slice->place.first : 0,
+                         .is_slice = is_slice};
+      const bool is_updated = holdings[i].updater != partition::Updater::Nobody;
+      if (is_updated && (!holdings[i].is_tied || tied.insert(holdings[i].name).second)) {
+        kept.part = parts++;
+      }
+      of_set.push_back(std::move(kept));
+    }
+  }
+  return all;
+}
+
 at::Tensor ReplicatedParameters::part_of(std::size_t set, const at::Tensor& parameter) const {
   if (!is_cut()) return parameter;
   const zero::ParameterShards& shards = sets_[set]->shards;

@@ -38,6 +38,15 @@ struct ParameterSet {
   partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo;
 };
 
+// What a rank has of a parameter between steps.
+struct KeptParameter {
+  stage::NamedParameter parameter;
+  at::Tensor values;       // All of it; or this rank's slice, flat.  Set it, then gather().
+  std::int64_t first = 0;  // Of its elements.
+  bool is_slice = false;   // Other ranks have the others; else all ranks have all of it.
+  std::optional<std::size_t> part;  // Its number in parts(), if this rank updates it.
+};
+
 struct ReplicaOptions {
   ZeroOptions zero;
   offload::Where pieces = {};               // Of what comes and goes.
@@ -74,7 +83,10 @@ class ReplicatedParameters {
 
   // What this rank updates of trained parameters: whole ones, or slices, each with its gradient.
   const update::Parts& parts() const { return parts_; }
-  // The same of a parameter of a set: itself, its slice, or undefined.
+  // Of which parameters of a set this rank has elements, and which.  One that is tied has its part
+  // in the first set that has it.
+  std::vector<std::vector<KeptParameter>> kept() const;
+  // What this rank updates of a parameter of a set: itself, its slice, or undefined.
   at::Tensor part_of(std::size_t set, const at::Tensor& parameter) const;
 
   // What sums the gradients of a set, and brings parameters, also those of other sets.

@@ -9,7 +9,7 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/core/error.h"
 #include "penstock/train/facts.h"
-#include "penstock/train/trainer.h"
+#include "penstock/train/trainer_options.h"
 
 namespace penstock::train {
 

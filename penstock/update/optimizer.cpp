@@ -52,6 +52,33 @@ at::Tensor Optimizer::fresh_state(std::size_t parameter) {
   return memory_ == nullptr ? at::zeros_like(like) : memory_->zeros_like(parameter, like);
 }
 
+Optimizer::State Optimizer::fresh_adam_states(std::size_t parameter) {
+  const auto scalar = parameters_[parameter].options().dtype(at::kFloat).requires_grad(false);
+  return {at::zeros({}, scalar), fresh_state(parameter), fresh_state(parameter)};
+}
+
+std::vector<NamedState> Optimizer::states(std::size_t parameter) const {
+  const State& state = states_[parameter];
+  if (!state.average.defined()) return {};
+  if (options_.type == config::OptimizerType::Sgd) return {{"momentum_buffer", state.average}};
+  return {{"step", state.step}, {"exp_avg", state.average}, {"exp_avg_sq", state.average_sq}};
+}
+
+void Optimizer::make_states(std::size_t parameter) {
+  State& state = states_[parameter];
+  if (state.average.defined()) return;
+  const torch::NoGradGuard no_grad;
+  switch (options_.type) {
+    case config::OptimizerType::AdamW:
+    case config::OptimizerType::Adam:
+      state = fresh_adam_states(parameter);
+      return;
+    case config::OptimizerType::Sgd:
+      if (options_.momentum != 0.0) state.average = fresh_state(parameter);
+      return;
+  }
+}
+
 void Optimizer::step(double lr, std::size_t first, std::size_t end) {
   const torch::NoGradGuard no_grad;
   std::vector<std::size_t> which;
@@ -74,10 +101,7 @@ void Optimizer::step(double lr, std::size_t first, std::size_t end) {
 
 void Optimizer::step_adam(double lr, const std::vector<std::size_t>& which) {
   for (const std::size_t i : which) {
-    State& state = states_[i];
-    if (state.step.defined()) continue;
-    state = {at::zeros({}, parameters_[i].options().dtype(at::kFloat).requires_grad(false)),
-             fresh_state(i), fresh_state(i)};
+    if (!states_[i].step.defined()) states_[i] = fresh_adam_states(i);
   }
   const auto steps = gather(which, [&](std::size_t i) { return states_[i].step; });
   for (const at::Tensor& step : steps) step.add_(1);

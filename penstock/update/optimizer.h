@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "penstock/config/config.h"
@@ -16,6 +17,11 @@ class OffloadedParts;
 
 // How many tensors of a parameter's size it keeps of each.
 std::int32_t states_per_parameter(const config::OptimizerConfig& options);
+
+struct NamedState {
+  std::string_view name;  // "exp_avg".
+  at::Tensor tensor;
+};
 
 class Optimizer {
  public:
@@ -28,6 +34,14 @@ class Optimizer {
   void step(double lr, std::size_t first, std::size_t end);
   void step(double lr) { step(lr, 0, parameters_.size()); }
 
+  // What it keeps of a parameter, under torch's names; nothing before the parameter's first step,
+  // unless it was made.  All but "step", a float scalar, are like the parameter.  Who sets these
+  // tensors sets where the optimizer goes on.
+  std::vector<NamedState> states(std::size_t parameter) const;
+  // Makes them, as before a first step, or forgets them.
+  void make_states(std::size_t parameter);
+  void forget_states(std::size_t parameter) { states_[parameter] = {}; }
+
  private:
   struct State {
     at::Tensor step;        // AdamW, Adam: number of steps taken, a float scalar.
@@ -35,6 +49,7 @@ class Optimizer {
     at::Tensor average_sq;  // AdamW, Adam: of its square.
   };
   at::Tensor fresh_state(std::size_t parameter);
+  State fresh_adam_states(std::size_t parameter);
   void step_adam(double lr, const std::vector<std::size_t>& which);
   void step_sgd(double lr, const std::vector<std::size_t>& which);
 

@@ -68,6 +68,7 @@ class Update {
 
   MasterWeights& masters() { return *masters_; }
   const MasterWeights& masters() const { return *masters_; }
+  GradientScale& scale() { return *scale_; }
   const GradientScale& scale() const { return *scale_; }
   std::int64_t skipped_steps() const { return skipped_steps_; }
   void set_skipped_steps(std::int64_t steps) { skipped_steps_ = steps; }

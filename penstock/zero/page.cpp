@@ -9,7 +9,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/zero/system_memory.h"
+#include "penstock/offload/system_memory.h"
 
 namespace penstock::zero {
 
@@ -18,8 +18,8 @@ Page::Page(comm::ShardGroup& group, std::int64_t piece, const at::TensorOptions&
     : group_(group),
       pieces_(std::move(pieces)),
       tag_(group.reserve_tags(1)),
-      flat_(pieces_ ? without_memory({group.size(), piece}, options)
-                    : zeros_of_system({group.size(), piece}, options)),
+      flat_(pieces_ ? offload::without_memory({group.size(), piece}, options)
+                    : offload::zeros_of_system({group.size(), piece}, options)),
       row_(flat_[group.place()]),
       piece_(pieces_ ? pieces_->zeros(piece, options) : row_),
       is_here_(pieces_ == nullptr) {}

@@ -26,7 +26,7 @@ constexpr std::size_t kUnheard = 64;
 struct Watched {
   struct Owner {
     Pager* pager = nullptr;
-    paging::Page page = 0;
+    paging::PageId page = 0;
   };
   std::unordered_map<const c10::StorageImpl*, Owner> pages;
   at::CallbackHandle callback = 0;
@@ -94,7 +94,7 @@ void after_operator(const at::RecordFunction&, at::ObserverContext*) {
   if (!watched.is_busy) --watched.depth;
 }
 
-std::size_t index(paging::Page page) { return static_cast<std::size_t>(page); }
+std::size_t index(paging::PageId page) { return static_cast<std::size_t>(page); }
 
 const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
@@ -116,7 +116,7 @@ Pager::Pager(comm::ShardGroup& group, std::vector<std::shared_ptr<Page>> pages,
                                        .scopes({at::RecordScope::FUNCTION}));
   }
   for (std::size_t i = 0; i < pages_.size(); ++i) {
-    const auto number = static_cast<paging::Page>(i);
+    const auto number = static_cast<paging::PageId>(i);
     number_[pages_[i].get()] = number;
     bytes_.push_back(pages_[i]->may_go() ? pages_[i]->bytes() : 0);
     if (pages_[i]->may_go()) watched.pages[storage_of(pages_[i]->flat())] = {this, number};
@@ -198,7 +198,7 @@ void Pager::use(const std::vector<Read>& reads, std::int64_t outermost) noexcept
       throw Error(str("parameter ", in_quotes(page.name_at(read.element)),
                       " was read while it is spread over the ranks: only a step's own operators "
                       "bring it"),
-                  {"gather it first, on all ranks together: Trainer::whole_parameters()"});
+                  {"gather it first, on all ranks together: RankModel::whole_parameters()"});
     }
   } catch (...) {
     error_ = std::current_exception();
@@ -206,7 +206,7 @@ void Pager::use(const std::vector<Read>& reads, std::int64_t outermost) noexcept
   }
 }
 
-void Pager::use_one(paging::Page page) {
+void Pager::use_one(paging::PageId page) {
   const std::size_t position = follower_->position();
   const paging::Trace* trace = follower_->trace();
   follower_->use(page);
@@ -230,8 +230,8 @@ void Pager::use_one(paging::Page page) {
   residents_.last_use[index(page)] = static_cast<std::int64_t>(position);
 }
 
-void Pager::carry_out(const paging::Decision& decision, paging::Page used) {
-  for (const paging::Page page : decision.drop) {
+void Pager::carry_out(const paging::Decision& decision, paging::PageId used) {
+  for (const paging::PageId page : decision.drop) {
     pages_[index(page)]->drop();
     ++report_.drops;
   }
@@ -244,7 +244,7 @@ void Pager::carry_out(const paging::Decision& decision, paging::Page used) {
 
 // What is in a file is read while the other ranks are waited for, and the next page while one is
 // copied.
-void Pager::fetch(const std::vector<paging::Page>& pages, paging::Page used) {
+void Pager::fetch(const std::vector<paging::PageId>& pages, paging::PageId used) {
   pages_[index(pages.front())]->read_ahead();
   agree(used);
   for (std::size_t i = 0; i < pages.size(); ++i) {

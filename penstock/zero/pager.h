@@ -86,7 +86,7 @@ class Pager {
   void note(std::exception_ptr error) { error_ = std::move(error); }
 
   struct Read {
-    paging::Page page = 0;
+    paging::PageId page = 0;
     std::int64_t element = 0;  // The first of the page's that may be read.
   };
   // For the observer: an operator reads pages, in this order; `outermost` numbers the operator that
@@ -94,9 +94,9 @@ class Pager {
   void use(const std::vector<Read>& reads, std::int64_t outermost) noexcept;
 
  private:
-  void use_one(paging::Page page);
-  void carry_out(const paging::Decision& decision, paging::Page used);
-  void fetch(const std::vector<paging::Page>& pages, paging::Page used);
+  void use_one(paging::PageId page);
+  void carry_out(const paging::Decision& decision, paging::PageId used);
+  void fetch(const std::vector<paging::PageId>& pages, paging::PageId used);
   // Of those that are away, that which the trace has first after a position is next.
   void read_next(const paging::Trace& trace, std::size_t position) const;
   // Tells the others what is next here.
@@ -115,7 +115,7 @@ class Pager {
   comm::ShardGroup& group_;
   std::vector<std::shared_ptr<Page>> pages_;
   std::vector<std::int64_t> bytes_;  // That may go.
-  std::unordered_map<const Page*, paging::Page> number_;
+  std::unordered_map<const Page*, paging::PageId> number_;
   paging::Limits limits_;
   std::int32_t tag_ = 0;
   std::map<std::string, paging::Follower> followers_;

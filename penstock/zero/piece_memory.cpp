@@ -3,7 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "penstock/comm/host_copy.h"
-#include "penstock/zero/system_memory.h"
+#include "penstock/offload/system_memory.h"
 
 namespace penstock::zero {
 
@@ -14,7 +14,7 @@ PieceMemory::PieceMemory(const offload::Where& where) : place_(where.place) {
 at::Tensor PieceMemory::zeros(std::int64_t elements, const at::TensorOptions& options) {
   switch (place_) {
     case offload::Place::Device:
-      return zeros_of_system({elements}, options);
+      return offload::zeros_of_system({elements}, options);
     case offload::Place::Host:
       return comm::host_copy(at::zeros({elements}, options), comm::Bytes::Out);
     case offload::Place::File:

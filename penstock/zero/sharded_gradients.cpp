@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "penstock/offload/system_memory.h"
 #include "penstock/partition/gradient_buckets.h"
-#include "penstock/zero/system_memory.h"
 
 namespace penstock::zero {
 
@@ -63,9 +63,9 @@ void ShardedGradients::take(std::size_t parameter) {
   const partition::Bucket& owned = shards_.ownership().buckets[bucket.index];
   const at::Tensor& tensor = shards_.parameters()[parameter].tensor;
   if (!bucket.rows.defined()) {
-    bucket.rows =
-        zeros_of_system({shards_.group().size(), owned.piece + std::ssize(owned.parameters)},
-                        tensor.options().requires_grad(false).dtype(sums_.type(parameter)));
+    bucket.rows = offload::zeros_of_system(
+        {shards_.group().size(), owned.piece + std::ssize(owned.parameters)},
+        tensor.options().requires_grad(false).dtype(sums_.type(parameter)));
   }
   const at::Tensor sum = sums_.take(parameter);
   absent_[parameter] = !sum.defined();

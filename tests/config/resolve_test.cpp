@@ -22,14 +22,14 @@ std::string refusal(const MeshConfig& mesh, std::int64_t world_size) {
   return message_of([&] { resolve_mesh(mesh, world_size); });
 }
 
-std::string refusal(const BatchConfig& batch, const MeshShape& mesh) {
+std::string refusal(const BatchConfig& batch, const mesh::Shape& mesh) {
   return message_of([&] { resolve_batch(batch, mesh); });
 }
 
 TEST(ResolveMesh, DataIsWhatPipeLeaves) {
-  EXPECT_EQ(resolve_mesh({.pipe = 1, .data = {}}, 6), (MeshShape{1, 6}));
-  EXPECT_EQ(resolve_mesh({.pipe = 2, .data = {}}, 6), (MeshShape{2, 3}));
-  EXPECT_EQ(resolve_mesh({.pipe = 2, .data = 3}, 6), (MeshShape{2, 3}));
+  EXPECT_EQ(resolve_mesh({.pipe = 1, .data = {}}, 6), (mesh::Shape{1, 6}));
+  EXPECT_EQ(resolve_mesh({.pipe = 2, .data = {}}, 6), (mesh::Shape{2, 3}));
+  EXPECT_EQ(resolve_mesh({.pipe = 2, .data = 3}, 6), (mesh::Shape{2, 3}));
 }
 
 TEST(ResolveMesh, PipeDividesTheWorld) {
@@ -58,7 +58,7 @@ TEST(ResolveMesh, TheAxesMakeUpTheWorld) {
 }
 
 TEST(ResolveBatch, TwoValuesGiveTheThird) {
-  const MeshShape mesh{.pipe = 2, .data = 2};
+  const mesh::Shape mesh{.pipe = 2, .data = 2};
   const Batch batch{16, 2, 4};
   EXPECT_EQ(resolve_batch({16, 2, 4}, mesh), batch);
   EXPECT_EQ(resolve_batch({{}, 2, 4}, mesh), batch);

@@ -31,7 +31,7 @@ ReadConfig read(std::string_view input) {
 void resolve(const config::Config& config) {
   constexpr std::int64_t kWorldSize = 8;
   try {
-    const config::MeshShape mesh = config::resolve_mesh(config.mesh, kWorldSize);
+    const mesh::Shape mesh = config::resolve_mesh(config.mesh, kWorldSize);
     const config::Batch batch = config::resolve_batch(config.batch, mesh);
     PENSTOCK_CHECK(
         batch.train_batch_size == batch.micro_batch_size * batch.microbatches * mesh.data,

@@ -13,9 +13,9 @@ namespace {
 
 using testing_support::Random;
 
-Trace trace_of(std::int32_t pages, const std::vector<Page>& uses) {
+Trace trace_of(std::int32_t pages, const std::vector<PageId>& uses) {
   Trace trace(pages);
-  for (const Page page : uses) trace.add(page);
+  for (const PageId page : uses) trace.add(page);
   return trace;
 }
 
@@ -34,12 +34,12 @@ std::int64_t bytes_here(const std::vector<std::int64_t>& bytes, const Residents&
 }
 
 void apply(const Decision& decision, Residents& residents) {
-  for (const Page page : decision.drop) {
+  for (const PageId page : decision.drop) {
     EXPECT_TRUE(residents.is_here[static_cast<std::size_t>(page)]) << page;
     EXPECT_FALSE(residents.is_pinned[static_cast<std::size_t>(page)]) << page;
     residents.is_here[static_cast<std::size_t>(page)] = false;
   }
-  for (const Page page : decision.fetch) {
+  for (const PageId page : decision.fetch) {
     EXPECT_FALSE(residents.is_here[static_cast<std::size_t>(page)]) << page;
     residents.is_here[static_cast<std::size_t>(page)] = true;
   }
@@ -93,14 +93,14 @@ TEST(Paging, ThePrefetchOfAPageDropsNothingThatIsUsedBeforeIt) {
     const Trace trace = random_trace(random, pages);
     Residents residents(bytes.size());
     for (std::size_t position = 0; position < trace.size(); ++position) {
-      const auto next_use = [&](Page page) {
+      const auto next_use = [&](PageId page) {
         return trace.next_use(page, position + 1).value_or(trace.size());
       };
       const bool is_here = residents.is_here[static_cast<std::size_t>(trace[position])];
       const Decision decision = decide(bytes, trace, position, residents, limits);
       apply(decision, residents);
       if (!is_here || decision.fetch.empty()) continue;
-      for (const Page page : decision.drop) {
+      for (const PageId page : decision.drop) {
         EXPECT_GT(next_use(page), next_use(decision.fetch.front()));
         ++drops;
       }
@@ -114,17 +114,17 @@ TEST(Paging, ThePrefetchOfAPageDropsNothingThatIsUsedBeforeIt) {
 }
 
 // The fewest faults that any choice of what to drop has, by trying all of them.
-std::int64_t fewest_faults(const Trace& trace, std::size_t position, std::set<Page> here,
+std::int64_t fewest_faults(const Trace& trace, std::size_t position, std::set<PageId> here,
                            std::size_t room) {
   if (position == trace.size()) return 0;
-  const Page used = trace[position];
+  const PageId used = trace[position];
   if (here.contains(used)) return fewest_faults(trace, position + 1, here, room);
   here.insert(used);
   if (here.size() <= room) return 1 + fewest_faults(trace, position + 1, here, room);
   std::int64_t fewest = static_cast<std::int64_t>(trace.size());
-  for (const Page page : here) {
+  for (const PageId page : here) {
     if (page == used) continue;
-    std::set<Page> rest = here;
+    std::set<PageId> rest = here;
     rest.erase(page);
     fewest = std::min(fewest, 1 + fewest_faults(trace, position + 1, rest, room));
   }
@@ -173,10 +173,10 @@ TEST(Paging, BlindlyWhatWasUsedLongestAgoGoesFirst) {
 
 TEST(Follower, FollowsTheLastStepUntilAUseIsAnother) {
   Follower follower(4);
-  const auto step = [&](const std::vector<Page>& uses) {
+  const auto step = [&](const std::vector<PageId>& uses) {
     follower.begin_step();
     std::vector<bool> known;
-    for (const Page page : uses) {
+    for (const PageId page : uses) {
       follower.use(page);
       known.push_back(follower.trace() != nullptr);
     }
@@ -192,10 +192,10 @@ TEST(Follower, FollowsTheLastStepUntilAUseIsAnother) {
 }
 
 TEST(Follower, HashesTellUsesApart) {
-  const auto hash_of = [](const std::vector<Page>& uses) {
+  const auto hash_of = [](const std::vector<PageId>& uses) {
     Follower follower(300);
     follower.begin_step();
-    for (const Page page : uses) follower.use(page);
+    for (const PageId page : uses) follower.use(page);
     return follower.hash();
   };
   EXPECT_EQ(hash_of({1, 2, 3}), hash_of({1, 2, 2, 3}));

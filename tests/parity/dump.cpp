@@ -12,18 +12,18 @@
 #include <exception>
 #include <string>
 
-#include "penstock/checkpoint/weights.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/config/read.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/train/trainer.h"
+#include "penstock/weights/weights.h"
 
 namespace {
 
 using namespace penstock;
-using checkpoint::NamedTensors;
+using weights::NamedTensors;
 
 constexpr std::int64_t kSteps = 3;
 
@@ -36,7 +36,7 @@ void dump_steps(const std::string& folder) {
     train::Trainer trainer(options, nn::gpt_layers(gpt), nn::next_byte_loss, communicator);
     NamedTensors initial;
     for (const auto& [name, tensor] : trainer.parameters()) initial.emplace_back(name, tensor);
-    checkpoint::write_safetensors(folder + "/initial.safetensors", initial);
+    weights::write_safetensors(folder + "/initial.safetensors", initial);
     for (std::int64_t step = 1; step <= kSteps; ++step) {
       const at::Tensor text = at::randint(256, {6, gpt.sequence_length + 1}, at::kLong);
       NamedTensors dump = {{"input", text.slice(1, 0, -1).contiguous()},
@@ -46,7 +46,7 @@ void dump_steps(const std::string& folder) {
       for (const auto& [name, tensor] : trainer.parameters()) {
         dump.emplace_back("gradient." + name, tensor.grad());
       }
-      checkpoint::write_safetensors(str(folder, "/step-", step, ".safetensors"), dump);
+      weights::write_safetensors(str(folder, "/step-", step, ".safetensors"), dump);
       trainer.step(dump[0].second, dump[1].second);
     }
   });
@@ -58,7 +58,7 @@ void dump_logits(const std::string& weights, const std::string& path) {
                                      .hidden = model.hidden,
                                      .heads = model.heads,
                                      .sequence_length = model.sequence_length});
-  NamedTensors saved = checkpoint::read_weights(weights);
+  NamedTensors saved = weights::read_weights(weights);
   const torch::NoGradGuard no_grad;
   const at::Tensor tokens = at::randint(256, {4, model.sequence_length}, at::kLong);
   at::Tensor value = tokens;
@@ -75,7 +75,7 @@ void dump_logits(const std::string& weights, const std::string& path) {
     value = layer->forward(value);
   }
   if (used != saved.size()) throw Error(str(used, " of ", saved.size(), " tensors have a place"));
-  checkpoint::write_safetensors(path, {{"tokens", tokens}, {"logits", value}});
+  weights::write_safetensors(path, {{"tokens", tokens}, {"logits", value}});
 }
 
 }  // namespace

@@ -18,8 +18,8 @@ using testing_support::Random;
 using Bounds = std::vector<std::int64_t>;
 
 // A GPT in small: an embedding, `blocks` blocks, a norm and a head.
-model::ModelMeta gpt(std::int32_t blocks) {
-  model::ModelMeta layers = {{.name = "embedding", .type = "Embedding", .parameters = 700}};
+partition::ModelMeta gpt(std::int32_t blocks) {
+  partition::ModelMeta layers = {{.name = "embedding", .type = "Embedding", .parameters = 700}};
   for (std::int32_t i = 0; i < blocks; ++i) {
     layers.push_back({.name = "h." + std::to_string(i), .type = "Block", .parameters = 100});
   }
@@ -28,8 +28,8 @@ model::ModelMeta gpt(std::int32_t blocks) {
   return layers;
 }
 
-model::ModelMeta plain(std::size_t layers) {
-  model::ModelMeta result;
+partition::ModelMeta plain(std::size_t layers) {
+  partition::ModelMeta result;
   for (std::size_t i = 0; i < layers; ++i) {
     result.push_back({.name = std::to_string(i), .type = "Layer", .parameters = 1});
   }
@@ -67,7 +67,7 @@ void expect_cover(const Partition& partition, std::size_t layers, std::int32_t s
   EXPECT_TRUE(std::ranges::is_sorted(partition.bounds, std::less_equal<>()));  // None empty.
 }
 
-std::string refusal(const model::ModelMeta& layers, std::int32_t stages, const Method& method) {
+std::string refusal(const partition::ModelMeta& layers, std::int32_t stages, const Method& method) {
   try {
     partition(layers, stages, method);
   } catch (const ConfigError& error) {
@@ -138,7 +138,7 @@ TEST(ByCost, LayersThatCostNothingStillFillStages) {
 }
 
 TEST(ByParameters, LargestStageIsTheSmallestOfAllCuts) {
-  const model::ModelMeta layers = gpt(12);
+  const partition::ModelMeta layers = gpt(12);
   std::vector<double> costs;
   for (const auto& layer : layers) costs.push_back(static_cast<double>(layer.parameters));
   for (std::int32_t stages = 1; stages <= 5; ++stages) {
@@ -201,7 +201,7 @@ TEST(Partition, PatternsMustParseAndMatch) {
 }
 
 TEST(Partition, TextNamesTheLayersOfEachStage) {
-  const model::ModelMeta layers = gpt(2);
+  const partition::ModelMeta layers = gpt(2);
   EXPECT_EQ(to_string(partition(layers, 2, ByBounds{{0, 2, 5}}), layers),
             "stage 0: layers 0..1 (embedding .. h.0), 800 parameters\n"
             "stage 1: layers 2..4 (h.1 .. head), 702 parameters\n");

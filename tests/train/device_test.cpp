@@ -51,7 +51,7 @@ Result train(const TrainerOptions& options, const Kind& kind, const std::vector<
   comm::run_ranks(options.mesh.pipe * options.mesh.data, [&](comm::Communicator& communicator) {
     Trainer trainer(options, kind.model, kind.loss, communicator);
     const auto replica =
-        static_cast<std::size_t>(trainer.mesh().coordinate(communicator.rank()).data);
+        static_cast<std::size_t>(trainer.layout().mesh.coordinate(communicator.rank()).data);
     const auto mine = [&](const nn::Values& values) {
       nn::Values part;
       for (const at::Tensor& value : values)
@@ -65,7 +65,7 @@ Result train(const TrainerOptions& options, const Kind& kind, const std::vector<
     const Batch2& last = batches.back();
     const double validation = trainer.evaluate(mine(last.inputs), mine(last.targets));
     const nn::Values outputs = trainer.infer(mine(last.inputs));
-    const auto whole = trainer.whole_parameters();
+    const auto whole = trainer.rank_model().whole_parameters();
     const std::lock_guard lock(mutex);
     for (const auto& [name, tensor] : trainer.parameters()) {
       EXPECT_EQ(tensor.device().type(), options.device.type()) << name;
@@ -75,7 +75,7 @@ Result train(const TrainerOptions& options, const Kind& kind, const std::vector<
       result.reports = reports;
       result.validation = validation;
     }
-    if (trainer.is_last_stage() && replica == 0) {
+    if (trainer.rank_model().is_last_stage() && replica == 0) {
       for (const at::Tensor& output : outputs) {
         result.outputs.push_back(output.defined() ? output.detach().cpu() : output);
       }
@@ -184,8 +184,8 @@ TEST(Device, UpdatesOfWhatIsOffloadedAreTheHosts) {
   for (const offload::Place place : kPlaces) {
     options.offload.states = {place, std::filesystem::temp_directory_path()};
     comm::run_ranks(1, [&](comm::Communicator& communicator) {
-      const Trainer trainer(options, kind.model, kind.loss, communicator);
-      for (const at::Tensor& master : trainer.masters().tensors()) {
+      Trainer trainer(options, kind.model, kind.loss, communicator);
+      for (const at::Tensor& master : trainer.updates().masters().tensors()) {
         EXPECT_EQ(master.is_cpu(), place != offload::Place::Device);
       }
       EXPECT_EQ(trainer.offloaded_bytes() > 0, place == offload::Place::File);
@@ -237,10 +237,10 @@ TEST(Device, SlicesOfParametersThatAreOffloadedAreTheHosts) {
     comm::run_ranks(1, [&](comm::Communicator& communicator) {
       Trainer trainer(options, kind.model, kind.loss, communicator);
       trainer.step(batch.inputs, batch.targets);
-      for (const update::Part& part : trainer.parts().all()) {
+      for (const update::Part& part : trainer.rank_model().replicated().parts().all()) {
         EXPECT_TRUE(part.tensor.is_cpu() && part.tensor.grad().is_cpu());
       }
-      EXPECT_GT(trainer.paging().faults, 0);
+      EXPECT_GT(trainer.rank_model().replicated().paging().faults, 0);
       EXPECT_EQ(trainer.offloaded_bytes() > 0, place == offload::Place::File);
     });
   }

@@ -21,7 +21,7 @@
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
 #include "penstock/nn/mlp.h"
-#include "penstock/train/data.h"
+#include "penstock/run/data.h"
 #include "tests/support/golden.h"
 #include "tests/support/temporary_folder.h"
 
@@ -208,7 +208,7 @@ TEST(Handshake, ThePageListsEveryFact) {
   const testing_support::TemporaryFolder folder;
   std::ofstream(folder.file("text")) << "some text\n";
   Facts facts = facts_with(usual(), nn::mlp_layers(kWidth, 2)) + facts_of_bits() +
-                TextData::load(folder.file("text")).facts();
+                run::TextData::load(folder.file("text")).facts();
   for (const std::string& name : names_of(facts)) {
     EXPECT_NE(page.find("| " + name + " |"), std::string::npos) << name;
   }
@@ -233,7 +233,7 @@ TEST(Handshake, OtherTextsAreOtherFacts) {
   const std::string text(10'000, 'a');
   const auto facts = [&](const std::string& content) {
     std::ofstream(folder.file("text")) << content;
-    return TextData::load(folder.file("text")).facts();
+    return run::TextData::load(folder.file("text")).facts();
   };
   const Facts before = facts(text);
   EXPECT_EQ(facts(text), before);

@@ -9,7 +9,7 @@
 
 #include "penstock/core/text.h"
 #include "penstock/nn/gpt.h"
-#include "penstock/train/data.h"
+#include "penstock/run/data.h"
 #include "penstock/train/trainer.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
@@ -44,12 +44,12 @@ struct Layout {
 
 class TrainerLayouts : public testing::Test {
  protected:
-  static TextData text() {
+  static run::TextData text() {
     const testing_support::TemporaryFolder folder;
     std::ofstream file(folder.file("text"));
     for (int i = 0; i < 900; ++i) file << "line " << i << " of " << i * i << '\n';
     file.close();
-    return TextData::load(folder.file("text"));
+    return run::TextData::load(folder.file("text"));
   }
 
   // What rank 0 reports and what the ranks of replica 0 hold; replica 1 must have the same bits.
@@ -73,7 +73,7 @@ class TrainerLayouts : public testing::Test {
     std::mutex mutex;
     const auto body = [&](comm::Communicator& communicator) {
       Trainer trainer(options, model, nn::next_byte_loss, communicator);
-      const std::int32_t replica = trainer.mesh().coordinate(communicator.rank()).data;
+      const std::int32_t replica = trainer.layout().mesh.coordinate(communicator.rank()).data;
       const auto remember = [&](std::int64_t step) {
         const std::lock_guard lock(mutex);
         copy_parameters(
@@ -81,7 +81,7 @@ class TrainerLayouts : public testing::Test {
       };
       remember(0);
       for (std::int64_t step = 1; step <= kSteps; ++step) {
-        const Batch batch = data_.training(3, step, replica * samples, samples, kSequence);
+        const run::Batch batch = data_.training(3, step, replica * samples, samples, kSequence);
         const StepReport report = trainer.step(batch.input, batch.target);
         if (communicator.rank().value == 0) trace.reports.push_back(report);
         remember(step);
@@ -154,7 +154,7 @@ class TrainerLayouts : public testing::Test {
       .lr = 3e-3, .betas = {0.9, 0.95}, .weight_decay = 0.1};
   static inline const config::OptimizerConfig kSgd{
       .type = config::OptimizerType::Sgd, .lr = 0.1, .weight_decay = 0.01, .momentum = 0.9};
-  TextData data_ = text();
+  run::TextData data_ = text();
 };
 
 TEST_F(TrainerLayouts, TheReferenceLearnsWithClippingActive) {

@@ -30,7 +30,7 @@ Result run(const TrainerOptions& options, const Kind& kind,
   std::mutex mutex;
   comm::run_ranks(options.mesh.pipe * options.mesh.data, [&](comm::Communicator& communicator) {
     Trainer trainer(options, kind.model, kind.loss, communicator);
-    const std::int32_t replica = trainer.mesh().coordinate(communicator.rank()).data;
+    const std::int32_t replica = trainer.layout().mesh.coordinate(communicator.rank()).data;
     const auto& mine = batches[static_cast<std::size_t>(replica)];
     const StepReport report = trainer.compute_gradients(mine);
     const double evaluation = trainer.evaluate(mine.back());
@@ -202,11 +202,12 @@ TEST(Evaluation, TouchesNothingAndKeepsNothing) {
           StepReport report = with.compute_gradients(batch.inputs, batch.targets);
           const double once = with.evaluate(other.inputs, other.targets);
           EXPECT_EQ(with.evaluate(other.inputs, other.targets), once) << "no random numbers";
-          EXPECT_EQ(with.activations().alive, 0);
+          EXPECT_EQ(with.rank_model().activations().alive, 0);
           with.update(report);
           EXPECT_EQ(without.step(batch.inputs, batch.targets).loss, report.loss);
-          for (std::size_t s = 0; s < with.stages().size(); ++s) {
-            const auto &a = with.stages()[s].state(), &b = without.stages()[s].state();
+          for (std::size_t s = 0; s < with.rank_model().stages().size(); ++s) {
+            const auto &a = with.rank_model().stages()[s].state(),
+                       &b = without.rank_model().stages()[s].state();
             for (std::size_t i = 0; i < a.size(); ++i) {
               EXPECT_TRUE(same_bits(a[i].tensor, b[i].tensor)) << a[i].name;
             }

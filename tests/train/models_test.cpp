@@ -112,27 +112,27 @@ std::vector<Outcome> trained(const Kind& kind, const Layout& layout,
   std::mutex mutex;
   comm::run_ranks(layout.pipe * layout.data, [&](comm::Communicator& communicator) {
     Trainer trainer(options_of(layout), kind.model, kind.loss, communicator);
-    const std::int32_t replica = trainer.mesh().coordinate(communicator.rank()).data;
+    const std::int32_t replica = trainer.layout().mesh.coordinate(communicator.rank()).data;
     for (std::size_t b = 0; b < batches.size(); ++b) {
       const nn::Values inputs = part(batches[b].inputs, replica, layout.data);
       const nn::Values targets = part(batches[b].targets, replica, layout.data);
       const StepReport report = trainer.compute_gradients(inputs, targets);
       const double evaluation = trainer.evaluate(inputs, targets);
       const nn::Values outputs = trainer.infer(inputs);
-      EXPECT_EQ(trainer.activations().alive, 0);
+      EXPECT_EQ(trainer.rank_model().activations().alive, 0);
       const std::lock_guard lock(mutex);
       Outcome& outcome = outcomes[b];
       outcome.loss = report.loss;
       outcome.norm = report.grad_norm;
       outcome.evaluation = evaluation;
-      if (replica == 0 && trainer.is_last_stage()) outcome.outputs = outputs;
+      if (replica == 0 && trainer.rank_model().is_last_stage()) outcome.outputs = outputs;
       for (const auto& [name, parameter] : trainer.parameters()) {
         const at::Tensor gradient =
             parameter.grad().defined() ? parameter.grad().clone() : at::Tensor();
         const auto [other, is_new] = outcome.gradients.emplace(name, gradient);
         EXPECT_TRUE(is_new || same_bits(other->second, gradient)) << name << " of two ranks";
       }
-      for (const stage::Stage& stage : trainer.stages()) {
+      for (const stage::Stage& stage : trainer.rank_model().stages()) {
         for (const auto& [name, tensor] : stage.state()) {
           if (tensor.requires_grad()) continue;
           const auto [other, is_new] = outcome.buffers.emplace(name, tensor.clone());

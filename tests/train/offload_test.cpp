@@ -154,7 +154,10 @@ TEST(TrainerOffload, NothingOfParametersInAFileStaysInMemory) {
   comm::run_ranks(4, [&](comm::Communicator& communicator) {
     Trainer trainer(options, kind.model, kind.loss, communicator);
     const auto expect_away = [&](const char* after) {
-      EXPECT_EQ(resident_bytes(trainer.parts().all().front().tensor.data_ptr()), 0) << after;
+      EXPECT_EQ(
+          resident_bytes(trainer.rank_model().replicated().parts().all().front().tensor.data_ptr()),
+          0)
+          << after;
     };
     expect_away("construction");
     for (const Batch2& batch : batches) {
@@ -164,7 +167,7 @@ TEST(TrainerOffload, NothingOfParametersInAFileStaysInMemory) {
     const Batch2& last = batches.back();
     trainer.evaluate(last.inputs[0].chunk(2)[0], last.targets[0].chunk(2)[0]);
     expect_away("a validation");
-    const auto whole = trainer.whole_parameters();
+    const auto whole = trainer.rank_model().whole_parameters();
     expect_away("gathering");
     EXPECT_GT(trainer.offloaded_bytes(), 0);
   });

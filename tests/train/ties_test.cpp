@@ -50,12 +50,12 @@ Trained train(const Kind& kind, const Layout& layout, const std::vector<Batch2>&
       if (communicator.rank().value == 0) trained.reports.push_back(report);
     }
     const std::lock_guard lock(mutex);
-    for (const stage::Stage& stage : trainer.stages()) {
+    for (const stage::Stage& stage : trainer.rank_model().stages()) {
       for (const auto& [name, tensor] : stage.parameters()) {
         const auto [other, is_new] = trained.parameters.emplace(name, tensor);
         EXPECT_TRUE(is_new || same_bits(other->second, tensor)) << name;
       }
-      if (trainer.mesh().coordinate(communicator.rank()).data != 0) continue;
+      if (trainer.layout().mesh.coordinate(communicator.rank()).data != 0) continue;
       for (const auto& [name, tensor] : stage.state()) trained.saved.push_back(name);
     }
   });

@@ -28,7 +28,7 @@ inline Trained train(const TrainerOptions& options, const Kind& kind,
   comm::run_ranks(options.mesh.pipe * options.mesh.data, [&](comm::Communicator& communicator) {
     Trainer trainer(options, kind.model, kind.loss, communicator);
     const auto replica =
-        static_cast<std::size_t>(trainer.mesh().coordinate(communicator.rank()).data);
+        static_cast<std::size_t>(trainer.layout().mesh.coordinate(communicator.rank()).data);
     for (const Batch2& batch : batches) {
       const auto mine = [&](const nn::Values& values) -> nn::Values {
         return values[0].chunk(options.mesh.data)[replica];
@@ -36,9 +36,9 @@ inline Trained train(const TrainerOptions& options, const Kind& kind,
       const StepReport report = trainer.step(mine(batch.inputs), mine(batch.targets));
       if (communicator.rank().value == 0) trained.reports.push_back(report);
     }
-    const auto whole = trainer.whole_parameters();
+    const auto whole = trainer.rank_model().whole_parameters();
     const std::lock_guard lock(mutex);
-    for (const stage::Stage& each : trainer.stages()) {
+    for (const stage::Stage& each : trainer.rank_model().stages()) {
       for (const auto* parameters : {&each.parameters(), &each.frozen()}) {
         for (const auto& [name, tensor] : *parameters) {
           const auto [other, is_new] = trained.parameters.emplace(name, tensor.detach().clone());

@@ -91,13 +91,13 @@ TEST(Trainer, EvaluateIsTheMeanLossAndChangesNothing) {
   for (const mesh::Shape mesh : {mesh::Shape{1, 1}, {2, 1}, {2, 2}}) {
     comm::run_ranks(mesh.pipe * mesh.data, [&](comm::Communicator& communicator) {
       Trainer trainer(small(mesh), model, mean_squared_error, communicator);
-      const bool second = trainer.mesh().coordinate(communicator.rank()).data == 1;
+      const bool second = trainer.layout().mesh.coordinate(communicator.rank()).data == 1;
       const Random& mine = second ? other : batch;
       Parameters before, after;
       copy_parameters(trainer, before);
       const double loss = trainer.evaluate(mine.input, mine.target);
       EXPECT_EQ(trainer.evaluate(mine.input, mine.target), loss);
-      EXPECT_EQ(trainer.activations().peak, 0);
+      EXPECT_EQ(trainer.rank_model().activations().peak, 0);
       copy_parameters(trainer, after);
       for (const auto& [name, tensor] : before) EXPECT_TRUE(same_bits(after[name], tensor));
       EXPECT_NEAR(trainer.compute_gradients(mine.input, mine.target).loss, loss, 1e-12);
@@ -112,7 +112,7 @@ TEST(Trainer, InferGivesTheModelsOutputOnTheLastStage) {
     Trainer trainer(small({.pipe = 4}), model, mean_squared_error, communicator);
     for (int repeat = 0; repeat < 2; ++repeat) {
       const at::Tensor output = trainer.infer(input);
-      EXPECT_EQ(output.defined(), trainer.is_last_stage());
+      EXPECT_EQ(output.defined(), trainer.rank_model().is_last_stage());
       if (!output.defined()) continue;
       at::Tensor value = input;
       for (std::int64_t i = 0; i < 4; ++i) {
@@ -136,7 +136,7 @@ TEST(Trainer, ALossThatIsNotFiniteIsAnErrorOnEveryRankAndTheWeightsStay) {
     Parameters before, after;
     copy_parameters(trainer, before);
     // Only the second replica meets the bad sample.
-    const bool meets = trainer.mesh().coordinate(communicator.rank()).data == 1;
+    const bool meets = trainer.layout().mesh.coordinate(communicator.rank()).data == 1;
     const Random& batch = meets ? bad : good;
     try {
       trainer.step(batch.input, batch.target);
@@ -269,7 +269,7 @@ TEST(Trainer, AParameterWithoutAGradientIsLeftAloneInEveryLayout) {
         is_here = true;
         EXPECT_TRUE(at::equal(tensor, at::full({3}, 2.0)));
       }
-      EXPECT_EQ(is_here, trainer.is_last_stage());
+      EXPECT_EQ(is_here, trainer.rank_model().is_last_stage());
     });
   }
 }

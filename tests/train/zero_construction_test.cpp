@@ -40,7 +40,7 @@ TEST(ZeroConstruction, TakesNoMoreThanThePiecesABucketAndALayer) {
       comm::run_ranks(pipe * data, [&](comm::Communicator& communicator) {
         const probe::AllocationMeter meter;
         const Trainer trainer(options, nn::mlp_layers(kWide, kBlocks), squares, communicator);
-        const std::int64_t pieces = bytes_of(trainer.parts());
+        const std::int64_t pieces = bytes_of(trainer.rank_model().replicated().parts());
         const std::int64_t kept = type == at::kFloat ? pieces : 3 * pieces;  // With masters.
         const std::int64_t made = options.zero.bucket_bytes + 2 * kLinear * 4;
         EXPECT_LE(meter.now(), kept + kSmall);

@@ -69,10 +69,11 @@ TEST(ZeroFrozen, ARankHasItsPartOfThemBetweenSteps) {
         const at::Tensor batch = at::rand({4, kWide});
         trainer.step(batch, batch);
         EXPECT_LE(meter.now(), kFrozen / data + kSmall);
-        EXPECT_LE(trainer.paging().peak_bytes, options.zero.limits.budget_bytes);
-        EXPECT_GT(trainer.paging().drops, 0);
+        EXPECT_LE(trainer.rank_model().replicated().paging().peak_bytes,
+                  options.zero.limits.budget_bytes);
+        EXPECT_GT(trainer.rank_model().replicated().paging().drops, 0);
       }
-      const auto whole = trainer.whole_parameters();
+      const auto whole = trainer.rank_model().whole_parameters();
       EXPECT_GE(meter.now(), kFrozen);
     });
   }

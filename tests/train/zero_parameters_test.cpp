@@ -48,7 +48,8 @@ std::vector<zero::PagerReport> page_reports(const Kind& kind, const TrainerOptio
     Trainer trainer(options, kind.model, kind.loss, communicator);
     for (int step = 0; step < steps; ++step) {
       trainer.step(batch.inputs, batch.targets);
-      if (communicator.rank().value == 0) reports.push_back(trainer.paging());
+      if (communicator.rank().value == 0)
+        reports.push_back(trainer.rank_model().replicated().paging());
     }
   });
   return reports;
@@ -117,7 +118,7 @@ std::vector<std::string> errors_of(const Kind& kind, const TrainerOptions& optio
       [&](comm::Communicator& communicator) {
         Trainer trainer(options, kind.model, kind.loss, communicator);
         const auto replica =
-            static_cast<std::size_t>(trainer.mesh().coordinate(communicator.rank()).data);
+            static_cast<std::size_t>(trainer.layout().mesh.coordinate(communicator.rank()).data);
         try {
           trainer.step(inputs[replica], inputs[replica]);
         } catch (const CommError& error) {
@@ -226,13 +227,13 @@ TEST(ZeroParameters, MayBeReadWhileTheyAreHeldAndNotChanged) {
     Trainer trainer(paged(1, kBucketBytes, kLimits), kind.model, kind.loss, communicator);
     const at::Tensor& tensor = trainer.parameters()[0].tensor;
     {
-      const auto whole = trainer.whole_parameters();
+      const auto whole = trainer.rank_model().whole_parameters();
       EXPECT_TRUE(std::isfinite(tensor.norm().item<double>()));
     }
     trainer.step(batch.inputs, batch.targets);
     EXPECT_EQ(tensor.storage().nbytes(), 0U);
     {
-      const auto whole = trainer.whole_parameters();
+      const auto whole = trainer.rank_model().whole_parameters();
       const at::NoGradGuard no_grad;
       tensor.mul_(2);
     }
@@ -254,7 +255,7 @@ TEST(ZeroParameters, ThatAreHeldAreUpdated) {
   const Trained expected = train(options, kind, {batch, batch});
   comm::run_ranks(2, [&](comm::Communicator& communicator) {
     Trainer trainer(options, kind.model, kind.loss, communicator);
-    const auto whole = trainer.whole_parameters();
+    const auto whole = trainer.rank_model().whole_parameters();
     const auto replica = communicator.rank().index();
     for (int step = 0; step < 2; ++step) {
       trainer.step(batch.inputs[0].chunk(2)[replica], batch.targets[0].chunk(2)[replica]);
@@ -277,7 +278,8 @@ TEST(ZeroParameters, EvaluationAndInferenceAreThoseOfWholeReplicas) {
       trainer.step(batch.inputs, batch.targets);
       const double loss = trainer.evaluate(batch.inputs, batch.targets);
       const nn::Values outputs = trainer.infer(batch.inputs);
-      if (trainer.is_last_stage() && trainer.mesh().coordinate(communicator.rank()).data == 0) {
+      if (trainer.rank_model().is_last_stage() &&
+          trainer.layout().mesh.coordinate(communicator.rank()).data == 0) {
         result = {loss, outputs[0]};
       }
     });

@@ -74,7 +74,7 @@ TEST(ZeroPersistence, SmallParametersStayAndOthersGo) {
     Trainer trainer(persistent(1, {.elements = kSmall}), kind.model, kind.loss, communicator);
     trainer.step(batch.inputs, batch.targets);
     std::set<bool> seen;
-    for (const stage::Stage& stage : trainer.stages()) {
+    for (const stage::Stage& stage : trainer.rank_model().stages()) {
       for (const auto* parameters : {&stage.parameters(), &stage.frozen()}) {
         for (const auto& [name, tensor] : *parameters) {
           EXPECT_EQ(is_here(tensor), tensor.numel() <= kSmall) << name;
@@ -93,7 +93,7 @@ TEST(ZeroPersistence, TheirStatesAreCut) {
   comm::run_ranks(2, [&](comm::Communicator& communicator) {
     const Trainer trainer(persistent(1, {.elements = 1 << 20}), kind.model, kind.loss,
                           communicator);
-    for (const at::Tensor& part : trainer.parts().tensors()) {
+    for (const at::Tensor& part : trainer.rank_model().replicated().parts().tensors()) {
       updated[communicator.rank().index()] += part.numel();
     }
     if (communicator.rank().value > 0) return;
@@ -110,8 +110,8 @@ TEST(ZeroPersistence, WhatStaysTakesNothingOfTheBudget) {
   comm::run_ranks(2, [&](comm::Communicator& communicator) {
     Trainer trainer(persistent(1, {.elements = 1 << 20}), kind.model, kind.loss, communicator);
     trainer.step(batch.inputs, batch.targets);
-    EXPECT_EQ(trainer.paging().uses, 0);
-    EXPECT_EQ(trainer.paging().peak_bytes, 0);
+    EXPECT_EQ(trainer.rank_model().replicated().paging().uses, 0);
+    EXPECT_EQ(trainer.rank_model().replicated().paging().peak_bytes, 0);
   });
 }
 

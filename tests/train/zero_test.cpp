@@ -140,7 +140,7 @@ TEST(Zero, ARankUpdatesItsShardAndKeepsNoOtherGradient) {
       all += tensor.numel();
       EXPECT_FALSE(tensor.grad().defined()) << name;
     }
-    for (const update::Part& part : trainer.parts().all()) {
+    for (const update::Part& part : trainer.rank_model().replicated().parts().all()) {
       updated += part.tensor.numel();
       EXPECT_EQ(part.tensor.grad().numel(), part.tensor.numel());
     }
@@ -222,7 +222,7 @@ TEST(Zero, NoReplicaWaitsForABucketThatAnotherSendsLater) {
                          .partition = partition::Uniform{},
                          .zero = {.stage = ZeroStage::Gradients, .bucket_bytes = 1}},
                         kind.model, kind.loss, communicator);
-        const bool is_first = trainer.mesh().coordinate(communicator.rank()).data == 0;
+        const bool is_first = trainer.layout().mesh.coordinate(communicator.rank()).data == 0;
         const Batch2 batch = kind.batch(is_first ? 2 : 1, kSequence);
         trainer.step(batch.inputs, batch.targets);
       },

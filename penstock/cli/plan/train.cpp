@@ -115,7 +115,7 @@ std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& 
 
 // What every rank would find wrong is said once, before any starts.
 void check_run(const TrainCommand& command, const config::Config& config, std::int64_t world_size) {
-  config::MeshShape mesh;
+  mesh::Shape mesh;
   try {
     mesh = config::resolve_mesh(config.mesh, world_size);
   } catch (const Error& error) {
@@ -124,8 +124,17 @@ void check_run(const TrainCommand& command, const config::Config& config, std::i
   check_plan(command.config, config, mesh);
 }
 
+// The default directory of a run is a new one.
+void check_resume(const config::Config& config) {
+  const bool has_place = !config.run.directory.empty() || !config.checkpoint.directory.empty();
+  if (config.checkpoint.resume != "auto" || has_place) return;
+  throw ConfigError("--resume auto looks for checkpoints in the run directory, and none is given",
+                    {"name the directory of the run that is to go on: --run DIR"});
+}
+
 int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
   const config::Config& config = read.config;
+  check_resume(config);
   const std::int64_t nproc = local_ranks(command, config.mesh);
   check_is_no_pipe("data path", config.data.path);
   check_is_no_pipe("schedule", config.schedule.file);

@@ -28,7 +28,7 @@ void check_offload(const std::string& section, const config::OffloadConfig& offl
                         offload.nvme_path, "\""));
 }
 
-void require_program(const config::Config& config, const config::MeshShape& mesh) {
+void require_program(const config::Config& config, const mesh::Shape& mesh) {
   const config::Batch batch = config::resolve_batch(config.batch, mesh);
   const auto& stages_per_rank = config.schedule.stages_per_rank;
   lower::ProgramOptions options{.schedule = config.schedule.name,
@@ -41,8 +41,7 @@ void require_program(const config::Config& config, const config::MeshShape& mesh
 
 }  // namespace
 
-void check_plan(const std::string& name, const config::Config& config,
-                const config::MeshShape& mesh) {
+void check_plan(const std::string& name, const config::Config& config, const mesh::Shape& mesh) {
   try {
     require_program(config, mesh);
   } catch (const Error& error) {
@@ -53,7 +52,7 @@ void check_plan(const std::string& name, const config::Config& config,
   check_offload("offload_param", config.zero_optimization.offload_param);
 }
 
-config::MeshShape mesh_of(const config::Config& config) {
+mesh::Shape mesh_of(const config::Config& config) {
   const auto& [train, micro, accumulation] = config.batch;
   std::int64_t data = config.mesh.data.value_or(1);
   if (!config.mesh.data && train && micro && accumulation) {

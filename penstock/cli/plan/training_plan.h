@@ -13,11 +13,10 @@ namespace penstock::cli {
 
 // What every rank would find wrong, said once.
 // Throws: Error with the name of the configuration in front.
-void check_plan(const std::string& name, const config::Config& config,
-                const config::MeshShape& mesh);
+void check_plan(const std::string& name, const config::Config& config, const mesh::Shape& mesh);
 
 // The mesh of the configuration: mesh.data replicas, or as many as its batch sizes need.
-config::MeshShape mesh_of(const config::Config& config);
+mesh::Shape mesh_of(const config::Config& config);
 
 // A line on the standard error for each reason why keys have no effect.
 void tell_ineffective_keys(const config::ReadConfig& read);

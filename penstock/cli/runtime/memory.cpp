@@ -12,14 +12,14 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/gpt.h"
-#include "penstock/train/from_config.h"
-#include "penstock/train/run_memory.h"
+#include "penstock/run/from_config.h"
+#include "penstock/run/run_memory.h"
 
 namespace penstock::cli {
 namespace {
 
 using memory::Bytes;
-using train::PipeRank;
+using run::PipeRank;
 
 struct Column {
   const char* name;
@@ -94,7 +94,7 @@ std::string ownership(const std::vector<PipeRank>& ranks) {
   return text;
 }
 
-std::string as_text(const config::MeshShape& mesh, const std::vector<PipeRank>& ranks) {
+std::string as_text(const mesh::Shape& mesh, const std::vector<PipeRank>& ranks) {
   return str("MiB at the peak of a step; pipe ", mesh.pipe, " x data ", mesh.data,
              ", the same on every replica\n", table(ranks), files(ranks));
 }
@@ -108,7 +108,7 @@ std::string bytes_json(const Bytes& bytes) {
   return "{" + join(members, ", ") + "}";
 }
 
-std::string to_json(const config::MeshShape& mesh, const std::vector<PipeRank>& ranks) {
+std::string to_json(const mesh::Shape& mesh, const std::vector<PipeRank>& ranks) {
   std::vector<std::string> items;
   for (const PipeRank& rank : ranks) {
     items.push_back(str("{\"stages\": [", stages_of(rank), "], \"peak_activations\": ",
@@ -122,17 +122,17 @@ std::string to_json(const config::MeshShape& mesh, const std::vector<PipeRank>& 
 }
 
 // The plan of the configuration, and a microbatch such as its data give.
-std::vector<PipeRank> told(const config::Config& config, const config::MeshShape& mesh,
+std::vector<PipeRank> told(const config::Config& config, const mesh::Shape& mesh,
                            const config::Batch& batch) {
   const at::Tensor tokens =
       at::zeros({batch.micro_batch_size, config.model.sequence_length}, at::kLong);
   const std::int64_t samples = batch.micro_batch_size * batch.microbatches;
-  const train::TrainingInputs inputs{
+  const run::TrainingInputs inputs{
       .inputs = tokens,
       .targets = tokens,
       .batch_bytes = 2 * samples * config.model.sequence_length * tokens.element_size()};
-  return train::run_memory(train::options_of(config, mesh, batch), train::model_of(config.model),
-                           nn::next_byte_loss, inputs);
+  return run::run_memory(run::options_of(config, mesh, batch), run::model_of(config.model),
+                         nn::next_byte_loss, inputs);
 }
 
 }  // namespace
@@ -143,7 +143,7 @@ int run_memory(const MemoryCommand& command) {
   try {
     const std::int64_t ranks =
         command.nproc > 0 ? command.nproc : config.mesh.pipe * config.mesh.data.value_or(1);
-    const config::MeshShape mesh = config::resolve_mesh(config.mesh, ranks);
+    const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);
     const config::Batch batch = config::resolve_batch(config.batch, mesh);
     const std::vector<PipeRank> told_ranks = told(config, mesh, batch);
     const std::string text = command.json         ? to_json(mesh, told_ranks)

@@ -24,9 +24,9 @@
 #include "penstock/launch/stop_signals.h"
 #include "penstock/launch/verdict.h"
 #include "penstock/lower/plan.h"
-#include "penstock/train/device.h"
+#include "penstock/run/device.h"
+#include "penstock/run/run.h"
 #include "penstock/train/handshake.h"
-#include "penstock/train/run.h"
 
 namespace penstock::cli {
 namespace {
@@ -169,15 +169,15 @@ class RankProcess {
     control_.set_phase("meeting the other ranks");
     const auto self = launch::from_process_environment();
     const c10::Device device =
-        train::choose_device(launch.device, self.local_rank.value_or(self.rank.value));
+        run::choose_device(launch.device, self.local_rank.value_or(self.rank.value));
     communicator_ = comm::connect(rendezvous_of(self, command_, read.config, device),
                                   to_ms(launch.startup_seconds));
-    const ExitCode code = train::run(read, *communicator_, device, hooks());
+    const ExitCode code = run::run(read, *communicator_, device, hooks());
     communicator_.reset();
     return code;
   }
 
-  train::RunHooks hooks() {
+  run::RunHooks hooks() {
     return {.results = results_,
             .messages = messages_,
             .watch = [this](const execute::Progress& progress) { watch(progress); },

@@ -128,13 +128,13 @@ TEST(Regress, ComplexParametersTrainAsInOneLoopInEveryLayout) {
                        .zero = {.stage = layout.zero}},
                       model, loss, communicator);
       const std::int64_t share = kBatch / layout.mesh.data;
-      const std::int64_t first = share * trainer.mesh().coordinate(communicator.rank()).data;
+      const std::int64_t first = share * trainer.layout().mesh.coordinate(communicator.rank()).data;
       for (const double norm : norms) {
         const StepReport report =
             trainer.step(batch.input.narrow(0, first, share), batch.target.narrow(0, first, share));
         EXPECT_NEAR(report.grad_norm, norm, 1e-4 * norm);
       }
-      const auto whole = trainer.whole_parameters();
+      const auto whole = trainer.rank_model().whole_parameters();
       for (const auto& [name, tensor] : trainer.parameters()) {
         const auto number = static_cast<std::size_t>(name[4] - '0');
         const double error = (tensor.detach() - leaves[number].detach()).abs().max().item<double>();

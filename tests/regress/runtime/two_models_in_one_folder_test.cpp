@@ -17,12 +17,12 @@
 #include <iterator>
 #include <optional>
 
-#include "penstock/checkpoint/new_model.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/weights/new_model.h"
 #include "tests/support/temporary_folder.h"
 
-namespace penstock::checkpoint {
+namespace penstock::weights {
 namespace {
 
 using testing_support::TemporaryFolder;
@@ -196,4 +196,4 @@ TEST(Regress, ASecondSaveToAFolderAtOneTimeIsRefused) {
 }
 
 }  // namespace
-}  // namespace penstock::checkpoint
+}  // namespace penstock::weights

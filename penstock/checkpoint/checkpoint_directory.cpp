@@ -1,0 +1,169 @@
+#include "penstock/checkpoint/checkpoint_directory.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "penstock/core/error.h"
+#include "penstock/core/new_file.h"
+#include "penstock/core/text.h"
+
+namespace penstock::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kSaving = ".saving";
+constexpr std::string_view kRemoving = ".removing";
+constexpr std::size_t kDigits = 8;
+
+// The step of a folder with a checkpoint's name; absent for other names.
+std::optional<std::int64_t> step_of(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  name.remove_prefix(kPrefix.size());
+  const bool is_number = name.size() >= kDigits &&
+                         std::ranges::all_of(name, [](char c) { return c >= '0' && c <= '9'; });
+  const auto step = is_number ? parse_integer(name) : std::nullopt;
+  if (!step || (name.size() > kDigits && name[0] == '0')) return std::nullopt;
+  return step;
+}
+
+std::vector<std::string> names_in(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  auto entry = fs::directory_iterator(directory, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    names.push_back(entry->path().filename().string());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw CheckpointError(
+        str("cannot read the directory ", in_quotes(directory), ": ", error.message()));
+  }
+  return names;
+}
+
+[[noreturn]] void fail(const std::string& doing, const std::string& path,
+                       const std::string& reason) {
+  throw CheckpointError(str("cannot ", doing, " ", in_quotes(path), ": ", reason));
+}
+
+// Gives `from` the name `to`; what has that name is called `from` then.
+void rename_over(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return;
+  if (errno == ENOTEMPTY || errno == EEXIST) {
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
+  }
+  fail("write", to, std::strerror(errno));
+}
+
+std::string in_mib(std::uint64_t bytes) { return str((bytes + (1 << 20) - 1) >> 20, " MiB"); }
+
+}  // namespace
+
+std::string folder_of(const std::string& directory, std::int64_t step) {
+  const std::string digits = std::to_string(step);
+  return str(directory, "/", kPrefix, std::string(kDigits - std::min(kDigits, digits.size()), '0'),
+             digits);
+}
+
+std::vector<Found> checkpoints_in(const std::string& directory) {
+  std::vector<Found> found;
+  for (const std::string& name : names_in(directory)) {
+    const auto step = step_of(name);
+    if (step) found.push_back({.step = *step, .folder = str(directory, "/", name)});
+  }
+  std::ranges::sort(found, std::ranges::greater(), &Found::step);
+  return found;
+}
+
+std::vector<Found> not_kept(const std::vector<Found>& newest_first, const Keep& keep) {
+  std::vector<Found> removed;
+  if (keep.last == 0) return removed;
+  for (std::size_t i = 1; i < newest_first.size(); ++i) {
+    const bool is_recent = std::cmp_less(i, keep.last);
+    const bool is_marked = keep.every > 0 && newest_first[i].step % keep.every == 0;
+    if (!is_recent && !is_marked) removed.push_back(newest_first[i]);
+  }
+  return removed;
+}
+
+CheckpointDirectory::CheckpointDirectory(std::string path) : path_(std::move(path)) {
+  std::error_code error;
+  fs::create_directories(path_, error);
+  if (error) fail("make the directory", path_, error.message());
+  lock_.emplace(path_, "checkpoints");
+}
+
+std::string CheckpointDirectory::saving(std::int64_t step) const {
+  return str(folder_of(path_, step), kSaving);
+}
+
+void CheckpointDirectory::remove_leftovers() const {
+  for (const std::string& name : names_in(path_)) {
+    for (const std::string_view suffix : {kSaving, kRemoving}) {
+      if (!name.ends_with(suffix)) continue;
+      if (!step_of(std::string_view(name).substr(0, name.size() - suffix.size()))) continue;
+      std::error_code error;
+      fs::remove_all(str(path_, "/", name), error);
+      if (error) fail("remove", str(path_, "/", name), error.message());
+    }
+  }
+}
+
+std::string CheckpointDirectory::begin(std::int64_t step, std::uint64_t bytes_needed) {
+  remove_leftovers();
+  std::error_code error;
+  const fs::space_info space = fs::space(path_, error);
+  if (!error && space.available < bytes_needed) {
+    throw CheckpointError(str("cannot save step ", step, " to ", in_quotes(path_), ": it needs ",
+                              in_mib(bytes_needed), ", ", in_mib(space.available), " are free"));
+  }
+  const std::string folder = saving(step);
+  fs::create_directory(folder, error);
+  if (error) fail("make the folder", folder, error.message());
+  return folder;
+}
+
+void CheckpointDirectory::commit(const Manifest& manifest, const std::function<void()>& advanced) {
+  const std::string folder = saving(manifest.step);
+  const std::string path = str(folder, "/", kManifestName);
+  try {
+    NewFile file(path, path, advanced);
+    file.write(to_text(manifest));
+    file.finish();
+    flush_folder(folder);
+    if (advanced) advanced();
+    rename_over(folder, folder_of(path_, manifest.step));
+    flush_folder(path_);
+    if (advanced) advanced();
+  } catch (const CheckpointError&) {
+    throw;
+  } catch (const Error& error) {
+    throw CheckpointError(error.message(), error.notes());
+  }
+  abandon(manifest.step);  // What had the name before.
+}
+
+void CheckpointDirectory::abandon(std::int64_t step) noexcept {
+  std::error_code error;
+  fs::remove_all(saving(step), error);
+}
+
+// First loses its name, so that it is never there in part.
+void CheckpointDirectory::remove(const Found& checkpoint) const {
+  const std::string going = str(checkpoint.folder, kRemoving);
+  if (::rename(checkpoint.folder.c_str(), going.c_str()) != 0) {
+    fail("remove", checkpoint.folder, std::strerror(errno));
+  }
+  std::error_code error;
+  fs::remove_all(going, error);
+  if (error) fail("remove", going, error.message());
+}
+
+}  // namespace penstock::checkpoint

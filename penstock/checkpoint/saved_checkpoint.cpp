@@ -1,0 +1,172 @@
+#include "penstock/checkpoint/saved_checkpoint.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/core/read_file.h"
+#include "penstock/core/text.h"
+
+namespace penstock::checkpoint {
+namespace {
+
+constexpr std::size_t kManifestBytesMax = std::size_t{1} << 30;
+
+std::string read_manifest(const std::string& path) {
+  try {
+    return read_file("manifest", path, kManifestBytesMax);
+  } catch (const Error& error) {
+    throw CheckpointError(error.message(), error.notes());
+  }
+}
+
+FileDescriptor open_shard(const std::string& path, std::uint64_t bytes) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) {
+    throw CheckpointError(str("cannot read ", in_quotes(path), ": ", std::strerror(errno)));
+  }
+  struct stat status = {};
+  const bool is_known = ::fstat(file.get(), &status) == 0;
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (!is_known || !S_ISREG(status.st_mode) || size != bytes) {
+    throw CheckpointError(
+        str(in_quotes(path), " has ", size, " bytes; it was written with ", bytes));
+  }
+  return file;
+}
+
+}  // namespace
+
+SavedCheckpoint::SavedCheckpoint(std::string folder) : folder_(std::move(folder)) {
+  const std::string path = str(folder_, "/", kManifestName);
+  manifest_ = parse_manifest(read_manifest(path), path);
+  for (std::size_t s = 0; s < manifest_.shards.size(); ++s) {
+    shards_.push_back({.file = open_shard(path_of(s), manifest_.shards[s].bytes)});
+  }
+}
+
+std::string SavedCheckpoint::path_of(std::size_t shard) const {
+  return str(folder_, "/", shard_file(shard, manifest_.shards.size()));
+}
+
+void SavedCheckpoint::read(const Tensor& tensor, std::int64_t first, std::int64_t count,
+                           std::span<std::byte> bytes, const std::function<void()>& advanced) {
+  const std::uint64_t size = bytes_of(tensor.type);
+  PENSTOCK_CHECK(bytes.size() == static_cast<std::uint64_t>(count) * size, tensor.name, " [", first,
+                 ", ", first + count, ") to ", bytes.size(), " bytes");
+  PENSTOCK_CHECK(first >= 0 && first + count <= tensor.elements(), tensor.name, " has ",
+                 tensor.elements(), " elements, not [", first, ", ", first + count, ")");
+  for (const Piece& piece : tensor.pieces) {
+    const std::int64_t begin = std::max(first, piece.first);
+    const std::int64_t end = std::min(first + count, piece.first + piece.count);
+    if (begin >= end) continue;
+    const auto skipped = static_cast<std::uint64_t>(begin - piece.first) * size;
+    read_bytes(piece.shard, piece.offset + skipped,
+               bytes.subspan(static_cast<std::uint64_t>(begin - first) * size,
+                             static_cast<std::uint64_t>(end - begin) * size),
+               advanced);
+  }
+}
+
+void SavedCheckpoint::verify(const std::function<void()>& advanced) {
+  for (std::size_t s = 0; s < shards_.size(); ++s) {
+    for (std::size_t c = 0; c < manifest_.shards[s].chunks.size(); ++c) {
+      keep_chunk(s, c);
+      if (advanced) advanced();
+    }
+  }
+}
+
+// Whole chunks are read to where they are wanted, others by way of the shard's own.
+void SavedCheckpoint::read_bytes(std::size_t shard, std::uint64_t offset, std::span<std::byte> to,
+                                 const std::function<void()>& advanced) {
+  if (!shards_[shard].header_is_verified) {
+    const std::uint64_t header = manifest_.shards[shard].header_bytes;
+    for (std::size_t c = 0; c * kChunkBytes < header; ++c) keep_chunk(shard, c);
+    shards_[shard].header_is_verified = true;
+  }
+  while (!to.empty()) {
+    const std::size_t chunk = offset / kChunkBytes;
+    const std::uint64_t in_chunk = offset % kChunkBytes;
+    const std::uint64_t bytes = bytes_of_chunk(shard, chunk);
+    const std::size_t count = std::min<std::uint64_t>(to.size(), bytes - in_chunk);
+    if (count == bytes) {
+      read_chunk(shard, chunk, to.first(count));
+    } else {
+      std::memcpy(to.data(), keep_chunk(shard, chunk).data() + in_chunk, count);
+    }
+    to = to.subspan(count);
+    offset += count;
+    if (advanced) advanced();
+  }
+}
+
+std::uint64_t SavedCheckpoint::bytes_of_chunk(std::size_t shard, std::size_t chunk) const {
+  return std::min(kChunkBytes, manifest_.shards[shard].bytes - chunk * kChunkBytes);
+}
+
+std::string_view SavedCheckpoint::keep_chunk(std::size_t shard, std::size_t chunk) {
+  OpenShard& open = shards_[shard];
+  if (open.bytes.empty() || open.chunk != chunk) {
+    std::string bytes = std::exchange(open.bytes, {});
+    bytes.resize(bytes_of_chunk(shard, chunk));
+    read_chunk(shard, chunk, std::as_writable_bytes(std::span(bytes)));
+    open.bytes = std::move(bytes);
+    open.chunk = chunk;
+  }
+  return open.bytes;
+}
+
+void SavedCheckpoint::read_chunk(std::size_t shard, std::size_t chunk, std::span<std::byte> to) {
+  const std::uint64_t begin = chunk * kChunkBytes;
+  std::size_t done = 0;
+  while (done < to.size()) {
+    const ssize_t got = ::pread(shards_[shard].file.get(), to.data() + done, to.size() - done,
+                                static_cast<off_t>(begin + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) {
+      throw CheckpointError(str("cannot read ", in_quotes(path_of(shard)), " at byte ",
+                                begin + done, ": ",
+                                got == 0 ? "it ends there" : std::strerror(errno)));
+    }
+    done += static_cast<std::size_t>(got);
+  }
+  const Digest is = digest_of({reinterpret_cast<const char*>(to.data()), to.size()});
+  const Digest& was = manifest_.shards[shard].chunks[chunk];
+  if (is == was) return;
+  throw CheckpointError(
+      str(in_quotes(path_of(shard)), " is damaged: bytes ", begin, " to ", begin + to.size(),
+          " have the digest ", to_string(is), ", they were written with ", to_string(was)),
+      {str("there are ", tensors_in(shard, chunk))});
+}
+
+std::string SavedCheckpoint::tensors_in(std::size_t shard, std::size_t chunk) const {
+  constexpr std::size_t kNamed = 3;
+  const std::uint64_t begin = chunk * kChunkBytes, end = begin + kChunkBytes;
+  std::vector<std::string> named;
+  if (begin < manifest_.shards[shard].header_bytes) named.emplace_back("its header");
+  std::size_t others = 0;
+  for (const Tensor& tensor : manifest_.tensors) {
+    for (const Piece& piece : tensor.pieces) {
+      const std::uint64_t bytes = static_cast<std::uint64_t>(piece.count) * bytes_of(tensor.type);
+      const bool is_there =
+          piece.shard == shard && piece.offset < end && piece.offset + bytes > begin;
+      if (!is_there) continue;
+      if (named.size() < kNamed) {
+        named.push_back(str(tensor.state, " of ", in_quotes(tensor.name)));
+      } else {
+        ++others;
+      }
+    }
+  }
+  return join(named, ", ") + (others > 0 ? str(" and ", others, " more") : "");
+}
+
+}  // namespace penstock::checkpoint

@@ -1,0 +1,60 @@
+// A checkpoint on disk, to be read: any elements of any of its tensors, each verified.
+//
+// A rank that resumes makes one, and so do the commands that look at checkpoints.  What is read is
+// compared with the digests of its chunks first, so damage is an error and never a value.
+// Thread safety: one thread at a time.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/checkpoint/manifest.h"
+#include "penstock/core/file_descriptor.h"
+
+namespace penstock::checkpoint {
+
+class SavedCheckpoint {
+ public:
+  // Reads the manifest of `folder`, and opens the shards.
+  // Throws: CheckpointError for a manifest that is missing, damaged or none, and for a shard that
+  // is missing or of another size.
+  explicit SavedCheckpoint(std::string folder);
+
+  const std::string& folder() const { return folder_; }
+  const Manifest& manifest() const { return manifest_; }
+
+  // Elements [first, first + count) of `tensor`, to `bytes`, which are as many.
+  // REQUIRES: the tensor is the manifest's.
+  // Throws: CheckpointError that names the file, the bytes, and the tensors there, for a chunk that
+  // is not as it was written.  `advanced` is called after each chunk.
+  void read(const Tensor& tensor, std::int64_t first, std::int64_t count,
+            std::span<std::byte> bytes, const std::function<void()>& advanced = {});
+
+  // Reads all of every shard.  Throws: as read(), for the first chunk that is not as it was.
+  void verify(const std::function<void()>& advanced = {});
+
+ private:
+  struct OpenShard {
+    FileDescriptor file;
+    std::size_t chunk = 0;  // The one in `bytes`, which are verified.
+    std::string bytes;
+    bool header_is_verified = false;
+  };
+  std::string path_of(std::size_t shard) const;
+  void read_bytes(std::size_t shard, std::uint64_t offset, std::span<std::byte> to,
+                  const std::function<void()>& advanced);
+  std::uint64_t bytes_of_chunk(std::size_t shard, std::size_t chunk) const;
+  void read_chunk(std::size_t shard, std::size_t chunk, std::span<std::byte> to);
+  std::string_view keep_chunk(std::size_t shard, std::size_t chunk);
+  std::string tensors_in(std::size_t shard, std::size_t chunk) const;
+
+  std::string folder_;
+  Manifest manifest_;
+  std::vector<OpenShard> shards_;
+};
+
+}  // namespace penstock::checkpoint

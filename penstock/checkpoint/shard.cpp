@@ -1,0 +1,81 @@
+#include "penstock/checkpoint/shard.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/core/new_file.h"
+#include "penstock/core/text.h"
+
+namespace penstock::checkpoint {
+namespace {
+
+// Read for the digest, and again for the file, while the processor still has them.
+constexpr std::size_t kBytesAtOnce = kChunkBytes;
+
+Tensor whole_of(const PieceToSave& piece) {
+  return {.name = piece.name, .state = piece.state, .type = piece.type, .shape = piece.shape};
+}
+
+bool is_whole(const PieceToSave& piece) { return piece.count == whole_of(piece).elements(); }
+
+}  // namespace
+
+std::string key_of(const PieceToSave& piece) {
+  const std::string slice =
+      is_whole(piece) ? "" : str("[", piece.first, ":", piece.first + piece.count, "]");
+  return piece.state == kWeight ? piece.name + slice : str(piece.name, "/", piece.state, slice);
+}
+
+Manifest write_shard(const std::string& folder, std::size_t index, std::size_t count,
+                     std::vector<PieceToSave> pieces, const std::function<void()>& advanced) {
+  // Larger elements first: all are where a reader that maps the file may use them.
+  std::ranges::stable_sort(pieces, std::ranges::greater(),
+                           [](const PieceToSave& piece) { return bytes_of(piece.type); });
+  SafetensorsHeader header{.metadata = {{"format", "pt"}}};
+  std::uint64_t end = 0;
+  for (const PieceToSave& piece : pieces) {
+    const auto bytes = static_cast<std::uint64_t>(piece.count) * bytes_of(piece.type);
+    PENSTOCK_CHECK(piece.bytes.size() == bytes, key_of(piece), " has ", piece.bytes.size());
+    const std::vector<std::int64_t> flat = {piece.count};
+    header.entries.push_back({.name = key_of(piece),
+                              .type = piece.type,
+                              .shape = is_whole(piece) ? piece.shape : flat,
+                              .begin = end,
+                              .end = end + bytes});
+    end += bytes;
+  }
+  const std::string beginning = to_bytes(header);
+  Manifest manifest;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    Tensor tensor = whole_of(pieces[i]);
+    tensor.pieces.push_back({.first = pieces[i].first,
+                             .count = pieces[i].count,
+                             .offset = beginning.size() + header.entries[i].begin});
+    manifest.tensors.push_back(std::move(tensor));
+  }
+  const std::string path = str(folder, "/", shard_file(index, count));
+  ChunkDigests digests(kChunkBytes);
+  try {
+    NewFile file(path, path, advanced);
+    const auto write = [&](std::string_view bytes) {
+      for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kBytesAtOnce))) {
+        const std::string_view next = bytes.substr(0, kBytesAtOnce);
+        digests.add(next);
+        file.write(next);
+      }
+    };
+    write(beginning);
+    for (const PieceToSave& piece : pieces) write(piece.bytes);
+    file.finish();
+  } catch (const Error& error) {
+    throw CheckpointError(error.message(), error.notes());
+  }
+  manifest.shards.push_back({.bytes = beginning.size() + end,
+                             .header_bytes = beginning.size(),
+                             .chunks = digests.finish()});
+  return manifest;
+}
+
+}  // namespace penstock::checkpoint

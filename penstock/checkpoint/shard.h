@@ -1,0 +1,38 @@
+// One rank's part of a checkpoint: a safetensors file, and what the manifest says of it.
+//
+// Each rank writes one; manifest.h merges what they return.  Knows no tensors of torch: a piece is
+// bytes.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "penstock/checkpoint/manifest.h"
+
+namespace penstock::checkpoint {
+
+// Some elements of a tensor, one after the other.
+struct PieceToSave {
+  std::string name;
+  std::string state;  // kWeight, or the optimizer's word.
+  ScalarType type = ScalarType::F32;
+  std::vector<std::int64_t> shape;  // Of the whole tensor.
+  std::int64_t first = 0;           // Of the tensor's elements.
+  std::int64_t count = 0;
+  std::string_view bytes;
+};
+
+// What a piece is called in its shard: "0.weight" for all of a parameter, "0.weight[64:128]" for
+// some of its elements, "0.weight/exp_avg" for what an optimizer keeps.
+std::string key_of(const PieceToSave& piece);
+
+// Writes shard `index` of `count` to `folder`, and flushes it to the disk.
+// Returns: the manifest of this shard alone.
+// Throws: CheckpointError with the path and the system's reason; the file is not there then.
+Manifest write_shard(const std::string& folder, std::size_t index, std::size_t count,
+                     std::vector<PieceToSave> pieces, const std::function<void()>& advanced = {});
+
+}  // namespace penstock::checkpoint

@@ -1,0 +1,53 @@
+// A file that is new, and on the disk once it is finished.
+//
+// atomic_file.h replaces files by way of it; checkpoint/ writes shards with it.  Knows no formats.
+#pragma once
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "penstock/core/file_descriptor.h"
+
+namespace penstock {
+
+class NewFile {
+ public:
+  // `named` is the path that errors say; `advanced` is called after each 16 MiB and after each call
+  // that waits for the disk.
+  // Throws: Error with the path and the system's reason, also where something is there already; so
+  // does all that follows.
+  NewFile(std::string path, std::string named, std::function<void()> advanced = {});
+  // Of a file that has been made.
+  NewFile(FileDescriptor file, std::string path, std::string named,
+          std::function<void()> advanced = {});
+  // Removes the file, unless it is finished.
+  ~NewFile();
+  NewFile(NewFile&& other) noexcept;
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  void set_mode(mode_t mode);
+  void write(std::string_view bytes);
+  // Flushes it to the disk, and closes it.
+  void finish();
+
+ private:
+  std::string path_;
+  std::string named_;
+  std::function<void()> advanced_;
+  FileDescriptor file_;
+  bool is_finished_ = false;  // Or is not this one's to remove.
+};
+
+// Writes all of `bytes` to an open file, as NewFile does.
+void write_all(int descriptor, std::string_view bytes, const std::string& named,
+               const std::function<void()>& advanced = {});
+
+// Flushes what has become of the names in a folder to the disk.  Nothing on file systems that do
+// not let a folder be opened.
+// Throws: Error with the path and the system's reason.
+void flush_folder(const std::string& folder);
+
+}  // namespace penstock

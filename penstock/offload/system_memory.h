@@ -1,0 +1,35 @@
+// Memory that goes back to the system as soon as it is freed.
+//
+// Allocators that keep what is freed for the next of its size, like glibc's, hold a quarter more
+// than what is in use at its peak, and as much as before when tensors move into files.  Pages and
+// buckets of gradients, which come and go in every step, take their memory from the system itself.
+// A process whose tensors move into files tells its allocator to give back what is freed.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+
+namespace penstock::offload {
+
+// From how many bytes on a tensor has memory of its own: what makes two of x86's large pages, which
+// are asked for, since small ones cost a fault each.
+inline constexpr std::int64_t kOwnMemoryBytes = std::int64_t{4} << 20;
+
+// Zeros.  Small tensors, and those on a device, have the memory of all others.  A storage that is
+// given memory anew, by its allocator(), has it from the system again.
+at::Tensor zeros_of_system(at::IntArrayRef sizes, const at::TensorOptions& options);
+
+// The same without memory until its storage is given some.  Its storage claims to have all bytes,
+// so it may be cut into views; nothing may read it.
+at::Tensor without_memory(at::IntArrayRef sizes, const at::TensorOptions& options);
+
+// From how many bytes on what a process frees goes back at once, and costs page faults when it is
+// needed again.
+inline constexpr std::size_t kGivenBackBytes = std::size_t{1} << 20;
+
+// For this process, from now on: who owns it asks, where a configuration offloads something.
+// Nothing where MALLOC_MMAP_THRESHOLD_ says what its user wants, and with other allocators than
+// glibc's.
+void give_freed_memory_back();
+
+}  // namespace penstock::offload

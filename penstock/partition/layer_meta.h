@@ -1,0 +1,19 @@
+// What planning knows of a layer: names, sizes, costs.  No weights.
+//
+// nn/ describes its layers with it; partition reads it to cut the model into stages.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace penstock::partition {
+
+struct LayerMeta {
+  std::string name;             // Unique in the model: "transformer.h.3".
+  std::string type;             // The class, as `type:REGEX` partitioning matches it: "Block".
+  std::int64_t parameters = 0;  // Number of trainable scalars.
+};
+
+using ModelMeta = std::vector<LayerMeta>;  // In forward order.
+
+}  // namespace penstock::partition

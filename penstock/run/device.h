@@ -1,0 +1,19 @@
+// Which device a rank of `penstock train` computes on.
+//
+// cli/ asks for it and gives it to run().  Knows CUDA by what torch says of it; nothing here is
+// compiled against CUDA.
+#pragma once
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+#include "penstock/config/config.h"
+
+namespace penstock::run {
+
+// The host, or the CUDA device number `local_rank`, modulo their number: where there are fewer than
+// ranks of this host, ranks share.
+// Throws: ConfigError when CUDA is asked for and this torch has none, or sees no device.
+c10::Device choose_device(config::Device wanted, std::int32_t local_rank);
+
+}  // namespace penstock::run

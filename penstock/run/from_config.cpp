@@ -1,0 +1,92 @@
+#include "penstock/run/from_config.h"
+
+#include "penstock/nn/gpt.h"
+
+namespace penstock::run {
+namespace {
+
+partition::Method make_method(const config::PipelineConfig& pipeline) {
+  switch (pipeline.partition) {
+    case config::PartitionMethod::Uniform:
+      return partition::Uniform{};
+    case config::PartitionMethod::Parameters:
+      return partition::ByParameters{};
+    case config::PartitionMethod::LayerCost:
+      return partition::ByCost{pipeline.layer_costs};
+    case config::PartitionMethod::Bounds:
+      return partition::ByBounds{pipeline.bounds};
+    case config::PartitionMethod::TypeRegex:
+      return partition::ByType{pipeline.type_regex};
+  }
+  return {};
+}
+
+offload::Place make_place(config::OffloadDevice device) {
+  switch (device) {
+    case config::OffloadDevice::None:
+      return offload::Place::Device;
+    case config::OffloadDevice::Cpu:
+      return offload::Place::Host;
+    case config::OffloadDevice::Nvme:
+      return offload::Place::File;
+  }
+  return offload::Place::Device;
+}
+
+offload::Where make_where(const config::OffloadConfig& offload) {
+  return {.place = make_place(offload.device), .folder = offload.nvme_path};
+}
+
+train::ZeroOptions make_zero(const config::ZeroConfig& zero, const train::Precision& precision) {
+  const auto bytes = static_cast<std::int64_t>(c10::elementSize(precision.type));
+  return {.stage = zero.stage,
+          .bucket_bytes = zero.reduce_bucket_size * bytes,
+          .limits = {.budget_bytes = zero.stage3_max_live_parameters * bytes,
+                     .prefetch_bytes = zero.stage3_prefetch_bucket_size * bytes},
+          .persistence = {.elements = zero.stage3_param_persistence_threshold,
+                          .elements_in_all = zero.stage3_model_persistence_threshold.value_or(
+                              partition::PersistenceLimits().elements_in_all)}};
+}
+
+}  // namespace
+
+std::vector<nn::LayerSpec> model_of(const config::ModelConfig& model) {
+  const nn::GptOptions options{.layers = model.layers,
+                               .hidden = model.hidden,
+                               .heads = model.heads,
+                               .sequence_length = model.sequence_length,
+                               .tie_embeddings = model.tie_embeddings,
+                               .dropout = model.dropout};
+  switch (model.type) {
+    case config::ModelType::Gpt:
+      return nn::gpt_layers(options);
+    case config::ModelType::Mlp:
+      return nn::byte_mlp_layers(options);
+  }
+  return {};
+}
+
+train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,
+                                 const config::Batch& batch) {
+  return {.mesh = {.pipe = mesh.pipe, .data = mesh.data},
+          .schedule = config.schedule.name,
+          .program = config.schedule.file,
+          .stages_per_rank = config.schedule.stages_per_rank,
+          .microbatches = static_cast<std::int32_t>(batch.microbatches),
+          .partition = make_method(config.pipeline),
+          .optimizer = config.optimizer,
+          .scheduler = config.scheduler,
+          .total_steps = config.run.steps,
+          .gradient_clipping = config.gradient_clipping,
+          .precision = train::make_precision(config),
+          .sums = config.numerics.invariant ? train::GradientSums::Invariant
+                                            : train::GradientSums::AsTheyCome,
+          .zero = make_zero(config.zero_optimization, train::make_precision(config)),
+          .offload = {.states = make_where(config.zero_optimization.offload_optimizer),
+                      .parameters = make_where(config.zero_optimization.offload_param)},
+          .checkpointing = {.interval = config.pipeline.activation_checkpoint_interval,
+                            .layers = config.pipeline.checkpointable_layers},
+          .seed = config.seed};
+}
+
+}  // namespace penstock::run

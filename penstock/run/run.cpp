@@ -1,0 +1,442 @@
+#include "penstock/run/run.h"
+
+#include <torch/version.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "penstock/config/flat.h"
+#include "penstock/config/resolve.h"
+#include "penstock/config/write.h"
+#include "penstock/core/text.h"
+#include "penstock/core/utf8.h"
+#include "penstock/core/version.h"
+#include "penstock/nn/gpt.h"
+#include "penstock/offload/system_memory.h"
+#include "penstock/render/recording_trace.h"
+#include "penstock/render/schedule_svg.h"
+#include "penstock/run/data.h"
+#include "penstock/run/from_config.h"
+#include "penstock/run/generate.h"
+#include "penstock/run/metrics.h"
+#include "penstock/run/run_files.h"
+#include "penstock/run/timeline.h"
+#include "penstock/simulate/simulate.h"
+#include "penstock/train/checkpoints.h"
+#include "penstock/train/handshake.h"
+#include "penstock/train/trainer.h"
+#include "penstock/weights/atomic_file.h"
+#include "penstock/weights/new_model.h"
+
+namespace penstock::run {
+namespace {
+
+using config::Config;
+using execute::Files;
+using execute::Phase;
+
+bool offloads(const train::OffloadOptions& options) {
+  return options.states.place != offload::Place::Device ||
+         options.parameters.place != offload::Place::Device;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// The bytes of a model as text that a terminal and a reader of UTF-8 take.
+std::string as_text(std::string_view bytes) {
+  std::string text;
+  while (!bytes.empty()) {
+    const std::size_t length = utf8_length(bytes);
+    const auto byte = static_cast<unsigned char>(bytes[0]);
+    const bool is_control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F;
+    text += length == 0 || is_control ? "\xEF\xBF\xBD" : bytes.substr(0, length);
+    bytes.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return text;
+}
+
+// The last `bytes` bytes or fewer, from the beginning of a character.
+std::string_view end_of(std::string_view text, std::size_t bytes) {
+  text.remove_prefix(text.size() - std::min(text.size(), bytes));
+  const auto continues = [&] { return (static_cast<unsigned char>(text[0]) & 0xC0) == 0x80; };
+  while (!text.empty() && continues()) text.remove_prefix(1);
+  return text;
+}
+
+// Lets the hooks look at the run's progress, for no longer than what it points to lives.
+class Watch {
+ public:
+  Watch(const RunHooks& hooks, const execute::Progress& progress) : hooks_(hooks) {
+    if (hooks_.watch) hooks_.watch(progress);
+  }
+  ~Watch() {
+    if (hooks_.unwatch) hooks_.unwatch();
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+ private:
+  const RunHooks& hooks_;
+};
+
+class Run {
+ public:
+  Run(const config::ReadConfig& read, comm::Communicator& communicator, c10::Device device,
+      const RunHooks& hooks)
+      : read_(read),
+        config_(read.config),
+        communicator_(communicator),
+        device_(device),
+        hooks_(hooks),
+        mesh_(config::resolve_mesh(config_.mesh, communicator.world_size())),
+        batch_(config::resolve_batch(config_.batch, mesh_)) {}
+
+  ExitCode go() {
+    load_data();
+    build();
+    resume();
+    if (is_root()) write_plan();
+    train();
+    progress_.step.store(0, std::memory_order_relaxed);
+    if (!config_.run.save.empty()) save();
+    if (is_root()) finish_files();
+    const Phase leaving(progress_, "leaving");
+    const execute::WaitMark wait(progress_, "waiting for all ranks to be ready to leave");
+    communicator_.barrier("end");
+    return exit_code_;
+  }
+
+ private:
+  bool is_root() const { return communicator_.rank().value == 0; }
+  std::string file(const char* name) const { return config_.run.directory + "/" + name; }
+  std::int64_t samples_per_replica() const { return batch_.train_batch_size / mesh_.data; }
+
+  // Every rank needs the prompt's length only, but the first and last stages need the text.
+  void load_data() {
+    const Phase reading(progress_, "reading data", Files::Used);
+    const std::string path = config_.data.path.empty() ? python_library() : config_.data.path;
+    if (path.empty()) {
+      throw ConfigError(
+          "no data: data.path is not set and there is no python3, whose standard "
+          "library is the default text",
+          {"give a text file or a directory with --data"});
+    }
+    data_ = TextData::load(path, advanced());
+    data_->require(batch_.train_batch_size, config_.model.sequence_length);
+  }
+
+  void build() {
+    const Phase building(progress_, "building the model");
+    train::TrainerOptions options = options_of(config_, mesh_, batch_);
+    options.device = device_;
+    options.progress = &progress_;
+    options.facts = facts();
+    if (offloads(options.offload)) offload::give_freed_memory_back();
+    trainer_.emplace(options, model_of(config_.model), nn::next_byte_loss, communicator_);
+  }
+
+  // Saves nothing without an interval, also where the run is asked to stop.
+  bool saves_checkpoints() const { return config_.checkpoint.save_interval > 0; }
+
+  std::string checkpoint_directory() const {
+    const std::string& directory = config_.checkpoint.directory;
+    return directory.empty() ? file("checkpoints") : directory;
+  }
+
+  void resume() {
+    checkpoint::Texts facts;
+    for (const auto& [key, value] : this->facts()) facts[key] = value;
+    facts["mesh"] = mesh::to_string(trainer_->layout().mesh.shape());
+    facts["schedule"] = schedule::title(trainer_->layout().schedule.schedule());
+    facts["penstock"] = kVersion;
+    facts["torch"] = TORCH_VERSION;
+    checkpoints_.emplace(
+        *trainer_, communicator_, progress_,
+        train::CheckpointOptions{
+            .directory = checkpoint_directory(),
+            .keep = {.last = config_.checkpoint.keep_last, .every = config_.checkpoint.keep_every},
+            .is_asynchronous = config_.checkpoint.asynchronous,
+            .facts = facts},
+        [this](const std::string& text) { tell("penstock: " + text); });
+    const std::string& from = config_.checkpoint.resume;
+    if (from.empty()) return;
+    std::optional<train::Resumed> resumed;
+    if (from == "auto") {
+      resumed = checkpoints_->resume();
+    } else {
+      resumed = checkpoints_->resume_from(from);
+    }
+    if (is_root()) tell_resumed(resumed, facts);
+  }
+
+  void tell_resumed(const std::optional<train::Resumed>& resumed, const checkpoint::Texts& facts) {
+    if (!resumed) {
+      tell(str("penstock: no checkpoint in ", in_quotes(checkpoint_directory()),
+               ": the run begins at step 1"));
+      return;
+    }
+    for (const std::string& reason : resumed->passed_over) {
+      tell(str("penstock: a newer checkpoint is passed over: ", reason));
+    }
+    tell(str("penstock: resumed after step ", resumed->step, " from ", resumed->folder));
+    for (const auto& [key, now] : facts) {
+      const bool is_of_this_run = key.starts_with("config run.") ||
+                                  key.starts_with("config launch.") ||
+                                  key.starts_with("config checkpoint.");
+      if (is_of_this_run) continue;
+      const auto before = resumed->facts.find(key);
+      if (before == resumed->facts.end() || before->second == now) continue;
+      tell(str("penstock: ", key, " was ", before->second, ", is ", now));
+    }
+  }
+
+  // What every rank has read for itself.
+  train::Facts facts() const {
+    train::Facts all;
+    for (const auto& [key, value] : config::common_values(config_)) {
+      all.emplace_back("config " + key, value);
+    }
+    const train::Facts of_data = data_->facts();
+    all.insert(all.end(), of_data.begin(), of_data.end());
+    return all;
+  }
+
+  void write_plan() {
+    const Phase writing(progress_, "writing the plan of the run", Files::Used);
+    weights::write_atomically(file("config.resolved.json"), {config::to_text(read_)});
+    const verify::VerifiedSchedule& schedule = trainer_->layout().schedule;
+    weights::write_atomically(file("schedule.svg"),
+                              {render::schedule_svg(schedule, simulate::simulate(schedule))});
+    weights::write_atomically(file("schedule.csv"), {schedule::to_csv(schedule.schedule())});
+    files_.emplace(config_.run.directory,
+                   [this](const std::string& text) { tell("penstock: " + text); });
+    metrics_.emplace(*files_, hooks_.messages, config_.run.steps,
+                     batch_.train_batch_size * config_.model.sequence_length,
+                     config_.steps_per_print, trainer_->steps_taken(), earlier_metrics());
+    hooks_.messages.write(summary());
+  }
+
+  // Of the run that goes on, if its directory is the same.
+  std::string earlier_metrics() const {
+    std::ifstream lines(file("metrics.jsonl"), std::ios::binary);
+    if (trainer_->steps_taken() == 0 || !lines) return {};
+    return {std::istreambuf_iterator<char>(lines), {}};
+  }
+
+  std::string summary() const {
+    const verify::VerifiedSchedule& schedule = trainer_->layout().schedule;
+    return str(
+        "penstock: ", mesh::to_string(trainer_->layout().mesh.shape()), ", ",
+        schedule::title(schedule.schedule()), ", ", batch_.train_batch_size, " samples a step\n",
+        partition::to_string(trainer_->layout().partition, nn::meta_of(trainer_->layers())),
+        "data: ", data_->path(), ", ", data_->files(), data_->files() == 1 ? " file, " : " files, ",
+        data_->training_bytes(), " bytes to train on, ", data_->validation_bytes(),
+        " to validate\n", "run directory: ", config_.run.directory, "\n");
+  }
+
+  // A line of its own, also after a progress line that is being rewritten.
+  void tell(const std::string& line) {
+    if (metrics_) metrics_->finish();
+    hooks_.messages.write(line + "\n");
+  }
+
+  std::function<void()> advanced() {
+    return [this] { progress_.advance(); };
+  }
+
+  void train() {
+    const Phase training(progress_, "training");
+    const std::int64_t first = trainer_->steps_taken() + 1;
+    const std::int64_t last_recorded = first + config_.run.timeline_steps - 1;
+    for (std::int64_t step = first; step <= config_.run.steps; ++step) {
+      const auto start = std::chrono::steady_clock::now();
+      const bool recorded = step <= last_recorded;
+      if (recorded) trainer_->executor().record_next_run();
+      if (hooks_.stop_requested && hooks_.stop_requested()) trainer_->request_stop();
+      const train::StepReport report = train_step(step);
+      if (metrics_) {
+        const execute::WorkMark writing(progress_, "writing metrics", Files::Used);
+        metrics_->step(report, seconds_since(start));
+      }
+      if (recorded) timeline_.add(step, trainer_->executor());
+      const bool last = step == config_.run.steps || report.stop;
+      save_checkpoint(report, last);
+      if (recorded && (step == last_recorded || last)) write_timeline();
+      if (report.stop) {
+        const auto asked = hooks_.stop_requested ? hooks_.stop_requested() : std::nullopt;
+        exit_code_ = asked.value_or(ExitCode::Preempted);
+        if (is_root()) tell(str("stopped after step ", step, ", as asked", resume_hint()));
+        return;
+      }
+      const std::int64_t interval = config_.run.eval_interval;
+      if (last || (interval > 0 && step % interval == 0)) validate(step);
+    }
+    if (metrics_) metrics_->finish();
+    sample();
+  }
+
+  // The last one is waited for.
+  void save_checkpoint(const train::StepReport& report, bool is_last) {
+    if (!saves_checkpoints()) return;
+    try {
+      checkpoints_->after(report);
+      const bool is_due = report.step % config_.checkpoint.save_interval == 0;
+      if (is_due || is_last) checkpoints_->save();
+      if (is_last) checkpoints_->finish();
+      has_checkpoint_ |= is_last;
+    } catch (const CheckpointError& error) {
+      if (is_last || config_.checkpoint.on_failure == config::OnFailure::Stop) throw;
+      if (is_root()) tell(str("penstock: ", error.what()));
+    }
+  }
+
+  std::string resume_hint() const {
+    return has_checkpoint_ ? str("; to go on: --run ", config_.run.directory, " --resume auto")
+                           : "";
+  }
+
+  train::StepReport train_step(std::int64_t step) {
+    const Batch batch = data_->training(config_.seed, step, first_sample(), samples_per_replica(),
+                                        config_.model.sequence_length);
+    return trainer_->step(batch.input, batch.target);
+  }
+
+  std::int64_t first_sample() const {
+    return trainer_->layout().mesh.coordinate(communicator_.rank()).data * samples_per_replica();
+  }
+
+  void validate(std::int64_t step) {
+    if (config_.run.eval_batches == 0) return;
+    const Phase validating(progress_, "validating");
+    double sum = 0.0;
+    for (std::int64_t i = 0; i < config_.run.eval_batches; ++i) {
+      const Batch batch = data_->validation(i, first_sample(), samples_per_replica(),
+                                            config_.model.sequence_length);
+      sum += trainer_->evaluate(batch.input, batch.target);
+    }
+    const double loss = sum / static_cast<double>(config_.run.eval_batches);
+    if (metrics_) {
+      const execute::WorkMark writing(progress_, "writing metrics", Files::Used);
+      metrics_->validation(step, loss);
+    }
+    if (!std::isfinite(loss)) {
+      throw NumericsError(str("step ", step, ": the validation loss is ", shortest(loss)),
+                          {"the update of this step left weights that are not finite",
+                           "lower optimizer.params.lr, or set gradient_clipping"});
+    }
+  }
+
+  void sample() {
+    if (config_.run.sample_bytes == 0) return;
+    const Phase generating(progress_, "generating text");
+    const std::string prompt = data_->prompt(config_.model.sequence_length);
+    const std::string text = generate(*trainer_, prompt, config_.run.sample_bytes, config_.seed);
+    if (!is_root()) return;
+    const execute::WorkMark writing(progress_, "writing the text", Files::Used);
+    files_->replace("sample.txt", prompt + text);
+    constexpr std::size_t kPromptShown = 60;
+    const std::string shown = std::string(end_of(prompt, kPromptShown)) + text;
+    hooks_.results.write(str("sample (after the prompt's \"...\"):\n...", as_text(shown), "\n"));
+  }
+
+  void write_timeline() {
+    const Phase writing(progress_, "writing the timeline", Files::Used);
+    const measure::Recording recording =
+        timeline_.gather(trainer_->layout().mesh, trainer_->executor().plan(), communicator_);
+    if (!is_root()) return;
+    files_->replace("timeline.csv", measure::to_text(recording));
+    files_->replace("timeline.json", render::chrome_trace(render::trace_of(recording)));
+  }
+
+  void finish_files() {
+    const Phase writing(progress_, "writing the loss curve", Files::Used);
+    render::LossCurve curve = metrics_->curve();
+    curve.title = config_.run.directory;
+    files_->replace("loss.svg", render::loss_svg(curve));
+    files_->finish();
+  }
+
+  // Replica 0 writes: each of its ranks a shard, then rank 0 the index.
+  void save() {
+    const Phase saving(progress_, "saving", Files::Used);
+    std::optional<weights::NewModel> model;
+    if (is_root()) {
+      model.emplace(config_.run.save);
+      communicator_.put("saved as", str(model->series()));
+    }
+    const mesh::Coordinate at = trainer_->layout().mesh.coordinate(communicator_.rank());
+    const auto whole = trainer_->rank_model().whole_parameters();
+    if (at.data == 0) {
+      weights::NamedTensors tensors;
+      std::string names;
+      std::size_t bytes = 0;
+      for (const stage::Stage& stage : trainer_->rank_model().stages()) {
+        for (const auto& [name, tensor] : stage.state()) {
+          tensors.emplace_back(name, tensor);
+          names += name + "\n";
+          bytes += tensor.nbytes();
+        }
+      }
+      const auto series = parse_integer(communicator_.get("saved as")).value_or(1);
+      weights::write_safetensors(
+          str(config_.run.save, "/",
+              weights::shard_name(at.pipe, mesh_.pipe, static_cast<std::int32_t>(series))),
+          tensors, {{"format", "pt"}}, advanced());
+      communicator_.put(str("saved/", at.pipe), str(bytes, "\n", names));
+    }
+    if (is_root()) put_in_place(*model);
+  }
+
+  void put_in_place(weights::NewModel& model) {
+    weights::Index index{.series = model.series(), .config = config::to_text(config_)};
+    for (std::int32_t pipe = 0; pipe < mesh_.pipe; ++pipe) {
+      const execute::WaitMark wait(progress_, "waiting for the ranks' shards");
+      auto lines = penstock::split(communicator_.get(str("saved/", pipe)), '\n');
+      index.total_bytes += parse_integer(lines.front()).value_or(0);
+      index.names.emplace_back(lines.begin() + 1, lines.end() - 1);
+    }
+    model.put_in_place(index, advanced());
+    tell(str("weights saved to ", config_.run.save));
+  }
+
+  const config::ReadConfig& read_;
+  const Config& config_;
+  comm::Communicator& communicator_;
+  c10::Device device_;
+  const RunHooks& hooks_;
+  mesh::Shape mesh_;
+  config::Batch batch_;
+  execute::Progress progress_;
+  std::optional<TextData> data_;
+  std::optional<train::Trainer> trainer_;
+  std::optional<train::Checkpoints> checkpoints_;
+  std::optional<RunFiles> files_;  // On rank 0, as the next.
+  std::optional<Metrics> metrics_;
+  Timeline timeline_;
+  bool has_checkpoint_ = false;  // Of its last step.
+  ExitCode exit_code_ = ExitCode::Ok;
+  const Watch watch_{hooks_, progress_};  // The first to go.
+};
+
+}  // namespace
+
+ExitCode run(const config::ReadConfig& read, comm::Communicator& communicator, c10::Device device,
+             const RunHooks& hooks) {
+  try {
+    return Run(read, communicator, device, hooks).go();
+  } catch (const NumericsError&) {
+    throw;  // All ranks find it.
+  } catch (const train::DifferenceError&) {
+    throw;  // So here.
+  } catch (const std::exception& error) {
+    communicator.fail(error);
+    throw;
+  }
+}
+
+}  // namespace penstock::run

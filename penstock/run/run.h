@@ -1,0 +1,36 @@
+// One run of `penstock train` on one rank: from a configuration to weights, metrics and pictures.
+//
+// cli/ calls it on every rank.  What a run directory holds: docs/run_directory.md.
+// Knows no command line and no process launch.
+#pragma once
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <optional>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/config/read.h"
+#include "penstock/core/error.h"
+#include "penstock/core/output.h"
+#include "penstock/execute/progress.h"
+
+namespace penstock::run {
+
+// How the world outside the run hears of it and speaks to it; any function may be empty.
+struct RunHooks {
+  Output& results;   // For the sample.
+  Output& messages;  // For what happens meanwhile.
+  // Where this rank stands, from now on until the run is over.
+  std::function<void(const execute::Progress& progress)> watch;
+  std::function<void()> unwatch;
+  // The exit code to end with after this step; nothing: go on.
+  std::function<std::optional<ExitCode>()> stop_requested;
+};
+
+// Trains on `device`, validates, generates, saves.  Collective over all ranks; rank 0 writes the
+// files of the run directory, which `config.run.directory` names and which exists. Returns: Ok, or
+// the code that a hook asked to stop with. Throws: Error of every kind.
+ExitCode run(const config::ReadConfig& read, comm::Communicator& communicator, c10::Device device,
+             const RunHooks& hooks);
+
+}  // namespace penstock::run

@@ -1,0 +1,92 @@
+// Saves a Trainer's run, and lets another one go on where it was.
+//
+// A run has one on every rank.  Each rank writes what it has as a shard of its own, and each
+// element is written once; rank 0 then makes them a checkpoint (checkpoint/).  A rank of any layout
+// reads what it needs, whatever the layout that wrote it: pipe, data, schedule, ZeRO's stage, types
+// of parameters.  With the same layout the run goes on bit for bit; what else it then equals:
+// docs/checkpoints.md.
+// Knows no data: a run whose data is a function of the step needs no more.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/checkpoint/checkpoint_directory.h"
+#include "penstock/checkpoint/saved_checkpoint.h"
+#include "penstock/comm/communicator.h"
+#include "penstock/execute/progress.h"
+#include "penstock/train/trainer.h"
+#include "penstock/train/training_state.h"
+
+namespace penstock::train {
+
+struct CheckpointOptions {
+  std::string directory;
+  checkpoint::Keep keep;
+  // Whether files are written while steps go on, from a copy in host memory of what this rank
+  // saves.
+  bool is_asynchronous = false;
+  checkpoint::Texts facts;  // How the run is set up.
+};
+
+// What a resumed run goes on with.
+struct Resumed {
+  std::int64_t step = 0;
+  std::string folder;
+  // Newer ones that could not be read, with the reason, newest first.
+  std::vector<std::string> passed_over;
+  checkpoint::Texts facts;           // Of the run that saved it.
+  std::vector<std::string> weights;  // Names of its parameters and buffers.
+};
+
+class Checkpoints {
+ public:
+  // All that is a reference outlives it.  `tell` hears of what was saved, on rank 0.
+  Checkpoints(Trainer& trainer, comm::Communicator& communicator, execute::Progress& progress,
+              CheckpointOptions options, std::function<void(const std::string&)> tell);
+  // Waits for the files that this rank writes.
+  ~Checkpoints();
+
+  // All that follow are collective over all ranks.
+
+  // Goes on from the newest checkpoint of the directory that is as it was written; absent where
+  // there is no checkpoint.
+  // Throws: CheckpointError, on every rank, where none can be read, with the reasons of all; or
+  // where one does not fit this model: it names the first tensor.
+  std::optional<Resumed> resume();
+  // Goes on from the checkpoint in `folder`.  Throws: likewise.
+  Resumed resume_from(const std::string& folder);
+
+  // Saves what the trainer is after its last step.  An asynchronous save goes on beside the steps
+  // that follow; it is over when a later call of these three says so, or throws.
+  // Throws: CheckpointError, on every rank, with what went wrong on the first that it did on; the
+  // run and older checkpoints are as before.
+  void save();
+  // After each step, whose report says whether a rank is still writing.
+  void after(const StepReport& report);
+  // Waits for a save that goes on.
+  void finish();
+
+ private:
+  struct Saving;
+  void begin();
+  void load(checkpoint::SavedCheckpoint& saved);
+  std::optional<std::string> try_to_load(const std::string& folder, Resumed& resumed);
+  void check_all_is_taken(const Resumed& resumed);
+  void commit(Saving& saving);
+  void remove_old();
+
+  Trainer& trainer_;
+  comm::Communicator& communicator_;
+  execute::Progress& progress_;
+  CheckpointOptions options_;
+  std::function<void(const std::string&)> tell_;
+  std::optional<checkpoint::CheckpointDirectory> directory_;  // On rank 0, from the first save on.
+  std::unique_ptr<Saving> saving_;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,122 @@
+// What one rank has of the model: its stages, their parameters as their Ownership places them, and
+// the groups of ranks that it shares them with.
+//
+// A Trainer has one.  Its executors run the stages, its update() takes parts() to their next
+// values.  Knows no losses, no batches and no optimizer.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/comm/shard_group.h"
+#include "penstock/execute/executor.h"
+#include "penstock/execute/stage_hooks.h"
+#include "penstock/execute/tied_parameters.h"
+#include "penstock/mesh/mesh.h"
+#include "penstock/nn/layer.h"
+#include "penstock/partition/partition.h"
+#include "penstock/replicas/replicated_parameters.h"
+#include "penstock/stage/stage.h"
+#include "penstock/train/model_order.h"
+#include "penstock/train/trainer_options.h"
+
+namespace penstock::train {
+
+// Who runs what: the same on every rank.
+struct Layout {
+  mesh::Mesh mesh;
+  verify::VerifiedSchedule schedule;
+  partition::Partition partition;
+};
+
+class RankModel {
+ public:
+  // Collective over all ranks.  Makes the layers of this rank's stages, one by one; they are
+  // compared between replicas.  What is a reference outlives this.
+  // Throws: ConfigError for layers, ties and options that do not fit; DifferenceError when replicas
+  // made different ones.
+  RankModel(const TrainerOptions& options, const std::vector<nn::LayerSpec>& layers,
+            const Layout& layout, comm::Communicator& communicator, execute::Progress& progress);
+
+  mesh::Coordinate coordinate() const { return here_; }
+  std::vector<stage::Stage>& stages() { return stages_; }
+  // Whether one of them is the model's first, or its last.
+  bool is_first_stage() const { return is_first_stage_; }
+  bool is_last_stage() const { return is_last_stage_; }
+  const stage::ActivationCount& activations() const { return *activations_; }
+
+  // This rank's trainable parameters, in model order.  One that layers share is there once, on
+  // every rank that has one of them, under the name that it has in the first.
+  const std::vector<stage::NamedParameter>& parameters() const { return order_->parameters(); }
+  // How they are placed, and what this rank updates of them.  A set for each stage.
+  replicas::ReplicatedParameters& replicated() { return *replicated_; }
+  const replicas::ReplicatedParameters& replicated() const { return *replicated_; }
+
+  // With ZeroStage::Parameters: makes parameters() whole, to be read and not changed, until what is
+  // returned is destroyed.  Both are collective over the data ranks of a stage.  Else nothing.
+  class [[nodiscard]] WholeParameters {
+   public:
+    explicit WholeParameters(replicas::ReplicatedParameters& replicated);
+    // A parameter that was changed is an error of the next step.
+    ~WholeParameters();
+    WholeParameters(const WholeParameters&) = delete;
+    WholeParameters& operator=(const WholeParameters&) = delete;
+
+   private:
+    replicas::ReplicatedParameters& replicated_;
+  };
+  WholeParameters whole_parameters() { return WholeParameters(*replicated_); }
+
+  // One that runs `plan` over the stages, and sums their gradients over the replicas.
+  std::unique_ptr<execute::Executor> training_executor(lower::Plan plan);
+  // One that trains nothing.
+  std::unique_ptr<execute::Executor> forward_executor(lower::Plan plan);
+  // Runs the executor's program, in which parameters may come and go; runs of one name read them
+  // alike.  Inputs become of the type that the model computes in.
+  execute::StepResult run(execute::Executor& executor, const char* name,
+                          execute::StepInputs inputs);
+
+  // Collective, after the program: a tied parameter's copies get the sum of their gradients.
+  void sum_tied_gradients();
+  // Collective over the data ranks: buffers become those of the first replica.
+  void share_buffers();
+  // The square of each gradient's 2-norm, in model order, with zeros for parameters that other
+  // ranks count.  Collective over the data ranks.
+  std::vector<double> squared_norms();
+
+  // Sums `tensor` over all ranks of this replica, in place.
+  void sum_over_pipe(const at::Tensor& tensor);
+  // What each replica's rank of this stage has, one replica after the other; `phase` says what is
+  // waited for.
+  std::vector<double> over_replicas(const std::vector<double>& mine, const char* phase);
+
+ private:
+  void build_stages(const std::vector<nn::LayerSpec>& layers, const Layout& layout);
+  stage::Making making();
+  void build_ties(const std::vector<nn::LayerSpec>& layers, const Layout& layout);
+  std::vector<nn::TiedParameter> updated_copies(std::size_t stage) const;
+  std::unique_ptr<execute::Executor> make_executor(lower::Plan plan,
+                                                   std::vector<execute::StageHooks*> hooks);
+  std::vector<execute::StageHooks*> hooks();
+  execute::Files files_in_programs() const;
+
+  const TrainerOptions& options_;
+  comm::Communicator& communicator_;
+  execute::Progress& progress_;
+  mesh::Coordinate here_;
+  bool is_first_stage_ = false;
+  bool is_last_stage_ = false;
+  std::shared_ptr<stage::ActivationCount> activations_;
+  std::vector<stage::Stage> stages_;
+  comm::ShardGroup data_group_;
+  comm::Group pipe_group_;
+  std::optional<replicas::ReplicatedParameters> replicated_;
+  std::vector<std::unique_ptr<execute::TiedParameters>> ties_;
+  std::optional<ModelOrder> order_;
+};
+
+}  // namespace penstock::train

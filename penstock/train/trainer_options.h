@@ -1,0 +1,69 @@
+// What a Trainer is made from, besides layers and a loss.
+//
+// A run fills it from its configuration (run/from_config.h), C++ users by hand.  A plain value.
+#pragma once
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "penstock/config/config.h"
+#include "penstock/execute/progress.h"
+#include "penstock/lower/programs.h"
+#include "penstock/mesh/mesh.h"
+#include "penstock/offload/place.h"
+#include "penstock/partition/partition.h"
+#include "penstock/replicas/zero_options.h"
+#include "penstock/stage/stage.h"
+#include "penstock/train/facts.h"
+#include "penstock/train/microbatches.h"
+#include "penstock/train/precision.h"
+
+namespace penstock::train {
+
+using config::ZeroStage;
+using replicas::GradientSums;
+using replicas::ZeroOptions;
+
+// Where a rank keeps optimizer states and parameters while it does not use them.  The host updates
+// those that are not on the device.
+struct OffloadOptions {
+  // Optimizer states, and masters of short types, between their updates.  Device: where what is
+  // updated is.
+  offload::Where states;
+  // With ZeroStage::Parameters, also with one data rank: its pieces of parameters.
+  offload::Where parameters;
+  std::int64_t elements_at_once = std::int64_t{1} << 22;  // That are updated, or read ahead.
+};
+
+struct TrainerOptions {
+  mesh::Shape mesh;
+  std::string schedule = "1f1b";                     // A registered name, unless `program` is set.
+  std::string program;                               // Path of a CSV program.
+  std::optional<std::int32_t> stages_per_rank = {};  // Absent: as many as the schedule has.
+  std::int32_t microbatches = 1;                     // Per step and replica.
+  partition::Method partition = partition::ByParameters{};
+  config::OptimizerConfig optimizer;
+  config::SchedulerConfig scheduler;
+  std::int64_t total_steps = 100;  // For the learning-rate schedule.
+  double gradient_clipping = 0.0;  // Largest global 2-norm; 0: none.
+  LossScale loss_scale;            // By default, a mean over samples.
+  Precision precision;
+  GradientSums sums = GradientSums::AsTheyCome;
+  ZeroOptions zero;
+  OffloadOptions offload;
+  stage::Checkpointing checkpointing;
+  std::int64_t seed = 1234;
+  c10::Device device = at::kCPU;  // Where this rank has its stages.
+  // Where it tells what it is at, from its construction on; it outlives the trainer.  Null: nobody
+  // is told.
+  execute::Progress* progress = nullptr;
+  // What else all ranks must have in common, by name: a hash of what they read themselves, say.
+  Facts facts;
+};
+
+// What says which program they train.
+lower::ProgramOptions program_of(const TrainerOptions& options);
+
+}  // namespace penstock::train

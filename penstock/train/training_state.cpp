@@ -1,0 +1,172 @@
+#include "penstock/train/training_state.h"
+
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <set>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr const char* kSkipped = "skipped steps";
+constexpr const char* kScale = "gradient scale";
+
+// Shares out among the replicas what all of them have: each next tensor is saved by the one that
+// saves the fewest bytes so far.
+class Sharing {
+ public:
+  Sharing(std::int32_t replicas, std::int32_t here)
+      : bytes_(static_cast<std::size_t>(replicas), 0), here_(here) {}
+
+  bool is_mine(const at::Tensor& tensor) {
+    const auto least = std::ranges::min_element(bytes_);
+    *least += tensor.nbytes();
+    return least - bytes_.begin() == here_;
+  }
+
+ private:
+  std::vector<std::size_t> bytes_;
+  std::int32_t here_;
+};
+
+std::set<std::string> names_in(const stage::Stage& stage) {
+  std::set<std::string> names;
+  for (const stage::NamedParameter& each : stage.state()) names.insert(each.name);
+  return names;
+}
+
+// The pieces of a parameter: itself, or its master, and what the optimizer keeps of it.
+std::vector<StatePiece> pieces_of(const replicas::KeptParameter& kept, Trainer& trainer) {
+  const at::Tensor& parameter = kept.parameter.tensor;
+  if (kept.values.numel() == 0) return {};
+  StatePiece weight{.name = kept.parameter.name,
+                    .state = std::string(checkpoint::kWeight),
+                    .shape = parameter.sizes().vec(),
+                    .first = kept.first,
+                    .values = kept.values.detach()};
+  if (!kept.part) return {weight};
+  weight.values = trainer.updates().masters().tensors()[*kept.part].detach();
+  std::vector<StatePiece> pieces = {weight};
+  for (const update::NamedState& state : trainer.optimizer().states(*kept.part)) {
+    StatePiece piece = weight;
+    piece.state = state.name;
+    piece.values = state.tensor;
+    if (state.tensor.dim() == 0 && !parameter.sizes().empty()) {  // One number for all elements.
+      piece.shape = {};
+      piece.first = 0;
+    }
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
+// Those that other layers have too are saved with the layer that is first.
+std::vector<StatePiece> pieces_of_stage(const stage::Stage& stage,
+                                        const std::vector<replicas::KeptParameter>& kept,
+                                        Trainer& trainer, Sharing& sharing) {
+  const std::set<std::string> saved = names_in(stage);
+  std::set<std::string> parameters;
+  std::vector<StatePiece> all;
+  for (const auto* each : {&stage.parameters(), &stage.frozen()}) {
+    for (const stage::NamedParameter& parameter : *each) parameters.insert(parameter.name);
+  }
+  for (const replicas::KeptParameter& each : kept) {
+    for (StatePiece& piece : pieces_of(each, trainer)) {
+      const bool is_whole_number = each.is_slice && piece.shape.empty();
+      const bool is_mine =
+          each.is_slice ? !is_whole_number || each.first == 0 : sharing.is_mine(piece.values);
+      piece.is_saved_here = is_mine && saved.contains(piece.name);
+      all.push_back(std::move(piece));
+    }
+  }
+  for (const stage::NamedParameter& buffer : stage.state()) {
+    if (parameters.contains(buffer.name) || buffer.tensor.numel() == 0) continue;
+    all.push_back({.name = buffer.name,
+                   .state = std::string(checkpoint::kWeight),
+                   .shape = buffer.tensor.sizes().vec(),
+                   .values = buffer.tensor.detach(),
+                   .is_saved_here = sharing.is_mine(buffer.tensor)});
+  }
+  return all;
+}
+
+template <class Number>
+Number number_in(std::string_view text, const std::string& what) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return number;
+  throw CheckpointError(str("the checkpoint's ", what, " is ", in_quotes(text)));
+}
+
+const std::string* find(const checkpoint::Texts& values, const std::string& key) {
+  const auto found = values.find(key);
+  return found == values.end() ? nullptr : &found->second;
+}
+
+}  // namespace
+
+std::vector<StatePiece> state_of(Trainer& trainer) {
+  RankModel& here = trainer.rank_model();
+  Sharing sharing(trainer.layout().mesh.shape().data, here.coordinate().data);
+  const auto kept = here.replicated().kept();
+  std::vector<StatePiece> all;
+  for (std::size_t s = 0; s < here.stages().size(); ++s) {
+    std::vector<StatePiece> of_stage = pieces_of_stage(here.stages()[s], kept[s], trainer, sharing);
+    std::ranges::move(of_stage, std::back_inserter(all));
+  }
+  return all;
+}
+
+void make_states(Trainer& trainer,
+                 const std::function<bool(std::string_view, std::string_view)>& is_known) {
+  update::Optimizer& optimizer = trainer.optimizer();
+  for (const auto& set : trainer.rank_model().replicated().kept()) {
+    for (const replicas::KeptParameter& each : set) {
+      if (!each.part) continue;
+      optimizer.make_states(*each.part);
+      const auto states = optimizer.states(*each.part);
+      const bool are_known = std::ranges::any_of(states, [&](const update::NamedState& state) {
+        return is_known(each.parameter.name, state.name);
+      });
+      if (!are_known) optimizer.forget_states(*each.part);
+    }
+  }
+}
+
+void take_over(Trainer& trainer) {
+  const torch::NoGradGuard no_grad;
+  update::MasterWeights& masters = trainer.updates().masters();
+  masters.put_back(masters.all());
+  trainer.rank_model().replicated().gather();
+}
+
+checkpoint::Texts values_of(Trainer& trainer) {
+  checkpoint::Texts values = {{kSkipped, str(trainer.updates().skipped_steps())}};
+  if (const auto scale = trainer.updates().scale().state()) {
+    values[kScale] = str(shortest(scale->value), " ", scale->lives, " ", scale->clean_steps);
+  }
+  return values;
+}
+
+void set_values(Trainer& trainer, const checkpoint::Texts& values) {
+  if (const std::string* skipped = find(values, kSkipped)) {
+    trainer.updates().set_skipped_steps(number_in<std::int64_t>(*skipped, kSkipped));
+  }
+  if (const std::string* scale = find(values, kScale)) {
+    const std::vector<std::string> numbers = penstock::split(*scale, ' ');
+    if (numbers.size() != 3) {
+      throw CheckpointError(str("the checkpoint's ", kScale, " is ", in_quotes(*scale)));
+    }
+    trainer.updates().scale().go_on_from(
+        {.value = number_in<double>(numbers[0], kScale),
+         .lives = number_in<std::int64_t>(numbers[1], kScale),
+         .clean_steps = number_in<std::int64_t>(numbers[2], kScale)});
+  }
+}
+
+}  // namespace penstock::train

@@ -1,0 +1,51 @@
+// A model that is saved to a folder, in place of the one that is there, if any.
+//
+// The rank that writes the index has one; shards are written by all ranks, under names of the
+// series that it says.  Knows no ranks.
+// Invariants: whenever the process or the machine stops, the folder has the old model, whole, or
+// the new one: the index is renamed when all shards are flushed, no shard has a name that the old
+// index knows, and config.json is away while it and the index are of two models.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "penstock/checkpoint/folder_lock.h"
+#include "penstock/weights/weights.h"
+
+namespace penstock::weights {
+
+class NewModel {
+ public:
+  // Makes the folder, keeps other processes from saving to it as long as this lives, and removes
+  // what a save has left there that did not end.  Until put_in_place() is over, a file in the
+  // folder, model.saving, lists what the next save is to remove.
+  // Throws: CheckpointError with the folder and the reason; one is that another process saves.
+  explicit NewModel(std::string folder);
+  ~NewModel();
+  NewModel(const NewModel&) = delete;
+  NewModel& operator=(const NewModel&) = delete;
+
+  // Of shard_name(): one of which there is no shard.
+  std::int32_t series() const { return series_; }
+
+  // Makes the shards the folder's model, with its index and config.json, and removes those that
+  // the old index names.  REQUIRES: all shards are written and flushed.
+  // Throws: CheckpointError for a file that cannot be written, and for a shard that is not there;
+  // the folder then has the old model.
+  // `advanced` is called after each call that waits for the disk.
+  void put_in_place(const Index& index, const std::function<void()>& advanced = {});
+
+ private:
+  std::string path_of(std::string_view name) const;
+  void remove_leftovers() const;
+  void remove_unless_in(const std::vector<std::string>& kept, const std::string& name) const;
+  void check_shards(const Index& index) const;
+
+  std::string folder_;
+  std::optional<checkpoint::FolderLock> lock_;
+  std::vector<std::string> old_shards_;
+  std::int32_t series_ = 1;
+};
+
+}  // namespace penstock::weights

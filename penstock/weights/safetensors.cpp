@@ -1,0 +1,85 @@
+#include "penstock/weights/safetensors.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "penstock/checkpoint/safetensors_header.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/weights/atomic_file.h"
+
+namespace penstock::weights {
+namespace {
+
+// In the order of ScalarType.
+constexpr std::array<at::ScalarType, checkpoint::kScalarTypes.size()> kTypes = {
+    at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong,
+    at::kInt,   at::kShort,  at::kByte, at::kBool};
+
+checkpoint::SafetensorsHeader header_of(const NamedTensors& tensors,
+                                        const std::map<std::string, std::string>& metadata) {
+  checkpoint::SafetensorsHeader header{.metadata = metadata};
+  std::uint64_t offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    header.entries.push_back({.name = name,
+                              .type = type_of(tensor.scalar_type(), name),
+                              .shape = tensor.sizes().vec(),
+                              .begin = offset,
+                              .end = offset + tensor.nbytes()});
+    offset = header.entries.back().end;
+  }
+  return header;
+}
+
+}  // namespace
+
+checkpoint::ScalarType type_of(at::ScalarType type, const std::string& name) {
+  const auto found = std::ranges::find(kTypes, type);
+  if (found != kTypes.end()) return static_cast<checkpoint::ScalarType>(found - kTypes.begin());
+  throw CheckpointError(str("tensor \"", name, "\" has type ", at::toString(type),
+                            ", which safetensors cannot hold"));
+}
+
+at::ScalarType type_of(checkpoint::ScalarType type) {
+  return kTypes[static_cast<std::size_t>(type)];
+}
+
+void write_safetensors(const std::string& path, const NamedTensors& tensors,
+                       const std::map<std::string, std::string>& metadata,
+                       const std::function<void()>& advanced) {
+  const std::string header = checkpoint::to_bytes(header_of(tensors, metadata));
+  std::vector<at::Tensor> kept;
+  std::vector<std::string_view> pieces = {header};
+  for (const auto& [name, tensor] : tensors) {
+    kept.push_back(tensor.detach().contiguous().cpu().resolve_conj().resolve_neg());
+    pieces.emplace_back(static_cast<const char*>(kept.back().const_data_ptr()),
+                        kept.back().nbytes());
+    if (advanced) advanced();
+  }
+  write_atomically(path, pieces, advanced);
+}
+
+NamedTensors read_safetensors(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw CheckpointError(str("cannot read \"", path, "\": ", std::strerror(errno)));
+  const std::string content(std::istreambuf_iterator<char>(file), {});
+  const checkpoint::ParsedHeader parsed = checkpoint::parse_header(content, path);
+  const char* const data = content.data() + parsed.bytes;
+  NamedTensors tensors;
+  for (const checkpoint::HeaderEntry& entry : parsed.header.entries) {
+    const at::Tensor tensor = at::empty(entry.shape, kTypes[static_cast<std::size_t>(entry.type)]);
+    if (entry.end > entry.begin) {
+      std::memcpy(tensor.data_ptr(), data + entry.begin, entry.end - entry.begin);
+    }
+    tensors.emplace_back(entry.name, tensor);
+  }
+  return tensors;
+}
+
+}  // namespace penstock::weights

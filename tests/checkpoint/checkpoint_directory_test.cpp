@@ -1,0 +1,100 @@
+#include "penstock/checkpoint/checkpoint_directory.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "penstock/core/error.h"
+#include "tests/checkpoint/checkpoints.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temporary_folder.h"
+
+namespace penstock::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using testing_support::message_of;
+using testing_support::TemporaryFolder;
+
+std::vector<std::int64_t> steps_of(const std::vector<Found>& all) {
+  std::vector<std::int64_t> steps;
+  for (const Found& each : all) steps.push_back(each.step);
+  return steps;
+}
+
+using Steps = std::vector<std::int64_t>;
+
+TEST(CheckpointDirectory, KeepsTheLastAndMarkedOnes) {
+  std::vector<Found> all;
+  for (const std::int64_t step : {60, 50, 40, 30, 20, 10}) all.push_back({.step = step});
+  EXPECT_EQ(steps_of(not_kept(all, {})), Steps{});
+  EXPECT_EQ(steps_of(not_kept(all, {.last = 2})), (Steps{40, 30, 20, 10}));
+  EXPECT_EQ(steps_of(not_kept(all, {.last = 1, .every = 20})), (Steps{50, 30, 10}));
+  EXPECT_EQ(steps_of(not_kept({all[0]}, {.last = 1})), Steps{});
+}
+
+TEST(CheckpointDirectory, ListsWholeOnesNewestFirst) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(checkpoints_in(folder.file("none")), std::vector<Found>{});
+  for (const char* name :
+       {"step-00000010", "step-00000200", "step-123456789", "step-00000030.saving", "step-0000004x",
+        "step-5", "step-000000005", "other"}) {
+    fs::create_directory(folder.file(name));
+  }
+  EXPECT_EQ(steps_of(checkpoints_in(folder.path())), (Steps{123456789, 200, 10}));
+  EXPECT_EQ(folder_of("d", 40), "d/step-00000040");
+  EXPECT_EQ(folder_of("d", 123456789), "d/step-123456789");
+}
+
+TEST(CheckpointDirectory, HasNoNameForWhatIsNotWhole) {
+  const TemporaryFolder folder;
+  const SmallCheckpoint small;
+  CheckpointDirectory directory(folder.path());
+  const std::string saving = directory.begin(10, 0);
+  write_shard(saving, 0, 2, small.pieces_of(0));
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"step-00000010.saving"});
+  fs::create_directory(folder.file("step-00000005.removing"));
+  fs::create_directory(folder.file("mine.saving"));
+  small.save(directory, folder.path(), 20);  // Removes what that save has left.
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"mine.saving", "step-00000020"}));
+}
+
+TEST(CheckpointDirectory, ReplacesAStepThatIsSavedAgain) {
+  const TemporaryFolder folder;
+  SmallCheckpoint small;
+  CheckpointDirectory directory(folder.path());
+  small.save(directory, folder.path(), 10);
+  small.cut = bytes_of_numbers(SmallCheckpoint::kCut, 77);
+  const std::string path = small.save(directory, folder.path(), 10);
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"step-00000010"});
+  SavedCheckpoint saved(path);
+  small.expect_in(saved);
+  directory.remove({.step = 10, .folder = path});
+  EXPECT_EQ(folder.names(), std::vector<std::string>{});
+}
+
+TEST(CheckpointDirectory, IsOneProcessesAlone) {
+  const TemporaryFolder folder;
+  const CheckpointDirectory directory(folder.path());
+  const auto another = [&] { CheckpointDirectory(folder.path()); };
+  EXPECT_NE(message_of(another).find("another process is saving checkpoints"), std::string::npos);
+}
+
+TEST(CheckpointDirectory, SaysHowManyBytesAreMissing) {
+  const TemporaryFolder folder;
+  CheckpointDirectory directory(folder.path());
+  const auto begin = [&] { directory.begin(10, std::uint64_t{1} << 60); };
+  EXPECT_NE(message_of(begin).find("it needs 1099511627776 MiB, "), std::string::npos);
+  EXPECT_EQ(folder.names(), std::vector<std::string>{});
+}
+
+TEST(CheckpointDirectory, SaysWhatCannotBeMade) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("file")) << "x";
+  const auto make = [&] { CheckpointDirectory(folder.file("file/checkpoints")); };
+  EXPECT_NE(message_of(make).find("cannot make the directory"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace penstock::checkpoint

@@ -1,0 +1,212 @@
+// The memory that is told of a run against what torch's allocator gives out in it.
+#include "penstock/run/run_memory.h"
+
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <mutex>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/nn/gpt.h"
+#include "penstock/probe/allocation_meter.h"
+#include "tests/train/frozen.h"
+
+namespace penstock::run {
+namespace {
+
+using train::frozen;
+using train::Trainer;
+using train::TrainerOptions;
+using train::ZeroStage;
+
+constexpr std::int64_t kTokens = 32;  // Of a sample.
+constexpr std::int32_t kSteps = 3;
+constexpr offload::Place kFile = offload::Place::File;
+
+struct Case {
+  const char* model = "gpt";
+  const char* schedule = "1f1b";
+  std::int32_t pipe = 1;
+  std::int32_t data = 1;
+  std::int32_t zero = 0;
+  std::int64_t interval = 0;
+  std::int32_t microbatches = 4;
+  std::int64_t samples = 4;  // Of a microbatch.
+  std::int64_t hidden = 64;
+  bool tied = false;
+  config::OptimizerType optimizer = config::OptimizerType::AdamW;
+  offload::Place states = offload::Place::Device;
+  offload::Place parameters = offload::Place::Device;
+  at::ScalarType type = at::kFloat;
+  std::optional<at::ScalarType> sums = {};
+  std::int64_t persistent = 0;  // Elements.
+};
+
+std::string name(const testing::TestParamInfo<Case>& info) {
+  const Case& c = info.param;
+  return str(c.model, "_", c.schedule, "_", c.pipe, "x", c.data, "_zero", c.zero,
+             c.interval > 0 ? str("_recomputed", c.interval) : "", c.tied ? "_tied" : "",
+             c.optimizer == config::OptimizerType::Sgd ? "_sgd" : "", c.hidden > 64 ? "_wide" : "",
+             c.states == kFile ? "_in_file" : "", c.parameters == kFile ? "_paged_from_file" : "",
+             c.type == at::kFloat ? "" : str("_", c10::toString(c.type)),
+             c.sums ? "_summed_apart" : "",
+             c.persistent > 0 ? str("_persistent", c.persistent) : "", "_m", c.microbatches);
+}
+
+std::vector<nn::LayerSpec> model_of(const Case& c) {
+  const nn::GptOptions options{.layers = 6,
+                               .hidden = c.hidden,
+                               .heads = 4,
+                               .sequence_length = kTokens,
+                               .tie_embeddings = c.tied};
+  if (std::string(c.model) == "mlp") return nn::byte_mlp_layers(options);
+  std::vector<nn::LayerSpec> layers = nn::gpt_layers(options);
+  if (std::string(c.model) == "frozen") {  // But its first blocks and the head are trained.
+    layers.front() = frozen(std::move(layers.front()));
+    for (std::size_t i = 3; i + 1 < layers.size(); ++i) layers[i] = frozen(std::move(layers[i]));
+  }
+  return layers;
+}
+
+TrainerOptions options_of(const Case& c) {
+  const std::string folder = std::filesystem::temp_directory_path();
+  return {.mesh = {.pipe = c.pipe, .data = c.data},
+          .schedule = c.schedule,
+          .microbatches = c.microbatches,
+          .optimizer = {.type = c.optimizer, .momentum = 0.0},
+          .gradient_clipping = 1.0,
+          .precision = {.type = c.type, .sums = c.sums},
+          .zero = {.stage = static_cast<ZeroStage>(c.zero),
+                   .bucket_bytes = 64 << 10,
+                   .persistence = {.elements = c.persistent}},
+          .offload = {.states = {c.states, folder}, .parameters = {c.parameters, folder}},
+          .checkpointing = {.interval = c.interval}};
+}
+
+at::Tensor tokens(std::int64_t samples) { return at::ones({samples, kTokens}, at::kLong); }
+
+struct Measured {
+  std::int64_t peak = 0;
+  std::int64_t between_steps = 0;
+  std::int64_t file = 0;
+};
+
+// Of each rank of the first replica, by rank of the pipe axis.
+std::vector<Measured> measure(const Case& c) {
+  std::vector<Measured> measured(static_cast<std::size_t>(c.pipe));
+  std::mutex mutex;
+  comm::run_ranks(c.pipe * c.data, [&](comm::Communicator& communicator) {
+    const probe::AllocationMeter meter;
+    Trainer trainer(options_of(c), model_of(c), nn::next_byte_loss, communicator);
+    for (std::int32_t step = 0; step < kSteps; ++step) {
+      const at::Tensor inputs = tokens(c.samples * c.microbatches);
+      const at::Tensor targets = tokens(c.samples * c.microbatches);
+      trainer.step(inputs, targets);
+    }
+    const mesh::Coordinate here = trainer.layout().mesh.coordinate(communicator.rank());
+    const std::lock_guard lock(mutex);
+    if (here.data > 0) return;
+    measured[static_cast<std::size_t>(here.pipe)] = {
+        .peak = meter.peak(), .between_steps = meter.now(), .file = trainer.offloaded_bytes()};
+  });
+  return measured;
+}
+
+class RunMemory : public testing::TestWithParam<Case> {};
+
+TEST_P(RunMemory, TellsWhatEachRankHasAtItsPeakAndBetweenSteps) {
+  const Case& c = GetParam();
+  const std::vector<Measured> measured = measure(c);
+  const at::Tensor microbatch = tokens(c.samples);
+  const TrainingInputs inputs{
+      .inputs = microbatch,
+      .targets = microbatch,
+      .batch_bytes = 2 * c.microbatches * static_cast<std::int64_t>(microbatch.nbytes())};
+  const std::vector<PipeRank> told =
+      run_memory(options_of(c), model_of(c), nn::next_byte_loss, inputs);
+  ASSERT_EQ(told.size(), measured.size());
+  for (std::size_t rank = 0; rank < told.size(); ++rank) {
+    const auto of_peak = static_cast<double>(told[rank].memory.peak.total()) /
+                         static_cast<double>(measured[rank].peak);
+    const auto of_rest = static_cast<double>(told[rank].memory.between_steps.total()) /
+                         static_cast<double>(measured[rank].between_steps);
+    RecordProperty(str("peak", rank), str(of_peak));
+    RecordProperty(str("rest", rank), str(of_rest));
+    EXPECT_GE(of_peak, 0.98) << "rank " << rank << ", told at " << told[rank].memory.at;
+    EXPECT_LE(of_peak, 1.05) << "rank " << rank << ", told at " << told[rank].memory.at;
+    EXPECT_NEAR(of_rest, 1, 0.02) << "rank " << rank;
+    EXPECT_EQ(told[rank].file_bytes, measured[rank].file) << "rank " << rank;
+  }
+}
+
+constexpr auto kSgd = config::OptimizerType::Sgd;
+constexpr auto kBf16 = at::kBFloat16;
+
+INSTANTIATE_TEST_SUITE_P(
+    Runs, RunMemory,
+    testing::Values(
+        Case{}, Case{.model = "mlp"}, Case{.optimizer = kSgd}, Case{.microbatches = 1},
+        Case{.interval = 1}, Case{.interval = 2}, Case{.interval = 8}, Case{.states = kFile},
+        Case{.tied = true}, Case{.schedule = "gpipe", .pipe = 2}, Case{.pipe = 2},
+        Case{.schedule = "interleaved_1f1b", .pipe = 2}, Case{.schedule = "zb_h1", .pipe = 2},
+        Case{.schedule = "zbv", .pipe = 2}, Case{.model = "mlp", .schedule = "zbv", .pipe = 2},
+        Case{.pipe = 2, .interval = 1}, Case{.pipe = 2, .interval = 8},
+        Case{.schedule = "interleaved_1f1b", .pipe = 2, .interval = 2},
+        Case{.pipe = 2, .tied = true}, Case{.data = 2}, Case{.pipe = 2, .data = 2},
+        Case{.schedule = "zbv", .pipe = 2, .data = 2}, Case{.data = 2, .zero = 1},
+        Case{.pipe = 2, .data = 2, .zero = 1}, Case{.data = 2, .zero = 2},
+        Case{.pipe = 2, .data = 2, .zero = 2}, Case{.samples = 1, .hidden = 256},
+        Case{.data = 2, .samples = 1, .hidden = 256}, Case{.data = 4, .samples = 1, .hidden = 256},
+        Case{.data = 2, .zero = 1, .samples = 1, .hidden = 256},
+        Case{.data = 2, .zero = 2, .samples = 1, .hidden = 256},
+        Case{.data = 4, .zero = 2, .samples = 1, .hidden = 256},
+        Case{.data = 2, .zero = 2, .states = kFile}, Case{.zero = 3, .parameters = kFile},
+        Case{.zero = 3, .tied = true, .parameters = kFile},
+        Case{.data = 2, .zero = 3, .parameters = kFile},
+        Case{.pipe = 2, .data = 2, .zero = 3, .states = kFile, .parameters = kFile},
+        Case{.data = 2, .zero = 3}, Case{.pipe = 2, .data = 2, .zero = 3}, Case{.model = "frozen"},
+        Case{.model = "frozen", .data = 2, .zero = 2},
+        Case{.model = "frozen", .data = 2, .zero = 3},
+        Case{.model = "frozen", .pipe = 2, .data = 2, .zero = 3},
+        Case{.model = "frozen", .data = 2, .zero = 3, .parameters = kFile},
+        Case{.data = 2, .zero = 3, .samples = 1, .hidden = 256},
+        Case{.data = 4, .zero = 3, .samples = 1, .hidden = 256}),
+    name);
+
+// With parameters that stay whole: biases and norms, then most of a block.
+INSTANTIATE_TEST_SUITE_P(
+    Persistence, RunMemory,
+    testing::Values(Case{.data = 2, .zero = 3, .persistent = 256},
+                    Case{.data = 2, .zero = 3, .persistent = 12288},
+                    Case{.pipe = 2, .data = 2, .zero = 3, .persistent = 256},
+                    Case{.model = "frozen", .data = 2, .zero = 3, .persistent = 12288},
+                    Case{.data = 2, .zero = 3, .samples = 1, .hidden = 256, .persistent = 1024},
+                    Case{.data = 2, .zero = 3, .parameters = kFile, .persistent = 256},
+                    Case{.data = 2, .zero = 3, .type = kBf16, .persistent = 256}),
+    name);
+
+// Of short types, with what the optimizer keeps of them, and its copies of gradients.
+INSTANTIATE_TEST_SUITE_P(
+    ShortTypes, RunMemory,
+    testing::Values(Case{.type = kBf16}, Case{.optimizer = kSgd, .type = kBf16},
+                    Case{.type = kBf16, .sums = at::kFloat},
+                    Case{.pipe = 2, .interval = 2, .type = at::kHalf},
+                    Case{.schedule = "zbv", .pipe = 2, .type = kBf16, .sums = at::kFloat},
+                    Case{.tied = true, .type = kBf16, .sums = at::kFloat},
+                    Case{.states = kFile, .type = kBf16},
+                    Case{.samples = 1, .hidden = 256, .type = kBf16},
+                    Case{.data = 2, .samples = 1, .hidden = 256, .type = kBf16},
+                    Case{.data = 2, .samples = 1, .hidden = 256, .type = kBf16, .sums = at::kFloat},
+                    Case{.data = 2, .zero = 1, .samples = 1, .hidden = 256, .type = kBf16},
+                    Case{.data = 2, .zero = 2, .samples = 1, .hidden = 256, .type = at::kHalf},
+                    Case{.pipe = 2, .data = 2, .zero = 2, .type = kBf16, .sums = at::kFloat},
+                    Case{.data = 2, .zero = 3, .samples = 1, .hidden = 256, .type = kBf16},
+                    Case{.pipe = 2, .data = 2, .zero = 3, .type = kBf16, .sums = at::kFloat}),
+    name);
+
+}  // namespace
+}  // namespace penstock::run
