@@ -218,9 +218,9 @@ TEST(Sweep, FittedZbvIsNoSlowerAndHoldsNoMore) {
 TEST(Sweep, FittedZbvIsThePublishedOneWhereItsRuleApplies) {
   for (std::int32_t ranks = 1; ranks <= 8; ++ranks) {
     Sizes sizes{.ranks = ranks, .stages_per_rank = 2, .microbatches = 2 * ranks - 1};
-    const Schedule published = zbv(sizes);
+    const Schedule published = make_schedule("zbv", sizes);
     sizes.rule = Rule::Fitted;
-    EXPECT_EQ(zbv(sizes).programs, published.programs);
+    EXPECT_EQ(make_schedule("zbv", sizes).programs, published.programs);
   }
 }
 
