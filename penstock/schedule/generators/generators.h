@@ -34,8 +34,15 @@ struct Sizes {
   Rule rule = Rule::Published;
 };
 
+// In which order each stage runs its B or W, which add the gradients of its weights.
+enum class BackwardOrder : std::uint8_t {
+  Rising,  // Microbatch 0, 1, 2 and so on: gradients have the bits of one process.
+  Other,
+};
+
 // Symbols in the texts: p ranks, v stages per rank, m microbatches, n microbatches per group, r the
-// rank; f, b, i, w the time of F, B, I, W of all of a rank's stages together.
+// rank; f, b, i, w the time of F, B, I, W of all of a rank's stages together.  The tests read them
+// (tests/schedule/statement.h) and hold them against the programs.
 struct Generator {
   std::int32_t position = 1000;                // Lists go by this, then by name.
   std::string_view name;                       // "1f1b"
@@ -46,6 +53,7 @@ struct Generator {
   std::string_view peak;    // Most live activations of rank r, a stage and microbatch each.
   std::int32_t stages_per_rank = 1;  // Where the user names no number.
   Purpose purpose = Purpose::Train;  // Of what it makes.
+  BackwardOrder backwards = BackwardOrder::Rising;
   Schedule (*make)(const Sizes&);          // REQUIRES: no objection to the sizes.
   std::string (*objection)(const Sizes&);  // Which size does not fit, and why; "" when all do.
 };

@@ -29,6 +29,7 @@ Generator looped_bfs() {
           .bubble = "(p-1)(f+b)/v where m >= p",
           .peak = "mv",
           .stages_per_rank = 2,
+          .backwards = BackwardOrder::Other,
           .make = make,
           .objection = object_to_none};
 }
