@@ -94,7 +94,7 @@ verify::VerifiedSchedule training_program(const ProgramOptions& options) {
 std::string objection_to_training(std::string_view name) {
   try {
     const schedule::Generator& generator = schedule::find_generator(name);
-    if (generator.make != schedule::forward_only) return "";
+    if (generator.purpose == schedule::Purpose::Train) return "";
     return "it has no backward: it cannot train";
   } catch (const ScheduleError& error) {
     return error.message();

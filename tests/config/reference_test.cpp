@@ -3,9 +3,6 @@
 // PENSTOCK_UPDATE_GOLDEN=1 (`make golden`) rewrites the page's tables.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <fstream>
-
 #include "penstock/config/keys.h"
 #include "penstock/core/text.h"
 #include "tests/support/golden.h"
@@ -13,9 +10,6 @@
 namespace penstock::config {
 namespace {
 
-using testing_support::read_source_file;
-
-constexpr const char* kPage = "docs/configuration.md";
 constexpr std::string_view kHeadOfTrain =
     "| key | value | default | has an effect with | meaning |\n|---|---|---|---|---|\n";
 constexpr std::string_view kHeadOfInitialize =
@@ -36,24 +30,8 @@ std::string table_of(Taker taker, std::string_view head) {
   return table;
 }
 
-// The page in three parts, the table with that head being the second: empty when there is none.
-std::vector<std::string> parts_of(const std::string& page, std::string_view head) {
-  const std::size_t begin = page.find(head);
-  if (begin == std::string::npos) return {page, "", ""};
-  const std::size_t end = page.find("\n\n", begin) + 1;
-  return {page.substr(0, begin), page.substr(begin, end - begin), page.substr(end)};
-}
-
 void expect_table(Taker taker, std::string_view head) {
-  const std::string expected = table_of(taker, head);
-  std::vector<std::string> parts = parts_of(read_source_file(kPage), head);
-  ASSERT_NE(parts[1], "") << kPage << " has no table that begins\n" << head;
-  if (std::getenv("PENSTOCK_UPDATE_GOLDEN") != nullptr) {
-    parts[1] = expected;
-    std::ofstream(std::string(PENSTOCK_SOURCE_DIR) + "/" + kPage) << join(parts, "");
-  }
-  EXPECT_EQ(parts_of(read_source_file(kPage), head)[1], expected)
-      << "if this is meant, `make golden` rewrites the table of " << kPage;
+  testing_support::expect_table("docs/configuration.md", table_of(taker, head));
 }
 
 TEST(ConfigurationPage, ListsEveryKeyWithItsDefaultConditionAndMeaning) {

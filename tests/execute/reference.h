@@ -4,8 +4,6 @@
 // A stage adds the gradients of its microbatches in the order of its B or W.  The reference keeps
 // them apart, so that they can be added in the order of any schedule, to the same bits.
 #pragma once
-#include <algorithm>
-
 #include "tests/execute/pipeline.h"
 
 namespace penstock::execute {
@@ -47,11 +45,6 @@ inline Orders orders_of(const schedule::Schedule& schedule) {
     }
   }
   return orders;
-}
-
-inline bool rising(const Orders& orders) {
-  return std::ranges::all_of(orders,
-                             [](const auto& order) { return std::ranges::is_sorted(order); });
 }
 
 // The reference's gradients, each added in the order of the stage that holds its layer.

@@ -76,17 +76,5 @@ std::vector<std::string> names() {
 INSTANTIATE_TEST_SUITE_P(Registry, EverySchedule, testing::ValuesIn(names()),
                          [](const auto& test) { return test.param; });
 
-TEST(EveryScheduleRuns, MicrobatchesInOrderButForThese) {
-  // The others add every gradient as one process does, to the bit.
-  std::vector<std::string> others;
-  for (const auto& generator : schedule::registry()) {
-    const schedule::Sizes one{.ranks = 2, .stages_per_rank = 1, .microbatches = 8};
-    const schedule::Sizes two{.ranks = 2, .stages_per_rank = 2, .microbatches = 8};
-    const auto& sizes = generator.objection(two).empty() ? two : one;
-    if (!rising(orders_of(generator.make(sizes)))) others.emplace_back(generator.name);
-  }
-  EXPECT_EQ(others, (std::vector<std::string>{"looped_bfs"}));
-}
-
 }  // namespace
 }  // namespace penstock::execute

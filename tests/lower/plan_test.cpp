@@ -148,7 +148,8 @@ TEST(Plans, EndsOfThePipelineHaveNoBuffersOutwards) {
 }
 
 TEST(Plans, OfOneRankNeedNoMessages) {
-  const Plan plan = lower_schedule(schedule::gpipe({.ranks = 1, .microbatches = 2}), 0);
+  const Plan plan =
+      lower_schedule(schedule::make_schedule("gpipe", {.ranks = 1, .microbatches = 2}), 0);
   EXPECT_EQ(plan.instructions.size(), 4u);
   EXPECT_EQ(plan.send_slots, 0);
 }
@@ -163,20 +164,22 @@ std::string refusal(const Schedule& schedule, std::int32_t data) {
 }
 
 TEST(Lower, NeedsMessagesBetweenRanks) {
-  EXPECT_EQ(refusal(schedule::gpipe({.ranks = 2, .microbatches = 2}), 1),
+  EXPECT_EQ(refusal(schedule::make_schedule("gpipe", {.ranks = 2, .microbatches = 2}), 1),
             "schedule gpipe(ranks=2, stages=2, microbatches=2): only orders the compute; add its "
             "messages first");
 }
 
 TEST(Lower, NeedsReductionsBetweenReplicas) {
-  EXPECT_EQ(refusal(schedule::add_send_recv(schedule::gpipe({.ranks = 2, .microbatches = 2})), 2),
+  EXPECT_EQ(refusal(schedule::add_send_recv(
+                        schedule::make_schedule("gpipe", {.ranks = 2, .microbatches = 2})),
+                    2),
             "schedule gpipe(ranks=2, stages=2, microbatches=2): no REDUCE_GRAD, and 2 replicas to "
             "keep equal; add one per stage, after its last backward");
-  EXPECT_EQ(refusal(schedule::gpipe({.ranks = 1, .microbatches = 2}), 2),
+  EXPECT_EQ(refusal(schedule::make_schedule("gpipe", {.ranks = 1, .microbatches = 2}), 2),
             "schedule gpipe(ranks=1, stages=1, microbatches=2): no REDUCE_GRAD, and 2 replicas to "
             "keep equal; add one per stage, after its last backward");
   EXPECT_EQ(refusal(lowered("gpipe", {.ranks = 2, .microbatches = 2}), 2), "accepted");
-  const Schedule forward = schedule::forward_only({.ranks = 2, .microbatches = 2});
+  const Schedule forward = schedule::make_schedule("forward_only", {.ranks = 2, .microbatches = 2});
   EXPECT_EQ(refusal(schedule::lower_communication(forward), 2), "accepted");
 }
 

@@ -290,8 +290,8 @@ TEST(Lowering, GradientsThatComeBackProveEverySendOfTheFirstRank) {
 }
 
 TEST(Lowering, NothingProvesTheSendsOfAForwardOnlyPipeline) {
-  const auto plans = plans_of(
-      schedule::lower_communication(schedule::forward_only({.ranks = 3, .microbatches = 5})));
+  const auto plans = plans_of(schedule::lower_communication(
+      schedule::make_schedule("forward_only", {.ranks = 3, .microbatches = 5})));
   EXPECT_EQ(count(plans[0], Kind::AwaitSend), 0);
   EXPECT_EQ(plans[0].send_slots, 5);
 }

@@ -12,8 +12,8 @@ namespace {
 
 // Stage 1's second forward takes 3 ms longer than simulated: it and all behind it are late.
 TEST(Drift, ALongActionIsLongAndWhatFollowsIsLate) {
-  const auto schedule = verify::VerifiedSchedule::from(
-      schedule::lower_communication(schedule::gpipe({.ranks = 2, .microbatches = 2})));
+  const auto schedule = verify::VerifiedSchedule::from(schedule::lower_communication(
+      schedule::make_schedule("gpipe", {.ranks = 2, .microbatches = 2})));
   const std::vector<std::vector<double>> forward = {{1, 1}, {1, 4}};
   const Recording recording =
       testing_support::recording_of(schedule, simulate::Costs{.forward = forward});

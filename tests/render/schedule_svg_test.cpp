@@ -37,7 +37,8 @@ std::string file_text(const char* path) {
 }
 
 TEST(ScheduleSvg, TheDocumentationShowsWhatIsDrawn) {
-  const std::string picture = drawn(schedule::one_f_one_b({.ranks = 8, .microbatches = 32}));
+  const std::string picture =
+      drawn(schedule::make_schedule("1f1b", {.ranks = 8, .microbatches = 32}));
   if (std::getenv("PENSTOCK_UPDATE_GOLDEN") != nullptr) {
     std::ofstream(kGolden, std::ios::binary) << picture;
   }
@@ -45,7 +46,8 @@ TEST(ScheduleSvg, TheDocumentationShowsWhatIsDrawn) {
 }
 
 TEST(ScheduleSvg, EveryActionHasItsBoxNumberAndTimes) {
-  const std::string picture = drawn(schedule::one_f_one_b({.ranks = 4, .microbatches = 8}));
+  const std::string picture =
+      drawn(schedule::make_schedule("1f1b", {.ranks = 4, .microbatches = 8}));
   EXPECT_EQ(misplaced_tag(picture), "");
   EXPECT_EQ(occurrences(picture, "<title>"), 4u * 8u * 2u);
   EXPECT_EQ(occurrences(picture, ">7</text>"), 4u * 2u);
@@ -54,7 +56,8 @@ TEST(ScheduleSvg, EveryActionHasItsBoxNumberAndTimes) {
 }
 
 TEST(ScheduleSvg, SaysWhatItShows) {
-  const std::string picture = drawn(schedule::one_f_one_b({.ranks = 4, .microbatches = 8}));
+  const std::string picture =
+      drawn(schedule::make_schedule("1f1b", {.ranks = 4, .microbatches = 8}));
   EXPECT_EQ(occurrences(picture, ">1f1b, 4 ranks, 8 microbatches</text>"), 1u);
   EXPECT_EQ(occurrences(picture,
                         "makespan 33 \xC2\xB7 bubble 27.3% \xC2\xB7 "
@@ -69,7 +72,8 @@ TEST(ScheduleSvg, SaysWhatItShows) {
 }
 
 TEST(ScheduleSvg, ASingleRankIsNeverIdle) {
-  const std::string picture = drawn(schedule::gpipe({.ranks = 1, .microbatches = 1}));
+  const std::string picture =
+      drawn(schedule::make_schedule("gpipe", {.ranks = 1, .microbatches = 1}));
   EXPECT_EQ(occurrences(picture, ">gpipe, 1 rank, 1 microbatch</text>"), 1u);
   EXPECT_EQ(occurrences(picture, "bubble 0.0%"), 1u);
 }
@@ -85,13 +89,13 @@ TEST(ScheduleSvg, EachChunkHasItsShade) {
 }
 
 TEST(ScheduleSvg, HalvesOfSplitBackwardsHaveTheirOwnColours) {
-  const std::string one = drawn(schedule::zb_h1({.ranks = 2, .microbatches = 3}));
+  const std::string one = drawn(schedule::make_schedule("zb_h1", {.ranks = 2, .microbatches = 3}));
   for (const Colour colour : {kBlue, kPink, kGreen}) {
     EXPECT_EQ(occurrences(one, "fill=\"" + to_string(colour) + '"'), 2u + 1u);
   }
   EXPECT_EQ(occurrences(one, ">backward</text>"), 0u) << "there is none that is whole";
   const std::string two =
-      drawn(schedule::zbv({.ranks = 2, .stages_per_rank = 2, .microbatches = 3}));
+      drawn(schedule::make_schedule("zbv", {.ranks = 2, .stages_per_rank = 2, .microbatches = 3}));
   for (const Colour colour : {kSkyBlue, kBlue, kLightPink, kPink, kLightGreen, kGreen}) {
     EXPECT_EQ(occurrences(two, "fill=\"" + to_string(colour) + '"'), 2u + 1u);
   }
@@ -99,28 +103,30 @@ TEST(ScheduleSvg, HalvesOfSplitBackwardsHaveTheirOwnColours) {
 }
 
 TEST(ScheduleSvg, OverlappedPairsAreDrawnOneAfterTheOtherAndUnderlined) {
-  const std::string picture =
-      drawn(schedule::dualpipev({.ranks = 2, .stages_per_rank = 2, .microbatches = 4}));
+  const std::string picture = drawn(
+      schedule::make_schedule("dualpipev", {.ranks = 2, .stages_per_rank = 2, .microbatches = 4}));
   EXPECT_EQ(occurrences(picture, "<title>"), 3u * 2u * 2u * 4u - 11u) << "11 Bs are whole";
   EXPECT_EQ(occurrences(picture, ">underlined: overlapped</text>"), 1u);
   EXPECT_EQ(occurrences(picture, "stroke-width=\"1.5\""), 2u) << "a path per rank";
 }
 
 TEST(ScheduleSvg, ForwardOnlyHasNoBackwardInItsLegend) {
-  const std::string picture =
-      drawn(schedule::forward_only({.ranks = 2, .stages_per_rank = 6, .microbatches = 2}));
+  const std::string picture = drawn(schedule::make_schedule(
+      "forward_only", {.ranks = 2, .stages_per_rank = 6, .microbatches = 2}));
   EXPECT_EQ(occurrences(picture, ">stages 1, 3, ..., 11</text>"), 1u);
   EXPECT_EQ(occurrences(picture, ">backward</text>"), 0u);
 }
 
 TEST(ScheduleSvg, ALongScheduleGoesOnInTheNextLineWithAllItsNumbers) {
-  const std::string picture = drawn(schedule::one_f_one_b({.ranks = 8, .microbatches = 32}));
+  const std::string picture =
+      drawn(schedule::make_schedule("1f1b", {.ranks = 8, .microbatches = 32}));
   EXPECT_EQ(occurrences(picture, ">31</text>"), 8u * 2u);
   EXPECT_EQ(occurrences(picture, ">rank 7</text>"), 3u) << "in each of three lines";
 }
 
 TEST(ScheduleSvg, AVeryLongScheduleShowsItsEndsAndSharesOfTheWhole) {
-  const std::string picture = drawn(schedule::gpipe({.ranks = 2, .microbatches = 1000}));
+  const std::string picture =
+      drawn(schedule::make_schedule("gpipe", {.ranks = 2, .microbatches = 1000}));
   EXPECT_EQ(misplaced_tag(picture), "");
   EXPECT_EQ(occurrences(picture, ">0</text>"), 2u + 2u) << "forwards, and an axis below each";
   EXPECT_EQ(occurrences(picture, ">999</text>"), 2u) << "backwards";
@@ -129,19 +135,20 @@ TEST(ScheduleSvg, AVeryLongScheduleShowsItsEndsAndSharesOfTheWhole) {
 }
 
 TEST(ScheduleSvg, ManyRanksAreLowRowsWithAName) {
-  const std::string picture = drawn(schedule::one_f_one_b({.ranks = 64, .microbatches = 64}));
+  const std::string picture =
+      drawn(schedule::make_schedule("1f1b", {.ranks = 64, .microbatches = 64}));
   EXPECT_EQ(occurrences(picture, ">rank 63</text>"), 1u);
   EXPECT_EQ(occurrences(picture, "<title>"), 64u * 64u * 2u);
 }
 
 TEST(ScheduleSvg, ActionsThatTakeNoTimeAreNoTrouble) {
-  const Schedule schedule = schedule::gpipe({.ranks = 2, .microbatches = 2});
+  const Schedule schedule = schedule::make_schedule("gpipe", {.ranks = 2, .microbatches = 2});
   EXPECT_EQ(misplaced_tag(drawn(schedule, {.forward = 0})), "");
   EXPECT_EQ(misplaced_tag(drawn(schedule, {.forward = 0, .backward = 0})), "");
 }
 
 TEST(ScheduleSvg, ANameIsTextWhateverItHolds) {
-  Schedule schedule = schedule::gpipe({.ranks = 1, .microbatches = 1});
+  Schedule schedule = schedule::make_schedule("gpipe", {.ranks = 1, .microbatches = 1});
   schedule.name = "</svg><script>\"&\xFF";
   const std::string picture = drawn(schedule);
   EXPECT_EQ(misplaced_tag(picture), "");

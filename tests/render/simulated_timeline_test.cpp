@@ -62,16 +62,18 @@ TEST(SimulatedTimeline, APairWaitsForTheLaterOfItsTwoInputs) {
 }
 
 TEST(SimulatedTimeline, TitleAndNotesSayWhatItIs) {
-  const Timeline one = timeline_of(schedule::one_f_one_b({.ranks = 4, .microbatches = 8}));
+  const Timeline one =
+      timeline_of(schedule::make_schedule("1f1b", {.ranks = 4, .microbatches = 8}));
   EXPECT_EQ(one.title, "1f1b, 4 ranks, 8 microbatches");
   EXPECT_EQ(one.notes,
             (Lines{"makespan 33", "bubble 27.3%", "peak activations by rank: 4, 3, 2, 1"}));
   EXPECT_EQ(one.rows[3].name, "rank 3");
-  const Timeline two =
-      timeline_of(schedule::zbv({.ranks = 2, .stages_per_rank = 2, .microbatches = 1}));
+  const Timeline two = timeline_of(
+      schedule::make_schedule("zbv", {.ranks = 2, .stages_per_rank = 2, .microbatches = 1}));
   EXPECT_EQ(two.title, "zbv, 2 ranks, 4 stages, 1 microbatch");
   EXPECT_EQ(two.rows[0].stages, (std::vector<StageId>{StageId(0), StageId(3)}));
-  const Timeline many = timeline_of(schedule::one_f_one_b({.ranks = 20, .microbatches = 30}));
+  const Timeline many =
+      timeline_of(schedule::make_schedule("1f1b", {.ranks = 20, .microbatches = 30}));
   EXPECT_EQ(many.notes.back(), "peak activations by rank: 1 to 20");
 }
 
@@ -87,7 +89,8 @@ TEST(SimulatedTimeline, ASplitBackwardKeepsAShareFromIToW) {
 }
 
 TEST(SimulatedTimeline, EvaluationKeepsNothing) {
-  const Timeline timeline = timeline_of(schedule::forward_only({.ranks = 2, .microbatches = 3}));
+  const Timeline timeline =
+      timeline_of(schedule::make_schedule("forward_only", {.ranks = 2, .microbatches = 3}));
   EXPECT_TRUE(timeline.rows[0].memory.empty());
 }
 

@@ -59,8 +59,8 @@ TEST(TimelinePage, HoldsEveryBarOfEveryRow) {
 }
 
 TEST(TimelinePage, ABarsStageIsItsPlaceAmongTheRanksStages) {
-  const JsonValue data = data_of(
-      page_of(timeline_of(schedule::zbv({.ranks = 2, .stages_per_rank = 2, .microbatches = 1}))));
+  const JsonValue data = data_of(page_of(timeline_of(
+      schedule::make_schedule("zbv", {.ranks = 2, .stages_per_rank = 2, .microbatches = 1}))));
   const JsonValue& row = at(at(at(at(data, "timelines"), 0), "rows"), 1);
   EXPECT_EQ(text(at(row, "stages")), "[1,2]");
   EXPECT_EQ(text(at(at(at(row, "lanes"), 0), "chunk")), "[0,1,1,1,0,0]");
@@ -75,7 +75,7 @@ TEST(TimelinePage, OverlappedPairsAreNamedByTheirForward) {
 
 TEST(TimelinePage, NeedsNothingFromElsewhere) {
   const std::string page =
-      page_of(timeline_of(schedule::one_f_one_b({.ranks = 2, .microbatches = 2})));
+      page_of(timeline_of(schedule::make_schedule("1f1b", {.ranks = 2, .microbatches = 2})));
   for (const char* link : {"http:", "https:", "src=", "@import", "url(", "<link", "fetch("}) {
     EXPECT_EQ(occurrences(page, link), 0u) << link;
   }

@@ -34,7 +34,7 @@ void expect_same_steps(const SteppedSchedule& left, const SteppedSchedule& right
 
 TEST(DeepSpeedConversion, TrainScheduleIs1F1BBothWays) {
   for_each_size([](const Sizes& sizes) {
-    const Schedule order = one_f_one_b(sizes);
+    const Schedule order = make_schedule("1f1b", sizes);
     for (const auto& [name, version] : {std::pair("train", TrainVersion::Original),
                                         std::pair("train_later", TrainVersion::Later)}) {
       const SteppedSchedule train = make_stepped(name, sizes);
@@ -49,7 +49,7 @@ TEST(DeepSpeedConversion, TrainScheduleIs1F1BBothWays) {
 
 TEST(DeepSpeedConversion, InferenceScheduleIsForwardOnlyBothWays) {
   for_each_size([](const Sizes& sizes) {
-    const Schedule order = forward_only(sizes);
+    const Schedule order = make_schedule("forward_only", sizes);
     const SteppedSchedule inference = make_stepped("inference", sizes);
     const Schedule schedule = to_schedule(inference);
     ASSERT_EQ(schedule.purpose, Purpose::Forward);

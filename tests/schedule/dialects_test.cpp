@@ -39,7 +39,8 @@ TEST(Dialects, OfOneProgramGiveOneSchedule) {
 }
 
 TEST(Dialects, NoneHasMessagesInAComputeOnlyFile) {
-  const Schedule program = lower_communication(one_f_one_b({.ranks = 2, .microbatches = 2}));
+  const Schedule program =
+      lower_communication(make_schedule("1f1b", {.ranks = 2, .microbatches = 2}));
   for (const std::string& text :
        {to_csv(program), to_json(program), deepspeed::to_text(deepspeed::to_stepped(program))}) {
     const std::string message =

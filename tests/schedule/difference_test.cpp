@@ -20,9 +20,9 @@ std::string words(std::int32_t count, std::int32_t changed) {
 }
 
 TEST(Difference, EqualProgramsHaveNone) {
-  EXPECT_EQ(
-      difference(gpipe({.ranks = 2, .microbatches = 3}), gpipe({.ranks = 2, .microbatches = 3})),
-      "");
+  EXPECT_EQ(difference(make_schedule("gpipe", {.ranks = 2, .microbatches = 3}),
+                       make_schedule("gpipe", {.ranks = 2, .microbatches = 3})),
+            "");
 }
 
 TEST(Difference, EachRankHasItsFirstDifferenceAndItsEdits) {
@@ -95,7 +95,7 @@ TEST(Difference, TheEditsMakeOneProgramOfTheOther) {
 }
 
 TEST(Difference, ProgramsWithNothingInCommonAreShownInShort) {
-  const Schedule a = gpipe({.ranks = 1, .microbatches = 4000});
+  const Schedule a = make_schedule("gpipe", {.ranks = 1, .microbatches = 4000});
   Schedule b = a;
   std::ranges::reverse(b.programs[0]);
   const std::string text = difference(a, b);

@@ -37,7 +37,8 @@ TEST(ReduceGradients, OfEachMicrobatchFollowItsBackward) {
 }
 
 TEST(ReduceGradients, AreNotAddedTwice) {
-  const Schedule once = add_reduce_gradients(one_f_one_b({.ranks = 2, .microbatches = 3}));
+  const Schedule once =
+      add_reduce_gradients(make_schedule("1f1b", {.ranks = 2, .microbatches = 3}));
   EXPECT_EQ(add_reduce_gradients(once).programs, once.programs);
   EXPECT_EQ(add_reduce_gradients(once, Reduction::OfEach).programs, once.programs);
 }
@@ -48,7 +49,7 @@ TEST(ReduceGradients, WaitForAllBackwardsOfAStage) {
 }
 
 TEST(ReduceGradients, LeaveForwardOnlySchedulesAlone) {
-  const Schedule order = forward_only({.ranks = 2, .microbatches = 2});
+  const Schedule order = make_schedule("forward_only", {.ranks = 2, .microbatches = 2});
   EXPECT_EQ(add_reduce_gradients(order).programs, order.programs);
 }
 
@@ -135,14 +136,14 @@ TEST(FuseBackwards, IsTheInverseOfSplit) {
 }
 
 TEST(OverlapPairs, AreForwardsWithTheBackwardsBehindThem) {
-  EXPECT_EQ(grid(overlap_pairs(one_f_one_b({.ranks = 2, .microbatches = 3}))),
+  EXPECT_EQ(grid(overlap_pairs(make_schedule("1f1b", {.ranks = 2, .microbatches = 3}))),
             "rank 0: 0F0 (0F1;0B0)OVERLAP_F_B (0F2;0B1)OVERLAP_F_B 0B2\n"
             "rank 1: 1F0 1B0 1F1 1B1 1F2 1B2\n");
 }
 
 // Rank 1 pairs 1F1 with 1B0, which would have to wait for the 0F1 that waits for that 1B0.
 TEST(OverlapPairs, ThatWouldWaitForEachOtherAreGivenUp) {
-  EXPECT_EQ(grid(overlap_pairs(gpipe({.ranks = 2, .microbatches = 2}))),
+  EXPECT_EQ(grid(overlap_pairs(make_schedule("gpipe", {.ranks = 2, .microbatches = 2}))),
             "rank 0: 0F0 0F1 0B0 0B1\n"
             "rank 1: 1F0 (1F1;1B0)OVERLAP_F_B 1B1\n");
 }
@@ -207,7 +208,7 @@ TEST(Align, NamesTheReceiveThatIsStuck) {
 }
 
 TEST(PassesDeathTest, SenselessParametersAreBugs) {
-  const Schedule order = gpipe({.ranks = 2});
+  const Schedule order = make_schedule("gpipe", {.ranks = 2});
   EXPECT_DEATH(add_unshard(order, 0), "window 0");
   EXPECT_DEATH(split_backwards(order, -1), "delay -1");
   EXPECT_DEATH(split_backwards(lower_communication(order)), "0SEND_F0 in a compute order");

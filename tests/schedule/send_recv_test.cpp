@@ -49,7 +49,7 @@ std::string any_objection(const Schedule& schedule) {
 }
 
 TEST(SendRecv, AsTorchFollowTheTurnsOfTheRanks) {
-  EXPECT_EQ(grid(add_send_recv_as_torch(gpipe({.ranks = 2, .microbatches = 2}))),
+  EXPECT_EQ(grid(add_send_recv_as_torch(make_schedule("gpipe", {.ranks = 2, .microbatches = 2}))),
             "rank 0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1\n"
             "rank 1: 1RECV_F0 1F0 1RECV_F1 1F1 1B0 1SEND_B0 1B1 1SEND_B1\n");
 }
@@ -63,14 +63,14 @@ TEST(SendRecv, AsTorchAnIdleSlotTakesATurn) {
 }
 
 TEST(SendRecv, WithoutLookaheadReceivesJustBeforeUse) {
-  EXPECT_EQ(grid(add_send_recv(gpipe({.ranks = 2, .microbatches = 2}), 0)),
+  EXPECT_EQ(grid(add_send_recv(make_schedule("gpipe", {.ranks = 2, .microbatches = 2}), 0)),
             "rank 0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1\n"
             "rank 1: 1RECV_F0 1F0 1RECV_F1 1F1 1B0 1SEND_B0 1B1 1SEND_B1\n");
 }
 
 TEST(SendRecv, LookaheadPostsReceivesThatManyComputesEarlier) {
   EXPECT_EQ(
-      grid(add_send_recv(gpipe({.ranks = 2, .microbatches = 3}), 1)),
+      grid(add_send_recv(make_schedule("gpipe", {.ranks = 2, .microbatches = 3}), 1)),
       "rank 0: 0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0RECV_B0 0RECV_B1 0B0 0RECV_B2 0B1 0B2\n"
       "rank 1: 1RECV_F0 1RECV_F1 1F0 1RECV_F2 1F1 1F2 1B0 1SEND_B0 1B1 1SEND_B1 1B2 "
       "1SEND_B2\n");

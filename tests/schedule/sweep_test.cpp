@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <optional>
+#include <vector>
 
 #include "penstock/core/error.h"
 #include "penstock/schedule/deepspeed/conversion.h"
@@ -11,6 +11,7 @@
 #include "penstock/schedule/passes/passes.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/verify/verify.h"
+#include "tests/schedule/statement.h"
 #include "tests/support/generated.h"
 #include "tests/support/schedules.h"
 
@@ -18,6 +19,7 @@ namespace penstock::schedule {
 namespace {
 
 using testing_support::for_each_generated;
+using testing_support::for_each_size;
 using testing_support::for_each_size_of;
 using verify::VerifiedSchedule;
 
@@ -77,17 +79,22 @@ TEST(Sweep, LoweredProgramsComeBackFromCsvAndJson) {
   });
 }
 
-bool has_deepspeed_form(std::string_view name, const Sizes& sizes) {
-  if (sizes.stages_per_rank > 1) return false;
-  return name == "gpipe" || name == "1f1b" || name == "interleaved_1f1b" || name == "looped_bfs" ||
-         name == "forward_only";
+// Whole backwards, each by itself, and a stage per rank.
+bool has_deepspeed_form(const Schedule& order) {
+  return order.stages == order.ranks() &&
+         std::ranges::all_of(order.programs, [](const Program& program) {
+           return std::ranges::all_of(program, [](const Action& action) {
+             return (action.op == Op::Forward || action.op == Op::Backward) &&
+                    !action.overlaps_next;
+           });
+         });
 }
 
 TEST(Sweep, ThoseOfDeepSpeedsFormComeBackFromIt) {
   int compared = 0;
   for_each_generated({}, [&](const Generator& generator, const Sizes& sizes) {
     const Schedule order = generator.make(sizes);
-    if (!has_deepspeed_form(generator.name, sizes)) {
+    if (!has_deepspeed_form(order)) {
       ASSERT_THROW(deepspeed::to_stepped(order), ScheduleError) << title(order);
       return;
     }
@@ -99,7 +106,7 @@ TEST(Sweep, ThoseOfDeepSpeedsFormComeBackFromIt) {
     ASSERT_EQ(testing_support::compute_only(again).programs, order.programs) << title(order);
     ++compared;
   });
-  EXPECT_EQ(compared, 4 * 8 * 24 + 137) << "interleaved_1f1b takes 137 of the sizes";
+  EXPECT_GE(compared, 4 * 8 * 24 + 137) << "interleaved_1f1b takes 137 of the sizes";
 }
 
 TEST(Sweep, PlacesStagesInALoopOrToAndFro) {
@@ -115,72 +122,85 @@ TEST(Sweep, PlacesStagesInALoopOrToAndFro) {
   });
 }
 
-// What the registry states, times v, so that a stage's F, I and W take a unit; absent where it
-// states nothing, or only a bound.
-std::optional<std::int32_t> bubble_of(std::string_view name, const Sizes& sizes) {
-  const std::int32_t m = sizes.microbatches;
-  const std::int32_t p = sizes.ranks;
-  const auto when = [](bool stated, std::int32_t bubble) {
-    return stated ? std::optional(bubble) : std::nullopt;
-  };
-  if (name == "gpipe" || name == "1f1b") return 3 * (p - 1);
-  if (name == "interleaved_1f1b") return when(m % p == 0, 3 * (p - 1));
-  if (name == "looped_bfs") return when(m >= p, 3 * (p - 1));
-  if (name == "zb_h1") return std::max(p - 1, 2 * p - 1 - m);
-  if (name == "zb_h2") return when(m >= 2 * p - 1, p - 1);
-  if (name == "interleaved_zero_bubble") return when(m % p == 0, p - 1);
-  if (name == "zbv") return std::max(p - 1, 4 * p - 2 - 2 * m);
-  if (name == "dualpipev") return 2 * (p - 1);
-  if (name == "forward_only") return when(m >= p, p - 1);
-  if (name == "v_half" || name == "v_min" || name == "hanayo") return {};
-  ADD_FAILURE() << "no bubble for " << name;
-  return {};
-}
-
-TEST(Sweep, MakespanIsTheClosedForm) {
-  int compared = 0;
-  for_each_generated({}, [&](const Generator& generator, const Sizes& sizes) {
-    const Schedule order = generator.make(sizes);
-    const auto result = simulate::simulate(VerifiedSchedule::from(order));
-    const std::int32_t passes = order.purpose == Purpose::Train ? 3 : 1;
-    const std::int32_t work = passes * sizes.microbatches * sizes.stages_per_rank;
-    for (const double busy : result.busy) ASSERT_EQ(busy, work);
-    const auto bubble = bubble_of(generator.name, sizes);
-    if (!bubble) return;
-    ASSERT_EQ(result.makespan, work + *bubble) << title(order);
-    ++compared;
-  });
-  EXPECT_GT(compared, 2000);
-}
-
-// f + b of a rank is 6.
-TEST(Sweep, BubbleOfVBlocksIsAtMostItsShareOf1F1B) {
-  const auto expect_bubble_at_most = [](std::string_view name, double share) {
-    for_each_size_of(find_generator(name), {}, [&](const Generator& generator, const Sizes& sizes) {
-      if (sizes.microbatches < sizes.ranks) return;
-      const Schedule order = generator.make(sizes);
-      const double bubble = makespan_of(order) - 6 * sizes.microbatches;
-      ASSERT_LE(bubble, share * 6 * (sizes.ranks - 1) + 1e-9) << title(order);
+TEST(Sweep, TakesTheSizesThatItsRowStates) {
+  for (const Generator& generator : registry()) {
+    for_each_size({.stages_per_rank_max = 6}, [&](const Sizes& sizes) {
+      ASSERT_EQ(generator.objection(sizes).empty(), holds(generator.constraints, symbols_of(sizes)))
+          << generator.name << ": " << generator.constraints << ", but p=" << sizes.ranks
+          << " v=" << sizes.stages_per_rank << " m=" << sizes.microbatches;
     });
-  };
-  expect_bubble_at_most("v_half", 1.0 / 2);
-  expect_bubble_at_most("v_min", 2.0 / 3);
+  }
 }
 
-TEST(Sweep, BubbleOfHanayoIsAtMostItsShareOfTheMakespan) {
+// Whether every stage runs its B or W in the order of the microbatches.
+bool runs_backwards_in_order(const Schedule& order) {
+  std::vector<std::int32_t> next(static_cast<std::size_t>(order.stages));
+  for (const Program& program : order.programs) {
+    for (const Action& action : program) {
+      if (action.op != Op::Backward && action.op != Op::BackwardWeight) continue;
+      if (action.microbatch->value != next[action.stage.index()]++) return false;
+    }
+  }
+  return true;
+}
+
+TEST(Sweep, RunsBackwardsInTheOrderThatItsRowStates) {
+  for (const Generator& generator : registry()) {
+    bool in_order = true;
+    for_each_size_of(generator, {}, [&](const Generator&, const Sizes& sizes) {
+      in_order = in_order && runs_backwards_in_order(generator.make(sizes));
+    });
+    EXPECT_EQ(in_order, generator.backwards == BackwardOrder::Rising)
+        << generator.name << " runs them in "
+        << (in_order ? "the order of the microbatches"
+                     : "another: .backwards = BackwardOrder::Other");
+  }
+}
+
+// A stage's F, I and W take a unit of time each.
+std::int32_t work_of(const Schedule& order) {
+  const std::int32_t units = order.purpose == Purpose::Train ? 3 : 1;
+  return units * order.microbatches * order.stages / order.ranks();
+}
+
+// Counts the sizes for which the row states something.
+void expect_bubble(const Generator& generator, const Sizes& sizes, int& compared) {
+  const Schedule order = generator.make(sizes);
+  const auto result = simulate::simulate(VerifiedSchedule::from(order));
+  const std::int32_t work = work_of(order);
+  for (const double busy : result.busy) ASSERT_EQ(busy, work) << title(order);
+  const Statement stated(generator.bubble);
+  const Symbols symbols = symbols_of(sizes);
+  if (!holds(stated.where, symbols)) return;
+  ++compared;
+  const double bubble = result.makespan - work;
+  const double value =
+      value_of(stated.expression, symbols) * (stated.of_the_makespan ? result.makespan : 1);
+  if (stated.at_most) {
+    ASSERT_LE(bubble, value + 1e-9) << title(order) << ": " << generator.bubble;
+  } else {
+    ASSERT_EQ(bubble, value) << title(order) << ": " << generator.bubble;
+  }
+}
+
+TEST(Sweep, BubbleIsWhatItsRowStates) {
+  for (const Generator& generator : registry()) {
+    int compared = 0;
+    for_each_size_of(generator, {}, [&](const Generator&, const Sizes& sizes) {
+      expect_bubble(generator, sizes, compared);
+    });
+    EXPECT_GT(compared, 0) << generator.name << ": of no size is it true that "
+                           << Statement(generator.bubble).where;
+  }
+}
+
+TEST(Sweep, BubbleOfHanayoIsWhatItsRowStatesUpToThreeWaves) {
   int compared = 0;
-  for_each_size_of(find_generator("hanayo"), {.stages_per_rank_max = 6},
+  for_each_size_of(find_generator("hanayo"), {.stages_per_rank_max = 8},
                    [&](const Generator& generator, const Sizes& sizes) {
-                     if (sizes.microbatches != sizes.ranks) return;
-                     const Schedule order = generator.make(sizes);
-                     const double makespan = makespan_of(order);
-                     const std::int32_t p = sizes.ranks;
-                     const std::int32_t v = sizes.stages_per_rank;
-                     const double share = (2.0 * p - 2) / (1.5 * p * v + p - 1);
-                     ASSERT_LE(makespan - 3 * v * p, share * makespan + 1e-9) << title(order);
-                     ++compared;
+                     expect_bubble(generator, sizes, compared);
                    });
-  EXPECT_EQ(compared, 8 * 3);
+  EXPECT_EQ(compared, 8 * 3) << "with as many microbatches as ranks";
 }
 
 TEST(Sweep, HanayoIsNoSlowerThan1F1B) {
@@ -218,50 +238,32 @@ TEST(Sweep, FittedZbvIsNoSlowerAndHoldsNoMore) {
 TEST(Sweep, FittedZbvIsThePublishedOneWhereItsRuleApplies) {
   for (std::int32_t ranks = 1; ranks <= 8; ++ranks) {
     Sizes sizes{.ranks = ranks, .stages_per_rank = 2, .microbatches = 2 * ranks - 1};
-    const Schedule published = zbv(sizes);
+    const Schedule published = make_schedule("zbv", sizes);
     sizes.rule = Rule::Fitted;
-    EXPECT_EQ(zbv(sizes).programs, published.programs);
+    EXPECT_EQ(make_schedule("zbv", sizes).programs, published.programs);
   }
-}
-
-std::int32_t peak_of(std::string_view name, const Sizes& sizes, std::int32_t r) {
-  const std::int32_t m = sizes.microbatches;
-  const std::int32_t p = sizes.ranks;
-  const std::int32_t v = sizes.stages_per_rank;
-  const std::int32_t n = sizes.microbatch_group.value_or(m / std::max(1, m / p));
-  if (name == "gpipe") return m;
-  if (name == "1f1b") return std::min(m, p - r);
-  if (name == "interleaved_1f1b") return std::min(m * v, (v - 1) * n + 2 * (p - 1 - r) + 1);
-  if (name == "looped_bfs") return m * v;
-  if (name == "zb_h1") return std::min(m, p);
-  if (name == "zb_h2") return std::min(m, 2 * p - 1);
-  if (name == "interleaved_zero_bubble") return std::min(m * v, (v - 1) * n + p);
-  if (name == "zbv") return std::min({2 * m, 2 * p, m + r + 1});
-  if (name == "dualpipev") return 2 * p + 1;
-  if (name == "v_half") return 2 * ((p + 2) / 2);
-  if (name == "v_min") return 2 * ((p + 4) / 3);
-  if (name == "hanayo") return v * std::min(m, p);
-  if (name == "forward_only") return 0;
-  ADD_FAILURE() << "no peak for " << name;
-  return -1;
 }
 
 void expect_peaks(const Generator& generator, const Sizes& sizes) {
   const Schedule order = generator.make(sizes);
   const auto verdict = verify::verify(order);
   ASSERT_TRUE(verdict.diagnostics.empty()) << title(order);
-  std::vector<std::int32_t> expected;
-  for (std::int32_t r = 0; r < sizes.ranks; ++r) {
-    expected.push_back(peak_of(generator.name, sizes, r));
-  }
-  if (generator.peak.starts_with("at most ")) {
-    ASSERT_LE(std::ranges::max(verdict.facts.peak_activations), expected[0]) << title(order);
-  } else {
-    ASSERT_EQ(verdict.facts.peak_activations, expected) << title(order);
+  const Statement stated(generator.peak);
+  for (std::int32_t rank = 0; rank < sizes.ranks; ++rank) {
+    const Symbols symbols = symbols_of(sizes, rank);
+    const std::int32_t peak = verdict.facts.peak_activations[static_cast<std::size_t>(rank)];
+    if (!holds(stated.where, symbols)) return;
+    if (stated.at_most) {
+      ASSERT_LE(peak, value_of(stated.expression, symbols))
+          << title(order) << " rank " << rank << ": " << generator.peak;
+    } else {
+      ASSERT_EQ(peak, value_of(stated.expression, symbols))
+          << title(order) << " rank " << rank << ": " << generator.peak;
+    }
   }
 }
 
-TEST(Sweep, PeakActivationsAreTheClosedForm) { for_each_generated({}, expect_peaks); }
+TEST(Sweep, PeakActivationsAreWhatItsRowStates) { for_each_generated({}, expect_peaks); }
 
 TEST(Sweep, GroupsOfEverySizeVerifyAndKeepToTheirPeak) {
   int compared = 0;

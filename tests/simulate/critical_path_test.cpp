@@ -131,8 +131,8 @@ TEST(Waits, AddUpToTheTimeThatARankIsIdle) {
 }
 
 TEST(Bubble, IsOfTheMakespanOrOfTheLongestSpan) {
-  const Simulation result =
-      simulate(VerifiedSchedule::from(schedule::zb_h2({.ranks = 4, .microbatches = 8})));
+  const Simulation result = simulate(
+      VerifiedSchedule::from(schedule::make_schedule("zb_h2", {.ranks = 4, .microbatches = 8})));
   EXPECT_EQ(result.makespan, 27);
   EXPECT_EQ(result.bubble(Rank(0)), 1 - 24.0 / 27);
   EXPECT_EQ(result.span_bubble(), 0.0);

@@ -32,8 +32,11 @@ TEST(LowerBounds, AreMetByTheSchedulesThatAreKnownToBeOptimal) {
   const schedule::Sizes sizes{.ranks = 4, .microbatches = 8};
   const schedule::Sizes chunks{.ranks = 4, .stages_per_rank = 2, .microbatches = 8};
   for (const auto& schedule :
-       {schedule::gpipe(sizes), schedule::one_f_one_b(sizes), schedule::interleaved_1f1b(chunks),
-        schedule::zb_h1(sizes), schedule::interleaved_zero_bubble(chunks), schedule::zbv(chunks)}) {
+       {schedule::make_schedule("gpipe", sizes), schedule::make_schedule("1f1b", sizes),
+        schedule::make_schedule("interleaved_1f1b", chunks),
+        schedule::make_schedule("zb_h1", sizes),
+        schedule::make_schedule("interleaved_zero_bubble", chunks),
+        schedule::make_schedule("zbv", chunks)}) {
     EXPECT_EQ(bound(schedule, "pipe"), makespan(schedule)) << title(schedule);
   }
 }
@@ -42,15 +45,18 @@ TEST(LowerBounds, AreMetByTheSchedulesThatAreKnownToBeOptimal) {
 // split.
 TEST(LowerBounds, OfThePipeHaveTheirClosedForm) {
   const Costs costs{.forward = 1, .input = 1.5, .weight = 0.75};
-  EXPECT_EQ(bound(schedule::one_f_one_b({.ranks = 4, .microbatches = 8}), "pipe", costs),
+  EXPECT_EQ(bound(schedule::make_schedule("1f1b", {.ranks = 4, .microbatches = 8}), "pipe", costs),
             8 * 3.25 + 3 * 3.25);
-  EXPECT_EQ(bound(schedule::zb_h1({.ranks = 4, .microbatches = 8}), "pipe", costs), 8 * 3.25 + 3);
-  EXPECT_EQ(bound(schedule::forward_only({.ranks = 4, .microbatches = 8}), "pipe", costs), 8 + 3);
+  EXPECT_EQ(bound(schedule::make_schedule("zb_h1", {.ranks = 4, .microbatches = 8}), "pipe", costs),
+            8 * 3.25 + 3);
+  EXPECT_EQ(bound(schedule::make_schedule("forward_only", {.ranks = 4, .microbatches = 8}), "pipe",
+                  costs),
+            8 + 3);
 }
 
 TEST(LowerBounds, OfWorkAndPath) {
   const Costs costs{.forward = std::vector<double>{1, 4}, .latency = 0.5};
-  const auto order = schedule::one_f_one_b({.ranks = 2, .microbatches = 3});
+  const auto order = schedule::make_schedule("1f1b", {.ranks = 2, .microbatches = 3});
   EXPECT_EQ(bound(order, "work", costs), 3 * 6);
   EXPECT_EQ(bound(order, "path", costs), 1 + 0.5 + 4 + 2 + 0.5 + 2);
   EXPECT_EQ(bound(rows({"0F0,0I0,0W0", "1F0,1I0,1W0"}), "path"), 5) << "the W of stage 1 is beside";
@@ -66,12 +72,12 @@ TEST(LowerBounds, OfMemoryIsMetWhereARankHoldsOneActivation) {
 // (p f + (p - 1) i + 2(p - 1) c) before the first gradient, and all but M forwards behind it.
 TEST(LowerBounds, OfTheWarmUpHasItsClosedForm) {
   const Costs costs{.latency = 0.25};
-  const auto order = schedule::zb_h1({.ranks = 4, .microbatches = 8});
+  const auto order = schedule::make_schedule("zb_h1", {.ranks = 4, .microbatches = 8});
   EXPECT_EQ(bound(order, "warm-up", costs), 4 + 3 + 6 * 0.25 + 8 * 3 - 4);
 }
 
 TEST(LowerBounds, CountTheOptimizer) {
-  const auto order = schedule::one_f_one_b({.ranks = 2, .microbatches = 3});
+  const auto order = schedule::make_schedule("1f1b", {.ranks = 2, .microbatches = 3});
   for (const LowerBound& each : lower_bounds(VerifiedSchedule::from(order), {.optimizer = 100})) {
     EXPECT_GE(each.makespan, 100) << each.name;
   }

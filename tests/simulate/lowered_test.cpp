@@ -171,7 +171,7 @@ TEST(SimulateLowered, MemoryFollowsTheActivationsThroughTime) {
 
 TEST(SimulateLowered, TotalsAreTheSameWithoutTheEvents) {
   const auto verified = VerifiedSchedule::from(schedule::lower_communication(
-      schedule::zbv({.ranks = 4, .stages_per_rank = 2, .microbatches = 9})));
+      schedule::make_schedule("zbv", {.ranks = 4, .stages_per_rank = 2, .microbatches = 9})));
   const Costs costs{.latency = 0.25, .message = 3, .bandwidth = 4, .reduce = 1};
   const Simulation events = simulate(verified, costs);
   const Simulation totals = simulate(verified, costs, Detail::Totals);

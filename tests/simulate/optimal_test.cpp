@@ -45,13 +45,19 @@ bool is_placed(const VerifiedSchedule& verified, const Optimum& optimum) {
   return true;
 }
 
+bool has_overlapped_pairs(const Schedule& order) {
+  return std::ranges::any_of(order.programs, [](const schedule::Program& program) {
+    return std::ranges::find(program, true, &schedule::Action::overlaps_next) != program.end();
+  });
+}
+
 // The training schedules of those sizes and that placement, with split backwards.
 std::vector<VerifiedSchedule> candidates(const Optimum& optimum) {
   std::vector<VerifiedSchedule> found;
   for (const schedule::Generator& generator : schedule::registry()) {
     if (!generator.objection(optimum.sizes).empty()) continue;
     const Schedule order = generator.make(optimum.sizes);
-    if (order.purpose != schedule::Purpose::Train || generator.name == "dualpipev") continue;
+    if (order.purpose != schedule::Purpose::Train || has_overlapped_pairs(order)) continue;
     for (const std::int32_t delay : {0, 1, 2, 64}) {
       auto verified = VerifiedSchedule::from(schedule::split_backwards(order, delay));
       if (is_placed(verified, optimum)) found.push_back(std::move(verified));

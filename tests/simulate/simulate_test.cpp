@@ -208,7 +208,7 @@ TEST(Simulate, MemoryIsHeldFromFToBOrWithItsKeptShareToW) {
 
 TEST(Simulate, ManyRanksTakeTimeInProportion) {
   const auto verified =
-      VerifiedSchedule::from(schedule::one_f_one_b({.ranks = 20'000, .microbatches = 2}));
+      VerifiedSchedule::from(schedule::make_schedule("1f1b", {.ranks = 20'000, .microbatches = 2}));
   EXPECT_EQ(simulate(verified).makespan, 3 * (20'000 + 1));
 }
 

@@ -1,6 +1,8 @@
 // Every schedule of the registry at every small size that it takes, for tests of laws that hold for
 // all of them.
 #pragma once
+#include <gtest/gtest.h>
+
 #include <cstdint>
 
 #include "penstock/schedule/generators/generators.h"
@@ -13,18 +15,26 @@ struct Sweep {
   std::int32_t microbatches_max = 24;
 };
 
-// check(generator, sizes), in rising order of sizes.
+// check(sizes), in rising order, until one fails.
 template <class Check>
-void for_each_size_of(const schedule::Generator& generator, const Sweep& sweep,
-                      const Check& check) {
+void for_each_size(const Sweep& sweep, const Check& check) {
   for (std::int32_t ranks = 1; ranks <= sweep.ranks_max; ++ranks) {
     for (std::int32_t stages = 1; stages <= sweep.stages_per_rank_max; ++stages) {
       for (std::int32_t m = 1; m <= sweep.microbatches_max; ++m) {
-        const schedule::Sizes sizes{.ranks = ranks, .stages_per_rank = stages, .microbatches = m};
-        if (generator.objection(sizes).empty()) check(generator, sizes);
+        if (testing::Test::HasFatalFailure()) return;
+        check(schedule::Sizes{.ranks = ranks, .stages_per_rank = stages, .microbatches = m});
       }
     }
   }
+}
+
+// check(generator, sizes), of the sizes that it takes.
+template <class Check>
+void for_each_size_of(const schedule::Generator& generator, const Sweep& sweep,
+                      const Check& check) {
+  for_each_size(sweep, [&](const schedule::Sizes& sizes) {
+    if (generator.objection(sizes).empty()) check(generator, sizes);
+  });
 }
 
 template <class Check>

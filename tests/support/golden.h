@@ -1,7 +1,8 @@
 // Expected texts in tests/golden/: reading them, comparing with them, rewriting them.
 //
-// PENSTOCK_UPDATE_GOLDEN=1 (`make golden`) rewrites the files that expect_golden() compares with;
-// the difference is then reviewed in git.  Texts recorded from other systems are only read.
+// PENSTOCK_UPDATE_GOLDEN=1 (`make golden`) rewrites the files that expect_golden() compares with,
+// and the tables of pages; the difference is then reviewed in git.  Texts recorded from other
+// systems are only read.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -39,6 +40,23 @@ inline void expect_golden(const std::string& name, const std::string& actual) {
   }
   EXPECT_EQ(read_source_file("tests/golden/" + name), actual)
       << "if this is meant, `make golden` rewrites tests/golden/" << name;
+}
+
+// That the page has this table, which is found by its first two lines; rewritten as golden texts
+// are.
+inline void expect_table(const std::string& page, const std::string& table) {
+  const std::string head = table.substr(0, table.find('\n', table.find('\n') + 1) + 1);
+  std::string text = read_source_file(page);
+  const std::size_t begin = text.find(head);
+  ASSERT_NE(begin, text.npos) << page << " has no table that begins\n" << head;
+  const std::size_t length = text.find("\n\n", begin) + 1 - begin;
+  const std::string found = text.substr(begin, length);
+  if (std::getenv("PENSTOCK_UPDATE_GOLDEN") != nullptr) {
+    std::ofstream(std::string(PENSTOCK_SOURCE_DIR) + "/" + page)
+        << text.replace(begin, length, table);
+    return;
+  }
+  EXPECT_EQ(found, table) << "if this is meant, `make golden` rewrites the table of " << page;
 }
 
 }  // namespace penstock::testing_support

@@ -278,7 +278,7 @@ TEST(Verify, NotReduced) {
 }
 
 TEST(Verify, TooManyActivations) {
-  const Schedule gpipe = schedule::gpipe({.ranks = 2, .microbatches = 3});
+  const Schedule gpipe = schedule::make_schedule("gpipe", {.ranks = 2, .microbatches = 3});
   EXPECT_EQ(objections(gpipe, {.activations_max = 2}),
             "rank 0 step 2: holds 3 activations, 2 allowed [S050]\n"
             "rank 1 step 2: holds 3 activations, 2 allowed [S050]");
@@ -287,7 +287,7 @@ TEST(Verify, TooManyActivations) {
 
 TEST(Verify, ActivationLimitIsMetExactlyByOneFOneB) {
   for (std::int32_t ranks = 1; ranks <= 6; ++ranks) {
-    const Schedule order = schedule::one_f_one_b({.ranks = ranks, .microbatches = 12});
+    const Schedule order = schedule::make_schedule("1f1b", {.ranks = ranks, .microbatches = 12});
     EXPECT_TRUE(verify(order, {.activations_max = ranks}).diagnostics.empty());
     EXPECT_FALSE(verify(order, {.activations_max = ranks - 1}).diagnostics.empty());
   }
@@ -362,8 +362,8 @@ TEST(VerifiedSchedules, KeepScheduleAndFacts) {
 }
 
 TEST(Verify, HugeSchedulesTakeTimeInProportion) {
-  const Schedule order =
-      schedule::lower_communication(schedule::one_f_one_b({.ranks = 16, .microbatches = 2048}));
+  const Schedule order = schedule::lower_communication(
+      schedule::make_schedule("1f1b", {.ranks = 16, .microbatches = 2048}));
   EXPECT_TRUE(verify(order).diagnostics.empty());
 }
 

@@ -1,6 +1,10 @@
+// Two chunks per rank, to and fro; in the steady state every F is overlapped with a B.
+// Source: DeepSeek-V3, arXiv 2412.19437, and the DualPipe repository's DualPipeV ("cut in half").
 #include <array>
 #include <deque>
 
+#include "penstock/core/text.h"
+#include "penstock/schedule/generators/objections.h"
 #include "penstock/schedule/generators/rows.h"
 #include "penstock/schedule/generators/units.h"
 
@@ -81,10 +85,31 @@ class DualPipeVRow {
   std::deque<Unit> pending_;  // Is whose W is still to come.
 };
 
+Schedule make(const Sizes& sizes) {
+  return write_rows("dualpipev", sizes, to_and_fro, [](Row& row) { DualPipeVRow(row).write(); });
+}
+
+std::string object(const Sizes& sizes) {
+  const std::int64_t stages = std::int64_t{2} * sizes.ranks;
+  const std::string objection =
+      first_of({object_to_other_than_two_stages(sizes), object_to_none(sizes)});
+  if (!objection.empty() || sizes.microbatches >= stages) return objection;
+  return str("microbatches is ", sizes.microbatches, ", must be at least stages (", stages, ")");
+}
+
 }  // namespace
 
-Schedule dualpipev(const Sizes& sizes) {
-  return write_rows("dualpipev", sizes, to_and_fro, [](Row& row) { DualPipeVRow(row).write(); });
+Generator dualpipev() {
+  return {.position = 110,
+          .name = "dualpipev",
+          .aliases = {"ScheduleDualPipeV"},
+          .summary = "two stages per rank, down and up, forwards overlapped with backwards",
+          .constraints = "v = 2, m >= 2p",
+          .bubble = "(p-1)f",
+          .peak = "2p+1",
+          .stages_per_rank = 2,
+          .make = make,
+          .objection = object};
 }
 
 }  // namespace penstock::schedule

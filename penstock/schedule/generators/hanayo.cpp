@@ -1,8 +1,13 @@
-// Hanayo's waves, ordered by when each action would run if nothing stood in its way.
+// Waves: an even number of chunks per rank, to and fro, two for each wave, with whole backwards.
+// Actions are ordered by when each would run if nothing stood in its way; the memory is 1F1B's.
+// Source: Liu et al., Hanayo, arXiv 2308.15762: placement and idea; it gives no rule for a rank,
+// and the order is ours.
 #include <cstdint>
 #include <optional>
 #include <utility>
 
+#include "penstock/core/text.h"
+#include "penstock/schedule/generators/objections.h"
 #include "penstock/schedule/generators/rehearsal.h"
 
 namespace penstock::schedule {
@@ -42,11 +47,9 @@ std::optional<Move> choose(const Rehearsal& all, std::int32_t rank, std::int64_t
   return best;
 }
 
-}  // namespace
-
 // Which pace ends first depends on the sizes: at one of the two, no size of the tests is slower
 // than 1F1B.
-Schedule hanayo(const Sizes& sizes) {
+Schedule make(const Sizes& sizes) {
   Rehearsal fast(sizes, Op::Backward);
   Rehearsal slow(sizes, Op::Backward);
   const std::int64_t pace = sizes.stages_per_rank / 2;
@@ -54,6 +57,32 @@ Schedule hanayo(const Sizes& sizes) {
   slow.run([&](std::int32_t rank) { return choose(slow, rank, 2 * pace); });
   Rehearsal& best = fast.steps() < slow.steps() ? fast : slow;
   return std::move(best).schedule("hanayo");
+}
+
+std::string object(const Sizes& sizes) {
+  constexpr std::int32_t kStagesMax = 64;  // Each step looks at all stages of a rank.
+  if (sizes.stages_per_rank % 2 != 0) {
+    return stages_must_be("even: a wave is two stages, down the ranks and up again", sizes);
+  }
+  if (sizes.stages_per_rank > kStagesMax) {
+    return stages_must_be(str("at most ", kStagesMax), sizes);
+  }
+  return first_of({object_to_none(sizes), object_to_many_ranks(sizes)});
+}
+
+}  // namespace
+
+Generator hanayo() {
+  return {.position = 120,
+          .name = "hanayo",
+          .aliases = {"waves"},
+          .summary = "v/2 waves, each down the ranks and up again, with whole backwards",
+          .constraints = "v even",
+          .bubble = "at most (2p-2)/(3pv/2+p-1) of the makespan where m = p, v <= 6, b = 2f",
+          .peak = "at most v min(m, p)",
+          .stages_per_rank = 2,
+          .make = make,
+          .objection = object};
 }
 
 }  // namespace penstock::schedule

@@ -1,11 +1,15 @@
+// 1F1B over chunks: a group of microbatches passes all chunks before the next group starts.
+// Source: Narayanan et al., Megatron-LM, arXiv 2104.04473; groups as torch's or Megatron-core's.
 #include <algorithm>
 
+#include "penstock/schedule/generators/objections.h"
 #include "penstock/schedule/generators/rows.h"
 #include "penstock/schedule/generators/units.h"
 
 namespace penstock::schedule {
+namespace {
 
-Schedule interleaved_1f1b(const Sizes& sizes) {
+Schedule make(const Sizes& sizes) {
   const auto forwards = forward_units(sizes);
   const auto backwards = backward_units(sizes);
   return write_rows("interleaved_1f1b", sizes, in_a_loop, [&](Row& row) {
@@ -19,6 +23,21 @@ Schedule interleaved_1f1b(const Sizes& sizes) {
       row.add(Op::Backward, unit.chunk, unit.microbatch);
     }
   });
+}
+
+}  // namespace
+
+Generator interleaved_1f1b() {
+  return {.position = 30,
+          .name = "interleaved_1f1b",
+          .aliases = {"ScheduleInterleaved1F1B", "interleaved"},
+          .summary = "1F1B over several stages per rank, in groups of n microbatches",
+          .constraints = kEvenGroups,
+          .bubble = "(p-1)(f+b)/v where p divides m",
+          .peak = "min(mv, (v-1)n+2(p-1-r)+1)",
+          .stages_per_rank = 2,
+          .make = make,
+          .objection = object_to_uneven_groups};
 }
 
 }  // namespace penstock::schedule

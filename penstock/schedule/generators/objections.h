@@ -1,31 +1,41 @@
-// Which sizes schedules refuse, and why; the registry names one of these for each of them.
+// Objections to sizes that several schedules have; one that is a schedule's own is in its file.
 //
 // Each returns the first size that does not fit, its value and what would, or "" when all do.  They
 // know nothing of how much memory a schedule takes to write out.
 // REQUIRES, for all of them: ranks, stages_per_rank and microbatches of at least 1.
 #pragma once
+#include <initializer_list>
 #include <string>
+#include <string_view>
 
 #include "penstock/schedule/generators/generators.h"
 
 namespace penstock::schedule {
 
-// Where any sizes do.
+// Where any sizes do: to groups and rules, which most schedules do not have.
 std::string object_to_none(const Sizes& sizes);
 
-// One stage per rank: GPipe, 1F1B, ZB-H1, ZB-H2.
+// One stage per rank.
 std::string object_to_many_stages(const Sizes& sizes);
 
-// Any stages per rank, microbatches in groups: interleaved 1F1B and zero bubble.
+// Any stages per rank, microbatches in groups; and as Generator::constraints.
 std::string object_to_uneven_groups(const Sizes& sizes);
+inline constexpr std::string_view kEvenGroups =
+    "m a multiple of max(1, floor(m/p)); or p <= n <= m, m mod n = 0 or >= p";
 
-// The letter V, two stages per rank.  ZB-V can be fitted, V-Half and V-Min are squeezed, and
-// DualPipeV needs as many microbatches as stages.
-std::string object_to_zbv(const Sizes& sizes);
-std::string object_to_v_blocks(const Sizes& sizes);
-std::string object_to_dualpipev(const Sizes& sizes);
+// The letter V.
+std::string object_to_other_than_two_stages(const Sizes& sizes);
 
-// Waves of two stages per rank.
-std::string object_to_hanayo(const Sizes& sizes);
+// A microbatch group, where the schedule has other rules than the published one.
+std::string object_to_groups(const Sizes& sizes);
+
+// What is worked out step by step on all ranks takes time for every step and rank.
+std::string object_to_many_ranks(const Sizes& sizes);
+
+// "stages_per_rank is 3, must be even"
+std::string stages_must_be(std::string_view wanted, const Sizes& sizes);
+
+// The first that is not "".
+std::string first_of(std::initializer_list<std::string> objections);
 
 }  // namespace penstock::schedule

@@ -76,8 +76,8 @@ Timetable waiting_for_forwards(Schedule order, const Sizes& sizes) {
 Timetable waiting_with_missing_ones(Schedule, const Sizes& sizes) {
   Sizes enough = sizes;
   enough.microbatches = std::max(sizes.microbatches, 2 * sizes.ranks - 1);
-  Timetable table =
-      lay_out(zbv(enough), [](std::int32_t rank, std::int32_t i) { return rank + i; });
+  Timetable table = lay_out(find_generator("zbv").make(enough),
+                            [](std::int32_t rank, std::int32_t i) { return rank + i; });
   table.schedule.microbatches = sizes.microbatches;
   for (std::size_t rank = 0; rank < table.slots.size(); ++rank) {
     Program& program = table.schedule.programs[rank];

@@ -1,36 +1,15 @@
-// V-Min and V-Half: a building block of one microbatch, repeated every six steps and squeezed.
+#include "penstock/schedule/generators/v_blocks.h"
+
 #include <algorithm>
-#include <array>
 #include <utility>
 
+#include "penstock/schedule/generators/objections.h"
 #include "penstock/schedule/generators/rehearsal.h"
 
 namespace penstock::schedule {
 namespace {
 
 constexpr std::int64_t kPeriod = 6;  // Steps that a rank works on a microbatch.
-
-// When a rank runs the F and the I of each chunk, within the block.
-struct Offsets {
-  std::array<std::int32_t, 2> forward{};
-  std::array<std::int32_t, 2> input{};
-};
-
-struct Block {
-  std::int32_t activations_max = 0;  // On any rank.
-  Offsets (*offsets)(std::int32_t ranks, std::int32_t rank) = nullptr;
-};
-
-Offsets v_min_offsets(std::int32_t p, std::int32_t r) {
-  const std::int32_t delay = p % 3 == 0 ? 2 : 0;  // Keeps the four apart modulo six.
-  return {.forward = {r, 2 * p - 1 - r}, .input = {4 * p + delay - 1 - r, 2 * p + delay + r}};
-}
-
-Offsets v_half_offsets(std::int32_t p, std::int32_t r) {
-  const std::int32_t delay = p % 2 == 0 ? 3 : 0;
-  return {.forward = {2 * r, 3 * p - r - 2},
-          .input = {6 * p + delay - r - 2, 3 * p + delay + 2 * r - 1}};
-}
 
 // The repeated blocks as one rank sees them.  The steps between its Fs and Is belong to the Ws, in
 // the order of the Is; with those, the rank never holds more than the block's activations.
@@ -118,6 +97,8 @@ std::optional<Move> choose(const Rehearsal& all, std::int32_t rank, BlockOrder& 
   return {};
 }
 
+}  // namespace
+
 Schedule squeeze(std::string name, const Sizes& sizes, const Block& block) {
   Rehearsal all(sizes, Op::BackwardInput);
   std::vector<BlockOrder> orders;
@@ -130,16 +111,9 @@ Schedule squeeze(std::string name, const Sizes& sizes, const Block& block) {
   return std::move(all).schedule(std::move(name));
 }
 
-}  // namespace
-
-Schedule v_min(const Sizes& sizes) {
-  return squeeze("v_min", sizes,
-                 {.activations_max = 2 * ((sizes.ranks + 4) / 3), .offsets = v_min_offsets});
-}
-
-Schedule v_half(const Sizes& sizes) {
-  return squeeze("v_half", sizes,
-                 {.activations_max = 2 * ((sizes.ranks + 2) / 2), .offsets = v_half_offsets});
+std::string object_to_v_blocks(const Sizes& sizes) {
+  return first_of(
+      {object_to_other_than_two_stages(sizes), object_to_none(sizes), object_to_many_ranks(sizes)});
 }
 
 }  // namespace penstock::schedule

@@ -1,8 +1,12 @@
-// ZB-V by its rule, and fitted to few microbatches.
+// Two chunks per rank, to and fro; no bubble within a rank when F, I and W cost the same, at the
+// memory of 1F1B.  The rule is for at least 2 ranks - 1 microbatches, and leaves out of its program
+// those that do not exist; Rule::Fitted packs what remains.
+// Source: arXiv 2401.10241, section 6; the rule is torch's ScheduleZBVZeroBubble.
 #include <algorithm>
 #include <array>
 #include <optional>
 
+#include "penstock/schedule/generators/objections.h"
 #include "penstock/schedule/generators/rehearsal.h"
 
 namespace penstock::schedule {
@@ -92,15 +96,33 @@ Schedule zbv_by_rule(const Sizes& sizes) {
   return write_rows("zbv", sizes, to_and_fro, [](Row& row) { ZbvRow(row).write(); });
 }
 
-}  // namespace
-
-Schedule zbv(const Sizes& sizes) {
+Schedule make(const Sizes& sizes) {
   const bool suits_rule = sizes.microbatches >= 2 * sizes.ranks - 1;
   if (suits_rule || sizes.rule == Rule::Published) return zbv_by_rule(sizes);
   Rehearsal all(sizes, Op::BackwardInput);
   all.run([&](std::int32_t rank) { return choose_fitted(all, rank); });
   if (all.steps() >= makespan_of_rule(sizes.ranks, sizes.microbatches)) return zbv_by_rule(sizes);
   return std::move(all).schedule("zbv");
+}
+
+std::string object(const Sizes& sizes) {
+  return first_of({object_to_other_than_two_stages(sizes), object_to_groups(sizes),
+                   sizes.rule == Rule::Fitted ? object_to_many_ranks(sizes) : ""});
+}
+
+}  // namespace
+
+Generator zbv() {
+  return {.position = 80,
+          .name = "zbv",
+          .aliases = {"ScheduleZBVZeroBubble", "zbv_zero_bubble"},
+          .summary = "two stages per rank, down and up: no bubble inside a rank",
+          .constraints = "v = 2",
+          .bubble = "max(p-1, 4p-2-2m)f/2; fitted: less where 2m < 3p-1",
+          .peak = "min(2m, 2p, m+r+1); fitted: at most min(2m, 2p)",
+          .stages_per_rank = 2,
+          .make = make,
+          .objection = object};
 }
 
 }  // namespace penstock::schedule

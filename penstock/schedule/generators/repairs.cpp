@@ -1,40 +1,9 @@
-// From a name and sizes to a schedule, or to what is wrong with them and what would work.
-#include <array>
-#include <optional>
+#include "penstock/schedule/generators/repairs.h"
 
-#include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/schedule/generators/generators.h"
 
 namespace penstock::schedule {
 namespace {
-
-void check_range(std::string_view schedule, std::string_view what, std::int32_t value) {
-  constexpr std::int32_t kLimit = 1 << 20;
-  if (value < 1 || value > kLimit) {
-    throw ScheduleError(
-        str("schedule ", schedule, ": ", what, " is ", value, ", must be 1 to ", kLimit));
-  }
-}
-
-// Bounds memory: a schedule is written out in full.
-void check_size(std::string_view schedule, const Sizes& sizes) {
-  constexpr std::int64_t kLimit = 1 << 26;
-  const std::int64_t stages = std::int64_t{sizes.ranks} * sizes.stages_per_rank;
-  if (stages <= kLimit / sizes.microbatches) return;
-  throw ScheduleError(str("schedule ", schedule, ": ", stages, " stages x ", sizes.microbatches,
-                          " microbatches are ", stages * sizes.microbatches,
-                          " forwards, must be at most ", kLimit));
-}
-
-// torch's class takes no fewer microbatches than ranks; 1F1B itself has no such rule.
-void check_torch_class(std::string_view name, const Sizes& sizes) {
-  if (lower_case(name) != "schedule1f1b" || sizes.microbatches >= sizes.ranks) return;
-  throw ScheduleError(str("schedule ", name, ": microbatches is ", sizes.microbatches,
-                          ", must be at least ranks (", sizes.ranks, ") in torch's class"),
-                      {str("nearest sizes that work: microbatches=", sizes.ranks),
-                       "the schedule 1f1b is the same and takes any number"});
-}
 
 struct Size {
   std::string_view name;
@@ -122,18 +91,8 @@ class Repairs {
 
 }  // namespace
 
-Schedule make_schedule(std::string_view name, const Sizes& sizes) {
-  const Generator& generator = find_generator(name);
-  check_range(generator.name, "ranks", sizes.ranks);
-  check_range(generator.name, "stages_per_rank", sizes.stages_per_rank);
-  check_range(generator.name, "microbatches", sizes.microbatches);
-  check_torch_class(name, sizes);
-  if (const std::string objection = generator.objection(sizes); !objection.empty()) {
-    throw ScheduleError(str("schedule ", generator.name, ": ", objection),
-                        Repairs(generator, sizes).find());
-  }
-  check_size(generator.name, sizes);
-  return generator.make(sizes);
+std::vector<std::string> repairs_of(const Generator& generator, const Sizes& sizes) {
+  return Repairs(generator, sizes).find();
 }
 
 }  // namespace penstock::schedule

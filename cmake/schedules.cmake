@@ -1,0 +1,25 @@
+# The registry of penstock_schedule, from the names of files: hanayo.cpp is a schedule, since there
+# is no hanayo.h, and its row is what it defines as `Generator hanayo()`.
+set(folder ${PROJECT_SOURCE_DIR}/penstock/schedule/generators)
+set(declarations "")
+set(calls "")
+file(GLOB sources CONFIGURE_DEPENDS ${folder}/*.cpp)
+foreach(source IN LISTS sources)
+  cmake_path(GET source STEM name)
+  if(EXISTS ${folder}/${name}.h)
+    continue()
+  endif()
+  if(NOT name MATCHES "^[a-z][a-z0-9_]*$")
+    message(FATAL_ERROR "penstock: ${source}: a schedule's file has the name of the function that "
+      "makes its row, in lower case, such as one_f_one_b.cpp; the schedule itself may be \"1f1b\"")
+  endif()
+  file(STRINGS ${source} definition REGEX "^Generator ${name}\\(\\)")
+  if(NOT definition)
+    message(FATAL_ERROR "penstock: ${source} has no header, so it is a schedule, but it lacks the "
+      "line that begins its row, `Generator ${name}() {`; see docs/schedules.md")
+  endif()
+  string(APPEND declarations "Generator ${name}();\n")
+  string(APPEND calls "        ${name}(),\n")
+endforeach()
+configure_file(${folder}/registry.cpp.in ${PROJECT_BINARY_DIR}/schedules/registry.cpp @ONLY)
+target_sources(penstock_schedule PRIVATE ${PROJECT_BINARY_DIR}/schedules/registry.cpp)
