@@ -170,6 +170,9 @@ struct LaunchConfig {
   double heartbeat_seconds = 30;  // In a step; also a rank that is silent.
   double startup_seconds = 300;   // While it starts and while it ends.
   double disk_seconds = 1800;     // While a rank reads or writes files.
+  // That a run of penstock's launcher is started again, with checkpoints, after a rank was lost or
+  // it hung: so often in a row without a new checkpoint.
+  std::int64_t restarts = 3;
   Transport transport = Transport::Auto;
   Device device = Device::Auto;
 

@@ -299,8 +299,14 @@ void visit_zero(Visitor& v, ConfigT& c) {
   });
 }
 
-template <class Visitor, class Launch>
-void visit_launch(Visitor& v, Launch& launch) {
+template <class Checkpoint>
+Condition saves_checkpoints(const Checkpoint& c) {
+  return Condition::at_least("checkpoint.save_interval", c.save_interval, 1);
+}
+
+template <class Visitor, class ConfigT>
+void visit_launch(Visitor& v, ConfigT& c) {
+  auto& launch = c.launch;
   const Number seconds{.low = 0, .high = kManySeconds, .without_low = true};
   v.field("heartbeat_seconds", launch.heartbeat_seconds, seconds,
           "longest silence of a rank, and longest time without progress in a step");
@@ -308,6 +314,11 @@ void visit_launch(Visitor& v, Launch& launch) {
           "longest time without progress while a run starts or ends");
   v.field("disk_seconds", launch.disk_seconds, seconds,
           "longest time without progress while a rank reads or writes files");
+  v.effective(saves_checkpoints(c.checkpoint), [&] {
+    v.field("restarts", launch.restarts, Integer{0, kManySteps},
+            "times in a row, without a new checkpoint, that penstock's launcher starts a run again "
+            "whose rank was lost or which hung");
+  });
   v.field("transport", launch.transport, Choice<Transport>{kTransports},
           "what carries messages between two ranks; auto: shm on one host, else tcp");
   v.field("device", launch.device, Choice<Device>{kDevices},
@@ -336,7 +347,7 @@ void visit_checkpoint(Visitor& v, Checkpoint& c) {
           "that checkpoint; empty: nothing");
   v.field("save_interval", c.save_interval, Integer{0, kManySteps},
           "steps between checkpoints; 0: none are saved");
-  const Condition saves = Condition::at_least("checkpoint.save_interval", c.save_interval, 1);
+  const Condition saves = saves_checkpoints(c);
   v.effective(saves || Condition::equals("checkpoint.resume", Text{}.write(c.resume), "\"auto\""),
               [&] {
                 v.field("directory", c.directory, Text{},
@@ -387,7 +398,7 @@ void visit_config(Visitor& v, ConfigT& c) {
     v.field("invariant", c.numerics.invariant, Flag{},
             "the same bits for every number of data-parallel ranks");
   });
-  v.section("launch", [&] { visit_launch(v, c.launch); });
+  v.section("launch", [&] { visit_launch(v, c); });
   v.section("checkpoint", [&] { visit_checkpoint(v, c.checkpoint); });
   v.section("run", [&] { visit_run(v, c.run); });
 }

@@ -11,7 +11,7 @@ namespace penstock::config {
 namespace {
 
 // The text and the program are compared themselves, wherever they are.
-constexpr std::array<std::string_view, 9> kOfOneRank = {
+constexpr std::array<std::string_view, 10> kOfOneRank = {
     "steps_per_print",
     "data.path",
     "schedule.file",
@@ -20,6 +20,7 @@ constexpr std::array<std::string_view, 9> kOfOneRank = {
     "launch.heartbeat_seconds",
     "launch.startup_seconds",
     "launch.disk_seconds",
+    "launch.restarts",
     "run.directory"};
 
 // Visitor: a pair for each field that applies.

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "penstock/core/error.h"
@@ -28,16 +30,28 @@ constexpr mode_t kModeBits = 0777;
 
 using Advanced = std::function<void()>;
 
+constexpr std::string_view kBeside = ".tmp-";
+
 // A file of its own beside `target`: what stands there already, somebody's link perhaps, is left
 // alone.
 std::string make_file_beside(const std::string& target, int& descriptor) {
   constexpr int kTries = 1000;  // Leftovers of a process that had this one's number.
   for (int i = 0; i < kTries; ++i) {
-    std::string path = str(target, ".tmp-", ::getpid(), "-", i);
+    std::string path = str(target, kBeside, ::getpid(), "-", i);
     descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (descriptor >= 0 || errno != EEXIST) return path;
   }
   return {};
+}
+
+// The process that writes a file with such a name; absent for other names.
+std::optional<pid_t> writer_of(std::string_view name) {
+  const std::size_t place = name.rfind(kBeside);
+  if (place == std::string_view::npos) return std::nullopt;
+  const std::vector<std::string> numbers = split(name.substr(place + kBeside.size()), '-');
+  if (numbers.size() != 2 || !parse_integer(numbers[1])) return std::nullopt;
+  const auto process = parse_integer(numbers[0]);
+  return process && *process > 0 ? std::optional(static_cast<pid_t>(*process)) : std::nullopt;
 }
 
 // A pipe or a device: what has no content that could be replaced.
@@ -75,6 +89,17 @@ std::string followed(const std::string& path) {
 }
 
 }  // namespace
+
+void remove_unfinished_files(const std::string& folder) {
+  std::error_code error;
+  auto entry = fs::directory_iterator(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const auto writer = writer_of(entry->path().filename().string());
+    if (!writer || *writer == ::getpid() || ::kill(*writer, 0) == 0) continue;
+    std::error_code ignored;
+    if (errno == ESRCH) fs::remove(entry->path(), ignored);
+  }
+}
 
 PreparedFile::PreparedFile(const std::string& path, const std::vector<std::string_view>& pieces,
                            const Advanced& advanced)

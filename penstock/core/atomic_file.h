@@ -26,6 +26,10 @@ void write_atomically(std::span<const NewContent> files,
 void write_atomically(const std::string& path, const std::vector<std::string_view>& pieces,
                       const std::function<void()>& advanced = {});
 
+// Removes what processes that are no more were writing in `folder`, and had not yet put in place.
+// REQUIRES: only processes of this host write there.
+void remove_unfinished_files(const std::string& folder);
+
 // A file that is written and flushed in the folder of its path, and takes its place there when it
 // is told to.  For several files that have to change in an order.
 class PreparedFile {

@@ -11,6 +11,7 @@
 #include "penstock/config/flat.h"
 #include "penstock/config/resolve.h"
 #include "penstock/config/write.h"
+#include "penstock/core/atomic_file.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utf8.h"
 #include "penstock/core/version.h"
@@ -164,14 +165,24 @@ class Run {
             .facts = facts},
         [this](const std::string& text) { tell("penstock: " + text); });
     const std::string& from = config_.checkpoint.resume;
-    if (from.empty()) return;
     std::optional<train::Resumed> resumed;
     if (from == "auto") {
       resumed = checkpoints_->resume();
-    } else {
+    } else if (!from.empty()) {
       resumed = checkpoints_->resume_from(from);
     }
-    if (is_root()) tell_resumed(resumed, facts);
+    if (from != "auto" && saves_checkpoints()) refuse_newer_checkpoints();
+    if (!from.empty() && is_root()) tell_resumed(resumed, facts);
+  }
+
+  // Those of another run would be taken for this one's when it is resumed.
+  void refuse_newer_checkpoints() const {
+    const auto all = checkpoint::checkpoints_in(checkpoint_directory());
+    if (all.empty() || all.front().step <= trainer_->steps_taken()) return;
+    throw ConfigError(
+        str(in_quotes(checkpoint_directory()), " has a checkpoint of step ", all.front().step,
+            ", and this run begins after step ", trainer_->steps_taken()),
+        {"to go on from it: --resume auto", "to begin anew: name another directory with --run"});
   }
 
   void tell_resumed(const std::optional<train::Resumed>& resumed, const checkpoint::Texts& facts) {
@@ -208,6 +219,7 @@ class Run {
 
   void write_plan() {
     const Phase writing(progress_, "writing the plan of the run", Files::Used);
+    remove_unfinished_files(config_.run.directory);
     weights::write_atomically(file("config.resolved.json"), {config::to_text(read_)});
     const verify::VerifiedSchedule& schedule = trainer_->layout().schedule;
     weights::write_atomically(file("schedule.svg"),

@@ -85,12 +85,18 @@ Manifest read_fragment(const std::string& path) {
   return checkpoint::parse_fragment(text, path);
 }
 
-// The first text that is not empty, and the rank that said it.
+// The first text that is not empty, and the rank that said it, unless all say the same.
 std::optional<std::string> first_failure(const std::vector<std::string>& texts) {
+  const bool all_say_it = std::ranges::count(texts, texts[0]) == std::ssize(texts);
+  if (all_say_it && !texts[0].empty()) return texts[0];
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     if (!texts[rank].empty()) return str("rank ", rank, ": ", texts[rank]);
   }
   return std::nullopt;
+}
+
+CheckpointError not_saved(std::int64_t step, const std::string& why) {
+  return CheckpointError(str("step ", step, " is not saved: ", why));
 }
 
 // What `action` throws, as text; else empty.
@@ -161,7 +167,7 @@ void Checkpoints::begin() {
   for (const std::string& text :
        communicator_.exchange("bytes of a checkpoint", failure.empty() ? str(bytes) : failure)) {
     const auto said = parse_integer(text);
-    if (!said) throw CheckpointError(text);
+    if (!said) throw not_saved(saving->step, text);
     all_bytes += static_cast<std::uint64_t>(*said);
   }
   const bool is_root = communicator_.rank().value == 0;
@@ -174,7 +180,7 @@ void Checkpoints::begin() {
   }
   const auto told = communicator_.exchange("folder of a checkpoint",
                                            refusal.empty() ? "/" + saving->folder : refusal);
-  if (!told[0].starts_with('/')) throw CheckpointError(told[0]);
+  if (!told[0].starts_with('/')) throw not_saved(saving->step, told[0]);
   saving->folder = told[0].substr(1);
   const auto write = [saving = saving.get(), rank = communicator_.rank().index(),
                       ranks = static_cast<std::size_t>(communicator_.world_size())] {
@@ -217,7 +223,7 @@ void Checkpoints::finish() {
     if (first || !refusal.empty()) directory_->abandon(saving->step);
   }
   if (!first) first = first_failure(communicator_.exchange("a checkpoint", refusal));
-  if (first) throw CheckpointError(str("step ", saving->step, " is not saved: ", *first));
+  if (first) throw not_saved(saving->step, *first);
 }
 
 void Checkpoints::commit(Saving& saving) {

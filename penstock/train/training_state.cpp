@@ -23,6 +23,9 @@ class Sharing {
   Sharing(std::int32_t replicas, std::int32_t here)
       : bytes_(static_cast<std::size_t>(replicas), 0), here_(here) {}
 
+  // Whether this rank has a tensor of that name and state already: a copy, which is not saved.
+  bool is_copy(const StatePiece& piece) { return !seen_.emplace(piece.name, piece.state).second; }
+
   bool is_mine(const at::Tensor& tensor) {
     const auto least = std::ranges::min_element(bytes_);
     *least += tensor.nbytes();
@@ -32,6 +35,7 @@ class Sharing {
  private:
   std::vector<std::size_t> bytes_;
   std::int32_t here_;
+  std::set<std::pair<std::string, std::string>> seen_;
 };
 
 std::set<std::string> names_in(const stage::Stage& stage) {
@@ -77,10 +81,10 @@ std::vector<StatePiece> pieces_of_stage(const stage::Stage& stage,
   }
   for (const replicas::KeptParameter& each : kept) {
     for (StatePiece& piece : pieces_of(each, trainer)) {
-      const bool is_whole_number = each.is_slice && piece.shape.empty();
-      const bool is_mine =
-          each.is_slice ? !is_whole_number || each.first == 0 : sharing.is_mine(piece.values);
-      piece.is_saved_here = is_mine && saved.contains(piece.name);
+      if (saved.contains(piece.name) && !sharing.is_copy(piece)) {
+        const bool is_of_first_slice = each.first == 0 || !piece.shape.empty();
+        piece.is_saved_here = each.is_slice ? is_of_first_slice : sharing.is_mine(piece.values);
+      }
       all.push_back(std::move(piece));
     }
   }
@@ -141,7 +145,9 @@ void make_states(Trainer& trainer,
 void take_over(Trainer& trainer) {
   const torch::NoGradGuard no_grad;
   update::MasterWeights& masters = trainer.updates().masters();
-  masters.put_back(masters.all());
+  masters.put_back_all();
+  if (update::OffloadedParts* const files = trainer.updates().memory())
+    files->let_go(masters.all());
   trainer.rank_model().replicated().gather();
 }
 

@@ -70,6 +70,13 @@ void MasterWeights::put_back(PartRun run) {
   }
 }
 
+void MasterWeights::put_back_all() {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < masters_.size(); ++i) {
+    if (!is_its_own(i)) parameters_[i].copy_(masters_[i]);
+  }
+}
+
 void MasterWeights::drop_gradients() {
   for (std::size_t i = 0; i < masters_.size(); ++i) {
     if (!is_its_own(i)) masters_[i].mutable_grad().reset();

@@ -60,8 +60,11 @@ class MasterWeights {
   // The parameters' gradients become their masters', each element rounded once for the division
   // and once for the multiplication; a master of a parameter without a gradient has none.
   void take_gradients(PartRun run, const Unscale& unscale);
-  // Parameters become their masters, rounded to the nearest; the gradients taken are given up.
+  // Parameters whose gradients were taken become their masters, rounded to the nearest; those
+  // gradients are given up.
   void put_back(PartRun run);
+  // All become their masters, which somebody has set.
+  void put_back_all();
   // Gives up gradients that were taken and not put back.
   void drop_gradients();
 

@@ -44,8 +44,10 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
                  "activation_checkpoint_interval": 2, "checkpointable_layers": "Block|Head"},
     "numerics": {"invariant": true},
     "schedule": {"name": "zbv", "stages_per_rank": 2},
-    "launch": {"heartbeat_seconds": 5, "startup_seconds": 60.5, "disk_seconds": 900,
+    "launch": {"heartbeat_seconds": 5, "startup_seconds": 60.5, "disk_seconds": 900, "restarts": 7,
                "transport": "gloo", "device": "cpu"},
+    "checkpoint": {"directory": "kept", "save_interval": 40, "keep_last": 3, "keep_every": 100,
+                   "asynchronous": false, "on_failure": "stop", "resume": "auto"},
     "run": {"directory": "out", "steps": 50, "eval_interval": 10, "eval_batches": 2,
             "sample_bytes": 0, "timeline_steps": 1, "save": "weights"}})");
   Config expected;
@@ -61,7 +63,8 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
   expected.pipeline = {PartitionMethod::Bounds, "", {}, {0, 2, 4}, 2, "Block|Head"};
   expected.numerics = {true};
   expected.schedule = {"zbv", "", 2};
-  expected.launch = {5, 60.5, 900, Transport::Gloo, Device::Cpu};
+  expected.launch = {5, 60.5, 900, 7, Transport::Gloo, Device::Cpu};
+  expected.checkpoint = {"kept", 40, 3, 100, false, OnFailure::Stop, "auto"};
   expected.run = {"out", 50, 10, 2, 0, 1, "weights"};
   EXPECT_EQ(c, expected);
 }

@@ -354,6 +354,14 @@ class Started:
                 raise AssertionError(f"step {step} was not reached:\n{self.output()}")
             time.sleep(0.01)
 
+    def await_text(self, text: str, times: int = 1, patience: float = PATIENCE) -> None:
+        """Until the run has said that so often."""
+        deadline = time.monotonic() + patience
+        while self.output().count(text) < times:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"{text!r} was not said {times} times:\n{self.output()}")
+            time.sleep(0.01)
+
     def ranks(self) -> dict[int, int]:
         return rank_pids(self.pid)
 
@@ -401,6 +409,6 @@ def losses(directory: Path) -> list[tuple[str, str, str]]:
 
 def root_causes(text: str) -> list[str]:
     """The lines that say why a run ended."""
-    said = ("stopping", "pipe(")
+    said = ("stopping", "pipe(", "resumed", "starting the run", " saved: ")
     lines = [line[10:] for line in text.splitlines() if line.startswith("penstock: ")]
     return [line for line in lines if not any(word in line[:40] for word in said)]

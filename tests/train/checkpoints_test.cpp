@@ -135,8 +135,12 @@ Outcome run(const TrainerOptions& options, const Kind& kind, const std::vector<B
     const auto replica = static_cast<std::size_t>(trainer.rank_model().coordinate().data);
     for (int i = course.first; i < course.end; ++i) {
       const Batch2& batch = batches[static_cast<std::size_t>(i)];
-      const auto mine = [&](const nn::Values& values) -> nn::Values {
-        return values[0].chunk(options.mesh.data)[replica];
+      const auto mine = [&](const nn::Values& values) {
+        nn::Values mine_of;
+        for (const at::Tensor& value : values) {
+          mine_of.push_back(value.chunk(options.mesh.data)[replica]);
+        }
+        return mine_of;
       };
       const StepReport report = trainer.step(mine(batch.inputs), mine(batch.targets));
       EXPECT_EQ(report.step, i + 1);
@@ -255,6 +259,22 @@ TEST_P(CheckpointLayouts, IsReadByAnyOther) {
 INSTANTIATE_TEST_SUITE_P(Layouts, CheckpointLayouts,
                          testing::Range(std::size_t{0}, kLayouts.size()),
                          [](const auto& each) { return name_of(kLayouts[each.param]); });
+
+TEST_F(Checkpoint, GoesOnWithTheSameBitsOnMoreReplicasWithInvariantSums) {
+  const Kind kind = kind_named("Gpt");
+  const auto batches = batches_of(kind, 2 * kSaved);
+  const auto invariant = [](const Layout& layout) {
+    TrainerOptions options = options_of(layout);
+    options.sums = GradientSums::Invariant;
+    return options;
+  };
+  const Outcome whole = run(invariant({"1f1b", 1, 1}), kind, batches, {.end = 2 * kSaved});
+  run(invariant({"1f1b", 1, 1}), kind, batches,
+      {.end = kSaved, .save = folder_.path(), .save_every = kSaved});
+  const Outcome resumed = run(invariant({"1f1b", 2, 2}), kind, batches,
+                              {.first = kSaved, .end = 2 * kSaved, .resume = folder_.path()});
+  expect_same_course(whole, resumed, /*has_bits=*/true);
+}
 
 TEST_F(Checkpoint, HasMastersAndTheGradientScaleOfShortTypes) {
   const Kind kind = kind_named("Gpt");

@@ -25,5 +25,6 @@ Command declare_simulate_command(CLI::App& app);
 Command declare_report_command(CLI::App& app);
 Command declare_config_command(CLI::App& app);
 Command declare_memory_command(CLI::App& app);
+Command declare_checkpoint_command(CLI::App& app);
 
 }  // namespace penstock::cli

@@ -42,7 +42,8 @@ int run(int argc, char** argv) {
       "  penstock config check ds_config.json                     what DeepSpeed's keys come to\n"
       "  penstock launch --nproc 2 -- python3 script.py           start any program's ranks\n"
       "Exit codes: 0 ok, 1 failed (verify, diff, simulate: the answer is no), 2 usage or config,\n"
-      "3 weights, 4 a rank was lost, 5 hang, 6 not finite, 75 stopped before the end, 130 Ctrl-C.");
+      "3 checkpoints and weights, 4 a rank was lost, 5 hang, 6 not finite, 75 stopped before the "
+      "end, 130 Ctrl-C.");
   // What follows "--" is another program's command line.
   char** const separator =
       std::find_if(argv, argv + argc, [](const char* word) { return std::string(word) == "--"; });
@@ -67,6 +68,8 @@ int run(int argc, char** argv) {
           penstock::cli::declare_config_command);
   declare("memory", "what a run takes on each rank, told before it starts",
           penstock::cli::declare_memory_command);
+  declare("checkpoint", "list, show, verify, compare and remove checkpoints",
+          penstock::cli::declare_checkpoint_command);
   try {
     app.parse(static_cast<int>(separator - argv), argv);
   } catch (const CLI::ParseError& error) {

@@ -2,12 +2,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <thread>
 #include <vector>
 
+#include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/plan/training_plan.h"
@@ -19,6 +22,7 @@
 #include "penstock/core/version.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/launcher.h"
+#include "penstock/launch/restarts.h"
 
 namespace penstock::cli {
 namespace {
@@ -91,9 +95,18 @@ class NewFolders {
   std::vector<fs::path> made_;  // Each before those that it is in.
 };
 
+std::string checkpoint_directory(const config::Config& config, const std::string& run) {
+  const std::string& given = config.checkpoint.directory;
+  return given.empty() ? run + "/checkpoints" : given;
+}
+
 void make_folders(const config::Config& config, const std::string& run, NewFolders& folders) {
   folders.make(run, "run directory", "--run");
   if (!config.run.save.empty()) folders.make(config.run.save, "folder for the weights", "--save");
+  if (config.checkpoint.save_interval > 0) {
+    folders.make(checkpoint_directory(config, run), "directory for checkpoints",
+                 "--set checkpoint.directory=DIR");
+  }
 }
 
 // Each rank opens it for itself.
@@ -132,6 +145,46 @@ void check_resume(const config::Config& config) {
                     {"name the directory of the run that is to go on: --run DIR"});
 }
 
+// 0 where there is none, or the directory cannot be read.
+std::int64_t newest_step(const std::string& directory) {
+  try {
+    const auto all = checkpoint::checkpoints_in(directory);
+    return all.empty() ? 0 : all.front().step;
+  } catch (const CheckpointError&) {
+    return 0;
+  }
+}
+
+// The command that goes on where the newest checkpoint is.
+TrainCommand resuming(TrainCommand command) {
+  constexpr const char* kKey = "checkpoint.resume";
+  std::erase_if(command.overrides, [](const config::Override& each) { return each.path == kKey; });
+  command.overrides.push_back({.path = kKey, .value = "auto", .origin = "--resume"});
+  return command;
+}
+
+// Starts a run that saves checkpoints again, as its budget allows.
+int launch_until_done(const launch::LaunchOptions& options, TrainCommand command,
+                      const config::Config& config, const std::string& run, Output& output) {
+  const std::string directory = checkpoint_directory(config, run);
+  const bool saves = config.checkpoint.save_interval > 0;
+  const int most = saves ? static_cast<int>(config.launch.restarts) : 0;
+  launch::Restarts restarts(most, newest_step(directory));
+  while (true) {
+    launch::LaunchOptions start = options;
+    for (std::string& word : words_of(command, run)) start.program.push_back(std::move(word));
+    const int exit_code = launch::launch(start).exit_code;
+    if (exit_code == 0) return exit_code;
+    const auto pause = restarts.after_failure(exit_code, newest_step(directory));
+    if (!pause) return exit_code;
+    output.write(str("penstock: starting the run again",
+                     *pause > 0 ? str(" in ", shortest(*pause), " s") : "", " (",
+                     restarts.in_a_row(), " of ", most, " without a new checkpoint)\n"));
+    std::this_thread::sleep_for(std::chrono::duration<double>(*pause));
+    command = resuming(std::move(command));
+  }
+}
+
 int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
   const config::Config& config = read.config;
   check_resume(config);
@@ -158,8 +211,7 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
                                 .store_socket = launch::StoreSocket::Launcher,
                                 .channel = launch::ControlChannel::Required,
                                 .messages = &messages};
-  for (std::string& word : words_of(command, run)) options.program.push_back(std::move(word));
-  return launch::launch(options).exit_code;
+  return launch_until_done(options, command, config, run, output);
 }
 
 // Ranks that this process could start, but it is one already.

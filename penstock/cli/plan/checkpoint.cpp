@@ -1,0 +1,244 @@
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "penstock/checkpoint/checkpoint_directory.h"
+#include "penstock/checkpoint/saved_checkpoint.h"
+#include "penstock/cli/plan/commands.h"
+#include "penstock/cli/plan/output.h"
+#include "penstock/cli/plan/text_table.h"
+#include "penstock/core/error.h"
+#include "penstock/core/output.h"
+#include "penstock/core/text.h"
+
+namespace penstock::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::Found;
+using checkpoint::Manifest;
+using checkpoint::SavedCheckpoint;
+
+struct CheckpointCommand {
+  std::string path;
+  std::string other;  // For diff.
+  checkpoint::Keep keep;
+  bool json = false;
+};
+
+bool is_checkpoint(const std::string& path) {
+  return fs::exists(str(path, "/", checkpoint::kManifestName));
+}
+
+// `path`, or the checkpoints of the run directory that it is.
+std::string directory_in(const std::string& path) {
+  if (!fs::is_directory(path)) throw ConfigError(str(in_quotes(path), " is not a directory"));
+  const std::string inner = path + "/checkpoints";
+  return fs::is_directory(inner) ? inner : path;
+}
+
+// The checkpoint itself, or all of a directory or a run, newest first.
+std::vector<Found> found_in(const std::string& path) {
+  if (is_checkpoint(path)) return {{.folder = path}};
+  const std::string directory = directory_in(path);
+  auto all = checkpoint::checkpoints_in(directory);
+  if (all.empty()) throw ConfigError(str("no checkpoint in ", in_quotes(directory)));
+  return all;
+}
+
+std::string newest_in(const std::string& path) { return found_in(path).front().folder; }
+
+std::string mebibytes(std::uint64_t bytes) { return str((bytes + (1 << 19)) >> 20, " MiB"); }
+
+std::string fact(const Manifest& manifest, const std::string& key) {
+  const auto found = manifest.facts.find(key);
+  return found == manifest.facts.end() ? "" : found->second;
+}
+
+std::string type_and_shape(const checkpoint::Tensor& tensor) {
+  return str(checkpoint::kScalarTypes[static_cast<std::size_t>(tensor.type)], "[",
+             join(tensor.shape, ", "), "]");
+}
+
+int run_ls(const CheckpointCommand& command) {
+  std::vector<TextRow> rows = {{"step", "size", "shards", "tensors", "mesh", "folder"}};
+  std::vector<std::string> objects;
+  for (const Found& each : found_in(command.path)) {
+    std::optional<SavedCheckpoint> saved;
+    std::string problem;
+    try {
+      saved.emplace(each.folder);
+    } catch (const CheckpointError& error) {
+      problem = error.message();
+    }
+    if (!saved) {
+      rows.push_back({str(each.step), "", "", "", "", str(each.folder, "  ", problem)});
+      objects.push_back(str("{\"step\": ", each.step, ", \"folder\": ", json_quote(each.folder),
+                            ", \"problem\": ", json_quote(problem), "}"));
+      continue;
+    }
+    const Manifest& manifest = saved->manifest();
+    rows.push_back({str(manifest.step), mebibytes(manifest.bytes()), str(manifest.shards.size()),
+                    str(manifest.tensors.size()), fact(manifest, "mesh"), each.folder});
+    objects.push_back(str("{\"step\": ", manifest.step, ", \"folder\": ", json_quote(each.folder),
+                          ", \"bytes\": ", manifest.bytes(), ", \"shards\": ",
+                          manifest.shards.size(), ", \"tensors\": ", manifest.tensors.size(), "}"));
+  }
+  write_output(command.json ? str("[", join(objects, ",\n "), "]\n") : text_table(rows), "");
+  return static_cast<int>(ExitCode::Ok);
+}
+
+int run_show(const CheckpointCommand& command) {
+  const SavedCheckpoint saved(newest_in(command.path));
+  const Manifest& manifest = saved.manifest();
+  if (command.json) {
+    write_output(checkpoint::to_text(manifest), "");
+    return static_cast<int>(ExitCode::Ok);
+  }
+  std::string text =
+      str("checkpoint: ", saved.folder(), "\nstep: ", manifest.step,
+          "\nsize: ", mebibytes(manifest.bytes()), " in ", manifest.shards.size(), " shards\n");
+  for (const auto& [key, value] : manifest.facts) text += str(key, ": ", value, "\n");
+  for (const auto& [key, value] : manifest.values) text += str(key, ": ", value, "\n");
+  std::vector<TextRow> rows = {{"tensor", "type", "pieces", "state"}};
+  for (const checkpoint::Tensor& each : manifest.tensors) {
+    rows.push_back({each.name, type_and_shape(each), str(each.pieces.size()), each.state});
+  }
+  write_output(text + "\n" + text_table(rows), "");
+  return static_cast<int>(ExitCode::Ok);
+}
+
+int run_verify(const CheckpointCommand& command) {
+  Output progress(STDERR_FILENO);
+  int exit_code = static_cast<int>(ExitCode::Ok);
+  std::string text;
+  std::vector<std::string> objects;
+  for (const Found& each : found_in(command.path)) {
+    std::string problem;
+    try {
+      SavedCheckpoint saved(each.folder);
+      const std::uint64_t chunks = saved.manifest().bytes() / checkpoint::kChunkBytes + 1;
+      std::uint64_t done = 0;
+      saved.verify([&] {
+        constexpr std::uint64_t kTellEvery = 4096;
+        if (++done % kTellEvery != 0) return;
+        progress.write(str(each.folder, ": ", done, " of ", chunks, " MiB\n"));
+      });
+    } catch (const CheckpointError& error) {
+      problem = error.what();
+      exit_code = static_cast<int>(ExitCode::Checkpoint);
+    }
+    text += str(each.folder, ": ", problem.empty() ? "as it was written" : problem, "\n");
+    objects.push_back(str("{\"folder\": ", json_quote(each.folder),
+                          ", \"ok\": ", problem.empty() ? "true" : "false",
+                          ", \"problem\": ", json_quote(problem), "}"));
+  }
+  write_output(command.json ? str("[", join(objects, ",\n "), "]\n") : text, "");
+  return exit_code;
+}
+
+// The values of a whole tensor.
+std::string values_of(SavedCheckpoint& saved, const checkpoint::Tensor& tensor) {
+  std::string bytes(static_cast<std::size_t>(tensor.elements()) * checkpoint::bytes_of(tensor.type),
+                    '\0');
+  saved.read(tensor, 0, tensor.elements(), std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
+int run_diff(const CheckpointCommand& command) {
+  SavedCheckpoint a(newest_in(command.path)), b(newest_in(command.other));
+  std::vector<TextRow> rows;
+  std::size_t equal = 0;
+  const auto name = [](const checkpoint::Tensor& tensor) {
+    return str(tensor.state, " of ", tensor.name);
+  };
+  for (const checkpoint::Tensor& in_a : a.manifest().tensors) {
+    const checkpoint::Tensor* const in_b = b.manifest().find(in_a.name, in_a.state);
+    if (in_b == nullptr) {
+      rows.push_back({name(in_a), "only in A"});
+    } else if (in_a.type != in_b->type || in_a.shape != in_b->shape) {
+      rows.push_back(
+          {name(in_a), str(type_and_shape(in_a), " in A, ", type_and_shape(*in_b), " in B")});
+    } else if (values_of(a, in_a) != values_of(b, *in_b)) {
+      rows.push_back({name(in_a), "other values"});
+    } else {
+      ++equal;
+    }
+  }
+  for (const checkpoint::Tensor& in_b : b.manifest().tensors) {
+    if (a.manifest().find(in_b.name, in_b.state) == nullptr) {
+      rows.push_back({name(in_b), "only in B"});
+    }
+  }
+  const std::size_t different = rows.size();
+  write_output(str("A: ", a.folder(), ", step ", a.manifest().step, "\nB: ", b.folder(), ", step ",
+                   b.manifest().step, "\n", equal, " tensors are equal, ", different,
+                   different == 1 ? " is not\n" : " are not\n", text_table(rows)),
+               "");
+  return static_cast<int>(different == 0 ? ExitCode::Ok : ExitCode::Failure);
+}
+
+int run_prune(const CheckpointCommand& command) {
+  const std::string path = directory_in(command.path);
+  const checkpoint::CheckpointDirectory directory(path);
+  const auto all = checkpoint::checkpoints_in(path);
+  if (!all.empty()) SavedCheckpoint(all.front().folder).verify();  // The one to fall back on.
+  std::string text;
+  for (const Found& old : checkpoint::not_kept(all, command.keep)) {
+    directory.remove(old);
+    text += str("removed ", old.folder, "\n");
+  }
+  write_output(text, "");
+  return static_cast<int>(ExitCode::Ok);
+}
+
+}  // namespace
+
+Command declare_checkpoint_command(CLI::App& app) {
+  const auto command = std::make_shared<CheckpointCommand>();
+  std::vector<std::pair<CLI::App*, int (*)(const CheckpointCommand&)>> all;
+  const auto declare = [&](const char* name, const char* help, auto run) {
+    CLI::App* const inner = app.add_subcommand(name, help);
+    inner
+        ->add_option("path", command->path, "a checkpoint, a directory of them, or a run directory")
+        ->required()
+        ->type_name("PATH");
+    all.emplace_back(inner, run);
+    return inner;
+  };
+  const auto with_json = [&](CLI::App* inner) {
+    inner->add_flag("--json", command->json, "print JSON");
+  };
+  with_json(declare("ls", "the checkpoints, newest first", run_ls));
+  with_json(declare("show", "what a checkpoint has", run_show));
+  with_json(declare("verify", "read all of it, and compare it with its digests", run_verify));
+  declare("diff", "which tensors of two checkpoints differ", run_diff)
+      ->add_option("other", command->other, "the other one")
+      ->required()
+      ->type_name("PATH");
+  CLI::App* const prune = declare("prune", "remove old checkpoints", run_prune);
+  prune->add_option("--keep-last", command->keep.last, "so many of the newest stay")
+      ->required()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 30));
+  prune->add_option("--keep-every", command->keep.every, "and those of steps that it divides")
+      ->type_name("M")
+      ->check(CLI::Range(1, 1 << 30));
+  app.require_subcommand(1);
+  app.footer(
+      "Exit codes: 0 ok, 1 different (diff), 2 bad input, 3 damaged.\n"
+      "Examples:\n"
+      "  penstock checkpoint ls runs/gpt-20260102-030405\n"
+      "  penstock checkpoint verify runs/gpt-20260102-030405/checkpoints/step-00000400\n"
+      "  penstock checkpoint prune runs/gpt-20260102-030405 --keep-last 1 --keep-every 1000");
+  return [command, all] {
+    for (const auto& [inner, run] : all) {
+      if (inner->parsed()) return run(*command);
+    }
+    return static_cast<int>(ExitCode::Usage);
+  };
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,22 @@
+#include "penstock/launch/restarts.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "penstock/core/error.h"
+
+namespace penstock::launch {
+
+std::optional<double> Restarts::after_failure(int exit_code, std::int64_t newest) {
+  const bool may_pass = exit_code == static_cast<int>(ExitCode::PeerLost) ||
+                        exit_code == static_cast<int>(ExitCode::Hang);
+  if (!may_pass) return std::nullopt;
+  if (newest > newest_) in_a_row_ = 0;
+  newest_ = newest;
+  if (in_a_row_ >= most_) return std::nullopt;
+  ++in_a_row_;
+  if (in_a_row_ == 1) return 0.0;
+  return std::min(kLongestPause, std::exp2(in_a_row_ - 2));
+}
+
+}  // namespace penstock::launch

@@ -1,0 +1,174 @@
+"""Checkpoints by real processes: runs that die, are stopped, and go on.  Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import unittest
+
+import support
+from comebacks import ComebackTest, course_of
+
+
+class Killed(ComebackTest):
+    def test_the_run_ends_as_if_nothing_had_happened(self) -> None:
+        config = self.training()
+        whole = self.undisturbed(config)
+        generator = random.Random(support.SEED)
+        run = self.start_train(config, "killed")
+        self.await_checkpoint(run)
+        for times in (1, 2):
+            os.kill(run.ranks()[generator.randrange(4)], signal.SIGKILL)
+            run.await_text("penstock: resumed after step", times)
+        result = run.wait()
+        self.assert_code(result, 0)
+        self.assertIn("penstock: starting the run again (1 of 3", result.text)
+        self.assert_same(whole, run.directory)
+        self.assert_nothing_left()
+
+    def test_a_budget_of_none_is_the_end(self) -> None:
+        run = self.start_train(self.training(launch={"restarts": 0}), "killed")
+        self.await_checkpoint(run)
+        os.kill(run.ranks()[1], signal.SIGKILL)
+        result = run.wait()
+        self.assert_code(result, 4)
+        self.assertNotIn("starting the run again", result.text)
+
+
+class Asked(ComebackTest):
+    def test_a_stopped_run_is_saved_and_goes_on_in_another_layout(self) -> None:
+        config = self.training(numerics={"invariant": True}, run={"steps": 100})
+        whole = self.undisturbed(config)
+        run = self.start_train(config, "stopped")
+        run.await_step(50)
+        run.process.send_signal(signal.SIGTERM)
+        result = run.wait()
+        self.assert_code(result, 75)
+        self.assertRegex(result.text, r"stopped after step \d+, as asked; to go on: --run stopped")
+        more = ["--run", "stopped", "--resume", "auto", "--set", "mesh.data=1"]
+        result = self.train(config, *more, "--set", "mesh.pipe=1", "--nproc", "1")
+        self.assert_code(result, 0)
+        self.assertIn("penstock: mesh was pipe(2) x data(2), is pipe(1) x data(1)", result.text)
+        self.assert_same(whole, run.directory)
+
+    def test_a_run_that_is_over_trains_no_more(self) -> None:
+        config = self.training(run={"steps": 40})
+        whole = self.undisturbed(config)
+        before = course_of(whole)
+        result = self.train(config, "--run", "whole", "--resume", "auto")
+        self.assert_code(result, 0)
+        self.assertEqual(course_of(whole), before)
+
+
+class Damaged(ComebackTest):
+    def damage(self, step: int, name: str = "shard-00001-of-00004.safetensors") -> None:
+        path = self.folder / "run" / "checkpoints" / f"step-{step:08}" / name
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 4
+        path.write_bytes(content)
+
+    def test_an_older_one_is_taken_and_the_reason_told(self) -> None:
+        config = self.training(run={"steps": 120})
+        whole = self.undisturbed(config)
+        self.undisturbed(config, "run")
+        self.damage(120)
+        result = self.train(config, "--run", "run", "--resume", "auto")
+        self.assert_code(result, 0)
+        self.assertRegex(
+            result.text, r"a newer checkpoint is passed over: rank \d: .*step-00000120.* is damaged"
+        )
+        self.assertIn("resumed after step 80", result.text)
+        self.assert_same(whole, self.folder / "run")
+
+    def test_none_that_can_be_read_is_an_error(self) -> None:
+        config = self.training(run={"steps": 40})
+        self.undisturbed(config, "run")
+        self.damage(40, "manifest.json")
+        result = self.train(config, "--run", "run", "--resume", "auto")
+        self.assert_code(result, 3)
+        self.assertIn("no checkpoint in", result.text)
+        self.assertIn("manifest.json", result.text)
+        self.assertEqual(course_of(self.folder / "run")[-1]["step"], 40)
+
+
+class BadInput(ComebackTest):
+    def test_it_is_told_and_nothing_is_lost(self) -> None:
+        config = self.training(run={"steps": 40})
+        self.undisturbed(config, "run")
+        before = course_of(self.folder / "run")
+        cases = [
+            (["--resume", "auto"], 2, "--run DIR"),
+            (["--run", "other", "--resume", "none"], 3, 'failed: manifest "none/manifest.json"'),
+            (["--run", "run", "--set", "run.steps=20"], 2, "has a checkpoint of step 40"),
+            (["--run", "run", "--resume", "auto", "--set", "model.hidden=64"], 3, "as [256, 32]"),
+        ]
+        for words, code, said in cases:
+            with self.subTest(words=words):
+                result = self.train(config, *words)
+                self.assert_code(result, code)
+                self.assertIn(said, result.text)
+        self.assertEqual(course_of(self.folder / "run"), before)
+        self.assert_code(self.checkpoint("verify", "run"), 0)
+
+    def test_a_directory_that_cannot_be_made_is_told_first(self) -> None:
+        (self.folder / "file").write_text("x")
+        config = self.training(checkpoint={"directory": "file/x"})
+        result = self.train(config, "--run", "run")
+        self.assert_code(result, 2)
+        self.assertIn('cannot make the directory for checkpoints "file/x"', result.text)
+
+
+class Unwritable(ComebackTest):
+    def run_without_directory(self, name: str, **changes: object) -> support.Result:
+        """A run whose directory for checkpoints is lost after the first one."""
+        run = self.start_train(self.training(**changes), name)
+        self.await_checkpoint(run)
+        checkpoints = run.directory / "checkpoints"
+        checkpoints.rename(run.directory / "away")
+        checkpoints.write_text("no directory")
+        return run.wait()
+
+    def test_the_run_goes_on_and_the_last_save_is_an_error(self) -> None:
+        result = self.run_without_directory("run")
+        self.assert_code(result, 3)
+        self.assertRegex(result.text, r"penstock: step \d+ is not saved: ")
+        self.assertEqual(course_of(self.folder / "run")[-1]["step"], 200)
+        (self.folder / "run" / "checkpoints").unlink()
+        self.assert_code(self.checkpoint("verify", "run/away"), 0)
+
+    def test_the_run_ends_where_it_is_told_to(self) -> None:
+        result = self.run_without_directory("run", checkpoint={"on_failure": "stop"})
+        self.assert_code(result, 3)
+        self.assertLess(course_of(self.folder / "run")[-1]["step"], 200)
+
+
+class Commands(ComebackTest):
+    def test_they_say_what_there_is(self) -> None:
+        self.undisturbed(self.training(run={"steps": 120}), "run")
+        rows = json.loads(self.checkpoint("ls", "run", "--json").out)
+        self.assertEqual([row["step"] for row in rows], [120, 80])
+        self.assertIn("pipe(2) x data(2)", self.checkpoint("ls", "run").out)
+        shown = self.checkpoint("show", "run").out
+        self.assertIn("config seed: 7", shown)
+        self.assertIn("transformer.h.0.ln_1.weight", shown)
+        self.assert_code(self.checkpoint("verify", "run"), 0)
+        checkpoints = self.folder / "run" / "checkpoints"
+        diff = self.checkpoint(
+            "diff", checkpoints / "step-00000080", checkpoints / "step-00000120"
+        )
+        self.assert_code(diff, 1)
+        self.assertIn("exp_avg of head.lm_head.weight", diff.out)
+        shard = checkpoints / "step-00000080" / "shard-00002-of-00004.safetensors"
+        shard.write_bytes(shard.read_bytes()[:-1])
+        verified = self.checkpoint("verify", "run")
+        self.assert_code(verified, 3)
+        self.assertIn("shard-00002-of-00004.safetensors", verified.out)
+        self.assert_code(self.checkpoint("prune", "run", "--keep-last", "1"), 0)
+        self.assertEqual(os.listdir(checkpoints), ["step-00000120"])
+        self.assert_code(self.checkpoint("ls", "nowhere"), 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
