@@ -161,6 +161,7 @@ void CheckpointDirectory::remove(const Found& checkpoint) const {
   if (::rename(checkpoint.folder.c_str(), going.c_str()) != 0) {
     fail("remove", checkpoint.folder, std::strerror(errno));
   }
+  flush_folder(path_);  // Else its name may come back, without what is removed now.
   std::error_code error;
   fs::remove_all(going, error);
   if (error) fail("remove", going, error.message());

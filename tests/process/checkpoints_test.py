@@ -155,9 +155,7 @@ class Commands(ComebackTest):
         self.assertIn("transformer.h.0.ln_1.weight", shown)
         self.assert_code(self.checkpoint("verify", "run"), 0)
         checkpoints = self.folder / "run" / "checkpoints"
-        diff = self.checkpoint(
-            "diff", checkpoints / "step-00000080", checkpoints / "step-00000120"
-        )
+        diff = self.checkpoint("diff", checkpoints / "step-00000080", checkpoints / "step-00000120")
         self.assert_code(diff, 1)
         self.assertIn("exp_avg of head.lm_head.weight", diff.out)
         shard = checkpoints / "step-00000080" / "shard-00002-of-00004.safetensors"

@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 import unittest
+from typing import ClassVar
 
 import comebacks
 import support
@@ -30,8 +31,8 @@ class Comeback(comebacks.ComebackTest):
 
     layout = LAYOUTS[0]
     generator = random.Random()
-    detected: list[float] = []
-    resumed: list[float] = []
+    detected: ClassVar[list[float]] = []
+    resumed: ClassVar[list[float]] = []
 
     def runTest(self) -> None:  # noqa: N802
         pipe, data, stage = self.layout

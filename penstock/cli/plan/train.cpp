@@ -57,7 +57,9 @@ class NewFolders {
   NewFolders() = default;
   ~NewFolders() {
     std::error_code ignored;
-    for (const fs::path& folder : made_) fs::remove(folder, ignored);
+    for (const fs::path& folder : made_) {
+      if (fs::is_directory(folder, ignored)) fs::remove(folder, ignored);
+    }
   }
   NewFolders(const NewFolders&) = delete;
   NewFolders& operator=(const NewFolders&) = delete;
