@@ -1,4 +1,6 @@
 // A small checkpoint on disk, of two shards, and the values that it was made of.
+//
+// The tests of checkpoint/ and tests/torn save it.  Knows no torch.
 #pragma once
 #include <gtest/gtest.h>
 

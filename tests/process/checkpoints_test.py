@@ -164,7 +164,7 @@ class Commands(ComebackTest):
         self.assert_code(verified, 3)
         self.assertIn("shard-00002-of-00004.safetensors", verified.out)
         self.assert_code(self.checkpoint("prune", "run", "--keep-last", "1"), 0)
-        self.assertEqual(os.listdir(checkpoints), ["step-00000120"])
+        self.assertEqual([each.name for each in checkpoints.iterdir()], ["step-00000120"])
         self.assert_code(self.checkpoint("ls", "nowhere"), 2)
 
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Kills a random rank of a run at a random moment, many times, in many layouts; each must come back.
+"""Kills a random rank of a run at a random moment, many times; each run must come back.
 
-Every run is killed once or twice, at any moment after its first checkpoint, saves included.  It has
-to end alone, with the losses, parameters and optimizer states of the same run undisturbed, bit for
-bit.  Prints "N of N" with the times from a kill to its report and to the next finished step.
+Layouts take turns.  Every run is killed once or twice, at any moment after its first checkpoint,
+saves included.  It has to end alone, with the losses, parameters and optimizer states of the same
+run undisturbed, bit for bit.  Prints "N of N" with the times from a kill to its report and to the
+next finished step.
 
 PENSTOCK_SEED repeats the moments of an earlier one.  Needs the standard library.
 """
