@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kSaving = ".saving";
 constexpr std::string_view kRemoving = ".removing";
+constexpr std::string_view kAbandoned = ".abandoned";
 constexpr std::size_t kDigits = 8;
 
 // The step of a folder with a checkpoint's name; absent for other names.
@@ -53,7 +54,8 @@ std::vector<std::string> names_in(const std::string& directory) {
   throw CheckpointError(str("cannot ", doing, " ", in_quotes(path), ": ", reason));
 }
 
-// Gives `from` the name `to`; what has that name is called `from` then.
+// Gives `from` the name `to`; what has that name is called `from` then.  Done twice, all is as it
+// was.
 void rename_over(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return;
   if (errno == ENOTEMPTY || errno == EEXIST) {
@@ -97,7 +99,27 @@ CheckpointDirectory::CheckpointDirectory(std::string path) : path_(std::move(pat
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) fail("make the directory", path_, error.message());
+  // Its name, and those of folders that were made for it, are on the disk before a checkpoint is.
+  fs::path folder = fs::absolute(path_);
+  for (int levels = 0; levels < 3 && folder.has_relative_path(); ++levels) {
+    folder = folder.parent_path();
+    flush_folder(folder.string());
+  }
   lock_.emplace(path_, "checkpoints");
+}
+
+std::vector<std::string> CheckpointDirectory::abandon_after(std::int64_t step) {
+  std::vector<std::string> moved;
+  for (const Found& each : checkpoints_in(path_)) {
+    if (each.step <= step) continue;
+    std::string going = str(each.folder, kAbandoned);
+    for (int i = 2; fs::exists(going); ++i) going = str(each.folder, kAbandoned, "-", i);
+    if (::rename(each.folder.c_str(), going.c_str()) != 0) {
+      fail("rename", each.folder, std::strerror(errno));
+    }
+    moved.push_back(std::move(going));
+  }
+  return moved;
 }
 
 std::string CheckpointDirectory::saving(std::int64_t step) const {
@@ -139,8 +161,14 @@ void CheckpointDirectory::commit(const Manifest& manifest, const std::function<v
     file.finish();
     flush_folder(folder);
     if (advanced) advanced();
-    rename_over(folder, folder_of(path_, manifest.step));
-    flush_folder(path_);
+    const std::string named = folder_of(path_, manifest.step);
+    rename_over(folder, named);
+    try {
+      flush_folder(path_);
+    } catch (const Error&) {
+      rename_over(named, folder);  // Back, with what had the name.
+      throw;
+    }
     if (advanced) advanced();
   } catch (const CheckpointError&) {
     throw;

@@ -2,7 +2,8 @@
 //
 // A folder has its name, step-00000040, when the checkpoint in it is whole, and not before.  While
 // it is written it is step-00000040.saving, and step-00000040.removing while it is removed; what a
-// process that died has left of these, the next save removes.
+// process that died has left of these, the next save removes.  One that a run has passed over is
+// step-00000040.abandoned from its next save on.
 // Knows no tensors and no ranks.
 // Invariant: whenever the process or the machine stops, each folder with a name is a whole
 // checkpoint, as it was written.
@@ -51,9 +52,12 @@ class CheckpointDirectory {
   // and removals have left.
   // Throws: CheckpointError, also where fewer than `bytes_needed` are free; it says both numbers.
   std::string begin(std::int64_t step, std::uint64_t bytes_needed);
+  // Takes their names from checkpoints of later steps than the one that is saved next: the run has
+  // gone on from an earlier one.  Nothing of them is removed.  Returns: where they are now.
+  std::vector<std::string> abandon_after(std::int64_t step);
   // The shards are written and flushed: writes the manifest, and gives the folder its name.  What
   // had the name is replaced.
-  // Throws: CheckpointError with the path and the system's reason; the folder has no name then.
+  // Throws: CheckpointError with the path and the system's reason; names are then as before.
   void commit(const Manifest& manifest, const std::function<void()>& advanced = {});
   // Removes what begin() made.
   void abandon(std::int64_t step) noexcept;

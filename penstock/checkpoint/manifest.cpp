@@ -20,6 +20,7 @@ constexpr std::string_view kDigestEnd = "\"\n}\n";
 constexpr std::size_t kDigestDigits = 32;
 constexpr std::size_t kManifestBytesMax = std::size_t{1} << 30;
 constexpr std::int64_t kElementsMax = std::int64_t{1} << 48;
+constexpr std::size_t kDimensionsMax = 64;
 constexpr std::size_t kShardsMax = std::size_t{1} << 20;
 
 std::string_view name_of(ScalarType type) { return kScalarTypes[static_cast<std::size_t>(type)]; }
@@ -133,11 +134,10 @@ ScalarType parse_type(const json::Value& value) {
   return static_cast<ScalarType>(found - kScalarTypes.begin());
 }
 
-Piece parse_piece(const json::Value& value, const Tensor& tensor,
+Piece parse_piece(const json::Value& value, const Tensor& tensor, std::int64_t elements,
                   const std::vector<Shard>& shards) {
   const auto& numbers = list_of(value, "a piece");
   if (numbers.size() != 4) refuse(value, "a piece has four numbers");
-  const std::int64_t elements = tensor.elements();
   Piece piece{.first = natural(numbers[0], "a piece's first element", elements),
               .count = natural(numbers[1], "a piece's number of elements", elements),
               .shard = index(numbers[2], "a piece's shard", shards.size())};
@@ -158,12 +158,17 @@ Tensor parse_tensor(const json::Value& value, const std::vector<Shard>& shards) 
                 .state = text_of(member(value, "state"), "state"),
                 .type = parse_type(member(value, "dtype"))};
   std::int64_t room = kElementsMax;
-  for (const json::Value& each : list_of(member(value, "shape"), "shape")) {
+  const json::Value& shape = member(value, "shape");
+  if (list_of(shape, "shape").size() > kDimensionsMax) {
+    refuse(shape, str("a shape has at most ", kDimensionsMax, " sizes"));
+  }
+  for (const json::Value& each : list_of(shape, "shape")) {
     tensor.shape.push_back(natural(each, "a size", room));
     room /= std::max<std::int64_t>(tensor.shape.back(), 1);
   }
+  const std::int64_t elements = tensor.elements();
   for (const json::Value& each : list_of(member(value, "pieces"), "pieces")) {
-    tensor.pieces.push_back(parse_piece(each, tensor, shards));
+    tensor.pieces.push_back(parse_piece(each, tensor, elements, shards));
   }
   return tensor;
 }
@@ -207,7 +212,11 @@ void check_shards(const Manifest& manifest, const std::string& where) {
     std::ranges::sort(spans[s]);
     std::uint64_t end = manifest.shards[s].header_bytes;
     for (const auto& [offset, bytes] : spans[s]) {
-      if (offset == end) end += bytes;
+      if (offset != end && bytes > 0) {
+        throw CheckpointError(str(where, "a piece in shard ", s, " begins at byte ", offset,
+                                  ", the one before it ends at ", end));
+      }
+      end += bytes;
     }
     if (end != manifest.shards[s].bytes) {
       throw CheckpointError(str(where, "the pieces in shard ", s, " do not fill its ",

@@ -80,6 +80,7 @@ class Launch {
       announce_stop();
       ending_started_ ? escalate() : judge();
     }
+    while (signals_.take()) was_asked_ = true;
     return result();
   }
 
@@ -107,6 +108,7 @@ class Launch {
 
   void take_signals() {
     while (const auto signal = signals_.take()) {
+      was_asked_ = true;
       if (!seen_.stop_signal && !ending_started_) {
         stop_after_step(*signal);
       } else if (seen_.stop_signal != *signal || seen_.now_ms - stop_ms_ > kSameSignalMs) {
@@ -235,6 +237,7 @@ class Launch {
   LaunchResult result() const {
     LaunchResult result = verdict_ ? failed() : ended_in_order();
     for (const RankRecord& rank : seen_.ranks) result.endings.push_back(*rank.ending);
+    result.stop_asked = was_asked_;
     if (options_.messages != nullptr) *options_.messages << summary(result) << std::flush;
     return result;
   }
@@ -260,7 +263,7 @@ class Launch {
     if (seen_.stop_signal) {
       result.exit_code = static_cast<int>(stop_code());
       result.root_cause = str("stopped by ", signal_name(*seen_.stop_signal));
-      result.notes = {"the same command starts it again, from the first step"};
+      if (!options_.stop_note.empty()) result.notes = {options_.stop_note};
       return result;
     }
     for (const RankRecord& rank : seen_.ranks) {
@@ -278,6 +281,7 @@ class Launch {
   SignalPipe signals_;
   RankProcesses processes_;
 
+  bool was_asked_ = false;    // To stop, at any time.
   std::int64_t stop_ms_ = 0;  // When seen_.stop_signal came.
   std::set<std::size_t> knows_of_stop_;
   std::optional<Verdict> verdict_;  // Fixed once the ending starts.

@@ -57,6 +57,8 @@ struct LaunchOptions {
   std::uint16_t master_port = 0;   // 0: a free one.
   StoreSocket store_socket = StoreSocket::Program;
   ControlChannel channel = ControlChannel::Optional;
+  // What is said of a run that was asked to stop; empty: nothing.
+  std::string stop_note = "the same command starts it again, from the first step";
   std::ostream* messages = nullptr;  // What a user should see while it happens, and the summary.
 };
 
@@ -65,6 +67,7 @@ struct LaunchResult {
   std::string root_cause;  // Empty when every rank exited 0.
   std::vector<std::string> notes;
   std::vector<Ending> endings;  // By rank.
+  bool stop_asked = false;      // A signal came that asks a run to stop, at any time until now.
 };
 
 // Runs all ranks to their end.

@@ -164,6 +164,7 @@ class Run {
             .is_asynchronous = config_.checkpoint.asynchronous,
             .facts = facts},
         [this](const std::string& text) { tell("penstock: " + text); });
+    if (saves_checkpoints()) checkpoints_->check_types();
     const std::string& from = config_.checkpoint.resume;
     std::optional<train::Resumed> resumed;
     if (from == "auto") {
@@ -171,18 +172,11 @@ class Run {
     } else if (!from.empty()) {
       resumed = checkpoints_->resume_from(from);
     }
-    if (from != "auto" && saves_checkpoints()) refuse_newer_checkpoints();
+    std::error_code error;
+    goes_on_here_ =
+        resumed && std::filesystem::equivalent(std::filesystem::path(resumed->folder).parent_path(),
+                                               checkpoint_directory(), error);
     if (!from.empty() && is_root()) tell_resumed(resumed, facts);
-  }
-
-  // Those of another run would be taken for this one's when it is resumed.
-  void refuse_newer_checkpoints() const {
-    const auto all = checkpoint::checkpoints_in(checkpoint_directory());
-    if (all.empty() || all.front().step <= trainer_->steps_taken()) return;
-    throw ConfigError(
-        str(in_quotes(checkpoint_directory()), " has a checkpoint of step ", all.front().step,
-            ", and this run begins after step ", trainer_->steps_taken()),
-        {"to go on from it: --resume auto", "to begin anew: name another directory with --run"});
   }
 
   void tell_resumed(const std::optional<train::Resumed>& resumed, const checkpoint::Texts& facts) {
@@ -233,10 +227,10 @@ class Run {
     hooks_.messages.write(summary());
   }
 
-  // Of the run that goes on, if its directory is the same.
+  // Of the run that goes on, if this is its directory.
   std::string earlier_metrics() const {
     std::ifstream lines(file("metrics.jsonl"), std::ios::binary);
-    if (trainer_->steps_taken() == 0 || !lines) return {};
+    if (!goes_on_here_ || !lines) return {};
     return {std::istreambuf_iterator<char>(lines), {}};
   }
 
@@ -277,9 +271,9 @@ class Run {
       }
       if (recorded) timeline_.add(step, trainer_->executor());
       const bool last = step == config_.run.steps || report.stop;
-      save_checkpoint(report, last);
       if (recorded && (step == last_recorded || last)) write_timeline();
       if (report.stop) {
+        save_checkpoint(report, last);
         const auto asked = hooks_.stop_requested ? hooks_.stop_requested() : std::nullopt;
         exit_code_ = asked.value_or(ExitCode::Preempted);
         if (is_root()) tell(str("stopped after step ", step, ", as asked", resume_hint()));
@@ -287,22 +281,31 @@ class Run {
       }
       const std::int64_t interval = config_.run.eval_interval;
       if (last || (interval > 0 && step % interval == 0)) validate(step);
+      save_checkpoint(report, last);  // A run that goes on from it has all lines up to its step.
     }
     if (metrics_) metrics_->finish();
     sample();
   }
 
-  // The last one is waited for.
+  // The last one is waited for.  A save that fails does not keep the next one from being tried.
   void save_checkpoint(const train::StepReport& report, bool is_last) {
     if (!saves_checkpoints()) return;
+    const bool is_due = is_last || report.step % config_.checkpoint.save_interval == 0;
+    or_warn([&] { is_due ? checkpoints_->finish() : checkpoints_->after(report); });
+    if (!is_due) return;
+    if (!is_last) return or_warn([&] { checkpoints_->save(); });
+    checkpoints_->save();
+    checkpoints_->finish();
+    has_checkpoint_ = true;
+  }
+
+  // All ranks find the same error.
+  template <class Action>
+  void or_warn(const Action& action) {
     try {
-      checkpoints_->after(report);
-      const bool is_due = report.step % config_.checkpoint.save_interval == 0;
-      if (is_due || is_last) checkpoints_->save();
-      if (is_last) checkpoints_->finish();
-      has_checkpoint_ |= is_last;
+      action();
     } catch (const CheckpointError& error) {
-      if (is_last || config_.checkpoint.on_failure == config::OnFailure::Stop) throw;
+      if (config_.checkpoint.on_failure == config::OnFailure::Stop) throw;
       if (is_root()) tell(str("penstock: ", error.what()));
     }
   }
@@ -315,7 +318,12 @@ class Run {
   train::StepReport train_step(std::int64_t step) {
     const Batch batch = data_->training(config_.seed, step, first_sample(), samples_per_replica(),
                                         config_.model.sequence_length);
-    return trainer_->step(batch.input, batch.target);
+    try {
+      return trainer_->step(batch.input, batch.target);
+    } catch (const NumericsError&) {
+      if (saves_checkpoints()) or_warn([&] { checkpoints_->finish(); });  // On every rank.
+      throw;
+    }
   }
 
   std::int64_t first_sample() const {
@@ -431,6 +439,7 @@ class Run {
   std::optional<Metrics> metrics_;
   Timeline timeline_;
   bool has_checkpoint_ = false;  // Of its last step.
+  bool goes_on_here_ = false;    // From a checkpoint of this directory.
   ExitCode exit_code_ = ExitCode::Ok;
   const Watch watch_{hooks_, progress_};  // The first to go.
 };

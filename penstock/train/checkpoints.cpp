@@ -36,7 +36,7 @@ std::string shape_of(const std::vector<std::int64_t>& shape) {
 
 // Contiguous in host memory: the tensor itself where it is, unless a copy is asked for.
 at::Tensor in_host_memory(const at::Tensor& values, bool is_copy) {
-  const at::Tensor host = values.contiguous().cpu();
+  const at::Tensor host = values.contiguous().cpu().resolve_neg();
   return is_copy && host.is_alias_of(values) ? host.clone() : host;
 }
 
@@ -59,8 +59,8 @@ void read_piece(SavedCheckpoint& saved, const StatePiece& piece,
   check_shape(piece, *tensor);
   const at::ScalarType type = weights::type_of(tensor->type);
   const std::int64_t count = piece.values.numel();
-  const bool in_place =
-      piece.values.is_cpu() && piece.values.is_contiguous() && piece.values.scalar_type() == type;
+  const bool in_place = piece.values.is_cpu() && piece.values.is_contiguous() &&
+                        !piece.values.is_neg() && piece.values.scalar_type() == type;
   const at::Tensor target = in_place ? piece.values : at::empty({count}, type);
   saved.read(*tensor, piece.first, count,
              {static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()}, advanced);
@@ -135,6 +135,17 @@ Checkpoints::Checkpoints(Trainer& trainer, comm::Communicator& communicator,
 
 Checkpoints::~Checkpoints() = default;
 
+std::vector<std::string> Checkpoints::agree(const char* what, const std::string& text) {
+  const execute::WaitMark wait(progress_, "comparing notes on a checkpoint with all ranks");
+  return communicator_.exchange(what, text);
+}
+
+void Checkpoints::check_types() {
+  for (const StatePiece& piece : state_of(trainer_)) {
+    weights::type_of(piece.values.scalar_type(), piece.name);
+  }
+}
+
 void Checkpoints::save() {
   finish();
   begin();
@@ -165,7 +176,7 @@ void Checkpoints::begin() {
   });
   std::uint64_t all_bytes = 0;
   for (const std::string& text :
-       communicator_.exchange("bytes of a checkpoint", failure.empty() ? str(bytes) : failure)) {
+       agree("bytes of a checkpoint", failure.empty() ? str(bytes) : failure)) {
     const auto said = parse_integer(text);
     if (!said) throw not_saved(saving->step, text);
     all_bytes += static_cast<std::uint64_t>(*said);
@@ -175,11 +186,15 @@ void Checkpoints::begin() {
   if (is_root) {
     refusal = failure_of([&] {
       if (!directory_) directory_.emplace(options_.directory);
+      for (const std::string& moved : directory_->abandon_after(saving->step)) {
+        if (tell_)
+          tell_(str("a checkpoint of a later step, from which the run did not go on: ", moved));
+      }
       saving->folder = directory_->begin(saving->step, all_bytes);
     });
   }
-  const auto told = communicator_.exchange("folder of a checkpoint",
-                                           refusal.empty() ? "/" + saving->folder : refusal);
+  const auto told =
+      agree("folder of a checkpoint", refusal.empty() ? "/" + saving->folder : refusal);
   if (!told[0].starts_with('/')) throw not_saved(saving->step, told[0]);
   saving->folder = told[0].substr(1);
   const auto write = [saving = saving.get(), rank = communicator_.rank().index(),
@@ -215,15 +230,22 @@ void Checkpoints::finish() {
     const Manifest shard = saving->shard.get();
     write_fragment(fragment_path(saving->folder, communicator_.rank().index(), ranks), shard);
   });
-  std::optional<std::string> first =
-      first_failure(communicator_.exchange("shards of a checkpoint", failure));
-  std::string refusal;
+  const auto first = first_failure(agree("shards of a checkpoint", failure));
+  std::string refusal = first.value_or("");
   if (communicator_.rank().value == 0) {
     if (!first) refusal = failure_of([&] { commit(*saving); });
-    if (first || !refusal.empty()) directory_->abandon(saving->step);
+    if (!refusal.empty()) directory_->abandon(saving->step);
   }
-  if (!first) first = first_failure(communicator_.exchange("a checkpoint", refusal));
-  if (first) throw not_saved(saving->step, *first);
+  // Also after a failure: rank 0 has removed what there was before anybody goes on.
+  const std::string outcome = agree("a checkpoint", refusal)[0];
+  if (!outcome.empty()) throw not_saved(saving->step, outcome);
+  let_go_of_files();
+}
+
+// What is in files was read, and is not needed in memory.
+void Checkpoints::let_go_of_files() {
+  update::OffloadedParts* const files = trainer_.updates().memory();
+  if (files != nullptr) files->let_go(trainer_.updates().masters().all());
 }
 
 void Checkpoints::commit(Saving& saving) {
@@ -262,13 +284,17 @@ void Checkpoints::remove_old() {
 std::optional<Resumed> Checkpoints::resume() {
   const execute::Phase phase(progress_, "reading a checkpoint", execute::Files::Used);
   std::string folders;
+  std::string failure;
   if (communicator_.rank().value == 0) {
-    for (const checkpoint::Found& each : checkpoint::checkpoints_in(options_.directory)) {
-      folders += each.folder + "\n";
-    }
+    failure = failure_of([&] {
+      for (const checkpoint::Found& each : checkpoint::checkpoints_in(options_.directory)) {
+        folders += each.folder + "\n";
+      }
+    });
   }
-  const auto listed = communicator_.exchange("checkpoints", folders);
-  std::vector<std::string> all = penstock::split(listed[0], '\n');
+  failure = agree("reading the directory of checkpoints", failure)[0];
+  if (!failure.empty()) throw CheckpointError(failure);
+  std::vector<std::string> all = penstock::split(agree("checkpoints", folders)[0], '\n');
   all.pop_back();
   Resumed resumed;
   for (const std::string& folder : all) {
@@ -309,7 +335,7 @@ std::optional<std::string> Checkpoints::try_to_load(const std::string& folder, R
   } catch (const std::exception& error) {
     failure = error.what();
   }
-  const auto all = communicator_.exchange("reading a checkpoint", failure);
+  const auto all = agree("reading a checkpoint", failure);
   for (const std::string& each : all) {
     if (each.starts_with(kMisfit)) {
       throw CheckpointError(str(in_quotes(folder), ": ", each.substr(1)),
@@ -331,7 +357,7 @@ void Checkpoints::check_all_is_taken(const Resumed& resumed) {
     if (is_weight && piece.is_saved_here && piece.first == 0) names += piece.name + "\n";
   }
   std::set<std::string> known;
-  for (const std::string& each : communicator_.exchange("tensors of the model", names)) {
+  for (const std::string& each : agree("tensors of the model", names)) {
     for (std::string& name : penstock::split(each, '\n')) known.insert(std::move(name));
   }
   std::vector<std::string> unknown;
@@ -351,10 +377,19 @@ void Checkpoints::check_all_is_taken(const Resumed& resumed) {
 
 void Checkpoints::load(SavedCheckpoint& saved) {
   const Manifest& manifest = saved.manifest();
-  make_states(trainer_, [&](std::string_view name, std::string_view state) {
+  const auto is_known = [&](std::string_view name, std::string_view state) {
     return manifest.find(name, state) != nullptr;
-  });
+  };
+  make_states(trainer_, is_known);
+  const std::vector<std::string_view> states = trainer_.optimizer().state_names();
+  // Of a parameter that had not been updated yet, or by another optimizer.
+  const auto is_reset = [&](const StatePiece& piece) {
+    return piece.state != checkpoint::kWeight &&
+           std::ranges::none_of(
+               states, [&](std::string_view state) { return is_known(piece.name, state); });
+  };
   for (const StatePiece& piece : state_of(trainer_)) {
+    if (is_reset(piece)) continue;
     read_piece(saved, piece, [this] { progress_.advance(); });
   }
   set_values(trainer_, manifest.values);

@@ -51,6 +51,9 @@ class Checkpoints {
   // Waits for the files that this rank writes.
   ~Checkpoints();
 
+  // Throws: CheckpointError for a tensor of this rank whose type cannot be saved.
+  void check_types();
+
   // All that follow are collective over all ranks.
 
   // Goes on from the newest checkpoint of the directory that is as it was written; absent where
@@ -73,6 +76,8 @@ class Checkpoints {
 
  private:
   struct Saving;
+  std::vector<std::string> agree(const char* what, const std::string& text);
+  void let_go_of_files();
   void begin();
   void load(checkpoint::SavedCheckpoint& saved);
   std::optional<std::string> try_to_load(const std::string& folder, Resumed& resumed);

@@ -129,15 +129,17 @@ std::vector<StatePiece> state_of(Trainer& trainer) {
 void make_states(Trainer& trainer,
                  const std::function<bool(std::string_view, std::string_view)>& is_known) {
   update::Optimizer& optimizer = trainer.optimizer();
+  const std::vector<std::string_view> names = optimizer.state_names();
   for (const auto& set : trainer.rank_model().replicated().kept()) {
     for (const replicas::KeptParameter& each : set) {
       if (!each.part) continue;
-      optimizer.make_states(*each.part);
-      const auto states = optimizer.states(*each.part);
-      const bool are_known = std::ranges::any_of(states, [&](const update::NamedState& state) {
-        return is_known(each.parameter.name, state.name);
-      });
-      if (!are_known) optimizer.forget_states(*each.part);
+      const bool are_known = std::ranges::any_of(
+          names, [&](std::string_view name) { return is_known(each.parameter.name, name); });
+      if (are_known) {
+        optimizer.make_states(*each.part);
+      } else {
+        optimizer.reset_states(*each.part);
+      }
     }
   }
 }

@@ -32,8 +32,8 @@ struct StatePiece {
 // Of this rank, in an order that replicas have in common.
 std::vector<StatePiece> state_of(Trainer& trainer);
 
-// Makes the optimizer's states of those parameters of which `is_known(name, state)` says so, and
-// forgets others: state_of() has them then.
+// Makes the optimizer's states of those parameters of which `is_known(name, state)` says so, which
+// state_of() then has; those of others are as before a first step.
 void make_states(Trainer& trainer,
                  const std::function<bool(std::string_view, std::string_view)>& is_known);
 

@@ -64,6 +64,18 @@ std::vector<NamedState> Optimizer::states(std::size_t parameter) const {
   return {{"step", state.step}, {"exp_avg", state.average}, {"exp_avg_sq", state.average_sq}};
 }
 
+std::vector<std::string_view> Optimizer::state_names() const {
+  if (options_.type != config::OptimizerType::Sgd) return {"step", "exp_avg", "exp_avg_sq"};
+  if (options_.momentum == 0.0) return {};
+  return {"momentum_buffer"};
+}
+
+// A momentum buffer of zeros gives what none does.
+void Optimizer::reset_states(std::size_t parameter) {
+  const torch::NoGradGuard no_grad;
+  for (const NamedState& state : states(parameter)) state.tensor.zero_();
+}
+
 void Optimizer::make_states(std::size_t parameter) {
   State& state = states_[parameter];
   if (state.average.defined()) return;

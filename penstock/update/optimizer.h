@@ -38,9 +38,12 @@ class Optimizer {
   // unless it was made.  All but "step", a float scalar, are like the parameter.  Who sets these
   // tensors sets where the optimizer goes on.
   std::vector<NamedState> states(std::size_t parameter) const;
-  // Makes them, as before a first step, or forgets them.
+  // Their names, of any parameter.
+  std::vector<std::string_view> state_names() const;
+  // Makes them, if they are not there.
   void make_states(std::size_t parameter);
-  void forget_states(std::size_t parameter) { states_[parameter] = {}; }
+  // As before a first step.  Memory that they have stays theirs.
+  void reset_states(std::size_t parameter);
 
  private:
   struct State {

@@ -14,6 +14,7 @@ std::span<const Target> targets() {
       {"config", config},
       {"recording", recording},
       {"safetensors", safetensors},
+      {"manifest", manifest},
       {"control_message", control_message},
   });
   return kTargets;

@@ -37,6 +37,7 @@ Outcome config(std::string_view input);
 Outcome recording(std::string_view input);
 // The header of a safetensors file, as in the file, length first.
 Outcome safetensors(std::string_view input);
+Outcome manifest(std::string_view input);
 // A line between a rank and the launcher: what is accepted is what encode() writes.
 Outcome control_message(std::string_view input);
 

@@ -28,6 +28,30 @@ class Killed(ComebackTest):
         self.assert_same(whole, run.directory)
         self.assert_nothing_left()
 
+    def test_a_run_that_was_asked_to_stop_is_not_started_again(self) -> None:
+        run = self.start_train(self.training(), "killed")
+        self.await_checkpoint(run)
+        rank = run.ranks()[1]
+        os.kill(rank, signal.SIGSTOP)
+        run.process.send_signal(signal.SIGTERM)
+        run.await_text("stopping after the current step")
+        os.kill(rank, signal.SIGKILL)
+        result = run.wait()
+        self.assert_code(result, 4)
+        self.assertNotIn("starting the run again", result.text)
+
+    def test_it_goes_on_as_it_was_started_until_it_has_a_checkpoint(self) -> None:
+        self.undisturbed(self.training(run={"steps": 40}), "base")
+        other = self.training("other.json", checkpoint={"save_interval": 150})
+        base = self.folder / "base" / "checkpoints" / "step-00000040"
+        run = self.start_train(other, "killed", "--resume", base)
+        run.await_step(1)
+        os.kill(run.ranks()[2], signal.SIGKILL)
+        result = run.wait()
+        self.assert_code(result, 0)
+        self.assertEqual(result.text.count("resumed after step 40 from"), 2, result.text)
+        self.assertEqual(course_of(run.directory)[0]["step"], 41)
+
     def test_a_budget_of_none_is_the_end(self) -> None:
         run = self.start_train(self.training(launch={"restarts": 0}), "killed")
         self.await_checkpoint(run)
@@ -82,6 +106,26 @@ class Damaged(ComebackTest):
         self.assertIn("resumed after step 80", result.text)
         self.assert_same(whole, self.folder / "run")
 
+    def test_the_next_save_keeps_what_it_went_on_from(self) -> None:
+        config = self.training(run={"steps": 120}, checkpoint={"keep_last": 1})
+        self.undisturbed(config, "run")
+        more = ["--run", "run", "--resume", "auto", "--set", "run.steps=160"]
+        self.assert_code(self.train(config, *more), 0)
+        checkpoints = self.folder / "run" / "checkpoints"
+        (checkpoints / "step-00000160").rename(checkpoints / "step-00000200")
+        (checkpoints / "step-00000200" / "manifest.json").write_text("damaged")
+        self.undisturbed(config, "again")
+        (self.folder / "again" / "checkpoints" / "step-00000120").rename(
+            checkpoints / "step-00000120"
+        )
+        result = self.train(config, *more)
+        self.assert_code(result, 0)
+        self.assertIn("did not go on: run/checkpoints/step-00000200.abandoned", result.text)
+        self.assertEqual(
+            sorted(each.name for each in checkpoints.iterdir()),
+            ["step-00000160", "step-00000200.abandoned"],
+        )
+
     def test_none_that_can_be_read_is_an_error(self) -> None:
         config = self.training(run={"steps": 40})
         self.undisturbed(config, "run")
@@ -101,7 +145,11 @@ class BadInput(ComebackTest):
         cases = [
             (["--resume", "auto"], 2, "--run DIR"),
             (["--run", "other", "--resume", "none"], 3, 'failed: manifest "none/manifest.json"'),
-            (["--run", "run", "--set", "run.steps=20"], 2, "has a checkpoint of step 40"),
+            (
+                ["--run", "run", "--set", "run.steps=20"],
+                2,
+                "has checkpoints of a run, the newest of step 40",
+            ),
             (["--run", "run", "--resume", "auto", "--set", "model.hidden=64"], 3, "as [256, 32]"),
         ]
         for words, code, said in cases:
@@ -142,6 +190,17 @@ class Unwritable(ComebackTest):
         result = self.run_without_directory("run", checkpoint={"on_failure": "stop"})
         self.assert_code(result, 3)
         self.assertLess(course_of(self.folder / "run")[-1]["step"], 200)
+
+
+class NotFinite(ComebackTest):
+    def test_what_was_saved_before_is_there(self) -> None:
+        config = self.training(optimizer={"params": {"lr": 1e30}}, checkpoint={"save_interval": 1})
+        result = self.train(config, "--run", "run")
+        self.assert_code(result, 6)
+        checkpoints = self.folder / "run" / "checkpoints"
+        last = course_of(self.folder / "run")[-1]["step"]
+        self.assertIn(f"step-{last:08}", [each.name for each in checkpoints.iterdir()])
+        self.assert_code(self.checkpoint("verify", "run"), 0)
 
 
 class Commands(ComebackTest):

@@ -298,6 +298,26 @@ TEST_F(Checkpoint, HasMastersAndTheGradientScaleOfShortTypes) {
   }
 }
 
+TEST_F(Checkpoint, OfAnotherOptimizerGivesWeightsAlone) {
+  const Kind kind = kind_named("Mlp");
+  const auto batches = batches_of(kind, 2);
+  TrainerOptions sgd = options_of({"1f1b", 2, 1});
+  sgd.optimizer = {.type = config::OptimizerType::Sgd, .lr = 0.1, .momentum = 0.9};
+  run(sgd, kind, batches, {.end = 1, .save = folder_.file("c"), .save_every = 1});
+  TrainerOptions adam = options_of({"1f1b", 2, 1});
+  for (const bool in_file : {false, true}) {
+    if (in_file) adam.offload.states = {offload::Place::File, folder_.path()};
+    const Outcome read =
+        run(adam, kind, batches, {.first = 1, .end = 2, .resume = folder_.file("c")});
+    EXPECT_EQ(read.state.count({"0.fc1.weight", "momentum_buffer"}), 0U);
+    for (const auto& [key, tensor] : read.state) {
+      if (key.second == "step") {
+        EXPECT_EQ(tensor.item<float>(), 1) << key.first;
+      }
+    }
+  }
+}
+
 TEST_F(Checkpoint, IsTheSameWrittenBesideTheSteps) {
   const Kind kind = kind_named("Gpt");
   const auto batches = batches_of(kind, 2 * kSaved);

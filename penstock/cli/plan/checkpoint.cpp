@@ -65,6 +65,7 @@ std::string type_and_shape(const checkpoint::Tensor& tensor) {
 int run_ls(const CheckpointCommand& command) {
   std::vector<TextRow> rows = {{"step", "size", "shards", "tensors", "mesh", "folder"}};
   std::vector<std::string> objects;
+  bool all_good = true;
   for (const Found& each : found_in(command.path)) {
     std::optional<SavedCheckpoint> saved;
     std::string problem;
@@ -72,6 +73,7 @@ int run_ls(const CheckpointCommand& command) {
       saved.emplace(each.folder);
     } catch (const CheckpointError& error) {
       problem = error.message();
+      all_good = false;
     }
     if (!saved) {
       rows.push_back({str(each.step), "", "", "", "", str(each.folder, "  ", problem)});
@@ -87,7 +89,7 @@ int run_ls(const CheckpointCommand& command) {
                           manifest.shards.size(), ", \"tensors\": ", manifest.tensors.size(), "}"));
   }
   write_output(command.json ? str("[", join(objects, ",\n "), "]\n") : text_table(rows), "");
-  return static_cast<int>(ExitCode::Ok);
+  return static_cast<int>(all_good ? ExitCode::Ok : ExitCode::Checkpoint);
 }
 
 int run_show(const CheckpointCommand& command) {

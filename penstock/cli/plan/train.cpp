@@ -7,6 +7,7 @@
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "penstock/launch/environment.h"
 #include "penstock/launch/launcher.h"
 #include "penstock/launch/restarts.h"
+#include "penstock/launch/stop_signals.h"
 
 namespace penstock::cli {
 namespace {
@@ -139,12 +141,23 @@ void check_run(const TrainCommand& command, const config::Config& config, std::i
   check_plan(command.config, config, mesh);
 }
 
-// The default directory of a run is a new one.
-void check_resume(const config::Config& config) {
-  const bool has_place = !config.run.directory.empty() || !config.checkpoint.directory.empty();
-  if (config.checkpoint.resume != "auto" || has_place) return;
-  throw ConfigError("--resume auto looks for checkpoints in the run directory, and none is given",
-                    {"name the directory of the run that is to go on: --run DIR"});
+// What `--resume` and the checkpoints that are there make of each other, before anything starts.
+// `is_named`: the run directory is one that a user, or a job, has named.
+void check_resume(const config::Config& config, const std::string& run, bool is_named) {
+  const std::string& from = config.checkpoint.resume;
+  if (from == "auto" && !is_named && config.checkpoint.directory.empty()) {
+    throw ConfigError("--resume auto looks for checkpoints in the run directory, and none is given",
+                      {"name the directory of the run that is to go on: --run DIR"});
+  }
+  if (from == "auto" || config.checkpoint.save_interval == 0) return;
+  const std::string directory = checkpoint_directory(config, run);
+  const auto all = checkpoint::checkpoints_in(directory);
+  std::error_code error;
+  if (all.empty() || fs::equivalent(all.front().folder, from, error)) return;
+  throw ConfigError(str(in_quotes(directory), " has checkpoints of a run, the newest of step ",
+                        all.front().step, ", which this run would take for its own"),
+                    {"to go on from that one: --resume auto",
+                     "to begin anew, or elsewhere: name another directory with --run"});
 }
 
 // 0 where there is none, or the directory cannot be read.
@@ -165,31 +178,46 @@ TrainCommand resuming(TrainCommand command) {
   return command;
 }
 
-// Starts a run that saves checkpoints again, as its budget allows.
+// Waits for `seconds`.  Returns the code to end with, if the process is asked to stop meanwhile.
+std::optional<ExitCode> pause(double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const launch::StopSignals signals;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  while (Clock::now() < end) {
+    if (const auto code = signals.requested()) return code;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return signals.requested();
+}
+
+// Starts a run that saves checkpoints again, as its budget allows: as it was started, until it has
+// a checkpoint of its own, and from the newest then.
 int launch_until_done(const launch::LaunchOptions& options, TrainCommand command,
                       const config::Config& config, const std::string& run, Output& output) {
   const std::string directory = checkpoint_directory(config, run);
   const bool saves = config.checkpoint.save_interval > 0;
   const int most = saves ? static_cast<int>(config.launch.restarts) : 0;
-  launch::Restarts restarts(most, newest_step(directory));
+  const std::int64_t at_start = newest_step(directory);
+  launch::Restarts restarts(most, at_start);
   while (true) {
     launch::LaunchOptions start = options;
+    if (saves) start.stop_note.clear();  // The run says what goes on from where.
     for (std::string& word : words_of(command, run)) start.program.push_back(std::move(word));
-    const int exit_code = launch::launch(start).exit_code;
-    if (exit_code == 0) return exit_code;
-    const auto pause = restarts.after_failure(exit_code, newest_step(directory));
-    if (!pause) return exit_code;
+    const launch::LaunchResult result = launch::launch(start);
+    if (result.exit_code == 0 || result.stop_asked) return result.exit_code;
+    const std::int64_t newest = newest_step(directory);
+    const auto wait_s = restarts.after_failure(result.exit_code, newest);
+    if (!wait_s) return result.exit_code;
     output.write(str("penstock: starting the run again",
-                     *pause > 0 ? str(" in ", shortest(*pause), " s") : "", " (",
+                     *wait_s > 0 ? str(" in ", shortest(*wait_s), " s") : "", " (",
                      restarts.in_a_row(), " of ", most, " without a new checkpoint)\n"));
-    std::this_thread::sleep_for(std::chrono::duration<double>(*pause));
-    command = resuming(std::move(command));
+    if (const auto code = pause(*wait_s)) return static_cast<int>(*code);
+    if (newest > at_start) command = resuming(std::move(command));
   }
 }
 
 int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
   const config::Config& config = read.config;
-  check_resume(config);
   const std::int64_t nproc = local_ranks(command, config.mesh);
   check_is_no_pipe("data path", config.data.path);
   check_is_no_pipe("schedule", config.schedule.file);
@@ -200,6 +228,7 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
       config.run.directory.empty() ? fresh_run_directory(run_name(command)) : config.run.directory;
   NewFolders folders;
   make_folders(config, run, folders);
+  check_resume(config, run, /*is_named=*/!config.run.directory.empty());
   Output output(STDERR_FILENO);
   OutputStream messages(output);
   launch::LaunchOptions options{.nproc = static_cast<int>(nproc),
@@ -237,8 +266,10 @@ int run_train(const TrainCommand& command) {
   const std::string run = read.config.run.directory.empty()
                               ? job_run_directory(run_name(command), self)
                               : read.config.run.directory;
+  const bool has_job = !self.job_id.empty() && self.job_id != "none";
   NewFolders folders;
   make_folders(read.config, run, folders);
+  check_resume(read.config, run, /*is_named=*/has_job || !read.config.run.directory.empty());
   std::vector<std::string> words = {runtime_program(), "train"};
   for (std::string& word : words_of(command, run)) words.push_back(std::move(word));
   become(words);
