@@ -1,7 +1,5 @@
 #include "penstock/run/run.h"
 
-#include <torch/version.h>
-
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -14,7 +12,6 @@
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utf8.h"
-#include "penstock/core/version.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/offload/system_memory.h"
 #include "penstock/render/recording_trace.h"
@@ -23,10 +20,10 @@
 #include "penstock/run/from_config.h"
 #include "penstock/run/generate.h"
 #include "penstock/run/metrics.h"
+#include "penstock/run/run_checkpoints.h"
 #include "penstock/run/run_files.h"
 #include "penstock/run/timeline.h"
 #include "penstock/simulate/simulate.h"
-#include "penstock/train/checkpoints.h"
 #include "penstock/train/handshake.h"
 #include "penstock/train/trainer.h"
 #include "penstock/weights/atomic_file.h"
@@ -100,9 +97,13 @@ class Run {
   ExitCode go() {
     load_data();
     build();
-    resume();
     if (is_root()) write_plan();
-    train();
+    try {
+      train();
+    } catch (const NumericsError&) {
+      checkpoints_->finish();  // All ranks find it.
+      throw;
+    }
     progress_.step.store(0, std::memory_order_relaxed);
     if (!config_.run.save.empty()) save();
     if (is_root()) finish_files();
@@ -139,65 +140,11 @@ class Run {
     options.facts = facts();
     if (offloads(options.offload)) offload::give_freed_memory_back();
     trainer_.emplace(options, model_of(config_.model), nn::next_byte_loss, communicator_);
-  }
-
-  // Saves nothing without an interval, also where the run is asked to stop.
-  bool saves_checkpoints() const { return config_.checkpoint.save_interval > 0; }
-
-  std::string checkpoint_directory() const {
-    const std::string& directory = config_.checkpoint.directory;
-    return directory.empty() ? file("checkpoints") : directory;
-  }
-
-  void resume() {
-    checkpoint::Texts facts;
-    for (const auto& [key, value] : this->facts()) facts[key] = value;
-    facts["mesh"] = mesh::to_string(trainer_->layout().mesh.shape());
-    facts["schedule"] = schedule::title(trainer_->layout().schedule.schedule());
-    facts["penstock"] = kVersion;
-    facts["torch"] = TORCH_VERSION;
-    checkpoints_.emplace(
-        *trainer_, communicator_, progress_,
-        train::CheckpointOptions{
-            .directory = checkpoint_directory(),
-            .keep = {.last = config_.checkpoint.keep_last, .every = config_.checkpoint.keep_every},
-            .is_asynchronous = config_.checkpoint.asynchronous,
-            .facts = facts},
-        [this](const std::string& text) { tell("penstock: " + text); });
-    if (saves_checkpoints()) checkpoints_->check_types();
-    const std::string& from = config_.checkpoint.resume;
-    std::optional<train::Resumed> resumed;
-    if (from == "auto") {
-      resumed = checkpoints_->resume();
-    } else if (!from.empty()) {
-      resumed = checkpoints_->resume_from(from);
-    }
-    std::error_code error;
-    goes_on_here_ =
-        resumed && std::filesystem::equivalent(std::filesystem::path(resumed->folder).parent_path(),
-                                               checkpoint_directory(), error);
-    if (!from.empty() && is_root()) tell_resumed(resumed, facts);
-  }
-
-  void tell_resumed(const std::optional<train::Resumed>& resumed, const checkpoint::Texts& facts) {
-    if (!resumed) {
-      tell(str("penstock: no checkpoint in ", in_quotes(checkpoint_directory()),
-               ": the run begins at step 1"));
-      return;
-    }
-    for (const std::string& reason : resumed->passed_over) {
-      tell(str("penstock: a newer checkpoint is passed over: ", reason));
-    }
-    tell(str("penstock: resumed after step ", resumed->step, " from ", resumed->folder));
-    for (const auto& [key, now] : facts) {
-      const bool is_of_this_run = key.starts_with("config run.") ||
-                                  key.starts_with("config launch.") ||
-                                  key.starts_with("config checkpoint.");
-      if (is_of_this_run) continue;
-      const auto before = resumed->facts.find(key);
-      if (before == resumed->facts.end() || before->second == now) continue;
-      tell(str("penstock: ", key, " was ", before->second, ", is ", now));
-    }
+    checkpoints_.emplace(config_, *trainer_, communicator_, progress_, options.facts,
+                         [this](const std::string& text) {
+                           if (is_root()) tell("penstock: " + text);
+                         });
+    checkpoints_->resume();
   }
 
   // What every rank has read for itself.
@@ -230,7 +177,7 @@ class Run {
   // Of the run that goes on, if this is its directory.
   std::string earlier_metrics() const {
     std::ifstream lines(file("metrics.jsonl"), std::ios::binary);
-    if (!goes_on_here_ || !lines) return {};
+    if (!checkpoints_->goes_on_here() || !lines) return {};
     return {std::istreambuf_iterator<char>(lines), {}};
   }
 
@@ -273,57 +220,25 @@ class Run {
       const bool last = step == config_.run.steps || report.stop;
       if (recorded && (step == last_recorded || last)) write_timeline();
       if (report.stop) {
-        save_checkpoint(report, last);
+        checkpoints_->after(report, last);
         const auto asked = hooks_.stop_requested ? hooks_.stop_requested() : std::nullopt;
         exit_code_ = asked.value_or(ExitCode::Preempted);
-        if (is_root()) tell(str("stopped after step ", step, ", as asked", resume_hint()));
+        if (is_root())
+          tell(str("stopped after step ", step, ", as asked", checkpoints_->how_to_go_on()));
         return;
       }
       const std::int64_t interval = config_.run.eval_interval;
       if (last || (interval > 0 && step % interval == 0)) validate(step);
-      save_checkpoint(report, last);  // A run that goes on from it has all lines up to its step.
+      checkpoints_->after(report, last);  // What goes on from it has all lines up to its step.
     }
     if (metrics_) metrics_->finish();
     sample();
   }
 
-  // The last one is waited for.  A save that fails does not keep the next one from being tried.
-  void save_checkpoint(const train::StepReport& report, bool is_last) {
-    if (!saves_checkpoints()) return;
-    const bool is_due = is_last || report.step % config_.checkpoint.save_interval == 0;
-    or_warn([&] { is_due ? checkpoints_->finish() : checkpoints_->after(report); });
-    if (!is_due) return;
-    if (!is_last) return or_warn([&] { checkpoints_->save(); });
-    checkpoints_->save();
-    checkpoints_->finish();
-    has_checkpoint_ = true;
-  }
-
-  // All ranks find the same error.
-  template <class Action>
-  void or_warn(const Action& action) {
-    try {
-      action();
-    } catch (const CheckpointError& error) {
-      if (config_.checkpoint.on_failure == config::OnFailure::Stop) throw;
-      if (is_root()) tell(str("penstock: ", error.what()));
-    }
-  }
-
-  std::string resume_hint() const {
-    return has_checkpoint_ ? str("; to go on: --run ", config_.run.directory, " --resume auto")
-                           : "";
-  }
-
   train::StepReport train_step(std::int64_t step) {
     const Batch batch = data_->training(config_.seed, step, first_sample(), samples_per_replica(),
                                         config_.model.sequence_length);
-    try {
-      return trainer_->step(batch.input, batch.target);
-    } catch (const NumericsError&) {
-      if (saves_checkpoints()) or_warn([&] { checkpoints_->finish(); });  // On every rank.
-      throw;
-    }
+    return trainer_->step(batch.input, batch.target);
   }
 
   std::int64_t first_sample() const {
@@ -434,12 +349,10 @@ class Run {
   execute::Progress progress_;
   std::optional<TextData> data_;
   std::optional<train::Trainer> trainer_;
-  std::optional<train::Checkpoints> checkpoints_;
+  std::optional<RunCheckpoints> checkpoints_;
   std::optional<RunFiles> files_;  // On rank 0, as the next.
   std::optional<Metrics> metrics_;
   Timeline timeline_;
-  bool has_checkpoint_ = false;  // Of its last step.
-  bool goes_on_here_ = false;    // From a checkpoint of this directory.
   ExitCode exit_code_ = ExitCode::Ok;
   const Watch watch_{hooks_, progress_};  // The first to go.
 };

@@ -1,0 +1,123 @@
+#include "penstock/run/run_checkpoints.h"
+
+#include <torch/version.h>
+
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/core/version.h"
+
+namespace penstock::run {
+namespace {
+
+checkpoint::Texts facts_with_layout(const train::Facts& facts, const train::Trainer& trainer) {
+  checkpoint::Texts all;
+  for (const auto& [key, value] : facts) all[key] = value;
+  all["mesh"] = mesh::to_string(trainer.layout().mesh.shape());
+  all["schedule"] = schedule::title(trainer.layout().schedule.schedule());
+  all["penstock"] = kVersion;
+  all["torch"] = TORCH_VERSION;
+  return all;
+}
+
+std::string directory_of(const config::Config& config) {
+  const std::string& given = config.checkpoint.directory;
+  return given.empty() ? config.run.directory + "/checkpoints" : given;
+}
+
+train::CheckpointOptions options_for(const config::Config& config, const checkpoint::Texts& facts) {
+  return {.directory = directory_of(config),
+          .keep = {.last = config.checkpoint.keep_last, .every = config.checkpoint.keep_every},
+          .is_asynchronous = config.checkpoint.asynchronous,
+          .facts = facts};
+}
+
+// What another part of a run may have another value of.
+bool is_of_one_part(const std::string& fact) {
+  return fact.starts_with("config run.") || fact.starts_with("config launch.") ||
+         fact.starts_with("config checkpoint.");
+}
+
+}  // namespace
+
+RunCheckpoints::RunCheckpoints(const config::Config& config, train::Trainer& trainer,
+                               comm::Communicator& communicator, execute::Progress& progress,
+                               const train::Facts& facts,
+                               std::function<void(const std::string&)> tell)
+    : options_(config.checkpoint),
+      run_directory_(config.run.directory),
+      directory_(directory_of(config)),
+      facts_(facts_with_layout(facts, trainer)),
+      tell_(std::move(tell)),
+      checkpoints_(trainer, communicator, progress, options_for(config, facts_), tell_) {
+  if (saves()) checkpoints_.check_types();
+}
+
+void RunCheckpoints::resume() {
+  if (options_.resume.empty()) return;
+  std::optional<train::Resumed> resumed;
+  if (options_.resume == "auto") {
+    resumed = checkpoints_.resume();
+  } else {
+    resumed = checkpoints_.resume_from(options_.resume);
+  }
+  if (!resumed) {
+    tell_(str("no checkpoint in ", in_quotes(directory_), ": the run begins at step 1"));
+    return;
+  }
+  std::error_code error;
+  const auto parent = std::filesystem::path(resumed->folder).parent_path();
+  goes_on_here_ = std::filesystem::equivalent(parent, directory_, error);
+  tell_resumed(*resumed);
+}
+
+void RunCheckpoints::tell_resumed(const train::Resumed& resumed) const {
+  for (const std::string& reason : resumed.passed_over) {
+    tell_(str("a newer checkpoint is passed over: ", reason));
+  }
+  tell_(str("resumed after step ", resumed.step, " from ", resumed.folder));
+  for (const auto& [fact, now] : facts_) {
+    const auto before = resumed.facts.find(fact);
+    if (is_of_one_part(fact) || before == resumed.facts.end() || before->second == now) continue;
+    tell_(str(fact, " was ", before->second, ", is ", now));
+  }
+}
+
+void RunCheckpoints::after(const train::StepReport& report, bool is_last) {
+  if (!saves()) return;
+  const bool is_due = is_last || report.step % options_.save_interval == 0;
+  or_warn([&] { is_due ? checkpoints_.finish() : checkpoints_.after(report); });
+  if (!is_due) return;
+  if (!is_last) return or_warn([&] { checkpoints_.save(); });
+  checkpoints_.save();
+  checkpoints_.finish();
+  has_last_step_ = true;
+}
+
+void RunCheckpoints::finish() {
+  try {
+    checkpoints_.finish();
+  } catch (const CheckpointError& error) {
+    tell_(error.what());  // What the run fails with says more.
+  }
+}
+
+// All ranks find the same error.
+template <class Action>
+void RunCheckpoints::or_warn(const Action& action) {
+  try {
+    action();
+  } catch (const CheckpointError& error) {
+    if (options_.on_failure == config::OnFailure::Stop) throw;
+    tell_(error.what());
+  }
+}
+
+std::string RunCheckpoints::how_to_go_on() const {
+  return has_last_step_ ? str("; to go on: --run ", run_directory_, " --resume auto") : "";
+}
+
+}  // namespace penstock::run

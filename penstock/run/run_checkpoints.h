@@ -1,0 +1,61 @@
+// When a run saves checkpoints, what it goes on from, and what its user hears of both.
+//
+// run.h has one on every rank.  How a checkpoint is saved and read: train/checkpoints.h; what a
+// user is promised: docs/checkpoints.md.  Knows no data and no metrics.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/config/config.h"
+#include "penstock/execute/progress.h"
+#include "penstock/train/checkpoints.h"
+#include "penstock/train/facts.h"
+#include "penstock/train/trainer.h"
+
+namespace penstock::run {
+
+class RunCheckpoints {
+ public:
+  // All that is a reference outlives it.  `facts` are what the run is made of, besides its layout;
+  // `tell` hears lines for the user, on rank 0.
+  // Throws: CheckpointError for a model that cannot be saved, if it is to be.
+  RunCheckpoints(const config::Config& config, train::Trainer& trainer,
+                 comm::Communicator& communicator, execute::Progress& progress,
+                 const train::Facts& facts, std::function<void(const std::string&)> tell);
+
+  // All that follow are collective over all ranks.
+
+  // Goes on from what the configuration says, if it does.  Throws: as train::Checkpoints.
+  void resume();
+  // Whether that is a checkpoint of this run's own directory.
+  bool goes_on_here() const { return goes_on_here_; }
+
+  // After a step.  Saves when the configuration says so, and after the last one, which it waits
+  // for.  A save that fails does not keep the next one from being tried.
+  // Throws: CheckpointError for the last one, and for any, if the configuration says so.
+  void after(const train::StepReport& report, bool is_last);
+  // What is being written is waited for: a run that fails in the same way on all ranks keeps it.
+  void finish();
+
+  // "; to go on: --run runs/a --resume auto", of a run whose last step is saved; else nothing.
+  std::string how_to_go_on() const;
+
+ private:
+  bool saves() const { return options_.save_interval > 0; }
+  void tell_resumed(const train::Resumed& resumed) const;
+  template <class Action>
+  void or_warn(const Action& action);
+
+  const config::CheckpointConfig& options_;
+  const std::string& run_directory_;
+  std::string directory_;
+  checkpoint::Texts facts_;
+  std::function<void(const std::string&)> tell_;
+  train::Checkpoints checkpoints_;
+  bool goes_on_here_ = false;
+  bool has_last_step_ = false;
+};
+
+}  // namespace penstock::run
