@@ -90,7 +90,9 @@ fuzz: ## Feed every parser a million made-up inputs, at most 10 CPU minutes each
 
 soak: build ## Kill and stop ranks, inject faults, train for long; many times
 	$(PYTHON) tests/process/soak.py
-	PENSTOCK_LONG_TESTS=1 build/bin/runtime_tests --gtest_filter='*ZeroStages*' --gtest_brief=1
+	$(PYTHON) tests/process/comeback_soak.py
+	PENSTOCK_LONG_TESTS=1 build/bin/runtime_tests --gtest_brief=1 \
+	  --gtest_filter='*ZeroStages*:*CheckpointLayouts*'
 
 bench: build ## Measure against the bare loop, and against the peers if they are set up
 	$(PYTHON) bench/run.py

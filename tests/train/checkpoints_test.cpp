@@ -232,7 +232,7 @@ INSTANTIATE_TEST_SUITE_P(Models, CheckpointKinds,
                          testing::Values("TiedGpt", "BatchNorm", "Skips", "Ties", "MixedTypes"),
                          [](const auto& each) { return std::string(each.param); });
 
-// From which layout, to which: each to the next one, and all pairs in the long tier.
+// From which layout, to which: each to two others, and all pairs with PENSTOCK_LONG_TESTS.
 class CheckpointLayouts : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(CheckpointLayouts, IsReadByAnyOther) {
