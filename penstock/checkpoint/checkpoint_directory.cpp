@@ -156,8 +156,13 @@ void CheckpointDirectory::commit(const Manifest& manifest, const std::function<v
   const std::string folder = saving(manifest.step);
   const std::string path = str(folder, "/", kManifestName);
   try {
+    const std::string text = to_text(manifest);
+    if (text.size() > kManifestBytesMax) {
+      throw CheckpointError(
+          str("the manifest would have ", text.size(), " bytes, at most are ", kManifestBytesMax));
+    }
     NewFile file(path, path, advanced);
-    file.write(to_text(manifest));
+    file.write(text);
     file.finish();
     flush_folder(folder);
     if (advanced) advanced();

@@ -18,7 +18,6 @@ constexpr std::string_view kFormat = "penstock checkpoint";
 constexpr std::string_view kDigestKey = "\n  \"xxh3_128\": \"";
 constexpr std::string_view kDigestEnd = "\"\n}\n";
 constexpr std::size_t kDigestDigits = 32;
-constexpr std::size_t kManifestBytesMax = std::size_t{1} << 30;
 constexpr std::int64_t kElementsMax = std::int64_t{1} << 48;
 constexpr std::size_t kDimensionsMax = 64;
 constexpr std::size_t kShardsMax = std::size_t{1} << 20;

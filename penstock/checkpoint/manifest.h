@@ -23,6 +23,7 @@ namespace penstock::checkpoint {
 inline constexpr std::int64_t kFormatVersion = 1;
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;
+inline constexpr std::size_t kManifestBytesMax = std::size_t{1} << 29;  // Of shards of 10 TB.
 // What a tensor is to its parameter, besides states of an optimizer, which have their own words:
 // "exp_avg", say.
 inline constexpr std::string_view kWeight = "weight";

@@ -17,8 +17,6 @@
 namespace penstock::checkpoint {
 namespace {
 
-constexpr std::size_t kManifestBytesMax = std::size_t{1} << 30;
-
 std::string read_manifest(const std::string& path) {
   try {
     return read_file("manifest", path, kManifestBytesMax);
