@@ -227,5 +227,41 @@ class Commands(ComebackTest):
         self.assert_code(self.checkpoint("ls", "nowhere"), 2)
 
 
+class Selftest(ComebackTest):
+    """A user's own config, resumed, and beside a single process."""
+
+    def selftest(self, what: str, *words: object, **environment: str) -> support.Result:
+        config = self.training(
+            model={"dropout": 0.1},
+            scheduler={"type": "WarmupCosineLR", "params": {"warmup_num_steps": 2}},
+        )
+        more = ["selftest", what, config, "--steps", "6", *words]
+        return self.run_words(support.PENSTOCK, *more, environment=self.environment(**environment))
+
+    def test_a_resumed_run_is_the_one_that_went_on(self) -> None:
+        result = self.selftest("resume", "--set", "zero_optimization.stage=3")
+        self.assert_code(result, 0)
+        self.assertRegex(result.out, r"resumed after step 3 is, .* bit for bit .*: \d+ tensors\n$")
+        self.assertEqual(list(self.temporary.iterdir()), [])
+
+    def test_a_layout_is_as_near_to_one_process_as_it_is(self) -> None:
+        result = self.selftest("parity", "--set", "numerics.invariant=true")
+        self.assert_code(result, 0)
+        self.assertIn("bit for bit, what one process has", result.out)
+        near = self.selftest("parity", "--set", "zero_optimization.stage=2")
+        self.assert_code(near, 0)
+        far = self.selftest("parity", "--tolerance", "0")
+        self.assert_code(far, 1)
+        self.assertRegex(far.out, r"tensors differ from those of one process, .* allowed are 0;")
+        self.assertIn(f"runs: {self.temporary}", far.out)
+
+    def test_it_starts_ranks_itself(self) -> None:
+        rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        result = self.selftest("resume", **rank)
+        self.assert_code(result, 2)
+        self.assertIn("a selftest starts its ranks itself", result.text)
+        self.assert_code(self.selftest("resume", "--steps", "3"), 2)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,10 +1,11 @@
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <tuple>
 
 #include "penstock/checkpoint/checkpoint_directory.h"
+#include "penstock/checkpoint/difference.h"
 #include "penstock/checkpoint/saved_checkpoint.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
@@ -141,42 +142,20 @@ int run_verify(const CheckpointCommand& command) {
   return exit_code;
 }
 
-// The values of a whole tensor.
-std::string values_of(SavedCheckpoint& saved, const checkpoint::Tensor& tensor) {
-  std::string bytes(static_cast<std::size_t>(tensor.elements()) * checkpoint::bytes_of(tensor.type),
-                    '\0');
-  saved.read(tensor, 0, tensor.elements(), std::as_writable_bytes(std::span(bytes)));
-  return bytes;
-}
-
 int run_diff(const CheckpointCommand& command) {
   SavedCheckpoint a(newest_in(command.path)), b(newest_in(command.other));
+  const checkpoint::Difference found = checkpoint::difference(a, b);
   std::vector<TextRow> rows;
-  std::size_t equal = 0;
-  const auto name = [](const checkpoint::Tensor& tensor) {
-    return str(tensor.state, " of ", tensor.name);
-  };
-  for (const checkpoint::Tensor& in_a : a.manifest().tensors) {
-    const checkpoint::Tensor* const in_b = b.manifest().find(in_a.name, in_a.state);
-    if (in_b == nullptr) {
-      rows.push_back({name(in_a), "only in A"});
-    } else if (in_a.type != in_b->type || in_a.shape != in_b->shape) {
-      rows.push_back(
-          {name(in_a), str(type_and_shape(in_a), " in A, ", type_and_shape(*in_b), " in B")});
-    } else if (values_of(a, in_a) != values_of(b, *in_b)) {
-      rows.push_back({name(in_a), "other values"});
-    } else {
-      ++equal;
-    }
-  }
-  for (const checkpoint::Tensor& in_b : b.manifest().tensors) {
-    if (a.manifest().find(in_b.name, in_b.state) == nullptr) {
-      rows.push_back({name(in_b), "only in B"});
-    }
+  for (const checkpoint::TensorDifference& each : found.different) {
+    const bool has_size = std::isfinite(each.relative);
+    rows.push_back({str(each.state, " of ", each.name),
+                    has_size
+                        ? str(each.what, ", by ", shortest(each.relative), " of the largest value")
+                        : each.what});
   }
   const std::size_t different = rows.size();
   write_output(str("A: ", a.folder(), ", step ", a.manifest().step, "\nB: ", b.folder(), ", step ",
-                   b.manifest().step, "\n", equal, " tensors are equal, ", different,
+                   b.manifest().step, "\n", found.equal, " tensors are equal, ", different,
                    different == 1 ? " is not\n" : " are not\n", text_table(rows)),
                "");
   return static_cast<int>(different == 0 ? ExitCode::Ok : ExitCode::Failure);

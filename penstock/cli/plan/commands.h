@@ -26,5 +26,6 @@ Command declare_report_command(CLI::App& app);
 Command declare_config_command(CLI::App& app);
 Command declare_memory_command(CLI::App& app);
 Command declare_checkpoint_command(CLI::App& app);
+Command declare_selftest_command(CLI::App& app);
 
 }  // namespace penstock::cli

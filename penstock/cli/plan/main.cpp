@@ -70,6 +70,8 @@ int run(int argc, char** argv) {
           penstock::cli::declare_memory_command);
   declare("checkpoint", "list, show, verify, compare and remove checkpoints",
           penstock::cli::declare_checkpoint_command);
+  declare("selftest", "prove resume, or compare a layout with one process, for your own config",
+          penstock::cli::declare_selftest_command);
   try {
     app.parse(static_cast<int>(separator - argv), argv);
   } catch (const CLI::ParseError& error) {

@@ -1,3 +1,5 @@
+#include "penstock/cli/plan/train.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -253,6 +255,8 @@ void refuse_launching(const std::string& option, const launch::LauncherEnvironme
       {str("leave ", option.substr(0, option.find(' ')), " out, or run it outside that launcher")});
 }
 
+}  // namespace
+
 int run_train(const TrainCommand& command) {
   const config::ReadConfig read = read_and_hand_on(command);
   const launch::LauncherEnvironment self = launch::from_process_environment();
@@ -274,8 +278,6 @@ int run_train(const TrainCommand& command) {
   for (std::string& word : words_of(command, run)) words.push_back(std::move(word));
   become(words);
 }
-
-}  // namespace
 
 Command declare_train_command(CLI::App& app) {
   const auto command = std::make_shared<TrainCommand>();

@@ -1,0 +1,35 @@
+// How two checkpoints differ, tensor by tensor, whatever the layouts that wrote them.
+//
+// `penstock checkpoint diff` and `penstock selftest` print it.
+#pragma once
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "penstock/checkpoint/saved_checkpoint.h"
+
+namespace penstock::checkpoint {
+
+struct TensorDifference {
+  std::string name;
+  std::string state;
+  std::string what;  // "only in A", "F32[2] in A, F32[3] in B", "other values".
+  // Of other values in F32 or F64: the largest absolute difference of two elements, over the
+  // largest absolute value in B; infinite where either is not finite.  Else infinite.
+  double relative = 0.0;
+};
+
+struct Difference {
+  std::size_t equal = 0;                    // Tensors, bit for bit.
+  std::vector<TensorDifference> different;  // By name and state.
+
+  double largest() const;  // Of them; 0 where all are equal.
+};
+
+// Reads and verifies both.  `advanced` is called after each chunk.
+// Throws: CheckpointError as SavedCheckpoint::read().
+Difference difference(SavedCheckpoint& a, SavedCheckpoint& b,
+                      const std::function<void()>& advanced = {});
+
+}  // namespace penstock::checkpoint
