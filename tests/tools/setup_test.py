@@ -265,7 +265,7 @@ class SetupTest(unittest.TestCase):
         (self.bin / "g++").unlink()
         output = self.setup("plan-only")
         self.assertIn("+ apt-get -qq update\n", output)
-        packages = "g++ nlohmann-json3-dev libcli11-dev libgtest-dev ccache"
+        packages = "g++ nlohmann-json3-dev libcli11-dev libgtest-dev libxxhash-dev ccache"
         self.assertIn(f"apt-get install -qq -y --no-install-recommends {packages}\n", output)
 
     def test_fuzzing_needs_clang_with_libfuzzer_and_no_torch(self):
