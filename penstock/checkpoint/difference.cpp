@@ -13,11 +13,6 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-std::string type_and_shape(const Tensor& tensor) {
-  return str(kScalarTypes[static_cast<std::size_t>(tensor.type)], "[", join(tensor.shape, ", "),
-             "]");
-}
-
 std::string values_of(SavedCheckpoint& saved, const Tensor& tensor,
                       const std::function<void()>& advanced) {
   std::string bytes(static_cast<std::size_t>(tensor.elements()) * bytes_of(tensor.type), '\0');

@@ -246,6 +246,10 @@ std::size_t end_of_body(const std::string& text, const std::string& path) {
 
 }  // namespace
 
+std::string type_and_shape(const Tensor& tensor) {
+  return str(name_of(tensor.type), "[", join(tensor.shape, ", "), "]");
+}
+
 std::int64_t Tensor::elements() const {
   std::int64_t elements = 1;
   for (const std::int64_t size : shape) elements *= size;
@@ -292,9 +296,8 @@ Manifest merge(const std::vector<Manifest>& of_shards) {
       Tensor& whole = known->second;
       if (is_new) whole.pieces.clear();
       if (whole.type != tensor.type || whole.shape != tensor.shape) {
-        throw CheckpointError(str(title(tensor), " is ", name_of(whole.type), "[",
-                                  join(whole.shape, ", "), "] in one shard, ", name_of(tensor.type),
-                                  "[", join(tensor.shape, ", "), "] in another"));
+        throw CheckpointError(str(title(tensor), " is ", type_and_shape(whole), " in one shard, ",
+                                  type_and_shape(tensor), " in another"));
       }
       for (Piece piece : tensor.pieces) {
         piece.shard = s;

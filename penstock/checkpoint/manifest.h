@@ -48,6 +48,9 @@ struct Tensor {
   std::int64_t elements() const;
 };
 
+// "F32[2, 5]".
+std::string type_and_shape(const Tensor& tensor);
+
 struct Shard {
   std::uint64_t bytes = 0;         // Of its file.
   std::uint64_t header_bytes = 0;  // Before its first tensor.

@@ -144,6 +144,10 @@ class Contradiction {
 
 }  // namespace
 
+std::string checkpoint_directory(const CheckpointConfig& checkpoint, const std::string& run) {
+  return checkpoint.directory.empty() ? run + "/checkpoints" : checkpoint.directory;
+}
+
 mesh::Shape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size) {
   PENSTOCK_CHECK(world_size >= 1 && mesh.pipe >= 1, world_size, " ", mesh.pipe);
   if (mesh.data && mesh.pipe * *mesh.data != world_size) {

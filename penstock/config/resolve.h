@@ -4,6 +4,7 @@
 // Knows no ranks and no devices.
 #pragma once
 #include <cstdint>
+#include <string>
 
 #include "penstock/config/config.h"
 #include "penstock/mesh/mesh.h"
@@ -13,6 +14,9 @@ namespace penstock::config {
 // REQUIRES: validate() accepts the config; world_size >= 1.
 // Throws: ConfigError when the axes do not make up the world, with those that would.
 mesh::Shape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size);
+
+// Where the checkpoints of a run in directory `run` are.
+std::string checkpoint_directory(const CheckpointConfig& checkpoint, const std::string& run);
 
 // Invariant: train_batch_size = micro_batch_size x microbatches x data-parallel ranks.
 struct Batch {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
@@ -23,13 +24,8 @@ checkpoint::Texts facts_with_layout(const train::Facts& facts, const train::Trai
   return all;
 }
 
-std::string directory_of(const config::Config& config) {
-  const std::string& given = config.checkpoint.directory;
-  return given.empty() ? config.run.directory + "/checkpoints" : given;
-}
-
 train::CheckpointOptions options_for(const config::Config& config, const checkpoint::Texts& facts) {
-  return {.directory = directory_of(config),
+  return {.directory = config::checkpoint_directory(config.checkpoint, config.run.directory),
           .keep = {.last = config.checkpoint.keep_last, .every = config.checkpoint.keep_every},
           .is_asynchronous = config.checkpoint.asynchronous,
           .facts = facts};
@@ -49,7 +45,7 @@ RunCheckpoints::RunCheckpoints(const config::Config& config, train::Trainer& tra
                                std::function<void(const std::string&)> tell)
     : options_(config.checkpoint),
       run_directory_(config.run.directory),
-      directory_(directory_of(config)),
+      directory_(config::checkpoint_directory(config.checkpoint, config.run.directory)),
       facts_(facts_with_layout(facts, trainer)),
       tell_(std::move(tell)),
       checkpoints_(trainer, communicator, progress, options_for(config, facts_), tell_) {

@@ -58,11 +58,6 @@ std::string fact(const Manifest& manifest, const std::string& key) {
   return found == manifest.facts.end() ? "" : found->second;
 }
 
-std::string type_and_shape(const checkpoint::Tensor& tensor) {
-  return str(checkpoint::kScalarTypes[static_cast<std::size_t>(tensor.type)], "[",
-             join(tensor.shape, ", "), "]");
-}
-
 int run_ls(const CheckpointCommand& command) {
   std::vector<TextRow> rows = {{"step", "size", "shards", "tensors", "mesh", "folder"}};
   std::vector<std::string> objects;

@@ -101,16 +101,11 @@ class NewFolders {
   std::vector<fs::path> made_;  // Each before those that it is in.
 };
 
-std::string checkpoint_directory(const config::Config& config, const std::string& run) {
-  const std::string& given = config.checkpoint.directory;
-  return given.empty() ? run + "/checkpoints" : given;
-}
-
 void make_folders(const config::Config& config, const std::string& run, NewFolders& folders) {
   folders.make(run, "run directory", "--run");
   if (!config.run.save.empty()) folders.make(config.run.save, "folder for the weights", "--save");
   if (config.checkpoint.save_interval > 0) {
-    folders.make(checkpoint_directory(config, run), "directory for checkpoints",
+    folders.make(config::checkpoint_directory(config.checkpoint, run), "directory for checkpoints",
                  "--set checkpoint.directory=DIR");
   }
 }
@@ -152,7 +147,7 @@ void check_resume(const config::Config& config, const std::string& run, bool is_
                       {"name the directory of the run that is to go on: --run DIR"});
   }
   if (from == "auto" || config.checkpoint.save_interval == 0) return;
-  const std::string directory = checkpoint_directory(config, run);
+  const std::string directory = config::checkpoint_directory(config.checkpoint, run);
   const auto all = checkpoint::checkpoints_in(directory);
   std::error_code error;
   if (all.empty() || fs::equivalent(all.front().folder, from, error)) return;
@@ -196,7 +191,7 @@ std::optional<ExitCode> pause(double seconds) {
 // a checkpoint of its own, and from the newest then.
 int launch_until_done(const launch::LaunchOptions& options, TrainCommand command,
                       const config::Config& config, const std::string& run, Output& output) {
-  const std::string directory = checkpoint_directory(config, run);
+  const std::string directory = config::checkpoint_directory(config.checkpoint, run);
   const bool saves = config.checkpoint.save_interval > 0;
   const int most = saves ? static_cast<int>(config.launch.restarts) : 0;
   const std::int64_t at_start = newest_step(directory);
