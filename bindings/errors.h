@@ -32,6 +32,8 @@ inline void translate_errors() {
       raise_as("ScheduleError", error);
     } catch (const CommError& error) {
       raise_as("CommError", error);
+    } catch (const CheckpointError& error) {
+      raise_as("CheckpointError", error);
     } catch (const Error& error) {
       raise_as("Error", error);
     }

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_runtime, m) {
   pybind11::module_::import("penstock._planning");
   penstock::bindings::translate_errors();
   penstock::bindings::init_communicator(m);
+  penstock::bindings::init_checkpoint(m);
   penstock::bindings::init_update(m);
   penstock::bindings::init_replica(m);
   penstock::bindings::init_pipeline(m);

@@ -268,6 +268,9 @@ void init_replicated(py::module_& m) {
           "parts", [](const PythonReplicated& r) { return parts_of(r.parameters->parts()); },
           "What this rank updates: number of the trainable parameter, first element, tensor.")
       .def(
+          "kept", [](const PythonReplicated& r) { return r.parameters->kept(); },
+          "By set, what this rank has of parameters.")
+      .def(
           "update",
           [](const PythonReplicated& r, const UpdateRequest& request) {
             return make_update(r.parameters->parts(), request);
@@ -316,6 +319,9 @@ void init_replica(py::module_& m) {
       .def(
           "parts", [](const PythonReplica& r) { return parts_of(r.replica->parts()); },
           "What this rank updates: number of the trainable parameter, first element, tensor.")
+      .def(
+          "kept", [](const PythonReplica& r) { return r.replica->kept(); },
+          "What this rank has of parameters.")
       .def(
           "update",
           [](const PythonReplica& r, const UpdateRequest& request) {

@@ -142,6 +142,13 @@ void init_update(py::module_& m) {
       .def(
           "take_changes", [](Update& u) { u.masters().take_changes(u.masters().all()); },
           "Elements of parameters that somebody has set become their masters.")
+      .def(
+          "put_back",
+          [](Update& u) {
+            u.masters().put_back_all();
+            if (u.memory() != nullptr) u.memory()->let_go(u.masters().all());
+          },
+          "Parameters become their masters, which somebody has set, rounded.")
       .def_property("skipped_steps", &Update::skipped_steps, &Update::set_skipped_steps)
       .def_property_readonly("file_bytes", &Update::file_bytes);
 }

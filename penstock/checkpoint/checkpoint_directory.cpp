@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +10,9 @@
 #include <filesystem>
 #include <utility>
 
+#include "penstock/checkpoint/saved_checkpoint.h"
 #include "penstock/core/error.h"
+#include "penstock/core/file_descriptor.h"
 #include "penstock/core/new_file.h"
 #include "penstock/core/text.h"
 
@@ -22,6 +25,7 @@ constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kSaving = ".saving";
 constexpr std::string_view kRemoving = ".removing";
 constexpr std::string_view kAbandoned = ".abandoned";
+constexpr std::string_view kLatest = "latest";  // A file of scripts that choose names.
 constexpr std::size_t kDigits = 8;
 
 // The step of a folder with a checkpoint's name; absent for other names.
@@ -35,8 +39,10 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   return step;
 }
 
-std::vector<std::string> names_in(const std::string& directory) {
-  std::vector<std::string> names;
+using Names = std::vector<std::string>;
+
+Names names_in(const std::string& directory) {
+  Names names;
   std::error_code error;
   auto entry = fs::directory_iterator(directory, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
@@ -44,14 +50,37 @@ std::vector<std::string> names_in(const std::string& directory) {
   }
   if (error && error != std::errc::no_such_file_or_directory) {
     throw CheckpointError(
-        str("cannot read the directory ", in_quotes(directory), ": ", error.message()));
+        str("cannot read the directory ", quoted_path(directory), ": ", error.message()));
   }
   return names;
 }
 
+bool is_of_suffix(std::string_view name) {
+  return name.ends_with(kSaving) || name.ends_with(kRemoving) ||
+         name.find(kAbandoned) != std::string_view::npos;
+}
+
+// Of a folder that a script has given its name; absent where it has no checkpoint.
+std::optional<std::int64_t> step_in(const std::string& folder, std::string_view name) {
+  if (is_of_suffix(name) || !fs::exists(str(folder, "/", kManifestName))) return std::nullopt;
+  try {
+    return SavedCheckpoint(folder).manifest().step;
+  } catch (const CheckpointError&) {
+    return 0;
+  }
+}
+
+// Whether nothing is in it but what a save writes.
+bool is_leftover(const std::string& folder) {
+  for (const std::string& name : names_in(folder)) {
+    if (is_of_checkpoint(name)) return true;
+  }
+  return names_in(folder).empty();
+}
+
 [[noreturn]] void fail(const std::string& doing, const std::string& path,
                        const std::string& reason) {
-  throw CheckpointError(str("cannot ", doing, " ", in_quotes(path), ": ", reason));
+  throw CheckpointError(str("cannot ", doing, " ", quoted_path(path), ": ", reason));
 }
 
 // Gives `from` the name `to`; what has that name is called `from` then.  Done twice, all is as it
@@ -64,21 +93,39 @@ void rename_over(const std::string& from, const std::string& to) {
   fail("write", to, std::strerror(errno));
 }
 
+// Copies what somebody else has put into the folder that is to be replaced.
+void keep_others(const std::string& from, const std::string& to) {
+  std::error_code error;
+  for (const std::string& name : fs::is_directory(from, error) ? names_in(from) : Names()) {
+    if (is_of_checkpoint(name)) continue;
+    constexpr auto kAll = fs::copy_options::recursive | fs::copy_options::copy_symlinks;
+    fs::copy(str(from, "/", name), str(to, "/", name), kAll, error);
+    if (error) fail("copy", str(from, "/", name), error.message());
+    const FileDescriptor folder(::open(to.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (folder) ::syncfs(folder.get());
+  }
+}
+
 std::string in_mib(std::uint64_t bytes) { return str((bytes + (1 << 20) - 1) >> 20, " MiB"); }
 
 }  // namespace
 
-std::string folder_of(const std::string& directory, std::int64_t step) {
+std::string name_of(std::int64_t step) {
   const std::string digits = std::to_string(step);
-  return str(directory, "/", kPrefix, std::string(kDigits - std::min(kDigits, digits.size()), '0'),
-             digits);
+  return str(kPrefix, std::string(kDigits - std::min(kDigits, digits.size()), '0'), digits);
+}
+
+std::string folder_of(const std::string& directory, std::int64_t step) {
+  return str(directory, "/", name_of(step));
 }
 
 std::vector<Found> checkpoints_in(const std::string& directory) {
   std::vector<Found> found;
   for (const std::string& name : names_in(directory)) {
-    const auto step = step_of(name);
-    if (step) found.push_back({.step = *step, .folder = str(directory, "/", name)});
+    const std::string folder = str(directory, "/", name);
+    auto step = step_of(name);
+    if (!step) step = step_in(folder, name);
+    if (step) found.push_back({.step = *step, .folder = folder});
   }
   std::ranges::sort(found, std::ranges::greater(), &Found::step);
   return found;
@@ -111,7 +158,7 @@ CheckpointDirectory::CheckpointDirectory(std::string path) : path_(std::move(pat
 std::vector<std::string> CheckpointDirectory::abandon_after(std::int64_t step) {
   std::vector<std::string> moved;
   for (const Found& each : checkpoints_in(path_)) {
-    if (each.step <= step) continue;
+    if (each.step <= step || each.folder != folder_of(path_, each.step)) continue;
     std::string going = str(each.folder, kAbandoned);
     for (int i = 2; fs::exists(going); ++i) going = str(each.folder, kAbandoned, "-", i);
     if (::rename(each.folder.c_str(), going.c_str()) != 0) {
@@ -122,38 +169,50 @@ std::vector<std::string> CheckpointDirectory::abandon_after(std::int64_t step) {
   return moved;
 }
 
-std::string CheckpointDirectory::saving(std::int64_t step) const {
-  return str(folder_of(path_, step), kSaving);
+std::string CheckpointDirectory::saving(const std::string& name) const {
+  return str(path_, "/", name, kSaving);
 }
 
 void CheckpointDirectory::remove_leftovers() const {
   for (const std::string& name : names_in(path_)) {
     for (const std::string_view suffix : {kSaving, kRemoving}) {
       if (!name.ends_with(suffix)) continue;
-      if (!step_of(std::string_view(name).substr(0, name.size() - suffix.size()))) continue;
+      const std::string folder = str(path_, "/", name);
       std::error_code error;
-      fs::remove_all(str(path_, "/", name), error);
-      if (error) fail("remove", str(path_, "/", name), error.message());
+      if (!fs::is_directory(folder, error)) continue;
+      const bool is_step = step_of(name.substr(0, name.size() - suffix.size())).has_value();
+      if (!is_step && !is_leftover(folder)) continue;
+      fs::remove_all(folder, error);
+      if (error) fail("remove", folder, error.message());
     }
   }
 }
 
-std::string CheckpointDirectory::begin(std::int64_t step, std::uint64_t bytes_needed) {
+std::string CheckpointDirectory::begin(const std::string& name, std::uint64_t bytes_needed) {
+  const bool is_name = !name.empty() && name[0] != '.' && name.find('/') == std::string::npos &&
+                       name != kLatest && !is_of_suffix(name);
+  if (!is_name) {
+    throw CheckpointError(str("a checkpoint's name is ", in_quotes(name),
+                              ", must be that of a folder, without a dot in front, not ",
+                              in_quotes(kLatest)));
+  }
   remove_leftovers();
   std::error_code error;
   const fs::space_info space = fs::space(path_, error);
   if (!error && space.available < bytes_needed) {
-    throw CheckpointError(str("cannot save step ", step, " to ", in_quotes(path_), ": it needs ",
+    throw CheckpointError(str("cannot save ", name, " to ", quoted_path(path_), ": it needs ",
                               in_mib(bytes_needed), ", ", in_mib(space.available), " are free"));
   }
-  const std::string folder = saving(step);
+  const std::string folder = saving(name);
   fs::create_directory(folder, error);
   if (error) fail("make the folder", folder, error.message());
   return folder;
 }
 
-void CheckpointDirectory::commit(const Manifest& manifest, const std::function<void()>& advanced) {
-  const std::string folder = saving(manifest.step);
+void CheckpointDirectory::commit(const std::string& name, const Manifest& manifest,
+                                 const std::function<void()>& advanced) {
+  const std::string folder = saving(name);
+  const std::string named = str(path_, "/", name);
   const std::string path = str(folder, "/", kManifestName);
   try {
     const std::string text = to_text(manifest);
@@ -164,9 +223,9 @@ void CheckpointDirectory::commit(const Manifest& manifest, const std::function<v
     NewFile file(path, path, advanced);
     file.write(text);
     file.finish();
+    keep_others(named, folder);
     flush_folder(folder);
     if (advanced) advanced();
-    const std::string named = folder_of(path_, manifest.step);
     rename_over(folder, named);
     try {
       flush_folder(path_);
@@ -180,12 +239,12 @@ void CheckpointDirectory::commit(const Manifest& manifest, const std::function<v
   } catch (const Error& error) {
     throw CheckpointError(error.message(), error.notes());
   }
-  abandon(manifest.step);  // What had the name before.
+  abandon(name);  // What had the name before.
 }
 
-void CheckpointDirectory::abandon(std::int64_t step) noexcept {
+void CheckpointDirectory::abandon(const std::string& name) noexcept {
   std::error_code error;
-  fs::remove_all(saving(step), error);
+  fs::remove_all(saving(name), error);
 }
 
 // First loses its name, so that it is never there in part.

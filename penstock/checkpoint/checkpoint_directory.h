@@ -1,9 +1,9 @@
-// The checkpoints of a run: a directory with a folder for each, by step.
+// The checkpoints of a run: a directory with a folder for each.
 //
-// A folder has its name, step-00000040, when the checkpoint in it is whole, and not before.  While
-// it is written it is step-00000040.saving, and step-00000040.removing while it is removed; what a
-// process that died has left of these, the next save removes.  One that a run has passed over is
-// step-00000040.abandoned from its next save on.
+// A folder has its name when the checkpoint in it is whole, and not before: step-00000040, or one
+// that a script has chosen.  While it is written it is step-00000040.saving, and
+// step-00000040.removing while it is removed; what a process that died has left of these, the next
+// save removes.  One that a run has passed over is step-00000040.abandoned from its next save on.
 // Knows no tensors and no ranks.
 // Invariant: whenever the process or the machine stops, each folder with a name is a whole
 // checkpoint, as it was written.
@@ -25,10 +25,13 @@ struct Found {
   friend bool operator==(const Found&, const Found&) = default;
 };
 
+// "step-00000040".
+std::string name_of(std::int64_t step);
 // "DIRECTORY/step-00000040".
 std::string folder_of(const std::string& directory, std::int64_t step);
 
-// Newest first; none where there is no such directory.
+// Newest first; none where there is no such directory.  Folders of other names count if they have
+// a manifest; where that cannot be read, their step is 0.
 // Throws: CheckpointError for a directory that cannot be read.
 std::vector<Found> checkpoints_in(const std::string& directory);
 
@@ -48,24 +51,27 @@ class CheckpointDirectory {
   // Throws: CheckpointError with the directory and the reason.
   explicit CheckpointDirectory(std::string path);
 
-  // Makes the folder in which shards of a checkpoint are written, and removes what earlier saves
-  // and removals have left.
-  // Throws: CheckpointError, also where fewer than `bytes_needed` are free; it says both numbers.
-  std::string begin(std::int64_t step, std::uint64_t bytes_needed);
-  // Takes their names from checkpoints of later steps than the one that is saved next: the run has
-  // gone on from an earlier one.  Nothing of them is removed.  Returns: where they are now.
+  // Makes the folder in which shards of the checkpoint `name` are written, and removes what earlier
+  // saves and removals have left.
+  // Throws: CheckpointError, also for what cannot be a checkpoint's name, and where fewer than
+  // `bytes_needed` are free; it says both numbers.
+  std::string begin(const std::string& name, std::uint64_t bytes_needed);
+  // Takes their names, those of steps, from checkpoints of later steps than the one that is saved
+  // next: the run has gone on from an earlier one.  Nothing of them is removed.  Returns: where
+  // they are now.
   std::vector<std::string> abandon_after(std::int64_t step);
   // The shards are written and flushed: writes the manifest, and gives the folder its name.  What
-  // had the name is replaced.
+  // had the name is replaced; files in it that are no checkpoint's stay.
   // Throws: CheckpointError with the path and the system's reason; names are then as before.
-  void commit(const Manifest& manifest, const std::function<void()>& advanced = {});
+  void commit(const std::string& name, const Manifest& manifest,
+              const std::function<void()>& advanced = {});
   // Removes what begin() made.
-  void abandon(std::int64_t step) noexcept;
+  void abandon(const std::string& name) noexcept;
 
   void remove(const Found& checkpoint) const;
 
  private:
-  std::string saving(std::int64_t step) const;
+  std::string saving(const std::string& name) const;
   void remove_leftovers() const;
 
   std::string path_;

@@ -14,7 +14,7 @@ FolderLock::FolderLock(const std::string& folder, const std::string& what)
     : folder_(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (!folder_ || ::flock(folder_.get(), LOCK_EX | LOCK_NB) == 0) return;
   if (errno != EWOULDBLOCK) return;  // This file system has no locks.
-  throw CheckpointError(str("cannot save to the folder ", in_quotes(folder),
+  throw CheckpointError(str("cannot save to the folder ", quoted_path(folder),
                             ": another process is saving ", what, " to it"));
 }
 

@@ -17,6 +17,8 @@ namespace {
 constexpr std::string_view kFormat = "penstock checkpoint";
 constexpr std::string_view kDigestKey = "\n  \"xxh3_128\": \"";
 constexpr std::string_view kDigestEnd = "\"\n}\n";
+constexpr std::string_view kShardPrefix = "shard-";
+constexpr std::string_view kShardSuffix = ".safetensors";
 constexpr std::size_t kDigestDigits = 32;
 constexpr std::int64_t kElementsMax = std::int64_t{1} << 48;
 constexpr std::size_t kDimensionsMax = 64;
@@ -237,7 +239,7 @@ std::size_t end_of_body(const std::string& text, const std::string& path) {
       text.size() > tail && text.ends_with(kDigestEnd) &&
       std::string_view(text).substr(text.size() - tail, kDigestKey.size()) == kDigestKey;
   if (!is_there) {
-    throw CheckpointError(str(in_quotes(path),
+    throw CheckpointError(str(quoted_path(path),
                               " does not end with its digest: it is cut short, damaged, or no ",
                               kFormat));
   }
@@ -277,7 +279,12 @@ std::string shard_file(std::size_t index, std::size_t count) {
     const std::string digits = std::to_string(number);
     return std::string(digits.size() < kDigits ? kDigits - digits.size() : 0, '0') + digits;
   };
-  return str("shard-", padded(index), "-of-", padded(count), ".safetensors");
+  return str(kShardPrefix, padded(index), "-of-", padded(count), kShardSuffix);
+}
+
+bool is_of_checkpoint(std::string_view file) {
+  return file == kManifestName ||
+         (file.starts_with(kShardPrefix) && file.find(kShardSuffix) != std::string_view::npos);
 }
 
 Manifest merge(const std::vector<Manifest>& of_shards) {
@@ -288,7 +295,10 @@ Manifest merge(const std::vector<Manifest>& of_shards) {
     if (s == 0) {
       all.step = one.step;
       all.facts = one.facts;
-      all.values = one.values;
+    }
+    for (const auto& [key, value] : one.values) {
+      if (all.values.try_emplace(key, value).first->second == value) continue;
+      throw CheckpointError(str("two shards have different values of ", in_quotes(key)));
     }
     all.shards.insert(all.shards.end(), one.shards.begin(), one.shards.end());
     for (const Tensor& tensor : one.tensors) {
@@ -330,7 +340,7 @@ Manifest parse_fragment(const std::string& text, const std::string& path) {
       parse_digest(std::string_view(text).substr(body + kDigestKey.size(), kDigestDigits));
   const Digest is = digest_of(std::string_view(text).substr(0, body));
   if (!said || !(is == *said)) {
-    throw CheckpointError(str(in_quotes(path), " is damaged: it was written with the digest ",
+    throw CheckpointError(str(quoted_path(path), " is damaged: it was written with the digest ",
                               text.substr(body + kDigestKey.size(), kDigestDigits), ", it has ",
                               to_string(is)));
   }
@@ -346,7 +356,7 @@ Manifest parse_fragment(const std::string& text, const std::string& path) {
   }
   const std::int64_t version = natural(member(root, "version"), "version", std::int64_t{1} << 31);
   if (version != kFormatVersion) {
-    throw CheckpointError(str(in_quotes(path), " is of version ", version,
+    throw CheckpointError(str(quoted_path(path), " is of version ", version,
                               " of the format, this penstock reads version ", kFormatVersion));
   }
   if (natural(member(root, "chunk_bytes"), "chunk_bytes", kBytesMax) != kChunkBytes) {
@@ -367,7 +377,7 @@ Manifest parse_fragment(const std::string& text, const std::string& path) {
 
 Manifest parse_manifest(const std::string& text, const std::string& path) {
   Manifest manifest = parse_fragment(text, path);
-  const std::string where = str(in_quotes(path), ": ");
+  const std::string where = str(quoted_path(path), ": ");
   std::ranges::sort(manifest.tensors,
                     [](const Tensor& a, const Tensor& b) { return key_of(a) < key_of(b); });
   check_different(manifest.tensors, where);

@@ -76,11 +76,13 @@ struct Manifest {
 // The file of shard `index` of `count`: "shard-00000-of-00004.safetensors".  A manifest has no
 // names of files, so that none of it becomes a path.
 std::string shard_file(std::size_t index, std::size_t count);
+// Whether a file has a name that this format gives.
+bool is_of_checkpoint(std::string_view file);
 
 // The manifest of a whole checkpoint, from those of its shards: each has one shard, and the pieces
-// in it.  Step, facts and values are the first one's.
-// Throws: CheckpointError for elements that no shard has, or two have, and for a tensor that two
-// shards know with different shapes or types.
+// in it.  Step and facts are the first one's; values are those of all.
+// Throws: CheckpointError for elements that no shard has, or two have, and for a tensor or a value
+// that two shards know differently.
 Manifest merge(const std::vector<Manifest>& of_shards);
 
 // JSON, whose last member is the digest of all that stands before it.

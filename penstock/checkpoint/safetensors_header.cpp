@@ -137,16 +137,23 @@ std::uint64_t bytes_of(ScalarType type) {
   switch (type) {
     case ScalarType::F64:
     case ScalarType::I64:
+    case ScalarType::U64:
+    case ScalarType::C64:
       return 8;
     case ScalarType::F32:
     case ScalarType::I32:
+    case ScalarType::U32:
       return 4;
     case ScalarType::F16:
     case ScalarType::BF16:
     case ScalarType::I16:
+    case ScalarType::U16:
       return 2;
     case ScalarType::U8:
     case ScalarType::Bool:
+    case ScalarType::I8:
+    case ScalarType::F8_E4M3:
+    case ScalarType::F8_E5M2:
       return 1;
   }
   return 0;

@@ -16,11 +16,29 @@
 
 namespace penstock::checkpoint {
 
-enum class ScalarType : std::uint8_t { F32, F64, F16, BF16, I64, I32, I16, U8, Bool };
+enum class ScalarType : std::uint8_t {
+  F32,
+  F64,
+  F16,
+  BF16,
+  I64,
+  I32,
+  I16,
+  U8,
+  Bool,
+  I8,
+  U16,
+  U32,
+  U64,
+  F8_E4M3,
+  F8_E5M2,
+  C64
+};
 
 // The names of the format, by type.
-inline constexpr std::array<std::string_view, 9> kScalarTypes = {"F32", "F64", "F16", "BF16", "I64",
-                                                                 "I32", "I16", "U8",  "BOOL"};
+inline constexpr std::array<std::string_view, 16> kScalarTypes = {
+    "F32",  "F64", "F16", "BF16", "I64", "I32",     "I16",     "U8",
+    "BOOL", "I8",  "U16", "U32",  "U64", "F8_E4M3", "F8_E5M2", "C64"};
 std::uint64_t bytes_of(ScalarType type);
 
 struct HeaderEntry {

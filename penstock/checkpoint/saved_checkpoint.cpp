@@ -28,14 +28,14 @@ std::string read_manifest(const std::string& path) {
 FileDescriptor open_shard(const std::string& path, std::uint64_t bytes) {
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) {
-    throw CheckpointError(str("cannot read ", in_quotes(path), ": ", std::strerror(errno)));
+    throw CheckpointError(str("cannot read ", quoted_path(path), ": ", std::strerror(errno)));
   }
   struct stat status = {};
   const bool is_known = ::fstat(file.get(), &status) == 0;
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (!is_known || !S_ISREG(status.st_mode) || size != bytes) {
     throw CheckpointError(
-        str(in_quotes(path), " has ", size, " bytes; it was written with ", bytes));
+        str(quoted_path(path), " has ", size, " bytes; it was written with ", bytes));
   }
   return file;
 }
@@ -54,23 +54,44 @@ std::string SavedCheckpoint::path_of(std::size_t shard) const {
   return str(folder_, "/", shard_file(shard, manifest_.shards.size()));
 }
 
-void SavedCheckpoint::read(const Tensor& tensor, std::int64_t first, std::int64_t count,
-                           std::span<std::byte> bytes, const std::function<void()>& advanced) {
-  const std::uint64_t size = bytes_of(tensor.type);
-  PENSTOCK_CHECK(bytes.size() == static_cast<std::uint64_t>(count) * size, tensor.name, " [", first,
-                 ", ", first + count, ") to ", bytes.size(), " bytes");
+template <class Visit>
+void SavedCheckpoint::visit_spans(const Tensor& tensor, std::int64_t first, std::int64_t count,
+                                  const Visit& visit) const {
   PENSTOCK_CHECK(first >= 0 && first + count <= tensor.elements(), tensor.name, " has ",
                  tensor.elements(), " elements, not [", first, ", ", first + count, ")");
+  const std::uint64_t size = bytes_of(tensor.type);
   for (const Piece& piece : tensor.pieces) {
     const std::int64_t begin = std::max(first, piece.first);
     const std::int64_t end = std::min(first + count, piece.first + piece.count);
     if (begin >= end) continue;
     const auto skipped = static_cast<std::uint64_t>(begin - piece.first) * size;
-    read_bytes(piece.shard, piece.offset + skipped,
-               bytes.subspan(static_cast<std::uint64_t>(begin - first) * size,
-                             static_cast<std::uint64_t>(end - begin) * size),
-               advanced);
+    visit(piece.shard, piece.offset + skipped, static_cast<std::uint64_t>(begin - first) * size,
+          static_cast<std::uint64_t>(end - begin) * size);
   }
+}
+
+void SavedCheckpoint::read(const Tensor& tensor, std::int64_t first, std::int64_t count,
+                           std::span<std::byte> bytes, const std::function<void()>& advanced) {
+  PENSTOCK_CHECK(bytes.size() == static_cast<std::uint64_t>(count) * bytes_of(tensor.type),
+                 tensor.name, " [", first, ", ", first + count, ") to ", bytes.size(), " bytes");
+  visit_spans(
+      tensor, first, count,
+      [&](std::size_t shard, std::uint64_t offset, std::uint64_t before, std::uint64_t length) {
+        read_bytes(shard, offset, bytes.subspan(before, length), advanced);
+      });
+}
+
+void SavedCheckpoint::verify(const Tensor& tensor, std::int64_t first, std::int64_t count,
+                             const std::function<void()>& advanced) {
+  visit_spans(tensor, first, count,
+              [&](std::size_t shard, std::uint64_t offset, std::uint64_t, std::uint64_t length) {
+                verify_header(shard);
+                const std::size_t last = (offset + length - 1) / kChunkBytes;
+                for (std::size_t chunk = offset / kChunkBytes; chunk <= last; ++chunk) {
+                  keep_chunk(shard, chunk);
+                  if (advanced) advanced();
+                }
+              });
 }
 
 void SavedCheckpoint::verify(const std::function<void()>& advanced) {
@@ -82,14 +103,17 @@ void SavedCheckpoint::verify(const std::function<void()>& advanced) {
   }
 }
 
+void SavedCheckpoint::verify_header(std::size_t shard) {
+  if (shards_[shard].header_is_verified) return;
+  const std::uint64_t header = manifest_.shards[shard].header_bytes;
+  for (std::size_t c = 0; c * kChunkBytes < header; ++c) keep_chunk(shard, c);
+  shards_[shard].header_is_verified = true;
+}
+
 // Whole chunks are read to where they are wanted, others by way of the shard's own.
 void SavedCheckpoint::read_bytes(std::size_t shard, std::uint64_t offset, std::span<std::byte> to,
                                  const std::function<void()>& advanced) {
-  if (!shards_[shard].header_is_verified) {
-    const std::uint64_t header = manifest_.shards[shard].header_bytes;
-    for (std::size_t c = 0; c * kChunkBytes < header; ++c) keep_chunk(shard, c);
-    shards_[shard].header_is_verified = true;
-  }
+  verify_header(shard);
   while (!to.empty()) {
     const std::size_t chunk = offset / kChunkBytes;
     const std::uint64_t in_chunk = offset % kChunkBytes;
@@ -130,7 +154,7 @@ void SavedCheckpoint::read_chunk(std::size_t shard, std::size_t chunk, std::span
                                 static_cast<off_t>(begin + done));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) {
-      throw CheckpointError(str("cannot read ", in_quotes(path_of(shard)), " at byte ",
+      throw CheckpointError(str("cannot read ", quoted_path(path_of(shard)), " at byte ",
                                 begin + done, ": ",
                                 got == 0 ? "it ends there" : std::strerror(errno)));
     }
@@ -140,7 +164,7 @@ void SavedCheckpoint::read_chunk(std::size_t shard, std::size_t chunk, std::span
   const Digest& was = manifest_.shards[shard].chunks[chunk];
   if (is == was) return;
   throw CheckpointError(
-      str(in_quotes(path_of(shard)), " is damaged: bytes ", begin, " to ", begin + to.size(),
+      str(quoted_path(path_of(shard)), " is damaged: bytes ", begin, " to ", begin + to.size(),
           " have the digest ", to_string(is), ", they were written with ", to_string(was)),
       {str("there are ", tensors_in(shard, chunk))});
 }

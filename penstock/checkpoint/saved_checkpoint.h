@@ -34,6 +34,9 @@ class SavedCheckpoint {
   void read(const Tensor& tensor, std::int64_t first, std::int64_t count,
             std::span<std::byte> bytes, const std::function<void()>& advanced = {});
 
+  // Reads what read() would, and keeps nothing.  Throws: likewise.
+  void verify(const Tensor& tensor, std::int64_t first, std::int64_t count,
+              const std::function<void()>& advanced = {});
   // Reads all of every shard.  Throws: as read(), for the first chunk that is not as it was.
   void verify(const std::function<void()>& advanced = {});
 
@@ -45,6 +48,11 @@ class SavedCheckpoint {
     bool header_is_verified = false;
   };
   std::string path_of(std::size_t shard) const;
+  // Calls visit(shard, offset in its file, bytes before it, bytes) of each piece of the elements.
+  template <class Visit>
+  void visit_spans(const Tensor& tensor, std::int64_t first, std::int64_t count,
+                   const Visit& visit) const;
+  void verify_header(std::size_t shard);
   void read_bytes(std::size_t shard, std::uint64_t offset, std::span<std::byte> to,
                   const std::function<void()>& advanced);
   std::uint64_t bytes_of_chunk(std::size_t shard, std::size_t chunk) const;

@@ -135,7 +135,7 @@ void check_schedule(const ScheduleConfig& schedule, const Origins& origins, Prob
   if (schedule.name.empty()) {
     problems.add(origin, "schedule: needs a name or a file");
   } else {
-    problems.add(origin, str("schedule.file = ", in_quotes(schedule.file), ": schedule.name = ",
+    problems.add(origin, str("schedule.file = ", quoted_path(schedule.file), ": schedule.name = ",
                              in_quotes(schedule.name), " is given too; keep one of them"));
   }
 }

@@ -53,6 +53,8 @@ std::string json_quote(std::string_view text);
 
 // The same of at most about 80 bytes, so that a hostile file cannot fill the terminal.
 std::string in_quotes(std::string_view text);
+// A path of the user's, whole: its end is what tells it from others.
+inline std::string quoted_path(std::string_view path) { return json_quote(path); }
 
 // The candidate with the smallest edit distance to `word`, ignoring case; nothing when every one
 // is farther than a third of the longer word (at least 1, so that short words still match).

@@ -59,8 +59,8 @@ class MappedFile::Mapping {
   Mapping(std::string what, std::string folder, std::optional<std::int64_t> room)
       : what_(std::move(what)), folder_(std::move(folder)), file_(open_unnamed(folder_)) {
     if (file_ < 0) {
-      throw ConfigError(str(what_, ": cannot make a file in the folder ", in_quotes(folder_), ": ",
-                            std::strerror(errno)),
+      throw ConfigError(str(what_, ": cannot make a file in the folder ", quoted_path(folder_),
+                            ": ", std::strerror(errno)),
                         {"give a folder that is there, and that all ranks may write to"});
     }
     room_ =
@@ -86,8 +86,8 @@ class MappedFile::Mapping {
     while (error == EINTR) error = ::posix_fallocate(file_, bytes_, bytes);
     if (error != 0) {
       const auto left = free_bytes(file_);
-      throw ConfigError(str(what_, ": the folder ", in_quotes(folder_), " has no room for ", bytes,
-                            " bytes: ", std::strerror(error)),
+      throw ConfigError(str(what_, ": the folder ", quoted_path(folder_), " has no room for ",
+                            bytes, " bytes: ", std::strerror(error)),
                         {str(left ? str(*left) : "an unknown number of",
                              " bytes are free there; each rank needs its own")});
     }
@@ -118,7 +118,7 @@ class MappedFile::Mapping {
  private:
   [[noreturn]] void cannot_map(std::int64_t bytes, int error) const {
     throw ConfigError(str(what_, ": cannot map a file of ", bytes, " bytes in the folder ",
-                          in_quotes(folder_), ": ", std::strerror(error)));
+                          quoted_path(folder_), ": ", std::strerror(error)));
   }
 
   std::string what_;

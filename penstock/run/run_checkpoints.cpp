@@ -61,7 +61,7 @@ void RunCheckpoints::resume() {
     resumed = checkpoints_.resume_from(options_.resume);
   }
   if (!resumed) {
-    tell_(str("no checkpoint in ", in_quotes(directory_), ": the run begins at step 1"));
+    tell_(str("no checkpoint in ", quoted_path(directory_), ": the run begins at step 1"));
     return;
   }
   std::error_code error;

@@ -28,7 +28,7 @@ void RunFiles::open_lines(const std::string& name, const std::string& lines) {
   const int truncate = lines.empty() ? O_TRUNC : 0;
   lines_ = ::open(path(name).c_str(), O_WRONLY | O_CREAT | truncate | O_APPEND | O_CLOEXEC, 0644);
   if (lines_ >= 0) return;
-  throw ConfigError(str("cannot write ", in_quotes(path(name)), ": ", std::strerror(errno)));
+  throw ConfigError(str("cannot write ", quoted_path(path(name)), ": ", std::strerror(errno)));
 }
 
 void RunFiles::append(const std::string& line) {
@@ -80,13 +80,13 @@ void RunFiles::try_files() {
 
 void RunFiles::failed(const std::string& name, const std::string& why) {
   if (!failing_.emplace(name, why).second) return;
-  tell_(str("cannot write ", in_quotes(path(name)), " now: ", why,
+  tell_(str("cannot write ", quoted_path(path(name)), " now: ", why,
             "; the run goes on, and tries it again with each write"));
 }
 
 void RunFiles::works(const std::string& name) {
   if (failing_.erase(name) == 0) return;
-  tell_(str(in_quotes(path(name)), " is written again",
+  tell_(str(quoted_path(path(name)), " is written again",
             lost_ > 0 && name == lines_name_ ? str("; ", lost_, " lines of it are lost") : ""));
 }
 
@@ -106,7 +106,7 @@ void RunFiles::finish() {
   if (names.empty() && lost_ == 0) return;
   if (names.empty()) names.push_back(lines_name_);
   throw CheckpointError(str("the run is over, and not all of it could be written to ",
-                            in_quotes(folder_), ": ", join(names, ", ")),
+                            quoted_path(folder_), ": ", join(names, ", ")),
                         reasons);
 }
 

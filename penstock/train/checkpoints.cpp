@@ -1,128 +1,24 @@
 #include "penstock/train/checkpoints.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <set>
 #include <utility>
 
-#include "penstock/checkpoint/shard.h"
+#include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/train/checkpoint_notes.h"
 #include "penstock/weights/safetensors.h"
 
 namespace penstock::train {
 namespace {
 
-namespace fs = std::filesystem;
 using checkpoint::Manifest;
 using checkpoint::SavedCheckpoint;
 
-// One that is as it was written, and not of this model.
-class MisfitError : public CheckpointError {
- public:
-  using CheckpointError::CheckpointError;
-};
-
-std::string shape_of(const std::vector<std::int64_t>& shape) {
-  return str("[", join(shape, ", "), "]");
-}
-
-// Contiguous in host memory: the tensor itself where it is, unless a copy is asked for.
-at::Tensor in_host_memory(const at::Tensor& values, bool is_copy) {
-  const at::Tensor host = values.contiguous().cpu().resolve_neg();
-  return is_copy && host.is_alias_of(values) ? host.clone() : host;
-}
-
-std::string_view bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
-}
-
-void check_shape(const StatePiece& piece, const checkpoint::Tensor& saved) {
-  if (saved.shape == piece.shape) return;
-  throw MisfitError(str("the checkpoint has ", piece.state, " of ", in_quotes(piece.name), " as ",
-                        shape_of(saved.shape), ", the model as ", shape_of(piece.shape)));
-}
-
-void read_piece(SavedCheckpoint& saved, const StatePiece& piece,
-                const std::function<void()>& advanced) {
-  const checkpoint::Tensor* const tensor = saved.manifest().find(piece.name, piece.state);
-  if (tensor == nullptr) {
-    throw MisfitError(str("the checkpoint has no ", piece.state, " of ", in_quotes(piece.name)));
-  }
-  check_shape(piece, *tensor);
-  const at::ScalarType type = weights::type_of(tensor->type);
-  const std::int64_t count = piece.values.numel();
-  const bool in_place = piece.values.is_cpu() && piece.values.is_contiguous() &&
-                        !piece.values.is_neg() && piece.values.scalar_type() == type;
-  const at::Tensor target = in_place ? piece.values : at::empty({count}, type);
-  saved.read(*tensor, piece.first, count,
-             {static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()}, advanced);
-  if (!in_place) piece.values.copy_(target.view(piece.values.sizes()));
-}
-
-// What each rank writes beside its shard, for rank 0.
-std::string fragment_path(const std::string& folder, std::size_t shard, std::size_t count) {
-  return str(folder, "/", checkpoint::shard_file(shard, count), ".json");
-}
-
-void write_fragment(const std::string& path, const Manifest& manifest) {
-  std::ofstream file(path, std::ios::binary);
-  file << checkpoint::to_text(manifest);
-  file.close();
-  if (!file) throw CheckpointError(str("cannot write ", in_quotes(path)));
-}
-
-Manifest read_fragment(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  return checkpoint::parse_fragment(text, path);
-}
-
-// The first text that is not empty, and the rank that said it, unless all say the same.
-std::optional<std::string> first_failure(const std::vector<std::string>& texts) {
-  const bool all_say_it = std::ranges::count(texts, texts[0]) == std::ssize(texts);
-  if (all_say_it && !texts[0].empty()) return texts[0];
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    if (!texts[rank].empty()) return str("rank ", rank, ": ", texts[rank]);
-  }
-  return std::nullopt;
-}
-
-CheckpointError not_saved(std::int64_t step, const std::string& why) {
-  return CheckpointError(str("step ", step, " is not saved: ", why));
-}
-
-// What `action` throws, as text; else empty.
-template <class Action>
-std::string failure_of(const Action& action) {
-  try {
-    action();
-    return {};
-  } catch (const Error& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    return str("cannot save: ", error.what());
-  }
-}
-
 }  // namespace
-
-struct Checkpoints::Saving {
-  std::int64_t step = 0;
-  std::string folder;
-  checkpoint::Texts counters;
-  std::vector<at::Tensor> values;  // What the pieces point into.
-  std::vector<checkpoint::PieceToSave> pieces;
-  std::atomic<std::int64_t> written{0};  // Portions, so far.
-  std::future<Manifest> shard;
-};
 
 Checkpoints::Checkpoints(Trainer& trainer, comm::Communicator& communicator,
                          execute::Progress& progress, CheckpointOptions options,
@@ -131,13 +27,11 @@ Checkpoints::Checkpoints(Trainer& trainer, comm::Communicator& communicator,
       communicator_(communicator),
       progress_(progress),
       options_(std::move(options)),
-      tell_(std::move(tell)) {}
-
-Checkpoints::~Checkpoints() = default;
+      tell_(std::move(tell)),
+      writer_(communicator, progress, options_.directory, options_.is_asynchronous) {}
 
 std::vector<std::string> Checkpoints::agree(const char* what, const std::string& text) {
-  const execute::WaitMark wait(progress_, "comparing notes on a checkpoint with all ranks");
-  return communicator_.exchange(what, text);
+  return compare_notes(communicator_, progress_, what, text);
 }
 
 void Checkpoints::check_types() {
@@ -148,97 +42,41 @@ void Checkpoints::check_types() {
 
 void Checkpoints::save() {
   finish();
-  begin();
+  const std::int64_t step = trainer_.steps_taken();
+  const auto abandon = [&](checkpoint::CheckpointDirectory& directory) {
+    for (const std::string& moved : directory.abandon_after(step)) {
+      if (tell_)
+        tell_(str("a checkpoint of a later step, from which the run did not go on: ", moved));
+    }
+  };
+  const bool is_root = communicator_.rank().value == 0;
+  writer_.begin({.name = checkpoint::name_of(step),
+                 .step = step,
+                 .facts = options_.facts,
+                 .values = is_root ? values_of(trainer_) : checkpoint::Texts{},
+                 .pieces = [this] { return state_of(trainer_); }},
+                abandon);
+  saved_step_ = step;
+  trainer_.set_busy(true);
   if (!options_.is_asynchronous) finish();
 }
 
-void Checkpoints::begin() {
-  const execute::Phase phase(progress_, "saving a checkpoint", execute::Files::Used);
-  auto saving = std::make_unique<Saving>();
-  saving->step = trainer_.steps_taken();
-  saving->counters = values_of(trainer_);
-  std::uint64_t bytes = 0;
-  const std::string failure = failure_of([&] {
-    for (const StatePiece& piece : state_of(trainer_)) {
-      if (!piece.is_saved_here) continue;
-      saving->values.push_back(in_host_memory(piece.values, options_.is_asynchronous));
-      const at::Tensor& values = saving->values.back();
-      saving->pieces.push_back({.name = piece.name,
-                                .state = piece.state,
-                                .type = weights::type_of(values.scalar_type(), piece.name),
-                                .shape = piece.shape,
-                                .first = piece.first,
-                                .count = values.numel(),
-                                .bytes = bytes_of(values)});
-      bytes += values.nbytes();
-      progress_.advance();
-    }
-  });
-  std::uint64_t all_bytes = 0;
-  for (const std::string& text :
-       agree("bytes of a checkpoint", failure.empty() ? str(bytes) : failure)) {
-    const auto said = parse_integer(text);
-    if (!said) throw not_saved(saving->step, text);
-    all_bytes += static_cast<std::uint64_t>(*said);
-  }
-  const bool is_root = communicator_.rank().value == 0;
-  std::string refusal;
-  if (is_root) {
-    refusal = failure_of([&] {
-      if (!directory_) directory_.emplace(options_.directory);
-      for (const std::string& moved : directory_->abandon_after(saving->step)) {
-        if (tell_)
-          tell_(str("a checkpoint of a later step, from which the run did not go on: ", moved));
-      }
-      saving->folder = directory_->begin(saving->step, all_bytes);
-    });
-  }
-  const auto told =
-      agree("folder of a checkpoint", refusal.empty() ? "/" + saving->folder : refusal);
-  if (!told[0].starts_with('/')) throw not_saved(saving->step, told[0]);
-  saving->folder = told[0].substr(1);
-  const auto write = [saving = saving.get(), rank = communicator_.rank().index(),
-                      ranks = static_cast<std::size_t>(communicator_.world_size())] {
-    return checkpoint::write_shard(saving->folder, rank, ranks, saving->pieces,
-                                   [saving] { ++saving->written; });
-  };
-  saving->shard = std::async(std::launch::async, write);
-  saving_ = std::move(saving);
-  trainer_.set_busy(true);
-}
-
 void Checkpoints::after(const StepReport& report) {
-  if (!saving_) return;
-  using std::chrono::seconds;
-  const bool is_written = saving_->shard.wait_for(seconds(0)) == std::future_status::ready;
-  trainer_.set_busy(!is_written);
+  if (!writer_.is_saving()) return;
+  trainer_.set_busy(!writer_.is_written());
   if (!report.busy) finish();
 }
 
 void Checkpoints::finish() {
-  if (!saving_) return;
-  const execute::Phase phase(progress_, "saving a checkpoint", execute::Files::Used);
-  const std::unique_ptr<Saving> saving = std::move(saving_);
+  if (!writer_.is_saving()) return;
   trainer_.set_busy(false);
-  const auto ranks = static_cast<std::size_t>(communicator_.world_size());
-  std::int64_t written = 0;
-  constexpr std::chrono::milliseconds kLookEvery{100};
-  while (saving->shard.wait_for(kLookEvery) != std::future_status::ready) {
-    if (std::exchange(written, saving->written.load()) != written) progress_.advance();
-  }
-  const std::string failure = failure_of([&] {
-    const Manifest shard = saving->shard.get();
-    write_fragment(fragment_path(saving->folder, communicator_.rank().index(), ranks), shard);
+  writer_.finish([this](checkpoint::CheckpointDirectory& directory) {
+    if (tell_) {
+      tell_(str("step ", saved_step_,
+                " saved: ", checkpoint::folder_of(options_.directory, saved_step_)));
+    }
+    remove_old(directory);
   });
-  const auto first = first_failure(agree("shards of a checkpoint", failure));
-  std::string refusal = first.value_or("");
-  if (communicator_.rank().value == 0) {
-    if (!first) refusal = failure_of([&] { commit(*saving); });
-    if (!refusal.empty()) directory_->abandon(saving->step);
-  }
-  // Also after a failure: rank 0 has removed what there was before anybody goes on.
-  const std::string outcome = agree("a checkpoint", refusal)[0];
-  if (!outcome.empty()) throw not_saved(saving->step, outcome);
   let_go_of_files();
 }
 
@@ -248,33 +86,12 @@ void Checkpoints::let_go_of_files() {
   if (files != nullptr) files->let_go(trainer_.updates().masters().all());
 }
 
-void Checkpoints::commit(Saving& saving) {
-  const auto ranks = static_cast<std::size_t>(communicator_.world_size());
-  std::vector<Manifest> shards;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const std::string path = fragment_path(saving.folder, rank, ranks);
-    shards.push_back(read_fragment(path));
-    fs::remove(path);
-    progress_.advance();
-  }
-  Manifest manifest = checkpoint::merge(shards);
-  manifest.step = saving.step;
-  manifest.facts = options_.facts;
-  manifest.values = saving.counters;
-  directory_->commit(manifest, [this] { progress_.advance(); });
-  if (tell_) {
-    tell_(str("step ", saving.step,
-              " saved: ", checkpoint::folder_of(options_.directory, saving.step)));
-  }
-  remove_old();
-}
-
 // What cannot be removed is told, and is there for the next save.
-void Checkpoints::remove_old() {
-  const std::string failure = failure_of([this] {
+void Checkpoints::remove_old(checkpoint::CheckpointDirectory& directory) {
+  const std::string failure = failure_of([&] {
     const auto all = checkpoint::checkpoints_in(options_.directory);
     for (const checkpoint::Found& old : checkpoint::not_kept(all, options_.keep)) {
-      directory_->remove(old);
+      directory.remove(old);
       progress_.advance();
     }
   });
@@ -303,7 +120,7 @@ std::optional<Resumed> Checkpoints::resume() {
     resumed.passed_over.push_back(*reason);
   }
   if (all.empty()) return std::nullopt;
-  throw CheckpointError(str("no checkpoint in ", in_quotes(options_.directory), " can be read"),
+  throw CheckpointError(str("no checkpoint in ", quoted_path(options_.directory), " can be read"),
                         resumed.passed_over);
 }
 
@@ -338,7 +155,7 @@ std::optional<std::string> Checkpoints::try_to_load(const std::string& folder, R
   const auto all = agree("reading a checkpoint", failure);
   for (const std::string& each : all) {
     if (each.starts_with(kMisfit)) {
-      throw CheckpointError(str(in_quotes(folder), ": ", each.substr(1)),
+      throw CheckpointError(str(quoted_path(folder), ": ", each.substr(1)),
                             {"it is another model's, or its layers have other sizes"});
     }
   }
@@ -370,7 +187,7 @@ void Checkpoints::check_all_is_taken(const Resumed& resumed) {
       unknown.size() > kNamed ? str(" and ", unknown.size() - kNamed, " more") : "";
   unknown.resize(std::min(unknown.size(), kNamed));
   throw CheckpointError(
-      str(in_quotes(resumed.folder),
+      str(quoted_path(resumed.folder),
           " has tensors that the model does not have: ", join(unknown, ", "), more),
       {"it is another model's"});
 }

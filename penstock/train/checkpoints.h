@@ -1,16 +1,13 @@
 // Saves a Trainer's run, and lets another one go on where it was.
 //
-// A run has one on every rank.  Each rank writes what it has as a shard of its own, and each
-// element is written once; rank 0 then makes them a checkpoint (checkpoint/).  A rank of any layout
-// reads what it needs, whatever the layout that wrote it: pipe, data, schedule, ZeRO's stage, types
-// of parameters.  With the same layout the run goes on bit for bit; what else it then equals:
-// docs/checkpoints.md.
-// Knows no data: a run whose data is a function of the step needs no more.
+// A run has one on every rank.  How ranks write one together: checkpoint_writer.h.  A rank of any
+// layout reads what it needs, whatever the layout that wrote it: pipe, data, schedule, ZeRO's
+// stage, types of parameters.  With the same layout the run goes on bit for bit; what else it then
+// equals: docs/checkpoints.md. Knows no data: a run whose data is a function of the step needs no
+// more.
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <future>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +16,7 @@
 #include "penstock/checkpoint/saved_checkpoint.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/execute/progress.h"
+#include "penstock/train/checkpoint_writer.h"
 #include "penstock/train/trainer.h"
 #include "penstock/train/training_state.h"
 
@@ -48,8 +46,6 @@ class Checkpoints {
   // All that is a reference outlives it.  `tell` hears of what was saved, on rank 0.
   Checkpoints(Trainer& trainer, comm::Communicator& communicator, execute::Progress& progress,
               CheckpointOptions options, std::function<void(const std::string&)> tell);
-  // Waits for the files that this rank writes.
-  ~Checkpoints();
 
   // Throws: CheckpointError for a tensor of this rank whose type cannot be saved.
   void check_types();
@@ -75,23 +71,20 @@ class Checkpoints {
   void finish();
 
  private:
-  struct Saving;
   std::vector<std::string> agree(const char* what, const std::string& text);
   void let_go_of_files();
-  void begin();
   void load(checkpoint::SavedCheckpoint& saved);
   std::optional<std::string> try_to_load(const std::string& folder, Resumed& resumed);
   void check_all_is_taken(const Resumed& resumed);
-  void commit(Saving& saving);
-  void remove_old();
+  void remove_old(checkpoint::CheckpointDirectory& directory);
 
   Trainer& trainer_;
   comm::Communicator& communicator_;
   execute::Progress& progress_;
   CheckpointOptions options_;
   std::function<void(const std::string&)> tell_;
-  std::optional<checkpoint::CheckpointDirectory> directory_;  // On rank 0, from the first save on.
-  std::unique_ptr<Saving> saving_;
+  CheckpointWriter writer_;
+  std::int64_t saved_step_ = 0;
 };
 
 }  // namespace penstock::train

@@ -47,6 +47,9 @@ class ModuleReplica {
   // What this rank updates: whole parameters, or slices, each with its gradient.
   const update::Parts& parts() const { return replicated_.parts(); }
 
+  // What this rank has of parameters between steps.
+  std::vector<replicas::KeptParameter> kept() const { return replicated_.kept().front(); }
+
   // Those that come and go under ZeRO 3; null: none does.
   replicas::SpreadParameters* spread() { return replicated_.spread(0); }
   // By parameter, its number there; absent where it stays.

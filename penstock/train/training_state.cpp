@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <set>
 
 #include "penstock/core/error.h"
@@ -15,28 +14,6 @@ namespace {
 
 constexpr const char* kSkipped = "skipped steps";
 constexpr const char* kScale = "gradient scale";
-
-// Shares out among the replicas what all of them have: each next tensor is saved by the one that
-// saves the fewest bytes so far.
-class Sharing {
- public:
-  Sharing(std::int32_t replicas, std::int32_t here)
-      : bytes_(static_cast<std::size_t>(replicas), 0), here_(here) {}
-
-  // Whether this rank has a tensor of that name and state already: a copy, which is not saved.
-  bool is_copy(const StatePiece& piece) { return !seen_.emplace(piece.name, piece.state).second; }
-
-  bool is_mine(const at::Tensor& tensor) {
-    const auto least = std::ranges::min_element(bytes_);
-    *least += tensor.nbytes();
-    return least - bytes_.begin() == here_;
-  }
-
- private:
-  std::vector<std::size_t> bytes_;
-  std::int32_t here_;
-  std::set<std::pair<std::string, std::string>> seen_;
-};
 
 std::set<std::string> names_in(const stage::Stage& stage) {
   std::set<std::string> names;
@@ -52,7 +29,8 @@ std::vector<StatePiece> pieces_of(const replicas::KeptParameter& kept, Trainer& 
                     .state = std::string(checkpoint::kWeight),
                     .shape = parameter.sizes().vec(),
                     .first = kept.first,
-                    .values = kept.values.detach()};
+                    .values = kept.values.detach(),
+                    .is_slice = kept.is_slice};
   if (!kept.part) return {weight};
   weight.values = trainer.updates().masters().tensors()[*kept.part].detach();
   std::vector<StatePiece> pieces = {weight};
@@ -61,6 +39,7 @@ std::vector<StatePiece> pieces_of(const replicas::KeptParameter& kept, Trainer& 
     piece.state = state.name;
     piece.values = state.tensor;
     if (state.tensor.dim() == 0 && !parameter.sizes().empty()) {  // One number for all elements.
+      piece.is_saved_here = piece.first == 0;
       piece.shape = {};
       piece.first = 0;
     }
@@ -70,21 +49,17 @@ std::vector<StatePiece> pieces_of(const replicas::KeptParameter& kept, Trainer& 
 }
 
 // Those that other layers have too are saved with the layer that is first.
-std::vector<StatePiece> pieces_of_stage(const stage::Stage& stage,
-                                        const std::vector<replicas::KeptParameter>& kept,
-                                        Trainer& trainer, Sharing& sharing) {
+void add_pieces_of_stage(const stage::Stage& stage,
+                         const std::vector<replicas::KeptParameter>& kept, Trainer& trainer,
+                         std::vector<StatePiece>& all) {
   const std::set<std::string> saved = names_in(stage);
   std::set<std::string> parameters;
-  std::vector<StatePiece> all;
   for (const auto* each : {&stage.parameters(), &stage.frozen()}) {
     for (const stage::NamedParameter& parameter : *each) parameters.insert(parameter.name);
   }
   for (const replicas::KeptParameter& each : kept) {
     for (StatePiece& piece : pieces_of(each, trainer)) {
-      if (saved.contains(piece.name) && !sharing.is_copy(piece)) {
-        const bool is_of_first_slice = each.first == 0 || !piece.shape.empty();
-        piece.is_saved_here = each.is_slice ? is_of_first_slice : sharing.is_mine(piece.values);
-      }
+      piece.is_saved_here = piece.is_saved_here && saved.contains(piece.name);
       all.push_back(std::move(piece));
     }
   }
@@ -93,10 +68,8 @@ std::vector<StatePiece> pieces_of_stage(const stage::Stage& stage,
     all.push_back({.name = buffer.name,
                    .state = std::string(checkpoint::kWeight),
                    .shape = buffer.tensor.sizes().vec(),
-                   .values = buffer.tensor.detach(),
-                   .is_saved_here = sharing.is_mine(buffer.tensor)});
+                   .values = buffer.tensor.detach()});
   }
-  return all;
 }
 
 template <class Number>
@@ -116,13 +89,12 @@ const std::string* find(const checkpoint::Texts& values, const std::string& key)
 
 std::vector<StatePiece> state_of(Trainer& trainer) {
   RankModel& here = trainer.rank_model();
-  Sharing sharing(trainer.layout().mesh.shape().data, here.coordinate().data);
   const auto kept = here.replicated().kept();
   std::vector<StatePiece> all;
   for (std::size_t s = 0; s < here.stages().size(); ++s) {
-    std::vector<StatePiece> of_stage = pieces_of_stage(here.stages()[s], kept[s], trainer, sharing);
-    std::ranges::move(of_stage, std::back_inserter(all));
+    add_pieces_of_stage(here.stages()[s], kept[s], trainer, all);
   }
+  share_out(all, trainer.layout().mesh.shape().data, here.coordinate().data);
   return all;
 }
 

@@ -19,8 +19,9 @@ namespace {
 
 // In the order of ScalarType.
 constexpr std::array<at::ScalarType, checkpoint::kScalarTypes.size()> kTypes = {
-    at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong,
-    at::kInt,   at::kShort,  at::kByte, at::kBool};
+    at::kFloat,  at::kDouble,        at::kHalf,        at::kBFloat16,    at::kLong,   at::kInt,
+    at::kShort,  at::kByte,          at::kBool,        at::kChar,        at::kUInt16, at::kUInt32,
+    at::kUInt64, at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kComplexFloat};
 
 checkpoint::SafetensorsHeader header_of(const NamedTensors& tensors,
                                         const std::map<std::string, std::string>& metadata) {

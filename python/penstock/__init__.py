@@ -20,9 +20,17 @@ from penstock._distributed import init_distributed
 from penstock._initialize import add_config_arguments, initialize
 from penstock._lint import lint
 from penstock._planning import __version__
-from penstock.errors import CommError, ConfigError, Error, ParseError, ScheduleError
+from penstock.errors import (
+    CheckpointError,
+    CommError,
+    ConfigError,
+    Error,
+    ParseError,
+    ScheduleError,
+)
 
 __all__ = [
+    "CheckpointError",
     "CommError",
     "ConfigError",
     "Error",

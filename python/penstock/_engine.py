@@ -7,12 +7,14 @@ models, and how no step runs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
+from penstock.checkpoint._checkpoints import Checkpoints, Wanted
 from penstock.errors import CommError
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from penstock._update import Update
     from penstock.configuration import Batch, Configuration
 
-__all__ = ["Steps", "compare_sizes", "size_of"]
+__all__ = ["EngineCourse", "Steps", "compare_sizes", "size_of"]
 
 _log = logging.getLogger("penstock")
 
@@ -38,6 +40,7 @@ class Steps:
     config: Configuration
     _norm: float | None
     _update: Update
+    _checkpoints: Checkpoints
 
     def _begin(self, config: Configuration, dp_world_size: int, dp_rank: int) -> None:
         """Raises ConfigError for sizes that do not fit the replicas."""
@@ -86,6 +89,66 @@ class Steps:
         """What losses are multiplied by; gradients are divided by it before they are used."""
         return self._update.scale.value
 
+    def save_checkpoint(
+        self,
+        save_dir: str | Path,
+        tag: str | None = None,
+        client_state: Mapping[str, Any] | None = None,
+        save_latest: bool = True,
+        exclude_frozen_parameters: bool = False,
+    ) -> str:
+        """Collective: writes all that the next step depends on, and returns the folder.
+
+        save_dir: the same folder for all ranks.  tag: None: "global_stepN"; what it was is replaced
+            when the new one is whole.
+        client_state: of rank 0: plain values, tensors and such (docs/migrating_from_deepspeed.md),
+            which load_checkpoint() returns.
+        save_latest: whether load_checkpoint() takes it from now on.
+        exclude_frozen_parameters: parameters that nobody trains are left out, and may be missing
+            when it is loaded.
+
+        Raises ConfigError and CheckpointError for what cannot be saved, and CommError on the other
+        ranks; then the tag is what it was, and the engine goes on.
+        """
+        folder = self._checkpoints.save(
+            Path(save_dir),
+            f"global_step{self.global_steps}" if tag is None else str(tag),
+            self.global_steps,
+            client_state,
+            is_latest=save_latest,
+            with_frozen=not exclude_frozen_parameters,
+        )
+        return str(folder)
+
+    def load_checkpoint(
+        self,
+        load_dir: str | Path,
+        tag: str | None = None,
+        load_module_strict: bool = True,
+        load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True,
+        load_module_only: bool = False,
+    ) -> tuple[str | None, dict[str, Any] | None]:
+        """Collective: goes on from a checkpoint of any layout, of this engine or `penstock train`.
+
+        load_dir: a folder of tags, or one checkpoint.  tag: None: the latest.
+        load_module_strict: all weights have to be there, and no others.
+        load_module_only: weights and buffers, and nothing else.
+
+        Returns the folder and the client_state; two None where there is no checkpoint yet.
+        Raises ConfigError and CheckpointError for what does not fit or is damaged, and CommError on
+        the other ranks; then the engine is as it was, and goes on.
+        """
+        wanted = Wanted(
+            strict=load_module_strict,
+            optimizer=load_optimizer_states,
+            lr_scheduler=load_lr_scheduler_states and not load_module_only,
+            module_only=load_module_only,
+        )
+        tag = None if tag is None else str(tag)
+        found = self._checkpoints.load(Path(load_dir), tag, wanted)
+        return (None, None) if found is None else (str(found[0]), found[1])
+
     def _loader(
         self,
         dataset: Any,
@@ -115,6 +178,35 @@ class Steps:
         self.global_samples += self.train_batch_size()
         if self._steps_per_print and self.global_steps % self._steps_per_print == 0:
             _log.info("step %d: %s, lr %s", self.global_steps, outcome, self.get_lr())
+
+
+class EngineCourse:
+    """How far an engine has come, as its checkpoints have it (penstock/checkpoint)."""
+
+    def __init__(self, engine: Steps) -> None:
+        self._engine = engine
+
+    def counters(self) -> dict[str, int]:
+        """steps, samples: so far; microbatch: samples of one, over all replicas."""
+        engine = self._engine
+        return {
+            "steps": engine.global_steps,
+            "samples": engine.global_samples,
+            "microbatch": engine.train_micro_batch_size_per_gpu() * engine.dp_world_size,
+        }
+
+    def own(self) -> dict[str, Any]:
+        """Of this rank: nothing."""
+        return {}
+
+    def check(self, own: Mapping[str, Any], common: Mapping[str, Any], *, is_own: bool) -> None:
+        """Everything can be gone on from."""
+
+    def go_on(self, counters: Mapping[str, int]) -> None:
+        """From counters that were saved; of `penstock train`'s there are but the steps."""
+        engine, steps = self._engine, counters["steps"]
+        engine.global_steps = steps
+        engine.global_samples = counters.get("samples", steps * engine.train_batch_size())
 
 
 def size_of(dataset: Any) -> str:

@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SpreadParameters', 'Update', 'UpdateRequest', 'facts_of_host_updates', 'facts_of_process']
+__all__: list[str] = ['CheckpointWriter', 'Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'facts_of_host_updates', 'facts_of_process']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -42,6 +42,120 @@ class Communicator:
         ...
     @property
     def world_size(self) -> int:
+        ...
+class KeptParameter:
+    """
+    What a rank has of a parameter between steps.
+    """
+    @property
+    def first(self) -> int:
+        """
+        Of its elements.
+        """
+    @property
+    def is_slice(self) -> bool:
+        """
+        Other ranks have the others.
+        """
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def part(self) -> int | None:
+        """
+        Its number in parts(); None: this rank does not update it.
+        """
+    @property
+    def shape(self) -> list[int]:
+        ...
+    @property
+    def values(self) -> torch.Tensor:
+        """
+        All of it, or this rank's slice, flat.
+        """
+class StatePiece:
+    """
+    Some elements of a tensor, to be saved or set.
+    """
+    def __init__(self, name: str, state: str, shape: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], values: torch.Tensor, *, first: typing.SupportsInt | typing.SupportsIndex = 0, is_slice: bool = False, is_saved_here: bool = True) -> None:
+        """
+        shape: of the whole tensor, which has the values from its element `first` on.  state: "weight", or the optimizer's word.  is_slice: other replicas have its other elements.
+        """
+    @property
+    def first(self) -> int:
+        ...
+    @property
+    def is_saved_here(self) -> bool:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def shape(self) -> list[int]:
+        ...
+    @property
+    def state(self) -> str:
+        ...
+    @property
+    def values(self) -> torch.Tensor:
+        ...
+class CheckpointWriter:
+    """
+    Writes checkpoints: all ranks together, each its own shard.
+    """
+    def __init__(self, communicator: Communicator, directory: str, is_asynchronous: bool) -> None:
+        """
+        is_asynchronous: begin() copies what it is given, and a thread writes it.
+        """
+    def begin(self, *, name: str, step: typing.SupportsInt | typing.SupportsIndex, facts: collections.abc.Mapping[str, str], values: collections.abc.Mapping[str, str], pieces: collections.abc.Sequence[StatePiece], replicas: typing.SupportsInt | typing.SupportsIndex, replica: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Collective: begins to write.  facts: those of rank 0 are saved; values: of all ranks.  Of `replicas` that have the same pieces, in the same order, one saves each.
+        """
+    def finish(self) -> str:
+        """
+        Collective: waits for all ranks; returns the folder, which has its name now.
+        """
+    @property
+    def is_saving(self) -> bool:
+        ...
+    @property
+    def is_written(self) -> bool:
+        """
+        Of a save that has begun: whether this rank has written its shard.
+        """
+class SavedCheckpoint:
+    """
+    A checkpoint on disk: any elements of any tensor, each verified.
+    """
+    def __init__(self, folder: str) -> None:
+        ...
+    def check(self, piece: StatePiece) -> None:
+        """
+        Raises CheckpointError unless the tensor is there, in that shape.
+        """
+    def read(self, piece: StatePiece) -> None:
+        """
+        Sets the piece's values.  Raises CheckpointError for what is not as it was written.
+        """
+    def tensors(self) -> list[tuple[str, str, torch.dtype, list[int]]]:
+        """
+        Of each: name, state, dtype, shape.
+        """
+    def verify(self, piece: StatePiece) -> None:
+        """
+        Reads what read() would, and sets nothing.
+        """
+    @property
+    def facts(self) -> dict[str, str]:
+        ...
+    @property
+    def folder(self) -> str:
+        ...
+    @property
+    def step(self) -> int:
+        ...
+    @property
+    def values(self) -> dict[str, str]:
         ...
 class GradientScale:
     """
@@ -89,6 +203,10 @@ class Update:
     def let_go(self, part: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         What is in a file of it will not be used soon.
+        """
+    def put_back(self) -> None:
+        """
+        Parameters become their masters, which somebody has set, rounded.
         """
     def take_changes(self) -> None:
         """
@@ -189,6 +307,10 @@ class ReplicatedParameters:
         """
         Collective, after an update: brings the other replicas' parts.
         """
+    def kept(self) -> list[list[KeptParameter]]:
+        """
+        By set, what this rank has of parameters.
+        """
     def parts(self) -> list[tuple[int, int, torch.Tensor]]:
         """
         What this rank updates: number of the trainable parameter, first element, tensor.
@@ -256,6 +378,10 @@ class ModuleReplica:
     def gather(self) -> None:
         """
         Collective, after an update: brings the other replicas' parts.
+        """
+    def kept(self) -> list[KeptParameter]:
+        """
+        What this rank has of parameters.
         """
     def parts(self) -> list[tuple[int, int, torch.Tensor]]:
         """

@@ -137,10 +137,9 @@ class Update:
         if self.lr_scheduler is not None:
             self.lr_scheduler.step()
 
-    def take_masters(self, take: Callable[[], None]) -> None:
-        """`take` sets masters, those of a checkpoint, whose parameters are there already."""
-        self._update.take_changes()
-        take()
+    def put_back(self) -> None:
+        """Collective: masters and parts have other values, those of a checkpoint."""
+        self._update.put_back()
         self._replicated.after_update()
 
     def keep(self, master: torch.Tensor) -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-__all__ = ["CommError", "ConfigError", "Error", "ParseError", "ScheduleError"]
+__all__ = ["CheckpointError", "CommError", "ConfigError", "Error", "ParseError", "ScheduleError"]
 
 
 class Error(RuntimeError):
@@ -40,3 +40,7 @@ class ScheduleError(Error, ValueError):
 
 class CommError(Error):
     """Another rank is gone, is silent, has failed, or runs something else."""
+
+
+class CheckpointError(Error):
+    """A checkpoint that cannot be written or read, is damaged, or is another model's."""

@@ -51,11 +51,14 @@ TEST(CheckpointDirectory, HasNoNameForWhatIsNotWhole) {
   const TemporaryFolder folder;
   const SmallCheckpoint small;
   CheckpointDirectory directory(folder.path());
-  const std::string saving = directory.begin(10, 0);
+  const std::string saving = directory.begin("step-00000010", 0);
   write_shard(saving, 0, 2, small.pieces_of(0));
   EXPECT_EQ(folder.names(), std::vector<std::string>{"step-00000010.saving"});
   fs::create_directory(folder.file("step-00000005.removing"));
   fs::create_directory(folder.file("mine.saving"));
+  std::ofstream(folder.file("mine.saving/notes")) << "x";
+  fs::create_directory(folder.file("best.saving"));
+  write_shard(folder.file("best.saving"), 0, 2, small.pieces_of(0));
   small.save(directory, folder.path(), 20);  // Removes what that save has left.
   EXPECT_EQ(folder.names(), (std::vector<std::string>{"mine.saving", "step-00000020"}));
 }
@@ -84,7 +87,7 @@ TEST(CheckpointDirectory, IsOneProcessesAlone) {
 TEST(CheckpointDirectory, SaysHowManyBytesAreMissing) {
   const TemporaryFolder folder;
   CheckpointDirectory directory(folder.path());
-  const auto begin = [&] { directory.begin(10, std::uint64_t{1} << 60); };
+  const auto begin = [&] { directory.begin("step-00000010", std::uint64_t{1} << 60); };
   EXPECT_NE(message_of(begin).find("it needs 1099511627776 MiB, "), std::string::npos);
   EXPECT_EQ(folder.names(), std::vector<std::string>{});
 }

@@ -59,7 +59,7 @@ struct SmallCheckpoint {
   // In `directory`, as step `step`.  Returns its folder.
   std::string save(CheckpointDirectory& directory, const std::string& path,
                    std::int64_t step) const {
-    const std::string folder = directory.begin(step, 0);
+    const std::string folder = directory.begin(name_of(step), 0);
     std::vector<Manifest> shards;
     for (std::size_t s = 0; s < 2; ++s) {
       shards.push_back(write_shard(folder, s, 2, pieces_of(s)));
@@ -67,7 +67,7 @@ struct SmallCheckpoint {
       shards.back().facts = {{"seed", "1234"}};
       shards.back().values = {{"skipped steps", "0"}};
     }
-    directory.commit(merge(shards));
+    directory.commit(name_of(step), merge(shards));
     return folder_of(path, step);
   }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 from pathlib import Path
@@ -140,18 +141,18 @@ def check_files_of_a_checkpoint(group):
     path = Path(engine.save_checkpoint(folder, tag="mine", save_latest=False))
     assert engine.load_checkpoint(folder) == (None, None)
     assert engine.load_checkpoint(folder, tag="mine")[0] == str(path)
-    names = {each.name for each in path.iterdir()}
-    layers = {f"layer_{i:02d}-model_states.pt" for i in [*range(8), 9]}  # 8 has no weights.
-    of_ranks = {
-        f"rank_states-{stage:02d}-{replica:02d}.pt" for stage in (0, 1) for replica in (0, 1)
-    }
-    updates = {"optim_states-00-00.pt", "optim_states-01-00.pt"}
-    assert names == layers | of_ranks | updates | {"engine.pt", "checkpoint.json"}
+    assert sorted(each.name for each in path.iterdir()) == [
+        "manifest.json",
+        *(f"shard-0000{rank}-of-00004.safetensors" for rank in range(WORLD_SIZE)),
+    ]
+    names = {each["name"] for each in json.loads((path / "manifest.json").read_text())["tensors"]}
+    layers = {name.split(".")[0] for name in names if "#" not in name}
+    assert layers == {str(i) for i in [*range(8), 9]}  # 8 has no weights.
     dist.barrier()
     if dist.get_rank() == 0:
-        (path / "layer_09-model_states.pt").write_text("no checkpoint")
+        (path / "shard-00003-of-00004.safetensors").write_text("no checkpoint")
     dist.barrier()
-    with pytest.raises(penstock.Error, match=r"layer_09-model_states.pt: cannot be read"):
+    with pytest.raises(penstock.Error, match="shard-00003"):
         engine.load_checkpoint(folder, tag="mine")
 
 

@@ -35,7 +35,7 @@ bool is_checkpoint(const std::string& path) {
 
 // `path`, or the checkpoints of the run directory that it is.
 std::string directory_in(const std::string& path) {
-  if (!fs::is_directory(path)) throw ConfigError(str(in_quotes(path), " is not a directory"));
+  if (!fs::is_directory(path)) throw ConfigError(str(quoted_path(path), " is not a directory"));
   const std::string inner = path + "/checkpoints";
   return fs::is_directory(inner) ? inner : path;
 }
@@ -45,7 +45,7 @@ std::vector<Found> found_in(const std::string& path) {
   if (is_checkpoint(path)) return {{.folder = path}};
   const std::string directory = directory_in(path);
   auto all = checkpoint::checkpoints_in(directory);
-  if (all.empty()) throw ConfigError(str("no checkpoint in ", in_quotes(directory)));
+  if (all.empty()) throw ConfigError(str("no checkpoint in ", quoted_path(directory)));
   return all;
 }
 

@@ -19,7 +19,7 @@ bool has(const std::string& folder, const char* name) {
 }
 
 void check_folder(const std::string& folder) {
-  const std::string quoted = in_quotes(folder);
+  const std::string quoted = quoted_path(folder);
   std::error_code error;
   if (!fs::exists(folder, error)) {
     throw ConfigError(str("run directory ", quoted, " does not exist"));

@@ -114,7 +114,7 @@ void make_folders(const config::Config& config, const std::string& run, NewFolde
 void check_is_no_pipe(const std::string& what, const std::string& path) {
   std::error_code error;
   if (path.empty() || !fs::is_fifo(path, error)) return;
-  throw ConfigError(str(what, " ", in_quotes(path), " is a pipe, and each rank would read it"),
+  throw ConfigError(str(what, " ", quoted_path(path), " is a pipe, and each rank would read it"),
                     {"give a file; the config alone may be a pipe"});
 }
 
@@ -151,7 +151,7 @@ void check_resume(const config::Config& config, const std::string& run, bool is_
   const auto all = checkpoint::checkpoints_in(directory);
   std::error_code error;
   if (all.empty() || fs::equivalent(all.front().folder, from, error)) return;
-  throw ConfigError(str(in_quotes(directory), " has checkpoints of a run, the newest of step ",
+  throw ConfigError(str(quoted_path(directory), " has checkpoints of a run, the newest of step ",
                         all.front().step, ", which this run would take for its own"),
                     {"to go on from that one: --resume auto",
                      "to begin anew, or elsewhere: name another directory with --run"});

@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from penstock.checkpoint import _random
 from penstock.errors import ConfigError, Error
-from penstock.pipe import _random
 
 __all__ = ["Rounds", "take"]
 

@@ -32,11 +32,13 @@ from penstock._optimizers import (
 )
 from penstock._planning import Schedule
 from penstock._update import Update, check_new
+from penstock.checkpoint._checkpoints import Checkpoints, Place
+from penstock.checkpoint._pieces import Pieces
 from penstock.errors import ConfigError, Error
-from penstock.pipe._checkpoint import Checkpoints, Wanted
+from penstock.pipe._course import PipelineCourse
 from penstock.pipe._data import Rounds, take
 from penstock.pipe._handlers import Placed
-from penstock.pipe._program import program_of, steps_of
+from penstock.pipe._program import program_of, steps_of, title_of
 from penstock.pipe._refusals import refuse
 from penstock.pipe._replicated import ReplicatedStages, check_ties
 from penstock.pipe._stage import Stage
@@ -148,16 +150,7 @@ class PipelineEngine(Steps):
         updated = {id(self._replicated.parameters[i]) for i in self._update.updated}
         check_ties(model, stages, updated, self._communicator)
         self.lr_scheduler = self._update.lr_scheduler
-        self._checkpoints = Checkpoints(
-            model,
-            stages,
-            self._replicated,
-            self._update,
-            self._communicator,
-            replica=(self.dp_rank, self.dp_world_size),
-            is_sharded=self._zero.stage > 0,
-            samples=self.train_micro_batch_size_per_gpu() * self.dp_world_size,
-        )
+        self._checkpoints = self._make_checkpoints(stages, title_of(model._schedule or "1f1b"))
         self._run = self._make_run(program, stages)
         compare_sizes(self._communicator, training_data)
         self._placed = self._place_handlers()
@@ -273,67 +266,6 @@ class PipelineEngine(Steps):
         """
         return self._loader(dataset, batch_size, collate_fn)
 
-    def save_checkpoint(
-        self,
-        save_dir: str | Path,
-        tag: str | None = None,
-        client_state: Mapping[str, Any] | None = None,
-        save_latest: bool = True,
-    ) -> str:
-        """Writes all that the next step depends on, and returns the folder.
-
-        save_dir: the same folder for all ranks.  tag: None: "global_stepN"; what it was is replaced
-            when the new one is whole.
-        client_state: of rank 0: plain values, tensors and such (docs/migrating_from_deepspeed.md),
-            which load_checkpoint() returns.
-        save_latest: whether load_checkpoint() takes it from now on.
-
-        Raises ConfigError for what cannot be saved, and CommError on the other ranks; then the tag
-        is what it was, and the engine goes on.
-        """
-        folder = self._checkpoints.save(
-            Path(save_dir),
-            f"global_step{self.global_steps}" if tag is None else str(tag),
-            {"steps": self.global_steps, "samples": self.global_samples},
-            client_state,
-            self._rounds(),
-            is_latest=save_latest,
-        )
-        return str(folder)
-
-    def load_checkpoint(
-        self,
-        load_dir: str | Path,
-        tag: str | None = None,
-        load_module_strict: bool = True,
-        load_optimizer_states: bool = True,
-        load_lr_scheduler_states: bool = True,
-        load_module_only: bool = False,
-    ) -> tuple[str | None, dict[str, Any] | None]:
-        """Goes on from a checkpoint, of this or any other number of stages, replicas and schedule.
-
-        tag: None: the latest.  Returns the folder and the client_state; two None where there is no
-        checkpoint yet.
-        Raises ConfigError for files that do not fit, and CommError on the other ranks; then the
-        engine is as it was, and goes on.
-        """
-        wanted = Wanted(
-            strict=load_module_strict,
-            optimizer=load_optimizer_states,
-            lr_scheduler=load_lr_scheduler_states and not load_module_only,
-            module_only=load_module_only,
-        )
-        tag = None if tag is None else str(tag)
-        found = self._checkpoints.load(Path(load_dir), tag, wanted, self._rounds())
-        if found is None:
-            return None, None
-        folder, state, rounds = found
-        if not load_module_only:
-            self.global_steps = state["counters"]["steps"]
-            self.global_samples = state["counters"]["samples"]
-            self._iterator = self._iterator if rounds is None else rounds
-        return str(folder), state["client_state"]
-
     def _rounds(self) -> Rounds | None:
         """Where train_batch() goes round a loader."""
         return self._iterator if isinstance(self._iterator, Rounds) else None
@@ -409,6 +341,36 @@ class PipelineEngine(Steps):
             stages_per_rank=model._stages_per_rank,
             tied_stages=model._tied_stages(),
             handled=model._handlers.unknown(),
+        )
+
+    def _make_checkpoints(self, stages: Mapping[int, Stage], schedule: str) -> Checkpoints:
+        model, held = self.module, self._replicated.held
+        modules, written = model._saved_modules()
+        pieces = Pieces(
+            modules,
+            written,
+            {each: names[0] for each, names in self._replicated.names.items()},
+            lambda: [each for of_set in held.kept() for each in of_set],
+            held.parts,
+            self._update,
+            is_first_replica=self.dp_rank == 0,
+        )
+        layout = {
+            "parts": list(model.parts),
+            "ranks": list(model._rank_of_stage),
+            "replicas": self.dp_world_size,
+        }
+        return Checkpoints(
+            pieces,
+            self._update,
+            self._communicator,
+            Place(self.stage_id, self.dp_rank, self.dp_world_size, layout),
+            PipelineCourse(self, stages),
+            {
+                **dict(self.config.facts()),
+                "mesh": f"pipe={self.num_stages} data={self.dp_world_size}",
+                "schedule": schedule,
+            },
         )
 
     def _place_handlers(self) -> Placed | None:

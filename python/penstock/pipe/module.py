@@ -201,19 +201,23 @@ class PipelineModule(torch.nn.Module):
         elsewhere = self._ties.counted_elsewhere(self.stage_id, self._modules_here())
         return [each for each in self.parameters() if id(each) not in elsewhere]
 
-    def _written_layers(self) -> dict[int, torch.nn.Module]:
-        """By layer, the modules that this rank writes: the tied ones with their key's first."""
-        here = self._modules_here()
-        return {i: each for i, each in self._saved_layers().items() if i in here}
+    def _saved_modules(self) -> tuple[dict[str, torch.nn.Module], frozenset[str]]:
+        """This rank's modules by the prefix of their names, and the prefixes that it saves.
 
-    def _saved_layers(self) -> dict[int, torch.nn.Module]:
-        """By layer, this rank's modules; one of tied layers by the first layer of its key."""
-        found = {}
-        for index, module in self._modules_here().items():
+        A tied one has that of the first layer of its key, whose rank saves it; a loss_fn that is a
+        module has "loss_fn.", and the last stage's rank saves it.
+        """
+        here, found = self._modules_here(), {}
+        for index, module in here.items():
             spec = self._layer_specs[index]
             is_tied = isinstance(spec, TiedLayerSpec) and self._ties.is_of_first_class(spec)
-            found[self._ties.first(spec) if is_tied else index] = module
-        return found
+            found[f"{self._ties.first(spec) if is_tied else index}."] = module
+        written = found.keys() & {f"{index}." for index in here}
+        if isinstance(self.loss_fn, torch.nn.Module):
+            found["loss_fn."] = self.loss_fn
+            if len(self._rank_of_stage) - 1 in self._stages_here:
+                written.add("loss_fn.")
+        return found, frozenset(written)
 
     def _arguments_without_effect(self) -> list[str]:
         """A line for each argument that can have none, and why."""

@@ -35,6 +35,7 @@ class ReplicatedModel:
 
     parameters: those that are trainable, each once; `parts` has, for each, what this rank updates:
     itself, its slices, or nothing.
+    names: by a parameter's id; replica: what the replicas have in common of them.
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class ReplicatedModel:
         refuse_meta(named)
         settle()
         self.parameters = [each for _, each in named if each.requires_grad]
+        self.names = {id(each): _full_name(module, name) for name, each in named}
         if settings.come_and_go(replicas.size):
             refuse_compiled(module)
-        self._replica = self._make(named, settings)
+        self.replica = self._make(named, settings)
         with torch.no_grad():
             for buffer in module.buffers():
                 replicas.broadcast(buffer, 0)
@@ -63,12 +65,12 @@ class ReplicatedModel:
             self._put_under_zero(named)
             self._forwards = Forwards(module)
         self.parts: list[list[torch.Tensor]] = [[] for _ in self.parameters]
-        for number, _, part in self._replica.parts():
+        for number, _, part in self.replica.parts():
             self.parts[number].append(part)
         self._share = share
         self._scale = scale
-        self._running = _Running(self._replica, replicas, self._home)
-        self._backwards = Backwards(self._replica, self._running, share, scale)
+        self._running = _Running(self.replica, replicas, self._home)
+        self._backwards = Backwards(self.replica, self._running, share, scale)
 
     def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's."""
@@ -77,7 +79,7 @@ class ReplicatedModel:
         self._backwards.check_over()
         self.let_go()
         with self._running():
-            self._replica.begin_forward(torch.is_grad_enabled())
+            self.replica.begin_forward(torch.is_grad_enabled())
             if self._forwards is not None:
                 self._forwards.begin()
             try:
@@ -85,13 +87,13 @@ class ReplicatedModel:
             finally:
                 if self._forwards is not None:
                     self._forwards.end()
-            self._replica.end_forward()
+            self.replica.end_forward()
         self._backwards.watch(output)
         return output
 
     def backward(self, loss: torch.Tensor, *, ends: bool, retain_graph: bool) -> None:
         """Adds its share of the gradients of `loss`; where it ends an accumulation, sums them."""
-        if self._replica.has_sums:
+        if self.replica.has_sums:
             raise Error("backward() after the last one of a step: step() comes first")
         self._backwards.check_over()
         self.let_go()
@@ -99,7 +101,7 @@ class ReplicatedModel:
         self._backwards.is_engines = True
         try:
             with self._running():
-                self._replica.backward(loss, factor, ends, retain_graph)
+                self.replica.backward(loss, factor, ends, retain_graph)
         finally:
             self._backwards.is_engines = False
 
@@ -110,30 +112,30 @@ class ReplicatedModel:
     def sum_gradients(self) -> None:
         """Collective: ends an accumulation that no backward() has ended."""
         self._backwards.check_over()
-        if self._replica.has_sums:
+        if self.replica.has_sums:
             return
         with self._replicas.telling_others():
-            self._replica.sum_gradients()
+            self.replica.sum_gradients()
 
     def squared_norms(self) -> list[float]:
         """Collective: of each parameter's gradient, over all replicas."""
         with self._replicas.telling_others():
-            return self._replica.squared_norms()
+            return self.replica.squared_norms()
 
     def update(self, request: UpdateRequest) -> Update:
         """Of `parts`."""
-        return self._replica.update(request)
+        return self.replica.update(request)
 
     def after_update(self) -> None:
         """Collective: `parts` have new values, and their gradients are of no use any more."""
         with self._replicas.telling_others():
-            self._replica.gather()
-        self._replica.drop_gradients()
+            self.replica.gather()
+        self.replica.drop_gradients()
 
     def drop_gradients(self) -> None:
         """Of parameters and parts."""
         self._backwards.forget()
-        self._replica.drop_gradients()
+        self.replica.drop_gradients()
 
     def let_go(self) -> None:
         """What the last forward has returned of parameters may go."""
@@ -143,7 +145,7 @@ class ReplicatedModel:
     @property
     def paging(self) -> dict[str, int]:
         """Of the last forward and backward: uses, faults, prefetches, drops, peak_bytes."""
-        return self._replica.paging
+        return self.replica.paging
 
     def _make(
         self, named: list[tuple[str, torch.nn.Parameter]], settings: ZeroSettings
@@ -151,7 +153,7 @@ class ReplicatedModel:
         made: type[ModuleReplica] = _torch.load().ModuleReplica
         with self._replicas.telling_others():
             replica = made(
-                [(_full_name(self.module, name), each) for name, each in named],
+                [(self.names[id(each)], each) for _, each in named],
                 self._replicas.group,
                 settings.options_for([each for _, each in named]),
                 spread_of(each for _, each in named),
@@ -163,11 +165,11 @@ class ReplicatedModel:
 
     def _put_under_zero(self, named: list[tuple[str, torch.nn.Parameter]]) -> None:
         spread: list[ZeroParameter] = []
-        for (name, parameter), number in zip(named, self._replica.spread_place, strict=True):
+        for (name, parameter), number in zip(named, self.replica.spread_place, strict=True):
             adopted = adopt(parameter, Place(self._home, name, number))
             if number is not None:
                 spread.append(adopted)
-        module = self._replica.spread()
+        module = self.replica.spread()
         if module is not None:
             self._home.settle(module, spread)
             for each in self.module.modules():

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from penstock import configuration
 from penstock._distributed import init_distributed
-from penstock._engine import Steps, size_of
+from penstock._engine import EngineCourse, Steps, size_of
 from penstock._optimizers import (
     Course,
     Given,
@@ -33,6 +33,9 @@ from penstock._optimizers import (
     make_optimizer,
 )
 from penstock._update import Update, check_new
+from penstock.checkpoint._checkpoints import Checkpoints, Place
+from penstock.checkpoint._pieces import Pieces
+from penstock.errors import ConfigError
 from penstock.pipelining._groups import resolve, telling_who_connects
 from penstock.zero._gathering import GatheredParameters
 from penstock.zero._model import ReplicatedModel, facts_of
@@ -120,6 +123,7 @@ class Engine(Steps, torch.nn.Module):
                 is_short=self._type is not None,
             )
         self.lr_scheduler = self._update.lr_scheduler
+        self._checkpoints = self._make_checkpoints()
         self.micro_steps = 0
         self.training_dataloader: DataLoader[Any] | None = None
         if training_data is not None:
@@ -205,6 +209,27 @@ class Engine(Steps, torch.nn.Module):
         """0 to 3."""
         return self._zero.stage
 
+    def _make_checkpoints(self) -> Checkpoints:
+        held = self._model.replica
+        pieces = Pieces(
+            {"": self.module},
+            frozenset([""]),
+            self._model.names,
+            held.kept,
+            held.parts,
+            self._update,
+            is_first_replica=self.dp_rank == 0,
+        )
+        place = Place(0, self.dp_rank, self.dp_world_size, {"replicas": self.dp_world_size})
+        return Checkpoints(
+            pieces,
+            self._update,
+            self._replicas.communicator,
+            place,
+            _Course(self),
+            {**dict(self.config.facts()), "mesh": f"data={self.dp_world_size}"},
+        )
+
     def _facts(self, loss_scale: float) -> list[tuple[str, str]]:
         settings = [
             ("zero_optimization", repr(self._zero)),
@@ -219,6 +244,34 @@ class Engine(Steps, torch.nn.Module):
             *facts_of(self.module),
             *facts_of_optimizer(self.optimizer),
         ]
+
+
+class _Course(EngineCourse):
+    """With the microbatches that the script has given."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        self._plain = engine
+
+    def counters(self) -> dict[str, int]:
+        """Raises ConfigError inside a step, whose gradients nobody saves."""
+        engine = self._plain
+        taken = engine.micro_steps % engine.gradient_accumulation_steps()
+        if taken:
+            raise ConfigError(
+                f"save_checkpoint() after {taken} of {engine.gradient_accumulation_steps()} "
+                f"microbatches of step {engine.global_steps}: their gradients would be lost; call "
+                f"it after the last one's step()"
+            )
+        return {**super().counters(), "micro_steps": engine.micro_steps}
+
+    def go_on(self, counters: Mapping[str, int]) -> None:
+        """Gradients of a step that has begun are dropped."""
+        super().go_on(counters)
+        engine = self._plain
+        steps = engine.global_steps * engine.gradient_accumulation_steps()
+        is_same = counters.get("micro_steps", steps) % engine.gradient_accumulation_steps() == 0
+        engine.micro_steps = counters.get("micro_steps", steps) if is_same else steps
 
 
 def _check_loss(loss: Any) -> None:

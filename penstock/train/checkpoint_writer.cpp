@@ -1,0 +1,182 @@
+#include "penstock/train/checkpoint_writer.h"
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <iterator>
+#include <utility>
+
+#include "penstock/checkpoint/shard.h"
+#include "penstock/core/text.h"
+#include "penstock/train/checkpoint_notes.h"
+#include "penstock/weights/safetensors.h"
+
+namespace penstock::train {
+namespace {
+
+using checkpoint::Manifest;
+
+// Contiguous in host memory: the tensor itself where it is, unless a copy is asked for.
+at::Tensor in_host_memory(const at::Tensor& values, bool is_copy) {
+  const at::Tensor host = values.contiguous().cpu().resolve_conj().resolve_neg();
+  return is_copy && host.is_alias_of(values) ? host.clone() : host;
+}
+
+std::string_view bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+// What each rank writes beside its shard, for rank 0.
+std::string fragment_path(const std::string& folder, std::size_t shard, std::size_t count) {
+  return str(folder, "/", checkpoint::shard_file(shard, count), ".json");
+}
+
+void write_fragment(const std::string& path, const Manifest& manifest) {
+  std::ofstream file(path, std::ios::binary);
+  file << checkpoint::to_text(manifest);
+  file.close();
+  if (!file) throw CheckpointError(str("cannot write ", quoted_path(path)));
+}
+
+Manifest read_fragment(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  return checkpoint::parse_fragment(text, path);
+}
+
+}  // namespace
+
+struct CheckpointWriter::Saving {
+  NewCheckpoint checkpoint;
+  std::string folder;              // In which shards are written.
+  std::vector<at::Tensor> values;  // What the pieces point into.
+  std::vector<checkpoint::PieceToSave> pieces;
+  std::atomic<std::int64_t> written{0};  // Portions, so far.
+  std::future<Manifest> shard;
+
+  CheckpointError not_saved(const std::string& why) const {
+    return CheckpointError(str("step ", checkpoint.step, " is not saved: ", why));
+  }
+  // Returns: the bytes of what this rank saves.
+  std::uint64_t take(const std::vector<StatePiece>& all, bool copies, execute::Progress& progress);
+};
+
+std::uint64_t CheckpointWriter::Saving::take(const std::vector<StatePiece>& all, bool copies,
+                                             execute::Progress& progress) {
+  std::uint64_t bytes = 0;
+  for (const StatePiece& piece : all) {
+    if (!piece.is_saved_here) continue;
+    values.push_back(in_host_memory(piece.values, copies));
+    const at::Tensor& host = values.back();
+    pieces.push_back({.name = piece.name,
+                      .state = piece.state,
+                      .type = weights::type_of(host.scalar_type(), piece.name),
+                      .shape = piece.shape,
+                      .first = piece.first,
+                      .count = host.numel(),
+                      .bytes = bytes_of(host)});
+    bytes += host.nbytes();
+    progress.advance();
+  }
+  return bytes;
+}
+
+CheckpointWriter::CheckpointWriter(comm::Communicator& communicator, execute::Progress& progress,
+                                   std::string directory, bool is_asynchronous)
+    : communicator_(communicator),
+      progress_(progress),
+      path_(std::move(directory)),
+      is_asynchronous_(is_asynchronous) {}
+
+CheckpointWriter::~CheckpointWriter() = default;
+
+std::vector<std::string> CheckpointWriter::compare(const char* what, const std::string& text) {
+  return compare_notes(communicator_, progress_, what, text);
+}
+
+bool CheckpointWriter::is_written() const {
+  return saving_->shard.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+void CheckpointWriter::begin(const NewCheckpoint& checkpoint,
+                             const std::function<void(checkpoint::CheckpointDirectory&)>& before) {
+  const execute::Phase phase(progress_, "saving a checkpoint", execute::Files::Used);
+  auto saving = std::make_unique<Saving>();
+  saving->checkpoint = checkpoint;
+  std::uint64_t bytes = 0;
+  const std::string failure =
+      failure_of([&] { bytes = saving->take(checkpoint.pieces(), is_asynchronous_, progress_); });
+  std::uint64_t all_bytes = 0;
+  for (const std::string& text :
+       compare("bytes of a checkpoint", failure.empty() ? str(bytes) : failure)) {
+    const auto said = parse_integer(text);
+    if (!said) throw saving->not_saved(text);
+    all_bytes += static_cast<std::uint64_t>(*said);
+  }
+  std::string refusal;
+  if (communicator_.rank().value == 0) {
+    refusal = failure_of([&] {
+      if (!directory_) directory_.emplace(path_);
+      if (before) before(*directory_);
+      saving->folder = directory_->begin(checkpoint.name, all_bytes);
+    });
+  }
+  const auto told =
+      compare("folder of a checkpoint", refusal.empty() ? "/" + saving->folder : refusal);
+  if (!told[0].starts_with('/')) throw saving->not_saved(told[0]);
+  saving->folder = told[0].substr(1);
+  const auto write = [saving = saving.get(), rank = communicator_.rank().index(),
+                      ranks = static_cast<std::size_t>(communicator_.world_size())] {
+    return checkpoint::write_shard(saving->folder, rank, ranks, saving->pieces,
+                                   [saving] { ++saving->written; });
+  };
+  saving->shard = std::async(std::launch::async, write);
+  saving_ = std::move(saving);
+}
+
+std::string CheckpointWriter::finish(
+    const std::function<void(checkpoint::CheckpointDirectory&)>& after) {
+  const execute::Phase phase(progress_, "saving a checkpoint", execute::Files::Used);
+  const std::unique_ptr<Saving> saving = std::move(saving_);
+  const auto ranks = static_cast<std::size_t>(communicator_.world_size());
+  std::int64_t written = 0;
+  constexpr std::chrono::milliseconds kLookEvery{100};
+  while (saving->shard.wait_for(kLookEvery) != std::future_status::ready) {
+    if (std::exchange(written, saving->written.load()) != written) progress_.advance();
+  }
+  const std::string failure = failure_of([&] {
+    Manifest shard = saving->shard.get();
+    shard.values = saving->checkpoint.values;
+    write_fragment(fragment_path(saving->folder, communicator_.rank().index(), ranks), shard);
+  });
+  const auto first = first_failure(compare("shards of a checkpoint", failure));
+  std::string refusal = first.value_or("");
+  if (communicator_.rank().value == 0) {
+    if (!first) refusal = failure_of([&] { commit(*saving); });
+    if (!refusal.empty()) directory_->abandon(saving->checkpoint.name);
+    if (refusal.empty() && after) after(*directory_);
+  }
+  // Also after a failure: rank 0 has removed what there was before anybody goes on.
+  const std::string outcome = compare("a checkpoint", refusal)[0];
+  if (!outcome.empty()) throw saving->not_saved(outcome);
+  return str(path_, "/", saving->checkpoint.name);
+}
+
+void CheckpointWriter::commit(Saving& saving) {
+  const auto ranks = static_cast<std::size_t>(communicator_.world_size());
+  std::vector<Manifest> shards;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::string path = fragment_path(saving.folder, rank, ranks);
+    shards.push_back(read_fragment(path));
+    std::filesystem::remove(path);
+    progress_.advance();
+  }
+  Manifest manifest = checkpoint::merge(shards);
+  manifest.step = saving.checkpoint.step;
+  manifest.facts = saving.checkpoint.facts;
+  directory_->commit(saving.checkpoint.name, manifest, [this] { progress_.advance(); });
+}
+
+}  // namespace penstock::train

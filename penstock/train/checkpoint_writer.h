@@ -1,0 +1,72 @@
+// Writes checkpoints: all ranks together, each its own shard.
+//
+// A Trainer's Checkpoints have one, and so do Python's engines.  Rank 0 makes a whole checkpoint of
+// the shards, and gives it its name (checkpoint/).
+// Knows no models, and not when to save.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/checkpoint/checkpoint_directory.h"
+#include "penstock/comm/communicator.h"
+#include "penstock/execute/progress.h"
+#include "penstock/train/state_piece.h"
+
+namespace penstock::train {
+
+// What is saved.
+struct NewCheckpoint {
+  std::string name;          // Of its folder.
+  std::int64_t step = 0;     // Optimizer steps taken.
+  checkpoint::Texts facts;   // Rank 0's count.
+  checkpoint::Texts values;  // Of this rank; those of all ranks are saved.
+  // Where the pieces of this rank come from; those count that it saves.
+  std::function<std::vector<StatePiece>()> pieces;
+};
+
+class CheckpointWriter {
+ public:
+  // All that is a reference outlives it.
+  // is_asynchronous: files are written while steps go on, from a copy in host memory of what this
+  // rank saves.
+  CheckpointWriter(comm::Communicator& communicator, execute::Progress& progress,
+                   std::string directory, bool is_asynchronous);
+  // Waits for the files that this rank writes.
+  ~CheckpointWriter();
+
+  // Whether a save has begun, and has not been finished.
+  bool is_saving() const { return saving_ != nullptr; }
+  // REQUIRES: is_saving().  Whether this rank has written its shard.
+  bool is_written() const;
+
+  // Both are collective over all ranks.
+
+  // Begins to write.  `before` is called on rank 0, with the directory, before anything is written.
+  // REQUIRES: !is_saving().
+  // Throws: CheckpointError, on every rank, with what went wrong on the first that it did on; older
+  // checkpoints are as before.
+  void begin(const NewCheckpoint& checkpoint,
+             const std::function<void(checkpoint::CheckpointDirectory&)>& before = {});
+  // Waits for the files of all ranks; the checkpoint has its name then.  `after` is called on rank
+  // 0.  REQUIRES: is_saving().
+  // Returns: its folder.  Throws: likewise.
+  std::string finish(const std::function<void(checkpoint::CheckpointDirectory&)>& after = {});
+
+ private:
+  struct Saving;
+  std::vector<std::string> compare(const char* what, const std::string& text);
+  void commit(Saving& saving);
+
+  comm::Communicator& communicator_;
+  execute::Progress& progress_;
+  std::string path_;
+  bool is_asynchronous_ = false;
+  std::optional<checkpoint::CheckpointDirectory> directory_;  // On rank 0, from the first save on.
+  std::unique_ptr<Saving> saving_;
+};
+
+}  // namespace penstock::train

@@ -1,0 +1,54 @@
+// Pieces of what a run saves: some elements of a tensor, by the tensor's name in the whole model.
+//
+// A checkpoint is made of them, and sets them.  A Trainer's are made in training_state.h, those of
+// a Python engine by the engine.  Names know no layout, so ranks of another one find theirs.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "penstock/checkpoint/manifest.h"
+#include "penstock/checkpoint/saved_checkpoint.h"
+#include "penstock/core/error.h"
+
+namespace penstock::train {
+
+// What this rank has of a parameter, a buffer, or what the optimizer keeps of a parameter.
+struct StatePiece {
+  std::string name;
+  std::string state;                // checkpoint::kWeight, or the optimizer's word.
+  std::vector<std::int64_t> shape;  // Of the whole tensor.
+  std::int64_t first = 0;           // Of its elements.
+  // The run's own, from `first` on: set it, and the run has other values.  A master of a parameter
+  // of a short type stands for the parameter.
+  at::Tensor values;
+  bool is_slice = false;  // Other replicas have its other elements; else each has all of them.
+  // Whether this rank saves it.  At first: whether its replicas do; share_out() leaves one of them.
+  bool is_saved_here = true;
+};
+
+// Leaves one rank that saves each piece, of `replicas` that have the same pieces, or slices of the
+// same, in the same order; this one is number `here`.  What all have goes to the one that saves the
+// fewest bytes so far.  A name and state that come again are copies, which nobody saves.
+void share_out(std::vector<StatePiece>& pieces, std::int32_t replicas, std::int32_t here);
+
+// A checkpoint that is as it was written, and not of this model.
+class MisfitError : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
+// Throws: MisfitError where the checkpoint does not have the piece's tensor, or in another shape.
+void check_fits(const checkpoint::Manifest& manifest, const StatePiece& piece);
+// Compares what the piece needs with its digests, and sets nothing.
+// Throws: as check_fits(); CheckpointError as SavedCheckpoint::read().
+void verify_piece(checkpoint::SavedCheckpoint& saved, const StatePiece& piece,
+                  const std::function<void()>& advanced = {});
+// Sets the piece's values.  Throws: as verify_piece().
+void read_piece(checkpoint::SavedCheckpoint& saved, const StatePiece& piece,
+                const std::function<void()>& advanced = {});
+
+}  // namespace penstock::train

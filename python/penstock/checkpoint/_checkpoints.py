@@ -1,0 +1,495 @@
+"""Checkpoints of an engine: any other layout can go on from them, and so can `penstock train`.
+
+    DIRECTORY/latest    the tag to load if none is given
+    DIRECTORY/TAG/      a checkpoint, as docs/checkpoint_format.md has it
+
+Tensors of the model and the optimizer are saved by name and element.  All else is values: what all
+ranks have in common ("engine"), what each has of its own ("of stage 1, replica 0"), extra states
+of modules, and what an optimizer keeps besides tensors.
+A call that fails on one rank fails on all, and leaves the
+engine as it was.  What is saved, and why: docs/migrating_from_deepspeed.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from penstock import _planning, _torch
+from penstock._agreement import together
+from penstock.checkpoint import _random
+from penstock.checkpoint._pieces import WEIGHT, Pieces, Read
+from penstock.checkpoint._saved import (
+    LATEST,
+    folder_of,
+    identity_of,
+    open_checkpoint,
+    read_value,
+    value_pieces,
+)
+from penstock.checkpoint._values import to_text
+from penstock.errors import CheckpointError, ConfigError
+from penstock.pipelining._run import telling_others
+
+if TYPE_CHECKING:
+    from penstock._runtime import Communicator, SavedCheckpoint, StatePiece
+    from penstock._update import Update
+
+__all__ = ["Checkpoints", "Place", "Wanted"]
+
+_log = logging.getLogger("penstock")
+_SKIPPED, _SCALE = "skipped steps", "gradient scale"  # As `penstock train` has them.
+_OWN = "of stage "
+_TOLD_MAX = 5
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What of a checkpoint is loaded.  strict: all weights are there, and no others."""
+
+    strict: bool
+    optimizer: bool
+    lr_scheduler: bool
+    module_only: bool
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is.  stage: of its pipeline's ranks; layout: what makes its states its own."""
+
+    stage: int
+    replica: int
+    replicas: int
+    layout: Mapping[str, Any]
+
+    def key(self, replica: int | None = None) -> str:
+        """Of the values of this rank, or of another replica."""
+        return f"{_OWN}{self.stage}, replica {self.replica if replica is None else replica}"
+
+
+class Course(Protocol):
+    """What an engine goes through, besides parameters: values, which it has and takes."""
+
+    def counters(self) -> dict[str, int]:
+        """The same on all ranks."""
+
+    def own(self) -> dict[str, Any]:
+        """Of this rank: the place in the data, for example."""
+
+    def check(self, own: Mapping[str, Any], common: Mapping[str, Any], *, is_own: bool) -> None:
+        """Raises ConfigError for what own() does not go on from.  is_own: it is this rank's."""
+
+    def go_on(self, counters: Mapping[str, int]) -> None:
+        """From what check() has let pass."""
+
+
+@dataclass
+class _Found:
+    """What of a checkpoint a rank has read, and found to fit."""
+
+    saved: SavedCheckpoint
+    common: dict[str, Any] = field(default_factory=dict)
+    own: dict[str, Any] = field(default_factory=dict)
+    buffers: dict[str, torch.Tensor] = field(default_factory=dict)
+    states: dict[str, Any] = field(default_factory=dict)
+    client_state: dict[str, Any] = field(default_factory=dict)
+    is_own: bool = False
+    read: Read = field(default_factory=Read)
+
+
+class Checkpoints:
+    """Those of an engine on this rank.  facts: how it is set up, for people."""
+
+    def __init__(
+        self,
+        pieces: Pieces,
+        update: Update,
+        communicator: Communicator,
+        place: Place,
+        course: Course,
+        facts: Mapping[str, str],
+    ) -> None:
+        self._pieces = pieces
+        self._update = update
+        self._communicator = communicator
+        self._place = place
+        self._course = course
+        self._facts = {**facts, "optimizer": type(update.optimizer).__name__}
+
+    def save(
+        self,
+        directory: Path,
+        tag: str,
+        step: int,
+        client_state: Mapping[str, Any] | None,
+        *,
+        is_latest: bool,
+        with_frozen: bool,
+    ) -> Path:
+        """Collective: writes a tag in the place of what it was."""
+        first = self._communicator.rank == 0
+        pieces: list[StatePiece] = []
+        texts: dict[str, str] = {}
+
+        def collect() -> str:
+            pieces.extend(self._pieces.of_parameters(with_frozen=with_frozen))
+            pieces.extend(self._pieces.of_buffers())
+            values = {self._place.key(): self._own(buffers), **self._of_modules()}
+            if first:
+                values["engine"] = self._common(with_frozen=with_frozen)
+                values["client_state"] = dict(client_state or {})
+                texts.update(self._course_of_update())
+            for key, value in values.items():
+                texts[key], tensors = to_text(value, key)
+                pieces.extend(value_pieces(key, tensors))
+            return tag
+
+        buffers = self._own_buffers()
+        tags = self._together("save_checkpoint", collect)
+        if len(set(tags)) > 1:
+            raise ConfigError(f"save_checkpoint: tag differs by rank: {', '.join(tags)}")
+        writer = _torch.load().CheckpointWriter(
+            self._communicator, str(directory), is_asynchronous=False
+        )
+        writer.begin(
+            name=tag,
+            step=step,
+            facts=self._facts,
+            values=texts,
+            pieces=pieces,
+            replicas=self._place.replicas,
+            replica=self._place.replica,
+        )
+        folder = Path(writer.finish())
+
+        def name_latest() -> str:
+            if first and is_latest:
+                _planning.write_atomically(str(directory / LATEST), f"{tag}\n")
+            return ""
+
+        self._together("checkpoint is there", name_latest)
+        return folder
+
+    def load(self, directory: Path, tag: str | None, wanted: Wanted) -> tuple[Path, Any] | None:
+        """Collective: the folder, and the client_state.
+
+        None where there is no checkpoint, and no tag is given.
+        """
+        found: list[_Found] = []
+
+        def find() -> str:
+            folder = folder_of(directory, tag)
+            if folder is None:
+                return "none"
+            found.append(_Found(open_checkpoint(folder)))
+            return f"{folder.name} ({identity_of(folder)})"
+
+        seen = self._together("load_checkpoint", find)
+        if len(set(seen)) > 1:
+            of_ranks = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(seen))
+            raise ConfigError(f"{directory}: ranks do not see the same checkpoint: {of_ranks}")
+        if not found:
+            return None
+        self._check(found[0], wanted)
+        self._put_undoable(found[0], wanted)
+        with telling_others(self._communicator):
+            self._put(found[0], wanted)
+        self._communicator.exchange("checkpoint loaded", "")
+        return Path(found[0].saved.folder), found[0].client_state
+
+    def _together(self, what: str, own: Callable[[], str]) -> list[str]:
+        return together(self._communicator, what, own)
+
+    def _own(self, buffers: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """What differs by rank."""
+        course = self._update.lr_scheduler
+        if course is not None and not hasattr(course, "state_dict"):
+            raise ConfigError(
+                f"lr_scheduler is a {type(course).__name__} without state_dict(): a checkpoint "
+                f"cannot hold it"
+            )
+        scheduler = None
+        if course is not None:
+            scheduler = {"type": type(course).__name__, "state": _state_of(course)}
+        return {
+            "random": _random.take(),
+            "buffers": dict(buffers),
+            "param_groups": [
+                {key: value for key, value in group.items() if key != "params"}
+                for group in self._update.optimizer.param_groups
+            ],
+            "lr_scheduler": scheduler,
+            **self._course.own(),
+        }
+
+    def _common(self, *, with_frozen: bool) -> dict[str, Any]:
+        """What is the same on all ranks."""
+        return {
+            "layout": dict(self._place.layout),
+            "counters": self._course.counters(),
+            "optimizer": type(self._update.optimizer).__name__,
+            "with_frozen": with_frozen,
+        }
+
+    def _course_of_update(self) -> dict[str, str]:
+        scale = self._update.scale.state()
+        texts = {_SKIPPED: str(self._update.skipped_steps)}
+        if scale is not None:
+            texts[_SCALE] = f"{scale['value']!r} {scale['lives']} {scale['clean_steps']}"
+        return texts
+
+    def _of_modules(self) -> dict[str, Any]:
+        """Extra states, and what the optimizer keeps besides tensors, by the key of the value."""
+        found: dict[str, Any] = {
+            f"states of {name}": states for name, states in self._pieces.other_states().items()
+        }
+        if self._place.replica == 0:
+            for name, (prefix, module) in _with_extra_states(self._pieces).items():
+                if prefix in self._pieces.written:
+                    found[f"extra state of {name}"] = module.get_extra_state()
+        return found
+
+    def _own_buffers(self) -> dict[str, torch.Tensor]:
+        """Collective: those that a checkpoint does not have by name: this replica's own."""
+        persistent = {piece.name for piece in self._pieces.of_buffers()}
+        buffers = _buffers_of(self._pieces)
+        digests = {name: _digest(each) for name, each in buffers.items()}
+        mine = [self._place.stage, self._place.replica, digests]
+        told = self._communicator.exchange("buffers", json.dumps(mine))
+        of_first: dict[str, str] = next(
+            digests
+            for stage, replica, digests in map(json.loads, told)
+            if (stage, replica) == (self._place.stage, 0)
+        )
+        is_first = self._place.replica == 0
+        return {
+            name: each
+            for name, each in buffers.items()
+            if (is_first and name not in persistent)
+            or (not is_first and of_first.get(name) != digests[name])
+        }
+
+    def _check(self, found: _Found, wanted: Wanted) -> None:
+        """Collective: all that this rank reads is there, fits, and is as it was written."""
+        names = self._together("weights", lambda: json.dumps(sorted(self._pieces.names())))
+        known = {name for each in names for name in json.loads(each)}
+
+        def check() -> str:
+            values = found.saved.values
+            if "engine" in values:
+                found.common = read_value(found.saved, "engine")
+                found.client_state = read_value(found.saved, "client_state")
+            found.is_own = found.common.get("layout") == dict(self._place.layout)
+            optimizer = wanted.optimizer and not wanted.module_only
+            found.read = self._pieces.reading(found.saved, optimizer=optimizer)
+            self._check_weights(found, known, wanted)
+            if not wanted.module_only:
+                self._read_own(found)
+                if optimizer:
+                    self._check_optimizer(found)
+            for piece in found.read.pieces:
+                found.saved.verify(piece)
+            for states in found.read.states.values():
+                for _, make in states:
+                    found.saved.verify(make())
+            return ""
+
+        self._together("checkpoint read", check)
+
+    def _check_weights(self, found: _Found, known: set[str], wanted: Wanted) -> None:
+        here = {name for name, state, *_ in found.saved.tensors() if state == WEIGHT}
+        with_frozen = found.common.get("with_frozen", True)
+        kept, missing = [], []
+        for piece in found.read.pieces:
+            if piece.name in here:
+                found.saved.check(piece)
+                kept.append(piece)
+            elif with_frozen or not self._pieces.is_frozen(piece.name):
+                missing.append(piece.name)
+        found.read.pieces = kept
+        wrong = [f"{name} is missing" for name in missing]
+        wrong += [f"{name} is unexpected" for name in sorted(here - known)]
+        if wanted.strict and wrong:
+            more = f" and {len(wrong) - _TOLD_MAX} more" if len(wrong) > _TOLD_MAX else ""
+            raise CheckpointError(
+                f"{found.saved.folder} does not fit: {'; '.join(wrong[:_TOLD_MAX])}{more}"
+            )
+
+    def _check_optimizer(self, found: _Found) -> None:
+        optimizer = self._update.optimizer
+        saved_groups = found.own.get("param_groups", optimizer.param_groups)
+        kind = type(optimizer).__name__
+        for what, has, needs in [
+            ("an optimizer", found.common.get("optimizer", kind), kind),
+            ("param_groups", len(saved_groups), len(optimizer.param_groups)),
+        ]:
+            if has != needs:
+                raise ConfigError(
+                    f"{found.saved.folder} has {what}: {has}, and this engine has {needs}: make "
+                    f"the one that was saved, or say load_optimizer_states=False"
+                )
+
+    def _read_own(self, found: _Found) -> None:
+        """Of this rank, or, in another layout, of all ranks, which have the same."""
+        for key in found.saved.values:
+            if key.startswith("states of "):
+                found.states[key.removeprefix("states of ")] = read_value(found.saved, key)
+        if found.is_own:
+            found.own = read_value(found.saved, self._place.key())
+            of_first = read_value(found.saved, self._place.key(0)) if self._place.replica else {}
+            found.buffers = {**of_first.get("buffers", {}), **found.own["buffers"]}
+            return
+        keys = sorted(key for key in found.saved.values if key.startswith(_OWN))
+        all_own = [read_value(found.saved, key) for key in keys]
+        for each, values in zip(keys, all_own, strict=True):
+            for key in ("param_groups", "lr_scheduler"):
+                if not _equal(values[key], all_own[0][key]):
+                    raise ConfigError(
+                        f"{found.saved.folder}: {key} differs by rank ({keys[0]} and {each}), so "
+                        f"that it goes on only with the stages, replicas and schedule that saved it"
+                    )
+        found.own = all_own[0] if all_own else {}
+
+    def _put_undoable(self, found: _Found, wanted: Wanted) -> None:
+        """Collective: extra states, the learning rate and the data, or nothing at all."""
+        course = self._update.lr_scheduler if wanted.lr_scheduler else None
+        course = course if hasattr(course, "load_state_dict") else None
+        undo: list[Callable[[], Any]] = []
+
+        def put() -> str:
+            for name, (_, module) in _with_extra_states(self._pieces).items():
+                key = f"extra state of {name}"
+                if key in found.saved.values:
+                    undo.append(partial(module.set_extra_state, module.get_extra_state()))
+                    self._put_extra(module, name, read_value(found.saved, key))
+            if course is not None:
+                before = copy.deepcopy(_state_of(course))
+                undo.append(lambda: course.load_state_dict(before))
+                self._put_scheduler(found, course)
+            if not wanted.module_only:
+                self._course.check(found.own, found.common, is_own=found.is_own)
+            return ""
+
+        try:
+            self._together("checkpoint fits", put)
+        except Exception:
+            for each in undo:
+                each()
+            raise
+
+    def _put_extra(self, module: torch.nn.Module, name: str, state: Any) -> None:
+        try:
+            module.set_extra_state(state)
+        except Exception as error:  # Of the user's own kind.
+            raise CheckpointError(f"the extra state of {name} does not fit: {error}") from error
+
+    def _put_scheduler(self, found: _Found, course: Any) -> None:
+        saved = found.own.get("lr_scheduler")
+        if saved is None:
+            return
+        if saved["type"] != type(course).__name__:
+            raise ConfigError(
+                f"the checkpoint has lr_scheduler {saved['type']}, and this engine has "
+                f"{type(course).__name__}: make the one that was saved, or say "
+                f"load_lr_scheduler_states=False"
+            )
+        course.load_state_dict(saved["state"])
+
+    def _put(self, found: _Found, wanted: Wanted) -> None:
+        """Collective.  All that is read fits."""
+        update, values = self._update, found.saved.values
+        self._pieces.put(found.saved, found.read, found.states)
+        update.put_back()
+        if wanted.module_only:
+            return
+        self._course.go_on(found.common.get("counters") or {"steps": found.saved.step})
+        update.skipped_steps = int(values.get(_SKIPPED, 0))
+        if wanted.lr_scheduler and "lr_scheduler" not in found.own:
+            _go_to(update.lr_scheduler, found.saved.step - update.skipped_steps)
+        if wanted.optimizer:
+            groups = update.optimizer.param_groups
+            for group, saved in zip(groups, found.own.get("param_groups", groups), strict=True):
+                group.update(copy.deepcopy({k: v for k, v in saved.items() if k != "params"}))
+            if _SCALE in values:
+                value, lives, clean = values[_SCALE].split()
+                update.scale.go_on_from(
+                    value=float(value), lives=int(lives), clean_steps=int(clean)
+                )
+        elif wanted.lr_scheduler and hasattr(course := update.lr_scheduler, "get_last_lr"):
+            for group, rate in zip(
+                update.optimizer.param_groups, course.get_last_lr(), strict=True
+            ):
+                group["lr"] = rate
+        if found.is_own:
+            _put_buffers(self._pieces, found.buffers)
+            _random.put(found.own["random"])
+
+
+def _with_extra_states(pieces: Pieces) -> dict[str, tuple[str, torch.nn.Module]]:
+    """By name, modules with a state besides parameters and buffers, and their prefixes."""
+    return {
+        (prefix + path).rstrip("."): (prefix, each)
+        for prefix, module in pieces.modules.items()
+        for path, each in module.named_modules()
+        if type(each).get_extra_state is not torch.nn.Module.get_extra_state
+    }
+
+
+def _buffers_of(pieces: Pieces) -> dict[str, torch.Tensor]:
+    return {
+        prefix + name: each.detach()
+        for prefix, module in pieces.modules.items()
+        for name, each in module.named_buffers(remove_duplicate=False)
+    }
+
+
+def _put_buffers(pieces: Pieces, saved: Mapping[str, torch.Tensor]) -> None:
+    """This replica's own, those that no state_dict() has, too."""
+    for prefix, module in pieces.modules.items():
+        for name, buffer in module.named_buffers(remove_duplicate=False):
+            value = saved.get(prefix + name)
+            if value is None:
+                continue
+            if value.shape == buffer.shape:
+                buffer.detach().copy_(value)
+            else:
+                path, _, last = name.rpartition(".")
+                module.get_submodule(path)._buffers[last] = value.to(buffer.device, buffer.dtype)
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
+
+
+def _state_of(course: Any) -> dict[str, Any]:
+    found: dict[str, Any] = course.state_dict() if hasattr(course, "state_dict") else {}
+    return found
+
+
+def _go_to(course: Any, step: int) -> None:
+    """A course whose state no checkpoint has, of `penstock train` for example, goes to a step."""
+    while course is not None and getattr(course, "last_epoch", step) < step:
+        course.step()
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether values are, tensors in them too."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(one == other)

@@ -1,0 +1,91 @@
+"""Which checkpoint of a folder is meant, and the values in it.
+
+Knows no engine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from penstock import _torch
+from penstock.checkpoint._values import from_text
+from penstock.errors import CheckpointError, ConfigError
+
+if TYPE_CHECKING:
+    from penstock._runtime import SavedCheckpoint, StatePiece
+
+__all__ = ["LATEST", "folder_of", "identity_of", "open_checkpoint", "read_value", "value_pieces"]
+
+LATEST = "latest"
+_VALUE = "value"  # The state of tensors that belong to values.
+_OF_DEEPSPEED = "*mp_rank_*_model_states.pt"
+
+
+def folder_of(directory: Path, tag: str | None) -> Path | None:
+    """Of the checkpoint that is asked for.  Raises ConfigError where it is not there."""
+    if tag is None and (directory / "manifest.json").is_file():
+        return directory
+    name = tag or _latest(directory)
+    if name is None:
+        return None
+    folder = directory / name
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: there is no such checkpoint{_others(directory)}")
+    if next(folder.glob(_OF_DEEPSPEED), None) is not None:
+        raise ConfigError(
+            f"{folder} is a checkpoint of DeepSpeed: "
+            f"`penstock checkpoint import {folder} FOLDER` makes one of penstock's"
+        )
+    return folder
+
+
+def open_checkpoint(folder: Path) -> SavedCheckpoint:
+    made: type[SavedCheckpoint] = _torch.load().SavedCheckpoint
+    return made(str(folder))
+
+
+def _latest(directory: Path) -> str | None:
+    """The tag of the last checkpoint that all ranks have written; None where there is none."""
+    path = directory / LATEST
+    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+
+
+def _others(directory: Path) -> str:
+    """What else there is, for a message."""
+    if not directory.is_dir():
+        return f", and no folder {directory}"
+    names = sorted(each.parent.name for each in directory.glob("*/manifest.json"))
+    shown = [each for each in names if not each.endswith((".saving", ".removing"))]
+    return f": in {directory} there are {', '.join(shown)}" if shown else ""
+
+
+def identity_of(folder: Path) -> str:
+    """Differs from that of every other checkpoint."""
+    return hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()[:8]
+
+
+def value_pieces(key: str, tensors: list[torch.Tensor]) -> list[StatePiece]:
+    made: type[StatePiece] = _torch.load().StatePiece
+    return [
+        made(f"{key}#{number}", _VALUE, list(each.shape), each, is_slice=True)
+        for number, each in enumerate(tensors)
+    ]
+
+
+def read_value(saved: SavedCheckpoint, key: str) -> Any:
+    """What was saved under a key.  Raises CheckpointError for a text that no value has."""
+    made: type[StatePiece] = _torch.load().StatePiece
+    tensors: dict[int, torch.Tensor] = {}
+    for name, state, dtype, shape in saved.tensors():
+        owner, mark, number = name.rpartition("#")
+        if state == _VALUE and mark and owner == key:
+            tensors[int(number)] = torch.empty(shape, dtype=dtype)
+            saved.read(made(name, state, shape, tensors[int(number)]))
+    try:
+        return from_text(saved.values[key], [tensors[i] for i in range(len(tensors))])
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise CheckpointError(f"{saved.folder}: {key} is no value: {error}") from error

@@ -1,0 +1,163 @@
+"""Checkpoints of penstock.initialize()'s engine for any module: what goes on, and from where."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import ranks
+import torch
+import torch.distributed as dist
+from zero_models import WIDTH, initialize, mixed, same_state, train, words_of
+
+import penstock
+
+WORLD_SIZE = 2
+COURSE = {"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 9}}}
+BF16 = {"bf16": {"enabled": True}}
+FP16 = {"fp16": {"enabled": True, "initial_scale_power": 18, "loss_scale_window": 2}}
+
+
+def place(name):
+    return Path(os.environ["STORE"]).with_name(name)
+
+
+def state_of(engine):
+    """All that a step depends on here, as values that can be compared."""
+    weights = {name: each.tolist() for name, each in engine.module_state_dict().items()}
+    moments = [
+        {key: each.tolist() if isinstance(each, torch.Tensor) else each for key, each in of.items()}
+        for of in engine.optimizer.state.values()
+    ]
+    counts = engine.global_steps, engine.global_samples, engine.micro_steps, engine.skipped_steps
+    return weights, moments, engine.get_lr(), counts, engine.loss_scale
+
+
+def refused(engine, words, call):
+    """Every rank has an error with these words, and nothing else has happened."""
+    before = state_of(engine)
+    with pytest.raises(penstock.Error, match=words):
+        call()
+    assert state_of(engine) == before
+    dist.barrier()
+
+
+def check_any_stage_goes_on_to_the_same_bits(group):
+    del group
+    for name, kind in [("fp32", {}), ("bf16", BF16), ("fp16", FP16)]:
+        options = {"accumulation": 2, "gradient_clipping": 0.5, **COURSE, **kind}
+        for stage in range(4):
+            folder = place(f"{name}-{stage}")
+            engine, _ = initialize(mixed(), stage, options=options)
+            train(engine, 3)
+            saved = engine.save_checkpoint(folder, client_state={"epoch": stage})
+            assert Path(saved) == folder / "global_step3"
+            expected = train(engine, 3, first=3), state_of(engine)
+            for other in range(4):
+                again, _ = initialize(mixed(seed=5), other, options=options)
+                train(again, 1)
+                assert again.load_checkpoint(folder) == (saved, {"epoch": stage})
+                found = train(again, 3, first=3), state_of(again)
+                assert found[0] == expected[0], (name, stage, other)
+                assert found[1][0] == expected[1][0] and found[1][2:] == expected[1][2:]
+
+
+def check_what_is_left_out(group):
+    del group
+    engine, _ = initialize(mixed(), 1, options=COURSE)
+    train(engine, 2)
+    folder = place("parts")
+    engine.save_checkpoint(folder)
+    weights = engine.module_state_dict()
+    again, _ = initialize(mixed(seed=5), 1, options=COURSE)
+    again.load_checkpoint(folder, load_module_only=True)
+    same_state(again.module_state_dict(), weights)
+    assert (again.global_steps, again.get_lr(), len(again.optimizer.state)) == (0, [0.0], 0)
+    again.load_checkpoint(folder, load_optimizer_states=False)
+    assert (again.global_steps, again.get_lr() == engine.get_lr()) == (2, True)
+    assert len(again.optimizer.state) == 0
+    again.load_checkpoint(folder, load_lr_scheduler_states=False)
+    assert len(again.optimizer.state) == len(engine.optimizer.state)
+
+
+def check_models_that_are_others(group):
+    del group
+    engine, _ = initialize(mixed(), 3)
+    train(engine, 1)
+    folder = place("others")
+    engine.save_checkpoint(folder)
+    larger = mixed()
+    larger.more = torch.nn.Linear(WIDTH, 1)
+    wider = mixed()
+    wider.norm = torch.nn.LayerNorm(2 * WIDTH)
+    del (smaller := mixed()).sometimes
+    for model, words in [
+        (larger, "does not fit: more.weight is missing; more.bias is missing"),
+        (smaller, "does not fit: sometimes.bias is unexpected; sometimes.weight is unexpected"),
+        (wider, r'weight of "norm.weight" as \[8\], the model as \[16\]'),
+    ]:
+        other, _ = initialize(model, 2)
+        refused(other, words, lambda e=other: e.load_checkpoint(folder))
+        if model is not wider:
+            other.load_checkpoint(folder, load_module_strict=False)
+            assert torch.equal(
+                other.module_state_dict()["first.weight"],
+                engine.module_state_dict()["first.weight"],
+            )
+
+
+def check_frozen_parameters_may_be_left_out(group):
+    del group
+    for stage in (0, 3):
+        model = mixed()
+        model.first.requires_grad_(False)
+        trained = [each for each in model.parameters() if each.requires_grad]
+        engine, _ = initialize(model, stage, model_parameters=trained)
+        train(engine, 1)
+        folder = place(f"frozen-{stage}")
+        path = engine.save_checkpoint(folder, exclude_frozen_parameters=True)
+        names = {
+            each["name"] for each in json.loads(Path(path, "manifest.json").read_text())["tensors"]
+        }
+        assert "twice.weight" in names and "first.weight" not in names
+        engine.load_checkpoint(folder)
+        whole, _ = initialize(mixed(), stage)
+        refused(whole, "first.weight is missing", lambda e=whole, f=folder: e.load_checkpoint(f))
+
+
+def check_a_step_that_has_begun_is_not_saved(group):
+    engine, _ = initialize(mixed(), 1, options={"accumulation": 2})
+    inputs, labels = words_of(0, group.rank())
+    engine.backward(engine(inputs, 0).float().mean() + 0 * labels.sum())
+    engine.step()
+    refused(engine, "after 1 of 2 microbatches of step 0", lambda: engine.save_checkpoint("."))
+
+
+def check_other_optimizers(group):
+    """Their states are tensors of other shapes, numbers, and lists."""
+    del group
+    for number, make in enumerate(
+        [
+            lambda each: torch.optim.NAdam(each, lr=0.01),
+            lambda each: torch.optim.SGD(each, lr=0.01, momentum=0.9),
+            lambda each: torch.optim.Adafactor(each, lr=0.01),
+            lambda each: torch.optim.ASGD(each, lr=0.01),
+            lambda each: torch.optim.Rprop(each, lr=0.01),
+        ]
+    ):
+        folder = place(f"optimizer-{number}")
+        engine, _ = initialize(mixed(), 0, optimizer=make)
+        train(engine, 3)
+        engine.save_checkpoint(folder)
+        expected = train(engine, 2, first=3), state_of(engine)
+        again, _ = initialize(mixed(seed=5), 0, optimizer=make)
+        again.load_checkpoint(folder)
+        assert (train(again, 2, first=3), state_of(again)) == expected, number
+
+
+test_check = ranks.tests_of(__file__, WORLD_SIZE)
+
+if __name__ == "__main__":
+    ranks.main(globals())
