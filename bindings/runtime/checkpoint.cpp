@@ -141,6 +141,13 @@ void init_saved(py::module_& m) {
           },
           py::arg("piece"), without_gil,
           "Sets the piece's values.  Raises CheckpointError for what is not as it was written.");
+  m.def(
+      "write_safetensors",
+      [](const std::string& path, const weights::NamedTensors& tensors) {
+        weights::write_safetensors(path, tensors, {{"format", "pt"}});
+      },
+      py::arg("path"), py::arg("tensors"), without_gil,
+      "Writes names and tensors, so that the file is old or new, never half.");
 }
 
 }  // namespace

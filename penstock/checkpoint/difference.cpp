@@ -55,6 +55,7 @@ Difference difference(SavedCheckpoint& a, SavedCheckpoint& b,
     all.different.push_back({tensor.name, tensor.state, what, how_far});
   };
   for (const Tensor& in_a : a.manifest().tensors) {
+    if (in_a.state == kValue) continue;
     const Tensor* const in_b = b.manifest().find(in_a.name, in_a.state);
     if (in_b == nullptr) {
       add(in_a, "only in A", kInfinite);
@@ -70,6 +71,7 @@ Difference difference(SavedCheckpoint& a, SavedCheckpoint& b,
     }
   }
   for (const Tensor& in_b : b.manifest().tensors) {
+    if (in_b.state == kValue) continue;
     if (a.manifest().find(in_b.name, in_b.state) == nullptr) add(in_b, "only in B", kInfinite);
   }
   return all;

@@ -27,6 +27,8 @@ inline constexpr std::size_t kManifestBytesMax = std::size_t{1} << 29;  // Of sh
 // What a tensor is to its parameter, besides states of an optimizer, which have their own words:
 // "exp_avg", say.
 inline constexpr std::string_view kWeight = "weight";
+// Of a tensor that belongs to one of the values, and is called after its key: "rng of rank 3#0".
+inline constexpr std::string_view kValue = "value";
 
 // Elements [first, first + count) of a flat tensor.
 struct Piece {

@@ -7,6 +7,7 @@ that need it.  Imports no torch.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
@@ -51,6 +52,9 @@ def _environment(words: list[str]) -> dict[str, str]:
 def main() -> None:
     """Becomes the program; returns never.  Ends with 2 where there is nothing to become."""
     words = sys.argv[1:]
+    if words[:2] == ["checkpoint", "import"]:  # Which reads files of torch's.
+        importing = importlib.import_module("penstock.checkpoint.importing")
+        sys.exit(importing.main(words[2:]))
     program = _FOLDER / "bin" / "penstock"
     try:
         environment = _environment(words)

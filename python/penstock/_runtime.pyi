@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['CheckpointWriter', 'Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'facts_of_host_updates', 'facts_of_process']
+__all__: list[str] = ['CheckpointWriter', 'Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'facts_of_host_updates', 'facts_of_process', 'write_safetensors']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -458,4 +458,8 @@ def facts_of_host_updates() -> list[tuple[str, str]]:
 def facts_of_process() -> list[tuple[str, str]]:
     """
     What decides on results and is nobody's argument, by name: versions, torch's settings, the environment.
+    """
+def write_safetensors(path: str, tensors: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
+    """
+    Writes names and tensors, so that the file is old or new, never half.
     """

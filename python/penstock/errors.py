@@ -16,11 +16,15 @@ class Error(RuntimeError):
     exit_code: what a program ends with because of it (docs/exit_codes.md).
     """
 
-    def __init__(self, message: str, notes: tuple[str, ...] = (), exit_code: int = 1) -> None:
+    _EXIT_CODE = 1  # Of the class.
+
+    def __init__(
+        self, message: str, notes: tuple[str, ...] = (), exit_code: int | None = None
+    ) -> None:
         super().__init__(message, notes, exit_code)
         self.message = message
         self.notes = notes
-        self.exit_code = exit_code
+        self.exit_code = self._EXIT_CODE if exit_code is None else exit_code
 
     def __str__(self) -> str:
         return "".join([self.message, *(f"\n  note: {note}" for note in self.notes)])
@@ -29,18 +33,28 @@ class Error(RuntimeError):
 class ConfigError(Error, ValueError):
     """A value that the user gave: an argument, a configuration, a file that cannot be read."""
 
+    _EXIT_CODE = 2
+
 
 class ParseError(Error, ValueError):
     """Text that does not follow its grammar; names line, column and what was expected."""
+
+    _EXIT_CODE = 2
 
 
 class ScheduleError(Error, ValueError):
     """A schedule that cannot be built or does not verify."""
 
+    _EXIT_CODE = 2
+
 
 class CommError(Error):
     """Another rank is gone, is silent, has failed, or runs something else."""
 
+    _EXIT_CODE = 4
+
 
 class CheckpointError(Error):
     """A checkpoint that cannot be written or read, is damaged, or is another model's."""
+
+    _EXIT_CODE = 3

@@ -182,7 +182,7 @@ TEST(Safetensors, WhatCannotBeWrittenLeavesTheOldFile) {
   const std::string path = folder.file("w");
   write_safetensors(path, {{"w", at::arange(3)}});
   const std::string before = read_bytes(path);
-  EXPECT_THROW(write_safetensors(path, {{"z", at::empty({1}, at::kComplexFloat)}}),
+  EXPECT_THROW(write_safetensors(path, {{"z", at::empty({1}, at::kComplexDouble)}}),
                CheckpointError);
   EXPECT_THROW(write_safetensors(path, {{"w", at::rand({1})}, {"w", at::rand({1})}}),
                CheckpointError);

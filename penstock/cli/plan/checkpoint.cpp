@@ -99,13 +99,24 @@ int run_show(const CheckpointCommand& command) {
       str("checkpoint: ", saved.folder(), "\nstep: ", manifest.step,
           "\nsize: ", mebibytes(manifest.bytes()), " in ", manifest.shards.size(), " shards\n");
   for (const auto& [key, value] : manifest.facts) text += str(key, ": ", value, "\n");
-  for (const auto& [key, value] : manifest.values) text += str(key, ": ", value, "\n");
+  for (const auto& [key, value] : manifest.values) {
+    constexpr std::size_t kShown = 200;
+    const bool is_long = value.size() > kShown;  // As those of Python's engines are.
+    text += str(key, ": ", is_long ? str(value.size(), " characters") : value, "\n");
+  }
   std::vector<TextRow> rows = {{"tensor", "type", "pieces", "state"}};
   for (const checkpoint::Tensor& each : manifest.tensors) {
+    if (each.state == checkpoint::kValue) continue;
     rows.push_back({each.name, type_and_shape(each), str(each.pieces.size()), each.state});
   }
   write_output(text + "\n" + text_table(rows), "");
   return static_cast<int>(ExitCode::Ok);
+}
+
+int run_import(const CheckpointCommand&) {
+  throw ConfigError("files of torch.save() are read by Python alone",
+                    {"with the Python package of penstock: python -m penstock checkpoint import "
+                     "FROM TO"});
 }
 
 int run_verify(const CheckpointCommand& command) {
@@ -194,6 +205,11 @@ Command declare_checkpoint_command(CLI::App& app) {
       ->add_option("other", command->other, "the other one")
       ->required()
       ->type_name("PATH");
+  declare("import", "make one of a checkpoint of DeepSpeed or torch.distributed.checkpoint",
+          run_import)
+      ->add_option("to", command->other, "the folder to be made")
+      ->required()
+      ->type_name("TO");
   CLI::App* const prune = declare("prune", "remove old checkpoints", run_prune);
   prune->add_option("--keep-last", command->keep.last, "so many of the newest stay")
       ->required()

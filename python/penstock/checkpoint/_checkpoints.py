@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import logging
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoints", "Place", "Wanted"]
 
-_log = logging.getLogger("penstock")
 _SKIPPED, _SCALE = "skipped steps", "gradient scale"  # As `penstock train` has them.
 _OWN = "of stage "
 _TOLD_MAX = 5
@@ -238,6 +237,7 @@ class Checkpoints:
             "counters": self._course.counters(),
             "optimizer": type(self._update.optimizer).__name__,
             "with_frozen": with_frozen,
+            "shared": self._pieces.shared(),
         }
 
     def _course_of_update(self) -> dict[str, str]:
@@ -424,10 +424,9 @@ class Checkpoints:
                 update.scale.go_on_from(
                     value=float(value), lives=int(lives), clean_steps=int(clean)
                 )
-        elif wanted.lr_scheduler and hasattr(course := update.lr_scheduler, "get_last_lr"):
-            for group, rate in zip(
-                update.optimizer.param_groups, course.get_last_lr(), strict=True
-            ):
+        elif wanted.lr_scheduler and (course := update.lr_scheduler) is not None:
+            rates = course.get_last_lr() if hasattr(course, "get_last_lr") else []
+            for group, rate in zip(update.optimizer.param_groups, rates, strict=False):
                 group["lr"] = rate
         if found.is_own:
             _put_buffers(self._pieces, found.buffers)
@@ -478,8 +477,10 @@ def _state_of(course: Any) -> dict[str, Any]:
 
 def _go_to(course: Any, step: int) -> None:
     """A course whose state no checkpoint has, of `penstock train` for example, goes to a step."""
-    while course is not None and getattr(course, "last_epoch", step) < step:
-        course.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # That the optimizer has taken no steps.
+        while course is not None and getattr(course, "last_epoch", step) < step:
+            course.step()
 
 
 def _equal(one: Any, other: Any) -> bool:

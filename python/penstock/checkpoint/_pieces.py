@@ -133,6 +133,16 @@ class Pieces:
         known = {name for names in self._names.values() for name, _ in names}
         return known | {name for name, *_ in self._persistent()}
 
+    def shared(self) -> dict[str, str]:
+        """Other names of parameters here, and those that they are saved under."""
+        found = {}
+        for prefix, module in self.modules.items():
+            first: dict[int, str] = {}
+            for name, parameter in module.named_parameters(remove_duplicate=False):
+                if first.setdefault(id(parameter), name) != name:
+                    found[prefix + name] = prefix + first[id(parameter)]
+        return found
+
     def is_frozen(self, name: str) -> bool:
         """Whether it is a parameter that nobody trains."""
         return any(

@@ -1,0 +1,163 @@
+"""Reads folders of torch.distributed.checkpoint: a model's state_dict, and its optimizer's.
+
+Of the metadata, a pickle, only torch's own descriptions are read; values are tensors, or what
+torch.load() reads with weights_only.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
+
+from penstock.checkpoint._imported import Imported
+from penstock.errors import CheckpointError
+
+__all__ = ["is_dcp", "read_dcp"]
+
+_OF_TORCH = "torch.distributed.checkpoint."
+_KNOWN = {
+    ("builtins", name)
+    for name in ("dict", "list", "tuple", "set", "int", "str", "bool", "float", "slice")
+} | {("collections", "OrderedDict"), ("pathlib", "PosixPath"), ("torch", "Size")}
+_STATES = ("state", "param_groups")
+State = Mapping[str, Any]
+
+
+def is_dcp(folder: Path) -> bool:
+    """Whether torch.distributed.checkpoint has written the folder."""
+    return (folder / ".metadata").is_file()
+
+
+def read_dcp(folder: Path) -> Imported:
+    """Raises CheckpointError for what cannot be read, or is not taken over."""
+    values: dict[str, Any] = {}
+    try:
+        planner: Any = _Planner
+        _load_state_dict(values, _Reader(folder), planner=planner(), no_dist=True)
+    except CheckpointError:
+        raise
+    except Exception as error:  # Of as many kinds as a file can be broken.
+        raise CheckpointError(f"{folder} cannot be read: {error}") from error
+    optimizers = [(path, each) for path, each in _dicts(values, ()) if _is_optimizer(each)]
+    models = [
+        (path, each)
+        for path, each in _dicts(values, ())
+        if any(isinstance(value, torch.Tensor) for value in each.values())
+        and not any(path[: len(other)] == other for other, _ in optimizers)
+    ]
+    if len(models) != 1 or len(optimizers) > 1:
+        raise CheckpointError(
+            f"{folder} has {len(models)} models and {len(optimizers)} optimizers "
+            f"({', '.join('.'.join(path) or 'at the top' for path, _ in models + optimizers)}), "
+            f"must have one model and at most one optimizer"
+        )
+    path, model = models[0]
+    step = values.get("step", values.get("global_step", 0))
+    found = Imported(int(step) if isinstance(step, int) else 0, "torch.distributed.checkpoint")
+    for name, value in model.items():
+        if isinstance(value, torch.Tensor):
+            found.weights[name] = value
+        else:
+            found.left_out.append(f"{'.'.join((*path, name))}: a {type(value).__name__}")
+    for _, optimizer in optimizers:
+        _take_optimizer(optimizer, found)
+    known = {path[0] for path, _ in models + optimizers if path}
+    found.client_state = {
+        key: value for key, value in values.items() if key not in known and key not in model
+    }
+    return found
+
+
+class _Reader(FileSystemReader):
+    """Of files of this folder alone."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Raises CheckpointError for metadata that name other files, or run something."""
+        path = Path(self.path) / ".metadata"
+        with path.open("rb") as file:
+            metadata = _Unpickler(file).load()
+        if not isinstance(metadata, Metadata):
+            raise CheckpointError(f"{path} has a {type(metadata).__name__}, must have Metadata")
+        for place in (metadata.storage_data or {}).values():
+            name = getattr(place, "relative_path", "")
+            if not isinstance(name, str) or not name or Path(name).name != name:
+                raise CheckpointError(f"{path} names the file {name!r}, which is not beside it")
+        metadata.storage_meta = StorageMeta(load_id=self.load_id)
+        return metadata
+
+
+class _Planner(_EmptyStateDictLoadPlanner):
+    """Whose values are plain."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """As the base does, and runs nothing."""
+        plain = torch.load(value, map_location="cpu", weights_only=True)
+        copy = io.BytesIO()
+        torch.save(plain, copy)
+        super().load_bytes(read_item, io.BytesIO(copy.getvalue()))
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Raises CheckpointError for what describes no tensors."""
+        is_description = module.startswith(_OF_TORCH) and not name.startswith("_load")
+        is_type = module in ("torch", "torch.serialization") and (
+            isinstance(getattr(torch, name, None), torch.dtype | torch.layout | torch.memory_format)
+            or name == "_get_layout"
+        )
+        if (module, name) in _KNOWN or is_type:
+            return super().find_class(module, name)
+        if is_description:
+            found = super().find_class(module, name)
+            if isinstance(found, type):
+                return found
+        raise CheckpointError(f".metadata asks for {module}.{name}, which is not loaded")
+
+
+def _dicts(value: State, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], State]]:
+    yield path, value
+    for key, each in value.items():
+        if isinstance(each, Mapping) and not _is_optimizer(value):
+            yield from _dicts(each, (*path, str(key)))
+
+
+def _is_optimizer(value: State) -> bool:
+    """As an optimizer's state_dict(), nested, or with names like "state.0.weight.exp_avg"."""
+    if set(_STATES) <= value.keys():
+        return True
+    return bool(value) and all(str(key).startswith(("state.", "param_groups.")) for key in value)
+
+
+def _take_optimizer(optimizer: State, found: Imported) -> None:
+    if "state" in optimizer:
+        states = {str(name): dict(each) for name, each in optimizer["state"].items()}
+        found.set_groups(optimizer["param_groups"])
+    else:
+        states = {}
+        for key, value in optimizer.items():
+            if key.startswith("state."):
+                name, _, state = key.removeprefix("state.").rpartition(".")
+                states.setdefault(name, {})[state] = value
+        options = {
+            key.rpartition(".")[2]: value
+            for key, value in optimizer.items()
+            if key.startswith("param_groups.")
+        }
+        found.set_groups([options])
+    unknown = states.keys() - found.weights.keys()
+    if unknown:
+        raise CheckpointError(
+            f"the optimizer has states of {', '.join(sorted(unknown)[:5])}, and the model has no "
+            f"such parameters: save what get_state_dict() gives, which has names"
+        )
+    found.states = states

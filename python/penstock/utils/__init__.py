@@ -1,0 +1,1 @@
+"""What DeepSpeed has under deepspeed.utils, by another import line."""
