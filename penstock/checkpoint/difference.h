@@ -27,7 +27,8 @@ struct Difference {
   double largest() const;  // Of them; 0 where all are equal.
 };
 
-// Reads and verifies both; tensors of values have no part in it.  `advanced` is called after each chunk.
+// Reads and verifies both; tensors of values have no part in it.  `advanced` is called after each
+// chunk.
 // Throws: CheckpointError as SavedCheckpoint::read().
 Difference difference(SavedCheckpoint& a, SavedCheckpoint& b,
                       const std::function<void()>& advanced = {});

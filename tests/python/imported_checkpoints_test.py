@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 import penstock
 
 TESTS = Path(__file__).parents[1]
-RECORDED = TESTS / "data/deepspeed_checkpoints.tar.xz"
+RECORDED = TESTS / "parity/deepspeed_checkpoints.tar.xz"
 KINDS = ["zero1", "zero3", "pipe0", "pipe1"]
 
 
@@ -40,7 +40,7 @@ def recorded(tmp_path_factory):
 def test_deepspeeds_runs_go_on_to_the_same_losses(recorded, tmp_path, kind):
     assert main([str(recorded / kind), str(tmp_path / "imported")]) == 0
     ranks = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
-    program = ["--rdzv-endpoint", "127.0.0.1:0", str(TESTS / "interop/trains.py")]
+    program = ["--rdzv-endpoint", "127.0.0.1:0", str(TESTS / "parity/trains.py")]
     words = ["penstock", kind, str(recorded / kind), str(tmp_path / "imported")]
     done = subprocess.run(
         [sys.executable, *ranks, *program, *words],

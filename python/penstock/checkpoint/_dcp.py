@@ -42,8 +42,10 @@ def read_dcp(folder: Path) -> Imported:
     """Raises CheckpointError for what cannot be read, or is not taken over."""
     values: dict[str, Any] = {}
     try:
+        reader = _Reader(folder)
+        reader.read_metadata()  # Whose errors are not torch's yet.
         planner: Any = _Planner
-        _load_state_dict(values, _Reader(folder), planner=planner(), no_dist=True)
+        _load_state_dict(values, reader, planner=planner(), no_dist=True)
     except CheckpointError:
         raise
     except Exception as error:  # Of as many kinds as a file can be broken.

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from penstock import _torch
 from penstock.checkpoint._pieces import WEIGHT
@@ -86,7 +85,8 @@ class Imported:
             pieces += value_pieces(key, tensors)
         runtime = _torch.load()
         made: type[Communicator] = runtime.Communicator
-        alone = made(dist.HashStore(), 0, 1, "", 60.0, torch.device("cpu"))
+        distributed: Any = torch.distributed
+        alone = made(distributed.HashStore(), 0, 1, "", 60.0, torch.device("cpu"))
         writers: type[CheckpointWriter] = runtime.CheckpointWriter
         writer = writers(alone, str(folder.parent), is_asynchronous=False)
         writer.begin(

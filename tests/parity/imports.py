@@ -3,7 +3,7 @@
 
 Usage: imports.py [--record FILE], after `make bench-peers`.  Prints by kind the largest relative
 difference of the next three losses.  --record writes the checkpoints of four kinds to an archive,
-tests/data/deepspeed_checkpoints.tar.xz, which the tests read.
+tests/parity/deepspeed_checkpoints.tar.xz, which the tests read.
 """
 
 import argparse
