@@ -49,6 +49,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """What needs torch is imported when it is used."""
-    if name in ("accelerator", "zero"):
+    if name in ("accelerator", "checkpoint", "zero"):
         return importlib.import_module(f"penstock.{name}")
     raise AttributeError(f"module 'penstock' has no attribute '{name}'")

@@ -10,6 +10,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 from zero_models import WIDTH, initialize, mixed, same_state, train, words_of
 
 import penstock
@@ -133,6 +134,23 @@ def check_a_step_that_has_begun_is_not_saved(group):
     engine.backward(engine(inputs, 0).float().mean() + 0 * labels.sum())
     engine.step()
     refused(engine, "after 1 of 2 microbatches of step 0", lambda: engine.save_checkpoint("."))
+
+
+def check_weights_for_others(group):
+    """Whole weights, in the model's types."""
+    for stage in (0, 3):
+        engine, _ = initialize(mixed(), stage, options=BF16)
+        train(engine, 1)
+        folder = place(f"weights-{stage}")
+        assert engine.save_16bit_model(folder)
+        assert engine.save_16bit_model(folder, "model.safetensors")
+        dist.barrier(group)
+        state = engine.module_state_dict()
+        same_state(torch.load(folder / "pytorch_model.bin"), state)
+        found = load_file(folder / "model.safetensors")
+        assert found.keys() == state.keys() - {"head.weight"}  # It is embedding.weight.
+        assert all(torch.equal(found[name], state[name]) for name in found)
+        assert {each.dtype for each in found.values()} == {torch.bfloat16}
 
 
 def check_other_optimizers(group):

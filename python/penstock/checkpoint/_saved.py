@@ -6,6 +6,8 @@ Knows no engine.
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,15 @@ from penstock.errors import CheckpointError, ConfigError
 if TYPE_CHECKING:
     from penstock._runtime import SavedCheckpoint, StatePiece
 
-__all__ = ["LATEST", "folder_of", "identity_of", "open_checkpoint", "read_value", "value_pieces"]
+__all__ = [
+    "LATEST",
+    "folder_of",
+    "identity_of",
+    "open_checkpoint",
+    "read_value",
+    "value_pieces",
+    "write_weights",
+]
 
 LATEST = "latest"
 _VALUE = "value"  # The state of tensors that belong to values.
@@ -89,3 +99,23 @@ def read_value(saved: SavedCheckpoint, key: str) -> Any:
         return from_text(saved.values[key], [tensors[i] for i in range(len(tensors))])
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise CheckpointError(f"{saved.folder}: {key} is no value: {error}") from error
+
+
+def write_weights(
+    path: Path, state: Mapping[str, torch.Tensor], shared: Collection[str] = ()
+) -> None:
+    """To a file of safetensors, without the names that are `shared`, or, by its name, torch.save().
+
+    The file is the old one or the new one, never a part.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".safetensors":
+        tensors = [(name, each) for name, each in state.items() if name not in shared]
+        _torch.load().write_safetensors(str(path), tensors)
+        return
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        torch.save(dict(state), beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ import torch
 
 from penstock import _planning, _torch
 from penstock.checkpoint._pieces import WEIGHT
-from penstock.checkpoint._saved import folder_of, open_checkpoint, read_value
+from penstock.checkpoint._saved import folder_of, open_checkpoint, read_value, write_weights
 from penstock.errors import ConfigError, Error
 
 if TYPE_CHECKING:
@@ -93,19 +93,20 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     state = get_fp32_state_dict_from_zero_checkpoint(checkpoint_dir, tag, exclude_frozen_parameters)
     output = Path(output_dir)
     if output.suffix in (".bin", ".pt", ".safetensors"):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        _write(output, state)
+        write_weights(
+            output, next(_shards(state, None, keeps_shared=output.suffix != ".safetensors"))
+        )
         return
     output.mkdir(parents=True, exist_ok=True)
     stem, ending = ("model", "safetensors") if safe_serialization else ("pytorch_model", "bin")
     shards = list(_shards(state, _bytes(max_shard_size), keeps_shared=not safe_serialization))
     if len(shards) == 1:
-        _write(output / f"{stem}.{ending}", shards[0])
+        write_weights(output / f"{stem}.{ending}", shards[0])
         return
     places = {}
     for number, shard in enumerate(shards, 1):
         name = f"{stem}-{number:05}-of-{len(shards):05}.{ending}"
-        _write(output / name, shard)
+        write_weights(output / name, shard)
         places.update(dict.fromkeys(shard, name))
     size = sum(each.nbytes for shard in shards for each in shard.values())
     index = {"metadata": {"total_size": size}, "weight_map": places}
@@ -163,13 +164,6 @@ def _shards(
         shard[name] = tensor
         size += tensor.nbytes
     yield shard
-
-
-def _write(path: Path, state: dict[str, torch.Tensor]) -> None:
-    if path.suffix == ".safetensors":
-        _torch.load().write_safetensors(str(path), list(state.items()))
-    else:
-        torch.save(state, path)
 
 
 def main(words: list[str] | None = None) -> int:

@@ -35,6 +35,7 @@ from penstock._optimizers import (
 from penstock._update import Update, check_new
 from penstock.checkpoint._checkpoints import Checkpoints, Place
 from penstock.checkpoint._pieces import Pieces
+from penstock.checkpoint._saved import write_weights
 from penstock.errors import ConfigError
 from penstock.pipelining._groups import resolve, telling_who_connects
 from penstock.zero._gathering import GatheredParameters
@@ -187,6 +188,26 @@ class Engine(Steps, torch.nn.Module):
         with GatheredParameters(self.module.parameters()):
             return copy.deepcopy(self.module.state_dict())
 
+    def save_16bit_model(
+        self,
+        save_dir: str | Path,
+        save_filename: str = "pytorch_model.bin",
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:
+        """Collective: rank 0 writes the module's state_dict(), whole, to a file in `save_dir`.
+
+        Parameters are of the types that the module has.  A name that ends with .safetensors is such
+        a file, in which a tied parameter has one name; else it is one of torch.save().
+        """
+        state = self.module_state_dict()
+        if exclude_frozen_parameters:
+            frozen = {name for name, p in self.module.named_parameters() if not p.requires_grad}
+            state = {name: each for name, each in state.items() if name not in frozen}
+        with self._replicas.telling_others():
+            if self.dp_rank == 0:
+                write_weights(Path(save_dir) / save_filename, state, self._pieces.shared())
+        return True
+
     def deepspeed_io(
         self,
         dataset: Any,
@@ -211,7 +232,7 @@ class Engine(Steps, torch.nn.Module):
 
     def _make_checkpoints(self) -> Checkpoints:
         held = self._model.replica
-        pieces = Pieces(
+        self._pieces = Pieces(
             {"": self.module},
             frozenset([""]),
             self._model.names,
@@ -222,7 +243,7 @@ class Engine(Steps, torch.nn.Module):
         )
         place = Place(0, self.dp_rank, self.dp_world_size, {"replicas": self.dp_world_size})
         return Checkpoints(
-            pieces,
+            self._pieces,
             self._update,
             self._replicas.communicator,
             place,
