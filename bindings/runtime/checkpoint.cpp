@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -60,26 +61,28 @@ void init_pieces(py::module_& m) {
 // A checkpoint that is being written.
 struct PythonWriter {
   PythonWriter(comm::Communicator& c, std::string directory, bool is_asynchronous)
-      : communicator(c), writer(c, progress, std::move(directory), is_asynchronous) {}
+      : communicator(c) {
+    writer.emplace(c, progress, std::move(directory), is_asynchronous);
+  }
 
   void begin(std::string name, std::int64_t step, checkpoint::Texts facts, checkpoint::Texts values,
              std::vector<StatePiece> pieces, std::int32_t replicas, std::int32_t replica) {
     train::share_out(pieces, replicas, replica);
     without_gil(communicator, [&] {
-      writer.begin({.name = std::move(name),
-                    .step = step,
-                    .facts = std::move(facts),
-                    .values = std::move(values),
-                    .pieces = [&] { return pieces; }});
+      writer->begin({.name = std::move(name),
+                     .step = step,
+                     .facts = std::move(facts),
+                     .values = std::move(values),
+                     .pieces = [&] { return pieces; }});
     });
   }
   std::string finish() {
-    return without_gil(communicator, [&] { return writer.finish(); });
+    return without_gil(communicator, [&] { return writer->finish().folder; });
   }
 
   comm::Communicator& communicator;
   execute::Progress progress;
-  train::CheckpointWriter writer;
+  std::optional<train::CheckpointWriter> writer;
 };
 
 void init_writer(py::module_& m) {
@@ -89,9 +92,9 @@ void init_writer(py::module_& m) {
            py::arg("directory"), py::arg("is_asynchronous"), py::keep_alive<1, 2>(),
            "is_asynchronous: begin() copies what it is given, and a thread writes it.")
       .def_property_readonly("is_saving",
-                             [](const PythonWriter& w) { return w.writer.is_saving(); })
+                             [](const PythonWriter& w) { return w.writer->is_saving(); })
       .def_property_readonly(
-          "is_written", [](const PythonWriter& w) { return w.writer.is_written(); },
+          "is_ready", [](const PythonWriter& w) { return w.writer->is_ready(); },
           "Of a save that has begun: whether this rank has written its shard.")
       .def("begin", &PythonWriter::begin, py::kw_only(), py::arg("name"), py::arg("step"),
            py::arg("facts"), py::arg("values"), py::arg("pieces"), py::arg("replicas"),
@@ -99,7 +102,10 @@ void init_writer(py::module_& m) {
            "Collective: begins to write.  facts: those of rank 0 are saved; values: of all ranks.  "
            "Of `replicas` that have the same pieces, in the same order, one saves each.")
       .def("finish", &PythonWriter::finish,
-           "Collective: waits for all ranks; returns the folder, which has its name now.");
+           "Collective: waits for all ranks; returns the folder, which has its name now.")
+      .def(
+          "close", [](PythonWriter& w) { w.writer.reset(); },
+          "Is of no use any more; others may save to the directory.");
 }
 
 using PythonTensors =

@@ -60,22 +60,29 @@ bool is_of_suffix(std::string_view name) {
          name.find(kAbandoned) != std::string_view::npos;
 }
 
-// Of a folder that a script has given its name; absent where it has no checkpoint.
+// Nothing where the folder cannot be read.
+bool has_shards(const std::string& folder) {
+  std::error_code error;
+  auto entry = fs::directory_iterator(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (is_of_checkpoint(name) && name != kManifestName) return true;
+  }
+  return false;
+}
+
+// Of a folder that a script has given its name, with shards; absent for a link, and for any other
+// folder.
 std::optional<std::int64_t> step_in(const std::string& folder, std::string_view name) {
-  if (is_of_suffix(name) || !fs::exists(str(folder, "/", kManifestName))) return std::nullopt;
+  std::error_code error;
+  if (is_of_suffix(name) || fs::is_symlink(folder, error)) return std::nullopt;
+  const bool is_whole = fs::is_regular_file(str(folder, "/", kManifestName), error);
+  if (!is_whole || !has_shards(folder)) return std::nullopt;
   try {
     return SavedCheckpoint(folder).manifest().step;
   } catch (const CheckpointError&) {
     return 0;
   }
-}
-
-// Whether nothing is in it but what a save writes.
-bool is_leftover(const std::string& folder) {
-  for (const std::string& name : names_in(folder)) {
-    if (is_of_checkpoint(name)) return true;
-  }
-  return names_in(folder).empty();
 }
 
 [[noreturn]] void fail(const std::string& doing, const std::string& path,
@@ -89,6 +96,9 @@ void rename_over(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return;
   if (errno == ENOTEMPTY || errno == EEXIST) {
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
+    if (errno == EINVAL || errno == ENOSYS) {
+      fail("replace", to, "this file system does not exchange folders: use another name");
+    }
   }
   fail("write", to, std::strerror(errno));
 }
@@ -123,21 +133,28 @@ std::vector<Found> checkpoints_in(const std::string& directory) {
   std::vector<Found> found;
   for (const std::string& name : names_in(directory)) {
     const std::string folder = str(directory, "/", name);
-    auto step = step_of(name);
-    if (!step) step = step_in(folder, name);
-    if (step) found.push_back({.step = *step, .folder = folder});
+    const auto own = step_of(name);
+    const auto step = own ? own : step_in(folder, name);
+    if (step) found.push_back({.step = *step, .folder = folder, .has_own_name = !own});
   }
   std::ranges::sort(found, std::ranges::greater(), &Found::step);
+  return found;
+}
+
+std::vector<Found> steps_in(const std::string& directory) {
+  std::vector<Found> found = checkpoints_in(directory);
+  std::erase_if(found, &Found::has_own_name);
   return found;
 }
 
 std::vector<Found> not_kept(const std::vector<Found>& newest_first, const Keep& keep) {
   std::vector<Found> removed;
   if (keep.last == 0) return removed;
-  for (std::size_t i = 1; i < newest_first.size(); ++i) {
-    const bool is_recent = std::cmp_less(i, keep.last);
-    const bool is_marked = keep.every > 0 && newest_first[i].step % keep.every == 0;
-    if (!is_recent && !is_marked) removed.push_back(newest_first[i]);
+  std::int64_t kept = 0;
+  for (const Found& each : newest_first) {
+    const bool is_marked = keep.every > 0 && each.step % keep.every == 0;
+    if (each.has_own_name || kept++ < keep.last || is_marked) continue;
+    removed.push_back(each);
   }
   return removed;
 }
@@ -181,7 +198,7 @@ void CheckpointDirectory::remove_leftovers() const {
       std::error_code error;
       if (!fs::is_directory(folder, error)) continue;
       const bool is_step = step_of(name.substr(0, name.size() - suffix.size())).has_value();
-      if (!is_step && !is_leftover(folder)) continue;
+      if (!is_step && !has_shards(folder)) continue;
       fs::remove_all(folder, error);
       if (error) fail("remove", folder, error.message());
     }
@@ -189,11 +206,13 @@ void CheckpointDirectory::remove_leftovers() const {
 }
 
 std::string CheckpointDirectory::begin(const std::string& name, std::uint64_t bytes_needed) {
-  const bool is_name = !name.empty() && name[0] != '.' && name.find('/') == std::string::npos &&
-                       name != kLatest && !is_of_suffix(name);
+  const auto is_odd = [](unsigned char c) { return c < 0x20 || c == '/' || c == 0x7f; };
+  const bool is_name = !name.empty() && name[0] != '.' && name[0] != ' ' && name.back() != ' ' &&
+                       std::ranges::none_of(name, is_odd) && name != kLatest && !is_of_suffix(name);
   if (!is_name) {
     throw CheckpointError(str("a checkpoint's name is ", in_quotes(name),
-                              ", must be that of a folder, without a dot in front, not ",
+                              ", must be that of a folder: without a dot or a blank in front, "
+                              "a blank behind, and control characters, and not ",
                               in_quotes(kLatest)));
   }
   remove_leftovers();
@@ -230,7 +249,9 @@ void CheckpointDirectory::commit(const std::string& name, const Manifest& manife
     try {
       flush_folder(path_);
     } catch (const Error&) {
-      rename_over(named, folder);  // Back, with what had the name.
+      keeps_saving_ = true;  // What had the name, if the next line fails.
+      rename_over(named, folder);
+      keeps_saving_ = false;
       throw;
     }
     if (advanced) advanced();
@@ -244,7 +265,7 @@ void CheckpointDirectory::commit(const std::string& name, const Manifest& manife
 
 void CheckpointDirectory::abandon(const std::string& name) noexcept {
   std::error_code error;
-  fs::remove_all(saving(name), error);
+  if (!keeps_saving_) fs::remove_all(saving(name), error);
 }
 
 // First loses its name, so that it is never there in part.

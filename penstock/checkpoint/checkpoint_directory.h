@@ -22,6 +22,7 @@ namespace penstock::checkpoint {
 struct Found {
   std::int64_t step = 0;
   std::string folder;
+  bool has_own_name = false;  // That a script has given it, or a user.
   friend bool operator==(const Found&, const Found&) = default;
 };
 
@@ -31,9 +32,12 @@ std::string name_of(std::int64_t step);
 std::string folder_of(const std::string& directory, std::int64_t step);
 
 // Newest first; none where there is no such directory.  Folders of other names count if they have
-// a manifest; where that cannot be read, their step is 0.
+// a manifest and shards, and are no links; where the manifest cannot be read, their step is 0.
 // Throws: CheckpointError for a directory that cannot be read.
 std::vector<Found> checkpoints_in(const std::string& directory);
+
+// Those of them that a run has named by their steps, and goes on from by itself.
+std::vector<Found> steps_in(const std::string& directory);
 
 // Which checkpoints stay when a new one is there.
 struct Keep {
@@ -41,7 +45,7 @@ struct Keep {
   std::int64_t every = 0;  // And those of steps that it divides; 0: none.
   friend bool operator==(const Keep&, const Keep&) = default;
 };
-// Those that do not.  Never the newest.
+// Those that do not.  Never the newest, and none that has a name of its own.
 std::vector<Found> not_kept(const std::vector<Found>& newest_first, const Keep& keep);
 
 // The process that has it, rank 0's, puts new checkpoints there and removes old ones.
@@ -76,6 +80,7 @@ class CheckpointDirectory {
 
   std::string path_;
   std::optional<FolderLock> lock_;
+  bool keeps_saving_ = false;  // The folder that is being written is an older checkpoint now.
 };
 
 }  // namespace penstock::checkpoint

@@ -146,8 +146,20 @@ std::string_view SavedCheckpoint::keep_chunk(std::size_t shard, std::size_t chun
   return open.bytes;
 }
 
+// The disk has something to do while this chunk is compared.
+void SavedCheckpoint::read_ahead(OpenShard& shard, std::uint64_t begin) {
+  constexpr std::uint64_t kAhead = std::uint64_t{16} << 20;
+  const bool is_elsewhere = begin + 2 * kAhead < shard.ahead || begin > shard.ahead;
+  if (!is_elsewhere && begin + kAhead < shard.ahead) return;
+  const std::uint64_t from = is_elsewhere ? begin : shard.ahead;
+  shard.ahead = begin + 2 * kAhead;
+  ::posix_fadvise(shard.file.get(), static_cast<off_t>(from),
+                  static_cast<off_t>(shard.ahead - from), POSIX_FADV_WILLNEED);
+}
+
 void SavedCheckpoint::read_chunk(std::size_t shard, std::size_t chunk, std::span<std::byte> to) {
   const std::uint64_t begin = chunk * kChunkBytes;
+  read_ahead(shards_[shard], begin);
   std::size_t done = 0;
   while (done < to.size()) {
     const ssize_t got = ::pread(shards_[shard].file.get(), to.data() + done, to.size() - done,

@@ -46,6 +46,7 @@ class SavedCheckpoint {
     std::size_t chunk = 0;  // The one in `bytes`, which are verified.
     std::string bytes;
     bool header_is_verified = false;
+    std::uint64_t ahead = 0;  // Bytes up to there are on their way from the disk.
   };
   std::string path_of(std::size_t shard) const;
   // Calls visit(shard, offset in its file, bytes before it, bytes) of each piece of the elements.
@@ -56,6 +57,7 @@ class SavedCheckpoint {
   void read_bytes(std::size_t shard, std::uint64_t offset, std::span<std::byte> to,
                   const std::function<void()>& advanced);
   std::uint64_t bytes_of_chunk(std::size_t shard, std::size_t chunk) const;
+  static void read_ahead(OpenShard& shard, std::uint64_t begin);
   void read_chunk(std::size_t shard, std::size_t chunk, std::span<std::byte> to);
   std::string_view keep_chunk(std::size_t shard, std::size_t chunk);
   std::string tensors_in(std::size_t shard, std::size_t chunk) const;

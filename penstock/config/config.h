@@ -185,19 +185,22 @@ enum class OnFailure : std::uint8_t { Warn, Stop };
 // Checkpoints of training, which a run goes on from; docs/checkpoints.md.
 struct CheckpointConfig {
   std::string directory;           // Empty: RUN/checkpoints.
-  std::int64_t save_interval = 0;  // Optimizer steps; 0: none are saved.
+  std::int64_t save_interval = 0;  // Optimizer steps; 0: none are saved for their number.
+  double save_minutes = 0.0;       // Since the last one; 0: none are saved for their age.
   std::int64_t keep_last = 2;      // So many of the newest stay; 0: all.
   std::int64_t keep_every = 0;     // And those of steps that it divides; 0: none.
   bool asynchronous = true;        // Files are written beside the steps that follow.
   OnFailure on_failure = OnFailure::Warn;
   std::string resume;  // "auto", a checkpoint's folder, or empty: a run begins anew.
 
+  bool saves() const { return save_interval > 0 || save_minutes > 0; }
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 
 struct RunConfig {
   std::string directory;            // Empty: runs/<config name>-<time or job id>.
   std::int64_t steps = 100;         // Optimizer steps.
+  double minutes = 0.0;             // Then it stops, as if it were asked to; 0: no limit.
   std::int64_t eval_interval = 0;   // Steps between validations; 0: only at the end.
   std::int64_t eval_batches = 8;    // Global batches averaged by one validation.
   std::int64_t sample_bytes = 200;  // Bytes of text generated at the end; 0: none.

@@ -227,7 +227,8 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
      "an engine writes no metrics", "write them where you call it"},
     {"tensor_parallel.*", "", "there is no tensor parallelism", "use a PipelineModule"},
     {"model.* data.* mesh.* numerics.* launch.* run.*", "", kOfTrain},
-    {"checkpoint.directory checkpoint.save_interval checkpoint.keep_last checkpoint.keep_every "
+    {"checkpoint.directory checkpoint.save_interval checkpoint.save_minutes checkpoint.keep_last "
+     "checkpoint.keep_every "
      "checkpoint.asynchronous checkpoint.on_failure checkpoint.resume",
      "", kOfTrain, "call save_checkpoint() and load_checkpoint()"},
     {"seed", "", kOfTrain, "call torch.manual_seed()"},

@@ -301,7 +301,8 @@ void visit_zero(Visitor& v, ConfigT& c) {
 
 template <class Checkpoint>
 Condition saves_checkpoints(const Checkpoint& c) {
-  return Condition::at_least("checkpoint.save_interval", c.save_interval, 1);
+  return Condition::at_least("checkpoint.save_interval", c.save_interval, 1) ||
+         Condition::above_zero("checkpoint.save_minutes", c.save_minutes);
 }
 
 template <class Visitor, class ConfigT>
@@ -329,6 +330,9 @@ template <class Visitor, class Run>
 void visit_run(Visitor& v, Run& r) {
   v.field("directory", r.directory, Text{}, "output folder; empty: runs/NAME-TIME");
   v.field("steps", r.steps, Integer{1, kManySteps}, "optimizer steps");
+  v.field("minutes", r.minutes, Number{.low = 0, .high = kManySeconds},
+          "the run stops after the step in which it has lasted so long, saved, and ends with exit "
+          "code 75; 0: no limit");
   v.field("eval_interval", r.eval_interval, Integer{0, kManySteps},
           "steps between validations; 0: only at the end");
   v.field("eval_batches", r.eval_batches, Integer{1, kManySteps},
@@ -346,7 +350,10 @@ void visit_checkpoint(Visitor& v, Checkpoint& c) {
           "what a run goes on from: auto: the newest checkpoint that is whole, or none; a folder: "
           "that checkpoint; empty: nothing");
   v.field("save_interval", c.save_interval, Integer{0, kManySteps},
-          "steps between checkpoints; 0: none are saved");
+          "steps between checkpoints; 0: none are saved for their number");
+  v.field("save_minutes", c.save_minutes, Number{.low = 0, .high = kManySeconds},
+          "a checkpoint is saved after the step in which it is so long since the last one; 0: none "
+          "is saved for its age");
   const Condition saves = saves_checkpoints(c);
   v.effective(saves || Condition::equals("checkpoint.resume", Text{}.write(c.resume), "\"auto\""),
               [&] {

@@ -4,6 +4,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -38,6 +39,8 @@ class NewFile {
   std::string named_;
   std::function<void()> advanced_;
   FileDescriptor file_;
+  std::uint64_t written_ = 0;
+  std::uint64_t begun_ = 0;   // So many of these are on their way to the disk.
   bool is_finished_ = false;  // Or is not this one's to remove.
 };
 

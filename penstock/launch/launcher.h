@@ -12,7 +12,8 @@
 // How a run ends:
 //   - A rank fails, is silent, or nobody advances: one root cause (verdict.h); the others get the
 //     abort message, then SIGTERM, then SIGKILL, all within grace_seconds.
-//   - Ctrl-C or SIGTERM (or SIGHUP): ranks with a channel are told to stop after their step, others
+//   - Ctrl-C or SIGTERM (or SIGHUP, SIGUSR1): ranks with a channel are told to stop after their
+//   step, others
 //     get the signal and heartbeat_seconds to end.  A second signal kills all at once.
 //   - kill -9 of the launcher: the kernel kills every rank, the guard (guard.h) their children.
 // A rank's process group ends with the rank, so its children do not outlive it.

@@ -34,7 +34,7 @@ SignalPipe::SignalPipe() {
   write_end_.reset(ends[1]);
   const int before = handler_fd.exchange(write_end_.get());
   PENSTOCK_CHECK(before == -1, "two launches at a time in one process");
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) install(signal, write_signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) install(signal, write_signal);
   install(SIGCHLD, SIG_DFL);
 }
 

@@ -1,4 +1,4 @@
-// SIGINT, SIGTERM and SIGHUP as bytes in a pipe, for the launcher's poll loop.
+// SIGINT, SIGTERM, SIGHUP and SIGUSR1 as bytes in a pipe, for the launcher's poll loop.
 //
 // Used by launcher.h.  A signal that this process was started with ignored (nohup, a background job
 // of a shell script) stays ignored.

@@ -43,7 +43,7 @@ StopSignals::StopSignals() {
   PENSTOCK_CHECK(!is_installed.exchange(true), "two handlers of signals in one process");
   first_signal.store(0);
   first_ms.store(0);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
     Saved saved{signal, {}};
     ::sigaction(signal, nullptr, &saved.action);
     if (saved.action.sa_handler == SIG_IGN) continue;

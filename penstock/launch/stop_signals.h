@@ -13,9 +13,9 @@ namespace penstock::launch {
 
 class StopSignals {
  public:
-  // From here on SIGINT, SIGTERM and SIGHUP only note the wish, unless they are ignored (nohup).
-  // One more, kSameStopMs or later, ends the process at once, with the code of requested().
-  // REQUIRES: no other StopSignals exists: handlers belong to the process.
+  // From here on SIGINT, SIGTERM, SIGHUP and SIGUSR1 only note the wish, unless they are ignored
+  // (nohup). One more, kSameStopMs or later, ends the process at once, with the code of
+  // requested(). REQUIRES: no other StopSignals exists: handlers belong to the process.
   StopSignals();
   ~StopSignals();  // Restores what was there.
   StopSignals(const StopSignals&) = delete;

@@ -210,7 +210,9 @@ class Run {
       const auto start = std::chrono::steady_clock::now();
       const bool recorded = step <= last_recorded;
       if (recorded) trainer_->executor().record_next_run();
-      if (hooks_.stop_requested && hooks_.stop_requested()) trainer_->request_stop();
+      const bool is_asked = hooks_.stop_requested && hooks_.stop_requested();
+      if (is_asked || is_time_over()) trainer_->request_stop();
+      checkpoints_->ask();
       const train::StepReport report = train_step(step);
       if (metrics_) {
         const execute::WorkMark writing(progress_, "writing metrics", Files::Used);
@@ -224,7 +226,9 @@ class Run {
         const auto asked = hooks_.stop_requested ? hooks_.stop_requested() : std::nullopt;
         exit_code_ = asked.value_or(ExitCode::Preempted);
         if (is_root())
-          tell(str("stopped after step ", step, ", as asked", checkpoints_->how_to_go_on()));
+          tell(str("stopped after step ", step,
+                   is_time_over() ? ", run.minutes are over" : ", as asked",
+                   checkpoints_->how_to_go_on()));
         return;
       }
       const std::int64_t interval = config_.run.eval_interval;
@@ -233,6 +237,10 @@ class Run {
     }
     if (metrics_) metrics_->finish();
     sample();
+  }
+
+  bool is_time_over() const {
+    return config_.run.minutes > 0 && seconds_since(begun_) >= 60 * config_.run.minutes;
   }
 
   train::StepReport train_step(std::int64_t step) {
@@ -350,6 +358,7 @@ class Run {
   std::optional<TextData> data_;
   std::optional<train::Trainer> trainer_;
   std::optional<RunCheckpoints> checkpoints_;
+  std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   std::optional<RunFiles> files_;  // On rank 0, as the next.
   std::optional<Metrics> metrics_;
   Timeline timeline_;

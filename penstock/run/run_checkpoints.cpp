@@ -48,6 +48,8 @@ RunCheckpoints::RunCheckpoints(const config::Config& config, train::Trainer& tra
       directory_(config::checkpoint_directory(config.checkpoint, config.run.directory)),
       facts_(facts_with_layout(facts, trainer)),
       tell_(std::move(tell)),
+      trainer_(trainer),
+      communicator_(communicator),
       checkpoints_(trainer, communicator, progress, options_for(config, facts_), tell_) {
   if (saves()) checkpoints_.check_types();
 }
@@ -82,9 +84,19 @@ void RunCheckpoints::tell_resumed(const train::Resumed& resumed) const {
   }
 }
 
+void RunCheckpoints::ask() {
+  using Minutes = std::chrono::duration<double, std::ratio<60>>;
+  const Minutes age = std::chrono::steady_clock::now() - last_save_;
+  const bool is_root = communicator_.rank().value == 0;
+  trainer_.request_save(is_root && options_.save_minutes > 0 &&
+                        age.count() >= options_.save_minutes);
+}
+
 void RunCheckpoints::after(const train::StepReport& report, bool is_last) {
   if (!saves()) return;
-  const bool is_due = is_last || report.step % options_.save_interval == 0;
+  const bool is_kth = options_.save_interval > 0 && report.step % options_.save_interval == 0;
+  const bool is_due = is_last || is_kth || report.save;
+  if (is_due) last_save_ = std::chrono::steady_clock::now();
   or_warn([&] { is_due ? checkpoints_.finish() : checkpoints_.after(report); });
   if (!is_due) return;
   if (!is_last) return or_warn([&] { checkpoints_.save(); });

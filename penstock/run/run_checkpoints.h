@@ -3,6 +3,7 @@
 // run.h has one on every rank.  How a checkpoint is saved and read: train/checkpoints.h; what a
 // user is promised: docs/checkpoints.md.  Knows no data and no metrics.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -32,6 +33,8 @@ class RunCheckpoints {
   // Whether that is a checkpoint of this run's own directory.
   bool goes_on_here() const { return goes_on_here_; }
 
+  // Before a step.  Rank 0 asks for a save after it, where enough minutes have passed.
+  void ask();
   // After a step.  Saves when the configuration says so, and after the last one, which it waits
   // for.  A save that fails does not keep the next one from being tried.
   // Throws: CheckpointError for the last one, and for any, if the configuration says so.
@@ -43,7 +46,7 @@ class RunCheckpoints {
   std::string how_to_go_on() const;
 
  private:
-  bool saves() const { return options_.save_interval > 0; }
+  bool saves() const { return options_.saves(); }
   void tell_resumed(const train::Resumed& resumed) const;
   template <class Action>
   void or_warn(const Action& action);
@@ -53,9 +56,12 @@ class RunCheckpoints {
   std::string directory_;
   checkpoint::Texts facts_;
   std::function<void(const std::string&)> tell_;
+  train::Trainer& trainer_;
+  comm::Communicator& communicator_;
   train::Checkpoints checkpoints_;
   bool goes_on_here_ = false;
   bool has_last_step_ = false;
+  std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace penstock::run

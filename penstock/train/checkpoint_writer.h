@@ -28,11 +28,21 @@ struct NewCheckpoint {
   std::function<std::vector<StatePiece>()> pieces;
 };
 
+// What became of it.
+struct WrittenCheckpoint {
+  std::string folder;
+  std::string note;  // What `after` of begin() had to say; on rank 0.
+};
+
 class CheckpointWriter {
  public:
+  // Called on rank 0, with the directory.
+  using Before = std::function<void(checkpoint::CheckpointDirectory&)>;
+  using After = std::function<std::string(checkpoint::CheckpointDirectory&)>;
+
   // All that is a reference outlives it.
   // is_asynchronous: files are written while steps go on, from a copy in host memory of what this
-  // rank saves.
+  // rank saves, which is kept for the next save.
   CheckpointWriter(comm::Communicator& communicator, execute::Progress& progress,
                    std::string directory, bool is_asynchronous);
   // Waits for the files that this rank writes.
@@ -40,32 +50,36 @@ class CheckpointWriter {
 
   // Whether a save has begun, and has not been finished.
   bool is_saving() const { return saving_ != nullptr; }
-  // REQUIRES: is_saving().  Whether this rank has written its shard.
-  bool is_written() const;
+  // REQUIRES: is_saving().  Whether the files that this rank writes just now are there.
+  bool is_ready() const;
 
-  // Both are collective over all ranks.
+  // All are collective over all ranks.
 
-  // Begins to write.  `before` is called on rank 0, with the directory, before anything is written.
+  // Begins to write.  `before` is called before anything is written; `after`, beside what the
+  // caller goes on with, when the checkpoint has its name.
   // REQUIRES: !is_saving().
   // Throws: CheckpointError, on every rank, with what went wrong on the first that it did on; older
   // checkpoints are as before.
-  void begin(const NewCheckpoint& checkpoint,
-             const std::function<void(checkpoint::CheckpointDirectory&)>& before = {});
-  // Waits for the files of all ranks; the checkpoint has its name then.  `after` is called on rank
-  // 0.  REQUIRES: is_saving().
-  // Returns: its folder.  Throws: likewise.
-  std::string finish(const std::function<void(checkpoint::CheckpointDirectory&)>& after = {});
+  void begin(const NewCheckpoint& checkpoint, const Before& before = {}, After after = {});
+  // When all ranks are ready, or to wait for them: the shards become a checkpoint, and in a second
+  // call it is done.  REQUIRES: is_saving().
+  // Returns: what became of it; nothing: it goes on.  Throws: likewise.
+  std::optional<WrittenCheckpoint> go_on();
+  // Waits until it is done.  REQUIRES: is_saving().  Throws: likewise.
+  WrittenCheckpoint finish();
 
  private:
   struct Saving;
   std::vector<std::string> compare(const char* what, const std::string& text);
-  void commit(Saving& saving);
+  void wait();
+  std::string commit(Saving& saving);
 
   comm::Communicator& communicator_;
   execute::Progress& progress_;
   std::string path_;
   bool is_asynchronous_ = false;
   std::optional<checkpoint::CheckpointDirectory> directory_;  // On rank 0, from the first save on.
+  std::vector<at::Tensor> copies_;  // Of what this rank saves, asynchronously, in its order.
   std::unique_ptr<Saving> saving_;
 };
 

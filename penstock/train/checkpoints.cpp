@@ -55,7 +55,7 @@ void Checkpoints::save() {
                  .facts = options_.facts,
                  .values = is_root ? values_of(trainer_) : checkpoint::Texts{},
                  .pieces = [this] { return state_of(trainer_); }},
-                abandon);
+                abandon, [this](checkpoint::CheckpointDirectory& d) { return remove_old(d); });
   saved_step_ = step;
   trainer_.set_busy(true);
   if (!options_.is_asynchronous) finish();
@@ -63,21 +63,26 @@ void Checkpoints::save() {
 
 void Checkpoints::after(const StepReport& report) {
   if (!writer_.is_saving()) return;
-  trainer_.set_busy(!writer_.is_written());
-  if (!report.busy) finish();
+  if (!report.busy) {
+    trainer_.set_busy(false);
+    const auto written = writer_.go_on();
+    if (written) return over(*written);
+  }
+  trainer_.set_busy(!writer_.is_ready());
 }
 
 void Checkpoints::finish() {
   if (!writer_.is_saving()) return;
   trainer_.set_busy(false);
-  writer_.finish([this](checkpoint::CheckpointDirectory& directory) {
-    if (tell_) {
-      tell_(str("step ", saved_step_,
-                " saved: ", checkpoint::folder_of(options_.directory, saved_step_)));
-    }
-    remove_old(directory);
-  });
+  over(writer_.finish());
+}
+
+void Checkpoints::over(const WrittenCheckpoint& written) {
+  trainer_.set_busy(false);
   let_go_of_files();
+  if (!tell_) return;
+  tell_(str("step ", saved_step_, " saved: ", written.folder));
+  if (!written.note.empty()) tell_(written.note);
 }
 
 // What is in files was read, and is not needed in memory.
@@ -87,15 +92,13 @@ void Checkpoints::let_go_of_files() {
 }
 
 // What cannot be removed is told, and is there for the next save.
-void Checkpoints::remove_old(checkpoint::CheckpointDirectory& directory) {
-  const std::string failure = failure_of([&] {
+std::string Checkpoints::remove_old(checkpoint::CheckpointDirectory& directory) const {
+  return failure_of([&] {
     const auto all = checkpoint::checkpoints_in(options_.directory);
     for (const checkpoint::Found& old : checkpoint::not_kept(all, options_.keep)) {
       directory.remove(old);
-      progress_.advance();
     }
   });
-  if (!failure.empty() && tell_) tell_(failure);
 }
 
 std::optional<Resumed> Checkpoints::resume() {
@@ -104,7 +107,7 @@ std::optional<Resumed> Checkpoints::resume() {
   std::string failure;
   if (communicator_.rank().value == 0) {
     failure = failure_of([&] {
-      for (const checkpoint::Found& each : checkpoint::checkpoints_in(options_.directory)) {
+      for (const checkpoint::Found& each : checkpoint::steps_in(options_.directory)) {
         folders += each.folder + "\n";
       }
     });

@@ -76,7 +76,8 @@ class Checkpoints {
   void load(checkpoint::SavedCheckpoint& saved);
   std::optional<std::string> try_to_load(const std::string& folder, Resumed& resumed);
   void check_all_is_taken(const Resumed& resumed);
-  void remove_old(checkpoint::CheckpointDirectory& directory);
+  void over(const WrittenCheckpoint& written);
+  std::string remove_old(checkpoint::CheckpointDirectory& directory) const;
 
   Trainer& trainer_;
   comm::Communicator& communicator_;

@@ -187,19 +187,21 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
 // zeros over the pipe is exact.
 double Trainer::combine(const std::vector<double>& losses, const std::vector<double>& weights,
                         std::int64_t microbatches, StepReport& report) {
-  enum : std::int64_t { kLoss, kBadMicrobatches, kStop, kBusy, kNorms };
+  enum : std::int64_t { kLoss, kBadMicrobatches, kStop, kBusy, kSave, kNorms };
   const std::vector<double> my_squares = rank_model_->squared_norms();
   const at::Tensor shared = at::zeros({kNorms + std::ssize(my_squares)}, at::kDouble);
   auto* value = shared.data_ptr<double>();
   std::vector<double> mine = losses;
   mine.push_back(stop_requested_ ? 1 : 0);
   mine.push_back(is_busy_ ? 1 : 0);
+  mine.push_back(save_requested_ ? 1 : 0);
   std::vector<double> all = rank_model_->over_replicas(mine, "sharing the loss");
   for (std::int32_t replica = options_.mesh.data; replica-- > 0;) {
     const auto flags = all.begin() + replica * std::ssize(mine) + std::ssize(losses);
     value[kStop] += flags[0];
     value[kBusy] += flags[1];
-    all.erase(flags, flags + 2);
+    value[kSave] += flags[2];
+    all.erase(flags, flags + 3);
   }
   if (rank_model_->is_last_stage()) {
     value[kLoss] = options_.loss_scale.combine(all, weights);
@@ -214,6 +216,7 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
   report.loss = value[kLoss];
   report.stop = value[kStop] > 0;
   report.busy = value[kBusy] > 0;
+  report.save = value[kSave] > 0;
   const double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
   const double norm = std::sqrt(sum) / update_->scale().value();
   if (value[kBadMicrobatches] == 0) return norm;

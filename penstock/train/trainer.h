@@ -40,6 +40,7 @@ struct StepReport {
   bool skipped = false;
   bool stop = false;  // Some rank asked for it (request_stop): all ranks stop here.
   bool busy = false;  // Some rank was, by set_busy(), when its gradients were there.
+  bool save = false;  // Some rank asked for it (request_save).
 };
 
 class Trainer {
@@ -79,6 +80,8 @@ class Trainer {
 
   // Lets every rank stop after the same step: the next StepReport says so everywhere.
   void request_stop() { stop_requested_ = true; }
+  // Lets every rank know: the next StepReport says so everywhere.
+  void request_save(bool is_due) { save_requested_ = is_due; }
 
   // What the next StepReport says everywhere, if it is so on any rank: work goes on beside the
   // steps.
@@ -125,6 +128,7 @@ class Trainer {
   std::unique_ptr<update::Optimizer> optimizer_;
   std::int64_t steps_taken_ = 0;  // Skipped ones, too.
   bool stop_requested_ = false;
+  bool save_requested_ = false;
   bool is_busy_ = false;
 };
 

@@ -33,7 +33,10 @@ def together(communicator: Communicator, what: str, own: Callable[[], str]) -> l
             error, answer = caught, {"error": words_of(caught)}
     answers = [json.loads(each) for each in communicator.exchange(what, json.dumps(answer))]
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            error = None  # Which would keep this frame, and what it holds.
     for rank, each in enumerate(answers):
         if "error" in each:
             raise CommError(f"{what}: rank {rank} failed: {each['error']}")

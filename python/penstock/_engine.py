@@ -202,6 +202,9 @@ class EngineCourse:
     def check(self, own: Mapping[str, Any], common: Mapping[str, Any], *, is_own: bool) -> None:
         """Everything can be gone on from."""
 
+    def drop_step(self) -> None:
+        """Nothing is under way between two calls."""
+
     def go_on(self, counters: Mapping[str, int]) -> None:
         """From counters that were saved; of `penstock train`'s there are but the steps."""
         engine, steps = self._engine, counters["steps"]

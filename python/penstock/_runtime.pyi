@@ -111,18 +111,22 @@ class CheckpointWriter:
         """
         Collective: begins to write.  facts: those of rank 0 are saved; values: of all ranks.  Of `replicas` that have the same pieces, in the same order, one saves each.
         """
+    def close(self) -> None:
+        """
+        Is of no use any more; others may save to the directory.
+        """
     def finish(self) -> str:
         """
         Collective: waits for all ranks; returns the folder, which has its name now.
         """
     @property
-    def is_saving(self) -> bool:
-        ...
-    @property
-    def is_written(self) -> bool:
+    def is_ready(self) -> bool:
         """
         Of a save that has begun: whether this rank has written its shard.
         """
+    @property
+    def is_saving(self) -> bool:
+        ...
 class SavedCheckpoint:
     """
     A checkpoint on disk: any elements of any tensor, each verified.

@@ -47,6 +47,33 @@ TEST(CheckpointDirectory, ListsWholeOnesNewestFirst) {
   EXPECT_EQ(folder_of("d", 123456789), "d/step-123456789");
 }
 
+TEST(CheckpointDirectory, LeavesFoldersThatAreNotItsOwn) {
+  const TemporaryFolder folder;
+  const SmallCheckpoint small;
+  CheckpointDirectory directory(folder.path());
+  small.save(directory, folder.path(), 10);
+  fs::create_directory_symlink("step-00000010", folder.file("a-link"));
+  fs::create_directory(folder.file("site"));
+  std::ofstream(folder.file("site/manifest.json")) << "{}";
+  fs::copy(folder.file("step-00000010"), folder.file("best"));
+  fs::create_symlink("loop", folder.file("loop"));
+  fs::create_directory(folder.file("site.saving"));
+  std::ofstream(folder.file("site.saving/manifest.json")) << "{}";
+  small.save(directory, folder.path(), 20);
+  const std::vector<Found> all = checkpoints_in(folder.path());
+  EXPECT_EQ(steps_of(all), (Steps{20, 10, 10}));
+  EXPECT_EQ(steps_of(steps_in(folder.path())), (Steps{20, 10}));
+  for (const Found& old : not_kept(all, {.last = 1})) directory.remove(old);
+  EXPECT_EQ(folder.names(), (std::vector<std::string>{"a-link", "best", "loop", "site",
+                                                      "site.saving", "step-00000020"}));
+  for (const char* name : {"", "a/b", ".hidden", "latest", "x.saving", " x", "x ", "a\nb"}) {
+    EXPECT_NE(message_of([&] { directory.begin(name, 0); }).find("must be that of a folder"),
+              std::string::npos);
+  }
+  EXPECT_NE(message_of([&] { directory.begin(std::string("best\0x", 6), 0); }).find("must be"),
+            std::string::npos);
+}
+
 TEST(CheckpointDirectory, HasNoNameForWhatIsNotWhole) {
   const TemporaryFolder folder;
   const SmallCheckpoint small;

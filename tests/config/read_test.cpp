@@ -46,9 +46,9 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
     "schedule": {"name": "zbv", "stages_per_rank": 2},
     "launch": {"heartbeat_seconds": 5, "startup_seconds": 60.5, "disk_seconds": 900, "restarts": 7,
                "transport": "gloo", "device": "cpu"},
-    "checkpoint": {"directory": "kept", "save_interval": 40, "keep_last": 3, "keep_every": 100,
-                   "asynchronous": false, "on_failure": "stop", "resume": "auto"},
-    "run": {"directory": "out", "steps": 50, "eval_interval": 10, "eval_batches": 2,
+    "checkpoint": {"directory": "kept", "save_interval": 40, "save_minutes": 2.5, "keep_last": 3,
+                   "keep_every": 100, "asynchronous": false, "on_failure": "stop", "resume": "auto"},
+    "run": {"directory": "out", "steps": 50, "minutes": 30.5, "eval_interval": 10, "eval_batches": 2,
             "sample_bytes": 0, "timeline_steps": 1, "save": "weights"}})");
   Config expected;
   expected.batch = {16, 2, 4};
@@ -64,8 +64,8 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
   expected.numerics = {true};
   expected.schedule = {"zbv", "", 2};
   expected.launch = {5, 60.5, 900, 7, Transport::Gloo, Device::Cpu};
-  expected.checkpoint = {"kept", 40, 3, 100, false, OnFailure::Stop, "auto"};
-  expected.run = {"out", 50, 10, 2, 0, 1, "weights"};
+  expected.checkpoint = {"kept", 40, 2.5, 3, 100, false, OnFailure::Stop, "auto"};
+  expected.run = {"out", 50, 30.5, 10, 2, 0, 1, "weights"};
   EXPECT_EQ(c, expected);
 }
 

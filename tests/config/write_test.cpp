@@ -25,7 +25,7 @@ std::vector<Config> various_configs() {
   configs[5].zero_optimization.offload_optimizer = {OffloadDevice::Nvme, "/fast"};
   configs[5].zero_optimization.offload_param = {OffloadDevice::Nvme, "/also fast"};
   configs[5].launch = {0.25, 1e6, 900, 1, Transport::Tcp, Device::Cuda};
-  configs[5].checkpoint = {"kept", 40, 3, 100, false, OnFailure::Stop, "runs/a/step-00000040"};
+  configs[5].checkpoint = {"kept", 40, 0.5, 3, 100, false, OnFailure::Stop, "runs/a/step-00000040"};
   return configs;
 }
 
@@ -120,11 +120,13 @@ TEST(ToText, GivesEachValueItsOrigin) {
   },
   "checkpoint": {
     "resume": "",  // default
-    "save_interval": 0  // default
+    "save_interval": 0,  // default
+    "save_minutes": 0  // default
   },
   "run": {
     "directory": "",  // default
     "steps": 50,  // --steps
+    "minutes": 0,  // default
     "eval_interval": 0,  // default
     "eval_batches": 8,  // default
     "sample_bytes": 200,  // default

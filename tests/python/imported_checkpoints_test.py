@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -74,6 +75,59 @@ def test_masters_and_moments_are_deepspeeds(recorded, tmp_path):
     assert found["norm.running_mean"].shape == (16,)
 
 
+@pytest.mark.parametrize(
+    ("kind", "file"),
+    [
+        ("pipe1", "zero_pp_rank_0_mp_rank_00_optim_states.pt"),
+        ("pipe1", "zero_pp_rank_0_mp_rank_01_optim_states.pt"),
+        ("zero1", "zero_pp_rank_1_mp_rank_00_optim_states.pt"),
+        ("zero3", "zero_pp_rank_1_mp_rank_00_model_states.pt"),
+        ("pipe0", "mp_rank_01_model_states.pt"),
+        ("pipe0", "mp_rank_00_model_states.pt"),
+    ],
+)
+def test_a_file_that_is_missing_is_named(recorded, tmp_path, capsys, kind, file):
+    shutil.copytree(recorded / kind, tmp_path / kind)
+    (tmp_path / kind / "global_step3" / file).unlink()
+    assert main([str(tmp_path / kind), str(tmp_path / "into")]) == 3
+    said = capsys.readouterr().err
+    assert file in said or "model states of" in said
+    assert not (tmp_path / "into").exists()
+
+
+def test_experts_and_tensor_parallel_parts_are_refused(recorded, tmp_path, capsys):
+    for name in (
+        "layer_0_expert_0_mp_rank_00_model_states.pt",
+        "layer_00-model_00-model_states.pt",
+    ):
+        folder = tmp_path / name
+        shutil.copytree(recorded / "pipe1/global_step3", folder)
+        (folder / name).write_bytes(b"")
+        assert main([str(folder), str(tmp_path / "into")]) == 3
+        assert "which are not read" in capsys.readouterr().err
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    assert main([str(recorded / "zero1"), str(mine)]) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_metadata_cannot_reach_other_modules(tmp_path, capsys):
+    """A dotted name behind an allowed module: it ran any command."""
+    module = "torch.distributed.checkpoint.filesystem"
+    folder = tmp_path / "dcp"
+    folder.mkdir()
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    texts = [text.encode() for text in (module, "io.FileIO", str(victim), "w")]
+    short = [b"\x8c" + bytes([len(text)]) + text for text in texts]
+    # STACK_GLOBAL of module and name, a tuple of two, REDUCE, STOP.
+    program = b"\x80\x04" + short[0] + short[1] + b"\x93" + short[2] + short[3] + b"\x86R."
+    (folder / ".metadata").write_bytes(program)
+    assert main([str(folder), str(tmp_path / "into")]) == 3
+    assert "io.FileIO, which is not loaded" in capsys.readouterr().err
+    assert victim.read_text() == "precious"
+
+
 def test_damaged_and_foreign_ones_are_refused(recorded, tmp_path, capsys):
     assert main([str(tmp_path / "none"), str(tmp_path / "into")]) == 2
     assert main([str(tmp_path), str(tmp_path / "into")]) == 2
@@ -92,6 +146,7 @@ def test_damaged_and_foreign_ones_are_refused(recorded, tmp_path, capsys):
     (folder / ".metadata").write_bytes(pickle.dumps(Harmful()))
     assert main([str(folder), str(tmp_path / "into")]) == 3
     assert "asks for posix.system, which is not loaded" in capsys.readouterr().err
+    (folder / ".metadata").unlink()
     cut = recorded / "zero1/global_step3/mp_rank_00_model_states.pt"
     (folder / cut.name).write_bytes(cut.read_bytes()[:1000])
     assert main([str(folder), str(tmp_path / "into")]) == 3

@@ -133,7 +133,7 @@ def check_a_step_that_has_begun_is_not_saved(group):
     inputs, labels = words_of(0, group.rank())
     engine.backward(engine(inputs, 0).float().mean() + 0 * labels.sum())
     engine.step()
-    refused(engine, "after 1 of 2 microbatches of step 0", lambda: engine.save_checkpoint("."))
+    refused(engine, "inside step 0, after 1 of 2 microbatches", lambda: engine.save_checkpoint("."))
 
 
 def check_weights_for_others(group):
@@ -151,6 +151,148 @@ def check_weights_for_others(group):
         assert found.keys() == state.keys() - {"head.weight"}  # It is embedding.weight.
         assert all(torch.equal(found[name], state[name]) for name in found)
         assert {each.dtype for each in found.values()} == {torch.bfloat16}
+
+
+class Scaled(torch.nn.Module):
+    """With a parameter of no dimensions, one of one element, and an empty one."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(1.5))
+        self.shift = torch.nn.Parameter(torch.tensor([0.5]))
+        self.nothing = torch.nn.Parameter(torch.zeros(0, 3))
+        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return self.linear(x) * self.scale + self.shift
+
+
+def steps_of(engine, steps):
+    losses = []
+    for step in steps:
+        x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(step))
+        loss = engine(x).square().mean()
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    return losses
+
+
+def check_parameters_of_no_dimensions(group):
+    """Their moments came back as one number for a slice, and the next step failed."""
+    del group
+    for stage in range(4):
+        torch.manual_seed(0)
+        engine, _ = initialize(Scaled(), stage)
+        steps_of(engine, range(3))
+        engine.save_checkpoint(place(f"scaled-{stage}"))
+        expected = steps_of(engine, range(3, 5)), engine.module_state_dict()
+        for other in range(4):
+            torch.manual_seed(1)
+            again, _ = initialize(Scaled(), other)
+            again.load_checkpoint(place(f"scaled-{stage}"))
+            assert steps_of(again, range(3, 5)) == expected[0], (stage, other)
+            same_state(again.module_state_dict(), expected[1])
+
+
+def check_a_course_without_a_state_goes_to_the_step(group):
+    """It began at 0, or stayed ahead."""
+    del group
+    torch.manual_seed(0)
+    plain, _ = initialize(Scaled(), 1)
+    steps_of(plain, range(4))
+    plain.save_checkpoint(place("plain"))
+    for taken in (0, 6):
+        engine, _ = initialize(Scaled(), 1, options=COURSE)
+        steps_of(engine, range(4))
+        expected = engine.get_lr()
+        other, _ = initialize(Scaled(), 1, options=COURSE)
+        steps_of(other, range(taken))
+        other.load_checkpoint(place("plain"))
+        assert (other.global_steps, other.get_lr()) == (4, expected)
+        assert other.lr_scheduler.last_epoch == 4
+
+
+def check_a_failed_save_leaves_the_folder_free(group):
+    """Its lock stayed, as long as somebody kept the error."""
+    engine, _ = initialize(mixed(), 1)
+    folder = place("free")
+    (folder / "latest").mkdir(parents=True, exist_ok=True)
+    dist.barrier(group)
+    with pytest.raises(penstock.Error) as kept:
+        engine.save_checkpoint(folder)
+    dist.barrier(group)
+    if group.rank() == 0:
+        (folder / "latest").rmdir()
+    dist.barrier(group)
+    engine.save_checkpoint(folder)
+    assert kept.value is not None
+
+
+def check_buffers_that_cannot_be_saved(group):
+    """The rank that has one raised, and the other waited."""
+    engine, _ = initialize(mixed(), 1)
+    if group.rank() == 1:
+        engine.module.register_buffer("adjacent", torch.eye(4).to_sparse(), persistent=False)
+    refused(engine, "the buffer adjacent is of", lambda: engine.save_checkpoint(place("sparse")))
+
+
+def check_ranks_that_save_to_other_folders(group):
+    engine, _ = initialize(mixed(), 1)
+    refused(
+        engine,
+        "ranks save to",
+        lambda: engine.save_checkpoint(place(f"of-{group.rank()}"), tag="same"),
+    )
+
+
+def check_gradients_that_wait_for_a_step(group):
+    engine, _ = initialize(mixed(), 1)
+    inputs, labels = words_of(0, group.rank())
+    engine.backward(engine(inputs, 0).float().mean() + 0 * labels.sum())
+    refused(engine, "inside step 0", lambda: engine.save_checkpoint(place("waiting")))
+    engine.step()
+    engine.save_checkpoint(place("waiting"))
+
+
+class Keeps(torch.optim.SGD):
+    """With states of other kinds."""
+
+    kept: object = None
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.grad is not None:
+                    self.state[each].update(self.kept(each))
+        return super().step(closure)
+
+
+def check_states_that_cannot_be_put_together(group):
+    del group
+    untested = {"zero_allow_untested_optimizer": True}
+    for words, kept in [
+        ("history of .*, tensors in a container", lambda each: {"history": [each.grad.clone()]}),
+        ('keeps "weight" of', lambda each: {"weight": each.grad.clone()}),
+    ]:
+        kind = type("Keeps", (Keeps,), {"kept": staticmethod(kept)})
+        engine, _ = initialize(
+            mixed(), 1, options=untested, optimizer=lambda each, k=kind: k(each, lr=0.01)
+        )
+        train(engine, 1)
+        with pytest.raises(penstock.Error, match=words):
+            engine.save_checkpoint(place("together"))
+        dist.barrier()
+
+
+def check_an_optimizer_of_another_kind(group):
+    del group
+    engine, _ = initialize(mixed(), 1, optimizer=lambda each: torch.optim.SGD(each, 0.1, 0.9))
+    train(engine, 1)
+    engine.save_checkpoint(place("kind"))
+    other, _ = initialize(mixed(), 1)
+    words = "has an optimizer: SGD, and this engine has AdamW"
+    refused(other, words, lambda: other.load_checkpoint(place("kind")))
 
 
 def check_other_optimizers(group):

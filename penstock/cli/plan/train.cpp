@@ -104,7 +104,7 @@ class NewFolders {
 void make_folders(const config::Config& config, const std::string& run, NewFolders& folders) {
   folders.make(run, "run directory", "--run");
   if (!config.run.save.empty()) folders.make(config.run.save, "folder for the weights", "--save");
-  if (config.checkpoint.save_interval > 0) {
+  if (config.checkpoint.saves()) {
     folders.make(config::checkpoint_directory(config.checkpoint, run), "directory for checkpoints",
                  "--set checkpoint.directory=DIR");
   }
@@ -146,9 +146,9 @@ void check_resume(const config::Config& config, const std::string& run, bool is_
     throw ConfigError("--resume auto looks for checkpoints in the run directory, and none is given",
                       {"name the directory of the run that is to go on: --run DIR"});
   }
-  if (from == "auto" || config.checkpoint.save_interval == 0) return;
+  if (from == "auto" || !config.checkpoint.saves()) return;
   const std::string directory = config::checkpoint_directory(config.checkpoint, run);
-  const auto all = checkpoint::checkpoints_in(directory);
+  const auto all = checkpoint::steps_in(directory);
   std::error_code error;
   if (all.empty() || fs::equivalent(all.front().folder, from, error)) return;
   throw ConfigError(str(quoted_path(directory), " has checkpoints of a run, the newest of step ",
@@ -160,7 +160,7 @@ void check_resume(const config::Config& config, const std::string& run, bool is_
 // 0 where there is none, or the directory cannot be read.
 std::int64_t newest_step(const std::string& directory) {
   try {
-    const auto all = checkpoint::checkpoints_in(directory);
+    const auto all = checkpoint::steps_in(directory);
     return all.empty() ? 0 : all.front().step;
   } catch (const CheckpointError&) {
     return 0;
@@ -192,7 +192,7 @@ std::optional<ExitCode> pause(double seconds) {
 int launch_until_done(const launch::LaunchOptions& options, TrainCommand command,
                       const config::Config& config, const std::string& run, Output& output) {
   const std::string directory = config::checkpoint_directory(config.checkpoint, run);
-  const bool saves = config.checkpoint.save_interval > 0;
+  const bool saves = config.checkpoint.saves();
   const int most = saves ? static_cast<int>(config.launch.restarts) : 0;
   const std::int64_t at_start = newest_step(directory);
   launch::Restarts restarts(most, at_start);

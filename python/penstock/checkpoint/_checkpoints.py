@@ -17,6 +17,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,10 +31,10 @@ from penstock.checkpoint import _random
 from penstock.checkpoint._pieces import WEIGHT, Pieces, Read
 from penstock.checkpoint._saved import (
     LATEST,
+    Values,
     folder_of,
     identity_of,
     open_checkpoint,
-    read_value,
     value_pieces,
 )
 from penstock.checkpoint._values import to_text
@@ -49,6 +50,13 @@ __all__ = ["Checkpoints", "Place", "Wanted"]
 _SKIPPED, _SCALE = "skipped steps", "gradient scale"  # As `penstock train` has them.
 _OWN = "of stage "
 _TOLD_MAX = 5
+_ADAM = ({"step", "exp_avg", "exp_avg_sq"}, {"max_exp_avg_sq"})
+_WORDS: dict[str, tuple[set[str], set[str]]] = {
+    "Adam": _ADAM,
+    "AdamW": _ADAM,
+    "SGD": (set(), {"momentum_buffer", "step"}),
+}
+"""By class, what an optimizer always keeps, and what it may keep."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,9 @@ class Course(Protocol):
     def check(self, own: Mapping[str, Any], common: Mapping[str, Any], *, is_own: bool) -> None:
         """Raises ConfigError for what own() does not go on from.  is_own: it is this rank's."""
 
+    def drop_step(self) -> None:
+        """Gradients of a step that has begun are gone."""
+
     def go_on(self, counters: Mapping[str, int]) -> None:
         """From what check() has let pass."""
 
@@ -96,6 +107,7 @@ class _Found:
     """What of a checkpoint a rank has read, and found to fit."""
 
     saved: SavedCheckpoint
+    values: Values
     common: dict[str, Any] = field(default_factory=dict)
     own: dict[str, Any] = field(default_factory=dict)
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -122,6 +134,7 @@ class Checkpoints:
         self._communicator = communicator
         self._place = place
         self._course = course
+        self._first_course = copy.deepcopy(_state_of(update.lr_scheduler))
         self._facts = {**facts, "optimizer": type(update.optimizer).__name__}
 
     def save(
@@ -145,30 +158,35 @@ class Checkpoints:
             values = {self._place.key(): self._own(buffers), **self._of_modules()}
             if first:
                 values["engine"] = self._common(with_frozen=with_frozen)
+                if not isinstance(client_state or {}, Mapping):
+                    raise ConfigError(f"client_state is a {type(client_state).__name__}, no dict")
                 values["client_state"] = dict(client_state or {})
                 texts.update(self._course_of_update())
             for key, value in values.items():
                 texts[key], tensors = to_text(value, key)
                 pieces.extend(value_pieces(key, tensors))
-            return tag
+            return str(directory.absolute() / tag)
 
         buffers = self._own_buffers()
-        tags = self._together("save_checkpoint", collect)
-        if len(set(tags)) > 1:
-            raise ConfigError(f"save_checkpoint: tag differs by rank: {', '.join(tags)}")
+        folders = self._together("save_checkpoint", collect)
+        if len(set(folders)) > 1:
+            raise ConfigError(f"save_checkpoint: ranks save to {', '.join(sorted(set(folders)))}")
         writer = _torch.load().CheckpointWriter(
             self._communicator, str(directory), is_asynchronous=False
         )
-        writer.begin(
-            name=tag,
-            step=step,
-            facts=self._facts,
-            values=texts,
-            pieces=pieces,
-            replicas=self._place.replicas,
-            replica=self._place.replica,
-        )
-        folder = Path(writer.finish())
+        try:
+            writer.begin(
+                name=tag,
+                step=step,
+                facts=self._facts,
+                values=texts,
+                pieces=pieces,
+                replicas=self._place.replicas,
+                replica=self._place.replica,
+            )
+            folder = Path(writer.finish())
+        finally:
+            writer.close()  # Others may save there, whoever keeps an error that leaves this.
 
         def name_latest() -> str:
             if first and is_latest:
@@ -189,7 +207,8 @@ class Checkpoints:
             folder = folder_of(directory, tag)
             if folder is None:
                 return "none"
-            found.append(_Found(open_checkpoint(folder)))
+            saved = open_checkpoint(folder)
+            found.append(_Found(saved, Values(saved)))
             return f"{folder.name} ({identity_of(folder)})"
 
         seen = self._together("load_checkpoint", find)
@@ -227,6 +246,8 @@ class Checkpoints:
                 for group in self._update.optimizer.param_groups
             ],
             "lr_scheduler": scheduler,
+            "shared": self._pieces.shared(),
+            "frozen": self._pieces.frozen(),
             **self._course.own(),
         }
 
@@ -237,7 +258,6 @@ class Checkpoints:
             "counters": self._course.counters(),
             "optimizer": type(self._update.optimizer).__name__,
             "with_frozen": with_frozen,
-            "shared": self._pieces.shared(),
         }
 
     def _course_of_update(self) -> dict[str, str]:
@@ -260,11 +280,16 @@ class Checkpoints:
 
     def _own_buffers(self) -> dict[str, torch.Tensor]:
         """Collective: those that a checkpoint does not have by name: this replica's own."""
-        persistent = {piece.name for piece in self._pieces.of_buffers()}
         buffers = _buffers_of(self._pieces)
-        digests = {name: _digest(each) for name, each in buffers.items()}
-        mine = [self._place.stage, self._place.replica, digests]
-        told = self._communicator.exchange("buffers", json.dumps(mine))
+        digests: dict[str, str] = {}
+        persistent: set[str] = set()
+
+        def tell() -> str:
+            persistent.update(piece.name for piece in self._pieces.of_buffers())
+            digests.update({name: _digest(name, each) for name, each in buffers.items()})
+            return json.dumps([self._place.stage, self._place.replica, digests])
+
+        told = self._together("buffers", tell)
         of_first: dict[str, str] = next(
             digests
             for stage, replica, digests in map(json.loads, told)
@@ -284,10 +309,10 @@ class Checkpoints:
         known = {name for each in names for name in json.loads(each)}
 
         def check() -> str:
-            values = found.saved.values
+            values = found.values.texts
             if "engine" in values:
-                found.common = read_value(found.saved, "engine")
-                found.client_state = read_value(found.saved, "client_state")
+                found.common = found.values.read("engine")
+                found.client_state = found.values.read("client_state")
             found.is_own = found.common.get("layout") == dict(self._place.layout)
             optimizer = wanted.optimizer and not wanted.module_only
             found.read = self._pieces.reading(found.saved, optimizer=optimizer)
@@ -308,12 +333,13 @@ class Checkpoints:
     def _check_weights(self, found: _Found, known: set[str], wanted: Wanted) -> None:
         here = {name for name, state, *_ in found.saved.tensors() if state == WEIGHT}
         with_frozen = found.common.get("with_frozen", True)
+        frozen = set(self._pieces.frozen())
         kept, missing = [], []
         for piece in found.read.pieces:
             if piece.name in here:
                 found.saved.check(piece)
                 kept.append(piece)
-            elif with_frozen or not self._pieces.is_frozen(piece.name):
+            elif with_frozen or piece.name not in frozen:
                 missing.append(piece.name)
         found.read.pieces = kept
         wrong = [f"{name} is missing" for name in missing]
@@ -328,6 +354,8 @@ class Checkpoints:
         optimizer = self._update.optimizer
         saved_groups = found.own.get("param_groups", optimizer.param_groups)
         kind = type(optimizer).__name__
+        if "optimizer" not in found.common:
+            self._check_words(found)
         for what, has, needs in [
             ("an optimizer", found.common.get("optimizer", kind), kind),
             ("param_groups", len(saved_groups), len(optimizer.param_groups)),
@@ -338,18 +366,31 @@ class Checkpoints:
                     f"the one that was saved, or say load_optimizer_states=False"
                 )
 
+    def _check_words(self, found: _Found) -> None:
+        """Of an optimizer whose class the checkpoint does not say."""
+        kind = type(self._update.optimizer).__name__
+        keeps = _WORDS.get(kind)
+        words = {state for states in found.read.states.values() for state, _ in states}
+        if keeps is None or not words or keeps[0] <= words <= keeps[0] | keeps[1]:
+            return
+        raise ConfigError(
+            f"{found.saved.folder} has optimizer states {', '.join(sorted(words))}, and {kind} "
+            f"keeps {', '.join(sorted(keeps[0] | keeps[1]))}: make the optimizer that was saved, "
+            f"or say load_optimizer_states=False"
+        )
+
     def _read_own(self, found: _Found) -> None:
         """Of this rank, or, in another layout, of all ranks, which have the same."""
-        for key in found.saved.values:
+        for key in found.values.texts:
             if key.startswith("states of "):
-                found.states[key.removeprefix("states of ")] = read_value(found.saved, key)
+                found.states[key.removeprefix("states of ")] = found.values.read(key)
         if found.is_own:
-            found.own = read_value(found.saved, self._place.key())
-            of_first = read_value(found.saved, self._place.key(0)) if self._place.replica else {}
+            found.own = found.values.read(self._place.key())
+            of_first = found.values.read(self._place.key(0)) if self._place.replica else {}
             found.buffers = {**of_first.get("buffers", {}), **found.own["buffers"]}
             return
-        keys = sorted(key for key in found.saved.values if key.startswith(_OWN))
-        all_own = [read_value(found.saved, key) for key in keys]
+        keys = sorted(key for key in found.values.texts if key.startswith(_OWN))
+        all_own = [found.values.read(key) for key in keys]
         for each, values in zip(keys, all_own, strict=True):
             for key in ("param_groups", "lr_scheduler"):
                 if not _equal(values[key], all_own[0][key]):
@@ -368,9 +409,11 @@ class Checkpoints:
         def put() -> str:
             for name, (_, module) in _with_extra_states(self._pieces).items():
                 key = f"extra state of {name}"
-                if key in found.saved.values:
-                    undo.append(partial(module.set_extra_state, module.get_extra_state()))
-                    self._put_extra(module, name, read_value(found.saved, key))
+                if key in found.values.texts:
+                    undo.append(
+                        partial(module.set_extra_state, copy.deepcopy(module.get_extra_state()))
+                    )
+                    self._put_extra(module, name, found.values.read(key))
             if course is not None:
                 before = copy.deepcopy(_state_of(course))
                 undo.append(lambda: course.load_state_dict(before))
@@ -382,8 +425,9 @@ class Checkpoints:
         try:
             self._together("checkpoint fits", put)
         except Exception:
-            for each in undo:
-                each()
+            for each in reversed(undo):
+                with suppress(Exception):  # A module that refuses its own state keeps what it has.
+                    each()
             raise
 
     def _put_extra(self, module: torch.nn.Module, name: str, state: Any) -> None:
@@ -406,15 +450,14 @@ class Checkpoints:
 
     def _put(self, found: _Found, wanted: Wanted) -> None:
         """Collective.  All that is read fits."""
-        update, values = self._update, found.saved.values
+        update, values = self._update, found.values.texts
         self._pieces.put(found.saved, found.read, found.states)
         update.put_back()
+        self._course.drop_step()
         if wanted.module_only:
             return
         self._course.go_on(found.common.get("counters") or {"steps": found.saved.step})
         update.skipped_steps = int(values.get(_SKIPPED, 0))
-        if wanted.lr_scheduler and "lr_scheduler" not in found.own:
-            _go_to(update.lr_scheduler, found.saved.step - update.skipped_steps)
         if wanted.optimizer:
             groups = update.optimizer.param_groups
             for group, saved in zip(groups, found.own.get("param_groups", groups), strict=True):
@@ -428,9 +471,25 @@ class Checkpoints:
             rates = course.get_last_lr() if hasattr(course, "get_last_lr") else []
             for group, rate in zip(update.optimizer.param_groups, rates, strict=False):
                 group["lr"] = rate
+        if wanted.lr_scheduler and found.own.get("lr_scheduler") is None:
+            self._go_to(found.saved.step - update.skipped_steps)
         if found.is_own:
             _put_buffers(self._pieces, found.buffers)
             _random.put(found.own["random"])
+
+    def _go_to(self, step: int) -> None:
+        """Of a course whose state no checkpoint has, that of `penstock train` for example."""
+        course: Any = self._update.lr_scheduler
+        if not hasattr(course, "last_epoch") or "_last_lr" not in self._first_course:
+            return
+        course.load_state_dict(copy.deepcopy(self._first_course))
+        groups = self._update.optimizer.param_groups
+        for group, rate in zip(groups, self._first_course["_last_lr"], strict=True):
+            group["lr"] = rate
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # That the optimizer has taken no steps.
+            for _ in range(step):
+                course.step()
 
 
 def _with_extra_states(pieces: Pieces) -> dict[str, tuple[str, torch.nn.Module]]:
@@ -465,22 +524,19 @@ def _put_buffers(pieces: Pieces, saved: Mapping[str, torch.Tensor]) -> None:
                 module.get_submodule(path)._buffers[last] = value.to(buffer.device, buffer.dtype)
 
 
-def _digest(tensor: torch.Tensor) -> str:
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+def _digest(name: str, tensor: torch.Tensor) -> str:
+    if tensor.layout is not torch.strided:
+        raise ConfigError(
+            f"the buffer {name} is of {tensor.layout}: a checkpoint holds dense tensors"
+        )
+    host = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    flat = host.reshape(-1).view(torch.uint8)
     return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
 
 
 def _state_of(course: Any) -> dict[str, Any]:
     found: dict[str, Any] = course.state_dict() if hasattr(course, "state_dict") else {}
     return found
-
-
-def _go_to(course: Any, step: int) -> None:
-    """A course whose state no checkpoint has, of `penstock train` for example, goes to a step."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # That the optimizer has taken no steps.
-        while course is not None and getattr(course, "last_epoch", step) < step:
-            course.step()
 
 
 def _equal(one: Any, other: Any) -> bool:

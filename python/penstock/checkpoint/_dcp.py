@@ -24,11 +24,22 @@ from penstock.errors import CheckpointError
 
 __all__ = ["is_dcp", "read_dcp"]
 
-_OF_TORCH = "torch.distributed.checkpoint."
+_DCP = "torch.distributed.checkpoint."
 _KNOWN = {
-    ("builtins", name)
-    for name in ("dict", "list", "tuple", "set", "int", "str", "bool", "float", "slice")
-} | {("collections", "OrderedDict"), ("pathlib", "PosixPath"), ("torch", "Size")}
+    *((_DCP + "filesystem", name) for name in ("_StorageInfo", "_StoragePrefix")),
+    *(
+        (_DCP + "metadata", name)
+        for name in (
+            *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex"),
+            *("StorageMeta", "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING"),
+        )
+    ),
+    *(("builtins", name) for name in ("dict", "int", "list", "set", "slice", "str", "tuple")),
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+}
 _STATES = ("state", "param_groups")
 State = Mapping[str, Any]
 
@@ -112,17 +123,11 @@ class _Planner(_EmptyStateDictLoadPlanner):
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Raises CheckpointError for what describes no tensors."""
-        is_description = module.startswith(_OF_TORCH) and not name.startswith("_load")
-        is_type = module in ("torch", "torch.serialization") and (
-            isinstance(getattr(torch, name, None), torch.dtype | torch.layout | torch.memory_format)
-            or name == "_get_layout"
+        is_type = module == "torch" and isinstance(
+            vars(torch).get(name), torch.dtype | torch.layout | torch.memory_format
         )
-        if (module, name) in _KNOWN or is_type:
+        if is_type or (module, name) in _KNOWN:
             return super().find_class(module, name)
-        if is_description:
-            found = super().find_class(module, name)
-            if isinstance(found, type):
-                return found
         raise CheckpointError(f".metadata asks for {module}.{name}, which is not loaded")
 
 
@@ -150,12 +155,16 @@ def _take_optimizer(optimizer: State, found: Imported) -> None:
             if key.startswith("state."):
                 name, _, state = key.removeprefix("state.").rpartition(".")
                 states.setdefault(name, {})[state] = value
-        options = {
-            key.rpartition(".")[2]: value
-            for key, value in optimizer.items()
-            if key.startswith("param_groups.")
-        }
-        found.set_groups([options])
+        options: dict[str, dict[str, Any]] = {}
+        for key, value in optimizer.items():
+            if key.startswith("param_groups."):
+                name, _, option = key.removeprefix("param_groups.").rpartition(".")
+                options.setdefault(name, {})[option] = value
+        distinct = list(options.values())
+        if distinct and all(each == distinct[0] for each in distinct):
+            found.set_groups(distinct[:1])
+        else:
+            found.left_out.append("the options of parameter groups, which are not known apart")
     unknown = states.keys() - found.weights.keys()
     if unknown:
         raise CheckpointError(

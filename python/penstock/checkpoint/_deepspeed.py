@@ -42,6 +42,17 @@ def is_deepspeed(folder: Path) -> bool:
 
 def read_deepspeed(folder: Path) -> Imported:
     """Raises CheckpointError for what cannot be read, or is not taken over."""
+    try:
+        return _read(folder)
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        what = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{folder} is not as DeepSpeed writes it: {what}") from error
+
+
+def _read(folder: Path) -> Imported:
+    _check_files(folder)
     stages = [_load(path) for path in sorted(folder.glob("mp_rank_*_model_states.pt"))]
     replicas = [
         _load(path) for path in sorted(folder.glob("zero_pp_rank_*_model_states.pt"), key=_ranks)
@@ -55,8 +66,7 @@ def read_deepspeed(folder: Path) -> Imported:
     }
     found = Imported(int(first["global_steps"]), f"DeepSpeed {first.get('ds_version', '')}".strip())
     _take_common(first, found)
-    if first.get("checkpoint_parallel_dimensions", {}).get("tp_degree", 1) > 1:
-        raise CheckpointError(f"{folder} is of a model in tensor-parallel parts, which is not read")
+    _check_parts(folder, first, layers)
     updates = [
         _load(path) for path in sorted(folder.glob("*zero_pp_rank_*_optim_states.pt"), key=_ranks)
     ]
@@ -80,6 +90,53 @@ def read_deepspeed(folder: Path) -> Imported:
         found.set_groups(base.get("param_groups", []))
     found.left_out.append("random numbers and the place in the data, which it does not have")
     return found
+
+
+def _check_files(folder: Path) -> None:
+    """Raises CheckpointError for parts of other kinds, and for files that are missing."""
+    for pattern, what in (
+        ("*_expert_*", "has experts (MoE)"),
+        ("layer_*-model_*-model_states.pt", "is of a model in tensor-parallel parts"),
+        ("layer_*-model_[0-9]*", "is of a model in tensor-parallel parts"),
+    ):
+        if found := next(folder.glob(pattern), None):
+            raise CheckpointError(f"{folder} {what}, which are not read: {found.name}")
+    numbers = sorted(int(path.name[8:10]) for path in folder.glob("mp_rank_*_model_states.pt"))
+    if numbers != list(range(len(numbers))):
+        raise CheckpointError(f"{folder} has model states of ranks {numbers}: some are missing")
+
+
+def _check_parts(folder: Path, first: Mapping[str, Any], layers: Mapping[int, Any]) -> None:
+    sizes = first.get("checkpoint_parallel_dimensions") or {}
+    ranks = int(first.get("mp_world_size") or 1)
+    stages = int(sizes.get("pp_degree", ranks if layers else 1))
+    if sizes.get("tp_degree", 1) > 1 or (ranks > 1 and not layers):
+        raise CheckpointError(f"{folder} is of a model in tensor-parallel parts, which is not read")
+    if any(first.get("num_experts") or []):
+        raise CheckpointError(f"{folder} has experts (MoE), which are not read")
+    replicas = int(first.get("dp_world_size") or 1)
+    models = list(folder.glob("mp_rank_*_model_states.pt"))
+    if models and len(models) < stages:
+        raise CheckpointError(f"{folder} has model states of {len(models)} of {stages} stages")
+    updates = {_ranks(path) for path in folder.glob("*zero_pp_rank_*_optim_states.pt")}
+    of_models = {_ranks(path) for path in folder.glob("zero_pp_rank_*_model_states.pt")}
+    needed = {(stage, replica) for stage in range(stages) for replica in range(replicas)}
+    for has, what in ((updates, "optim"), (of_models, "model")):
+        for stage, replica in sorted(needed - has) if has else ():
+            name = f"zero_pp_rank_{replica}_mp_rank_{stage:02d}_{what}_states.pt"
+            raise CheckpointError(f"{folder} has no {name}, and has those of other ranks")
+    if (of_models and not updates) or (
+        first.get("optimizer") is None
+        and not updates
+        and _is_zero(first)
+        and not (folder / "zero").is_dir()
+    ):
+        raise CheckpointError(f"{folder} has no *_optim_states.pt, which ZeRO writes")
+
+
+def _is_zero(first: Mapping[str, Any]) -> bool:
+    section = (first.get("ds_config") or {}).get("zero_optimization") or {}
+    return int(section.get("stage", 0)) > 0
 
 
 def _load(path: Path) -> Any:

@@ -99,6 +99,7 @@ class Imported:
             replica=0,
         )
         writer.finish()
+        writer.close()
 
     def _client_state(self) -> dict[str, Any]:
         """What of it can be saved."""

@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock import _torch
+from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock._runtime import KeptParameter, SavedCheckpoint, StatePiece
     from penstock._update import Update
 
-__all__ = ["WEIGHT", "Pieces", "Read"]
+__all__ = ["OF_ALL_ELEMENTS", "WEIGHT", "Pieces", "Read"]
 
 WEIGHT = "weight"
+_RESERVED = (WEIGHT, "value")
+# States of torch's optimizers that are one number for all elements, and so of a parameter of no
+# dimensions, whose other states have its form.
+OF_ALL_ELEMENTS = {"eta", "mu", "mu_product", "step"}
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,11 @@ class Pieces:
                 for key, value in self._states(part)
                 if not isinstance(value, torch.Tensor)
             }
+            if part.kept.is_slice and (wrong := [k for k in others if _has_tensors(others[k])]):
+                raise ConfigError(
+                    f"the optimizer keeps {', '.join(wrong)} of {part.names[0][0]}, tensors in a "
+                    f"container, of a slice: a checkpoint cannot put them together"
+                )
             for name, is_written in part.names:
                 if others and is_written and is_one and part.kept.first == 0:
                     found[name] = others
@@ -143,12 +153,14 @@ class Pieces:
                     found[prefix + name] = prefix + first[id(parameter)]
         return found
 
-    def is_frozen(self, name: str) -> bool:
-        """Whether it is a parameter that nobody trains."""
-        return any(
-            known not in self._trained and name in dict(names)
+    def frozen(self) -> list[str]:
+        """Names of parameters here that nobody trains."""
+        return [
+            name
             for known, names in self._names.items()
-        )
+            if known not in self._trained
+            for name, _ in names
+        ]
 
     def reading(self, saved: SavedCheckpoint, *, optimizer: bool) -> Read:
         """All that this rank reads.  Raises CheckpointError where the checkpoint does not fit."""
@@ -204,8 +216,14 @@ class Pieces:
                 )
 
     def _states(self, part: _Part) -> Iterator[tuple[str, Any]]:
-        if part.master is not None:
-            yield from self._update.optimizer.state.get(part.master, {}).items()
+        states = {} if part.master is None else self._update.optimizer.state.get(part.master, {})
+        for key, value in states.items():
+            if key in _RESERVED:
+                raise ConfigError(
+                    f'the optimizer keeps "{key}" of {part.names[0][0]}: a checkpoint has other '
+                    f"things under this name"
+                )
+            yield key, value
 
     def _persistent(self) -> Iterator[tuple[str, torch.Tensor, bool]]:
         for prefix, module in self.modules.items():
@@ -215,6 +233,11 @@ class Pieces:
                         continue
                     if buffer.numel() > 0:
                         name = f"{prefix}{path}.{key}" if path else prefix + key
+                        if buffer.layout is not torch.strided:
+                            raise ConfigError(
+                                f"the buffer {name} is of {buffer.layout}: a checkpoint holds "
+                                f"dense tensors"
+                            )
                         yield name, buffer, prefix in self.written
 
 
@@ -244,11 +267,21 @@ def _piece(
     )
 
 
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_tensors, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_tensors, value))
+    return isinstance(value, torch.Tensor)
+
+
 def _new_state(
     part: _Part, name: str, state: str, dtype: torch.dtype, shape: list[int]
 ) -> Callable[[], StatePiece]:
     """What makes a piece to read it into: as the part, or, of another form, as it was."""
-    is_by_element = shape == part.kept.shape and (shape or not part.values.shape)
+    is_by_element = shape == part.kept.shape and (bool(shape) or state not in OF_ALL_ELEMENTS)
+    if is_by_element and dtype.is_floating_point:
+        dtype = part.values.dtype
 
     def make() -> StatePiece:
         values = part.values

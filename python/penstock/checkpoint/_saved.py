@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LATEST",
+    "Values",
     "folder_of",
     "identity_of",
     "open_checkpoint",
-    "read_value",
     "value_pieces",
     "write_weights",
 ]
@@ -45,7 +45,8 @@ def folder_of(directory: Path, tag: str | None) -> Path | None:
     folder = directory / name
     if not folder.is_dir():
         raise ConfigError(f"{folder}: there is no such checkpoint{_others(directory)}")
-    if next(folder.glob(_OF_DEEPSPEED), None) is not None:
+    is_own = (folder / "manifest.json").is_file()
+    if not is_own and next(folder.glob(_OF_DEEPSPEED), None) is not None:
         raise ConfigError(
             f"{folder} is a checkpoint of DeepSpeed: "
             f"`penstock checkpoint import {folder} FOLDER` makes one of penstock's"
@@ -61,7 +62,7 @@ def open_checkpoint(folder: Path) -> SavedCheckpoint:
 def _latest(directory: Path) -> str | None:
     """The tag of the last checkpoint that all ranks have written; None where there is none."""
     path = directory / LATEST
-    return path.read_text(encoding="utf-8").strip() if path.is_file() else None
+    return path.read_text(encoding="utf-8").removesuffix("\n") if path.is_file() else None
 
 
 def _others(directory: Path) -> str:
@@ -86,19 +87,32 @@ def value_pieces(key: str, tensors: list[torch.Tensor]) -> list[StatePiece]:
     ]
 
 
-def read_value(saved: SavedCheckpoint, key: str) -> Any:
-    """What was saved under a key.  Raises CheckpointError for a text that no value has."""
-    made: type[StatePiece] = _torch.load().StatePiece
-    tensors: dict[int, torch.Tensor] = {}
-    for name, state, dtype, shape in saved.tensors():
-        owner, mark, number = name.rpartition("#")
-        if state == _VALUE and mark and owner == key:
-            tensors[int(number)] = torch.empty(shape, dtype=dtype)
-            saved.read(made(name, state, shape, tensors[int(number)]))
-    try:
-        return from_text(saved.values[key], [tensors[i] for i in range(len(tensors))])
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise CheckpointError(f"{saved.folder}: {key} is no value: {error}") from error
+class Values:
+    """Those of a checkpoint, by key."""
+
+    def __init__(self, saved: SavedCheckpoint) -> None:
+        self._saved = saved
+        self.texts = saved.values
+        self._tensors: dict[str, list[tuple[str, torch.dtype, list[int]]]] = {}
+        for name, state, dtype, shape in saved.tensors():
+            if state == _VALUE:
+                self._tensors.setdefault(name.rpartition("#")[0], []).append((name, dtype, shape))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.texts
+
+    def read(self, key: str) -> Any:
+        """What was saved under a key.  Raises CheckpointError for a text that no value has."""
+        made: type[StatePiece] = _torch.load().StatePiece
+        tensors: dict[str, torch.Tensor] = {}
+        for name, dtype, shape in self._tensors.get(key, []):
+            tensors[name] = torch.empty(shape, dtype=dtype)
+            self._saved.read(made(name, _VALUE, shape, tensors[name]))
+        try:
+            in_order = [tensors[f"{key}#{number}"] for number in range(len(tensors))]
+            return from_text(self.texts[key], in_order)
+        except Exception as error:  # Of as many kinds as a text can be wrong.
+            raise CheckpointError(f"{self._saved.folder}: {key} is no value: {error}") from error
 
 
 def write_weights(

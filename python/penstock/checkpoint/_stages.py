@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from penstock import _torch
 from penstock._agreement import together
-from penstock.checkpoint._pieces import WEIGHT
-from penstock.checkpoint._saved import open_checkpoint, read_value, value_pieces
+from penstock.checkpoint._pieces import OF_ALL_ELEMENTS, WEIGHT
+from penstock.checkpoint._saved import Values, open_checkpoint, value_pieces
 from penstock.checkpoint._values import to_text
 from penstock.errors import CheckpointError, ConfigError
 from penstock.pipelining._groups import connect, resolve
@@ -101,16 +101,19 @@ def save(
     made: type[CheckpointWriter] = _torch.load().CheckpointWriter
     writer = made(communicator, str(path.parent), is_asynchronous=False)
     facts = {"mesh": f"{communicator.world_size} ranks"}
-    writer.begin(
-        name=path.name,
-        step=step,
-        facts=facts,
-        values=texts,
-        pieces=saved,
-        replicas=1,
-        replica=0,
-    )
-    return Path(writer.finish())
+    try:
+        writer.begin(
+            name=path.name,
+            step=step,
+            facts=facts,
+            values=texts,
+            pieces=saved,
+            replicas=1,
+            replica=0,
+        )
+        return Path(writer.finish())
+    finally:
+        writer.close()
 
 
 def load(
@@ -162,9 +165,10 @@ def load(
         if each.name in names:
             saved.read(each.weight())
     of_optimizers.put()
-    values = read_value(saved, "values") if "values" in saved.values else {}
+    values = Values(saved)
+    given = values.read("values") if "values" in values else {}
     communicator.exchange("checkpoint loaded", "")
-    return Loaded(saved.step, values)
+    return Loaded(saved.step, given)
 
 
 @dataclass(frozen=True)
@@ -252,11 +256,12 @@ class _Optimizers:
         tensors: dict[str, dict[str, tuple[torch.dtype, list[int]]]] = {}
         for name, state, dtype, shape in saved.tensors():
             tensors.setdefault(name, {})[state] = (dtype, list(shape))
+        values = Values(saved)
         options = {
-            name: values
-            for key in saved.values
+            name: of_group
+            for key in values.texts
             if key.startswith(_GROUPS)
-            for names, values in read_value(saved, key)
+            for names, of_group in values.read(key)
             for name in names
         }
         for optimizer in self._optimizers:
@@ -272,7 +277,7 @@ class _Optimizers:
                     self._options.append((group, given[0]))
                 for parameter in group["params"]:
                     held = self._by_id[id(parameter)]
-                    states = self._states(saved, held, tensors.get(held.name, {}))
+                    states = self._states(saved, values, held, tensors.get(held.name, {}))
                     self._new.append((optimizer, parameter, states))
 
     def put(self) -> None:
@@ -286,14 +291,17 @@ class _Optimizers:
 
     @staticmethod
     def _states(
-        saved: SavedCheckpoint, held: _Held, has: Mapping[str, tuple[torch.dtype, list[int]]]
+        saved: SavedCheckpoint,
+        values: Values,
+        held: _Held,
+        has: Mapping[str, tuple[torch.dtype, list[int]]],
     ) -> dict[str, Any]:
         key = f"states of {held.name}"
-        states: dict[str, Any] = dict(read_value(saved, key)) if key in saved.values else {}
+        states: dict[str, Any] = dict(values.read(key)) if key in values else {}
         for state, (dtype, shape) in has.items():
             if state == WEIGHT:
                 continue
-            is_by_element = shape == held.shape and (shape or not held.values.shape)
+            is_by_element = shape == held.shape and (bool(shape) or state not in OF_ALL_ELEMENTS)
             form = held.values.shape if is_by_element else torch.Size(shape)
             device = held.values.device if form else torch.device("cpu")
             local = torch.empty(form, dtype=dtype, device=device)

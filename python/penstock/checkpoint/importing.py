@@ -25,6 +25,8 @@ def import_checkpoint(source: str | Path, folder: str | Path) -> Imported:
     Raises ConfigError for a source that is no checkpoint, and CheckpointError for what cannot be
     read or written.
     """
+    if Path(folder).exists():
+        raise ConfigError(f"{folder} is there already: give a folder that is to be made")
     found = _read(Path(source))
     found.save(Path(folder).absolute())
     return found

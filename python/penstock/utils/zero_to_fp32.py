@@ -22,7 +22,7 @@ import torch
 
 from penstock import _planning, _torch
 from penstock.checkpoint._pieces import WEIGHT
-from penstock.checkpoint._saved import folder_of, open_checkpoint, read_value, write_weights
+from penstock.checkpoint._saved import Values, folder_of, open_checkpoint, write_weights
 from penstock.errors import ConfigError, Error
 
 if TYPE_CHECKING:
@@ -47,21 +47,20 @@ def get_fp32_state_dict_from_zero_checkpoint(
     """By name, whole parameters and buffers, in host memory; short floating-point types as float.
 
     checkpoint_dir: a folder of tags, or one checkpoint; tag: None: the latest.
-    exclude_frozen_parameters: parameters without a state of the optimizer are left out; buffers,
-        too.
+    exclude_frozen_parameters: those that the engine did not train are left out.
     lazy_mode: changes nothing.
 
     Raises ConfigError where there is no checkpoint, and CheckpointError for a damaged one.
     """
     del lazy_mode
     saved = _open(checkpoint_dir, tag)
-    trained = {name for name, state, *_ in saved.tensors() if state != WEIGHT}
+    shared, frozen = _of_engine(saved)
     found = {
         name: tensor
         for name, tensor in _weights(saved)
-        if not exclude_frozen_parameters or name in trained
+        if not (exclude_frozen_parameters and name in frozen)
     }
-    for name, other in _shared(saved).items():
+    for name, other in shared.items():
         if other in found:
             found[name] = found[other]
     return found
@@ -130,12 +129,17 @@ def _weights(saved: SavedCheckpoint) -> Iterator[tuple[str, torch.Tensor]]:
             yield name, tensor.float() if is_short else tensor
 
 
-def _shared(saved: SavedCheckpoint) -> dict[str, str]:
-    """Names of parameters that are others, and these."""
-    if "engine" not in saved.values:
-        return {}
-    found: dict[str, str] = read_value(saved, "engine").get("shared", {})
-    return found
+def _of_engine(saved: SavedCheckpoint) -> tuple[dict[str, str], set[str]]:
+    """Names of parameters that are others, and these; and of those that nobody trained."""
+    values = Values(saved)
+    shared: dict[str, str] = {}
+    frozen: set[str] = set()
+    for key in values.texts:
+        if key == "engine" or key.startswith("of stage "):
+            found = values.read(key)
+            shared.update(found.get("shared", {}))
+            frozen.update(found.get("frozen", []))
+    return shared, frozen
 
 
 def _bytes(size: str | int | None) -> int | None:

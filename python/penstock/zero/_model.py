@@ -143,6 +143,11 @@ class ReplicatedModel:
             self._forwards.let_go()
 
     @property
+    def has_gradients(self) -> bool:
+        """Whether a step has begun."""
+        return self.replica.has_sums or any(each.grad is not None for each in self.parameters)
+
+    @property
     def paging(self) -> dict[str, int]:
         """Of the last forward and backward: uses, faults, prefetches, drops, peak_bytes."""
         return self.replica.paging

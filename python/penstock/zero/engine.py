@@ -278,21 +278,27 @@ class _Course(EngineCourse):
         """Raises ConfigError inside a step, whose gradients nobody saves."""
         engine = self._plain
         taken = engine.micro_steps % engine.gradient_accumulation_steps()
-        if taken:
+        if taken or engine._model.has_gradients:
             raise ConfigError(
-                f"save_checkpoint() after {taken} of {engine.gradient_accumulation_steps()} "
-                f"microbatches of step {engine.global_steps}: their gradients would be lost; call "
-                f"it after the last one's step()"
+                f"save_checkpoint() inside step {engine.global_steps}, after {taken} of "
+                f"{engine.gradient_accumulation_steps()} microbatches: the step's gradients would "
+                f"be lost; call it after the last one's step()"
             )
         return {**super().counters(), "micro_steps": engine.micro_steps}
 
+    def drop_step(self) -> None:
+        """The step begins anew."""
+        engine = self._plain
+        engine.micro_steps -= engine.micro_steps % engine.gradient_accumulation_steps()
+
     def go_on(self, counters: Mapping[str, int]) -> None:
-        """Gradients of a step that has begun are dropped."""
+        """Also with the microbatches that were given."""
         super().go_on(counters)
         engine = self._plain
         steps = engine.global_steps * engine.gradient_accumulation_steps()
-        is_same = counters.get("micro_steps", steps) % engine.gradient_accumulation_steps() == 0
-        engine.micro_steps = counters.get("micro_steps", steps) if is_same else steps
+        taken = counters.get("micro_steps", steps)
+        is_whole = taken % engine.gradient_accumulation_steps() == 0
+        engine.micro_steps = taken if is_whole else steps
 
 
 def _check_loss(loss: Any) -> None:
