@@ -47,9 +47,10 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
     "launch": {"heartbeat_seconds": 5, "startup_seconds": 60.5, "disk_seconds": 900, "restarts": 7,
                "transport": "gloo", "device": "cpu"},
     "checkpoint": {"directory": "kept", "save_interval": 40, "save_minutes": 2.5, "keep_last": 3,
-                   "keep_every": 100, "asynchronous": false, "on_failure": "stop", "resume": "auto"},
-    "run": {"directory": "out", "steps": 50, "minutes": 30.5, "eval_interval": 10, "eval_batches": 2,
-            "sample_bytes": 0, "timeline_steps": 1, "save": "weights"}})");
+                   "keep_every": 100, "asynchronous": false, "on_failure": "stop",
+                   "resume": "auto"},
+    "run": {"directory": "out", "steps": 50, "minutes": 30.5, "eval_interval": 10,
+            "eval_batches": 2, "sample_bytes": 0, "timeline_steps": 1, "save": "weights"}})");
   Config expected;
   expected.batch = {16, 2, 4};
   expected.optimizer = {.lr = 3e-4, .betas = {0.8, 0.95}, .eps = 1e-6, .weight_decay = 0.1};

@@ -13,7 +13,6 @@ engine as it was.  What is saved, and why: docs/migrating_from_deepspeed.md.
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Mapping
@@ -28,6 +27,14 @@ import torch
 from penstock import _planning, _torch
 from penstock._agreement import together
 from penstock.checkpoint import _random
+from penstock.checkpoint._module_states import (
+    buffers_of,
+    digest,
+    equal,
+    put_buffers,
+    state_of,
+    with_extra_states,
+)
 from penstock.checkpoint._pieces import WEIGHT, Pieces, Read
 from penstock.checkpoint._saved import (
     LATEST,
@@ -134,7 +141,7 @@ class Checkpoints:
         self._communicator = communicator
         self._place = place
         self._course = course
-        self._first_course = copy.deepcopy(_state_of(update.lr_scheduler))
+        self._first_course = copy.deepcopy(state_of(update.lr_scheduler))
         self._facts = {**facts, "optimizer": type(update.optimizer).__name__}
 
     def save(
@@ -237,7 +244,7 @@ class Checkpoints:
             )
         scheduler = None
         if course is not None:
-            scheduler = {"type": type(course).__name__, "state": _state_of(course)}
+            scheduler = {"type": type(course).__name__, "state": state_of(course)}
         return {
             "random": _random.take(),
             "buffers": dict(buffers),
@@ -273,20 +280,20 @@ class Checkpoints:
             f"states of {name}": states for name, states in self._pieces.other_states().items()
         }
         if self._place.replica == 0:
-            for name, (prefix, module) in _with_extra_states(self._pieces).items():
+            for name, (prefix, module) in with_extra_states(self._pieces).items():
                 if prefix in self._pieces.written:
                     found[f"extra state of {name}"] = module.get_extra_state()
         return found
 
     def _own_buffers(self) -> dict[str, torch.Tensor]:
         """Collective: those that a checkpoint does not have by name: this replica's own."""
-        buffers = _buffers_of(self._pieces)
+        buffers = buffers_of(self._pieces)
         digests: dict[str, str] = {}
         persistent: set[str] = set()
 
         def tell() -> str:
             persistent.update(piece.name for piece in self._pieces.of_buffers())
-            digests.update({name: _digest(name, each) for name, each in buffers.items()})
+            digests.update({name: digest(name, each) for name, each in buffers.items()})
             return json.dumps([self._place.stage, self._place.replica, digests])
 
         told = self._together("buffers", tell)
@@ -393,7 +400,7 @@ class Checkpoints:
         all_own = [found.values.read(key) for key in keys]
         for each, values in zip(keys, all_own, strict=True):
             for key in ("param_groups", "lr_scheduler"):
-                if not _equal(values[key], all_own[0][key]):
+                if not equal(values[key], all_own[0][key]):
                     raise ConfigError(
                         f"{found.saved.folder}: {key} differs by rank ({keys[0]} and {each}), so "
                         f"that it goes on only with the stages, replicas and schedule that saved it"
@@ -407,7 +414,7 @@ class Checkpoints:
         undo: list[Callable[[], Any]] = []
 
         def put() -> str:
-            for name, (_, module) in _with_extra_states(self._pieces).items():
+            for name, (_, module) in with_extra_states(self._pieces).items():
                 key = f"extra state of {name}"
                 if key in found.values.texts:
                     undo.append(
@@ -415,7 +422,7 @@ class Checkpoints:
                     )
                     self._put_extra(module, name, found.values.read(key))
             if course is not None:
-                before = copy.deepcopy(_state_of(course))
+                before = copy.deepcopy(state_of(course))
                 undo.append(lambda: course.load_state_dict(before))
                 self._put_scheduler(found, course)
             if not wanted.module_only:
@@ -474,7 +481,7 @@ class Checkpoints:
         if wanted.lr_scheduler and found.own.get("lr_scheduler") is None:
             self._go_to(found.saved.step - update.skipped_steps)
         if found.is_own:
-            _put_buffers(self._pieces, found.buffers)
+            put_buffers(self._pieces, found.buffers)
             _random.put(found.own["random"])
 
     def _go_to(self, step: int) -> None:
@@ -490,63 +497,3 @@ class Checkpoints:
             warnings.simplefilter("ignore", UserWarning)  # That the optimizer has taken no steps.
             for _ in range(step):
                 course.step()
-
-
-def _with_extra_states(pieces: Pieces) -> dict[str, tuple[str, torch.nn.Module]]:
-    """By name, modules with a state besides parameters and buffers, and their prefixes."""
-    return {
-        (prefix + path).rstrip("."): (prefix, each)
-        for prefix, module in pieces.modules.items()
-        for path, each in module.named_modules()
-        if type(each).get_extra_state is not torch.nn.Module.get_extra_state
-    }
-
-
-def _buffers_of(pieces: Pieces) -> dict[str, torch.Tensor]:
-    return {
-        prefix + name: each.detach()
-        for prefix, module in pieces.modules.items()
-        for name, each in module.named_buffers(remove_duplicate=False)
-    }
-
-
-def _put_buffers(pieces: Pieces, saved: Mapping[str, torch.Tensor]) -> None:
-    """This replica's own, those that no state_dict() has, too."""
-    for prefix, module in pieces.modules.items():
-        for name, buffer in module.named_buffers(remove_duplicate=False):
-            value = saved.get(prefix + name)
-            if value is None:
-                continue
-            if value.shape == buffer.shape:
-                buffer.detach().copy_(value)
-            else:
-                path, _, last = name.rpartition(".")
-                module.get_submodule(path)._buffers[last] = value.to(buffer.device, buffer.dtype)
-
-
-def _digest(name: str, tensor: torch.Tensor) -> str:
-    if tensor.layout is not torch.strided:
-        raise ConfigError(
-            f"the buffer {name} is of {tensor.layout}: a checkpoint holds dense tensors"
-        )
-    host = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    flat = host.reshape(-1).view(torch.uint8)
-    return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
-
-
-def _state_of(course: Any) -> dict[str, Any]:
-    found: dict[str, Any] = course.state_dict() if hasattr(course, "state_dict") else {}
-    return found
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Whether values are, tensors in them too."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    return bool(one == other)
