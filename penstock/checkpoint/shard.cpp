@@ -23,9 +23,13 @@ bool is_whole(const PieceToSave& piece) { return piece.count == whole_of(piece).
 }  // namespace
 
 std::string key_of(const PieceToSave& piece) {
+  std::string name = piece.name;
+  for (std::size_t at = 0; (at = name.find('/', at)) != std::string::npos; at += 2) {
+    name.insert(at, 1, '/');
+  }
   const std::string slice =
       is_whole(piece) ? "" : str("[", piece.first, ":", piece.first + piece.count, "]");
-  return piece.state == kWeight ? piece.name + slice : str(piece.name, "/", piece.state, slice);
+  return piece.state == kWeight ? name + slice : str(name, "/", piece.state, slice);
 }
 
 Manifest write_shard(const std::string& folder, std::size_t index, std::size_t count,

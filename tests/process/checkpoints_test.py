@@ -77,6 +77,30 @@ class Asked(ComebackTest):
         self.assertIn("penstock: mesh was pipe(2) x data(2), is pipe(1) x data(1)", result.text)
         self.assert_same(whole, run.directory)
 
+    def test_a_batch_systems_warning_and_the_end_of_its_minutes_save_and_end(self) -> None:
+        config = self.training()
+        whole = self.undisturbed(config)
+        signalled = self.start_train(config, "usr1")
+        self.await_checkpoint(signalled)
+        signalled.process.send_signal(signal.SIGUSR1)
+        result = signalled.wait()
+        self.assert_code(result, 75)
+        self.assertIn("as asked; to go on: --run", result.text)
+        result = self.train(config, "--run", "minutes", "--set", "run.minutes=0.01")
+        self.assert_code(result, 75)
+        self.assertIn("run.minutes are over; to go on: --run", result.text)
+        for name in ("usr1", "minutes"):
+            self.assert_code(self.train(config, "--run", name, "--resume", "auto"), 0)
+            self.assert_same(whole, self.folder / name)
+
+    def test_a_run_may_save_by_time_alone(self) -> None:
+        changes = {"checkpoint": {"save_interval": 0, "save_minutes": 1e-6, "keep_last": 0}}
+        config = self.training(run={"steps": 12}, **changes)
+        self.assert_code(self.train(config, "--run", "timed"), 0)
+        saved = sorted((self.folder / "timed" / "checkpoints").glob("step-*"))
+        self.assertGreater(len(saved), 3)
+        self.assertEqual(saved[-1].name, "step-00000012")
+
     def test_a_run_that_is_over_trains_no_more(self) -> None:
         config = self.training(run={"steps": 40})
         whole = self.undisturbed(config)

@@ -153,6 +153,9 @@ def check_weights_for_others(group):
         assert {each.dtype for each in found.values()} == {torch.bfloat16}
 
 
+ODD_NAMES = ["w", "w/exp_avg", "w#0", 'the "weight" [0:2] é']
+
+
 class Scaled(torch.nn.Module):
     """With a parameter of no dimensions, one of one element, and an empty one."""
 
@@ -161,10 +164,12 @@ class Scaled(torch.nn.Module):
         self.scale = torch.nn.Parameter(torch.tensor(1.5))
         self.shift = torch.nn.Parameter(torch.tensor([0.5]))
         self.nothing = torch.nn.Parameter(torch.zeros(0, 3))
+        self.odd = torch.nn.ParameterDict({name: torch.ones(3) for name in ODD_NAMES})
         self.linear = torch.nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x):
-        return self.linear(x) * self.scale + self.shift
+        odd = sum(each.sum() for each in self.odd.values())
+        return self.linear(x) * self.scale + self.shift + odd
 
 
 def steps_of(engine, steps):
