@@ -26,7 +26,8 @@ struct PieceToSave {
 };
 
 // What a piece is called in its shard: "0.weight" for all of a parameter, "0.weight[64:128]" for
-// some of its elements, "0.weight/exp_avg" for what an optimizer keeps.  A "/" of a name is doubled.
+// some of its elements, "0.weight/exp_avg" for what an optimizer keeps.  A "/" of a name is
+// doubled.
 std::string key_of(const PieceToSave& piece);
 
 // Writes shard `index` of `count` to `folder`, and flushes it to the disk.
