@@ -3,8 +3,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstdint>
-#include <memory>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -58,54 +56,30 @@ void init_pieces(py::module_& m) {
       .def_readonly("is_saved_here", &StatePiece::is_saved_here);
 }
 
-// A checkpoint that is being written.
-struct PythonWriter {
-  PythonWriter(comm::Communicator& c, std::string directory, bool is_asynchronous)
-      : communicator(c) {
-    writer.emplace(c, progress, std::move(directory), is_asynchronous);
-  }
-
-  void begin(std::string name, std::int64_t step, checkpoint::Texts facts, checkpoint::Texts values,
-             std::vector<StatePiece> pieces, std::int32_t replicas, std::int32_t replica) {
-    train::share_out(pieces, replicas, replica);
-    without_gil(communicator, [&] {
-      writer->begin({.name = std::move(name),
-                     .step = step,
-                     .facts = std::move(facts),
-                     .values = std::move(values),
-                     .pieces = [&] { return pieces; }});
-    });
-  }
-  std::string finish() {
-    return without_gil(communicator, [&] { return writer->finish().folder; });
-  }
-
-  comm::Communicator& communicator;
-  execute::Progress progress;
-  std::optional<train::CheckpointWriter> writer;
-};
+std::string save_checkpoint(comm::Communicator& communicator, std::string directory,
+                            std::string name, std::int64_t step, checkpoint::Texts facts,
+                            checkpoint::Texts values, std::vector<StatePiece> pieces,
+                            std::int32_t replicas, std::int32_t replica) {
+  train::share_out(pieces, replicas, replica);
+  return without_gil(communicator, [&] {
+    execute::Progress progress;
+    train::CheckpointWriter writer(communicator, progress, std::move(directory), false);
+    writer.begin({.name = std::move(name),
+                  .step = step,
+                  .facts = std::move(facts),
+                  .values = std::move(values),
+                  .pieces = [&] { return pieces; }});
+    return writer.finish().folder;
+  });
+}
 
 void init_writer(py::module_& m) {
-  py::class_<PythonWriter>(m, "CheckpointWriter",
-                           "Writes checkpoints: all ranks together, each its own shard.")
-      .def(py::init<comm::Communicator&, std::string, bool>(), py::arg("communicator"),
-           py::arg("directory"), py::arg("is_asynchronous"), py::keep_alive<1, 2>(),
-           "is_asynchronous: begin() copies what it is given, and a thread writes it.")
-      .def_property_readonly("is_saving",
-                             [](const PythonWriter& w) { return w.writer->is_saving(); })
-      .def_property_readonly(
-          "is_ready", [](const PythonWriter& w) { return w.writer->is_ready(); },
-          "Of a save that has begun: whether this rank has written its shard.")
-      .def("begin", &PythonWriter::begin, py::kw_only(), py::arg("name"), py::arg("step"),
-           py::arg("facts"), py::arg("values"), py::arg("pieces"), py::arg("replicas"),
-           py::arg("replica"),
-           "Collective: begins to write.  facts: those of rank 0 are saved; values: of all ranks.  "
-           "Of `replicas` that have the same pieces, in the same order, one saves each.")
-      .def("finish", &PythonWriter::finish,
-           "Collective: waits for all ranks; returns the folder, which has its name now.")
-      .def(
-          "close", [](PythonWriter& w) { w.writer.reset(); },
-          "Is of no use any more; others may save to the directory.");
+  m.def("save_checkpoint", &save_checkpoint, py::arg("communicator"), py::arg("directory"),
+        py::kw_only(), py::arg("name"), py::arg("step"), py::arg("facts"), py::arg("values"),
+        py::arg("pieces"), py::arg("replicas") = 1, py::arg("replica") = 0,
+        "Collective: writes a checkpoint, each rank its own shard, and returns its folder.  facts: "
+        "those of rank 0 are saved; values: of all ranks.  Of `replicas` that have the same "
+        "pieces, in the same order, one saves each.");
 }
 
 using PythonTensors =

@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['CheckpointWriter', 'Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'facts_of_host_updates', 'facts_of_process', 'write_safetensors']
+__all__: list[str] = ['Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'facts_of_host_updates', 'facts_of_process', 'save_checkpoint', 'write_safetensors']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -98,34 +98,6 @@ class StatePiece:
         ...
     @property
     def values(self) -> torch.Tensor:
-        ...
-class CheckpointWriter:
-    """
-    Writes checkpoints: all ranks together, each its own shard.
-    """
-    def __init__(self, communicator: Communicator, directory: str, is_asynchronous: bool) -> None:
-        """
-        is_asynchronous: begin() copies what it is given, and a thread writes it.
-        """
-    def begin(self, *, name: str, step: typing.SupportsInt | typing.SupportsIndex, facts: collections.abc.Mapping[str, str], values: collections.abc.Mapping[str, str], pieces: collections.abc.Sequence[StatePiece], replicas: typing.SupportsInt | typing.SupportsIndex, replica: typing.SupportsInt | typing.SupportsIndex) -> None:
-        """
-        Collective: begins to write.  facts: those of rank 0 are saved; values: of all ranks.  Of `replicas` that have the same pieces, in the same order, one saves each.
-        """
-    def close(self) -> None:
-        """
-        Is of no use any more; others may save to the directory.
-        """
-    def finish(self) -> str:
-        """
-        Collective: waits for all ranks; returns the folder, which has its name now.
-        """
-    @property
-    def is_ready(self) -> bool:
-        """
-        Of a save that has begun: whether this rank has written its shard.
-        """
-    @property
-    def is_saving(self) -> bool:
         ...
 class SavedCheckpoint:
     """
@@ -462,6 +434,10 @@ def facts_of_host_updates() -> list[tuple[str, str]]:
 def facts_of_process() -> list[tuple[str, str]]:
     """
     What decides on results and is nobody's argument, by name: versions, torch's settings, the environment.
+    """
+def save_checkpoint(communicator: Communicator, directory: str, *, name: str, step: typing.SupportsInt | typing.SupportsIndex, facts: collections.abc.Mapping[str, str], values: collections.abc.Mapping[str, str], pieces: collections.abc.Sequence[StatePiece], replicas: typing.SupportsInt | typing.SupportsIndex = 1, replica: typing.SupportsInt | typing.SupportsIndex = 0) -> str:
+    """
+    Collective: writes a checkpoint, each rank its own shard, and returns its folder.  facts: those of rank 0 are saved; values: of all ranks.  Of `replicas` that have the same pieces, in the same order, one saves each.
     """
 def write_safetensors(path: str, tensors: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
     """

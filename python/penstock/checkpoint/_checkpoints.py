@@ -38,10 +38,14 @@ from penstock.checkpoint._module_states import (
 from penstock.checkpoint._pieces import WEIGHT, Pieces, Read
 from penstock.checkpoint._saved import (
     LATEST,
+    OF_STAGE,
     Values,
+    check_names,
     folder_of,
     identity_of,
     open_checkpoint,
+    own_key,
+    states_in,
     value_pieces,
 )
 from penstock.checkpoint._values import to_text
@@ -55,8 +59,6 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoints", "Place", "Wanted"]
 
 _SKIPPED, _SCALE = "skipped steps", "gradient scale"  # As `penstock train` has them.
-_OWN = "of stage "
-_TOLD_MAX = 5
 _ADAM = ({"step", "exp_avg", "exp_avg_sq"}, {"max_exp_avg_sq"})
 _WORDS: dict[str, tuple[set[str], set[str]]] = {
     "Adam": _ADAM,
@@ -87,7 +89,7 @@ class Place:
 
     def key(self, replica: int | None = None) -> str:
         """Of the values of this rank, or of another replica."""
-        return f"{_OWN}{self.stage}, replica {self.replica if replica is None else replica}"
+        return own_key(self.stage, self.replica if replica is None else replica)
 
 
 class Course(Protocol):
@@ -178,22 +180,17 @@ class Checkpoints:
         folders = self._together("save_checkpoint", collect)
         if len(set(folders)) > 1:
             raise ConfigError(f"save_checkpoint: ranks save to {', '.join(sorted(set(folders)))}")
-        writer = _torch.load().CheckpointWriter(
-            self._communicator, str(directory), is_asynchronous=False
+        folder = _torch.load().save_checkpoint(
+            self._communicator,
+            str(directory),
+            name=tag,
+            step=step,
+            facts=self._facts,
+            values=texts,
+            pieces=pieces,
+            replicas=self._place.replicas,
+            replica=self._place.replica,
         )
-        try:
-            writer.begin(
-                name=tag,
-                step=step,
-                facts=self._facts,
-                values=texts,
-                pieces=pieces,
-                replicas=self._place.replicas,
-                replica=self._place.replica,
-            )
-            folder = Path(writer.finish())
-        finally:
-            writer.close()  # Others may save there, whoever keeps an error that leaves this.
 
         def name_latest() -> str:
             if first and is_latest:
@@ -201,7 +198,7 @@ class Checkpoints:
             return ""
 
         self._together("checkpoint is there", name_latest)
-        return folder
+        return Path(folder)
 
     def load(self, directory: Path, tag: str | None, wanted: Wanted) -> tuple[Path, Any] | None:
         """Collective: the folder, and the client_state.
@@ -338,7 +335,7 @@ class Checkpoints:
         self._together("checkpoint read", check)
 
     def _check_weights(self, found: _Found, known: set[str], wanted: Wanted) -> None:
-        here = {name for name, state, *_ in found.saved.tensors() if state == WEIGHT}
+        here = {name for name, states in states_in(found.saved).items() if WEIGHT in states}
         with_frozen = found.common.get("with_frozen", True)
         frozen = set(self._pieces.frozen())
         kept, missing = [], []
@@ -349,13 +346,8 @@ class Checkpoints:
             elif with_frozen or piece.name not in frozen:
                 missing.append(piece.name)
         found.read.pieces = kept
-        wrong = [f"{name} is missing" for name in missing]
-        wrong += [f"{name} is unexpected" for name in sorted(here - known)]
-        if wanted.strict and wrong:
-            more = f" and {len(wrong) - _TOLD_MAX} more" if len(wrong) > _TOLD_MAX else ""
-            raise CheckpointError(
-                f"{found.saved.folder} does not fit: {'; '.join(wrong[:_TOLD_MAX])}{more}"
-            )
+        if wanted.strict:
+            check_names(found.saved, missing, here - known)
 
     def _check_optimizer(self, found: _Found) -> None:
         optimizer = self._update.optimizer
@@ -396,7 +388,7 @@ class Checkpoints:
             of_first = found.values.read(self._place.key(0)) if self._place.replica else {}
             found.buffers = {**of_first.get("buffers", {}), **found.own["buffers"]}
             return
-        keys = sorted(key for key in found.values.texts if key.startswith(_OWN))
+        keys = sorted(key for key in found.values.texts if key.startswith(OF_STAGE))
         all_own = [found.values.read(key) for key in keys]
         for each, values in zip(keys, all_own, strict=True):
             for key in ("param_groups", "lr_scheduler"):

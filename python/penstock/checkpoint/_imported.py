@@ -14,12 +14,12 @@ import torch
 
 from penstock import _torch
 from penstock.checkpoint._pieces import WEIGHT
-from penstock.checkpoint._saved import value_pieces
+from penstock.checkpoint._saved import own_key, value_pieces
 from penstock.checkpoint._values import to_text
 from penstock.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
-    from penstock._runtime import CheckpointWriter, Communicator, StatePiece
+    from penstock._runtime import Communicator, StatePiece
 
 __all__ = ["Imported", "load_plain"]
 
@@ -77,7 +77,7 @@ class Imported:
                 "shared": self.shared,
             },
             "client_state": self._client_state(),
-            **({"of stage 0, replica 0": own} if own else {}),
+            **({own_key(0, 0): own} if own else {}),
         }
         texts = dict(self.texts)
         for key, value in values.items():
@@ -87,19 +87,15 @@ class Imported:
         made: type[Communicator] = runtime.Communicator
         distributed: Any = torch.distributed
         alone = made(distributed.HashStore(), 0, 1, "", 60.0, torch.device("cpu"))
-        writers: type[CheckpointWriter] = runtime.CheckpointWriter
-        writer = writers(alone, str(folder.parent), is_asynchronous=False)
-        writer.begin(
+        runtime.save_checkpoint(
+            alone,
+            str(folder.parent),
             name=folder.name,
             step=self.step,
             facts={"imported from": self.source},
             values=texts,
             pieces=pieces,
-            replicas=1,
-            replica=0,
         )
-        writer.finish()
-        writer.close()
 
     def _client_state(self) -> dict[str, Any]:
         """What of it can be saved."""

@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock import _torch
+from penstock.checkpoint._saved import states_in
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock._runtime import KeptParameter, SavedCheckpoint, StatePiece
     from penstock._update import Update
 
-__all__ = ["OF_ALL_ELEMENTS", "WEIGHT", "Pieces", "Read"]
+__all__ = ["WEIGHT", "Pieces", "Read", "is_by_element"]
 
 WEIGHT = "weight"
 _RESERVED = (WEIGHT, "value")
 # States of torch's optimizers that are one number for all elements, and so of a parameter of no
 # dimensions, whose other states have its form.
-OF_ALL_ELEMENTS = {"eta", "mu", "mu_product", "step"}
+_OF_ALL_ELEMENTS = {"eta", "mu", "mu_product", "step"}
 
 
 @dataclass(frozen=True)
@@ -164,9 +165,7 @@ class Pieces:
 
     def reading(self, saved: SavedCheckpoint, *, optimizer: bool) -> Read:
         """All that this rank reads.  Raises CheckpointError where the checkpoint does not fit."""
-        tensors: dict[str, dict[str, tuple[torch.dtype, list[int]]]] = {}
-        for name, state, dtype, shape in saved.tensors():
-            tensors.setdefault(name, {})[state] = (dtype, list(shape))
+        tensors = states_in(saved)
         read = Read()
         for part in self._parts():
             name = next((name for name, _ in part.names if name in tensors), part.names[0][0])
@@ -267,6 +266,11 @@ def _piece(
     )
 
 
+def is_by_element(state: str, shape: list[int], of_parameter: list[int]) -> bool:
+    """Whether a saved state has a value for each element of its parameter."""
+    return shape == of_parameter and (bool(shape) or state not in _OF_ALL_ELEMENTS)
+
+
 def _has_tensors(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(map(_has_tensors, value.values()))
@@ -279,13 +283,13 @@ def _new_state(
     part: _Part, name: str, state: str, dtype: torch.dtype, shape: list[int]
 ) -> Callable[[], StatePiece]:
     """What makes a piece to read it into: as the part, or, of another form, as it was."""
-    is_by_element = shape == part.kept.shape and (bool(shape) or state not in OF_ALL_ELEMENTS)
-    if is_by_element and dtype.is_floating_point:
+    by_element = is_by_element(state, shape, part.kept.shape)
+    if by_element and dtype.is_floating_point:
         dtype = part.values.dtype
 
     def make() -> StatePiece:
         values = part.values
-        if is_by_element:
+        if by_element:
             new = torch.empty(values.shape, dtype=dtype, device=values.device)
         else:
             new = torch.empty(shape, dtype=dtype)

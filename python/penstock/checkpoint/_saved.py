@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +22,22 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LATEST",
+    "OF_STAGE",
     "Values",
+    "check_names",
     "folder_of",
     "identity_of",
+    "latest",
     "open_checkpoint",
+    "own_key",
+    "states_in",
     "value_pieces",
     "write_weights",
 ]
 
 LATEST = "latest"
+OF_STAGE = "of stage "
+_TOLD_MAX = 5
 _VALUE = "value"  # The state of tensors that belong to values.
 _OF_DEEPSPEED = "*mp_rank_*_model_states.pt"
 
@@ -39,7 +46,7 @@ def folder_of(directory: Path, tag: str | None) -> Path | None:
     """Of the checkpoint that is asked for.  Raises ConfigError where it is not there."""
     if tag is None and (directory / "manifest.json").is_file():
         return directory
-    name = tag or _latest(directory)
+    name = tag or latest(directory)
     if name is None:
         return None
     folder = directory / name
@@ -59,10 +66,15 @@ def open_checkpoint(folder: Path) -> SavedCheckpoint:
     return made(str(folder))
 
 
-def _latest(directory: Path) -> str | None:
+def latest(directory: Path) -> str | None:
     """The tag of the last checkpoint that all ranks have written; None where there is none."""
     path = directory / LATEST
     return path.read_text(encoding="utf-8").removesuffix("\n") if path.is_file() else None
+
+
+def own_key(stage: int, replica: int) -> str:
+    """Of the values that a rank has of its own."""
+    return f"{OF_STAGE}{stage}, replica {replica}"
 
 
 def _others(directory: Path) -> str:
@@ -85,6 +97,24 @@ def value_pieces(key: str, tensors: list[torch.Tensor]) -> list[StatePiece]:
         made(f"{key}#{number}", _VALUE, list(each.shape), each, is_slice=True)
         for number, each in enumerate(tensors)
     ]
+
+
+def states_in(saved: SavedCheckpoint) -> dict[str, dict[str, tuple[torch.dtype, list[int]]]]:
+    """By name and state, type and shape of what a checkpoint has of parameters and buffers."""
+    found: dict[str, dict[str, tuple[torch.dtype, list[int]]]] = {}
+    for name, state, dtype, shape in saved.tensors():
+        if state != _VALUE:
+            found.setdefault(name, {})[state] = (dtype, list(shape))
+    return found
+
+
+def check_names(saved: SavedCheckpoint, missing: Iterable[str], unexpected: Iterable[str]) -> None:
+    """Raises CheckpointError with the first of them, if there are any."""
+    wrong = [f"{name} is missing" for name in missing]
+    wrong += [f"{name} is unexpected" for name in sorted(unexpected)]
+    if wrong:
+        more = f" and {len(wrong) - _TOLD_MAX} more" if len(wrong) > _TOLD_MAX else ""
+        raise CheckpointError(f"{saved.folder} does not fit: {'; '.join(wrong[:_TOLD_MAX])}{more}")
 
 
 class Values:

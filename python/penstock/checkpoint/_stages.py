@@ -16,22 +16,27 @@ from torch.nn.parallel import DistributedDataParallel
 
 from penstock import _torch
 from penstock._agreement import together
-from penstock.checkpoint._pieces import OF_ALL_ELEMENTS, WEIGHT
-from penstock.checkpoint._saved import Values, open_checkpoint, value_pieces
+from penstock.checkpoint._pieces import WEIGHT, is_by_element
+from penstock.checkpoint._saved import (
+    Values,
+    check_names,
+    open_checkpoint,
+    states_in,
+    value_pieces,
+)
 from penstock.checkpoint._values import to_text
-from penstock.errors import CheckpointError, ConfigError
+from penstock.errors import ConfigError
 from penstock.pipelining._groups import connect, resolve
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from penstock._runtime import CheckpointWriter, SavedCheckpoint, StatePiece
+    from penstock._runtime import SavedCheckpoint, StatePiece
 
 __all__ = ["Loaded", "load", "save"]
 
 _WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.)")
 _GROUPS = "parameter groups of rank "
-_TOLD_MAX = 5
 
 
 @dataclass(frozen=True)
@@ -98,22 +103,16 @@ def save(
         return ""
 
     together(communicator, "what is saved", choose)
-    made: type[CheckpointWriter] = _torch.load().CheckpointWriter
-    writer = made(communicator, str(path.parent), is_asynchronous=False)
-    facts = {"mesh": f"{communicator.world_size} ranks"}
-    try:
-        writer.begin(
-            name=path.name,
-            step=step,
-            facts=facts,
-            values=texts,
-            pieces=saved,
-            replicas=1,
-            replica=0,
-        )
-        return Path(writer.finish())
-    finally:
-        writer.close()
+    written = _torch.load().save_checkpoint(
+        communicator,
+        str(path.parent),
+        name=path.name,
+        step=step,
+        facts={"mesh": f"{communicator.world_size} ranks"},
+        values=texts,
+        pieces=saved,
+    )
+    return Path(written)
 
 
 def load(
@@ -143,16 +142,14 @@ def load(
     told = [json.loads(each) for each in together(communicator, "load", find)]
     saved, held, of_optimizers = found[0]
     known = {name for each in told for name in each[2]}
+    here = {name for name, states in states_in(saved).items() if WEIGHT in states}
 
     def check() -> str:
         if any(each[:2] != told[0][:2] for each in told):
             raise ConfigError(f"{folder}: ranks do not see the same checkpoint")
-        here = {name for name, state, *_ in saved.tensors() if state == WEIGHT}
-        wrong = [f"{each.name} is missing" for each in held if each.name not in here]
-        wrong += [f"{name} is unexpected" for name in sorted(here - known)]
-        if strict and wrong:
-            more = f" and {len(wrong) - _TOLD_MAX} more" if len(wrong) > _TOLD_MAX else ""
-            raise CheckpointError(f"{folder} does not fit: {'; '.join(wrong[:_TOLD_MAX])}{more}")
+        if strict:
+            missing = (each.name for each in held if each.name not in here)
+            check_names(saved, missing, here - known)
         for each in held:
             if each.name in here:
                 saved.verify(each.weight())
@@ -160,9 +157,8 @@ def load(
         return ""
 
     together(communicator, "checkpoint read", check)
-    names = {name for name, state, *_ in saved.tensors() if state == WEIGHT}
     for each in held:
-        if each.name in names:
+        if each.name in here:
             saved.read(each.weight())
     of_optimizers.put()
     values = Values(saved)
@@ -253,9 +249,7 @@ class _Optimizers:
 
     def read(self, saved: SavedCheckpoint) -> None:
         """States and options, beside those that there are."""
-        tensors: dict[str, dict[str, tuple[torch.dtype, list[int]]]] = {}
-        for name, state, dtype, shape in saved.tensors():
-            tensors.setdefault(name, {})[state] = (dtype, list(shape))
+        tensors = states_in(saved)
         values = Values(saved)
         options = {
             name: of_group
@@ -301,13 +295,13 @@ class _Optimizers:
         for state, (dtype, shape) in has.items():
             if state == WEIGHT:
                 continue
-            is_by_element = shape == held.shape and (bool(shape) or state not in OF_ALL_ELEMENTS)
-            form = held.values.shape if is_by_element else torch.Size(shape)
+            by_element = is_by_element(state, shape, held.shape)
+            form = held.values.shape if by_element else torch.Size(shape)
             device = held.values.device if form else torch.device("cpu")
             local = torch.empty(form, dtype=dtype, device=device)
             if local.numel() > 0:
                 saved.read(held.piece(state, local))
-            states[state] = _as(held.tensor, local) if is_by_element else local
+            states[state] = _as(held.tensor, local) if by_element else local
         return states
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from penstock.checkpoint._dcp import is_dcp, read_dcp
 from penstock.checkpoint._deepspeed import is_deepspeed, read_deepspeed
 from penstock.checkpoint._imported import Imported
+from penstock.checkpoint._saved import latest
 from penstock.errors import ConfigError, Error
 
 __all__ = ["import_checkpoint", "main"]
@@ -35,8 +36,7 @@ def import_checkpoint(source: str | Path, folder: str | Path) -> Imported:
 def _read(source: Path) -> Imported:
     if not source.is_dir():
         raise ConfigError(f"{source} is no folder")
-    latest = source / "latest"
-    folder = source / latest.read_text(encoding="utf-8").strip() if latest.is_file() else source
+    folder = source / (latest(source) or "")
     if is_deepspeed(folder):
         return read_deepspeed(folder)
     if is_dcp(folder):

@@ -22,7 +22,7 @@ import torch
 
 from penstock import _planning, _torch
 from penstock.checkpoint._pieces import WEIGHT
-from penstock.checkpoint._saved import Values, folder_of, open_checkpoint, write_weights
+from penstock.checkpoint._saved import OF_STAGE, Values, folder_of, open_checkpoint, write_weights
 from penstock.errors import ConfigError, Error
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _of_engine(saved: SavedCheckpoint) -> tuple[dict[str, str], set[str]]:
     shared: dict[str, str] = {}
     frozen: set[str] = set()
     for key in values.texts:
-        if key == "engine" or key.startswith("of stage "):
+        if key == "engine" or key.startswith(OF_STAGE):
             found = values.read(key)
             shared.update(found.get("shared", {}))
             frozen.update(found.get("frozen", []))
