@@ -66,6 +66,8 @@ void declare_train(CLI::App& app, TrainCommand& command) {
               "N: save a checkpoint every N steps, and when the run is asked to stop");
   declare_key(app, command, "--resume", "checkpoint.resume",
               "auto | DIR: go on from the newest whole checkpoint, or from that one");
+  declare_key(app, command, "--elastic", "launch.ranks_min",
+              "MIN: go on with fewer ranks, at least so many, when starts with all of them fail");
   declare_set(app, command.overrides, "model.layers=2");
   app.add_option(
          "--host", command.host,
@@ -76,6 +78,15 @@ void declare_train(CLI::App& app, TrainCommand& command) {
                  "port of rank 0's store (default: a free one)")
       ->type_name("PORT")
       ->check(CLI::Range(0, 65535));
+  app.add_option_function<std::vector<std::string>>(
+         "--inject",
+         [&command](const std::vector<std::string>& texts) {
+           for (const auto& text : texts) command.faults.push_back(inject::parse_fault(text));
+         },
+         "FAULT: a failure to survive, for example kill:rank=1,step=7,at=SEND_B; "
+         "docs/injected_faults.md")
+      ->type_name("")
+      ->allow_extra_args(false);
   app.footer(
       "Started by torchrun, srun or mpirun, this process is one rank of theirs:\n"
       "  torchrun --nproc-per-node 4 --no-python -- penstock train gpt.json");
@@ -86,6 +97,9 @@ std::vector<std::string> words_of(const TrainCommand& command, const std::string
   if (!command.host.empty()) words.insert(words.end(), {"--host", command.host});
   std::ranges::move(words_of(command.overrides), std::back_inserter(words));
   words.insert(words.end(), {"--run", run});
+  for (const inject::Fault& fault : command.faults) {
+    words.insert(words.end(), {"--inject", to_string(fault)});
+  }
   return words;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "penstock/config/read.h"
+#include "penstock/inject/fault.h"
 
 namespace penstock::cli {
 
@@ -17,11 +18,14 @@ struct TrainCommand {
   std::int64_t nproc = 0;                   // Local ranks; 0: as many as the mesh has.
   std::string host;                         // What this host's ranks listen on; "": they find out.
   std::uint16_t master_port = 0;            // 0: a free one.
+  std::vector<inject::Fault> faults;        // That a rank is to suffer.
   std::vector<config::Override> overrides;  // In the order given; short options too.
 };
 
 // The variable by which `penstock-runtime` knows which version of `penstock` started it.
 inline constexpr const char* kVersionVariable = "PENSTOCK_LAUNCHER_VERSION";
+// And by which it knows how often the run was started again.
+inline constexpr const char* kRestartVariable = "PENSTOCK_RESTART_COUNT";
 
 // Declares the options on `app`; they are in `command` once the app has parsed.
 void declare_train(CLI::App& app, TrainCommand& command);

@@ -173,6 +173,8 @@ struct LaunchConfig {
   // That a run of penstock's launcher is started again, with checkpoints, after a rank was lost or
   // it hung: so often in a row without a new checkpoint.
   std::int64_t restarts = 3;
+  // So many ranks it may go on with after that; 0: as many as it began with.
+  std::int64_t ranks_min = 0;
   Transport transport = Transport::Auto;
   Device device = Device::Auto;
 

@@ -319,6 +319,9 @@ void visit_launch(Visitor& v, ConfigT& c) {
     v.field("restarts", launch.restarts, Integer{0, kManySteps},
             "times in a row, without a new checkpoint, that penstock's launcher starts a run again "
             "whose rank was lost or which hung");
+    v.field("ranks_min", launch.ranks_min, Integer{0, kManySteps},
+            "so many ranks the run may go on with when those starts are used up; 0: as many as it "
+            "began with");
   });
   v.field("transport", launch.transport, Choice<Transport>{kTransports},
           "what carries messages between two ranks; auto: shm on one host, else tcp");

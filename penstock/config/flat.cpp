@@ -11,7 +11,7 @@ namespace penstock::config {
 namespace {
 
 // The text and the program are compared themselves, wherever they are.
-constexpr std::array<std::string_view, 10> kOfOneRank = {
+constexpr std::array<std::string_view, 11> kOfOneRank = {
     "steps_per_print",
     "data.path",
     "schedule.file",
@@ -21,6 +21,7 @@ constexpr std::array<std::string_view, 10> kOfOneRank = {
     "launch.startup_seconds",
     "launch.disk_seconds",
     "launch.restarts",
+    "launch.ranks_min",
     "run.directory"};
 
 // Visitor: a pair for each field that applies.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -16,6 +17,8 @@ namespace penstock {
 namespace {
 
 constexpr std::size_t kBytesAtOnce = std::size_t{16} << 20;
+
+std::atomic<int> error_of_next_write{0};  // Of errno; 0: none.
 
 [[noreturn]] void fail(const std::string& path) {
   throw Error(str("cannot write \"", path, "\": ", std::strerror(errno)));
@@ -54,6 +57,8 @@ NewFile::NewFile(NewFile&& other) noexcept
 void NewFile::set_mode(mode_t mode) { ::fchmod(file_.get(), mode); }
 
 void NewFile::write(std::string_view bytes) {
+  errno = error_of_next_write.exchange(0);
+  if (errno != 0) fail(named_);
   write_all(file_.get(), bytes, named_, advanced_);
   written_ += bytes.size();
   if (written_ - begun_ < kBytesAtOnce) return;
@@ -81,6 +86,8 @@ void write_all(int descriptor, std::string_view bytes, const std::string& named,
     if (advanced) advanced();
   }
 }
+
+void fail_next_write(int error) { error_of_next_write.store(error); }
 
 void flush_folder(const std::string& folder) {
   const FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

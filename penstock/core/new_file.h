@@ -48,6 +48,10 @@ class NewFile {
 void write_all(int descriptor, std::string_view bytes, const std::string& named,
                const std::function<void()>& advanced = {});
 
+// The next write of any new file in this process fails as if the system had said `error`, ENOSPC
+// for example: a failure that a user asks for.  Thread safety: from any thread.
+void fail_next_write(int error);
+
 // Flushes what has become of the names in a folder to the disk.  Nothing on file systems that do
 // not let a folder be opened.
 // Throws: Error with the path and the system's reason.

@@ -350,6 +350,7 @@ StepResult Executor::run(const StepInputs& inputs) {
     impl_->mailbox.begin(inputs.inputs);
     for (const Instruction& instruction : plan_.instructions) {
       progress.instruction.store(index, std::memory_order_relaxed);
+      if (progress.arrived) progress.arrived(schedule::to_string(instruction.action));
       if (recording_) {
         Event event = begin_event(index);
         impl_->execute(instruction, inputs, &event);

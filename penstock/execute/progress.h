@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
+#include <string_view>
 
 namespace penstock::lower {
 struct Plan;
@@ -24,7 +26,13 @@ struct Progress {
   std::atomic<bool> waiting{false};            // For a peer or a group, inside either.
   std::atomic<bool> uses_files{false};         // A call may block for as long as a disk does.
   std::atomic<const lower::Plan*> plan{nullptr};
+  // Called by the writer with each place that it comes to, a phase, a mark or an action's text, for
+  // failures that are injected there; what it throws is the place's error.  Empty: nothing is.
+  std::function<void(std::string_view place)> arrived;
 
+  void arrive(const char* place) const {
+    if (arrived) arrived(place);
+  }
   void advance() { counter.fetch_add(1, std::memory_order_relaxed); }
 };
 
@@ -67,6 +75,7 @@ class Phase {
   Phase(Progress& progress, const char* name, Files files = Files::NotUsed)
       : progress_(progress), name_(progress.phase, name), files_(progress, files) {
     progress_.advance();
+    progress_.arrive(name);
   }
   ~Phase() { progress_.advance(); }
   Phase(const Phase&) = delete;
@@ -82,7 +91,9 @@ class Phase {
 class WorkMark {
  public:
   WorkMark(Progress& progress, const char* doing, Files files = Files::NotUsed)
-      : progress_(progress), doing_(progress.doing, doing), files_(progress, files) {}
+      : progress_(progress), doing_(progress.doing, doing), files_(progress, files) {
+    progress_.arrive(doing);
+  }
   ~WorkMark() { progress_.advance(); }
   WorkMark(const WorkMark&) = delete;
   WorkMark& operator=(const WorkMark&) = delete;

@@ -7,10 +7,13 @@
 
 namespace penstock::launch {
 
+bool Restarts::may_pass(int exit_code) {
+  return exit_code == static_cast<int>(ExitCode::PeerLost) ||
+         exit_code == static_cast<int>(ExitCode::Hang);
+}
+
 std::optional<double> Restarts::after_failure(int exit_code, std::int64_t newest) {
-  const bool may_pass = exit_code == static_cast<int>(ExitCode::PeerLost) ||
-                        exit_code == static_cast<int>(ExitCode::Hang);
-  if (!may_pass) return std::nullopt;
+  if (!may_pass(exit_code)) return std::nullopt;
   if (newest > newest_) in_a_row_ = 0;
   newest_ = newest;
   if (in_a_row_ >= most_) return std::nullopt;

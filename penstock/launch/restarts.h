@@ -16,14 +16,18 @@ class Restarts {
   // where there is none.
   Restarts(int most, std::int64_t newest) : most_(most), newest_(newest) {}
 
+  // Whether what a run ended with may be over at the next start: a rank was lost, or it hung.
+  static bool may_pass(int exit_code);
+
   // After a run that ended with `exit_code`, when `newest` is the step of the newest checkpoint.
   // Returns: seconds to wait before the next start, none after the first failure, and then 1, 2, 4
-  // up to kLongestPause.  Absent: it is not started again.  Only ranks that were lost, and runs
-  // that hang, are worth another start: what else ends a run would end the next one.
+  // up to kLongestPause.  Absent: it is not started again; so it is where
+  // !may_pass(exit_code), because what else ends a run would end the next one.
   std::optional<double> after_failure(int exit_code, std::int64_t newest);
 
   // Starts since the last new checkpoint.
   int in_a_row() const { return in_a_row_; }
+  int most() const { return most_; }
 
  private:
   int most_;

@@ -19,6 +19,7 @@
 #include "penstock/run/data.h"
 #include "penstock/run/from_config.h"
 #include "penstock/run/generate.h"
+#include "penstock/run/injected_faults.h"
 #include "penstock/run/metrics.h"
 #include "penstock/run/run_checkpoints.h"
 #include "penstock/run/run_files.h"
@@ -110,6 +111,7 @@ class Run {
     const Phase leaving(progress_, "leaving");
     const execute::WaitMark wait(progress_, "waiting for all ranks to be ready to leave");
     communicator_.barrier("end");
+    faults_.finish();
     return exit_code_;
   }
 
@@ -355,6 +357,7 @@ class Run {
   mesh::Shape mesh_;
   config::Batch batch_;
   execute::Progress progress_;
+  InjectedFaults faults_{hooks_.faults, communicator_.rank(), hooks_.start, progress_};
   std::optional<TextData> data_;
   std::optional<train::Trainer> trainer_;
   std::optional<RunCheckpoints> checkpoints_;

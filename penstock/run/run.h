@@ -7,12 +7,14 @@
 
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "penstock/comm/communicator.h"
 #include "penstock/config/read.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
 #include "penstock/execute/progress.h"
+#include "penstock/inject/fault.h"
 
 namespace penstock::run {
 
@@ -23,6 +25,9 @@ struct RunHooks {
   // Where this rank stands, from now on until the run is over.
   std::function<void(const execute::Progress& progress)> watch;
   std::function<void()> unwatch;
+  // Failures that the user asks for, and which start of the run this is, from 1.
+  std::vector<inject::Fault> faults{};
+  std::int64_t start = 1;
   // The exit code to end with after this step; nothing: go on.
   std::function<std::optional<ExitCode>()> stop_requested;
 };

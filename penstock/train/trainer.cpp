@@ -241,6 +241,7 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
   StepReport report{.step = steps_taken_ + 1};
   if (options_.precision.gradient_scale.enabled) report.gradient_scale = update_->scale().value();
   progress_.step.store(report.step, std::memory_order_relaxed);
+  progress_.arrive("beginning a step");
   rank_model_->replicated().drop_gradients();
   const std::vector<double> weights = this->weights(batches);
   const std::vector<double> factors =

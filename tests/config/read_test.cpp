@@ -45,7 +45,7 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
     "numerics": {"invariant": true},
     "schedule": {"name": "zbv", "stages_per_rank": 2},
     "launch": {"heartbeat_seconds": 5, "startup_seconds": 60.5, "disk_seconds": 900, "restarts": 7,
-               "transport": "gloo", "device": "cpu"},
+               "ranks_min": 2, "transport": "gloo", "device": "cpu"},
     "checkpoint": {"directory": "kept", "save_interval": 40, "save_minutes": 2.5, "keep_last": 3,
                    "keep_every": 100, "asynchronous": false, "on_failure": "stop",
                    "resume": "auto"},
@@ -64,7 +64,7 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
   expected.pipeline = {PartitionMethod::Bounds, "", {}, {0, 2, 4}, 2, "Block|Head"};
   expected.numerics = {true};
   expected.schedule = {"zbv", "", 2};
-  expected.launch = {5, 60.5, 900, 7, Transport::Gloo, Device::Cpu};
+  expected.launch = {5, 60.5, 900, 7, 2, Transport::Gloo, Device::Cpu};
   expected.checkpoint = {"kept", 40, 2.5, 3, 100, false, OnFailure::Stop, "auto"};
   expected.run = {"out", 50, 30.5, 10, 2, 0, 1, "weights"};
   EXPECT_EQ(c, expected);

@@ -24,7 +24,7 @@ std::vector<Config> various_configs() {
   configs[5].zero_optimization.stage = ZeroStage::Parameters;
   configs[5].zero_optimization.offload_optimizer = {OffloadDevice::Nvme, "/fast"};
   configs[5].zero_optimization.offload_param = {OffloadDevice::Nvme, "/also fast"};
-  configs[5].launch = {0.25, 1e6, 900, 1, Transport::Tcp, Device::Cuda};
+  configs[5].launch = {0.25, 1e6, 900, 1, 2, Transport::Tcp, Device::Cuda};
   configs[5].checkpoint = {"kept", 40, 0.5, 3, 100, false, OnFailure::Stop, "runs/a/step-00000040"};
   return configs;
 }

@@ -22,6 +22,11 @@ def course_of(run: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
 
+def places(refusal: str) -> list[str]:
+    """The places of a fault that are no instructions, which a refusal of another one lists."""
+    return re.findall(r"places: (.*)", refusal)[0].split(", ")
+
+
 class ComebackTest(ProcessTest):
     def training(self, name: str = "tiny.json", **changes: object) -> Path:
         """A run that saves checkpoints and takes a few seconds."""

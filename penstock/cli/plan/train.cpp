@@ -4,17 +4,16 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/cli/plan/commands.h"
+#include "penstock/cli/plan/launch_run.h"
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/plan/training_plan.h"
 #include "penstock/cli/train_command.h"
@@ -25,8 +24,6 @@
 #include "penstock/core/version.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/launcher.h"
-#include "penstock/launch/restarts.h"
-#include "penstock/launch/stop_signals.h"
 
 namespace penstock::cli {
 namespace {
@@ -136,6 +133,26 @@ void check_run(const TrainCommand& command, const config::Config& config, std::i
     throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
   }
   check_plan(command.config, config, mesh);
+  inject::check_ranks(command.faults, world_size);
+}
+
+// The command for as many ranks as another launcher has started.  A run that may go on with fewer
+// gets a layout for them.
+TrainCommand for_world(TrainCommand command, const config::ReadConfig& read,
+                       const launch::LauncherEnvironment& self) {
+  const std::int64_t least = read.config.launch.ranks_min;
+  config::RankLayout before{.mesh = mesh_of(read.config)};
+  const std::int64_t ranks = std::int64_t{before.mesh.pipe} * before.mesh.data;
+  const bool is_smaller = self.world_size < ranks && self.world_size >= least;
+  if (least == 0 || !is_smaller) return command;
+  before.batch = config::resolve_batch(read.config.batch, before.mesh);
+  const auto layout = layout_on(self.world_size, command.config, read.config, before);
+  if (!layout) return command;  // What is wrong with it is found as without --elastic.
+  if (self.rank.value == 0) {
+    std::fprintf(stderr, "penstock: %s\n", config::change_text(before, *layout).c_str());
+  }
+  std::ranges::move(config::overrides_of(*layout), std::back_inserter(command.overrides));
+  return command;
 }
 
 // What `--resume` and the checkpoints that are there make of each other, before anything starts.
@@ -155,62 +172,6 @@ void check_resume(const config::Config& config, const std::string& run, bool is_
                         all.front().step, ", which this run would take for its own"),
                     {"to go on from that one: --resume auto",
                      "to begin anew, or elsewhere: name another directory with --run"});
-}
-
-// 0 where there is none, or the directory cannot be read.
-std::int64_t newest_step(const std::string& directory) {
-  try {
-    const auto all = checkpoint::steps_in(directory);
-    return all.empty() ? 0 : all.front().step;
-  } catch (const CheckpointError&) {
-    return 0;
-  }
-}
-
-// The command that goes on where the newest checkpoint is.
-TrainCommand resuming(TrainCommand command) {
-  constexpr const char* kKey = "checkpoint.resume";
-  std::erase_if(command.overrides, [](const config::Override& each) { return each.path == kKey; });
-  command.overrides.push_back({.path = kKey, .value = "auto", .origin = "--resume"});
-  return command;
-}
-
-// Waits for `seconds`.  Returns the code to end with, if the process is asked to stop meanwhile.
-std::optional<ExitCode> pause(double seconds) {
-  using Clock = std::chrono::steady_clock;
-  const launch::StopSignals signals;
-  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  while (Clock::now() < end) {
-    if (const auto code = signals.requested()) return code;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return signals.requested();
-}
-
-// Starts a run that saves checkpoints again, as its budget allows: as it was started, until it has
-// a checkpoint of its own, and from the newest then.
-int launch_until_done(const launch::LaunchOptions& options, TrainCommand command,
-                      const config::Config& config, const std::string& run, Output& output) {
-  const std::string directory = config::checkpoint_directory(config.checkpoint, run);
-  const bool saves = config.checkpoint.saves();
-  const int most = saves ? static_cast<int>(config.launch.restarts) : 0;
-  const std::int64_t at_start = newest_step(directory);
-  launch::Restarts restarts(most, at_start);
-  while (true) {
-    launch::LaunchOptions start = options;
-    if (saves) start.stop_note.clear();  // The run says what goes on from where.
-    for (std::string& word : words_of(command, run)) start.program.push_back(std::move(word));
-    const launch::LaunchResult result = launch::launch(start);
-    if (result.exit_code == 0 || result.stop_asked) return result.exit_code;
-    const std::int64_t newest = newest_step(directory);
-    const auto wait_s = restarts.after_failure(result.exit_code, newest);
-    if (!wait_s) return result.exit_code;
-    output.write(str("penstock: starting the run again",
-                     *wait_s > 0 ? str(" in ", shortest(*wait_s), " s") : "", " (",
-                     restarts.in_a_row(), " of ", most, " without a new checkpoint)\n"));
-    if (const auto code = pause(*wait_s)) return static_cast<int>(*code);
-    if (newest > at_start) command = resuming(std::move(command));
-  }
 }
 
 int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
@@ -239,7 +200,8 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
                                 .store_socket = launch::StoreSocket::Launcher,
                                 .channel = launch::ControlChannel::Required,
                                 .messages = &messages};
-  return launch_until_done(options, command, config, run, output);
+  return launch_run({.name = command.config, .config = config, .run = run}, options, command,
+                    output);
 }
 
 // Ranks that this process could start, but it is one already.
@@ -252,10 +214,12 @@ void refuse_launching(const std::string& option, const launch::LauncherEnvironme
 
 }  // namespace
 
-int run_train(const TrainCommand& command) {
-  const config::ReadConfig read = read_and_hand_on(command);
+int run_train(const TrainCommand& given) {
+  config::ReadConfig read = read_and_hand_on(given);
   const launch::LauncherEnvironment self = launch::from_process_environment();
-  if (self.kind == launch::LauncherKind::None) return start_ranks(command, read);
+  if (self.kind == launch::LauncherKind::None) return start_ranks(given, read);
+  const TrainCommand command = for_world(given, read, self);
+  read = read_config_of(command);
   if (command.nproc > 0) refuse_launching(str("--nproc ", command.nproc), self);
   if (command.master_port > 0) {
     refuse_launching(str("--master-port ", command.master_port), self);

@@ -39,10 +39,11 @@ milliseconds to_ms(double seconds) {
   return milliseconds(static_cast<std::int64_t>(seconds * 1e3));
 }
 
-// Which start of the job this is: a restarted or requeued one keeps its id, and what the last start
-// left in a store or a rendezvous file is not for this one.
-std::string start_number() {
-  for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}) {
+// Restarts of the job before this start: a restarted or requeued one keeps its id, and what the
+// last start left in a store or a rendezvous file is not for this one.
+std::string restart_count() {
+  for (const char* name :
+       {kRestartVariable, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}) {
     if (const auto count = launch::process_variable(name)) return *count;
   }
   return "0";
@@ -78,7 +79,7 @@ comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const Tr
   comm::Rendezvous rendezvous{.kind = comm::Rendezvous::Kind::Client,
                               .host = self.master_addr,
                               .port = self.master_port.value_or(0),
-                              .prefix = start_number(),
+                              .prefix = restart_count(),
                               .rank = self.rank,
                               .world_size = self.world_size,
                               .listen = command.host,
@@ -86,7 +87,7 @@ comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const Tr
                               .device = device};
   if (self.kind == LauncherKind::None || !self.master_port) {
     rendezvous.kind = comm::Rendezvous::Kind::File;
-    rendezvous.path = str(config.run.directory, "/rendezvous-", self.job_id, "-", start_number());
+    rendezvous.path = str(config.run.directory, "/rendezvous-", self.job_id, "-", restart_count());
   } else if (self.rank.value == 0 && !self.agent_store) {
     rendezvous.kind = comm::Rendezvous::Kind::Server;
     rendezvous.socket = store_socket(
@@ -182,6 +183,8 @@ class RankProcess {
             .messages = messages_,
             .watch = [this](const execute::Progress& progress) { watch(progress); },
             .unwatch = [this] { unwatch(); },
+            .faults = command_.faults,
+            .start = parse_integer(restart_count()).value_or(0) + 1,
             .stop_requested =
                 [this] {
                   const auto by_launcher = control_.stop_requested();

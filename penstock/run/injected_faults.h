@@ -1,0 +1,34 @@
+// Makes the failures happen that a user asked for, in the rank that they are for.
+//
+// A rank of `penstock train --inject` has one.  What a fault is: inject/fault.h.
+#pragma once
+#include <string_view>
+#include <vector>
+
+#include "penstock/execute/progress.h"
+#include "penstock/inject/fault.h"
+
+namespace penstock::run {
+
+class InjectedFaults {
+ public:
+  // Of `faults`, those of this rank in this start of the run happen when `progress`, which outlives
+  // this, comes to their places.  Each is told on the standard error just before.
+  InjectedFaults(const std::vector<inject::Fault>& faults, Rank rank, std::int64_t start,
+                 execute::Progress& progress);
+  ~InjectedFaults();
+  InjectedFaults(const InjectedFaults&) = delete;
+  InjectedFaults& operator=(const InjectedFaults&) = delete;
+
+  // Tells of those to whose places this rank did not come.
+  void finish() const;
+
+ private:
+  void arrived(std::string_view place);
+  void happen(const inject::Fault& fault, std::string_view place);
+
+  std::vector<inject::Fault> pending_;
+  execute::Progress& progress_;
+};
+
+}  // namespace penstock::run
