@@ -31,7 +31,8 @@ std::vector<RankLayout> layouts_on(std::int64_t ranks, const RankLayout& before)
 Config with_layout(Config config, const RankLayout& layout);
 std::vector<Override> overrides_of(const RankLayout& layout);
 
-// "pipe(2) x data(1) for pipe(2) x data(2), 8 microbatches a replica for 4; 8 samples a step as before"
+// "pipe(2) x data(1) for pipe(2) x data(2), 8 microbatches a replica for 4; 8 samples a step as
+// before"
 std::string change_text(const RankLayout& before, const RankLayout& after);
 
 }  // namespace penstock::config

@@ -35,8 +35,8 @@ TEST(Fault, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(refusal("kil:rank=1"),
             "--inject \"kil:rank=1\": there is no fault \"kil\"; did you mean \"kill\"?\n"
             "  note: faults: kill, stop, delay, exception, enospc");
-  EXPECT_EQ(refusal("kill:rank=1,stpe=2"),
-            "--inject \"kill:rank=1,stpe=2\": kill has no key \"stpe\"; did you mean \"step\"?\n"
+  EXPECT_EQ(refusal("kill:rank=1,stepp=2"),
+            "--inject \"kill:rank=1,stepp=2\": kill has no key \"stepp\"; did you mean \"step\"?\n"
             "  note: keys: rank, step, at, start, after");
   EXPECT_EQ(refusal("kill"), "--inject \"kill\": it names no rank\n  note: for example rank=0");
   EXPECT_EQ(refusal("delay:rank=0"),

@@ -2,8 +2,9 @@
 """Kills a random rank of a run at a random moment, many times; each run must come back.
 
 Layouts take turns.  Every run is killed once or twice: from outside, at any moment after its first
-checkpoint, or by itself, at an instruction of a step, in the update, or inside a save.  It has to end alone, with the losses, parameters and optimizer states of the same
-run undisturbed, bit for bit.  Prints "N of N" with the times from a kill to its report and to the
+checkpoint, or by itself, at an instruction of a step, in the update, or inside a save.  It has to
+end alone, with the losses, parameters and optimizer states of the same run undisturbed, bit for
+bit.  Prints "N of N" with the times from a kill to its report and to the
 next finished step.
 
 PENSTOCK_SEED repeats the moments of an earlier one.  Needs the standard library.
@@ -64,7 +65,6 @@ class Comeback(comebacks.ComebackTest):
         left = [path.name for path in (run.directory / "checkpoints").iterdir()]
         self.assertEqual([name for name in left if "." in name], [], "unfinished checkpoints")
         self.assert_nothing_left()
-
 
     def faults(self, times: int) -> list[str]:
         """One in each of the first starts, at places that every layout has."""

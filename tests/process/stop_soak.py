@@ -103,7 +103,8 @@ def main() -> int:
                     print(f"{Stop.layout}, rank {Stop.rank} at {Stop.at}:\n{text}", flush=True)
         print(f"pipe, data, ZeRO {Stop.layout}: {good} of {all_runs} so far", flush=True)
     middle = statistics.median(Stop.seconds)
-    print(f"{len(Stop.seconds)} stops, over after {middle:.2f} s, at most {max(Stop.seconds):.2f} s")
+    longest = max(Stop.seconds)
+    print(f"{len(Stop.seconds)} stops, over after {middle:.2f} s, at most {longest:.2f} s")
     print(f"{Stop.not_there} runs had no such place, and ended well")
     print(f"told, and nothing left: {good} of {all_runs} (PENSTOCK_SEED={support.SEED})")
     return 0 if good == all_runs else 1
