@@ -92,6 +92,7 @@ soak: build ## Kill and stop ranks, inject faults, train for long; many times
 	$(PYTHON) tests/process/soak.py
 	$(PYTHON) tests/process/comeback_soak.py
 	$(PYTHON) tests/process/stop_soak.py
+	$(PYTHON) tests/process/fault_soak.py
 	PENSTOCK_LONG_TESTS=1 build/bin/runtime_tests --gtest_brief=1 \
 	  --gtest_filter='*ZeroStages*:*CheckpointLayouts*'
 

@@ -63,6 +63,7 @@ Manifest write_shard(const std::string& folder, std::size_t index, std::size_t c
   ChunkDigests digests(kChunkBytes);
   try {
     NewFile file(path, path, advanced);
+    file.expect(beginning.size() + end);
     const auto write = [&](std::string_view bytes) {
       for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kBytesAtOnce))) {
         const std::string_view next = bytes.substr(0, kBytesAtOnce);

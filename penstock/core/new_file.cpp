@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "penstock/core/block_writer.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -50,15 +51,22 @@ NewFile::NewFile(NewFile&& other) noexcept
       named_(std::move(other.named_)),
       advanced_(std::move(other.advanced_)),
       file_(std::move(other.file_)),
+      blocks_(std::move(other.blocks_)),
       written_(other.written_),
       begun_(other.begun_),
       is_finished_(std::exchange(other.is_finished_, true)) {}
 
 void NewFile::set_mode(mode_t mode) { ::fchmod(file_.get(), mode); }
 
+void NewFile::expect(std::uint64_t bytes) {
+  constexpr std::uint64_t kMany = std::uint64_t{32} << 20;
+  if (bytes >= kMany) blocks_ = BlockWriter::make(file_.get(), named_, advanced_);
+}
+
 void NewFile::write(std::string_view bytes) {
   errno = error_of_next_write.exchange(0);
   if (errno != 0) fail(named_);
+  if (blocks_) return blocks_->write(bytes);
   write_all(file_.get(), bytes, named_, advanced_);
   written_ += bytes.size();
   if (written_ - begun_ < kBytesAtOnce) return;
@@ -69,6 +77,7 @@ void NewFile::write(std::string_view bytes) {
 }
 
 void NewFile::finish() {
+  if (blocks_) blocks_->finish();
   if (::fsync(file_.get()) != 0) fail(named_);
   if (advanced_) advanced_();
   if (::close(file_.release()) != 0) fail(named_);

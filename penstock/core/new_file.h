@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,10 @@ class NewFile {
   NewFile& operator=(const NewFile&) = delete;
 
   void set_mode(mode_t mode);
+  // Before the first write: about so many bytes will come.  Many of them go to the disk past the
+  // page cache, where the file system can do that: it takes a tenth of the processor's time, and
+  // what is made meanwhile is written meanwhile.
+  void expect(std::uint64_t bytes);
   void write(std::string_view bytes);
   // Flushes it to the disk, and closes it.
   void finish();
@@ -39,6 +44,7 @@ class NewFile {
   std::string named_;
   std::function<void()> advanced_;
   FileDescriptor file_;
+  std::unique_ptr<class BlockWriter> blocks_;  // Of many bytes.
   std::uint64_t written_ = 0;
   std::uint64_t begun_ = 0;   // So many of these are on their way to the disk.
   bool is_finished_ = false;  // Or is not this one's to remove.
