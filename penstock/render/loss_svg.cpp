@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "penstock/render/loss_marks.h"
 #include "penstock/render/loss_points.h"
 #include "penstock/render/number.h"
 #include "penstock/render/palette.h"
@@ -56,6 +57,7 @@ struct Chart {
   double y(const LossPoint& point) const {
     return kBottom - (point.loss - losses.low) / losses.size() * (kBottom - kTop);
   }
+  ChartFrame frame() const { return {kLeft, kRight, kTop, kBottom, steps.low, steps.high}; }
 };
 
 // From the smallest to the largest value, widened where that is nothing.
@@ -82,6 +84,22 @@ Span with_air(const Span& span) {
   return {span.low >= 0 ? std::max(0.0, low) : low, span.high + air};
 }
 
+// What was trained and lost may be behind the last point that there is.
+Span with_marks(Span steps, const LossMarks& marks) {
+  for (const auto* all : {&marks.saved, &marks.not_saved}) {
+    for (const double step : *all) {
+      steps = {std::min(steps.low, step), std::max(steps.high, step)};
+    }
+  }
+  for (const LossBreak& each : marks.breaks) {
+    steps = {std::min(steps.low, each.step), std::max(steps.high, each.step)};
+  }
+  for (const LossRange& each : marks.again) {
+    steps = {std::min(steps.low, each.first), std::max(steps.high, each.last)};
+  }
+  return steps;
+}
+
 Chart chart_of(const LossCurve& curve) {
   Chart chart;
   const std::vector<LossPoint> train = drawable(curve.train);
@@ -93,6 +111,7 @@ Chart chart_of(const LossCurve& curve) {
   chart.train = thinned(train, kPointsMax / 2);
   chart.validation = thinned(drawable(curve.validation), kPointsMax / 4);
   chart.steps = span_of(chart, [](const LossPoint& point) { return point.step; });
+  if (!chart.is_empty()) chart.steps = with_marks(chart.steps, curve.marks);
   chart.losses = with_air(span_of(chart, [](const LossPoint& point) { return point.loss; }));
   return chart;
 }
@@ -212,10 +231,14 @@ void draw_last_values(Svg& svg, const Chart& chart) {
   }
 }
 
+constexpr const char* kLineMark = "h24";
+constexpr const char* kTickMark = "m12 4v-8";
+
 // Returns where the next entry begins.
-double draw_legend_entry(Svg& svg, double x, const Pen& pen, const std::string& text) {
+double draw_legend_entry(Svg& svg, double x, const Pen& pen, const std::string& text,
+                         const char* mark = kLineMark) {
   const double y = kTop - 26;
-  svg.add("path", {{"d", "M" + rounded(x, 2) + ' ' + rounded(y - 4, 2) + "h24"},
+  svg.add("path", {{"d", "M" + rounded(x, 2) + ' ' + rounded(y - 4, 2) + mark},
                    {"stroke", pen.colour},
                    {"stroke-width", pen.width},
                    {"stroke-opacity", pen.opacity}});
@@ -236,7 +259,15 @@ void draw_head(Svg& svg, const LossCurve& curve, const Chart& chart) {
                           "mean of " + std::to_string(chart.mean_count) + " points");
   }
   if (!chart.validation.empty()) {
-    draw_legend_entry(svg, x, {kVermilion, 2, 1}, "validation loss");
+    x = draw_legend_entry(svg, x, {kVermilion, 2, 1}, "validation loss");
+  }
+  if (chart.is_empty()) return;
+  if (!curve.marks.saved.empty()) x = draw_legend_entry(svg, x, {kGreen, 2, 1}, "saved", kTickMark);
+  if (!curve.marks.not_saved.empty()) {
+    x = draw_legend_entry(svg, x, {kVermilion, 2, 1}, "not saved", kTickMark);
+  }
+  if (!curve.marks.again.empty()) {
+    draw_legend_entry(svg, x, {kOrange, 12, 0.22}, "steps done again");
   }
 }
 
@@ -244,15 +275,19 @@ void draw_head(Svg& svg, const LossCurve& curve, const Chart& chart) {
 
 std::string loss_svg(const LossCurve& curve) {
   const Chart chart = chart_of(curve);
-  Svg svg(kWidth, kHeight, curve.title);
+  const LossMarks marks = chart.is_empty() ? LossMarks{} : curve.marks;
+  Svg svg(kWidth, kHeight + break_list_height(marks), curve.title);
   draw_head(svg, curve, chart);
   if (!chart.is_empty()) {
     draw_step_axis(svg, chart);
     draw_loss_axis(svg, chart);
   }
+  draw_steps_again(svg, marks, chart.frame());
   draw_frame(svg);
   draw_curves(svg, chart);
   draw_last_values(svg, chart);
+  draw_marks(svg, marks, chart.frame());
+  draw_break_list(svg, marks, kMargin, kHeight, kWidth - 2 * kMargin);
   if (chart.is_empty()) {
     svg.text((kLeft + kRight) / 2, (kTop + kBottom) / 2, "no losses to draw",
              {{"font-size", kTextSize}, {"fill", kFadedInk}, {"text-anchor", "middle"}});

@@ -159,6 +159,16 @@ std::string table_html(const Table& table) {
   return out + "</tbody>\n</table>\n</section>\n";
 }
 
+// A page needs no name space, and a link to one would look like a link elsewhere.
+std::string figure_html(const Figure& figure) {
+  constexpr std::string_view kNameSpace = " xmlns=\"http://www.w3.org/2000/svg\"";
+  std::string svg = figure.svg;
+  const std::size_t at = svg.find(kNameSpace);
+  if (at != std::string::npos) svg.erase(at, kNameSpace.size());
+  return str("<section class=\"figure\">\n<h2>", xml_escape(figure.title),
+             "</h2>\n<p class=\"notes\">", xml_escape(figure.note), "</p>\n", svg, "</section>\n");
+}
+
 struct Part {
   std::string_view name;
   std::string_view text;
@@ -187,18 +197,19 @@ void check_page_size(std::size_t bars) {
 }
 
 std::string timeline_page(std::string_view title, std::span<const Timeline> timelines,
-                          std::span<const Table> tables) {
-  PENSTOCK_CHECK(!timelines.empty(), "a page without a timeline");
+                          std::span<const Table> tables, std::span<const Figure> figures) {
+  PENSTOCK_CHECK(!timelines.empty() || !figures.empty(), "a page of nothing");
   check_page_size(count_bars(timelines));
   const std::string data = str("{\"ops\":", list_of(kOpStyles, op_json),
                                ",\"timelines\":", list_of(timelines, timeline_json), '}');
   const std::string heading = xml_escape(title);
-  std::string tables_html;
-  for (const Table& table : tables) tables_html += table_html(table);
+  std::string below;
+  for (const Figure& figure : figures) below += figure_html(figure);
+  for (const Table& table : tables) below += table_html(table);
   const Part parts[] = {{"title", heading},
                         {"style", page::kStyle},
                         {"data", data},
-                        {"tables", tables_html},
+                        {"below", below},
                         {"script", page::kScript}};
   return filled(page::kHtml, parts);
 }

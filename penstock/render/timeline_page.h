@@ -1,8 +1,10 @@
 // Timelines as one HTML page that needs nothing else: zoom, pan, what every action waited for.
 //
 // `penstock schedule --format html` writes it for a simulation, `penstock report` for a measured
-// step and the simulated one, which zoom together, with tables below.  The page's own files are in
-// page/ and become part of the library when it is built.  Knows no schedule.
+// step and the simulated one, which zoom together, with pictures and tables below.  A page of
+// pictures and tables alone is what `penstock report` writes of a run without recorded steps.  The
+// page's own files are in page/ and become part of the library when it is built.  Knows no
+// schedule.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -27,13 +29,20 @@ struct Table {
   bool begins_with_actions = false;
 };
 
+// Between the timelines and the tables.
+struct Figure {
+  std::string title;
+  std::string note;
+  std::string svg;  // As Svg::finish() returns it.
+};
+
 // Throws: ConfigError for more bars.
 void check_page_size(std::size_t bars);
 
 // The same bytes on every machine.  Works from a file, without a network.
-// REQUIRES: times are finite; `timelines` is not empty; a row has a text for each column.
+// REQUIRES: times are finite; there is a timeline or a figure; a row has a text for each column.
 // Throws: ConfigError as check_page_size().
 std::string timeline_page(std::string_view title, std::span<const Timeline> timelines,
-                          std::span<const Table> tables = {});
+                          std::span<const Table> tables = {}, std::span<const Figure> figures = {});
 
 }  // namespace penstock::render

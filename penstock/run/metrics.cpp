@@ -1,13 +1,13 @@
 #include "penstock/run/metrics.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <memory>
-#include <optional>
+#include <vector>
 
-#include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/json/tree.h"
+#include "penstock/measure/metrics_lines.h"
+#include "penstock/render/run_marks.h"
 
 namespace penstock::run {
 namespace {
@@ -50,48 +50,29 @@ Metrics::Metrics(RunFiles& files, Output& progress, std::int64_t steps,
       steps_per_print_(steps_per_print),
       resumed_step_(resumed_step),
       terminal_(progress.is_terminal()) {
-  files_.open_lines("metrics.jsonl", keep_earlier(earlier));
+  files_.begin_lines(measure::kMetricsFile, keep_earlier(earlier));
 }
 
-// A line that is none, because a process died in it, goes.
-std::string Metrics::keep_earlier(std::string_view lines) {
-  std::string kept;
-  for (const std::string& line : split(lines, '\n')) {
-    std::int64_t step = 0;
-    std::optional<double> loss, validation;
-    try {
-      const json::Value value = json::parse(std::make_shared<json::Source>("metrics", line));
-      const auto number = [&](std::string_view key) -> std::optional<double> {
-        const auto* object = std::get_if<json::Value::Object>(&value.data);
-        const json::Member* const found = object == nullptr ? nullptr : json::find(*object, key);
-        if (found == nullptr) return std::nullopt;
-        if (const auto* whole = std::get_if<std::int64_t>(&found->value.data)) {
-          return static_cast<double>(*whole);
-        }
-        const auto* real = std::get_if<double>(&found->value.data);
-        return real == nullptr ? std::nullopt : std::optional(*real);
-      };
-      step = static_cast<std::int64_t>(number("step").value_or(0));
-      loss = number("loss");
-      validation = number("val_loss");
-    } catch (const ParseError&) {
-      continue;
-    }
-    if (step < 1 || step > resumed_step_) continue;
-    kept += line + "\n";
-    if (loss) curve_.train.push_back({static_cast<double>(step), *loss});
-    if (validation) curve_.validation.push_back({static_cast<double>(step), *validation});
+std::string Metrics::keep_earlier(std::string_view text) {
+  std::vector<measure::MetricsLine> lines = measure::metrics_lines(text);
+  for (const measure::MetricsLine& line : lines) {
+    lost_steps_ = std::max(lost_steps_, line.step - resumed_step_);
   }
+  std::erase_if(lines, [&](const auto& line) { return line.step > resumed_step_; });
+  render::add_losses(curve_, lines);
+  std::string kept;
+  for (const measure::MetricsLine& line : lines) kept.append(line.text).append("\n");
   return kept;
 }
 
 void Metrics::step(const train::StepReport& report, double step_seconds) {
   const double rate = static_cast<double>(tokens_per_step_) / step_seconds;
-  files_.append(str("{\"step\": ", report.step, ", \"loss\": ", json_number(report.loss),
-                    ", \"lr\": ", json_number(report.lr),
-                    ", \"grad_norm\": ", json_number(report.grad_norm), scale_of(report),
-                    ", \"tokens_per_second\": ", json_number(std::round(rate * 10) / 10),
-                    ", \"step_time_seconds\": ", json_number(step_seconds), "}\n"));
+  files_.append(
+      measure::kMetricsFile,
+      str("{\"step\": ", report.step, ", \"loss\": ", json_number(report.loss),
+          ", \"lr\": ", json_number(report.lr), ", \"grad_norm\": ", json_number(report.grad_norm),
+          scale_of(report), ", \"tokens_per_second\": ", json_number(std::round(rate * 10) / 10),
+          ", \"step_time_seconds\": ", json_number(step_seconds), "}\n"));
   if (std::isfinite(report.loss)) {
     curve_.train.push_back({static_cast<double>(report.step), report.loss});
   }
@@ -125,7 +106,8 @@ void Metrics::print_skipped(const train::StepReport& report) {
 }
 
 void Metrics::validation(std::int64_t step, double loss) {
-  files_.append(str("{\"step\": ", step, ", \"val_loss\": ", json_number(loss), "}\n"));
+  files_.append(measure::kMetricsFile,
+                str("{\"step\": ", step, ", \"val_loss\": ", json_number(loss), "}\n"));
   curve_.validation.push_back({static_cast<double>(step), loss});
   finish();
   char text[96];

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "penstock/config/flat.h"
 #include "penstock/config/resolve.h"
@@ -12,11 +13,13 @@
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utf8.h"
+#include "penstock/measure/metrics_lines.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/offload/system_memory.h"
 #include "penstock/render/recording_trace.h"
 #include "penstock/render/schedule_svg.h"
 #include "penstock/run/data.h"
+#include "penstock/run/event_log.h"
 #include "penstock/run/from_config.h"
 #include "penstock/run/generate.h"
 #include "penstock/run/injected_faults.h"
@@ -36,6 +39,7 @@ namespace {
 using config::Config;
 using execute::Files;
 using execute::Phase;
+using measure::RunEventKind;
 
 bool offloads(const train::OffloadOptions& options) {
   return options.states.place != offload::Place::Device ||
@@ -142,10 +146,12 @@ class Run {
     options.facts = facts();
     if (offloads(options.offload)) offload::give_freed_memory_back();
     trainer_.emplace(options, model_of(config_.model), nn::next_byte_loss, communicator_);
-    checkpoints_.emplace(config_, *trainer_, communicator_, progress_, options.facts,
-                         [this](const std::string& text) {
-                           if (is_root()) tell("penstock: " + text);
-                         });
+    checkpoints_.emplace(
+        config_, *trainer_, communicator_, progress_, options.facts,
+        [this](const std::string& text) {
+          if (is_root()) tell("penstock: " + text);
+        },
+        [this](measure::RunEvent event) { note(std::move(event)); });
     checkpoints_->resume();
   }
 
@@ -173,25 +179,52 @@ class Run {
     metrics_.emplace(*files_, hooks_.messages, config_.run.steps,
                      batch_.train_batch_size * config_.model.sequence_length,
                      config_.steps_per_print, trainer_->steps_taken(), earlier_metrics());
+    events_.emplace(*files_, config_.run.directory,
+                    [this](const std::string& text) { tell("penstock: " + text); });
+    note_start();
     hooks_.messages.write(summary());
+  }
+
+  // On rank 0.
+  void note(measure::RunEvent event) {
+    if (!events_) return;
+    const execute::WorkMark writing(progress_, "writing events", Files::Used);
+    events_->add(std::move(event));
+  }
+
+  void note_start() {
+    note({.kind = RunEventKind::Started,
+          .step = trainer_->steps_taken(),
+          .ranks = communicator_.world_size(),
+          .layout = layout_text()});
+    const auto& resumed = checkpoints_->resumed();
+    if (!resumed) return;
+    note({.kind = RunEventKind::Resumed,
+          .step = resumed->step,
+          .folder = resumed->folder,
+          .lost_steps = metrics_->lost_steps(),
+          .passed_over = resumed->passed_over});
+  }
+
+  std::string layout_text() const {
+    return str(mesh::to_string(trainer_->layout().mesh.shape()), ", ",
+               schedule::title(trainer_->layout().schedule.schedule()));
   }
 
   // Of the run that goes on, if this is its directory.
   std::string earlier_metrics() const {
-    std::ifstream lines(file("metrics.jsonl"), std::ios::binary);
+    std::ifstream lines(file(measure::kMetricsFile), std::ios::binary);
     if (!checkpoints_->goes_on_here() || !lines) return {};
     return {std::istreambuf_iterator<char>(lines), {}};
   }
 
   std::string summary() const {
-    const verify::VerifiedSchedule& schedule = trainer_->layout().schedule;
-    return str(
-        "penstock: ", mesh::to_string(trainer_->layout().mesh.shape()), ", ",
-        schedule::title(schedule.schedule()), ", ", batch_.train_batch_size, " samples a step\n",
-        partition::to_string(trainer_->layout().partition, nn::meta_of(trainer_->layers())),
-        "data: ", data_->path(), ", ", data_->files(), data_->files() == 1 ? " file, " : " files, ",
-        data_->training_bytes(), " bytes to train on, ", data_->validation_bytes(),
-        " to validate\n", "run directory: ", config_.run.directory, "\n");
+    return str("penstock: ", layout_text(), ", ", batch_.train_batch_size, " samples a step\n",
+               partition::to_string(trainer_->layout().partition, nn::meta_of(trainer_->layers())),
+               "data: ", data_->path(), ", ", data_->files(),
+               data_->files() == 1 ? " file, " : " files, ", data_->training_bytes(),
+               " bytes to train on, ", data_->validation_bytes(), " to validate\n",
+               "run directory: ", config_.run.directory, "\n");
   }
 
   // A line of its own, also after a progress line that is being rewritten.
@@ -227,10 +260,14 @@ class Run {
         checkpoints_->after(report, last);
         const auto asked = hooks_.stop_requested ? hooks_.stop_requested() : std::nullopt;
         exit_code_ = asked.value_or(ExitCode::Preempted);
-        if (is_root())
-          tell(str("stopped after step ", step,
-                   is_time_over() ? ", run.minutes are over" : ", as asked",
-                   checkpoints_->how_to_go_on()));
+        const char* const why = is_time_over() ? "run.minutes are over" : "as asked";
+        if (is_root()) {
+          tell(str("stopped after step ", step, ", ", why, checkpoints_->how_to_go_on()));
+        }
+        note({.kind = RunEventKind::Stopped,
+              .step = step,
+              .reason = why,
+              .exit_code = static_cast<std::int64_t>(exit_code_)});
         return;
       }
       const std::int64_t interval = config_.run.eval_interval;
@@ -300,8 +337,12 @@ class Run {
 
   void finish_files() {
     const Phase writing(progress_, "writing the loss curve", Files::Used);
+    if (exit_code_ == ExitCode::Ok) {
+      note({.kind = RunEventKind::Finished, .step = trainer_->steps_taken()});
+    }
     render::LossCurve curve = metrics_->curve();
     curve.title = config_.run.directory;
+    curve.marks = events_->marks();
     files_->replace("loss.svg", render::loss_svg(curve));
     files_->finish();
   }
@@ -364,6 +405,7 @@ class Run {
   std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   std::optional<RunFiles> files_;  // On rank 0, as the next.
   std::optional<Metrics> metrics_;
+  std::optional<EventLog> events_;
   Timeline timeline_;
   ExitCode exit_code_ = ExitCode::Ok;
   const Watch watch_{hooks_, progress_};  // The first to go.

@@ -24,11 +24,18 @@ checkpoint::Texts facts_with_layout(const train::Facts& facts, const train::Trai
   return all;
 }
 
-train::CheckpointOptions options_for(const config::Config& config, const checkpoint::Texts& facts) {
+train::CheckpointOptions options_for(const config::Config& config, const checkpoint::Texts& facts,
+                                     const std::function<void(measure::RunEvent)>& note) {
   return {.directory = config::checkpoint_directory(config.checkpoint, config.run.directory),
           .keep = {.last = config.checkpoint.keep_last, .every = config.checkpoint.keep_every},
           .is_asynchronous = config.checkpoint.asynchronous,
-          .facts = facts};
+          .facts = facts,
+          .saved = [note](const train::SavedStep& saved) {
+            note({.kind = measure::RunEventKind::Saved,
+                  .step = saved.step,
+                  .folder = saved.folder,
+                  .seconds = saved.seconds});
+          }};
 }
 
 // What another part of a run may have another value of.
@@ -42,34 +49,35 @@ bool is_of_one_part(const std::string& fact) {
 RunCheckpoints::RunCheckpoints(const config::Config& config, train::Trainer& trainer,
                                comm::Communicator& communicator, execute::Progress& progress,
                                const train::Facts& facts,
-                               std::function<void(const std::string&)> tell)
+                               std::function<void(const std::string&)> tell,
+                               std::function<void(measure::RunEvent)> note)
     : options_(config.checkpoint),
       run_directory_(config.run.directory),
       directory_(config::checkpoint_directory(config.checkpoint, config.run.directory)),
       facts_(facts_with_layout(facts, trainer)),
       tell_(std::move(tell)),
+      note_(std::move(note)),
       trainer_(trainer),
       communicator_(communicator),
-      checkpoints_(trainer, communicator, progress, options_for(config, facts_), tell_) {
+      checkpoints_(trainer, communicator, progress, options_for(config, facts_, note_), tell_) {
   if (saves()) checkpoints_.check_types();
 }
 
 void RunCheckpoints::resume() {
   if (options_.resume.empty()) return;
-  std::optional<train::Resumed> resumed;
   if (options_.resume == "auto") {
-    resumed = checkpoints_.resume();
+    resumed_ = checkpoints_.resume();
   } else {
-    resumed = checkpoints_.resume_from(options_.resume);
+    resumed_ = checkpoints_.resume_from(options_.resume);
   }
-  if (!resumed) {
+  if (!resumed_) {
     tell_(str("no checkpoint in ", quoted_path(directory_), ": the run begins at step 1"));
     return;
   }
   std::error_code error;
-  const auto parent = std::filesystem::path(resumed->folder).parent_path();
+  const auto parent = std::filesystem::path(resumed_->folder).parent_path();
   goes_on_here_ = std::filesystem::equivalent(parent, directory_, error);
-  tell_resumed(*resumed);
+  tell_resumed(*resumed_);
 }
 
 void RunCheckpoints::tell_resumed(const train::Resumed& resumed) const {
@@ -99,17 +107,36 @@ void RunCheckpoints::after(const train::StepReport& report, bool is_last) {
   if (is_due) last_save_ = std::chrono::steady_clock::now();
   or_warn([&] { is_due ? checkpoints_.finish() : checkpoints_.after(report); });
   if (!is_due) return;
-  if (!is_last) return or_warn([&] { checkpoints_.save(); });
-  checkpoints_.save();
-  checkpoints_.finish();
+  if (!is_last) return or_warn([&] { begin_save(); });
+  noting_failure([&] {
+    begin_save();
+    checkpoints_.finish();
+  });
   has_last_step_ = true;
 }
 
 void RunCheckpoints::finish() {
   try {
-    checkpoints_.finish();
+    noting_failure([&] { checkpoints_.finish(); });
   } catch (const CheckpointError& error) {
     tell_(error.what());  // What the run fails with says more.
+  }
+}
+
+void RunCheckpoints::begin_save() {
+  begun_step_ = trainer_.steps_taken();
+  checkpoints_.save();
+}
+
+template <class Action>
+void RunCheckpoints::noting_failure(const Action& action) {
+  try {
+    action();
+  } catch (const CheckpointError& error) {
+    note_({.kind = measure::RunEventKind::SaveFailed,
+           .step = begun_step_,
+           .reason = error.message()});
+    throw;
   }
 }
 
@@ -117,7 +144,7 @@ void RunCheckpoints::finish() {
 template <class Action>
 void RunCheckpoints::or_warn(const Action& action) {
   try {
-    action();
+    noting_failure(action);
   } catch (const CheckpointError& error) {
     if (options_.on_failure == config::OnFailure::Stop) throw;
     tell_(error.what());

@@ -6,11 +6,13 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "penstock/comm/communicator.h"
 #include "penstock/config/config.h"
 #include "penstock/execute/progress.h"
+#include "penstock/measure/run_events.h"
 #include "penstock/train/checkpoints.h"
 #include "penstock/train/facts.h"
 #include "penstock/train/trainer.h"
@@ -20,16 +22,19 @@ namespace penstock::run {
 class RunCheckpoints {
  public:
   // All that is a reference outlives it.  `facts` are what the run is made of, besides its layout;
-  // `tell` hears lines for the user, on rank 0.
+  // `tell` hears lines for the user, on rank 0; `note` hears, on every rank, what was saved or not.
   // Throws: CheckpointError for a model that cannot be saved, if it is to be.
   RunCheckpoints(const config::Config& config, train::Trainer& trainer,
                  comm::Communicator& communicator, execute::Progress& progress,
-                 const train::Facts& facts, std::function<void(const std::string&)> tell);
+                 const train::Facts& facts, std::function<void(const std::string&)> tell,
+                 std::function<void(measure::RunEvent)> note);
 
   // All that follow are collective over all ranks.
 
   // Goes on from what the configuration says, if it does.  Throws: as train::Checkpoints.
   void resume();
+  // What it goes on with; absent where it begins at step 1.
+  const std::optional<train::Resumed>& resumed() const { return resumed_; }
   // Whether that is a checkpoint of this run's own directory.
   bool goes_on_here() const { return goes_on_here_; }
 
@@ -48,6 +53,9 @@ class RunCheckpoints {
  private:
   bool saves() const { return options_.saves(); }
   void tell_resumed(const train::Resumed& resumed) const;
+  void begin_save();
+  template <class Action>
+  void noting_failure(const Action& action);
   template <class Action>
   void or_warn(const Action& action);
 
@@ -56,10 +64,13 @@ class RunCheckpoints {
   std::string directory_;
   checkpoint::Texts facts_;
   std::function<void(const std::string&)> tell_;
+  std::function<void(measure::RunEvent)> note_;
   train::Trainer& trainer_;
   comm::Communicator& communicator_;
   train::Checkpoints checkpoints_;
+  std::optional<train::Resumed> resumed_;
   bool goes_on_here_ = false;
+  std::int64_t begun_step_ = 0;  // Of the last save.
   bool has_last_step_ = false;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
 };

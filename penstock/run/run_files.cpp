@@ -1,10 +1,6 @@
 #include "penstock/run/run_files.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -17,26 +13,16 @@ namespace penstock::run {
 RunFiles::RunFiles(std::string folder, std::function<void(const std::string&)> tell)
     : folder_(std::move(folder)), tell_(std::move(tell)) {}
 
-RunFiles::~RunFiles() {
-  if (lines_ >= 0) ::close(lines_);
+GrowingFile& RunFiles::lines(const std::string& name) {
+  return lines_.try_emplace(name, path(name)).first->second;
 }
 
-// What was there stays until the lines that begin it are on the disk.
-void RunFiles::open_lines(const std::string& name, const std::string& lines) {
-  lines_name_ = name;
-  if (!lines.empty()) write_atomically(path(name), {lines});
-  const int truncate = lines.empty() ? O_TRUNC : 0;
-  lines_ = ::open(path(name).c_str(), O_WRONLY | O_CREAT | truncate | O_APPEND | O_CLOEXEC, 0644);
-  if (lines_ >= 0) return;
-  throw ConfigError(str("cannot write ", quoted_path(path(name)), ": ", std::strerror(errno)));
+void RunFiles::begin_lines(const std::string& name, const std::string& text) {
+  lines(name).begin(text);
 }
 
-void RunFiles::append(const std::string& line) {
-  if (waiting_.size() + line.size() > kWaitingBytesMax) {
-    ++lost_;
-  } else {
-    waiting_ += line;
-  }
+void RunFiles::append(const std::string& name, const std::string& line) {
+  lines(name).append(line);
   try_lines();
   if (std::chrono::steady_clock::now() >= next_try_) try_files();
 }
@@ -47,20 +33,11 @@ void RunFiles::replace(const std::string& name, std::string content) {
   try_files();
 }
 
-// A write may take a part of what it is given; the rest follows it, now or later.
 void RunFiles::try_lines() {
-  std::size_t done = 0;
-  while (done < waiting_.size()) {
-    const ssize_t written = ::write(lines_, waiting_.data() + done, waiting_.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) {
-      failed(lines_name_, std::strerror(errno));
-      break;
-    }
-    done += static_cast<std::size_t>(written);
+  for (auto& [name, file] : lines_) {
+    file.try_again();
+    file.failure().empty() ? works(name) : failed(name, file.failure());
   }
-  waiting_.erase(0, done);
-  if (waiting_.empty()) works(lines_name_);
 }
 
 void RunFiles::try_files() {
@@ -86,25 +63,28 @@ void RunFiles::failed(const std::string& name, const std::string& why) {
 
 void RunFiles::works(const std::string& name) {
   if (failing_.erase(name) == 0) return;
+  const auto file = lines_.find(name);
+  const std::int64_t lost = file == lines_.end() ? 0 : file->second.lost();
   tell_(str(quoted_path(path(name)), " is written again",
-            lost_ > 0 && name == lines_name_ ? str("; ", lost_, " lines of it are lost") : ""));
+            lost > 0 ? str("; ", lost, " lines of it are lost") : ""));
 }
 
 void RunFiles::finish() {
+  for (auto& [name, file] : lines_) file.flush();
   try_lines();
   try_files();
-  // A disk may tell only now; a pipe or a device has nothing to tell.
-  const bool synced = lines_ < 0 || ::fsync(lines_) == 0 || errno == EINVAL || errno == ENOTSUP;
-  if (!synced) failed(lines_name_, std::strerror(errno));
   std::vector<std::string> names;
   std::vector<std::string> reasons;
   for (const auto& [name, why] : failing_) {
     names.push_back(name);
     reasons.push_back(str(name, ": ", why));
   }
-  if (lost_ > 0) reasons.push_back(str(lost_, " lines of ", lines_name_, " are lost"));
-  if (names.empty() && lost_ == 0) return;
-  if (names.empty()) names.push_back(lines_name_);
+  for (const auto& [name, file] : lines_) {
+    if (file.lost() == 0) continue;
+    reasons.push_back(str(file.lost(), " lines of ", name, " are lost"));
+    if (!failing_.contains(name)) names.push_back(name);
+  }
+  if (names.empty()) return;
   throw CheckpointError(str("the run is over, and not all of it could be written to ",
                             quoted_path(folder_), ": ", join(names, ", ")),
                         reasons);

@@ -4,30 +4,28 @@
 // again with the next; only what is still not written at the end is an error.  Knows no formats.
 #pragma once
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
+
+#include "penstock/core/growing_file.h"
 
 namespace penstock::run {
 
 class RunFiles {
  public:
-  static constexpr std::chrono::seconds kBetweenTries{10};                // Of whole files.
-  static constexpr std::size_t kWaitingBytesMax = std::size_t{16} << 20;  // Of lines.
+  static constexpr std::chrono::seconds kBetweenTries{10};  // Of whole files.
 
   // Files in `folder`; `tell` says to the user what fails, and when it works again.
   RunFiles(std::string folder, std::function<void(const std::string&)> tell);
-  ~RunFiles();
   RunFiles(const RunFiles&) = delete;
   RunFiles& operator=(const RunFiles&) = delete;
 
-  // Begins `name` anew, with these `lines`: append() adds to it.
+  // Begins `name` anew, with these `lines`.
   // Throws: ConfigError when it cannot be written.
-  void open_lines(const std::string& name, const std::string& lines = {});
-  // A line, whole in the file or not at all at the end of the run.  Beyond kWaitingBytesMax that
-  // cannot be written, the lines that come are lost, and counted.
-  void append(const std::string& line);
+  void begin_lines(const std::string& name, const std::string& lines = {});
+  // Adds a line to `name`, as GrowingFile does.
+  void append(const std::string& name, const std::string& line);
   // Another file, whole or not at all.  Tried again no sooner than kBetweenTries.
   void replace(const std::string& name, std::string content);
 
@@ -35,6 +33,7 @@ class RunFiles {
   void finish();
 
  private:
+  GrowingFile& lines(const std::string& name);
   void try_lines();
   void try_files();
   void failed(const std::string& name, const std::string& why);
@@ -43,10 +42,7 @@ class RunFiles {
 
   std::string folder_;
   std::function<void(const std::string&)> tell_;
-  std::string lines_name_;
-  int lines_ = -1;       // The file's descriptor.
-  std::string waiting_;  // Bytes that are not in it yet.
-  std::int64_t lost_ = 0;
+  std::map<std::string, GrowingFile> lines_;     // By name.
   std::map<std::string, std::string> contents_;  // By name: files that are not written yet.
   std::chrono::steady_clock::time_point next_try_{};
   std::map<std::string, std::string> failing_;  // By name: why, as told.

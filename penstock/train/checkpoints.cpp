@@ -43,6 +43,7 @@ void Checkpoints::check_types() {
 void Checkpoints::save() {
   finish();
   const std::int64_t step = trainer_.steps_taken();
+  save_begun_ = std::chrono::steady_clock::now();
   const auto abandon = [&](checkpoint::CheckpointDirectory& directory) {
     for (const std::string& moved : directory.abandon_after(step)) {
       if (tell_)
@@ -80,6 +81,10 @@ void Checkpoints::finish() {
 void Checkpoints::over(const WrittenCheckpoint& written) {
   trainer_.set_busy(false);
   let_go_of_files();
+  const std::chrono::duration<double> age = std::chrono::steady_clock::now() - save_begun_;
+  if (options_.saved) {
+    options_.saved({.step = saved_step_, .folder = written.folder, .seconds = age.count()});
+  }
   if (!tell_) return;
   tell_(str("step ", saved_step_, " saved: ", written.folder));
   if (!written.note.empty()) tell_(written.note);

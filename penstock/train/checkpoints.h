@@ -6,6 +6,7 @@
 // equals: docs/checkpoints.md. Knows no data: a run whose data is a function of the step needs no
 // more.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -22,6 +23,13 @@
 
 namespace penstock::train {
 
+// A checkpoint that has its name.
+struct SavedStep {
+  std::int64_t step = 0;
+  std::string folder;
+  double seconds = 0;  // From the begin of the save.
+};
+
 struct CheckpointOptions {
   std::string directory;
   checkpoint::Keep keep;
@@ -29,6 +37,8 @@ struct CheckpointOptions {
   // saves.
   bool is_asynchronous = false;
   checkpoint::Texts facts;  // How the run is set up.
+  // Hears of each checkpoint that has its name, on every rank; empty: nobody does.
+  std::function<void(const SavedStep&)> saved = {};
 };
 
 // What a resumed run goes on with.
@@ -86,6 +96,7 @@ class Checkpoints {
   std::function<void(const std::string&)> tell_;
   CheckpointWriter writer_;
   std::int64_t saved_step_ = 0;
+  std::chrono::steady_clock::time_point save_begun_{};
 };
 
 }  // namespace penstock::train

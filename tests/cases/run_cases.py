@@ -13,10 +13,11 @@
     what it prints, on either output
     [1]
 
-`--- NAME` begins an input file, and `---` ends it.  `$` begins a command, which runs in a folder of
-its own with these files; below it stands what it prints, and its exit code if that is not 0.  Empty
-lines at the end of an output do not count.  A case that differs is shown as a diff, and the exit
-code is 1.  With PENSTOCK_UPDATE_GOLDEN=1 the files are rewritten as the commands print it.
+`--- NAME` begins an input file, perhaps in a folder, and `---` ends it.  `$` begins a command, that
+runs in a folder of its own with these files; below it stands what it prints, and its exit code if
+that is not 0.  Empty lines at the end of an output do not count.  A case that differs is shown as a
+diff, and the exit code is 1.  With PENSTOCK_UPDATE_GOLDEN=1 the files are rewritten as the commands
+print it.
 PENSTOCK_BUILD: the build folder (default: build/ of this tree).  Needs the standard library only.
 """
 
@@ -67,7 +68,9 @@ def as_run(lines: list[str], folder: Path) -> list[str]:
                 if inner == "---":
                     break
                 content.append(inner)
-            (folder / line[4:]).write_text("".join(f"{each}\n" for each in content))
+            path = folder / line[4:]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(f"{each}\n" for each in content))
             result += [line, *content, "---"]
             after_command = False
         elif line.startswith("$ "):

@@ -13,6 +13,7 @@ std::span<const Target> targets() {
       {"deepspeed_steps", deepspeed_steps},
       {"config", config},
       {"recording", recording},
+      {"run_events", run_events},
       {"safetensors", safetensors},
       {"manifest", manifest},
       {"control_message", control_message},

@@ -35,6 +35,8 @@ Outcome deepspeed_steps(std::string_view input);
 Outcome config(std::string_view input);
 // A measured timeline: printing and parsing again gives the same; it is read beside a schedule.
 Outcome recording(std::string_view input);
+// The events of a run: printing and parsing again gives the same; they are drawn.
+Outcome run_events(std::string_view input);
 // The header of a safetensors file, as in the file, length first.
 Outcome safetensors(std::string_view input);
 Outcome manifest(std::string_view input);

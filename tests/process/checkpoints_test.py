@@ -6,10 +6,23 @@ import json
 import os
 import random
 import signal
+import time
 import unittest
+from pathlib import Path
 
 import support
 from comebacks import ComebackTest, course_of
+from support import PENSTOCK
+
+
+def events_of(run: Path, kind: str = "") -> list[dict[str, object]]:
+    """The lines of events.jsonl, of that kind."""
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [event for event in events if kind in ("", event["event"])]
+
+
+def kinds_of(run: Path) -> list[str]:
+    return [event["event"] for event in events_of(run)]
 
 
 class Killed(ComebackTest):
@@ -27,6 +40,59 @@ class Killed(ComebackTest):
         self.assertIn("penstock: starting the run again (1 of 3", result.text)
         self.assert_same(whole, run.directory)
         self.assert_nothing_left()
+
+    def await_saved_event(self, run: support.Started) -> None:
+        deadline = time.monotonic() + support.PATIENCE
+        events = run.directory / "events.jsonl"
+        while not (events.exists() and '"event": "saved"' in events.read_text()):
+            self.assertLess(time.monotonic(), deadline, "no event of a save")
+            time.sleep(0.01)
+
+    def test_the_run_directory_and_the_report_say_what_happened(self) -> None:
+        run = self.start_train(self.training(), "run")
+        self.await_saved_event(run)
+        os.kill(run.ranks()[3], signal.SIGKILL)
+        self.assert_code(run.wait(), 0)
+        kinds = kinds_of(run.directory)
+        begin = kinds.index("failed")
+        self.assertEqual(kinds[0], "started")
+        self.assertEqual(set(kinds[1:begin]), {"saved"})
+        self.assertEqual(kinds[begin : begin + 4], ["failed", "restarting", "started", "resumed"])
+        self.assertEqual(set(kinds[begin + 4 : -1]), {"saved"})
+        self.assertEqual(kinds[-1], "finished")
+        started, failed, restarting, again, resumed = (
+            events_of(run.directory)[i] for i in (0, begin, begin + 1, begin + 2, begin + 3)
+        )
+        self.assertEqual((started["step"], started["ranks"]), (0, 4))
+        self.assertIn("pipe(2) x data(2), 1f1b(", started["layout"])
+        self.assertRegex(started["time"], r"^20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")
+        self.assertEqual(failed["exit_code"], 4)
+        self.assertIn("rank 3 was killed by SIGKILL", failed["reason"])
+        self.assertEqual(
+            {key: restarting[key] for key in ("attempt", "pause_seconds", "ranks")},
+            {"attempt": 1, "pause_seconds": 0, "ranks": 4},
+        )
+        self.assertEqual(again["step"], resumed["step"])
+        self.assertEqual(resumed["step"] + resumed["lost_steps"], failed["step"])
+        self.assertTrue(resumed["folder"].endswith(f"step-{resumed['step']:08}"))
+        # Rank 0 may be killed between the name of a checkpoint and its event.
+        saved = {event["step"] for event in events_of(run.directory, "saved")}
+        self.assertEqual(saved | {resumed["step"]}, {40, 80, 120, 160, 200})
+        report = self.run_words(PENSTOCK, "report", "run")
+        self.assert_code(report, 0)
+        steps = ", ".join(map(str, sorted(saved)))
+        self.assertIn(f"saved after steps {steps}\n", report.out)
+        self.assertRegex(
+            report.out,
+            r"started again 1 time:\n"
+            rf"  after step {failed['step']}(, \d+ steps? done again)?: "
+            r"rank 3 was killed by SIGKILL\n"
+            r"finished after step 200\n",
+        )
+        for name in ("loss.svg", "report.html"):
+            picture = (run.directory / name).read_text()
+            self.assertRegex(picture, rf">after step {failed['step']}\b.*: rank 3 was killed")
+            self.assertEqual(picture.count("<title>saved after step "), len(saved))
 
     def test_a_run_that_was_asked_to_stop_is_not_started_again(self) -> None:
         run = self.start_train(self.training(), "killed")
@@ -192,6 +258,64 @@ class BadInput(ComebackTest):
         self.assertIn('cannot make the directory for checkpoints "file/x"', result.text)
 
 
+class Events(ComebackTest):
+    def test_they_are_of_this_run_alone_unless_it_goes_on(self) -> None:
+        config = self.training(run={"steps": 2}, checkpoint={"save_interval": 0})
+        run = self.undisturbed(config, "run")
+        self.assertEqual(kinds_of(run), ["started", "finished"])
+        self.undisturbed(config, "run")
+        self.assertEqual(kinds_of(run), ["started", "finished"])
+        saving = self.training("saving.json", run={"steps": 4}, checkpoint={"save_interval": 4})
+        self.undisturbed(saving, "run")
+        longer = self.training("longer.json", run={"steps": 6}, checkpoint={"save_interval": 6})
+        result = self.train(longer, "--run", "run", "--resume", "auto")
+        self.assert_code(result, 0)
+        of_first = ["started", "saved", "finished"]
+        self.assertEqual(kinds_of(run), [*of_first, "started", "resumed", "saved", "finished"])
+        self.assertEqual(events_of(run, "resumed")[0]["lost_steps"], 0)
+
+    def test_a_stop_is_written_and_is_no_failure(self) -> None:
+        run = self.start_train(self.training(run={"steps": 10_000}), "run")
+        run.await_step(3)
+        run.process.send_signal(signal.SIGTERM)
+        self.assert_code(run.wait(), 75)
+        last = events_of(run.directory)[-1]
+        self.assertEqual(
+            (last["event"], last["reason"], last["exit_code"]), ("stopped", "as asked", 75)
+        )
+        self.assertNotIn("failed", kinds_of(run.directory))
+        self.assertIn(
+            f"after step {last['step']}, as asked", (run.directory / "loss.svg").read_text()
+        )
+
+    def test_a_line_that_was_cut_and_a_file_that_cannot_be_read_end_no_run(self) -> None:
+        config = self.training(run={"steps": 40})
+        run = self.undisturbed(config, "run")
+        whole = (run / "events.jsonl").read_text()
+        (run / "events.jsonl").write_text(whole + '{"event": "sav')
+        longer = self.training("longer.json", run={"steps": 41})
+        self.assert_code(self.train(longer, "--run", "run", "--resume", "auto"), 0)
+        self.assertTrue((run / "events.jsonl").read_text().startswith(whole))
+        self.assertEqual(kinds_of(run)[-1], "finished")
+        (run / "events.jsonl").write_text('{"event": 3}\n')
+        longest = self.training("longest.json", run={"steps": 42})
+        result = self.train(longest, "--run", "run", "--resume", "auto")
+        self.assert_code(result, 0)
+        self.assertIn("earlier events of the run are not marked in its loss curve", result.text)
+
+    def test_events_that_cannot_be_written_are_told_once_and_end_no_steps(self) -> None:
+        run = self.start_train(self.training(), "run")
+        self.await_checkpoint(run)
+        events = run.directory / "events.jsonl"
+        events.unlink()
+        events.mkdir()
+        os.kill(run.ranks()[1], signal.SIGKILL)
+        result = run.wait()
+        self.assert_code(result, 3)
+        self.assertEqual(course_of(run.directory)[-1]["step"], 200)
+        self.assertIn('not all of it could be written to "run": events.jsonl', result.text)
+
+
 class Unwritable(ComebackTest):
     def run_without_directory(self, name: str, **changes: object) -> support.Result:
         """A run whose directory for checkpoints is lost after the first one."""
@@ -206,6 +330,9 @@ class Unwritable(ComebackTest):
         result = self.run_without_directory("run")
         self.assert_code(result, 3)
         self.assertRegex(result.text, r"penstock: step \d+ is not saved: ")
+        kinds = kinds_of(self.folder / "run")
+        self.assertIn("save_failed", kinds)
+        self.assertEqual(kinds[-1], "failed")
         self.assertEqual(course_of(self.folder / "run")[-1]["step"], 200)
         (self.folder / "run" / "checkpoints").unlink()
         self.assert_code(self.checkpoint("verify", "run/away"), 0)

@@ -78,6 +78,7 @@ class RunDirectory(ProcessTest):
         names = {path.name for path in self.run_directory.iterdir()}
         expected = {"config.resolved.json", "metrics.jsonl", "loss.svg", "schedule.svg"}
         expected |= {"schedule.csv", "timeline.csv", "timeline.json", "sample.txt", "weights"}
+        expected |= {"events.jsonl"}
         self.assertEqual(names, expected)
         self.maker.assert_nothing_left()
 
@@ -241,9 +242,12 @@ class Recording(ProcessTest):
     def test_nothing_is_recorded_unless_it_is_asked_for(self) -> None:
         self.assert_code(self.train(self.config(run={"steps": 1}), "--run", "run"), 0)
         self.assertEqual(list((self.folder / "run").glob("timeline*")), [])
-        result = self.run_words(PENSTOCK, "report", "run")
+        result = self.run_words(PENSTOCK, "report", "run", "--costs", "costs.json")
         self.assert_code(result, 2)
         self.assertIn("run.timeline_steps", result.err)
+        result = self.run_words(PENSTOCK, "report", "run")
+        self.assert_code(result, 0)
+        self.assertIn("finished after step 1\n", result.out)
 
     def test_costs_of_split_backwards(self) -> None:
         config = self.config(

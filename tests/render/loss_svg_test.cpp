@@ -98,5 +98,55 @@ TEST(LossSvg, ExtremeLossesAreNoTrouble) {
   }
 }
 
+TEST(LossSvg, WithoutMarksThePictureIsAsHighAsEver) {
+  EXPECT_NE(loss_svg({.train = falling(30)}).find("height=\"448\""), std::string::npos);
+  EXPECT_EQ(loss_svg({.marks = {.saved = {3}, .breaks = {{4, "x"}}}}), loss_svg({}))
+      << "nothing to mark without losses";
+}
+
+TEST(LossSvg, SavesAreTicksThatDoNotLieOnEachOther) {
+  const std::string few = loss_svg({.train = falling(30), .marks = {.saved = {10, 20}}});
+  EXPECT_EQ(misplaced_tag(few), "");
+  EXPECT_EQ(occurrences(few, "<title>saved after step 10</title>"), 1u);
+  EXPECT_EQ(occurrences(few, "<title>saved after step "), 2u);
+  EXPECT_EQ(occurrences(few, ">saved</text>"), 1u) << "and the legend says what they are";
+  std::vector<double> many;
+  for (double step = 0; step < 100'000; ++step) many.push_back(step);
+  const std::string dense = loss_svg({.train = falling(100'000), .marks = {.saved = many}});
+  EXPECT_LE(occurrences(dense, "<title>saved after step "), 732u) << "one a pixel";
+}
+
+TEST(LossSvg, ABreakHasALineANumberAndItsCauseInTheList) {
+  const LossMarks marks = {.breaks = {{9, "after step 9: a < b"}, {20, "stopped", true}, {29, "x"}},
+                           .again = {{5, 9}}};
+  const std::string picture = loss_svg({.train = falling(30), .marks = marks});
+  EXPECT_EQ(misplaced_tag(picture), "");
+  EXPECT_EQ(occurrences(picture, ">after step 9: a &lt; b</text>"), 1u);
+  EXPECT_EQ(occurrences(picture, "<title>after step 9: a &lt; b</title>"), 1u);
+  const std::string without = loss_svg({.train = falling(30)});
+  EXPECT_EQ(occurrences(picture, ">3</text>"), occurrences(without, ">3</text>") + 2)
+      << "at the line, and in the list";
+  EXPECT_EQ(occurrences(picture, "<title>steps 6 to 9 were done again</title>"), 1u);
+  EXPECT_EQ(occurrences(picture, "height=\"448\""), 0u) << "the list takes room below";
+}
+
+TEST(LossSvg, NumbersOfNearBreaksShareAPlaceAndALongListIsCounted) {
+  LossMarks marks;
+  for (int i = 0; i < 11; ++i) marks.breaks.push_back({20.0 + 0.01 * i, "x"});
+  const std::string picture = loss_svg({.train = falling(30), .marks = marks});
+  EXPECT_EQ(occurrences(picture,
+                        ">1\xE2\x80\x93"
+                        "11</text>"),
+            1u);
+  EXPECT_EQ(occurrences(picture, ">x</text>"), 8u);
+  EXPECT_EQ(occurrences(picture, ">3 more</text>"), 1u);
+}
+
+TEST(LossSvg, StepsThatWereLostBehindTheCurveAreInThePicture) {
+  const LossMarks marks = {.breaks = {{60, "after step 60: x"}}, .again = {{20, 60}}};
+  const std::string picture = loss_svg({.train = falling(30), .marks = marks});
+  EXPECT_EQ(occurrences(picture, ">60</text>"), 1u) << "a tick of the axis";
+}
+
 }  // namespace
 }  // namespace penstock::render

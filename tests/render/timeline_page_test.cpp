@@ -6,6 +6,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/json/tree.h"
+#include "penstock/render/loss_svg.h"
 #include "penstock/render/simulated_timeline.h"
 #include "penstock/schedule/generators/generators.h"
 #include "tests/render/svg_text.h"
@@ -131,6 +132,25 @@ TEST(TimelinePage, TablesStandBelowAndLeadToActions) {
   EXPECT_NE(below.find("<td><a href=\"#0/0F0\">0F0</a></td><td>&lt;1&gt;</td>"), std::string::npos);
   EXPECT_NE(below.find("<tr><td>0F0</td></tr>"), std::string::npos) << "no link unless asked for";
   EXPECT_EQ(page_of(timeline).find("<table>"), std::string::npos);
+}
+
+TEST(TimelinePage, FiguresStandAboveTheTablesAndLinkToNothing) {
+  const Timeline timeline = timeline_of(testing_support::rows({"0F0,0B0"}));
+  const Table tables[] = {{.title = "table", .columns = {"rank"}, .rows = {{"0"}}}};
+  const Figure figures[] = {
+      {.title = "a < b", .note = "n & m", .svg = loss_svg({.train = {{1, 2}, {2, 1}}})}};
+  const std::string page = timeline_page("t", {&timeline, 1}, tables, figures);
+  EXPECT_LT(page.find("<h2>a &lt; b</h2>"), page.find("<h2>table</h2>"));
+  EXPECT_NE(page.find("n &amp; m"), std::string::npos);
+  EXPECT_EQ(occurrences(page, "<polyline"), 1u);
+  EXPECT_EQ(occurrences(page, "http"), occurrences(page_of(timeline), "http"));
+}
+
+TEST(TimelinePage, AFigureIsEnoughForAPage) {
+  const Figure figures[] = {{.title = "losses", .svg = loss_svg({})}};
+  const std::string page = timeline_page("t", {}, {}, figures);
+  EXPECT_EQ(text(at(data_of(page), "timelines")), "[]");
+  EXPECT_NE(page.find("<h2>losses</h2>"), std::string::npos);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "penstock/checkpoint/checkpoint_directory.h"
+#include "penstock/cli/plan/run_log.h"
 #include "penstock/cli/plan/training_plan.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
@@ -59,6 +60,7 @@ class Starts {
         options_(options),
         command_(std::move(command)),
         output_(output),
+        log_(run.run, output),
         directory_(config::checkpoint_directory(run.config.checkpoint, run.run)),
         newest_at_start_(newest_step(directory_)),
         restarts_(fresh_restarts()),
@@ -69,10 +71,12 @@ class Starts {
   int run() {
     for (;; ++starts_) {
       const launch::LaunchResult result = launch::launch(next_start());
+      if (result.exit_code != 0) log_.failed(result);
       if (result.exit_code == 0 || result.stop_asked) return result.exit_code;
       const auto pause_s = after_failure(result.exit_code);
       if (!pause_s) return result.exit_code;
-      if (const auto code = pause(*pause_s)) return static_cast<int>(*code);
+      log_.restarting(restarts_.in_a_row(), *pause_s, options_.nproc);
+      if (const auto code = pause(*pause_s)) return log_.stopped(static_cast<int>(*code));
       if (newest_step(directory_) > newest_at_start_) command_ = resuming(std::move(command_));
     }
   }
@@ -138,6 +142,7 @@ class Starts {
   launch::LaunchOptions options_;
   TrainCommand command_;
   Output& output_;
+  RunLog log_;
   const std::string directory_;
   const std::int64_t newest_at_start_;
   launch::Restarts restarts_;

@@ -13,8 +13,10 @@
 #include "penstock/core/text.h"
 #include "penstock/measure/drift.h"
 #include "penstock/measure/fit.h"
+#include "penstock/measure/run_history.h"
 #include "penstock/render/measured_timeline.h"
 #include "penstock/render/number.h"
+#include "penstock/render/run_marks.h"
 #include "penstock/render/simulated_timeline.h"
 
 namespace penstock::cli {
@@ -81,7 +83,7 @@ std::int64_t median_step(std::vector<MeasuredStep> steps) {
   return steps[(steps.size() - 1) / 2].step;
 }
 
-Report report_of(const ReportCommand& command, const RunFiles& files) {
+Report report_of(const ReportCommand& command, const RecordedRun& files) {
   const Recording& recording = files.recording;
   Report report{.run = command.run,
                 .recorded = measure::steps_of(recording),
@@ -184,8 +186,30 @@ render::Timeline without_idle_lanes(render::Timeline timeline) {
   return timeline;
 }
 
+// The picture of the losses; none of a run that has lost them.
+std::vector<render::Figure> figures_of(const RunFiles& files, const measure::RunHistory& history) {
+  if (files.curve.train.empty()) return {};
+  render::LossCurve curve = files.curve;
+  curve.marks = render::run_marks(history);
+  if (!history.parts.empty()) curve.title = measure::end_text(history);
+  return {{.title = "Losses, and what happened to the run",
+           .note = "Saves are ticks at the axis. Numbers are ends of the run, listed below.",
+           .svg = render::loss_svg(curve)}};
+}
+
+// A line each, below each other.
+std::string course_text(const RunFiles& files, const measure::RunHistory& history) {
+  std::string text;
+  for (const std::string& line : measure::lines_of(history)) text += line + "\n";
+  if (files.events.unknown > 0) {
+    text += str("events of kinds that this version does not know: ", files.events.unknown, "\n");
+  }
+  return text;
+}
+
 std::string page_of(const Report& report, const verify::VerifiedSchedule& schedule,
-                    const TimeText& text) {
+                    const TimeText& text, const RunFiles& files,
+                    const measure::RunHistory& history) {
   constexpr std::size_t kWorst = 20;
   render::Timeline simulated =
       without_idle_lanes(render::simulated_timeline(schedule, report.simulated));
@@ -196,8 +220,11 @@ std::string page_of(const Report& report, const verify::VerifiedSchedule& schedu
   render::Timeline measured = render::measured_timeline(schedule, report.shown);
   for (const std::string& remark : remarks(report)) measured.notes.push_back(remark);
   const render::Timeline both[] = {std::move(measured), std::move(simulated)};
-  return render::timeline_page(str(report.run, ": ", title(schedule.schedule())), both,
-                               tables_of(report, kWorst, text));
+  std::vector<render::Table> tables = tables_of(report, kWorst, text);
+  const auto& events = files.events.events;
+  if (!events.empty()) tables.insert(tables.begin(), events_table(events));
+  return render::timeline_page(str(report.run, ": ", title(schedule.schedule())), both, tables,
+                               figures_of(files, history));
 }
 
 std::string costs_text(const Report& report, const verify::VerifiedSchedule& schedule) {
@@ -208,27 +235,54 @@ std::string costs_text(const Report& report, const verify::VerifiedSchedule& sch
              "\n", to_json(report.fit.costs), "\n");
 }
 
-int run_report(const ReportCommand& command) {
-  if (command.page == "-" || command.costs == "-") {
-    throw ConfigError("the standard output has the summary: name a file instead of -");
+std::string page_path(const ReportCommand& command) {
+  if (!command.page.empty()) return command.page;
+  return (std::filesystem::path(command.run) / "report.html").string();
+}
+
+// Of a run whose steps were not recorded: its losses, and what happened to it.
+void report_course(const ReportCommand& command, const RunFiles& files) {
+  if (!files.has_course() || command.step || command.replica != 0 || !command.costs.empty()) {
+    refuse_unrecorded(command.run);
   }
+  const measure::RunHistory history = measure::history_of(files.events.events);
+  std::vector<render::Figure> figures = figures_of(files, history);
+  if (figures.empty()) figures.push_back({.title = "No step was taken", .note = "", .svg = ""});
+  std::vector<render::Table> tables;
+  if (!files.events.events.empty()) tables.push_back(events_table(files.events.events));
+  const std::string page = page_path(command);
+  write_files(
+      std::vector<OutputFile>{{render::timeline_page(command.run, {}, tables, figures), page}});
+  write_output(str(command.run, ": no step was recorded, as --set run.timeline_steps=5 does\n",
+                   course_text(files, history), "\npage: ", page, "\n"),
+               "");
+}
+
+void report_steps(const ReportCommand& command, const RunFiles& files) {
   constexpr std::size_t kWorst = 8;
-  const RunFiles files = read_run(command.run);
-  const Report report = report_of(command, files);
+  const verify::VerifiedSchedule& schedule = files.recorded->schedule;
+  const measure::RunHistory history = measure::history_of(files.events.events);
+  const Report report = report_of(command, *files.recorded);
   const TimeText text(std::max(report.shown.makespan, report.simulated.makespan));
-  const std::string page = command.page.empty()
-                               ? (std::filesystem::path(command.run) / "report.html").string()
-                               : command.page;
-  std::vector<OutputFile> outputs = {{page_of(report, files.schedule, text), page}};
-  if (!command.costs.empty()) {
-    outputs.push_back({costs_text(report, files.schedule), command.costs});
-  }
+  const std::string page = page_path(command);
+  std::vector<OutputFile> outputs = {{page_of(report, schedule, text, files, history), page}};
+  if (!command.costs.empty()) outputs.push_back({costs_text(report, schedule), command.costs});
   write_files(outputs);
-  std::string summary = head_text(report, files.schedule, text);
+  std::string summary = head_text(report, schedule, text);
+  const std::string course = course_text(files, history);
+  if (!course.empty()) summary += "\n" + course;
   for (const render::Table& table : tables_of(report, kWorst, text)) {
     summary += "\n" + to_text(table);
   }
   write_output(summary + str("\npage: ", page, "\n"), "");
+}
+
+int run_report(const ReportCommand& command) {
+  if (command.page == "-" || command.costs == "-") {
+    throw ConfigError("the standard output has the summary: name a file instead of -");
+  }
+  const RunFiles files = read_run(command.run);
+  files.recorded ? report_steps(command, files) : report_course(command, files);
   return static_cast<int>(ExitCode::Ok);
 }
 
@@ -236,9 +290,7 @@ int run_report(const ReportCommand& command) {
 
 Command declare_report_command(CLI::App& app) {
   const auto command = std::make_shared<ReportCommand>();
-  app.add_option("run", command->run, "the directory of a run with recorded steps")
-      ->required()
-      ->type_name("RUN");
+  app.add_option("run", command->run, "the directory of a run")->required()->type_name("RUN");
   app.add_option("--step", command->step, "the step to show; else the one of median makespan")
       ->type_name("N");
   app.add_option("--replica", command->replica, "the replica to show, from 0")->type_name("D");
@@ -247,6 +299,7 @@ Command declare_report_command(CLI::App& app) {
   app.add_option("--costs", command->costs, "write the fitted costs there, for penstock simulate")
       ->type_name("FILE.json");
   app.footer(
+      "Of a run without recorded steps it shows the losses, and what happened to the run.\n"
       "Steps are recorded by penstock train --set run.timeline_steps=5.\n"
       "Exit codes: 0 reported, 2 bad input.\n"
       "Example:\n"

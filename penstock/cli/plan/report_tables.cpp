@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 #include "penstock/cli/plan/text_table.h"
 #include "penstock/core/text.h"
@@ -33,6 +34,37 @@ Table worst_table(std::string what, std::string note, std::vector<Drift> drifts,
                           text.signed_text(drift.start), text.signed_text(drift.duration)});
   }
   return table;
+}
+
+// Saves are worded by their row.
+std::string event_text(const measure::RunEvent& event) {
+  using enum measure::RunEventKind;
+  switch (event.kind) {
+    case Started:
+      return str("started on ", event.ranks, event.ranks == 1 ? " rank, " : " ranks, ",
+                 event.layout);
+    case Resumed:
+      return str(
+          "resumed from ", event.folder,
+          event.lost_steps > 0 ? str("; ", event.lost_steps, " steps are done again") : "",
+          event.passed_over.empty() ? "" : str("; passed over: ", join(event.passed_over, "; ")));
+    case Saved:
+      return str("saved to ", event.folder, " in ", render::significant(event.seconds), " s");
+    case SaveFailed:
+      return str("not saved: ", event.reason);
+    case Failed:
+      return str("failed with exit code ", event.exit_code, ": ", event.reason);
+    case Restarting:
+      return str(
+          "started again with ", event.ranks, event.ranks == 1 ? " rank" : " ranks",
+          event.pause_seconds > 0 ? str(" after ", shortest(event.pause_seconds), " s") : "",
+          event.attempt > 0 ? str(", attempt ", event.attempt, " without a new checkpoint") : "");
+    case Stopped:
+      return str("stopped, ", event.reason);
+    case Finished:
+      return "finished";
+  }
+  return "";
 }
 
 }  // namespace
@@ -109,6 +141,25 @@ Table worst_durations_table(std::vector<Drift> drifts, std::size_t count, const 
 Table worst_starts_table(std::vector<Drift> drifts, std::size_t count, const TimeText& text) {
   return worst_table("start", "Measured minus simulated; what ran before made them.",
                      std::move(drifts), &Drift::start, count, text);
+}
+
+Table events_table(std::span<const measure::RunEvent> events) {
+  using enum measure::RunEventKind;
+  Table table{.title = "What happened",
+              .note = "Steps are those that were taken then. Times are UTC.",
+              .columns = {"", "step", "time"}};
+  std::size_t saves = 0;  // In a row, until now.
+  for (const measure::RunEvent& event : events) {
+    saves = event.kind == Saved ? saves + 1 : 0;
+    std::string text = event_text(event);
+    if (saves > 1) {
+      table.rows.pop_back();
+      text = str("saved ", saves, " times, at last to ", event.folder);
+    }
+    const std::string step = event.kind == Restarting ? "" : std::to_string(event.step);
+    table.rows.push_back({std::move(text), step, event.time});
+  }
+  return table;
 }
 
 std::string to_text(const Table& table) {

@@ -4,11 +4,13 @@
 // Units: milliseconds; of a drift, measured minus simulated.
 #pragma once
 #include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "penstock/measure/drift.h"
 #include "penstock/measure/fit.h"
+#include "penstock/measure/run_events.h"
 #include "penstock/render/timeline_page.h"
 
 namespace penstock::cli {
@@ -35,6 +37,9 @@ render::Table worst_durations_table(std::vector<measure::Drift> drifts, std::siz
                                     const TimeText& text);
 render::Table worst_starts_table(std::vector<measure::Drift> drifts, std::size_t count,
                                  const TimeText& text);
+
+// What happened to the run, in order.  Saves without anything between them are one row.
+render::Table events_table(std::span<const measure::RunEvent> events);
 
 // As lines of text below its title and note.
 std::string to_text(const render::Table& table);

@@ -7,6 +7,8 @@
 #include "penstock/core/error.h"
 #include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
+#include "penstock/measure/metrics_lines.h"
+#include "penstock/render/run_marks.h"
 
 namespace penstock::cli {
 namespace {
@@ -31,24 +33,45 @@ void check_folder(const std::string& folder) {
     throw ConfigError(str(quoted, " is not a run directory: it has no schedule.csv"),
                       {"penstock train says at its start which one it writes"});
   }
-  if (!has(folder, "timeline.csv")) {
-    throw ConfigError(
-        str("run directory ", quoted, " has no timeline.csv: its steps were not recorded"),
-        {"train with --set run.timeline_steps=5, which records the first 5 steps"});
-  }
+}
+
+std::string path_of(const std::string& folder, const char* name) {
+  return (fs::path(folder) / name).string();
+}
+
+RecordedRun read_recorded(const std::string& folder) {
+  const std::string timeline = path_of(folder, "timeline.csv");
+  measure::Recording recording = measure::parse_recording(
+      read_file("timeline", timeline, measure::kRecordingBytesMax), timeline);
+  schedule::Schedule schedule = schedule::load_csv(path_of(folder, "schedule.csv"));
+  schedule.name = recording.schedule.substr(0, recording.schedule.find('('));
+  return {verify::VerifiedSchedule::from(std::move(schedule)), std::move(recording)};
 }
 
 }  // namespace
 
 RunFiles read_run(const std::string& folder) {
   check_folder(folder);
-  const auto path = [&](const char* name) { return (fs::path(folder) / name).string(); };
-  const std::string timeline = path("timeline.csv");
-  measure::Recording recording = measure::parse_recording(
-      read_file("timeline", timeline, measure::kRecordingBytesMax), timeline);
-  schedule::Schedule schedule = schedule::load_csv(path("schedule.csv"));
-  schedule.name = recording.schedule.substr(0, recording.schedule.find('('));
-  return {verify::VerifiedSchedule::from(std::move(schedule)), std::move(recording)};
+  RunFiles files;
+  if (has(folder, "timeline.csv")) files.recorded = read_recorded(folder);
+  files.curve.title = folder;
+  if (has(folder, measure::kMetricsFile)) {
+    const std::string text =
+        read_file("metrics", path_of(folder, measure::kMetricsFile), measure::kMetricsBytesMax);
+    render::add_losses(files.curve, measure::metrics_lines(text));
+  }
+  if (has(folder, measure::kRunEventsFile)) {
+    const std::string path = path_of(folder, measure::kRunEventsFile);
+    files.events =
+        measure::parse_run_events(read_file("events", path, measure::kRunEventsBytesMax), path);
+  }
+  return files;
+}
+
+void refuse_unrecorded(const std::string& folder) {
+  throw ConfigError(str("run directory ", quoted_path(folder),
+                        " has no timeline.csv: its steps were not recorded"),
+                    {"train with --set run.timeline_steps=5, which records the first 5 steps"});
 }
 
 }  // namespace penstock::cli

@@ -1,22 +1,37 @@
-// What `penstock report` reads of a run directory: the schedule that ran, and its recording.
+// What `penstock report` reads of a run directory: the schedule that ran, its recording, the
+// losses, and what happened to the run.
 //
 // Knows the names of the files (docs/run_directory.md); their formats belong to schedule/ and
 // measure/.
 #pragma once
+#include <optional>
 #include <string>
 
 #include "penstock/measure/recording.h"
+#include "penstock/measure/run_events.h"
+#include "penstock/render/loss_svg.h"
 #include "penstock/verify/verify.h"
 
 namespace penstock::cli {
 
-struct RunFiles {
+struct RecordedRun {
   verify::VerifiedSchedule schedule;
   measure::Recording recording;
 };
 
-// Throws: ConfigError when it is no run directory, or has no timeline; ParseError and ScheduleError
-// for files that are not as they were written.
+struct RunFiles {
+  std::optional<RecordedRun> recorded;  // Absent: no step was recorded.
+  render::LossCurve curve;              // Of metrics.jsonl, without marks.
+  measure::RunEvents events;
+
+  bool has_course() const { return !curve.train.empty() || !events.events.empty(); }
+};
+
+// Throws: ConfigError when it is no run directory; ParseError and ScheduleError for files that are
+// not as they were written.
 RunFiles read_run(const std::string& folder);
+
+// Throws: ConfigError that says how steps are recorded.
+[[noreturn]] void refuse_unrecorded(const std::string& folder);
 
 }  // namespace penstock::cli

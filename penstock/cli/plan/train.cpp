@@ -14,6 +14,7 @@
 #include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/launch_run.h"
+#include "penstock/cli/plan/run_log.h"
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/plan/training_plan.h"
 #include "penstock/cli/train_command.h"
@@ -187,6 +188,7 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
   NewFolders folders;
   make_folders(config, run, folders);
   check_resume(config, run, /*is_named=*/!config.run.directory.empty());
+  begin_events(config, run);
   Output output(STDERR_FILENO);
   OutputStream messages(output);
   launch::LaunchOptions options{.nproc = static_cast<int>(nproc),
@@ -233,6 +235,7 @@ int run_train(const TrainCommand& given) {
   NewFolders folders;
   make_folders(read.config, run, folders);
   check_resume(read.config, run, /*is_named=*/has_job || !read.config.run.directory.empty());
+  if (self.rank.value == 0) begin_events(read.config, run);
   std::vector<std::string> words = {runtime_program(), "train"};
   for (std::string& word : words_of(command, run)) words.push_back(std::move(word));
   become(words);

@@ -117,10 +117,15 @@ function followFragment() {
   if (match && views[Number(match[1])]) goTo(views[Number(match[1])], match[2]);
 }
 
-document.getElementById("critical").parentElement.hidden = timelines.every((each) => each.criticalPath.length === 0);
-for (const timeline of timelines) views.push(new View(timeline));
-fillLegend();
-listenToTools();
-layOutAll();
-followFragment();
-window.addEventListener("hashchange", followFragment);
+function showTimelines() {
+  document.getElementById("critical").parentElement.hidden = timelines.every((each) => each.criticalPath.length === 0);
+  for (const timeline of timelines) views.push(new View(timeline));
+  fillLegend();
+  listenToTools();
+  layOutAll();
+  followFragment();
+  window.addEventListener("hashchange", followFragment);
+}
+
+if (timelines.length > 0) showTimelines();
+else for (const id of ["legend", "tools", "selected"]) document.getElementById(id).hidden = true;

@@ -1,0 +1,28 @@
+// The lines of metrics.jsonl, as far as a curve needs them.
+//
+// run/ writes the lines and keeps the earlier ones of a run that goes on; the launcher asks for the
+// last step; `penstock report` draws the losses.  Knows no files.
+// Units: as in docs/run_directory.md.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace penstock::measure {
+
+struct MetricsLine {
+  std::int64_t step = 0;                   // From 1.
+  std::optional<double> loss, validation;  // Absent where the line has none, or no finite one.
+  std::string_view text;                   // The line, without its line feed.
+};
+
+inline constexpr const char* kMetricsFile = "metrics.jsonl";
+inline constexpr std::size_t kMetricsBytesMax = std::size_t{2} << 30;
+
+// A line that is none, because a process died in it, is left out.
+// Lifetime: what is returned refers to `text`.
+std::vector<MetricsLine> metrics_lines(std::string_view text);
+
+}  // namespace penstock::measure

@@ -1,0 +1,68 @@
+// What happened to a run: it started, saved, failed, came back and ended; and the lines that say
+// so.
+//
+// Rank 0 and the launcher append them to events.jsonl of the run directory (docs/run_directory.md).
+// run_history.h makes parts of a run of them.  Knows no files, and no clock: who makes an event
+// gives it its time.
+// Units: seconds.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace penstock::measure {
+
+enum class RunEventKind : std::uint8_t {
+  Started,     // All ranks are there; the first step comes next.
+  Resumed,     // From a checkpoint; follows Started.
+  Saved,       // A checkpoint has its name.
+  SaveFailed,  // It has none.
+  Failed,      // The ranks have ended by an error.
+  Restarting,  // The launcher starts them again; follows Failed.
+  Stopped,     // As asked, before the last step.
+  Finished,
+};
+
+// Which of these a kind has: kinds() in run_events.cpp.  The others are as they are here.
+struct RunEvent {
+  RunEventKind kind = RunEventKind::Started;
+  std::string time;       // As utc_text() writes it.
+  std::int64_t step = 0;  // So many steps were taken, or are in the checkpoint.
+  std::int64_t ranks = 0;
+  std::string layout;
+  std::string folder;                    // Of the checkpoint.
+  std::int64_t lost_steps = 0;           // That were taken already, and are done again.
+  std::vector<std::string> passed_over;  // Newer checkpoints: why each could not be read.
+  double seconds = 0;                    // From the begin of the save to its name.
+  std::string reason;                    // One line; of Failed the root cause.
+  std::int64_t exit_code = 0;
+  std::int64_t attempt = 0;  // From 1: starts in a row without a new checkpoint.
+  double pause_seconds = 0;  // Before the start.
+  friend bool operator==(const RunEvent&, const RunEvent&) = default;
+};
+
+struct RunEvents {
+  std::vector<RunEvent> events;  // In the order of the file.
+  std::int64_t unknown = 0;      // Lines of kinds that this version does not know.
+  friend bool operator==(const RunEvents&, const RunEvents&) = default;
+};
+
+inline constexpr const char* kRunEventsFile = "events.jsonl";
+inline constexpr std::size_t kRunEventsBytesMax = std::size_t{256} << 20;
+inline constexpr std::int64_t kRunEventNumberMax = 1'000'000'000'000'000;  // Of each number.
+
+// "saved".
+std::string_view to_string(RunEventKind kind);
+
+// One JSON object and a line feed.
+// Law: parse_run_events(to_line(e), ...).events == {e}, of fields that its kind has.
+std::string to_line(const RunEvent& event);
+
+// Text behind the last line feed is a line that was cut short, and counts for nothing.  Kinds and
+// keys that this version does not know are passed over.
+// Throws: ParseError with `name`, the line, the key, and what was expected there.
+RunEvents parse_run_events(std::string_view text, const std::string& name);
+
+}  // namespace penstock::measure

@@ -1,0 +1,36 @@
+// Draws what happened to a run on the picture of its losses.
+//
+// loss_svg.cpp calls it.  Breaks have numbers, since causes are long; the list below the chart says
+// each.  Knows no losses.
+// Units: pixels, and steps as the caller counts them.
+#pragma once
+#include "penstock/render/loss_svg.h"
+#include "penstock/render/svg.h"
+
+namespace penstock::render {
+
+// Where the chart is, and which steps its left and right edges are.
+struct ChartFrame {
+  double left = 0;
+  double right = 1;
+  double top = 0;
+  double bottom = 1;
+  double first_step = 0;
+  double last_step = 1;
+
+  double x(double step) const {
+    return left + (step - first_step) / (last_step - first_step) * (right - left);
+  }
+};
+
+// Below the curves: the steps that were done again.
+void draw_steps_again(Svg& svg, const LossMarks& marks, const ChartFrame& frame);
+// Above them: ticks of saves at the axis, and a line with a number for each break.
+void draw_marks(Svg& svg, const LossMarks& marks, const ChartFrame& frame);
+
+// How much the picture grows by the list of breaks; 0 without any.
+double break_list_height(const LossMarks& marks);
+// `y` is where the list begins, `width` how wide its lines may be.
+void draw_break_list(Svg& svg, const LossMarks& marks, double x, double y, double width);
+
+}  // namespace penstock::render

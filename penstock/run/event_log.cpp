@@ -1,0 +1,39 @@
+#include "penstock/run/event_log.h"
+
+#include <chrono>
+#include <filesystem>
+#include <utility>
+
+#include "penstock/core/error.h"
+#include "penstock/core/read_file.h"
+#include "penstock/core/text.h"
+#include "penstock/core/utc_time.h"
+#include "penstock/render/run_marks.h"
+
+namespace penstock::run {
+
+EventLog::EventLog(RunFiles& files, const std::string& folder,
+                   const std::function<void(const std::string&)>& tell)
+    : files_(files) {
+  const std::string path = folder + "/" + measure::kRunEventsFile;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return;
+  try {
+    const std::string text = read_file("events", path, measure::kRunEventsBytesMax);
+    events_ = measure::parse_run_events(text, path).events;
+  } catch (const Error& error) {
+    tell(str("earlier events of the run are not marked in its loss curve: ", error.message()));
+  }
+}
+
+void EventLog::add(measure::RunEvent event) {
+  event.time = utc_text(std::chrono::system_clock::now());
+  files_.append(measure::kRunEventsFile, measure::to_line(event));
+  events_.push_back(std::move(event));
+}
+
+render::LossMarks EventLog::marks() const {
+  return render::run_marks(measure::history_of(events_));
+}
+
+}  // namespace penstock::run

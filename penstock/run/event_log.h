@@ -1,0 +1,33 @@
+// The events of a run on rank 0: those that its directory has already, and those that come.
+//
+// run.h has one, and draws their marks.  Whether the directory's events are this run's is decided
+// before any rank starts: cli/plan/run_log.h.  Knows no metrics.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "penstock/measure/run_events.h"
+#include "penstock/render/loss_svg.h"
+#include "penstock/run/run_files.h"
+
+namespace penstock::run {
+
+class EventLog {
+ public:
+  // Reads the events in `folder`.  `tell` hears why, where they cannot be read; then only later
+  // ones are marked.  `files` outlives this.
+  EventLog(RunFiles& files, const std::string& folder,
+           const std::function<void(const std::string&)>& tell);
+
+  // Gives the event its time, and writes it.
+  void add(measure::RunEvent event);
+
+  render::LossMarks marks() const;
+
+ private:
+  RunFiles& files_;
+  std::vector<measure::RunEvent> events_;
+};
+
+}  // namespace penstock::run

@@ -1,0 +1,27 @@
+#include "penstock/measure/run_events.h"
+
+#include "penstock/core/check.h"
+#include "penstock/core/error.h"
+#include "penstock/render/run_marks.h"
+#include "tests/fuzz/targets.h"
+
+namespace penstock::fuzz {
+
+Outcome run_events(std::string_view input) {
+  measure::RunEvents parsed;
+  try {
+    parsed = measure::parse_run_events(input, "input");
+  } catch (const ParseError&) {
+    return Outcome::Refused;
+  }
+  std::string again;
+  for (const measure::RunEvent& event : parsed.events) again += measure::to_line(event);
+  PENSTOCK_CHECK(measure::parse_run_events(again, "again").events == parsed.events, again);
+  const measure::RunHistory history = measure::history_of(parsed.events);
+  measure::lines_of(history);
+  // As `penstock report` does.
+  render::loss_svg({.train = {{1, 2}, {9, 1}}, .marks = render::run_marks(history)});
+  return Outcome::Accepted;
+}
+
+}  // namespace penstock::fuzz

@@ -1,0 +1,41 @@
+#include "penstock/render/run_marks.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock::render {
+namespace {
+
+using enum measure::RunEventKind;
+
+TEST(RunMarks, AnUndisturbedRunHasItsSavesAlone) {
+  const std::vector<measure::RunEvent> events = {
+      {.kind = Started}, {.kind = Saved, .step = 40}, {.kind = Finished, .step = 40}};
+  EXPECT_EQ(run_marks(measure::history_of(events)), (LossMarks{.saved = {40}}));
+  EXPECT_EQ(run_marks({}), LossMarks{});
+}
+
+TEST(RunMarks, ABreakIsWhereTheStepsWereLost) {
+  const std::vector<measure::RunEvent> events = {
+      {.kind = Started},
+      {.kind = SaveFailed, .step = 30, .reason = "full"},
+      {.kind = Failed, .step = 57, .reason = "killed"},
+      {.kind = Started, .step = 40},
+      {.kind = Resumed, .step = 40, .lost_steps = 17},
+      {.kind = Stopped, .step = 60, .reason = "as asked"}};
+  EXPECT_EQ(run_marks(measure::history_of(events)),
+            (LossMarks{.not_saved = {30},
+                       .breaks = {{57, "after step 57, 17 steps done again: killed", false},
+                                  {60, "stopped after step 60, as asked", true}},
+                       .again = {{40, 57}}}));
+}
+
+TEST(RunMarks, LossesAreAddedToTheirCurves) {
+  LossCurve curve;
+  add_losses(curve, measure::metrics_lines("{\"step\": 1, \"loss\": 5}\n"
+                                           "{\"step\": 1, \"val_loss\": 4}\n"));
+  EXPECT_EQ(curve.train, (std::vector<LossPoint>{{1, 5}}));
+  EXPECT_EQ(curve.validation, (std::vector<LossPoint>{{1, 4}}));
+}
+
+}  // namespace
+}  // namespace penstock::render
