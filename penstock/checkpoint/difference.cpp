@@ -1,7 +1,9 @@
 #include "penstock/checkpoint/difference.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <span>
@@ -20,11 +22,12 @@ class Distance {
   explicit Distance(ScalarType type) : type_(type) {}
 
   void add(std::string_view a, std::string_view b) {
-    is_equal_ = is_equal_ && a == b;
+    const bool is_same = a == b;
+    is_equal_ = is_equal_ && is_same;
     if (type_ == ScalarType::F32) {
-      add_numbers<float>(a, b);
+      is_same ? add_same<float, std::uint32_t>(b) : add_numbers<float>(a, b);
     } else if (type_ == ScalarType::F64) {
-      add_numbers<double>(a, b);
+      is_same ? add_same<double, std::uint64_t>(b) : add_numbers<double>(a, b);
     } else {
       is_finite_ = false;
     }
@@ -38,6 +41,21 @@ class Distance {
   }
 
  private:
+  // The bits of a number without its sign grow with its size, up to those that are not finite.
+  template <class Number, class Bits>
+  void add_same(std::string_view b) {
+    constexpr Bits kMagnitude = std::numeric_limits<Bits>::max() >> 1;
+    Bits largest = 0;
+    for (std::size_t i = 0; i < b.size(); i += sizeof(Bits)) {
+      Bits bits = 0;
+      std::memcpy(&bits, b.data() + i, sizeof bits);
+      largest = std::max(largest, static_cast<Bits>(bits & kMagnitude));
+    }
+    const auto number = std::bit_cast<Number>(largest);
+    is_finite_ = is_finite_ && std::isfinite(number);
+    largest_ = std::max(largest_, static_cast<double>(number));
+  }
+
   template <class Number>
   void add_numbers(std::string_view a, std::string_view b) {
     for (std::size_t i = 0; i < a.size() && is_finite_; i += sizeof(Number)) {
