@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "penstock/checkpoint/new_folder.h"
 #include "penstock/checkpoint/saved_checkpoint.h"
 #include "penstock/core/error.h"
 #include "penstock/core/file_descriptor.h"
@@ -116,8 +117,6 @@ void keep_others(const std::string& from, const std::string& to) {
   }
 }
 
-std::string in_mib(std::uint64_t bytes) { return str((bytes + (1 << 20) - 1) >> 20, " MiB"); }
-
 }  // namespace
 
 std::string name_of(std::int64_t step) {
@@ -216,12 +215,8 @@ std::string CheckpointDirectory::begin(const std::string& name, std::uint64_t by
                               in_quotes(kLatest)));
   }
   remove_leftovers();
+  require_free(path_, bytes_needed, str(name, " to ", quoted_path(path_)));
   std::error_code error;
-  const fs::space_info space = fs::space(path_, error);
-  if (!error && space.available < bytes_needed) {
-    throw CheckpointError(str("cannot save ", name, " to ", quoted_path(path_), ": it needs ",
-                              in_mib(bytes_needed), ", ", in_mib(space.available), " are free"));
-  }
   const std::string folder = saving(name);
   fs::create_directory(folder, error);
   if (error) fail("make the folder", folder, error.message());
@@ -269,13 +264,21 @@ void CheckpointDirectory::abandon(const std::string& name) noexcept {
 }
 
 // First loses its name, so that it is never there in part.
-void CheckpointDirectory::remove(const Found& checkpoint) const {
+void CheckpointDirectory::remove(const Found& checkpoint,
+                                 const std::function<void(std::uint64_t)>& advanced) const {
   const std::string going = str(checkpoint.folder, kRemoving);
   if (::rename(checkpoint.folder.c_str(), going.c_str()) != 0) {
     fail("remove", checkpoint.folder, std::strerror(errno));
   }
   flush_folder(path_);  // Else its name may come back, without what is removed now.
   std::error_code error;
+  for (const std::string& name : advanced ? names_in(going) : Names()) {
+    const std::string file = str(going, "/", name);
+    const auto bytes = fs::is_regular_file(file, error) ? fs::file_size(file, error) : 0;
+    fs::remove_all(file, error);
+    if (error) fail("remove", file, error.message());
+    advanced(bytes);
+  }
   fs::remove_all(going, error);
   if (error) fail("remove", going, error.message());
 }

@@ -72,7 +72,10 @@ class CheckpointDirectory {
   // Removes what begin() made.
   void abandon(const std::string& name) noexcept;
 
-  void remove(const Found& checkpoint) const;
+  // `advanced` is called after each file, with its bytes.
+  // Throws: CheckpointError with the path and the system's reason.
+  void remove(const Found& checkpoint,
+              const std::function<void(std::uint64_t)>& advanced = {}) const;
 
  private:
   std::string saving(const std::string& name) const;

@@ -3,6 +3,7 @@
 // `penstock checkpoint diff` and `penstock selftest` print it.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -27,10 +28,10 @@ struct Difference {
   double largest() const;  // Of them; 0 where all are equal.
 };
 
-// Reads and verifies both; tensors of values have no part in it.  `advanced` is called after each
-// chunk.
+// Reads and verifies both, in portions; tensors of values have no part in it.  `advanced` is called
+// after each portion of both, with its bytes in one of them.
 // Throws: CheckpointError as SavedCheckpoint::read().
 Difference difference(SavedCheckpoint& a, SavedCheckpoint& b,
-                      const std::function<void()>& advanced = {});
+                      const std::function<void(std::uint64_t)>& advanced = {});
 
 }  // namespace penstock::checkpoint

@@ -81,6 +81,19 @@ void SavedCheckpoint::read(const Tensor& tensor, std::int64_t first, std::int64_
       });
 }
 
+void SavedCheckpoint::read_portions(const Tensor& tensor, std::int64_t first, std::int64_t count,
+                                    const std::function<void(std::string_view)>& take) {
+  const auto size = static_cast<std::int64_t>(bytes_of(tensor.type));
+  const std::int64_t most = static_cast<std::int64_t>(kPortionBytes) / size;
+  std::string portion(static_cast<std::size_t>(std::min(count, most) * size), '\0');
+  for (std::int64_t done = 0; done < count; done += most) {
+    const std::int64_t now = std::min(most, count - done);
+    portion.resize(static_cast<std::size_t>(now * size));
+    read(tensor, first + done, now, std::as_writable_bytes(std::span(portion)));
+    take(portion);
+  }
+}
+
 void SavedCheckpoint::verify(const Tensor& tensor, std::int64_t first, std::int64_t count,
                              const std::function<void()>& advanced) {
   visit_spans(tensor, first, count,

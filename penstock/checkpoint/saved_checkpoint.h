@@ -34,6 +34,12 @@ class SavedCheckpoint {
   void read(const Tensor& tensor, std::int64_t first, std::int64_t count,
             std::span<std::byte> bytes, const std::function<void()>& advanced = {});
 
+  // The same elements to `take`, in portions of at most kPortionBytes, one after the other.
+  // Throws: likewise; `take` has had the portions before the damage then.
+  static constexpr std::uint64_t kPortionBytes = std::uint64_t{4} << 20;
+  void read_portions(const Tensor& tensor, std::int64_t first, std::int64_t count,
+                     const std::function<void(std::string_view)>& take);
+
   // Reads what read() would, and keeps nothing.  Throws: likewise.
   void verify(const Tensor& tensor, std::int64_t first, std::int64_t count,
               const std::function<void()>& advanced = {});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
@@ -34,6 +35,14 @@ std::string key_of(const PieceToSave& piece) {
 
 Manifest write_shard(const std::string& folder, std::size_t index, std::size_t count,
                      std::vector<PieceToSave> pieces, const std::function<void()>& advanced) {
+  const auto its_own = [](const PieceToSave& piece,
+                          const std::function<void(std::string_view)>& take) { take(piece.bytes); };
+  return write_shard(folder, index, count, std::move(pieces), its_own, advanced);
+}
+
+Manifest write_shard(const std::string& folder, std::size_t index, std::size_t count,
+                     std::vector<PieceToSave> pieces, const BytesOf& bytes_in,
+                     const std::function<void()>& advanced) {
   // Larger elements first: all are where a reader that maps the file may use them.
   std::ranges::stable_sort(pieces, std::ranges::greater(),
                            [](const PieceToSave& piece) { return bytes_of(piece.type); });
@@ -41,7 +50,6 @@ Manifest write_shard(const std::string& folder, std::size_t index, std::size_t c
   std::uint64_t end = 0;
   for (const PieceToSave& piece : pieces) {
     const auto bytes = static_cast<std::uint64_t>(piece.count) * bytes_of(piece.type);
-    PENSTOCK_CHECK(piece.bytes.size() == bytes, key_of(piece), " has ", piece.bytes.size());
     const std::vector<std::int64_t> flat = {piece.count};
     header.entries.push_back({.name = key_of(piece),
                               .type = piece.type,
@@ -72,8 +80,18 @@ Manifest write_shard(const std::string& folder, std::size_t index, std::size_t c
       }
     };
     write(beginning);
-    for (const PieceToSave& piece : pieces) write(piece.bytes);
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      std::uint64_t missing = header.entries[i].end - header.entries[i].begin;
+      bytes_in(pieces[i], [&](std::string_view bytes) {
+        PENSTOCK_CHECK(bytes.size() <= missing, key_of(pieces[i]), " has more than its bytes");
+        missing -= bytes.size();
+        write(bytes);
+      });
+      PENSTOCK_CHECK(missing == 0, key_of(pieces[i]), " lacks ", missing, " bytes");
+    }
     file.finish();
+  } catch (const CheckpointError&) {
+    throw;
   } catch (const Error& error) {
     throw CheckpointError(error.message(), error.notes());
   }

@@ -22,7 +22,7 @@ struct PieceToSave {
   std::vector<std::int64_t> shape;  // Of the whole tensor.
   std::int64_t first = 0;           // Of the tensor's elements.
   std::int64_t count = 0;
-  std::string_view bytes;
+  std::string_view bytes;  // Or empty, where a BytesOf has them.
 };
 
 // What a piece is called in its shard: "0.weight" for all of a parameter, "0.weight[64:128]" for
@@ -35,5 +35,13 @@ std::string key_of(const PieceToSave& piece);
 // Throws: CheckpointError with the path and the system's reason; the file is not there then.
 Manifest write_shard(const std::string& folder, std::size_t index, std::size_t count,
                      std::vector<PieceToSave> pieces, const std::function<void()>& advanced = {});
+
+// The same of pieces whose bytes come from `bytes_of`, which gives those of a piece to its second
+// argument in portions, one after the other.  What it throws passes through.
+using BytesOf = std::function<void(const PieceToSave& piece,
+                                   const std::function<void(std::string_view)>& take)>;
+Manifest write_shard(const std::string& folder, std::size_t index, std::size_t count,
+                     std::vector<PieceToSave> pieces, const BytesOf& bytes_of,
+                     const std::function<void()>& advanced = {});
 
 }  // namespace penstock::checkpoint

@@ -371,7 +371,7 @@ class Run {
       const auto series = parse_integer(communicator_.get("saved as")).value_or(1);
       weights::write_safetensors(
           str(config_.run.save, "/",
-              weights::shard_name(at.pipe, mesh_.pipe, static_cast<std::int32_t>(series))),
+              checkpoint::model_file(at.pipe, mesh_.pipe, static_cast<std::int32_t>(series))),
           tensors, {{"format", "pt"}}, advanced());
       communicator_.put(str("saved/", at.pipe), str(bytes, "\n", names));
     }
@@ -379,7 +379,7 @@ class Run {
   }
 
   void put_in_place(weights::NewModel& model) {
-    weights::Index index{.series = model.series(), .config = config::to_text(config_)};
+    checkpoint::ModelIndex index{.series = model.series(), .config = config::to_text(config_)};
     for (std::int32_t pipe = 0; pipe < mesh_.pipe; ++pipe) {
       const execute::WaitMark wait(progress_, "waiting for the ranks' shards");
       auto lines = penstock::split(communicator_.get(str("saved/", pipe)), '\n');

@@ -63,7 +63,7 @@ std::vector<std::string> files_in(const std::string& folder) {
 // Nothing: there is an index, and it cannot be read, so nobody knows whose shards there are.
 std::optional<std::vector<std::string>> old_shards(const std::string& folder) {
   std::error_code error;
-  const fs::file_status index = fs::status(str(folder, "/", kIndexName), error);
+  const fs::file_status index = fs::status(str(folder, "/", checkpoint::kModelIndexName), error);
   if (index.type() == fs::file_type::not_found) return std::vector<std::string>();
   try {
     return shards_in(folder);
@@ -119,9 +119,9 @@ void NewModel::remove_unless_in(const std::vector<std::string>& kept,
   }
 }
 
-void NewModel::check_shards(const Index& index) const {
+void NewModel::check_shards(const checkpoint::ModelIndex& index) const {
   const auto deadline = std::chrono::steady_clock::now() + kSeenWithin;
-  for (const std::string& name : shard_names(index)) {
+  for (const std::string& name : model_files(index)) {
     std::error_code ignored;
     while (!fs::exists(path_of(name), ignored)) {
       if (std::chrono::steady_clock::now() > deadline) {
@@ -134,11 +134,12 @@ void NewModel::check_shards(const Index& index) const {
   }
 }
 
-void NewModel::put_in_place(const Index& index, const std::function<void()>& advanced) {
+void NewModel::put_in_place(const checkpoint::ModelIndex& index,
+                            const std::function<void()>& advanced) {
   check_shards(index);
   std::error_code ignored;
   try {
-    PreparedFile new_index(path_of(kIndexName), {to_text(index)}, advanced);
+    PreparedFile new_index(path_of(checkpoint::kModelIndexName), {to_text(index)}, advanced);
     PreparedFile new_config(path_of(kConfig), {index.config}, advanced);
     if (!fs::is_symlink(path_of(kConfig), ignored)) {
       fs::rename(path_of(kConfig), path_of(kOldConfig), ignored);
@@ -154,7 +155,7 @@ void NewModel::put_in_place(const Index& index, const std::function<void()>& adv
     throw CheckpointError(error.message());
   }
   fs::remove(path_of(kOldConfig), ignored);
-  for (const std::string& name : old_shards_) remove_unless_in(shard_names(index), name);
+  for (const std::string& name : old_shards_) remove_unless_in(model_files(index), name);
   fs::remove(path_of(kSaving), ignored);
 }
 

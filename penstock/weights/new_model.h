@@ -26,7 +26,7 @@ class NewModel {
   NewModel(const NewModel&) = delete;
   NewModel& operator=(const NewModel&) = delete;
 
-  // Of shard_name(): one of which there is no shard.
+  // Of model_file(): one of which there is no shard.
   std::int32_t series() const { return series_; }
 
   // Makes the shards the folder's model, with its index and config.json, and removes those that
@@ -34,13 +34,14 @@ class NewModel {
   // Throws: CheckpointError for a file that cannot be written, and for a shard that is not there;
   // the folder then has the old model.
   // `advanced` is called after each call that waits for the disk.
-  void put_in_place(const Index& index, const std::function<void()>& advanced = {});
+  void put_in_place(const checkpoint::ModelIndex& index,
+                    const std::function<void()>& advanced = {});
 
  private:
   std::string path_of(std::string_view name) const;
   void remove_leftovers() const;
   void remove_unless_in(const std::vector<std::string>& kept, const std::string& name) const;
-  void check_shards(const Index& index) const;
+  void check_shards(const checkpoint::ModelIndex& index) const;
 
   std::string folder_;
   std::optional<checkpoint::FolderLock> lock_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -16,7 +15,9 @@
 namespace penstock::weights {
 namespace {
 
-std::string index_of(const std::string& folder) { return str(folder, "/", kIndexName); }
+std::string index_of(const std::string& folder) {
+  return str(folder, "/", checkpoint::kModelIndexName);
+}
 
 // By shard file: the tensors that the index says it holds.
 std::map<std::string, std::set<std::string>> read_index(const std::string& path) {
@@ -40,35 +41,8 @@ std::map<std::string, std::set<std::string>> read_index(const std::string& path)
 
 }  // namespace
 
-std::string shard_name(std::int32_t index, std::int32_t count, std::int32_t series) {
-  char name[64];
-  std::snprintf(name, sizeof name, "-%05d-of-%05d.safetensors", index + 1, count);
-  return series == 1 ? str("model", name) : str("model.", series, name);
-}
-
-std::vector<std::string> shard_names(const Index& index) {
-  const auto count = static_cast<std::int32_t>(index.names.size());
-  std::vector<std::string> names;
-  for (std::int32_t i = 0; i < count; ++i) names.push_back(shard_name(i, count, index.series));
-  return names;
-}
-
-std::string to_text(const Index& index) {
-  std::string metadata = str("\"total_size\": ", index.total_bytes);
-  if (!index.config.empty()) metadata += str(", \"config\": ", trim(index.config));
-  const std::vector<std::string> files = shard_names(index);
-  std::vector<std::string> lines;
-  for (std::size_t shard = 0; shard < files.size(); ++shard) {
-    for (const std::string& name : index.names[shard]) {
-      lines.push_back(str("    ", json_quote(name), ": ", json_quote(files[shard])));
-    }
-  }
-  return str("{\n  \"metadata\": {", metadata, "},\n  \"weight_map\": {\n", join(lines, ",\n"),
-             "\n  }\n}\n");
-}
-
-void write_index(const std::string& folder, const Index& index) {
-  write_atomically(index_of(folder), {to_text(index)});
+void write_index(const std::string& folder, const checkpoint::ModelIndex& index) {
+  write_atomically(index_of(folder), {checkpoint::to_text(index)});
 }
 
 std::vector<std::string> shards_in(const std::string& folder) {

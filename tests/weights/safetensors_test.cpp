@@ -244,9 +244,9 @@ TEST(AtomicFile, TheTargetsFailuresAreNamed) {
 TEST(Weights, ShardsAndIndexComeBackAsOneModel) {
   const TemporaryFolder folder;
   const at::Tensor a = at::rand({2}), b = at::rand({3});
-  EXPECT_EQ(shard_name(0, 2), "model-00001-of-00002.safetensors");
-  write_safetensors(folder.file(shard_name(0, 2)), {{"a", a}});
-  write_safetensors(folder.file(shard_name(1, 2)), {{"b", b}});
+  EXPECT_EQ(checkpoint::model_file(0, 2), "model-00001-of-00002.safetensors");
+  write_safetensors(folder.file(checkpoint::model_file(0, 2)), {{"a", a}});
+  write_safetensors(folder.file(checkpoint::model_file(1, 2)), {{"b", b}});
   write_index(folder.path(), {.names = {{"a"}, {"b"}}, .total_bytes = 20});
   const NamedTensors read = read_weights(folder.path());
   ASSERT_EQ(read.size(), 2u);
@@ -265,7 +265,7 @@ TEST(Weights, AnIndexThatDoesNotFitIsRefused) {
     }
   };
   refused("cannot read");
-  write_safetensors(folder.file(shard_name(0, 1)), {{"a", at::rand({2})}});
+  write_safetensors(folder.file(checkpoint::model_file(0, 1)), {{"a", at::rand({2})}});
   write_index(folder.path(), {.names = {{"a", "gone"}}, .total_bytes = 8});
   refused("lacks tensor \"gone\"");
   const std::string index = folder.file("model.safetensors.index.json");

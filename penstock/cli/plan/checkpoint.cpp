@@ -1,17 +1,21 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <memory>
 #include <optional>
 
-#include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/checkpoint/difference.h"
 #include "penstock/checkpoint/saved_checkpoint.h"
+#include "penstock/cli/plan/checkpoint_commands.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/text_table.h"
+#include "penstock/core/byte_size.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
+#include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
 
 namespace penstock::cli {
@@ -22,12 +26,7 @@ using checkpoint::Found;
 using checkpoint::Manifest;
 using checkpoint::SavedCheckpoint;
 
-struct CheckpointCommand {
-  std::string path;
-  std::string other;  // For diff.
-  checkpoint::Keep keep;
-  bool json = false;
-};
+constexpr int kShardsMax = 4096;
 
 bool is_checkpoint(const std::string& path) {
   return fs::exists(str(path, "/", checkpoint::kManifestName));
@@ -40,19 +39,6 @@ std::string directory_in(const std::string& path) {
   return fs::is_directory(inner) ? inner : path;
 }
 
-// The checkpoint itself, or all of a directory or a run, newest first.
-std::vector<Found> found_in(const std::string& path) {
-  if (is_checkpoint(path)) return {{.folder = path}};
-  const std::string directory = directory_in(path);
-  auto all = checkpoint::checkpoints_in(directory);
-  if (all.empty()) throw ConfigError(str("no checkpoint in ", quoted_path(directory)));
-  return all;
-}
-
-std::string newest_in(const std::string& path) { return found_in(path).front().folder; }
-
-std::string mebibytes(std::uint64_t bytes) { return str((bytes + (1 << 19)) >> 20, " MiB"); }
-
 std::string fact(const Manifest& manifest, const std::string& key) {
   const auto found = manifest.facts.find(key);
   return found == manifest.facts.end() ? "" : found->second;
@@ -62,7 +48,7 @@ int run_ls(const CheckpointCommand& command) {
   std::vector<TextRow> rows = {{"step", "size", "shards", "tensors", "mesh", "folder"}};
   std::vector<std::string> objects;
   bool all_good = true;
-  for (const Found& each : found_in(command.path)) {
+  for (const Found& each : checkpoints_at(command.path)) {
     std::optional<SavedCheckpoint> saved;
     std::string problem;
     try {
@@ -89,7 +75,7 @@ int run_ls(const CheckpointCommand& command) {
 }
 
 int run_show(const CheckpointCommand& command) {
-  const SavedCheckpoint saved(newest_in(command.path));
+  const SavedCheckpoint saved(newest_at(command.path));
   const Manifest& manifest = saved.manifest();
   if (command.json) {
     write_output(checkpoint::to_text(manifest), "");
@@ -119,22 +105,21 @@ int run_import(const CheckpointCommand&) {
                      "FROM TO"});
 }
 
+void verify_all(SavedCheckpoint& saved, Output& output) {
+  ProgressLines progress(output, str("verifying ", saved.folder()), saved.manifest().bytes());
+  saved.verify([&] { progress.add(checkpoint::kChunkBytes); });
+}
+
 int run_verify(const CheckpointCommand& command) {
-  Output progress(STDERR_FILENO);
+  Output output(STDERR_FILENO);
   int exit_code = static_cast<int>(ExitCode::Ok);
   std::string text;
   std::vector<std::string> objects;
-  for (const Found& each : found_in(command.path)) {
+  for (const Found& each : checkpoints_at(command.path)) {
     std::string problem;
     try {
       SavedCheckpoint saved(each.folder);
-      const std::uint64_t chunks = saved.manifest().bytes() / checkpoint::kChunkBytes + 1;
-      std::uint64_t done = 0;
-      saved.verify([&] {
-        constexpr std::uint64_t kTellEvery = 4096;
-        if (++done % kTellEvery != 0) return;
-        progress.write(str(each.folder, ": ", done, " of ", chunks, " MiB\n"));
-      });
+      verify_all(saved, output);
     } catch (const CheckpointError& error) {
       problem = error.what();
       exit_code = static_cast<int>(ExitCode::Checkpoint);
@@ -148,9 +133,26 @@ int run_verify(const CheckpointCommand& command) {
   return exit_code;
 }
 
-int run_diff(const CheckpointCommand& command) {
-  SavedCheckpoint a(newest_in(command.path)), b(newest_in(command.other));
-  const checkpoint::Difference found = checkpoint::difference(a, b);
+std::string json_of(const SavedCheckpoint& saved) {
+  return str("{\"folder\": ", json_quote(saved.folder()), ", \"step\": ", saved.manifest().step,
+             "}");
+}
+
+std::string json_of(const SavedCheckpoint& a, const SavedCheckpoint& b,
+                    const checkpoint::Difference& found) {
+  std::vector<std::string> different;
+  for (const checkpoint::TensorDifference& each : found.different) {
+    different.push_back(str(
+        "  {\"name\": ", json_quote(each.name), ", \"state\": ", json_quote(each.state),
+        ", \"what\": ", json_quote(each.what),
+        ", \"relative\": ", std::isfinite(each.relative) ? shortest(each.relative) : "null", "}"));
+  }
+  return str("{\"a\": ", json_of(a), ",\n \"b\": ", json_of(b), ",\n \"equal\": ", found.equal,
+             ",\n \"different\": [", different.empty() ? "" : "\n", join(different, ",\n"), "]}\n");
+}
+
+std::string text_of(const SavedCheckpoint& a, const SavedCheckpoint& b,
+                    const checkpoint::Difference& found) {
   std::vector<TextRow> rows;
   for (const checkpoint::TensorDifference& each : found.different) {
     const bool has_size = std::isfinite(each.relative);
@@ -159,32 +161,94 @@ int run_diff(const CheckpointCommand& command) {
                         ? str(each.what, ", by ", shortest(each.relative), " of the largest value")
                         : each.what});
   }
-  const std::size_t different = rows.size();
-  write_output(str("A: ", a.folder(), ", step ", a.manifest().step, "\nB: ", b.folder(), ", step ",
-                   b.manifest().step, "\n", found.equal, " tensors are equal, ", different,
-                   different == 1 ? " is not\n" : " are not\n", text_table(rows)),
-               "");
-  return static_cast<int>(different == 0 ? ExitCode::Ok : ExitCode::Failure);
+  return str("A: ", a.folder(), ", step ", a.manifest().step, "\nB: ", b.folder(), ", step ",
+             b.manifest().step, "\n", found.equal, " tensors are equal, ", rows.size(),
+             rows.size() == 1 ? " is not\n" : " are not\n", text_table(rows));
+}
+
+int run_diff(const CheckpointCommand& command) {
+  SavedCheckpoint a(newest_at(command.path)), b(newest_at(command.other));
+  Output output(STDERR_FILENO);
+  ProgressLines progress(output, str("comparing ", a.folder(), " and ", b.folder()),
+                         a.manifest().bytes());
+  const checkpoint::Difference found =
+      checkpoint::difference(a, b, [&](std::uint64_t bytes) { progress.add(bytes); });
+  write_output(command.json ? json_of(a, b, found) : text_of(a, b, found), "");
+  return static_cast<int>(found.different.empty() ? ExitCode::Ok : ExitCode::Failure);
+}
+
+// Of its files, as they are: what cannot be read is removed, too.
+std::uint64_t bytes_on_disk(const std::string& folder) {
+  std::uint64_t bytes = 0;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(folder, error);
+       !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    std::error_code ignored;
+    const std::uintmax_t size = entry->file_size(ignored);
+    if (!ignored) bytes += size;
+  }
+  return bytes;
 }
 
 int run_prune(const CheckpointCommand& command) {
   const std::string path = directory_in(command.path);
   const checkpoint::CheckpointDirectory directory(path);
   const auto all = checkpoint::checkpoints_in(path);
-  if (!all.empty()) SavedCheckpoint(all.front().folder).verify();  // The one to fall back on.
-  std::string text;
-  for (const Found& old : checkpoint::not_kept(all, command.keep)) {
-    directory.remove(old);
-    text += str("removed ", old.folder, "\n");
+  Output output(STDERR_FILENO);
+  if (!all.empty()) {  // The one to fall back on.
+    SavedCheckpoint newest(all.front().folder);
+    verify_all(newest, output);
   }
-  write_output(text, "");
+  const std::vector<Found> going = checkpoint::not_kept(all, command.keep);
+  std::uint64_t bytes = 0;
+  for (const Found& old : going) bytes += bytes_on_disk(old.folder);
+  ProgressLines progress(output, str("removing checkpoints in ", path), bytes);
+  std::string text;
+  std::vector<std::string> removed, kept;
+  for (const Found& each : all) {
+    const bool stays = std::ranges::find(going, each) == going.end();
+    const std::string object =
+        str("{\"step\": ", each.step, ", \"folder\": ", json_quote(each.folder), "}");
+    (stays ? kept : removed).push_back(object);
+    if (stays) continue;
+    directory.remove(each, [&](std::uint64_t done) { progress.add(done); });
+    text += str("removed ", each.folder, "\n");
+  }
+  if (going.empty()) {
+    text = str("nothing to remove: ", all.size(),
+               all.size() == 1 ? " checkpoint stays\n" : " checkpoints stay\n");
+  }
+  write_output(command.json ? str("{\"removed\": [", join(removed, ",\n  "), "],\n \"kept\": [",
+                                  join(kept, ",\n  "), "],\n \"bytes_removed\": ", bytes, "}\n")
+                            : text,
+               "");
   return static_cast<int>(ExitCode::Ok);
 }
 
 }  // namespace
 
+std::vector<Found> checkpoints_at(const std::string& path) {
+  if (is_checkpoint(path)) return {{.folder = path}};
+  const std::string directory = directory_in(path);
+  auto all = checkpoint::checkpoints_in(directory);
+  if (all.empty()) throw ConfigError(str("no checkpoint in ", quoted_path(directory)));
+  return all;
+}
+
+std::string newest_at(const std::string& path) { return checkpoints_at(path).front().folder; }
+
 Command declare_checkpoint_command(CLI::App& app) {
   const auto command = std::make_shared<CheckpointCommand>();
+  app.require_subcommand(1);
+  // Also of the subcommands that are declared below.
+  app.footer(
+      "Exit codes: 0 ok, 1 different (diff), 2 bad input, 3 damaged or cannot be written.\n"
+      "Examples:\n"
+      "  penstock checkpoint ls runs/gpt-20260102-030405\n"
+      "  penstock checkpoint verify runs/gpt-20260102-030405/checkpoints/step-00000400\n"
+      "  penstock checkpoint prune runs/gpt-20260102-030405 --keep-last 1 --keep-every 1000\n"
+      "  penstock checkpoint export runs/gpt-20260102-030405 weights --type BF16\n"
+      "  penstock checkpoint reshard runs/gpt-20260102-030405 archive/step-00000400 --shards 4");
   std::vector<std::pair<CLI::App*, int (*)(const CheckpointCommand&)>> all;
   const auto declare = [&](const char* name, const char* help, auto run) {
     CLI::App* const inner = app.add_subcommand(name, help);
@@ -195,22 +259,51 @@ Command declare_checkpoint_command(CLI::App& app) {
     all.emplace_back(inner, run);
     return inner;
   };
+  const auto with_other = [&](CLI::App* inner, const char* name, const char* help) {
+    inner->add_option(lower_case(name), command->other, help)->required()->type_name(name);
+    return inner;
+  };
   const auto with_json = [&](CLI::App* inner) {
     inner->add_flag("--json", command->json, "print JSON");
+    return inner;
   };
   with_json(declare("ls", "the checkpoints, newest first", run_ls));
   with_json(declare("show", "what a checkpoint has", run_show));
   with_json(declare("verify", "read all of it, and compare it with its digests", run_verify));
-  declare("diff", "which tensors of two checkpoints differ", run_diff)
-      ->add_option("other", command->other, "the other one")
+  with_json(with_other(declare("diff", "which tensors of two checkpoints differ", run_diff),
+                       "OTHER", "the other checkpoint"));
+  with_other(declare("import", "make a checkpoint of DeepSpeed's or torch.distributed.checkpoint's",
+                     run_import),
+             "TO", "the folder to be made");
+  CLI::App* const exported = with_json(with_other(
+      declare("export", "write its weights as safetensors files that Hugging Face's tools open",
+              run_export),
+      "TO", "the folder to be made; it must not be there yet, or be empty"));
+  exported
+      ->add_option("--type", command->type,
+                   "the type of floating-point weights: F32, BF16, F16 or as-saved (default); a "
+                   "value that the type does not have is an error")
+      ->type_name("TYPE");
+  exported
+      ->add_option("--max-shard-size", command->shard_bytes_max,
+                   "bytes in a file, such as 5GB (default), 512MiB or 1000000; a larger tensor has "
+                   "a file of its own")
+      ->type_name("BYTES");
+  CLI::App* const resharded = with_json(with_other(
+      declare("reshard",
+              "the same checkpoint in another number of files, for storage; no run needs it",
+              run_reshard),
+      "TO", "the checkpoint to be made; it must not be there yet, or be empty"));
+  resharded->footer(
+      "No run needs this: any layout of ranks goes on from any shards.  It is for storage that\n"
+      "wants fewer or larger files.\n"
+      "Example:\n"
+      "  penstock checkpoint reshard runs/gpt-20260102-030405 archive/step-00000400 --shards 4");
+  resharded->add_option("--shards", command->shards, "into so many files of even sizes")
       ->required()
-      ->type_name("PATH");
-  declare("import", "make one of a checkpoint of DeepSpeed or torch.distributed.checkpoint",
-          run_import)
-      ->add_option("to", command->other, "the folder to be made")
-      ->required()
-      ->type_name("TO");
-  CLI::App* const prune = declare("prune", "remove old checkpoints", run_prune);
+      ->type_name("N")
+      ->check(CLI::Range(1, kShardsMax));
+  CLI::App* const prune = with_json(declare("prune", "remove old checkpoints", run_prune));
   prune->add_option("--keep-last", command->keep.last, "so many of the newest stay")
       ->required()
       ->type_name("N")
@@ -218,13 +311,6 @@ Command declare_checkpoint_command(CLI::App& app) {
   prune->add_option("--keep-every", command->keep.every, "and those of steps that it divides")
       ->type_name("M")
       ->check(CLI::Range(1, 1 << 30));
-  app.require_subcommand(1);
-  app.footer(
-      "Exit codes: 0 ok, 1 different (diff), 2 bad input, 3 damaged.\n"
-      "Examples:\n"
-      "  penstock checkpoint ls runs/gpt-20260102-030405\n"
-      "  penstock checkpoint verify runs/gpt-20260102-030405/checkpoints/step-00000400\n"
-      "  penstock checkpoint prune runs/gpt-20260102-030405 --keep-last 1 --keep-every 1000");
   return [command, all] {
     for (const auto& [inner, run] : all) {
       if (inner->parsed()) return run(*command);

@@ -68,7 +68,7 @@ int run(int argc, char** argv) {
           penstock::cli::declare_config_command);
   declare("memory", "what a run takes on each rank, told before it starts",
           penstock::cli::declare_memory_command);
-  declare("checkpoint", "list, show, verify, compare and remove checkpoints",
+  declare("checkpoint", "list, verify, compare, export and remove checkpoints",
           penstock::cli::declare_checkpoint_command);
   declare("selftest", "prove resume, or compare a layout with one process, for your own config",
           penstock::cli::declare_selftest_command);

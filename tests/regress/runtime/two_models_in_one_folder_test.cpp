@@ -35,10 +35,10 @@ std::string config_of(int model) {
 // A model whose tensors have its number, in as many shards as it has tensors.
 void save(const std::string& folder, int model, std::int32_t shards) {
   NewModel place(folder);
-  Index index{.series = place.series(), .config = config_of(model) + "\n"};
+  checkpoint::ModelIndex index{.series = place.series(), .config = config_of(model) + "\n"};
   for (std::int32_t i = 0; i < shards; ++i) {
     const std::string name = str("layer", i);
-    write_safetensors(str(folder, "/", shard_name(i, shards, place.series())),
+    write_safetensors(str(folder, "/", checkpoint::model_file(i, shards, place.series())),
                       {{name, at::full({64}, model)}});
     index.names.push_back({name});
     index.total_bytes += 256;
@@ -63,16 +63,18 @@ int model_in(const TemporaryFolder& folder, std::int32_t shards) {
   std::ranges::sort(numbers);
   EXPECT_EQ(numbers.front(), numbers.back()) << "two models in one folder";
   const std::string config = config_of(numbers.front());
-  EXPECT_NE(text_of(folder.file(std::string(kIndexName))).find("\"config\": " + config),
-            std::string::npos);
+  EXPECT_NE(
+      text_of(folder.file(std::string(checkpoint::kModelIndexName))).find("\"config\": " + config),
+      std::string::npos);
   const std::string beside = text_of(folder.file("config.json"));
   EXPECT_TRUE(beside.empty() || beside == config + "\n") << beside;
   return numbers.front();
 }
 
 std::vector<std::string> files_of(std::int32_t shards, std::int32_t series) {
-  std::vector<std::string> names = {"config.json", std::string(kIndexName)};
-  for (std::int32_t i = 0; i < shards; ++i) names.push_back(shard_name(i, shards, series));
+  std::vector<std::string> names = {"config.json", std::string(checkpoint::kModelIndexName)};
+  for (std::int32_t i = 0; i < shards; ++i)
+    names.push_back(checkpoint::model_file(i, shards, series));
   std::ranges::sort(names);
   return names;
 }

@@ -1,0 +1,36 @@
+// What the subcommands of `penstock checkpoint` share: their options, and which checkpoint a path
+// means.
+//
+// checkpoint.cpp declares all and looks at checkpoints; checkpoint_copies.cpp writes new files of
+// one.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "penstock/checkpoint/checkpoint_directory.h"
+
+namespace penstock::cli {
+
+struct CheckpointCommand {
+  std::string path;
+  std::string other;  // The second one of diff; where export, reshard and import write.
+  checkpoint::Keep keep;
+  std::string type = "as-saved";
+  std::string shard_bytes_max = "5GB";
+  std::size_t shards = 0;
+  bool json = false;
+};
+
+// The checkpoint itself, or all of a directory or a run directory, newest first.
+// Throws: ConfigError where there is none.
+std::vector<checkpoint::Found> checkpoints_at(const std::string& path);
+
+// The first of them.
+std::string newest_at(const std::string& path);
+
+int run_export(const CheckpointCommand& command);
+int run_reshard(const CheckpointCommand& command);
+
+}  // namespace penstock::cli

@@ -1,0 +1,149 @@
+// What writes the files of a checkpoint anew: export and reshard.
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "penstock/checkpoint/export.h"
+#include "penstock/checkpoint/reshard.h"
+#include "penstock/cli/plan/checkpoint_commands.h"
+#include "penstock/cli/plan/output.h"
+#include "penstock/core/byte_size.h"
+#include "penstock/core/error.h"
+#include "penstock/core/output.h"
+#include "penstock/core/progress_lines.h"
+#include "penstock/core/text.h"
+
+namespace penstock::cli {
+namespace {
+
+using checkpoint::ExportOptions;
+using checkpoint::Manifest;
+using checkpoint::SavedCheckpoint;
+using checkpoint::ScalarType;
+
+constexpr const char* kAsSaved = "as-saved";
+
+// Absent for kAsSaved.
+std::optional<ScalarType> type_to_export(const std::string& word) {
+  const std::vector<std::pair<std::string, std::optional<ScalarType>>> types = {
+      {"F32", ScalarType::F32},
+      {"BF16", ScalarType::BF16},
+      {"F16", ScalarType::F16},
+      {kAsSaved, std::nullopt}};
+  std::vector<std::string> words;
+  for (const auto& [name, type] : types) {
+    if (lower_case(name) == lower_case(word)) return type;
+    words.push_back(name);
+  }
+  throw ConfigError(str("export: --type: expected F32, BF16, F16 or as-saved, found ",
+                        in_quotes(word), suggest(word, words)));
+}
+
+std::uint64_t file_bytes_max(const std::string& word) {
+  const auto bytes = parse_bytes(word);
+  if (bytes && *bytes > 0) return *bytes;
+  throw ConfigError(
+      str("export: --max-shard-size: expected a size, such as 5GB, 512MiB or "
+          "1000000, found ",
+          in_quotes(word)));
+}
+
+std::string_view name_of(ScalarType type) {
+  return checkpoint::kScalarTypes[static_cast<std::size_t>(type)];
+}
+
+std::string counted(std::size_t count, std::string_view one, std::string_view many) {
+  return str(count, " ", count == 1 ? one : many);
+}
+
+// "26 in F32, 2 in I64".
+std::string types_in(const checkpoint::Export& made, const ExportOptions& options) {
+  std::map<ScalarType, std::size_t> counts;
+  for (const checkpoint::ModelFile& file : made.files) {
+    for (const auto* tensor : file.tensors) ++counts[exported_type(*tensor, options)];
+  }
+  std::vector<std::string> texts;
+  for (const auto& [type, count] : counts) texts.push_back(str(count, " in ", name_of(type)));
+  return join(texts, ", ");
+}
+
+std::string json_of(const checkpoint::Export& made, const SavedCheckpoint& from,
+                    const ExportOptions& options) {
+  std::vector<std::string> files;
+  for (const checkpoint::ModelFile& file : made.files) {
+    files.push_back(str("  {\"name\": ", json_quote(file.name), ", \"bytes\": ", file.bytes,
+                        ", \"tensors\": ", file.tensors.size(), "}"));
+  }
+  return str("{\"from\": ", json_quote(from.folder()), ", \"step\": ", from.manifest().step,
+             ", \"to\": ", json_quote(made.folder), ", \"type\": ",
+             json_quote(options.type ? name_of(*options.type) : std::string_view(kAsSaved)),
+             ", \"bytes\": ", made.bytes, ", \"tensors\": ", made.tensors,
+             ", \"not_converted\": ", made.not_converted, ", \"files\": [\n", join(files, ",\n"),
+             "]}\n");
+}
+
+std::uint64_t bytes_of_weights(const Manifest& manifest) {
+  std::uint64_t bytes = 0;
+  for (const checkpoint::Tensor& each : manifest.tensors) {
+    if (each.state != checkpoint::kWeight) continue;
+    bytes += static_cast<std::uint64_t>(each.elements()) * bytes_of(each.type);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+int run_export(const CheckpointCommand& command) {
+  const ExportOptions options{.type = type_to_export(command.type),
+                              .file_bytes_max = file_bytes_max(command.shard_bytes_max)};
+  SavedCheckpoint from(newest_at(command.path));
+  Output output(STDERR_FILENO);
+  ProgressLines progress(output, str("exporting ", from.folder()),
+                         bytes_of_weights(from.manifest()));
+  const checkpoint::Export made = export_weights(from, command.other, options,
+                                                 [&](std::uint64_t bytes) { progress.add(bytes); });
+  if (command.json) {
+    write_output(json_of(made, from, options), "");
+    return static_cast<int>(ExitCode::Ok);
+  }
+  std::string text = str("exported: the weights of ", from.folder(), ", step ",
+                         from.manifest().step, "\nto: ", made.folder, ", ", mebibytes(made.bytes),
+                         " in ", counted(made.files.size(), "file", "files"),
+                         "\ntensors: ", types_in(made, options), "\n");
+  if (made.not_converted > 0) {
+    text += str("not converted: ", counted(made.not_converted, "tensor", "tensors"),
+                " of other types than F32, F16 and BF16\n");
+  }
+  write_output(text, "");
+  return static_cast<int>(ExitCode::Ok);
+}
+
+int run_reshard(const CheckpointCommand& command) {
+  SavedCheckpoint from(newest_at(command.path));
+  Output output(STDERR_FILENO);
+  ProgressLines progress(output, str("resharding ", from.folder()), from.manifest().bytes());
+  const Manifest made = reshard(from, command.other, command.shards,
+                                [&](std::uint64_t bytes) { progress.add(bytes); });
+  std::vector<std::uint64_t> sizes;
+  for (const checkpoint::Shard& shard : made.shards) sizes.push_back(shard.bytes);
+  if (command.json) {
+    write_output(str("{\"from\": ", json_quote(from.folder()), ", \"step\": ", made.step,
+                     ", \"to\": ", json_quote(command.other), ", \"bytes\": ", made.bytes(),
+                     ", \"shards\": [", join(sizes, ", "), "]}\n"),
+                 "");
+    return static_cast<int>(ExitCode::Ok);
+  }
+  const std::string least = mebibytes(std::ranges::min(sizes));
+  const std::string most = mebibytes(std::ranges::max(sizes));
+  write_output(
+      str("resharded: ", from.folder(), ", step ", made.step, ", ",
+          counted(from.manifest().shards.size(), "shard", "shards"), "\nto: ", command.other, ", ",
+          mebibytes(made.bytes()), " in ", counted(sizes.size(), "shard", "shards"), " of ",
+          least == most ? least : str(least, " to ", most), "\n"),
+      "");
+  return static_cast<int>(ExitCode::Ok);
+}
+
+}  // namespace penstock::cli
