@@ -42,12 +42,14 @@ function(penstock_libtorch folder)
   if(NOT TARGET penstock::libtorch)
     add_library(penstock::libtorch INTERFACE IMPORTED GLOBAL)
   endif()
+  # libstdc++ comes first: some builds of torch export parts of a libstdc++ of their own, of which
+  # std::filesystem::remove_all of 2.11 ends a program that takes it.
   # Without --no-as-needed a linker may drop the libraries that only register their operators.
   set_target_properties(penstock::libtorch PROPERTIES
     INTERFACE_COMPILE_DEFINITIONS "${definitions}"
     INTERFACE_INCLUDE_DIRECTORIES "${folder}/include;${folder}/include/torch/csrc/api/include"
     INTERFACE_LINK_OPTIONS "LINKER:--no-as-needed"
-    INTERFACE_LINK_LIBRARIES "${libraries}")
+    INTERFACE_LINK_LIBRARIES "stdc++;${libraries}")
   set(Torch_VERSION ${version} PARENT_SCOPE)
   string(FIND "${libraries}" "torch_cuda" cuda)
   if(cuda EQUAL -1)

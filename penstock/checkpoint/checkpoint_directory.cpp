@@ -189,10 +189,12 @@ std::string CheckpointDirectory::saving(const std::string& name) const {
   return str(path_, "/", name, kSaving);
 }
 
-void CheckpointDirectory::remove_leftovers() const {
+// Of any name, where `of_name` is empty.
+void CheckpointDirectory::remove_leftovers(const std::string& of_name) const {
   for (const std::string& name : names_in(path_)) {
     for (const std::string_view suffix : {kSaving, kRemoving}) {
       if (!name.ends_with(suffix)) continue;
+      if (!of_name.empty() && name != str(of_name, suffix)) continue;
       const std::string folder = str(path_, "/", name);
       std::error_code error;
       if (!fs::is_directory(folder, error)) continue;
@@ -204,17 +206,22 @@ void CheckpointDirectory::remove_leftovers() const {
   }
 }
 
-std::string CheckpointDirectory::begin(const std::string& name, std::uint64_t bytes_needed) {
+std::string objection_to_name(const std::string& name) {
   const auto is_odd = [](unsigned char c) { return c < 0x20 || c == '/' || c == 0x7f; };
   const bool is_name = !name.empty() && name[0] != '.' && name[0] != ' ' && name.back() != ' ' &&
                        std::ranges::none_of(name, is_odd) && name != kLatest && !is_of_suffix(name);
-  if (!is_name) {
-    throw CheckpointError(str("a checkpoint's name is ", in_quotes(name),
-                              ", must be that of a folder: without a dot or a blank in front, "
-                              "a blank behind, and control characters, and not ",
-                              in_quotes(kLatest)));
-  }
-  remove_leftovers();
+  if (is_name) return {};
+  return str("a checkpoint's name is ", in_quotes(name),
+             ", must be that of a folder: without a dot or a blank in front, a blank behind, and "
+             "control characters, and not ",
+             in_quotes(kLatest));
+}
+
+std::string CheckpointDirectory::begin(const std::string& name, std::uint64_t bytes_needed,
+                                       Leftovers leftovers) {
+  const std::string objection = objection_to_name(name);
+  if (!objection.empty()) throw CheckpointError(objection);
+  remove_leftovers(leftovers == Leftovers::OfThisName ? name : "");
   require_free(path_, bytes_needed, str(name, " to ", quoted_path(path_)));
   std::error_code error;
   const std::string folder = saving(name);

@@ -39,6 +39,9 @@ std::vector<Found> checkpoints_in(const std::string& directory);
 // Those of them that a run has named by their steps, and goes on from by itself.
 std::vector<Found> steps_in(const std::string& directory);
 
+// What is wrong with it as a checkpoint's name; empty: nothing.
+std::string objection_to_name(const std::string& name);
+
 // Which checkpoints stay when a new one is there.
 struct Keep {
   std::int64_t last = 0;   // So many of the newest; 0: all.
@@ -56,10 +59,12 @@ class CheckpointDirectory {
   explicit CheckpointDirectory(std::string path);
 
   // Makes the folder in which shards of the checkpoint `name` are written, and removes what earlier
-  // saves and removals have left.
+  // saves and removals have left: of any name, or of this one, in a directory that is not a run's.
   // Throws: CheckpointError, also for what cannot be a checkpoint's name, and where fewer than
   // `bytes_needed` are free; it says both numbers.
-  std::string begin(const std::string& name, std::uint64_t bytes_needed);
+  enum class Leftovers : std::uint8_t { OfAnyName, OfThisName };
+  std::string begin(const std::string& name, std::uint64_t bytes_needed,
+                    Leftovers leftovers = Leftovers::OfAnyName);
   // Takes their names, those of steps, from checkpoints of later steps than the one that is saved
   // next: the run has gone on from an earlier one.  Nothing of them is removed.  Returns: where
   // they are now.
@@ -79,7 +84,7 @@ class CheckpointDirectory {
 
  private:
   std::string saving(const std::string& name) const;
-  void remove_leftovers() const;
+  void remove_leftovers(const std::string& of_name) const;
 
   std::string path_;
   std::optional<FolderLock> lock_;

@@ -130,9 +130,14 @@ void NewFolder::finish() {
     flush_folder(saving_);
     // An empty folder there is replaced.
     if (::rename(saving_.c_str(), path_.c_str()) != 0) fail("make", path_, std::strerror(errno));
+    try {
+      flush_folder(parent_of(path_).string());
+    } catch (...) {
+      if (::rename(path_.c_str(), saving_.c_str()) != 0) is_ours_ = false;
+      throw;
+    }
     is_ours_ = false;
     above_.keep();
-    flush_folder(parent_of(path_).string());
   } catch (const CheckpointError&) {
     throw;
   } catch (const Error& error) {

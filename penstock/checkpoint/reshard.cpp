@@ -7,6 +7,7 @@
 #include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/checkpoint/new_folder.h"
 #include "penstock/core/check.h"
+#include "penstock/core/error.h"
 
 namespace penstock::checkpoint {
 namespace {
@@ -57,9 +58,12 @@ Manifest reshard(SavedCheckpoint& from, const std::string& to, std::size_t shard
   const std::filesystem::path path = path_of_new(to, "a checkpoint");
   const std::string name = path.filename().string();
   const std::string parent = path.has_parent_path() ? path.parent_path().string() : ".";
+  const std::string objection = objection_to_name(name);
+  if (!objection.empty()) throw ConfigError(objection);
   FoldersAbove above(path.string());
   CheckpointDirectory directory(parent);
-  const std::string folder = directory.begin(name, was.bytes());
+  const std::string folder =
+      directory.begin(name, was.bytes(), CheckpointDirectory::Leftovers::OfThisName);
   const BytesOf read = [&](const PieceToSave& piece,
                            const std::function<void(std::string_view)>& take) {
     from.read_portions(*was.find(piece.name, piece.state), piece.first, piece.count,

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <new>
+#include <system_error>
 #include <utility>
 
 #include "penstock/core/new_file.h"
@@ -19,14 +19,16 @@ std::unique_ptr<BlockWriter> BlockWriter::make(int file, std::string named,
                                                std::function<void()> advanced) {
   const int flags = ::fcntl(file, F_GETFL);
   if (flags < 0 || ::fcntl(file, F_SETFL, flags | O_DIRECT) != 0) return nullptr;
-  return std::unique_ptr<BlockWriter>(new BlockWriter(file, std::move(named), std::move(advanced)));
+  std::unique_ptr<BlockWriter> made(new BlockWriter(file, std::move(named), std::move(advanced)));
+  if (made->filled_ != nullptr && made->written_ != nullptr) return made;
+  made->leave_the_disk();
+  return nullptr;
 }
 
 BlockWriter::BlockWriter(int file, std::string named, std::function<void()> advanced)
     : file_(file), named_(std::move(named)), advanced_(std::move(advanced)) {
   for (Block* block : {&filled_, &written_}) {
     block->reset(static_cast<char*>(std::aligned_alloc(kAlignment, kBlockBytes)));
-    if (*block == nullptr) throw std::bad_alloc();
   }
 }
 
@@ -48,7 +50,11 @@ void BlockWriter::begin_block() {
   end_block();
   std::swap(filled_, written_);
   size_ = 0;
-  writing_ = std::async(std::launch::async, [this] { write_block(); });
+  try {
+    writing_ = std::async(std::launch::async, [this] { write_block(); });
+  } catch (const std::system_error&) {  // There are no more threads.
+    write_block();
+  }
 }
 
 // What is not written whole goes on through the page cache, which says why, or has no such wishes.

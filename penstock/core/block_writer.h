@@ -19,7 +19,7 @@ class BlockWriter {
   static constexpr std::size_t kAlignment = 4096;
 
   // For a file at whose beginning nothing is written yet.  `file` stays the caller's.
-  // Returns: null where the file system cannot do that.
+  // Returns: null where the file system cannot do that, or there is no memory for two blocks.
   static std::unique_ptr<BlockWriter> make(int file, std::string named,
                                            std::function<void()> advanced);
   // Waits for a block that is being written.

@@ -204,6 +204,10 @@ void check_ranks(const std::vector<Fault>& faults, std::int64_t world_size) {
   }
 }
 
+void keep_ranks(std::vector<Fault>& faults, std::int64_t world_size) {
+  std::erase_if(faults, [&](const Fault& fault) { return fault.rank.value >= world_size; });
+}
+
 bool is_at(const Fault& fault, std::string_view name) {
   if (const Place* const place = place_of(fault.at)) return place->name == name;
   if (name == fault.at) return true;

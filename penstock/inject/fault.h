@@ -20,7 +20,7 @@ struct Fault {
     Stop,       // SIGSTOP: the process is there, and does nothing any more.
     Delay,      // It sleeps.
     Exception,  // An Error is thrown.
-    NoSpace,    // The next write of a checkpoint or of weights finds a full disk.
+    NoSpace,    // The next write of a file that appears whole, as a checkpoint's does, finds none.
   };
   Kind kind = Kind::Kill;
   Rank rank;
@@ -49,6 +49,9 @@ std::string to_string(const Fault& fault);
 
 // Throws: ConfigError for a rank that a run of `world_size` ranks does not have.
 void check_ranks(const std::vector<Fault>& faults, std::int64_t world_size);
+
+// Takes out the faults of ranks that a run of `world_size` ranks does not have.
+void keep_ranks(std::vector<Fault>& faults, std::int64_t world_size);
 
 // Whether a fault's `at` means the place `name`, which is a Place's or an action's text.
 bool is_at(const Fault& fault, std::string_view name);

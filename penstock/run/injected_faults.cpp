@@ -65,13 +65,18 @@ InjectedFaults::~InjectedFaults() { progress_.arrived = nullptr; }
 
 void InjectedFaults::arrived(std::string_view place) {
   const std::int64_t step = progress_.step.load(std::memory_order_relaxed);
-  const auto found = std::ranges::find_if(pending_, [&](const Fault& fault) {
+  const auto is_here = [&](const Fault& fault) {
     return is_at(fault, place) && (!fault.step || *fault.step == step);
+  };
+  std::vector<Fault> here;
+  std::ranges::copy_if(pending_, std::back_inserter(here), is_here);
+  if (here.empty()) return;
+  std::erase_if(pending_, is_here);
+  // What ends all comes last.
+  std::ranges::stable_partition(here, [](const Fault& fault) {
+    return fault.kind == Fault::Kind::Delay || fault.kind == Fault::Kind::NoSpace;
   });
-  if (found == pending_.end()) return;
-  const Fault fault = *found;
-  pending_.erase(found);
-  happen(fault, place);
+  for (const Fault& fault : here) happen(fault, place);
 }
 
 void InjectedFaults::happen(const Fault& fault, std::string_view place) {

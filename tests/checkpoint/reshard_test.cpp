@@ -86,6 +86,13 @@ TEST_F(ReshardTest, IsNotThereForADamagedCheckpoint) {
   EXPECT_EQ(folder_.names(), Names{"from"});
 }
 
+TEST_F(ReshardTest, TouchesNothingElseInItsFolder) {
+  std::filesystem::create_directories(folder_.file("in/step-00000009.saving"));
+  EXPECT_NE(refusal(folder_.file("in/latest")).find("must be that of a folder"), std::string::npos);
+  EXPECT_EQ(refusal(folder_.file("in/to")), "");
+  EXPECT_TRUE(std::filesystem::exists(folder_.file("in/step-00000009.saving")));
+}
+
 TEST_F(ReshardTest, ReplacesNothing) {
   EXPECT_NE(refusal(path_).find("is there already, and is not empty"), std::string::npos);
   EXPECT_NE(refusal(folder_.file("from/latest")).find("must be that of a folder"),

@@ -24,13 +24,15 @@ class Injected(ComebackTest):
         words = places(result.text)
         self.assertIn("save", words)
         faults = [f"delay:rank=3,at={word},seconds=0" for word in [*words, "B", "0F1", "SEND_B"]]
-        faults += ["kill:rank=0,at=SEND_B"]  # Stage 0 sends none.
+        faults += ["delay:rank=3,at=save,seconds=0.001", "kill:rank=0,at=SEND_B"]
         asked = [word for fault in faults for word in ("--inject", fault)]
         more = ["--run", "run", "--resume", "auto", "--steps", "8", "--save", "weights"]
         result = self.train(config, *more, *asked)
         self.assert_code(result, 0)
         for word in [*words, "B", "SEND_B"]:
             self.assertRegex(result.err, rf"injected: delay:rank=3(,at={word})?,seconds=0, at ")
+        self.assertIn("injected: delay:rank=3,at=save,seconds=0.001, at ", result.err)
+        # Stage 0 sends none.
         self.assertIn("not injected: kill:rank=0,at=SEND_B: the rank never came", result.err)
         self.assertIn("not injected: delay:rank=3,at=0F1,seconds=0: the rank never", result.err)
 
@@ -103,6 +105,9 @@ class Elastic(ComebackTest):
         result = self.train(config, "--run", "run", "--elastic", "3", *self.LOST)
         self.assert_code(result, 4)
         self.assertIn("penstock: no layout of 3 ranks takes as many samples a step", result.err)
+        result = self.train(config, "--elastic", "5")
+        self.assert_code(result, 2)
+        self.assertIn("launch.ranks_min 5 (--elastic): the run has 4 ranks", result.err)
 
     @unittest.skipUnless(support.TORCH_PYTHON, "no torch for torchrun")
     def test_torchrun_starts_fewer(self) -> None:
@@ -112,6 +117,7 @@ class Elastic(ComebackTest):
             *(support.TORCH_PYTHON, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", "2", "--no-python", "--", support.PENSTOCK, "train", config),
             *("--run", "run", "--resume", "auto", "--elastic", "2"),
+            *("--inject", "kill:rank=3"),  # Who is not there any more.
         )
         self.assert_code(result, 0)
         self.assertRegex(result.err, r"penstock: pipe\(2\) x data\(1\) for pipe\(2\) x data\(2\)")

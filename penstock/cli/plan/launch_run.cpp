@@ -121,8 +121,7 @@ class Starts {
       tell(str("going on with ", ranks,
                ranks == 1 ? " rank: " : " ranks: ", config::change_text(layout_, *layout)));
       std::ranges::move(config::overrides_of(*layout), std::back_inserter(command_.overrides));
-      std::erase_if(command_.faults,
-                    [&](const inject::Fault& fault) { return fault.rank.value >= ranks; });
+      inject::keep_ranks(command_.faults, ranks);
       options_.nproc = static_cast<int>(ranks);
       layout_ = *layout;
       restarts_ = fresh_restarts();

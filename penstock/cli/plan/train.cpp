@@ -137,6 +137,14 @@ void check_run(const TrainCommand& command, const config::Config& config, std::i
   inject::check_ranks(command.faults, world_size);
 }
 
+// Of ranks that this process starts.
+void check_elastic(const config::Config& config, std::int64_t nproc) {
+  if (config.launch.ranks_min <= nproc) return;
+  throw ConfigError(str("launch.ranks_min ", config.launch.ranks_min, " (--elastic): the run has ",
+                        nproc, nproc == 1 ? " rank" : " ranks"),
+                    {"it is the least number of ranks to go on with"});
+}
+
 // The command for as many ranks as another launcher has started.  A run that may go on with fewer
 // gets a layout for them.
 TrainCommand for_world(TrainCommand command, const config::ReadConfig& read,
@@ -153,6 +161,7 @@ TrainCommand for_world(TrainCommand command, const config::ReadConfig& read,
     std::fprintf(stderr, "penstock: %s\n", config::change_text(before, *layout).c_str());
   }
   std::ranges::move(config::overrides_of(*layout), std::back_inserter(command.overrides));
+  inject::keep_ranks(command.faults, self.world_size);
   return command;
 }
 
@@ -181,6 +190,7 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
   check_is_no_pipe("data path", config.data.path);
   check_is_no_pipe("schedule", config.schedule.file);
   check_run(command, config, nproc);
+  check_elastic(config, nproc);
   tell_ineffective_keys(read);
   const std::string runtime = runtime_program();
   const std::string run =

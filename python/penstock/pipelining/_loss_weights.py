@@ -24,7 +24,12 @@ __all__ = ["LossWeight", "mean_in_graph", "shares_of", "warn_of_other_means"]
 LossWeight = Callable[[Any], Any]
 """Of a microbatch's share of the target, a number, or a tensor of one element."""
 
-_MODULES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.LinearCrossEntropyLoss)
+# The last one came with torch 2.13.
+_MODULES = tuple(
+    getattr(torch.nn, name)
+    for name in ("CrossEntropyLoss", "NLLLoss", "LinearCrossEntropyLoss")
+    if hasattr(torch.nn, name)
+)
 _FORWARDS = tuple(each.forward for each in _MODULES)
 _FUNCTIONS = (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)
 _IGNORED = -100  # Where nothing else is said.
