@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
 #include "penstock/comm/acceptor.h"
@@ -23,6 +24,13 @@ namespace penstock::comm {
 namespace {
 
 using std::chrono::milliseconds;
+
+// " at HOST:PORT"; empty for a store that is a file or this process's own.
+std::string place_of(c10d::PrefixStore& store) {
+  const auto innermost = store.getUnderlyingNonPrefixStore();
+  const auto* const tcp = dynamic_cast<const c10d::TCPStore*>(innermost.get());
+  return tcp == nullptr ? "" : str(" at ", tcp->getHost(), ":", tcp->getPort());
+}
 
 struct Ring {
   Backend backend;  // Null for a group of one.
@@ -228,15 +236,14 @@ class World : public Communicator {
       action();
     } catch (const std::exception& error) {
       rules_.interrupt.check();
-      throw CommError(
-          str("rank ", rank_, " waited for \"", key, "\" in the store: ", reason(error)),
-          {str("the deadline is ", rules_.deadline.count(), " ms")});
+      throw CommError(str("rank ", rank_, " waited for \"", key, "\" in the store",
+                          place_of(*store_), ": ", reason(error)));
     }
   }
 
   std::shared_ptr<WaitRules> held_ = std::make_shared<WaitRules>();
   WaitRules& rules_ = *held_;
-  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<InterruptibleStore> store_;
   Rank rank_;
   std::int32_t world_size_;
   Transport transport_;
