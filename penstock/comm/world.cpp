@@ -216,8 +216,12 @@ class World : public Communicator {
     std::vector<std::string> keys;
     for (std::int32_t rank = 0; rank < world_size_; ++rank) keys.push_back(str("acceptor/", rank));
     put(keys[rank_.index()], acceptor_.address());
+    bool are_there = false;
+    in_store(keys.front(), [&] { are_there = store_->check(keys); });
+    for (const std::string& key : keys) {  // An error names the one that is not there.
+      if (!are_there) in_store(key, [&] { store_->wait({key}, rules_.deadline); });
+    }
     in_store(keys.front(), [&] {
-      store_->wait(keys, rules_.deadline);
       for (const auto& address : store_->multiGet(keys)) {
         acceptors_.emplace_back(address.begin(), address.end());
       }

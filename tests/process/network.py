@@ -110,8 +110,9 @@ class NetworkTest(comebacks.ComebackTest):
             self.assertIn(result.code, (4, 5), f"rank {rank}:\n{result.text}")
             causes = support.root_causes(result.text)
             self.assertEqual(len(causes), 1, f"rank {rank} has one error:\n{result.text}")
-            address = re.escape((hosts.OTHER, hosts.MASTER)[rank])
-            named = rf"rank {1 - rank}\b|{address}"
+            peer, address = 1 - rank, re.escape((hosts.OTHER, hosts.MASTER)[rank])
+            # Also by the end of its key in the store, "handshake/1/0".
+            named = rf'ranks? {peer}\b|{address}|/{peer}( has read)?" in the store'
             self.assertRegex(result.text, named, f"rank {rank} names its peer")
 
     def assert_course(self, whole: Path, run: Path) -> None:
