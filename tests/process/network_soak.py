@@ -56,6 +56,16 @@ def unavailable() -> str:
     return ""
 
 
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+def stop(*_: object) -> None:
+    """Once: what follows removes all that there is, and a second signal must not end that."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt  # The only one that unittest lets through.
+
+
 def disturb(kind: str, number: int) -> tuple[str, str]:
     """How that run ended, and what was wrong."""
     test = Disturbed()
@@ -85,7 +95,8 @@ def main() -> int:
     if missing := unavailable():
         print(f"skipped: {missing}")
         return 77
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # So that all is removed.
+    for number in STOPS:
+        signal.signal(number, stop)
     print(f"PENSTOCK_SEED={support.SEED}", flush=True)
     began = time.monotonic()
     all_good = True
@@ -105,4 +116,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
