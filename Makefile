@@ -88,9 +88,11 @@ fuzz: ## Feed every parser a million made-up inputs, at most 10 CPU minutes each
 	cmake --build build-fuzz -j $(JOBS)
 	$(PYTHON) tests/fuzz/campaign.py build-fuzz
 
-soak: build ## Kill and stop ranks, inject faults, train for long; many times
+soak: build ## Kill and stop ranks, fail disks and networks, train for long; many times
 	$(PYTHON) tests/process/soak.py
 	$(PYTHON) tests/process/comeback_soak.py
+	$(PYTHON) tests/process/network_soak.py || test $$? = 77
+	$(PYTHON) tests/torn/errors_soak.py
 	$(PYTHON) tests/process/stop_soak.py
 	$(PYTHON) tests/process/fault_soak.py
 	PENSTOCK_LONG_TESTS=1 build/bin/runtime_tests --gtest_brief=1 \

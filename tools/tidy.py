@@ -37,7 +37,7 @@ TEST_FOLDERS = {
     "regress": "one small case per defect that was found",
     "setup": "the first commands on a machine where nothing was installed",
     "support": "what several test folders share",
-    "torn": "saves that end at any call, and disks that lose what was not flushed",
+    "torn": "saves that end or fail at any call, and disks that lose what was not flushed",
 }
 
 # Decisions: what each looks like in C++, and where it may stand (docs/ARCHITECTURE.md has all).

@@ -104,16 +104,35 @@ void rename_over(const std::string& from, const std::string& to) {
   fail("write", to, std::strerror(errno));
 }
 
+// Why `action` fails; empty: it does not.
+template <class Action>
+std::string reason_of(const Action& action) {
+  try {
+    action();
+    return {};
+  } catch (const Error& error) {
+    return error.message();
+  }
+}
+
+// As flush_folder(), with an error of checkpoints.
+void flush_names(const std::string& folder) {
+  const std::string reason = reason_of([&] { flush_folder(folder); });
+  if (!reason.empty()) throw CheckpointError(reason);
+}
+
 // Copies what somebody else has put into the folder that is to be replaced.
 void keep_others(const std::string& from, const std::string& to) {
   std::error_code error;
   for (const std::string& name : fs::is_directory(from, error) ? names_in(from) : Names()) {
     if (is_of_checkpoint(name)) continue;
     constexpr auto kAll = fs::copy_options::recursive | fs::copy_options::copy_symlinks;
-    fs::copy(str(from, "/", name), str(to, "/", name), kAll, error);
-    if (error) fail("copy", str(from, "/", name), error.message());
+    const std::string own = str(from, "/", name);
+    const std::string copy = str(to, "/", name);
+    fs::copy(own, copy, kAll, error);
+    if (error) fail(str("copy ", quoted_path(own), " to"), copy, error.message());
     const FileDescriptor folder(::open(to.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (folder) ::syncfs(folder.get());
+    if (!folder || ::syncfs(folder.get()) != 0) fail("write", to, std::strerror(errno));
   }
 }
 
@@ -166,7 +185,7 @@ CheckpointDirectory::CheckpointDirectory(std::string path) : path_(std::move(pat
   fs::path folder = fs::absolute(path_);
   for (int levels = 0; levels < 3 && folder.has_relative_path(); ++levels) {
     folder = folder.parent_path();
-    flush_folder(folder.string());
+    flush_names(folder.string());
   }
   lock_.emplace(path_, "checkpoints");
 }
@@ -227,6 +246,7 @@ std::string CheckpointDirectory::begin(const std::string& name, std::uint64_t by
   const std::string folder = saving(name);
   fs::create_directory(folder, error);
   if (error) fail("make the folder", folder, error.message());
+  keeps_saving_ = false;
   return folder;
 }
 
@@ -250,9 +270,10 @@ void CheckpointDirectory::commit(const std::string& name, const Manifest& manife
     rename_over(folder, named);
     try {
       flush_folder(path_);
-    } catch (const Error&) {
-      keeps_saving_ = true;  // What had the name, if the next line fails.
-      rename_over(named, folder);
+    } catch (const Error& error) {
+      keeps_saving_ = true;  // What had the name, if it does not get it back.
+      const std::string undoing = reason_of([&] { rename_over(named, folder); });
+      if (!undoing.empty()) throw CheckpointError(error.message(), {undoing});
       keeps_saving_ = false;
       throw;
     }
@@ -277,7 +298,7 @@ void CheckpointDirectory::remove(const Found& checkpoint,
   if (::rename(checkpoint.folder.c_str(), going.c_str()) != 0) {
     fail("remove", checkpoint.folder, std::strerror(errno));
   }
-  flush_folder(path_);  // Else its name may come back, without what is removed now.
+  flush_names(path_);  // Else its name may come back, without what is removed now.
   std::error_code error;
   for (const std::string& name : advanced ? names_in(going) : Names()) {
     const std::string file = str(going, "/", name);

@@ -71,14 +71,16 @@ class CheckpointDirectory {
   std::vector<std::string> abandon_after(std::int64_t step);
   // The shards are written and flushed: writes the manifest, and gives the folder its name.  What
   // had the name is replaced; files in it that are no checkpoint's stay.
-  // Throws: CheckpointError with the path and the system's reason; names are then as before.
+  // Throws: CheckpointError with the path and the system's reason; names are then as before, unless
+  // a note says that the system refuses that, too.
   void commit(const std::string& name, const Manifest& manifest,
               const std::function<void()>& advanced = {});
   // Removes what begin() made.
   void abandon(const std::string& name) noexcept;
 
   // `advanced` is called after each file, with its bytes.
-  // Throws: CheckpointError with the path and the system's reason.
+  // Throws: CheckpointError with the path and the system's reason; the next begin() removes what is
+  // left.
   void remove(const Found& checkpoint,
               const std::function<void(std::uint64_t)>& advanced = {}) const;
 

@@ -12,7 +12,7 @@ namespace penstock::checkpoint {
 class FolderLock {
  public:
   // The folder exists; `what` is saved there: "a model".
-  // Throws: CheckpointError when another process has it.
+  // Throws: CheckpointError when another process has it, or for want of descriptors.
   FolderLock(const std::string& folder, const std::string& what);
 
  private:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
 #include "penstock/comm/acceptor.h"
@@ -23,6 +24,13 @@ namespace penstock::comm {
 namespace {
 
 using std::chrono::milliseconds;
+
+// " at HOST:PORT"; empty for a store that is a file or this process's own.
+std::string place_of(c10d::PrefixStore& store) {
+  const auto innermost = store.getUnderlyingNonPrefixStore();
+  const auto* const tcp = dynamic_cast<const c10d::TCPStore*>(innermost.get());
+  return tcp == nullptr ? "" : str(" at ", tcp->getHost(), ":", tcp->getPort());
+}
 
 struct Ring {
   Backend backend;  // Null for a group of one.
@@ -208,8 +216,12 @@ class World : public Communicator {
     std::vector<std::string> keys;
     for (std::int32_t rank = 0; rank < world_size_; ++rank) keys.push_back(str("acceptor/", rank));
     put(keys[rank_.index()], acceptor_.address());
+    bool are_there = false;
+    in_store(keys.front(), [&] { are_there = store_->check(keys); });
+    for (const std::string& key : keys) {  // An error names the one that is not there.
+      if (!are_there) in_store(key, [&] { store_->wait({key}, rules_.deadline); });
+    }
     in_store(keys.front(), [&] {
-      store_->wait(keys, rules_.deadline);
       for (const auto& address : store_->multiGet(keys)) {
         acceptors_.emplace_back(address.begin(), address.end());
       }
@@ -228,15 +240,14 @@ class World : public Communicator {
       action();
     } catch (const std::exception& error) {
       rules_.interrupt.check();
-      throw CommError(
-          str("rank ", rank_, " waited for \"", key, "\" in the store: ", reason(error)),
-          {str("the deadline is ", rules_.deadline.count(), " ms")});
+      throw CommError(str("rank ", rank_, " waited for \"", key, "\" in the store",
+                          place_of(*store_), ": ", reason(error)));
     }
   }
 
   std::shared_ptr<WaitRules> held_ = std::make_shared<WaitRules>();
   WaitRules& rules_ = *held_;
-  c10::intrusive_ptr<c10d::Store> store_;
+  c10::intrusive_ptr<InterruptibleStore> store_;
   Rank rank_;
   std::int32_t world_size_;
   Transport transport_;

@@ -98,8 +98,13 @@ void write_all(int descriptor, std::string_view bytes, const std::string& named,
 
 void fail_next_write(int error) { error_of_next_write.store(error); }
 
+bool fails_for_any_folder(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == EIO;
+}
+
 void flush_folder(const std::string& folder) {
   const FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened && fails_for_any_folder(errno)) fail(folder);
   if (!opened) return;
   if (::fsync(opened.get()) != 0 && errno != EINVAL && errno != ENOTSUP) fail(folder);
 }

@@ -58,8 +58,12 @@ void write_all(int descriptor, std::string_view bytes, const std::string& named,
 // for example: a failure that a user asks for.  Thread safety: from any thread.
 void fail_next_write(int error);
 
+// Whether a folder that exists cannot be opened for want of descriptors or memory, or because the
+// disk fails: it may be one that can be flushed and locked all the same.
+bool fails_for_any_folder(int error);
+
 // Flushes what has become of the names in a folder to the disk.  Nothing on file systems that do
-// not let a folder be opened.
+// not let a folder be opened, and for folders that this user may not open.
 // Throws: Error with the path and the system's reason.
 void flush_folder(const std::string& folder);
 

@@ -4,12 +4,12 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <future>
-#include <iterator>
 #include <utility>
 
 #include "penstock/checkpoint/shard.h"
+#include "penstock/core/new_file.h"
+#include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
 #include "penstock/train/checkpoint_notes.h"
 #include "penstock/weights/safetensors.h"
@@ -43,15 +43,13 @@ std::string fragment_path(const std::string& folder, std::size_t shard, std::siz
 }
 
 void write_fragment(const std::string& path, const Manifest& manifest) {
-  std::ofstream file(path, std::ios::binary);
-  file << checkpoint::to_text(manifest);
-  file.close();
-  if (!file) throw CheckpointError(str("cannot write ", quoted_path(path)));
+  NewFile file(path, path);
+  file.write(checkpoint::to_text(manifest));
+  file.finish();
 }
 
 Manifest read_fragment(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string text = read_file("manifest of a shard", path, checkpoint::kManifestBytesMax);
   return checkpoint::parse_fragment(text, path);
 }
 

@@ -17,6 +17,7 @@ import tempfile
 import time
 import unittest
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -256,8 +257,15 @@ class ProcessTest(unittest.TestCase):
         path.write_text(json.dumps(values, indent=1))
         return path
 
-    def start(self, *words: object, environment: dict[str, str] | None = None) -> Started:
-        return Started(self, [str(word) for word in words], environment or self.environment())
+    def start(
+        self,
+        *words: object,
+        environment: dict[str, str] | None = None,
+        before: Callable[[], None] = lambda: None,
+    ) -> Started:
+        """`before` is called in the new process, ahead of the program."""
+        texts = [str(word) for word in words]
+        return Started(self, texts, environment or self.environment(), before)
 
     def run_words(self, *words: object, environment: dict[str, str] | None = None) -> Result:
         return self.start(*words, environment=environment).wait()
@@ -310,7 +318,13 @@ class ProcessTest(unittest.TestCase):
 class Started:
     """A program that was started and has not been waited for."""
 
-    def __init__(self, test: ProcessTest, words: list[str], environment: dict[str, str]) -> None:
+    def __init__(
+        self,
+        test: ProcessTest,
+        words: list[str],
+        environment: dict[str, str],
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
         self.test = test
         self.directory = test.folder
         self.began = time.monotonic()
@@ -326,7 +340,7 @@ class Started:
             stdout=self.out,
             stderr=self.err,
             # A shell that runs this in the background may have these ignored.
-            preexec_fn=lambda: [signal.signal(s, signal.SIG_DFL) for s in _STOPS],
+            preexec_fn=lambda: [*(signal.signal(s, signal.SIG_DFL) for s in _STOPS), before()],
         )
 
     @property

@@ -8,70 +8,26 @@ network namespaces are two hosts, with one rank each; nobody is told an address 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import ranks
+from hosts import MASTER, NAME, PORT, Cable, UnavailableError
 from support import PENSTOCK, ProcessTest, losses
 
-MASTER, OTHER = "10.211.7.1", "10.211.7.2"
-NAME = "penstock-master"  # Of the first host, as it and the second one know it.
-PORT = "29511"  # Each namespace has ports of its own.
 STEPS = 5
 
 
-class Hosts:
-    """Two network namespaces and a cable.  Neither sees the other's processes, as on two hosts."""
-
-    def __init__(self) -> None:
-        self.names = [f"penstock-{os.getpid()}-{host}" for host in range(2)]
-        self.files = [Path("/etc/netns") / name for name in self.names]
-
-    def make(self) -> str:
-        """Why that is not possible here; empty: it was."""
-        if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("unshare"):
-            return "network namespaces need root, ip and unshare"
-        cable = [f"pst{os.getpid() % 100000}{end}" for end in "ab"]
-        own = [f"127.0.1.1 {NAME}\n", f"{MASTER} {NAME}\n"]
-        for name, folder, hosts in zip(self.names, self.files, own, strict=True):
-            folder.mkdir(parents=True)
-            (folder / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
-            if subprocess.run(["ip", "netns", "add", name]).returncode != 0:
-                return "ip netns makes no namespace here"
-        commands = [f"link add {cable[0]} type veth peer name {cable[1]}"]
-        for name, end, address in zip(self.names, cable, (MASTER, OTHER), strict=True):
-            commands += [
-                f"link set {end} netns {name}",
-                f"-n {name} addr add {address}/24 dev {end}",
-                f"-n {name} link set {end} up",
-                f"-n {name} link set lo up",
-            ]
-        for command in commands:
-            if subprocess.run(["ip", *command.split()]).returncode != 0:
-                return f"ip {command} fails here"
-        self.interfaces = cable
-        return ""
-
-    def remove(self) -> None:
-        for name, folder in zip(self.names, self.files, strict=True):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def on(self, host: int) -> list[str]:
-        """What runs a command there."""
-        words = ["ip", "netns", "exec", self.names[host]]
-        return [*words, "unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-
-
-def made_hosts(cleanup) -> Hosts:
-    hosts = Hosts()
-    cleanup(hosts.remove)
-    if missing := hosts.make():
-        pytest.skip(missing)
-    return hosts
+def made_hosts(cleanup) -> Cable:
+    two = Cable()
+    cleanup(two.remove)
+    try:
+        two.make()
+    except UnavailableError as missing:
+        pytest.skip(str(missing))
+    return two
 
 
 class Program(ProcessTest):
@@ -126,7 +82,7 @@ def test_python(master, tmp_path, request):
             "RANK": str(rank),
             "WORLD_SIZE": "2",
             "STORE": str(tmp_path / "store"),
-            "GLOO_SOCKET_IFNAME": hosts.interfaces[rank],  # For torch's own group.
+            "GLOO_SOCKET_IFNAME": hosts.ends[rank],  # For torch's own group.
             "PYTHONPATH": os.pathsep.join([str(Path(ranks.__file__).parent), *sys.path]),
         }
         environment.pop("MASTER_ADDR", None)

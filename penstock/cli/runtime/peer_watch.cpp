@@ -77,7 +77,7 @@ void PeerWatch::beat() {
   with_store([&] {
     if (stays || !own.progress.step) put_down(own.progress);
   });
-  if (!moved && own.progress.waiting) look();
+  if (!moved) look();  // In the middle of an instruction a rank may wait for a page of parameters.
 }
 
 // A store that does not answer brings no news any more: the rules take it from there.

@@ -1,8 +1,9 @@
 // Watches the ranks of a run that another launcher started, as penstock's own launcher would.
 //
 // rank.cpp makes one on each rank.  A rank that stays at one step puts down in the run's store
-// where it stands; a rank that waits reads what the others put down, and ends its own waits by the
-// launcher's rules (launch/verdict.h).  A run whose steps are fast leaves the store alone.
+// where it stands; a rank that does not advance reads what the others put down, and ends its own
+// waits by the launcher's rules (launch/verdict.h).  A run whose steps are fast leaves the store
+// alone.
 // Thread safety: the constructor and the destructor belong to one thread.
 #pragma once
 #include <atomic>
