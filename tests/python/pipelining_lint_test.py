@@ -59,6 +59,9 @@ def test_the_order_that_torch_does_not_execute_is_not_blamed():
     assert lint(theirs.ScheduleGPipe(TheirStage(0, 2, 2), 4)).notes == ()
 
 
+@pytest.mark.skipif(
+    not hasattr(theirs, "_defer_recv_ops"), reason="torch 2.13 is the first with it"
+)
 def test_deferred_receives_of_torch_are_found_out():
     """Where torch swaps two messages, and nobody would notice."""
     refused = []
