@@ -39,6 +39,10 @@ std::vector<Found> checkpoints_in(const std::string& directory);
 // Those of them that a run has named by their steps, and goes on from by itself.
 std::vector<Found> steps_in(const std::string& directory);
 
+// Whether the checkpoint `folder` is of `directory`, however the two are written: with a '/' at the
+// end, as a bare name, or through links.  False where there is no such folder.
+bool is_in(const std::string& folder, const std::string& directory);
+
 // Which checkpoints stay when a new one is there.
 struct Keep {
   std::int64_t last = 0;   // So many of the newest; 0: all.
