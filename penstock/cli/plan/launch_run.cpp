@@ -72,7 +72,7 @@ class Starts {
     const launch::StopSignals signals;  // launch() has its own handlers, and leaves these.
     for (;; ++starts_) {
       const launch::LaunchResult result = launch::launch(next_start());
-      if (result.exit_code != 0) log_.failed(result);
+      if (result.exit_code != 0) log_.ended(result);
       if (result.exit_code == 0 || result.stop_asked) return result.exit_code;
       const auto pause_s = after_failure(result.exit_code);
       if (!pause_s) return result.exit_code;
