@@ -91,6 +91,16 @@ std::optional<std::int64_t> step_in(const std::string& folder, std::string_view 
   throw CheckpointError(str("cannot ", doing, " ", quoted_path(path), ": ", reason));
 }
 
+// Without the links on its way, or with them; empty where there is none.
+fs::path parent_of(const std::string& folder, bool follows_links) {
+  std::error_code error;
+  fs::path path =
+      follows_links ? fs::canonical(folder, error) : fs::absolute(folder, error).lexically_normal();
+  if (error) return {};
+  if (!path.has_filename()) path = path.parent_path();  // A '/' at the end.
+  return path.parent_path();
+}
+
 // Gives `from` the name `to`; what has that name is called `from` then.  Done twice, all is as it
 // was.
 void rename_over(const std::string& from, const std::string& to) {
@@ -163,6 +173,13 @@ std::vector<Found> steps_in(const std::string& directory) {
   std::vector<Found> found = checkpoints_in(directory);
   std::erase_if(found, &Found::has_own_name);
   return found;
+}
+
+bool is_in(const std::string& folder, const std::string& directory) {
+  std::error_code error;
+  return fs::equivalent(parent_of(folder, /*follows_links=*/true), directory, error) ||
+         (fs::is_directory(folder, error) &&
+          fs::equivalent(parent_of(folder, /*follows_links=*/false), directory, error));
 }
 
 std::vector<Found> not_kept(const std::vector<Found>& newest_first, const Keep& keep) {

@@ -41,6 +41,9 @@ std::vector<Found> steps_in(const std::string& directory);
 
 // What is wrong with it as a checkpoint's name; empty: nothing.
 std::string objection_to_name(const std::string& name);
+// Whether the checkpoint `folder` is of `directory`, however the two are written: with a '/' at the
+// end, as a bare name, or through links.  False where there is no such folder.
+bool is_in(const std::string& folder, const std::string& directory);
 
 // Which checkpoints stay when a new one is there.
 struct Keep {

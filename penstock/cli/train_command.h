@@ -24,8 +24,6 @@ struct TrainCommand {
 
 // The variable by which `penstock-runtime` knows which version of `penstock` started it.
 inline constexpr const char* kVersionVariable = "PENSTOCK_LAUNCHER_VERSION";
-// And by which it knows how often the run was started again.
-inline constexpr const char* kRestartVariable = "PENSTOCK_RESTART_COUNT";
 
 // Declares the options on `app`; they are in `command` once the app has parsed.
 void declare_train(CLI::App& app, TrainCommand& command);

@@ -202,6 +202,13 @@ LauncherEnvironment detect_launcher(const VariableLookup& variable) {
   return Detection(variable).detect();
 }
 
+std::string restart_count(const VariableLookup& variable) {
+  for (const char* name : {kRestartVariable, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}) {
+    if (const auto count = variable(name)) return *count;
+  }
+  return "0";
+}
+
 std::optional<std::string> process_variable(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);

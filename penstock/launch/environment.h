@@ -50,6 +50,12 @@ LauncherEnvironment detect_launcher(const VariableLookup& variable);
 // detect_launcher over this process's own environment.  Throws ConfigError as above.
 LauncherEnvironment from_process_environment();
 
+// By which penstock's launcher tells its ranks how often the run was started again.
+inline constexpr const char* kRestartVariable = "PENSTOCK_RESTART_COUNT";
+
+// How often the job was started again before this start, as its launcher says; "0" where none does.
+std::string restart_count(const VariableLookup& variable);
+
 // The lookup that from_process_environment uses.
 std::optional<std::string> process_variable(const std::string& name);
 

@@ -15,6 +15,7 @@
 #include "penstock/launch/guard.h"
 #include "penstock/launch/rank_processes.h"
 #include "penstock/launch/signals.h"
+#include "penstock/launch/stop_signals.h"
 #include "penstock/launch/verdict.h"
 
 namespace penstock::launch {
@@ -71,6 +72,10 @@ class Launch {
 
   LaunchResult run() {
     processes_.start_all();
+    if (const auto signal = StopSignals::noted()) {
+      was_asked_ = true;
+      stop_after_step(*signal);
+    }
     while (processes_.alive_count() > 0) {
       processes_.wait(signals_.fd());
       advance_clock();
@@ -80,6 +85,7 @@ class Launch {
       announce_stop();
       ending_started_ ? escalate() : judge();
     }
+    signals_.restore();
     while (signals_.take()) was_asked_ = true;
     return result();
   }

@@ -16,6 +16,7 @@
 //   step, others
 //     get the signal and heartbeat_seconds to end.  A second signal kills all at once.
 //   - kill -9 of the launcher: the kernel kills every rank, the guard (guard.h) their children.
+//   - A signal that came before, to a StopSignals of this process (stop_signals.h): the same.
 // A rank's process group ends with the rank, so its children do not outlive it.
 // Thread safety: one launch at a time in a process, because of the signal handlers.
 #pragma once

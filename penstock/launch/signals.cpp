@@ -39,8 +39,13 @@ SignalPipe::SignalPipe() {
 }
 
 SignalPipe::~SignalPipe() {
-  for (const Saved& saved : saved_) ::sigaction(saved.signal, &saved.action, nullptr);
+  restore();
   handler_fd.store(-1);
+}
+
+void SignalPipe::restore() {
+  for (const Saved& saved : saved_) ::sigaction(saved.signal, &saved.action, nullptr);
+  saved_.clear();
 }
 
 void SignalPipe::install(int signal, void (*handler)(int)) {

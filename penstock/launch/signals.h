@@ -17,7 +17,10 @@ class SignalPipe {
   // REQUIRES: no other SignalPipe exists: handlers belong to the process.
   SignalPipe();
   SignalPipe(SignalPipe&&) = delete;
-  ~SignalPipe();  // Restores what was there.
+  ~SignalPipe();
+
+  // The handlers are those that were there before; take() still has what came until now.
+  void restore();
 
   int fd() const { return read_end_.get(); }
   // The next signal that arrived; nothing when there is none.

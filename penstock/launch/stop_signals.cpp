@@ -57,12 +57,18 @@ StopSignals::StopSignals() {
 
 StopSignals::~StopSignals() {
   for (const Saved& saved : saved_) ::sigaction(saved.signal, &saved.action, nullptr);
+  first_signal.store(0);
   is_installed.store(false);
 }
 
-std::optional<ExitCode> StopSignals::requested() const {
+std::optional<int> StopSignals::noted() {
   const int signal = first_signal.load(std::memory_order_relaxed);
-  return signal == 0 ? std::nullopt : std::optional(static_cast<ExitCode>(code_of(signal)));
+  return signal == 0 ? std::nullopt : std::optional(signal);
+}
+
+std::optional<ExitCode> StopSignals::requested() const {
+  const auto signal = noted();
+  return signal ? std::optional(static_cast<ExitCode>(code_of(*signal))) : std::nullopt;
 }
 
 }  // namespace penstock::launch

@@ -50,4 +50,10 @@ std::vector<MetricsLine> metrics_lines(std::string_view text) {
   return lines;
 }
 
+std::int64_t steps_behind(std::int64_t step, std::string_view text) {
+  std::int64_t steps = 0;
+  for (const MetricsLine& line : metrics_lines(text)) steps = std::max(steps, line.step - step);
+  return steps;
+}
+
 }  // namespace penstock::measure

@@ -25,4 +25,7 @@ inline constexpr std::size_t kMetricsBytesMax = std::size_t{2} << 30;
 // Lifetime: what is returned refers to `text`.
 std::vector<MetricsLine> metrics_lines(std::string_view text);
 
+// So many of the steps behind `step` have a line in `text`, or a later one has.
+std::int64_t steps_behind(std::int64_t step, std::string_view text);
+
 }  // namespace penstock::measure

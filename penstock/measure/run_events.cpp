@@ -18,8 +18,9 @@ using Texts = std::vector<std::string>;
 struct Field {
   std::string_view key;
   std::variant<std::int64_t RunEvent::*, double RunEvent::*, std::string RunEvent::*,
-               Texts RunEvent::*>
+               Texts RunEvent::*, bool RunEvent::*>
       member;
+  bool is_optional = false;  // A line without it has it as RunEvent has it.
 };
 
 const Field kTime{"time", &RunEvent::time};
@@ -32,6 +33,8 @@ const Field kPassedOver{"passed_over", &RunEvent::passed_over};
 const Field kSeconds{"seconds", &RunEvent::seconds};
 const Field kReason{"reason", &RunEvent::reason};
 const Field kExitCode{"exit_code", &RunEvent::exit_code};
+const Field kBeforeReady{"before_ready", &RunEvent::before_ready, true};
+const Field kLostBefore{"lost_steps", &RunEvent::lost_steps, true};
 const Field kAttempt{"attempt", &RunEvent::attempt};
 const Field kPause{"pause_seconds", &RunEvent::pause_seconds};
 
@@ -45,11 +48,11 @@ struct Kind {
 const std::vector<Kind>& kinds() {
   using enum RunEventKind;
   static const std::vector<Kind> all = {
-      {Started, "started", {kTime, kStep, kRanks, kLayout}},
+      {Started, "started", {kTime, kStep, kRanks, kLayout, kLostBefore}},
       {Resumed, "resumed", {kTime, kStep, kFolder, kLostSteps, kPassedOver}},
       {Saved, "saved", {kTime, kStep, kFolder, kSeconds}},
       {SaveFailed, "save_failed", {kTime, kStep, kReason}},
-      {Failed, "failed", {kTime, kStep, kReason, kExitCode}},
+      {Failed, "failed", {kTime, kStep, kReason, kExitCode, kBeforeReady}},
       {Restarting, "restarting", {kTime, kAttempt, kPause, kRanks}},
       {Stopped, "stopped", {kTime, kStep, kReason, kExitCode}},
       {Finished, "finished", {kTime, kStep}},
@@ -64,6 +67,7 @@ const Kind& row_of(RunEventKind kind) {
 }
 
 std::string to_json(std::int64_t value) { return std::to_string(value); }
+std::string to_json(bool value) { return value ? "true" : "false"; }
 std::string to_json(double value) { return shortest(value); }
 std::string to_json(const std::string& value) { return json_quote(value); }
 std::string to_json(const Texts& values) {
@@ -79,6 +83,12 @@ std::string_view read(const json::Value& value, std::int64_t& to) {
     return "a whole number from 0 to 10^15";
   }
   to = *number;
+  return {};
+}
+std::string_view read(const json::Value& value, bool& to) {
+  const auto* const truth = std::get_if<bool>(&value.data);
+  if (truth == nullptr) return "true or false";
+  to = *truth;
   return {};
 }
 std::string_view read(const json::Value& value, double& to) {
@@ -110,7 +120,7 @@ class Reader {
   RunEvents read_all(std::string_view text) {
     for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
       ++line_;
-      if (!trim(text.substr(0, end)).empty()) read_line(text.substr(0, end));
+      if (!trim(text.substr(0, end)).empty()) try_line(text.substr(0, end));
       text.remove_prefix(end + 1);
     }
     return std::move(all_);
@@ -120,6 +130,14 @@ class Reader {
   std::string place() const { return str(name_, ":", line_); }
   [[noreturn]] void refuse(const std::string& why) const {
     throw ParseError(str(place(), ": ", why));
+  }
+
+  void try_line(std::string_view line) {
+    try {
+      read_line(line);
+    } catch (const ParseError& error) {
+      if (++all_.unreadable == 1) all_.why_unreadable = error.message();
+    }
   }
 
   void read_line(std::string_view line) {
@@ -133,14 +151,16 @@ class Reader {
       ++all_.unknown;
       return;
     }
-    RunEvent& event = all_.events.emplace_back(RunEvent{.kind = row->kind});
+    RunEvent event{.kind = row->kind};
     for (const Field& field : row->fields) {
+      if (field.is_optional && json::find(*object, field.key) == nullptr) continue;
       std::visit(
           [&]<class Data>(Data RunEvent::* to) {
             event.*to = member<Data>(*object, field.key, str("the event ", in_quotes(word)));
           },
           field.member);
     }
+    all_.events.push_back(std::move(event));
   }
 
   template <class Data>
@@ -162,12 +182,20 @@ class Reader {
 
 std::string_view to_string(RunEventKind kind) { return row_of(kind).word; }
 
+bool has_started(std::span<const RunEvent> events) {
+  return std::ranges::find(events, RunEventKind::Started, &RunEvent::kind) != events.end();
+}
+
 std::string to_line(const RunEvent& event) {
   const Kind& row = row_of(event.kind);
   std::string line = str("{\"event\": \"", row.word, "\"");
   for (const Field& field : row.fields) {
-    line += str(", \"", field.key, "\": ");
-    std::visit([&](auto member) { line += to_json(event.*member); }, field.member);
+    std::visit(
+        [&](auto member) {
+          if (field.is_optional && event.*member == RunEvent{}.*member) return;
+          line += str(", \"", field.key, "\": ", to_json(event.*member));
+        },
+        field.member);
   }
   return line + "}\n";
 }

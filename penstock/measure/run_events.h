@@ -8,6 +8,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,12 +34,15 @@ struct RunEvent {
   std::int64_t ranks = 0;
   std::string layout;
   std::string folder;                    // Of the checkpoint.
-  std::int64_t lost_steps = 0;           // That were taken already, and are done again.
+  std::int64_t lost_steps = 0;           // That were taken already, and are done again; of Started
+                                         // where no Resumed follows.
   std::vector<std::string> passed_over;  // Newer checkpoints: why each could not be read.
   double seconds = 0;                    // From the begin of the save to its name.
   std::string reason;                    // One line; of Failed the root cause.
   std::int64_t exit_code = 0;
-  std::int64_t attempt = 0;  // From 1: starts in a row without a new checkpoint.
+  bool before_ready = false;  // No Started is of the ranks that failed.
+  // From 1: starts in a row without a new checkpoint.  0: the first one with fewer ranks.
+  std::int64_t attempt = 0;
   double pause_seconds = 0;  // Before the start.
   friend bool operator==(const RunEvent&, const RunEvent&) = default;
 };
@@ -46,6 +50,8 @@ struct RunEvent {
 struct RunEvents {
   std::vector<RunEvent> events;  // In the order of the file.
   std::int64_t unknown = 0;      // Lines of kinds that this version does not know.
+  std::int64_t unreadable = 0;   // Lines that are no events.
+  std::string why_unreadable;    // Of the first: its place, the key, what was expected there.
   friend bool operator==(const RunEvents&, const RunEvents&) = default;
 };
 
@@ -56,13 +62,16 @@ inline constexpr std::int64_t kRunEventNumberMax = 1'000'000'000'000'000;  // Of
 // "saved".
 std::string_view to_string(RunEventKind kind);
 
+// Whether any ranks of the run were ready: the metrics in its directory are the run's then.
+bool has_started(std::span<const RunEvent> events);
+
 // One JSON object and a line feed.
 // Law: parse_run_events(to_line(e), ...).events == {e}, of fields that its kind has.
 std::string to_line(const RunEvent& event);
 
 // Text behind the last line feed is a line that was cut short, and counts for nothing.  Kinds and
-// keys that this version does not know are passed over.
-// Throws: ParseError with `name`, the line, the key, and what was expected there.
+// keys that this version does not know are passed over, and so are lines that cannot be read.
+// `name` is the file's, for why_unreadable.
 RunEvents parse_run_events(std::string_view text, const std::string& name);
 
 }  // namespace penstock::measure

@@ -74,25 +74,32 @@ class Parts {
       part.steps_again = std::max<std::int64_t>(0, before.last_step - event.step);
     }
     parts.push_back(part);
+    take_again(event);
   }
 
-  // Rank 0 has looked which steps were taken; it knows better than the end of the part before.
+  // Rank 0 has looked which steps were taken; the end of the part before may know of more.
+  void take_again(const RunEvent& event) {
+    auto& parts = history_.parts;
+    if (parts.size() == 1) return;
+    RunPart& part = parts.back();
+    RunPart& before = parts[parts.size() - 2];
+    part.steps_again = std::max(part.steps_again, event.lost_steps);
+    if (before.end == PartEnd::Unsaid) before.last_step = event.step + part.steps_again;
+  }
+
   void resume(const RunEvent& event) {
     auto& parts = history_.parts;
     if (parts.empty()) return;
     RunPart& part = parts.back();
     part.folder = event.folder;
     part.passed_over = static_cast<std::int64_t>(event.passed_over.size());
-    if (parts.size() == 1) return;
-    RunPart& before = parts[parts.size() - 2];
-    part.steps_again = event.lost_steps;
-    if (before.end == PartEnd::Unsaid) before.last_step = event.step + event.lost_steps;
+    take_again(event);
   }
 
   // What fails after its ranks have stopped or finished, such as a file's last write, has failed.
   void end(const RunEvent& event, PartEnd how) {
     auto& parts = history_.parts;
-    if (parts.empty() || parts.back().end == PartEnd::Failed) {
+    if (parts.empty() || parts.back().end == PartEnd::Failed || event.before_ready) {
       parts.push_back({.after_step = event.step});
     }
     RunPart& part = parts.back();
@@ -173,9 +180,11 @@ std::vector<std::string> lines_of(const RunHistory& history) {
     lines.push_back(str("not saved another ", failures - kFailuresNamed, " times"));
   }
   const std::size_t breaks = history.parts.size() - 1;
-  if (breaks > 0) {
-    lines.push_back(str("started again ", breaks, breaks == 1 ? " time:" : " times:"));
-  }
+  const auto starts =
+      std::ranges::count_if(std::span(history.parts).subspan(1), &RunPart::has_started);
+  if (breaks > 0 && starts == 0) lines.push_back("not started again:");
+  if (starts > 0)
+    lines.push_back(str("started again ", starts, starts == 1 ? " time:" : " times:"));
   for (std::size_t i = 0; i < breaks; ++i) lines.push_back("  " + break_text(history, i));
   lines.push_back(end_text(history));
   return lines;

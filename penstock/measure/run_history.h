@@ -1,4 +1,5 @@
-// The parts of a run: from each start of its ranks to their end, with what came between.
+// The parts of a run: from each start of its ranks to their end, with what came between.  An end of
+// ranks that were not ready for a step is a part, too.
 //
 // Made from the run's events; render/ marks them on the loss curve, and `penstock report` says them
 // in lines.  Knows no files.

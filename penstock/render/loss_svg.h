@@ -32,8 +32,8 @@ struct LossRange {
 };
 
 struct LossMarks {
-  std::vector<double> saved;  // Steps, rising.
-  std::vector<double> not_saved;
+  std::vector<double> saved;      // Steps, rising.
+  std::vector<double> not_saved;  // Steps, rising.
   std::vector<LossBreak> breaks;
   std::vector<LossRange> again;  // Steps that were taken twice.
   friend bool operator==(const LossMarks&, const LossMarks&) = default;

@@ -1,5 +1,7 @@
 #include "penstock/render/run_marks.h"
 
+#include <algorithm>
+
 namespace penstock::render {
 
 void add_losses(LossCurve& curve, std::span<const measure::MetricsLine> lines) {
@@ -20,6 +22,7 @@ LossMarks run_marks(const measure::RunHistory& history) {
   for (const measure::FailedSave& failed : history.failed_saves) {
     marks.not_saved.push_back(static_cast<double>(failed.step));
   }
+  std::ranges::sort(marks.not_saved);  // A run that came back does steps again.
   for (std::size_t i = 0; i + 1 < history.parts.size(); ++i) {
     const measure::RunPart& part = history.parts[i];
     const measure::RunPart& next = history.parts[i + 1];

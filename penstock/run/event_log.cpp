@@ -16,13 +16,19 @@ EventLog::EventLog(RunFiles& files, const std::string& folder,
                    const std::function<void(const std::string&)>& tell)
     : files_(files) {
   const std::string path = folder + "/" + measure::kRunEventsFile;
+  const auto tell_unmarked = [&](const std::string& why) {
+    tell(str("earlier events of the run are not marked in its loss curve: ", why));
+  };
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return;
   try {
     const std::string text = read_file("events", path, measure::kRunEventsBytesMax);
-    events_ = measure::parse_run_events(text, path).events;
+    measure::RunEvents read = measure::parse_run_events(text, path);
+    events_ = std::move(read.events);
+    goes_on_ = measure::has_started(events_);
+    if (read.unreadable > 0) tell_unmarked(read.why_unreadable);
   } catch (const Error& error) {
-    tell(str("earlier events of the run are not marked in its loss curve: ", error.message()));
+    tell_unmarked(error.message());
   }
 }
 

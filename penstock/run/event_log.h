@@ -15,10 +15,13 @@ namespace penstock::run {
 
 class EventLog {
  public:
-  // Reads the events in `folder`.  `tell` hears why, where they cannot be read; then only later
-  // ones are marked.  `files` outlives this.
+  // Reads the events in `folder`.  `tell` hears why, where some cannot be read; then only the
+  // others are marked.  `files` outlives this.
   EventLog(RunFiles& files, const std::string& folder,
            const std::function<void(const std::string&)>& tell);
+
+  // Whether ranks of this run were ready in this folder before this start.
+  bool goes_on() const { return goes_on_; }
 
   // Gives the event its time, and writes it.
   void add(measure::RunEvent event);
@@ -27,6 +30,7 @@ class EventLog {
 
  private:
   RunFiles& files_;
+  bool goes_on_ = false;
   std::vector<measure::RunEvent> events_;
 };
 

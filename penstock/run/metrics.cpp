@@ -1,6 +1,5 @@
 #include "penstock/run/metrics.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <vector>
@@ -55,9 +54,6 @@ Metrics::Metrics(RunFiles& files, Output& progress, std::int64_t steps,
 
 std::string Metrics::keep_earlier(std::string_view text) {
   std::vector<measure::MetricsLine> lines = measure::metrics_lines(text);
-  for (const measure::MetricsLine& line : lines) {
-    lost_steps_ = std::max(lost_steps_, line.step - resumed_step_);
-  }
   std::erase_if(lines, [&](const auto& line) { return line.step > resumed_step_; });
   render::add_losses(curve_, lines);
   std::string kept;

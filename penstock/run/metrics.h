@@ -30,8 +30,6 @@ class Metrics {
   // Ends a progress line that is being rewritten.
   void finish();
 
-  // Steps that `earlier` has behind the resumed one: they are done again.
-  std::int64_t lost_steps() const { return lost_steps_; }
   const render::LossCurve& curve() const { return curve_; }
 
  private:
@@ -45,7 +43,6 @@ class Metrics {
   std::int64_t tokens_per_step_;
   std::int64_t steps_per_print_;
   std::int64_t resumed_step_;
-  std::int64_t lost_steps_ = 0;
   bool terminal_;
   bool line_open_ = false;
   double seconds_ = 0.0;

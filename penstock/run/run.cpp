@@ -176,12 +176,16 @@ class Run {
     weights::write_atomically(file("schedule.csv"), {schedule::to_csv(schedule.schedule())});
     files_.emplace(config_.run.directory,
                    [this](const std::string& text) { tell("penstock: " + text); });
-    metrics_.emplace(*files_, hooks_.messages, config_.run.steps,
-                     batch_.train_batch_size * config_.model.sequence_length,
-                     config_.steps_per_print, trainer_->steps_taken(), earlier_metrics());
     events_.emplace(*files_, config_.run.directory,
                     [this](const std::string& text) { tell("penstock: " + text); });
-    note_start();
+    const bool goes_on_here = checkpoints_->goes_on_here();
+    const std::string earlier =
+        goes_on_here || events_->goes_on() ? earlier_metrics() : std::string();
+    metrics_.emplace(*files_, hooks_.messages, config_.run.steps,
+                     batch_.train_batch_size * config_.model.sequence_length,
+                     config_.steps_per_print, trainer_->steps_taken(),
+                     goes_on_here ? std::string_view(earlier) : std::string_view());
+    note_start(measure::steps_behind(trainer_->steps_taken(), earlier));
     hooks_.messages.write(summary());
   }
 
@@ -192,17 +196,18 @@ class Run {
     events_->add(std::move(event));
   }
 
-  void note_start() {
+  void note_start(std::int64_t lost_steps) {
+    const auto& resumed = checkpoints_->resumed();
     note({.kind = RunEventKind::Started,
           .step = trainer_->steps_taken(),
           .ranks = communicator_.world_size(),
-          .layout = layout_text()});
-    const auto& resumed = checkpoints_->resumed();
+          .layout = layout_text(),
+          .lost_steps = resumed ? 0 : lost_steps});
     if (!resumed) return;
     note({.kind = RunEventKind::Resumed,
           .step = resumed->step,
           .folder = resumed->folder,
-          .lost_steps = metrics_->lost_steps(),
+          .lost_steps = lost_steps,
           .passed_over = resumed->passed_over});
   }
 
@@ -211,10 +216,10 @@ class Run {
                schedule::title(trainer_->layout().schedule.schedule()));
   }
 
-  // Of the run that goes on, if this is its directory.
+  // What the directory has, of whatever run.
   std::string earlier_metrics() const {
     std::ifstream lines(file(measure::kMetricsFile), std::ios::binary);
-    if (!checkpoints_->goes_on_here() || !lines) return {};
+    if (!lines) return {};
     return {std::istreambuf_iterator<char>(lines), {}};
   }
 

@@ -2,10 +2,10 @@
 
 #include <torch/version.h>
 
-#include <filesystem>
 #include <optional>
 #include <utility>
 
+#include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -74,9 +74,7 @@ void RunCheckpoints::resume() {
     tell_(str("no checkpoint in ", quoted_path(directory_), ": the run begins at step 1"));
     return;
   }
-  std::error_code error;
-  const auto parent = std::filesystem::path(resumed_->folder).parent_path();
-  goes_on_here_ = std::filesystem::equivalent(parent, directory_, error);
+  goes_on_here_ = checkpoint::is_in(resumed_->folder, directory_);
   tell_resumed(*resumed_);
 }
 

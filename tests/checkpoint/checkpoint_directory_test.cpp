@@ -104,6 +104,30 @@ TEST(CheckpointDirectory, ReplacesAStepThatIsSavedAgain) {
   EXPECT_EQ(folder.names(), std::vector<std::string>{});
 }
 
+TEST(CheckpointDirectory, KnowsItsCheckpointHoweverItIsWritten) {
+  const TemporaryFolder folder;
+  const std::string directory = folder.file("checkpoints");
+  const std::string step = folder_of(directory, 4);
+  std::filesystem::create_directories(step);
+  std::filesystem::create_directories(folder.file("other"));
+  std::filesystem::create_directory_symlink(step, folder.file("other/best"));
+  std::filesystem::create_directory_symlink(folder.file("other"), directory + "/step-00000008");
+  const std::filesystem::path before = std::filesystem::current_path();
+  EXPECT_TRUE(is_in(step, directory + "/"));
+  EXPECT_TRUE(is_in(step + "/", directory));
+  EXPECT_TRUE(is_in(step + "/.", directory));
+  EXPECT_TRUE(is_in(folder.file("other/best"), directory));
+  EXPECT_TRUE(is_in(directory + "/step-00000008", directory));
+  std::filesystem::current_path(directory);
+  EXPECT_TRUE(is_in("step-00000004", directory));
+  EXPECT_TRUE(is_in("step-00000004", "."));
+  std::filesystem::current_path(before);
+  EXPECT_FALSE(is_in(step, folder.file("other")));
+  EXPECT_FALSE(is_in(directory, directory));
+  EXPECT_FALSE(is_in(directory + "/step-00000005", directory));
+  EXPECT_FALSE(is_in(step, folder.file("none")));
+}
+
 TEST(CheckpointDirectory, IsOneProcessesAlone) {
   const TemporaryFolder folder;
   const CheckpointDirectory directory(folder.path());

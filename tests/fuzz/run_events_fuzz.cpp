@@ -1,19 +1,13 @@
-#include "penstock/measure/run_events.h"
-
 #include "penstock/core/check.h"
-#include "penstock/core/error.h"
+#include "penstock/measure/run_events.h"
 #include "penstock/render/run_marks.h"
 #include "tests/fuzz/targets.h"
 
 namespace penstock::fuzz {
 
 Outcome run_events(std::string_view input) {
-  measure::RunEvents parsed;
-  try {
-    parsed = measure::parse_run_events(input, "input");
-  } catch (const ParseError&) {
-    return Outcome::Refused;
-  }
+  const measure::RunEvents parsed = measure::parse_run_events(input, "input");
+  PENSTOCK_CHECK((parsed.unreadable > 0) == !parsed.why_unreadable.empty(), parsed.unreadable);
   std::string again;
   for (const measure::RunEvent& event : parsed.events) again += measure::to_line(event);
   PENSTOCK_CHECK(measure::parse_run_events(again, "again").events == parsed.events, again);
@@ -21,7 +15,7 @@ Outcome run_events(std::string_view input) {
   measure::lines_of(history);
   // As `penstock report` does.
   render::loss_svg({.train = {{1, 2}, {9, 1}}, .marks = render::run_marks(history)});
-  return Outcome::Accepted;
+  return parsed.unreadable > 0 ? Outcome::Refused : Outcome::Accepted;
 }
 
 }  // namespace penstock::fuzz

@@ -12,11 +12,15 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-LauncherEnvironment detect(const Variables& variables) {
-  return detect_launcher([&](const std::string& name) -> std::optional<std::string> {
+VariableLookup lookup_in(const Variables& variables) {
+  return [&](const std::string& name) -> std::optional<std::string> {
     const auto found = variables.find(name);
     return found == variables.end() ? std::nullopt : std::optional(found->second);
-  });
+  };
+}
+
+LauncherEnvironment detect(const Variables& variables) {
+  return detect_launcher(lookup_in(variables));
 }
 
 std::string describe(const LauncherEnvironment& e) {
@@ -182,6 +186,15 @@ INSTANTIATE_TEST_SUITE_P(
                 without(plain(), "RANK") + Variables{{"TORCHELASTIC_RUN_ID", "x"}},
                 "RANK is not set"}),
     [](const auto& test) { return test.param.name; });
+
+std::string restarts_of(const Variables& variables) { return restart_count(lookup_in(variables)); }
+
+TEST(RestartCount, IsThatOfTheNearestLauncher) {
+  EXPECT_EQ(restarts_of({}), "0");
+  EXPECT_EQ(restarts_of({{"SLURM_RESTART_COUNT", "3"}}), "3");
+  EXPECT_EQ(restarts_of({{"SLURM_RESTART_COUNT", "3"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}), "2");
+  EXPECT_EQ(restarts_of({{kRestartVariable, "1"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}), "1");
+}
 
 }  // namespace
 }  // namespace penstock::launch

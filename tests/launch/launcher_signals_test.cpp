@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "penstock/core/error.h"
+#include "penstock/launch/stop_signals.h"
 #include "roles.h"
 
 namespace penstock::launch {
@@ -121,6 +122,23 @@ TEST_F(LauncherSignals, ALauncherThatWasItselfStoppedBlamesNobody) {
   send(SIGINT);
   EXPECT_EQ(end(), exited(ExitCode::Interrupted)) << told();
   EXPECT_EQ(told().find("stopped answering"), std::string::npos) << told();
+}
+
+TEST_F(LauncherSignals, ASignalBeforeTheRanksStartStopsThem) {
+  use_shell("sleep 1000", 2);
+  const StopSignals signals;
+  ::raise(SIGTERM);
+  const LaunchResult result = launch(options);
+  EXPECT_EQ(result.exit_code, static_cast<int>(ExitCode::Preempted));
+  EXPECT_TRUE(result.stop_asked);
+}
+
+TEST_F(LauncherSignals, ASignalAfterTheRanksIsTheCallers) {
+  use_shell("exit 0", 1);
+  const StopSignals signals;
+  EXPECT_FALSE(launch(options).stop_asked);
+  ::raise(SIGINT);
+  EXPECT_EQ(signals.requested(), ExitCode::Interrupted);
 }
 
 }  // namespace

@@ -28,5 +28,11 @@ TEST(MetricsLines, WhatIsNoLineIsLeftOut) {
   EXPECT_EQ(metrics_lines("nonsense\n{\"step\": 3}\nmore").size(), 1U);
 }
 
+TEST(MetricsLines, StepsBehindAStepAreThoseUpToTheLastLine) {
+  EXPECT_EQ(steps_behind(4, "{\"step\": 5}\n{\"step\": 19}\n{\"step\": 20, \"lo"), 15);
+  EXPECT_EQ(steps_behind(4, "{\"step\": 4}\n"), 0);
+  EXPECT_EQ(steps_behind(4, ""), 0);
+}
+
 }  // namespace
 }  // namespace penstock::measure

@@ -3,12 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "penstock/core/text.h"
-#include "tests/support/message_of.h"
 
 namespace penstock::measure {
 namespace {
-
-using testing_support::message_of;
 
 const std::vector<RunEvent> kOneOfEach = {
     {.kind = RunEventKind::Started,
@@ -25,14 +22,12 @@ const std::vector<RunEvent> kOneOfEach = {
     {.kind = RunEventKind::Saved, .time = "t", .step = 80, .folder = "f", .seconds = 0.1},
     {.kind = RunEventKind::SaveFailed, .time = "t", .step = 120, .reason = "no space"},
     {.kind = RunEventKind::Failed, .time = "t", .step = 57, .reason = "killed", .exit_code = 4},
+    {.kind = RunEventKind::Failed, .time = "t", .reason = "killed", .before_ready = true},
+    {.kind = RunEventKind::Started, .time = "t", .ranks = 1, .layout = "l", .lost_steps = 3},
     {.kind = RunEventKind::Restarting, .time = "t", .ranks = 3, .attempt = 2, .pause_seconds = 1},
     {.kind = RunEventKind::Stopped, .time = "t", .step = 9, .reason = "asked", .exit_code = 75},
     {.kind = RunEventKind::Finished, .time = "t", .step = 200},
 };
-
-std::string refusal_of(const std::string& text) {
-  return message_of([&] { parse_run_events(text, "e.jsonl"); });
-}
 
 TEST(RunEvents, ALineIsOneJsonObject) {
   EXPECT_EQ(to_line(kOneOfEach[4]),
@@ -73,9 +68,14 @@ TEST(RunEvents, KindsAndKeysOfANewerVersionArePassedOver) {
             (std::vector<RunEvent>{{.kind = RunEventKind::Finished, .time = "t", .step = 3}}));
 }
 
-TEST(RunEvents, WhatIsNoEventIsRefusedWithItsLineAndKey) {
-  const std::string good = to_line(kOneOfEach[7]);
-  const auto with = [&](const std::string& line) { return refusal_of(good + line + "\n"); };
+TEST(RunEvents, WhatIsNoEventIsCountedAndTheFirstIsToldWithItsLineAndKey) {
+  const std::string good = to_line(kOneOfEach.back());
+  const auto with = [&](const std::string& line) {
+    const RunEvents read = parse_run_events(good + line + "\n" + good + "[]\n", "e.jsonl");
+    EXPECT_EQ(read.events, (std::vector{kOneOfEach.back(), kOneOfEach.back()}));
+    EXPECT_EQ(read.unreadable, 2);
+    return read.why_unreadable;
+  };
   EXPECT_EQ(with("[1]"), "e.jsonl:2: expected an event, found a list");
   EXPECT_EQ(with("{}"), "e.jsonl:2: an event has no \"event\"");
   EXPECT_EQ(with("{\"event\": 3}"), "e.jsonl:2: \"event\": expected a text, found 3");
@@ -95,7 +95,10 @@ TEST(RunEvents, WhatIsNoEventIsRefusedWithItsLineAndKey) {
       "\"lost_steps\": 0, \"passed_over\": ";
   EXPECT_EQ(with(resumed + "[\"a\", 1]}"),
             "e.jsonl:2: \"passed_over\": expected a list of texts, found a list");
-  EXPECT_NE(with("{\"event\"").find("e.jsonl:2: "), std::string::npos);
+  EXPECT_EQ(with("{\"event\": \"failed\", \"time\": \"t\", \"step\": 1, \"reason\": \"r\", "
+                 "\"exit_code\": 4, \"before_ready\": 1}"),
+            "e.jsonl:2: \"before_ready\": expected true or false, found 1");
+  EXPECT_NE(with("{\"event\"").find("e.jsonl:2"), std::string::npos);
 }
 
 }  // namespace

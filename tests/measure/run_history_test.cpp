@@ -93,11 +93,34 @@ TEST(RunHistory, RanksThatFailBeforeTheFirstStepAreAPart) {
             "after step 0: rank 3 was killed by SIGKILL while the ranks started");
 }
 
-TEST(RunHistory, AStopInThePauseFollowsTheFailure) {
-  const RunHistory history =
-      history_of(std::vector{started(0), failed(5), kRestarting, stopped(5)});
-  ASSERT_EQ(history.parts.size(), 2U);
-  EXPECT_EQ(end_text(history), "stopped after step 5, as asked");
+TEST(RunHistory, RanksThatFailBeforeTheFirstStepDoNotEndThePartBefore) {
+  RunEvent failed_start = failed(9);
+  failed_start.before_ready = true;
+  const RunHistory history = history_of(
+      std::vector{started(0), finished(9), failed_start, kRestarting, started(9), finished(12)});
+  EXPECT_EQ(join(lines_of(history), "\n"),
+            "started again 1 time:\n"
+            "  after step 9: finished\n"
+            "  after step 9: rank 3 was killed by SIGKILL while the ranks started\n"
+            "finished after step 12");
+}
+
+TEST(RunHistory, AStopInThePauseFollowsTheFailureAndIsNoStart) {
+  EXPECT_EQ(text_of({started(0), failed(5), kRestarting, stopped(5)}),
+            "not started again:\n"
+            "  after step 5: rank 3 was killed by SIGKILL\n"
+            "stopped after step 5, as asked");
+}
+
+TEST(RunHistory, LostStepsThatAnyEventKnowsOfAreDoneAgain) {
+  const RunHistory known_by_failure =
+      history_of(std::vector{started(4), failed(19), kRestarting, started(4), resumed(4, 0)});
+  EXPECT_EQ(known_by_failure.parts[1].steps_again, 15);
+  RunEvent from_the_beginning = started(0);
+  from_the_beginning.lost_steps = 7;
+  const RunHistory known_by_start = history_of(std::vector{started(0), from_the_beginning});
+  EXPECT_EQ(known_by_start.parts[1].steps_again, 7);
+  EXPECT_EQ(known_by_start.parts[0].last_step, 7);
 }
 
 TEST(RunHistory, DamagedCheckpointsThatWerePassedOverAreCounted) {

@@ -8,21 +8,10 @@ import random
 import signal
 import time
 import unittest
-from pathlib import Path
 
 import support
-from comebacks import ComebackTest, course_of
+from comebacks import ComebackTest, course_of, events_of, kinds_of
 from support import PENSTOCK
-
-
-def events_of(run: Path, kind: str = "") -> list[dict[str, object]]:
-    """The lines of events.jsonl, of that kind."""
-    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    return [event for event in events if kind in ("", event["event"])]
-
-
-def kinds_of(run: Path) -> list[str]:
-    return [event["event"] for event in events_of(run)]
 
 
 class Killed(ComebackTest):
@@ -256,64 +245,6 @@ class BadInput(ComebackTest):
         result = self.train(config, "--run", "run")
         self.assert_code(result, 2)
         self.assertIn('cannot make the directory for checkpoints "file/x"', result.text)
-
-
-class Events(ComebackTest):
-    def test_they_are_of_this_run_alone_unless_it_goes_on(self) -> None:
-        config = self.training(run={"steps": 2}, checkpoint={"save_interval": 0})
-        run = self.undisturbed(config, "run")
-        self.assertEqual(kinds_of(run), ["started", "finished"])
-        self.undisturbed(config, "run")
-        self.assertEqual(kinds_of(run), ["started", "finished"])
-        saving = self.training("saving.json", run={"steps": 4}, checkpoint={"save_interval": 4})
-        self.undisturbed(saving, "run")
-        longer = self.training("longer.json", run={"steps": 6}, checkpoint={"save_interval": 6})
-        result = self.train(longer, "--run", "run", "--resume", "auto")
-        self.assert_code(result, 0)
-        of_first = ["started", "saved", "finished"]
-        self.assertEqual(kinds_of(run), [*of_first, "started", "resumed", "saved", "finished"])
-        self.assertEqual(events_of(run, "resumed")[0]["lost_steps"], 0)
-
-    def test_a_stop_is_written_and_is_no_failure(self) -> None:
-        run = self.start_train(self.training(run={"steps": 10_000}), "run")
-        run.await_step(3)
-        run.process.send_signal(signal.SIGTERM)
-        self.assert_code(run.wait(), 75)
-        last = events_of(run.directory)[-1]
-        self.assertEqual(
-            (last["event"], last["reason"], last["exit_code"]), ("stopped", "as asked", 75)
-        )
-        self.assertNotIn("failed", kinds_of(run.directory))
-        self.assertIn(
-            f"after step {last['step']}, as asked", (run.directory / "loss.svg").read_text()
-        )
-
-    def test_a_line_that_was_cut_and_a_file_that_cannot_be_read_end_no_run(self) -> None:
-        config = self.training(run={"steps": 40})
-        run = self.undisturbed(config, "run")
-        whole = (run / "events.jsonl").read_text()
-        (run / "events.jsonl").write_text(whole + '{"event": "sav')
-        longer = self.training("longer.json", run={"steps": 41})
-        self.assert_code(self.train(longer, "--run", "run", "--resume", "auto"), 0)
-        self.assertTrue((run / "events.jsonl").read_text().startswith(whole))
-        self.assertEqual(kinds_of(run)[-1], "finished")
-        (run / "events.jsonl").write_text('{"event": 3}\n')
-        longest = self.training("longest.json", run={"steps": 42})
-        result = self.train(longest, "--run", "run", "--resume", "auto")
-        self.assert_code(result, 0)
-        self.assertIn("earlier events of the run are not marked in its loss curve", result.text)
-
-    def test_events_that_cannot_be_written_are_told_once_and_end_no_steps(self) -> None:
-        run = self.start_train(self.training(), "run")
-        self.await_checkpoint(run)
-        events = run.directory / "events.jsonl"
-        events.unlink()
-        events.mkdir()
-        os.kill(run.ranks()[1], signal.SIGKILL)
-        result = run.wait()
-        self.assert_code(result, 3)
-        self.assertEqual(course_of(run.directory)[-1]["step"], 200)
-        self.assertIn('not all of it could be written to "run": events.jsonl', result.text)
 
 
 class Unwritable(ComebackTest):

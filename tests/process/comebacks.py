@@ -22,6 +22,16 @@ def course_of(run: Path) -> list[dict[str, object]]:
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
 
+def events_of(run: Path, kind: str = "") -> list[dict[str, object]]:
+    """The lines of events.jsonl, of that kind."""
+    events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [event for event in events if kind in ("", event["event"])]
+
+
+def kinds_of(run: Path) -> list[str]:
+    return [event["event"] for event in events_of(run)]
+
+
 def places(refusal: str) -> list[str]:
     """The places of a fault that are no instructions, which a refusal of another one lists."""
     return re.findall(r"places: (.*)", refusal)[0].split(", ")

@@ -29,6 +29,15 @@ TEST(RunMarks, ABreakIsWhereTheStepsWereLost) {
                        .again = {{40, 57}}}));
 }
 
+TEST(RunMarks, FailedSavesRiseAlsoWhereStepsWereDoneAgain) {
+  const std::vector<measure::RunEvent> events = {{.kind = Started},
+                                                 {.kind = SaveFailed, .step = 30, .reason = "full"},
+                                                 {.kind = Started},
+                                                 {.kind = SaveFailed, .step = 10, .reason = "full"},
+                                                 {.kind = Finished, .step = 40}};
+  EXPECT_EQ(run_marks(measure::history_of(events)).not_saved, (std::vector<double>{10, 30}));
+}
+
 TEST(RunMarks, LossesAreAddedToTheirCurves) {
   LossCurve curve;
   add_losses(curve, measure::metrics_lines("{\"step\": 1, \"loss\": 5}\n"

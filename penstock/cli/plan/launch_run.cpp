@@ -13,6 +13,7 @@
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/launch/environment.h"
 #include "penstock/launch/restarts.h"
 #include "penstock/launch/stop_signals.h"
 
@@ -39,10 +40,9 @@ TrainCommand resuming(TrainCommand command) {
   return command;
 }
 
-// Waits for `seconds`.  Returns the code to end with, if the process is asked to stop meanwhile.
-std::optional<ExitCode> pause(double seconds) {
+// Waits for `seconds`.  Returns the code to end with, if the process is asked to stop until then.
+std::optional<ExitCode> pause(double seconds, const launch::StopSignals& signals) {
   using Clock = std::chrono::steady_clock;
-  const launch::StopSignals signals;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   while (Clock::now() < end) {
     if (const auto code = signals.requested()) return code;
@@ -69,14 +69,15 @@ class Starts {
   }
 
   int run() {
+    const launch::StopSignals signals;  // launch() has its own handlers, and leaves these.
     for (;; ++starts_) {
       const launch::LaunchResult result = launch::launch(next_start());
-      if (result.exit_code != 0) log_.failed(result);
+      if (result.exit_code != 0) log_.ended(result);
       if (result.exit_code == 0 || result.stop_asked) return result.exit_code;
       const auto pause_s = after_failure(result.exit_code);
       if (!pause_s) return result.exit_code;
       log_.restarting(restarts_.in_a_row(), *pause_s, options_.nproc);
-      if (const auto code = pause(*pause_s)) return log_.stopped(static_cast<int>(*code));
+      if (const auto code = pause(*pause_s, signals)) return log_.stopped(static_cast<int>(*code));
       if (newest_step(directory_) > newest_at_start_) command_ = resuming(std::move(command_));
     }
   }
@@ -91,7 +92,7 @@ class Starts {
 
   launch::LaunchOptions next_start() const {
     launch::LaunchOptions start = options_;
-    start.environment.emplace_back(kRestartVariable, std::to_string(starts_));
+    start.environment.emplace_back(launch::kRestartVariable, std::to_string(starts_));
     if (saves()) start.stop_note.clear();  // The run says what goes on from where.
     for (std::string& word : words_of(command_, run_.run)) start.program.push_back(std::move(word));
     return start;

@@ -204,6 +204,10 @@ std::string course_text(const RunFiles& files, const measure::RunHistory& histor
   if (files.events.unknown > 0) {
     text += str("events of kinds that this version does not know: ", files.events.unknown, "\n");
   }
+  if (files.events.unreadable > 0) {
+    text += str("lines of events that cannot be read: ", files.events.unreadable,
+                ", the first one at ", files.events.why_unreadable, "\n");
+  }
   return text;
 }
 

@@ -39,14 +39,15 @@ Table worst_table(std::string what, std::string note, std::vector<Drift> drifts,
 // Saves are worded by their row.
 std::string event_text(const measure::RunEvent& event) {
   using enum measure::RunEventKind;
+  const std::string again =
+      event.lost_steps > 0 ? str("; ", event.lost_steps, " steps are done again") : "";
   switch (event.kind) {
     case Started:
       return str("started on ", event.ranks, event.ranks == 1 ? " rank, " : " ranks, ",
-                 event.layout);
+                 event.layout, again);
     case Resumed:
       return str(
-          "resumed from ", event.folder,
-          event.lost_steps > 0 ? str("; ", event.lost_steps, " steps are done again") : "",
+          "resumed from ", event.folder, again,
           event.passed_over.empty() ? "" : str("; passed over: ", join(event.passed_over, "; ")));
     case Saved:
       return str("saved to ", event.folder, " in ", render::significant(event.seconds), " s");

@@ -28,7 +28,7 @@ struct RunFiles {
 };
 
 // Throws: ConfigError when it is no run directory; ParseError and ScheduleError for files that are
-// not as they were written.
+// not as they were written.  Of metrics and events, lines that cannot be read are left out.
 RunFiles read_run(const std::string& folder);
 
 // Throws: ConfigError that says how steps are recorded.

@@ -5,10 +5,14 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <span>
+#include <string_view>
 #include <utility>
 
+#include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
+#include "penstock/core/growing_file.h"
 #include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utc_time.h"
@@ -23,12 +27,20 @@ using measure::RunEventKind;
 
 std::string events_path(const std::string& run) { return run + "/" + measure::kRunEventsFile; }
 
+// A directory that cannot be read is told by the ranks.
+bool has_steps(const std::string& checkpoints) {
+  try {
+    return !checkpoint::steps_in(checkpoints).empty();
+  } catch (const CheckpointError&) {
+    return true;
+  }
+}
+
 bool goes_on(const config::Config& config, const std::string& run) {
   const std::string& from = config.checkpoint.resume;
-  if (from.empty() || from == "auto") return !from.empty();
-  std::error_code error;
-  return fs::equivalent(fs::path(from).parent_path(),
-                        config::checkpoint_directory(config.checkpoint, run), error);
+  const std::string checkpoints = config::checkpoint_directory(config.checkpoint, run);
+  if (from == "auto") return has_steps(checkpoints);
+  return !from.empty() && checkpoint::is_in(from, checkpoints);
 }
 
 // The last step that has a line; 0: none has.
@@ -42,10 +54,28 @@ std::int64_t last_step_in(const std::string& run) {
   return lines.empty() ? 0 : lines.back().step;
 }
 
+bool is_of_stop(const launch::LaunchResult& result) {
+  return result.stop_asked && (result.exit_code == static_cast<int>(ExitCode::Preempted) ||
+                               result.exit_code == static_cast<int>(ExitCode::Interrupted));
+}
+
+// Whether rank 0 has written that the run ended so.
+bool is_told(const RunEvent& last, const launch::LaunchResult& result) {
+  if (last.kind == RunEventKind::Finished) return is_of_stop(result);
+  return last.kind == RunEventKind::Stopped &&
+         (is_of_stop(result) || last.exit_code == result.exit_code);
+}
+
+// "by SIGTERM": that it stopped is said already.
+std::string reason_of_stop(const launch::LaunchResult& result) {
+  constexpr std::string_view kStopped = "stopped ";
+  return result.root_cause.substr(result.root_cause.starts_with(kStopped) ? kStopped.size() : 0);
+}
+
 }  // namespace
 
-void begin_events(const config::Config& config, const std::string& run) {
-  if (goes_on(config, run)) return;
+void begin_events(const config::Config& config, const std::string& run, std::int64_t restarts) {
+  if (restarts > 0 || goes_on(config, run)) return;
   std::error_code error;
   fs::remove(events_path(run), error);
   if (!error) return;
@@ -55,7 +85,7 @@ void begin_events(const config::Config& config, const std::string& run) {
 }
 
 RunLog::RunLog(std::string run, Output& messages)
-    : run_(std::move(run)), messages_(messages), file_(events_path(run_)) {}
+    : run_(std::move(run)), messages_(messages), earlier_(events().size()) {}
 
 // What cannot be read, rank 0 tells.
 std::vector<RunEvent> RunLog::events() const {
@@ -68,31 +98,33 @@ std::vector<RunEvent> RunLog::events() const {
   }
 }
 
+// Rank 0 writes the file, too: what an earlier write has left here is of an older end of it.
 void RunLog::write(RunEvent event) {
-  file_.append(measure::to_line(event));
-  if (file_.failure().empty() || std::exchange(has_told_, true)) return;
+  GrowingFile file(events_path(run_));
+  file.append(measure::to_line(event));
+  if (file.failure().empty() || std::exchange(has_told_, true)) return;
   messages_.write(str("penstock: cannot write ", quoted_path(events_path(run_)),
-                      " now: ", file_.failure(), "; the run goes on without it\n"));
+                      " now: ", file.failure(), "; the run goes on without it\n"));
 }
 
 void RunLog::write_waiting() {
   for (RunEvent& event : std::exchange(waiting_, {})) write(std::move(event));
 }
 
-void RunLog::failed(const launch::LaunchResult& result) {
+void RunLog::ended(const launch::LaunchResult& result) {
   const std::vector<RunEvent> all = events();
-  const auto is_start = [](const RunEvent& event) { return event.kind == RunEventKind::Started; };
-  const bool has_told_stop = !all.empty() && all.back().kind == RunEventKind::Stopped &&
-                             all.back().exit_code == result.exit_code;
-  if (has_told_stop) return;
-  const bool has_started = std::ranges::any_of(all, is_start);
-  last_step_ = has_started ? last_step_in(run_) : 0;
-  waiting_.push_back({.kind = RunEventKind::Failed,
+  const auto own = std::span(all).subspan(std::min(earlier_, all.size()));
+  if (!own.empty() && is_told(own.back(), result)) return;
+  const bool was_ready = !own.empty() && own.back().kind != RunEventKind::Restarting;
+  last_step_ = measure::has_started(all) ? last_step_in(run_) : 0;
+  const bool is_stop = is_of_stop(result);
+  waiting_.push_back({.kind = is_stop ? RunEventKind::Stopped : RunEventKind::Failed,
                       .time = utc_text(std::chrono::system_clock::now()),
                       .step = last_step_,
-                      .reason = result.root_cause,
-                      .exit_code = result.exit_code});
-  if (has_started) write_waiting();
+                      .reason = is_stop ? reason_of_stop(result) : result.root_cause,
+                      .exit_code = result.exit_code,
+                      .before_ready = !is_stop && !was_ready});
+  if (!own.empty()) write_waiting();
 }
 
 void RunLog::restarting(int attempt, double pause_seconds, std::int64_t ranks) {

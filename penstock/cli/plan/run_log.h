@@ -2,12 +2,12 @@
 //
 // `penstock train` has one.  Rank 0 writes the other events (run/event_log.h).  Knows no processes.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "penstock/config/config.h"
-#include "penstock/core/growing_file.h"
 #include "penstock/core/output.h"
 #include "penstock/launch/launcher.h"
 #include "penstock/measure/run_events.h"
@@ -15,18 +15,19 @@
 namespace penstock::cli {
 
 // Before any rank of the run in directory `run` starts: removes the events of an earlier run.  They
-// stay where the run goes on: with `--resume auto`, or from a checkpoint of this directory.
+// stay where the run goes on from a checkpoint of this directory, and where its job was started
+// again: `restarts` times before this.
 // Throws: ConfigError when they cannot be removed.
-void begin_events(const config::Config& config, const std::string& run);
+void begin_events(const config::Config& config, const std::string& run, std::int64_t restarts);
 
 class RunLog {
  public:
   // `messages` hears, once, when an event cannot be written; the run goes on all the same.
   RunLog(std::string run, Output& messages);
 
-  // The ranks have ended by an error.  A run that rank 0 has told of its stop has not failed.  Of
-  // ranks that ended before their first step nothing is written, until they are started again.
-  void failed(const launch::LaunchResult& result);
+  // The ranks have ended by an error, or were stopped as asked.  Of what rank 0 has told nothing is
+  // written.  Nor is it of ranks that ended before they were ready, until they are started again.
+  void ended(const launch::LaunchResult& result);
   void restarting(int attempt, double pause_seconds, std::int64_t ranks);
   // Asked to stop in the pause.  Returns: `exit_code`.
   int stopped(int exit_code);
@@ -38,7 +39,7 @@ class RunLog {
 
   std::string run_;
   Output& messages_;
-  GrowingFile file_;
+  const std::size_t earlier_;  // Events of earlier launches.
   bool has_told_ = false;
   std::vector<measure::RunEvent> waiting_;
   std::int64_t last_step_ = 0;

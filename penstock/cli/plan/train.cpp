@@ -198,7 +198,7 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
   NewFolders folders;
   make_folders(config, run, folders);
   check_resume(config, run, /*is_named=*/!config.run.directory.empty());
-  begin_events(config, run);
+  begin_events(config, run, /*restarts=*/0);
   Output output(STDERR_FILENO);
   OutputStream messages(output);
   launch::LaunchOptions options{.nproc = static_cast<int>(nproc),
@@ -245,7 +245,10 @@ int run_train(const TrainCommand& given) {
   NewFolders folders;
   make_folders(read.config, run, folders);
   check_resume(read.config, run, /*is_named=*/has_job || !read.config.run.directory.empty());
-  if (self.rank.value == 0) begin_events(read.config, run);
+  if (self.rank.value == 0) {
+    const std::string restarts = launch::restart_count(launch::process_variable);
+    begin_events(read.config, run, parse_integer(restarts).value_or(0));
+  }
   std::vector<std::string> words = {runtime_program(), "train"};
   for (std::string& word : words_of(command, run)) words.push_back(std::move(word));
   become(words);

@@ -39,15 +39,9 @@ milliseconds to_ms(double seconds) {
   return milliseconds(static_cast<std::int64_t>(seconds * 1e3));
 }
 
-// Restarts of the job before this start: a restarted or requeued one keeps its id, and what the
-// last start left in a store or a rendezvous file is not for this one.
-std::string restart_count() {
-  for (const char* name :
-       {kRestartVariable, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"}) {
-    if (const auto count = launch::process_variable(name)) return *count;
-  }
-  return "0";
-}
+// A restarted or requeued job keeps its id, and what the last start left in a store or a rendezvous
+// file is not for this one.
+std::string restart_count() { return launch::restart_count(launch::process_variable); }
 
 comm::Transport transport_of(config::Transport transport) {
   switch (transport) {
