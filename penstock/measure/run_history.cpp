@@ -127,7 +127,10 @@ RunHistory history_of(std::span<const RunEvent> events) {
 }
 
 std::string short_reason(const RunPart& part) {
-  return part.reason.substr(0, part.reason.find("; last seen"));
+  std::string reason = part.reason.substr(0, part.reason.find("; last seen"));
+  const auto opened = std::ranges::count(reason, '(') - std::ranges::count(reason, ')');
+  if (opened > 0 && reason.size() < part.reason.size()) reason += ')';
+  return reason;
 }
 
 std::string break_text(const RunHistory& history, std::size_t index) {

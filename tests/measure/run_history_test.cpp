@@ -56,6 +56,11 @@ TEST(RunHistory, OfARunThatWasKilledAndCameBack) {
             "finished after step 120");
 }
 
+TEST(RunHistory, ACauseIsCutWithWhatItHasOpened) {
+  const RunPart part = {.reason = "rank 0 stopped (process 9 is stopped; last seen at step 1)"};
+  EXPECT_EQ(short_reason(part), "rank 0 stopped (process 9 is stopped)");
+}
+
 TEST(RunHistory, WithoutACheckpointAllStepsAreDoneAgain) {
   const RunHistory history =
       history_of(std::vector{started(0), failed(9), kRestarting, started(0)});
