@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 import comebacks
 import support
 
-HEARTBEAT_SECONDS = 2
+HEARTBEAT_SECONDS = 5
 # From the stop to the end of all processes: the heartbeat, the others' notes, and their ends.
 SECONDS_MAX = HEARTBEAT_SECONDS + 5.0
 LAYOUTS = [(2, 2, 1), (2, 1, 0), (1, 2, 3)]
@@ -106,7 +106,7 @@ def run(stop: Stop) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--jobs", type=int, default=3, help="runs at once; most of it is waiting")
+    parser.add_argument("--jobs", type=int, default=4, help="runs at once; most of it is waiting")
     every = stops(random.Random(support.SEED))
     with ThreadPoolExecutor(parser.parse_args().jobs) as pool:
         good = sum(pool.map(run, every))
