@@ -21,8 +21,8 @@ class Restarts {
 
   // After a run that ended with `exit_code`, when `newest` is the step of the newest checkpoint.
   // Returns: seconds to wait before the next start, none after the first failure, and then 1, 2, 4
-  // up to kLongestPause.  Absent: it is not started again; so it is where
-  // !may_pass(exit_code), because what else ends a run would end the next one.
+  // up to kLongestPause.  Absent: it is not started again, because its starts are used up, or
+  // because the next start would end in the same way (!may_pass(exit_code)).
   std::optional<double> after_failure(int exit_code, std::int64_t newest);
 
   // Starts since the last new checkpoint.

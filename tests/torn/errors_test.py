@@ -14,7 +14,6 @@ import sys
 import tempfile
 import unittest
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 
 import places
@@ -87,23 +86,15 @@ class Places(unittest.TestCase):
         words = os.strerror(why)
         self.assertTrue(is_told(result.stderr, str(path), words, path.parent), result.stderr)
 
-    def place(self, size: str) -> Path:
-        try:
-            stack = ExitStack()
-            self.addCleanup(stack.close)
-            return stack.enter_context(places.small_disk(size))
-        except OSError as error:
-            self.skipTest(str(error))
-
     def test_a_disk_of_one_mebibyte(self) -> None:
-        place = self.place("1m")
+        place = places.small_disk_for(self, "1m")
         result = self.save(place / "checkpoints", 10)
         self.assertRegex(result.stderr, r'penstock: cannot write "[^"]+": No space left')
         self.assertEqual(result.returncode, 3)
         self.assertEqual([*(place / "checkpoints").iterdir()], [])
 
     def test_a_disk_with_room_for_one(self) -> None:
-        directory = self.place("8m") / "checkpoints"
+        directory = places.small_disk_for(self, "8m") / "checkpoints"
         self.assertEqual(self.save(directory, 10).returncode, 0)
         result = self.save(directory, 20)
         self.assertEqual(result.returncode, 3)
@@ -112,7 +103,7 @@ class Places(unittest.TestCase):
         self.assertEqual(TOOLS.why_not_whole(directory), "")
 
     def test_a_disk_that_becomes_read_only(self) -> None:
-        place = self.place("40m")
+        place = places.small_disk_for(self, "40m")
         directory = place / "checkpoints"
         self.assertEqual(self.save(directory, 10).returncode, 0)
         places.set_read_only(place, True)

@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,28 +128,20 @@ class FailingDisk(DiskTest):
 class Places(DiskTest):
     """Real ones, without the disk of disk.cpp."""
 
-    def place(self, size: str) -> Path:
-        try:
-            stack = ExitStack()
-            self.addCleanup(stack.close)
-            return stack.enter_context(places.small_disk(size))
-        except OSError as error:
-            self.skipTest(str(error))
-
     def train_to(self, directory: Path, *words: object, on_failure: str = "warn") -> support.Result:
         config = self.two_ranks(on_failure)
         saved = ["--set", f"checkpoint.directory={directory}"]
         return self.train(config, "--run", "run", *saved, *words)
 
     def test_a_disk_of_64_kibibytes(self) -> None:
-        directory = self.place("64k") / "checkpoints"
+        directory = places.small_disk_for(self, "64k") / "checkpoints"
         result = self.train_to(directory)
         self.assert_code(result, 3)
         self.assertRegex(result.text, r"it needs \d+ MiB, \d+ MiB are free|No space left on device")
         self.assertEqual([*directory.glob("*")], [])
 
     def test_a_disk_of_one_mebibyte_fills_up_and_stops_the_run(self) -> None:
-        directory = self.place("1m") / "checkpoints"
+        directory = places.small_disk_for(self, "1m") / "checkpoints"
         result = self.train_to(directory, "--set", "run.steps=40", on_failure="stop")
         self.assert_code(result, 3)
         self.assertRegex(result.text, r"it needs \d+ MiB, \d+ MiB are free|No space left on device")
@@ -159,7 +150,7 @@ class Places(DiskTest):
         self.assert_whole_checkpoints(directory)
 
     def test_a_disk_that_is_read_only(self) -> None:
-        place = self.place("8m")
+        place = places.small_disk_for(self, "8m")
         directory = place / "checkpoints"
         directory.mkdir()
         places.set_read_only(place, True)
@@ -170,7 +161,7 @@ class Places(DiskTest):
         self.assert_code(self.train_to(directory, "--run", "again"), 0)
 
     def test_a_disk_that_becomes_read_only_and_recovers(self) -> None:
-        place = self.place("40m")
+        place = places.small_disk_for(self, "40m")
         config = self.training(
             mesh={"pipe": 2, "data": 1},
             run={"steps": 300, "eval_batches": 1},

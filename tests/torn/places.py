@@ -9,8 +9,9 @@ import os
 import resource
 import subprocess
 import tempfile
+import unittest
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 
@@ -29,6 +30,16 @@ def small_disk(size: str) -> Iterator[Path]:
             yield place
         finally:
             subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def small_disk_for(test: unittest.TestCase, size: str) -> Path:
+    """The same until the test is over, which is skipped where there is none to be had."""
+    stack = ExitStack()
+    test.addCleanup(stack.close)
+    try:
+        return stack.enter_context(small_disk(size))
+    except OSError as error:
+        test.skipTest(str(error))
 
 
 def set_read_only(place: Path, read_only: bool) -> None:
