@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 LINES_MAX = 500
 COLUMNS_MAX = 100
+FUNCTIONS_MAX = 25  # Of a class.
 HEADER_COMMENT_LINES_MIN = 2
 
 CPP = {".h", ".cpp"}
@@ -287,6 +288,44 @@ def check_header_opening(source: Source) -> Iterator[Finding]:
     yield source.finding(1, "#pragma once is missing")
 
 
+def at_depth(text: str, start: int) -> str:
+    """The block that begins at text[start], a brace, without the blocks in it."""
+    depth, outer = 0, []
+    for char in text[start:]:
+        if char == "}":
+            depth -= 1
+            if depth == 1:
+                outer.append(";")
+        elif depth == 1 and char != "{":
+            outer.append(char)
+        if char == "{":
+            depth += 1
+        if depth == 0:
+            break
+    return "".join(outer)
+
+
+def is_function(declaration: str) -> bool:
+    """Whether it has parentheses that are no template's, nor a default's."""
+    words = re.sub(r"\b(public|private|protected):", "", declaration).strip()
+    if words.startswith(("using ", "friend ", "static_assert", "struct ", "class ", "enum ")):
+        return False
+    while (shorter := re.sub(r"<[^<>]*>", "", words)) != words:
+        words = shorter
+    return "(" in words and "=" not in words.split("(")[0] and not words.endswith("= delete")
+
+
+def check_classes(source: Source) -> Iterator[Finding]:
+    code = "\n".join(line.split("//")[0] for line in source.lines)
+    for match in re.finditer(r"\b(?:class|struct) (\w+)[^;{()]*(\{)", code):
+        functions = sum(map(is_function, at_depth(code, match.start(2)).split(";")))
+        if functions > FUNCTIONS_MAX:
+            yield source.finding(
+                code.count("\n", 0, match.start()) + 1,
+                f"{match[1]} has {functions} functions, at most {FUNCTIONS_MAX}: it is two things",
+            )
+
+
 def check_size(source: Source) -> Iterator[Finding]:
     if len(source.lines) > LINES_MAX:
         yield source.finding(LINES_MAX + 1, f"{len(source.lines)} lines, at most {LINES_MAX}")
@@ -404,6 +443,7 @@ def check_tree(root: Path) -> list[Finding]:
             findings += check_decisions(source)
         if source.suffix == ".h":
             findings += check_header_opening(source)
+            findings += check_classes(source)
         if source.suffix == ".md":
             findings += check_links(source, root, documents)
     return sorted(findings)

@@ -112,9 +112,12 @@ std::optional<std::string> nearest(std::string_view word,
                                    const std::vector<std::string>& candidates) {
   std::optional<std::string> best;
   std::size_t best_distance = 0;
+  const std::string lower_word = lower_case(word);
   for (const std::string& candidate : candidates) {
-    const std::size_t distance = edit_distance(lower_case(word), lower_case(candidate));
-    const std::size_t limit = std::max<std::size_t>(1, std::max(word.size(), candidate.size()) / 3);
+    const auto [shorter, longer] = std::minmax(word.size(), candidate.size());
+    const std::size_t limit = std::max<std::size_t>(1, longer / 3);
+    if (longer - shorter > limit) continue;  // The distance is no less.
+    const std::size_t distance = edit_distance(lower_word, lower_case(candidate));
     if (distance <= limit && (!best || distance < best_distance)) {
       best = candidate;
       best_distance = distance;

@@ -24,19 +24,13 @@
 #include "penstock/execute/executor.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/partition/ownership.h"
-#include "penstock/partition/persistence.h"
+#include "penstock/replicas/growing_parameters.h"
 #include "penstock/replicas/spread_parameters.h"
-#include "penstock/replicas/zero_options.h"
 #include "penstock/update/parts.h"
 #include "penstock/zero/pager.h"
 #include "penstock/zero/parameter_shards.h"
 
 namespace penstock::replicas {
-
-struct ParameterSet {
-  std::vector<stage::NamedParameter> parameters;
-  partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo;
-};
 
 // What a rank has of a parameter between steps.
 struct KeptParameter {
@@ -47,21 +41,10 @@ struct KeptParameter {
   std::optional<std::size_t> part;  // Its number in parts(), if this rank updates it.
 };
 
-struct ReplicaOptions {
-  ZeroOptions zero;
-  offload::Where pieces = {};               // Of what comes and goes.
-  c10::Device device = at::kCPU;            // Where this rank computes.
-  std::optional<at::ScalarType> sums = {};  // Type of short parameters' summed gradients.
-  GradientSums order = GradientSums::AsTheyCome;
-  execute::Progress* progress = nullptr;  // Hears what is waited for; null: nobody does.
-};
-
 class ReplicatedParameters {
  public:
-  // Of parameters that are added, a set after the other, until close().  `group` outlives it, like
-  // its `communicator`.
-  ReplicatedParameters(const ReplicaOptions& options, comm::ShardGroup& group,
-                       comm::Communicator& communicator);
+  // Of parameters that were added layer by layer.  `communicator` outlives it.
+  ReplicatedParameters(std::unique_ptr<GrowingParameters> grown, comm::Communicator& communicator);
   // Of parameters that are all there.  Collective: values become those of the first replica.
   // Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
   // REQUIRES: each is there once, under a name of its own.
@@ -70,16 +53,7 @@ class ReplicatedParameters {
                        comm::Communicator& communicator);
   ~ReplicatedParameters();
 
-  // What add() adds from now on is the next set.
-  void begin_set(partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo);
-  // REQUIRES: parameters alike on every rank of the group, in one order, and with the same values.
-  void add(const stage::NamedParameter& parameter, zero::Ties ties = zero::Ties::None);
-  void end_set();
-  // All sets are there.  What is below is for afterwards.
-  void close();
-
-  std::size_t sets() const { return sets_.size(); }
-  const partition::Ownership& ownership(std::size_t set) const;
+  std::size_t sets() const;
 
   // What this rank updates of trained parameters: whole ones, or slices, each with its gradient.
   const update::Parts& parts() const { return parts_; }
@@ -127,23 +101,17 @@ class ReplicatedParameters {
 
  private:
   struct Set;
-  bool is_cut() const { return rules_.are_cut(); }
-  void share_first_values(const std::vector<ParameterSet>& sets,
-                          const std::vector<SpreadParameters*>& spread_before);
-  std::unique_ptr<execute::StageHooks> make_hooks(Set& set);
-  void build_pager();
-  void place(const Set& set);
+  bool is_cut() const { return grown_->rules().are_cut(); }
+  std::unique_ptr<zero::Pager> make_pager() const;
+  std::unique_ptr<execute::StageHooks> make_hooks(zero::ParameterShards& shards);
+  void place(zero::ParameterShards& shards);
 
-  ReplicaOptions options_;
-  partition::SharingRules rules_;
+  std::unique_ptr<GrowingParameters> grown_;
+  comm::Communicator& communicator_;
   execute::Progress own_progress_;
   execute::Progress& progress_;
-  partition::Persistence persistence_;
-  zero::TiedPages tied_pages_;
-  comm::ShardGroup& group_;
-  comm::Communicator& communicator_;
   std::unique_ptr<zero::Pager> pager_;
-  std::vector<std::unique_ptr<Set>> sets_;
+  std::vector<Set> sets_;
   std::vector<std::optional<std::size_t>> spread_place_;
   std::set<std::string> tied_;  // Names of tied parameters that have a part.
   update::Parts parts_;

@@ -251,7 +251,7 @@ class Run {
       const bool recorded = step <= last_recorded;
       if (recorded) trainer_->executor().record_next_run();
       const bool is_asked = hooks_.stop_requested && hooks_.stop_requested();
-      if (is_asked || is_time_over()) trainer_->request_stop();
+      if (is_asked || is_time_over()) trainer_->words().stop = true;
       checkpoints_->ask();
       const train::StepReport report = train_step(step);
       if (metrics_) {
@@ -259,9 +259,9 @@ class Run {
         metrics_->step(report, seconds_since(start));
       }
       if (recorded) timeline_.add(step, trainer_->executor());
-      const bool last = step == config_.run.steps || report.stop;
+      const bool last = step == config_.run.steps || report.words.stop;
       if (recorded && (step == last_recorded || last)) write_timeline();
-      if (report.stop) {
+      if (report.words.stop) {
         checkpoints_->after(report, last);
         const auto asked = hooks_.stop_requested ? hooks_.stop_requested() : std::nullopt;
         exit_code_ = asked.value_or(ExitCode::Preempted);
@@ -367,7 +367,7 @@ class Run {
       std::string names;
       std::size_t bytes = 0;
       for (const stage::Stage& stage : trainer_->rank_model().stages()) {
-        for (const auto& [name, tensor] : stage.state()) {
+        for (const auto& [name, tensor] : stage.layers().state()) {
           tensors.emplace_back(name, tensor);
           names += name + "\n";
           bytes += tensor.nbytes();

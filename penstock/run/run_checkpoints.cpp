@@ -94,14 +94,14 @@ void RunCheckpoints::ask() {
   using Minutes = std::chrono::duration<double, std::ratio<60>>;
   const Minutes age = std::chrono::steady_clock::now() - last_save_;
   const bool is_root = communicator_.rank().value == 0;
-  trainer_.request_save(is_root && options_.save_minutes > 0 &&
-                        age.count() >= options_.save_minutes);
+  trainer_.words().save =
+      is_root && options_.save_minutes > 0 && age.count() >= options_.save_minutes;
 }
 
 void RunCheckpoints::after(const train::StepReport& report, bool is_last) {
   if (!saves()) return;
   const bool is_kth = options_.save_interval > 0 && report.step % options_.save_interval == 0;
-  const bool is_due = is_last || is_kth || report.save;
+  const bool is_due = is_last || is_kth || report.words.save;
   if (is_due) last_save_ = std::chrono::steady_clock::now();
   or_warn([&] { is_due ? checkpoints_.finish() : checkpoints_.after(report); });
   if (!is_due) return;

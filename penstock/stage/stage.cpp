@@ -8,7 +8,6 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/nn/convert.h"
 #include "penstock/stage/backward.h"
 #include "penstock/stage/cut.h"
 #include "penstock/stage/in_engine.h"
@@ -62,59 +61,21 @@ Stage::Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t f
              std::int64_t end_layer, std::int64_t seed, std::shared_ptr<ActivationCount> count,
              const Checkpointing& checkpointing, const Making& making)
     : id_(id),
-      first_layer_(first_layer),
       device_(with_index(making.device)),
       seed_(seed),
+      layers_(model, first_layer, end_layer, seed, making),
       count_(std::move(count)) {
-  for (std::int64_t i = first_layer; i < end_layer; ++i) add_layer(model, i, making);
   add_segments(model, checkpointing);
-}
-
-void Stage::add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t index,
-                      const Making& making) {
-  nn::BuiltLayer built = nn::build_layer(model, seed_, index);
-  if (!device_.is_cpu()) built.layer->to(device_);
-  if (making.type) nn::convert(*built.layer, *making.type);
-  const std::string& layer_name = model[static_cast<std::size_t>(index)].meta.name;
-  const std::vector<nn::ModelParameter> parameters = nn::parameters_of(built, layer_name);
-  parameters_per_layer_.push_back(0);
-  for (const nn::ModelParameter& each : parameters) {
-    if (!each.is_copy) state_.push_back({each.name, each.tensor});
-    if (!each.tensor.requires_grad()) {
-      frozen_.push_back({each.name, each.tensor});
-      continue;
-    }
-    parameters_.push_back({each.name, each.tensor});
-    is_copy_.push_back(each.is_copy);
-    if (!each.is_copy) ++parameters_per_layer_.back();
-  }
-  for (const auto& buffer : built.layer->named_buffers()) {
-    state_.push_back({str(layer_name, ".", buffer.key()), buffer.value()});
-  }
-  std::ranges::move(built.tied, std::back_inserter(tied_));
-  needs_engine_ |= built.layer->needs_engine();
-  layers_.push_back(std::move(built.layer));
-  if (making.after_layer) making.after_layer(parameters);
 }
 
 void Stage::add_segments(const std::vector<nn::LayerSpec>& model,
                          const Checkpointing& checkpointing) {
-  const auto layer = [&](std::int64_t i) { return layers_.begin() + (i - first_layer_); };
-  const std::int64_t end_layer = first_layer_ + std::ssize(layers_);
-  for (const SegmentRange& range : segment_ranges(model, first_layer_, end_layer, checkpointing)) {
+  const std::int64_t first = layers_.first();
+  const auto layer = [&](std::int64_t i) { return layers_.all().begin() + (i - first); };
+  for (const SegmentRange& range : segment_ranges(model, first, layers_.end(), checkpointing)) {
     segments_.emplace_back(LayerRun(model, range.first, {layer(range.first), layer(range.end)}),
                            range.is_recomputed ? Activations::Recomputed : Activations::Kept);
   }
-}
-
-std::vector<at::Tensor> Stage::buffers() const {
-  std::vector<at::Tensor> buffers;
-  for (const auto& layer : layers_) {
-    for (const at::Tensor& buffer : layer->buffers()) {
-      if (buffer.defined()) buffers.push_back(buffer);
-    }
-  }
-  return buffers;
 }
 
 void Stage::begin_step(std::int64_t step, std::int64_t first_microbatch) {
@@ -126,7 +87,7 @@ void Stage::begin_step(std::int64_t step, std::int64_t first_microbatch) {
 nn::Values Stage::run(Microbatch microbatch, const nn::Values& inputs, Activation* activation) {
   const bool training = activation != nullptr;
   std::optional<Evaluation> evaluation;
-  if (!training) evaluation.emplace(layers_);
+  if (!training) evaluation.emplace(layers_.all());
   const nn::DrawPlace place{
       .seed = seed_, .step = step_, .microbatch = first_microbatch_ + microbatch.value};
   nn::Values values = inputs;
@@ -198,8 +159,7 @@ const Segment::Kept& Stage::graph(std::size_t segment, Activation& activation) c
 
 template <class Part>
 void Stage::run_backward(const Part& part) const {
-  const auto asks = [](const auto& layer) { return layer->needs_engine(); };
-  needs_engine_&& std::ranges::any_of(layers_, asks) ? in_engine(part) : part();
+  layers_.need_engine() ? in_engine(part) : part();
 }
 
 void Stage::run_whole(Activation& whole, nn::Values& gradients) const {
@@ -228,8 +188,7 @@ nn::Values Stage::backward(Microbatch microbatch, const nn::Values& output_gradi
 nn::Values Stage::backward_input(Microbatch microbatch, const nn::Values& output_gradients) {
   Activation& half = *activation(microbatch);
   nn::Values gradients = output_gradients;
-  const bool splits =
-      std::ranges::all_of(layers_, [](const auto& layer) { return layer->splits_backward(); });
+  const bool splits = layers_.split_backward();
   run_backward([&] { splits ? run_inputs(half, gradients) : run_whole(half, gradients); });
   half.is_half = true;
   return gradients;
@@ -244,7 +203,7 @@ void Stage::backward_weight(Microbatch microbatch) {
 }
 
 void Stage::drop_gradients() {
-  for (NamedParameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
+  for (const NamedParameter& parameter : parameters()) parameter.tensor.mutable_grad().reset();
 }
 
 void Stage::drop_activations() { activations_.clear(); }

@@ -11,9 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +19,7 @@
 #include "penstock/core/ids.h"
 #include "penstock/nn/model.h"
 #include "penstock/stage/segment.h"
+#include "penstock/stage/stage_layers.h"
 
 namespace penstock::stage {
 
@@ -31,23 +30,10 @@ struct ActivationCount {
   std::int32_t peak = 0;
 };
 
-struct NamedParameter {
-  std::string name;  // "transformer.h.0.attn.c_attn.weight"; of a tied one, the first layer's.
-  at::Tensor tensor;
-};
-
 // Which layers do without activations between forward and backward, and compute them again.
 struct Checkpointing {
   std::int64_t interval = 0;  // Layers that are computed again together; 0: none are.
   std::string layers;         // A regular expression for their types; empty: all.
-};
-
-// How a stage makes its layers, one by one, each in host memory.
-struct Making {
-  c10::Device device = at::kCPU;            // Where a layer goes when it has been made.
-  std::optional<at::ScalarType> type = {};  // Of its floating parameters and buffers then.
-  // Has the layer's parameters before the next layer is made: their memory may be elsewhere then.
-  std::function<void(const std::vector<nn::ModelParameter>&)> after_layer = {};
 };
 
 class Stage {
@@ -88,20 +74,9 @@ class Stage {
   nn::Values backward_input(Microbatch microbatch, const nn::Values& output_gradients);
   void backward_weight(Microbatch microbatch);
 
-  // The trainable ones, in layer order.
-  const std::vector<NamedParameter>& parameters() const { return parameters_; }
-  // And the others.
-  const std::vector<NamedParameter>& frozen() const { return frozen_; }
-  // Whether that is a copy of a parameter that an earlier layer has, too (nn/model.h).
-  bool is_copy(std::size_t parameter) const { return is_copy_[parameter]; }
-  // Number of them that are no copies, by layer.
-  const std::vector<std::int64_t>& parameters_per_layer() const { return parameters_per_layer_; }
-  // Everything a checkpoint holds: all parameters but copies, frozen ones too, and buffers.
-  const std::vector<NamedParameter>& state() const { return state_; }
-  std::vector<at::Tensor> buffers() const;
-  // Those of its layers that other layers share.
-  const std::vector<nn::TiedParameter>& tied() const { return tied_; }
-  std::int64_t first_layer() const { return first_layer_; }
+  const StageLayers& layers() const { return layers_; }
+  // The layers' trained ones, in their order.
+  const std::vector<NamedParameter>& parameters() const { return layers_.trained(); }
 
   // Forgets gradients and activations: after a step, or after one that failed.
   void drop_gradients();
@@ -123,7 +98,6 @@ class Stage {
     std::shared_ptr<ActivationCount> count_;
   };
 
-  void add_layer(const std::vector<nn::LayerSpec>& model, std::int64_t index, const Making& making);
   void add_segments(const std::vector<nn::LayerSpec>& model, const Checkpointing& checkpointing);
   nn::Values run(Microbatch microbatch, const nn::Values& inputs, Activation* activation);
   const Segment::Kept& graph(std::size_t segment, Activation& activation) const;
@@ -136,20 +110,12 @@ class Stage {
   std::unique_ptr<Activation>& activation(Microbatch microbatch);
 
   StageId id_;
-  std::int64_t first_layer_;
   c10::Device device_;
   std::int64_t seed_;
   std::int64_t step_ = 0;
   std::int64_t first_microbatch_ = 0;
-  std::vector<std::shared_ptr<nn::Layer>> layers_;
+  StageLayers layers_;
   std::vector<Segment> segments_;
-  bool needs_engine_ = false;
-  std::vector<NamedParameter> parameters_;
-  std::vector<NamedParameter> frozen_;
-  std::vector<bool> is_copy_;  // By parameter.
-  std::vector<std::int64_t> parameters_per_layer_;
-  std::vector<NamedParameter> state_;
-  std::vector<nn::TiedParameter> tied_;
   std::shared_ptr<ActivationCount> count_;
   std::vector<std::unique_ptr<Activation>> activations_;  // By microbatch.
 };

@@ -58,28 +58,28 @@ void Checkpoints::save() {
                  .pieces = [this] { return state_of(trainer_); }},
                 abandon, [this](checkpoint::CheckpointDirectory& d) { return remove_old(d); });
   saved_step_ = step;
-  trainer_.set_busy(true);
+  trainer_.words().busy = true;
   if (!options_.is_asynchronous) finish();
 }
 
 void Checkpoints::after(const StepReport& report) {
   if (!writer_.is_saving()) return;
-  if (!report.busy) {
-    trainer_.set_busy(false);
+  if (!report.words.busy) {
+    trainer_.words().busy = false;
     const auto written = writer_.go_on();
     if (written) return over(*written);
   }
-  trainer_.set_busy(!writer_.is_ready());
+  trainer_.words().busy = !writer_.is_ready();
 }
 
 void Checkpoints::finish() {
   if (!writer_.is_saving()) return;
-  trainer_.set_busy(false);
+  trainer_.words().busy = false;
   over(writer_.finish());
 }
 
 void Checkpoints::over(const WrittenCheckpoint& written) {
-  trainer_.set_busy(false);
+  trainer_.words().busy = false;
   let_go_of_files();
   const std::chrono::duration<double> age = std::chrono::steady_clock::now() - save_begun_;
   if (options_.saved) {

@@ -150,10 +150,10 @@ Facts facts_of(const std::vector<stage::Stage>& stages) {
     for (const auto& [name, tensor] : stage.parameters()) {
       facts.emplace_back("parameter " + name, shape_of(tensor));
     }
-    for (const auto& [name, tensor] : stage.frozen()) {
+    for (const auto& [name, tensor] : stage.layers().frozen()) {
       facts.emplace_back("frozen parameter " + name, shape_of(tensor));
     }
-    for (const at::Tensor& buffer : stage.buffers()) {
+    for (const at::Tensor& buffer : stage.layers().buffers()) {
       facts.emplace_back(str("a buffer of stage ", stage.id()), shape_of(buffer));
     }
   }

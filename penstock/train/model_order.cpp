@@ -15,15 +15,15 @@ ModelOrder::ModelOrder(const std::vector<stage::Stage>& stages, std::int64_t lay
   const at::Tensor counts = at::zeros({layers}, at::kLong);
   auto* count = counts.data_ptr<std::int64_t>();
   for (const stage::Stage& stage : stages) {
-    std::ranges::copy(stage.parameters_per_layer(), count + stage.first_layer());
+    std::ranges::copy(stage.layers().trained_per_layer(), count + stage.layers().first());
   }
   sum_over_pipe(counts);
   size_ = std::accumulate(count, count + layers, std::int64_t{0});
   std::set<std::string> names;
   for (const stage::Stage& stage : stages) {
-    std::int64_t next = std::accumulate(count, count + stage.first_layer(), std::int64_t{0});
+    std::int64_t next = std::accumulate(count, count + stage.layers().first(), std::int64_t{0});
     for (std::size_t i = 0; i < stage.parameters().size(); ++i) {
-      const auto place = stage.is_copy(i) ? std::nullopt : std::optional(next++);
+      const auto place = stage.layers().is_copy(i) ? std::nullopt : std::optional(next++);
       if (!names.insert(stage.parameters()[i].name).second) continue;
       parameters_.push_back(stage.parameters()[i]);
       places_.push_back(place);

@@ -31,9 +31,10 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
       pipe_group_(communicator.make_group(layout.mesh.pipe_group(communicator.rank()))) {
   // A rank that waits hears of one whose layers cannot be made; one that connects to it may not.
   communicator_.barrier("connected");
+  std::unique_ptr<replicas::GrowingParameters> grown;
   {
     const execute::WorkMark work(progress_, "making layers", files_in_programs());
-    comm::or_fail(communicator_, [&] { build_stages(layers, layout); });
+    grown = comm::or_fail(communicator_, [&] { return build_stages(layers, layout); });
   }
   std::vector<std::vector<Rank>> replicas;
   for (std::int32_t pipe = 0; pipe < layout.mesh.shape().pipe; ++pipe) {
@@ -43,45 +44,48 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
     const execute::WaitMark wait(progress_, "comparing layers with the other ranks");
     agree_on("layers made", facts_of(stages_), communicator_, replicas);
   }
-  replicated_->close();
+  replicated_.emplace(std::move(grown), communicator_);
   build_ties(layers, layout);
   order_.emplace(stages_, std::ssize(layers),
                  [this](const at::Tensor& counts) { sum_over_pipe(counts); });
 }
 
 // The next stage's layers move to where their Ownership says, each before the next is made.
-stage::Making RankModel::making() {
+stage::Making RankModel::making(replicas::GrowingParameters& growing) {
   stage::Making making{.device = options_.device};
   if (options_.precision.is_short()) making.type = options_.precision.type;
-  making.after_layer = [this](const std::vector<nn::ModelParameter>& parameters) {
+  making.after_layer = [this, &growing](const std::vector<nn::ModelParameter>& parameters) {
     progress_.advance();
     for (const nn::ModelParameter& each : parameters) {
-      replicated_->add({each.name, each.tensor},
-                       each.is_tied ? zero::Ties::Shared : zero::Ties::None);
+      growing.add({each.name, each.tensor},
+                  each.is_tied ? zero::Ties::Shared : zero::Ties::None);
     }
   };
   return making;
 }
 
-void RankModel::build_stages(const std::vector<nn::LayerSpec>& layers, const Layout& layout) {
-  replicated_.emplace(replicas::ReplicaOptions{.zero = options_.zero,
-                                               .pieces = options_.offload.parameters,
-                                               .device = options_.device,
-                                               .sums = options_.precision.sums,
-                                               .order = options_.sums,
-                                               .progress = &progress_},
-                      data_group_, communicator_);
+std::unique_ptr<replicas::GrowingParameters> RankModel::build_stages(
+    const std::vector<nn::LayerSpec>& layers, const Layout& layout) {
+  auto growing = std::make_unique<replicas::GrowingParameters>(
+      replicas::ReplicaOptions{.zero = options_.zero,
+                               .pieces = options_.offload.parameters,
+                               .device = options_.device,
+                               .sums = options_.precision.sums,
+                               .order = options_.sums,
+                               .progress = &progress_},
+      data_group_);
   const partition::Partition& partition = layout.partition;
   for (std::int32_t s = 0; s < partition.stages(); ++s) {
     if (layout.schedule.rank_of(StageId(s)).value != here_.pipe) continue;
-    replicated_->begin_set();
+    growing->begin_set();
     stages_.emplace_back(StageId(s), layers, partition.first_layer(StageId(s)),
                          partition.end_layer(StageId(s)), options_.seed, activations_,
-                         options_.checkpointing, making());
-    replicated_->end_set();
+                         options_.checkpointing, making(*growing));
+    growing->end_set();
     is_first_stage_ |= s == 0;
     is_last_stage_ |= s + 1 == partition.stages();
   }
+  return growing;
 }
 
 // One group of this replica's ranks for each set of them that shares parameters.  Groups have
@@ -120,7 +124,7 @@ void RankModel::build_ties(const std::vector<nn::LayerSpec>& layers, const Layou
 // A stage's copies of tied parameters, as this rank updates them: whole, or its slices.
 std::vector<nn::TiedParameter> RankModel::updated_copies(std::size_t stage) const {
   std::vector<nn::TiedParameter> copies;
-  for (nn::TiedParameter tied : stages_[stage].tied()) {
+  for (nn::TiedParameter tied : stages_[stage].layers().tied()) {
     if (!tied.copy.requires_grad()) continue;
     tied.copy = replicated_->part_of(stage, tied.copy);
     if (tied.copy.defined()) copies.push_back(std::move(tied));
@@ -178,7 +182,7 @@ void RankModel::share_buffers() {
   if (options_.mesh.data == 1) return;
   const execute::WaitMark wait(progress_, "sharing buffers with replicas");
   for (const stage::Stage& stage : stages_) {
-    for (const at::Tensor& buffer : stage.buffers()) {
+    for (const at::Tensor& buffer : stage.layers().buffers()) {
       communicator_.broadcast(buffer, data_group_.group(), /*root=*/0)->wait();
     }
   }

@@ -95,8 +95,9 @@ class RankModel {
   std::vector<double> over_replicas(const std::vector<double>& mine, const char* phase);
 
  private:
-  void build_stages(const std::vector<nn::LayerSpec>& layers, const Layout& layout);
-  stage::Making making();
+  std::unique_ptr<replicas::GrowingParameters> build_stages(
+      const std::vector<nn::LayerSpec>& layers, const Layout& layout);
+  stage::Making making(replicas::GrowingParameters& growing);
   void build_ties(const std::vector<nn::LayerSpec>& layers, const Layout& layout);
   std::vector<nn::TiedParameter> updated_copies(std::size_t stage) const;
   std::unique_ptr<execute::Executor> make_executor(lower::Plan plan,

@@ -192,9 +192,9 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
   const at::Tensor shared = at::zeros({kNorms + std::ssize(my_squares)}, at::kDouble);
   auto* value = shared.data_ptr<double>();
   std::vector<double> mine = losses;
-  mine.push_back(stop_requested_ ? 1 : 0);
-  mine.push_back(is_busy_ ? 1 : 0);
-  mine.push_back(save_requested_ ? 1 : 0);
+  mine.push_back(words_.stop ? 1 : 0);
+  mine.push_back(words_.busy ? 1 : 0);
+  mine.push_back(words_.save ? 1 : 0);
   std::vector<double> all = rank_model_->over_replicas(mine, "sharing the loss");
   for (std::int32_t replica = options_.mesh.data; replica-- > 0;) {
     const auto flags = all.begin() + replica * std::ssize(mine) + std::ssize(losses);
@@ -214,9 +214,8 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
     rank_model_->sum_over_pipe(shared);
   }
   report.loss = value[kLoss];
-  report.stop = value[kStop] > 0;
-  report.busy = value[kBusy] > 0;
-  report.save = value[kSave] > 0;
+  report.words = {
+      .stop = value[kStop] > 0, .save = value[kSave] > 0, .busy = value[kBusy] > 0};
   const double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
   const double norm = std::sqrt(sum) / update_->scale().value();
   if (value[kBadMicrobatches] == 0) return norm;

@@ -29,6 +29,13 @@
 
 namespace penstock::train {
 
+// What a rank tells all ranks with the gradients of a step.
+struct StepWords {
+  bool stop = false;  // All ranks stop after this step.
+  bool save = false;  // A checkpoint is due.
+  bool busy = false;  // Work goes on beside the steps.
+};
+
 struct StepReport {
   std::int64_t step = 0;  // From 1.
   double loss = 0.0;      // Of the whole step, all replicas: see LossScale.
@@ -38,9 +45,7 @@ struct StepReport {
   // parameter was updated.
   std::optional<double> gradient_scale;
   bool skipped = false;
-  bool stop = false;  // Some rank asked for it (request_stop): all ranks stop here.
-  bool busy = false;  // Some rank was, by set_busy(), when its gradients were there.
-  bool save = false;  // Some rank asked for it (request_save).
+  StepWords words;  // Of any rank, when its gradients were there.
 };
 
 class Trainer {
@@ -78,14 +83,8 @@ class Trainer {
   nn::Values infer(const nn::Values& inputs);
   at::Tensor infer(const at::Tensor& input);
 
-  // Lets every rank stop after the same step: the next StepReport says so everywhere.
-  void request_stop() { stop_requested_ = true; }
-  // Lets every rank know: the next StepReport says so everywhere.
-  void request_save(bool is_due) { save_requested_ = is_due; }
-
-  // What the next StepReport says everywhere, if it is so on any rank: work goes on beside the
-  // steps.
-  void set_busy(bool is_busy) { is_busy_ = is_busy; }
+  // Of this rank, to be set; the next StepReport has those of all ranks.  They stay.
+  StepWords& words() { return words_; }
 
   // Optimizer steps taken, skipped ones too.  A run that was saved goes on after those of its
   // checkpoint (checkpoints.h).
@@ -127,9 +126,7 @@ class Trainer {
   std::unique_ptr<update::Update> update_;
   std::unique_ptr<update::Optimizer> optimizer_;
   std::int64_t steps_taken_ = 0;  // Skipped ones, too.
-  bool stop_requested_ = false;
-  bool save_requested_ = false;
-  bool is_busy_ = false;
+  StepWords words_;
 };
 
 }  // namespace penstock::train

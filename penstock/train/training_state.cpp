@@ -17,7 +17,7 @@ constexpr const char* kScale = "gradient scale";
 
 std::set<std::string> names_in(const stage::Stage& stage) {
   std::set<std::string> names;
-  for (const stage::NamedParameter& each : stage.state()) names.insert(each.name);
+  for (const stage::NamedParameter& each : stage.layers().state()) names.insert(each.name);
   return names;
 }
 
@@ -54,7 +54,7 @@ void add_pieces_of_stage(const stage::Stage& stage,
                          std::vector<StatePiece>& all) {
   const std::set<std::string> saved = names_in(stage);
   std::set<std::string> parameters;
-  for (const auto* each : {&stage.parameters(), &stage.frozen()}) {
+  for (const auto* each : {&stage.parameters(), &stage.layers().frozen()}) {
     for (const stage::NamedParameter& parameter : *each) parameters.insert(parameter.name);
   }
   for (const replicas::KeptParameter& each : kept) {
@@ -63,7 +63,7 @@ void add_pieces_of_stage(const stage::Stage& stage,
       all.push_back(std::move(piece));
     }
   }
-  for (const stage::NamedParameter& buffer : stage.state()) {
+  for (const stage::NamedParameter& buffer : stage.layers().state()) {
     if (parameters.contains(buffer.name) || buffer.tensor.numel() == 0) continue;
     all.push_back({.name = buffer.name,
                    .state = std::string(checkpoint::kWeight),

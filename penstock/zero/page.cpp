@@ -7,8 +7,6 @@
 #include <limits>
 
 #include "penstock/core/check.h"
-#include "penstock/core/error.h"
-#include "penstock/core/text.h"
 #include "penstock/offload/system_memory.h"
 
 namespace penstock::zero {
@@ -38,8 +36,7 @@ void Page::hold(const stage::NamedParameter& parameter, std::int64_t offset) {
     kept.narrow(0, first - begin, end - first).copy_(values.narrow(0, first - offset, end - first));
   }
   tensor.set_data(flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
-  parameters_.push_back(parameter);
-  offsets_.push_back(offset);
+  held_.add(parameter, offset);
 }
 
 void Page::close() {
@@ -50,20 +47,9 @@ void Page::close() {
 
 // The memory may be away: that of the first copy is set, not read.
 void Page::hold_copy(const stage::NamedParameter& copy) {
-  copy.tensor.set_data(parameters_.front().tensor.detach());
-  parameters_.push_back(copy);
-  offsets_.push_back(0);
-  if (is_here_) note_versions();
-}
-
-std::string Page::name() const {
-  if (parameters_.front().name == parameters_.back().name) return parameters_.front().name;
-  return str(parameters_.front().name, " .. ", parameters_.back().name);
-}
-
-const std::string& Page::name_at(std::int64_t element) const {
-  const auto behind = std::ranges::upper_bound(offsets_, element);
-  return parameters_[static_cast<std::size_t>(behind - offsets_.begin()) - 1].name;
+  copy.tensor.set_data(held_.first().detach());
+  held_.add(copy, 0);
+  if (is_here_) held_.note_versions();
 }
 
 void Page::allocate() {
@@ -86,11 +72,6 @@ void Page::copy_piece() {
   pieces_->let_go(piece_);
 }
 
-void Page::note_versions() {
-  versions_.clear();
-  for (const auto& parameter : parameters_) versions_.push_back(parameter.tensor._version());
-}
-
 void Page::read_ahead() const {
   if (!is_here_) pieces_->read_ahead(piece_);
 }
@@ -100,7 +81,7 @@ void Page::fetch() {
   const at::NoGradGuard no_grad;
   allocate();
   is_here_ = true;
-  note_versions();
+  held_.note_versions();
   copy_piece();
   if (flat_.numel() > 0) coming_ = group_.all_gather(flat_, tag_);
 }
@@ -113,14 +94,9 @@ void Page::await() {
 
 void Page::drop() {
   if (!is_here_ || !may_go()) return;
-  PENSTOCK_CHECK(!is_pinned(), name());
+  PENSTOCK_CHECK(!is_pinned(), held_.name());
   await();
-  for (std::size_t i = 0; i < versions_.size(); ++i) {
-    if (parameters_[i].tensor._version() == versions_[i]) continue;
-    throw Error(str("parameter ", in_quotes(parameters_[i].name),
-                    " was changed in place while it was gathered: the change would be lost"),
-                {"change this rank's slices of it, or let all ranks adopt the change"});
-  }
+  held_.check_unchanged();
   free();
 }
 
@@ -141,14 +117,14 @@ std::unique_ptr<comm::Transfer> Page::gather_updates() {
 }
 
 void Page::adopt(std::int32_t root) {
-  PENSTOCK_CHECK(is_here_ && !is_coming(), name());
+  PENSTOCK_CHECK(is_here_ && !is_coming(), held_.name());
   const at::NoGradGuard no_grad;
   group_.broadcast(flat_, root)->wait();
   if (may_go()) {
     piece_.copy_(row_);
     pieces_->let_go(piece_);
   }
-  note_versions();
+  held_.note_versions();
 }
 
 }  // namespace penstock::zero

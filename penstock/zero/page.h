@@ -11,11 +11,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "penstock/comm/shard_group.h"
-#include "penstock/stage/stage.h"
+#include "penstock/stage/stage_layers.h"
+#include "penstock/zero/held_parameters.h"
 #include "penstock/zero/piece_memory.h"
 
 namespace penstock::zero {
@@ -44,10 +43,7 @@ class Page {
   std::int64_t bytes() const {
     return static_cast<std::int64_t>(flat_.numel()) * flat_.element_size();
   }
-  // Of its parameters: "transformer.h.0.ln_1.weight", or the first and the last.
-  std::string name() const;
-  // Of the parameter that has this element of flat(), or of the last one before it.
-  const std::string& name_at(std::int64_t element) const;
+  const HeldParameters& held() const { return held_; }
 
   // Away, or here: whole, or about to be, from fetch() to drop().
   bool is_here() const { return is_here_; }
@@ -57,8 +53,7 @@ class Page {
   // Collective, unless it is here: begins to gather it; await() ends that.
   void fetch();
   void await();
-  // Throws: Error, naming it, for a parameter that was changed in place since it came: what it was
-  // changed to would be lost.
+  // Throws: as HeldParameters::check_unchanged(), of changes since it came.
   void drop();
   // Gives a page that is away, and stays so, memory for a reader that cannot be stopped: all NaN,
   // or zeros, where a type has none.
@@ -82,7 +77,6 @@ class Page {
   void allocate();
   void free();
   void copy_piece();
-  void note_versions();
 
   comm::ShardGroup& group_;
   std::shared_ptr<PieceMemory> pieces_;
@@ -90,9 +84,7 @@ class Page {
   at::Tensor flat_;
   at::Tensor row_;    // Of flat_, this rank's.
   at::Tensor piece_;  // That row, or what is kept of it.
-  std::vector<stage::NamedParameter> parameters_;
-  std::vector<std::int64_t> offsets_;   // Of them in flat(), rising.
-  std::vector<std::int64_t> versions_;  // Of them, when the page came.
+  HeldParameters held_;
   bool is_here_;
   std::int32_t pins_ = 0;
   std::unique_ptr<comm::Transfer> coming_;

@@ -195,7 +195,7 @@ void Pager::use(const std::vector<Read>& reads, std::int64_t outermost) noexcept
       if (page.is_here()) continue;
       page.poison();
       if (error_) continue;
-      throw Error(str("parameter ", in_quotes(page.name_at(read.element)),
+      throw Error(str("parameter ", in_quotes(page.held().name_at(read.element)),
                       " was read while it is spread over the ranks: only a step's own operators "
                       "bring it"),
                   {"gather it first, on all ranks together: RankModel::whole_parameters()"});
@@ -299,7 +299,7 @@ std::string Pager::meaning(std::int64_t what) const {
   if (what == kEnd) return "is at the end of its program";
   if (what == kComputed) return "is at the end of a forward or backward";
   const auto page = static_cast<std::size_t>(what >= 0 ? what : kFirstSum - what);
-  return str(what >= 0 ? "uses " : "sums gradients of ", in_quotes(pages_[page]->name()));
+  return str(what >= 0 ? "uses " : "sums gradients of ", in_quotes(pages_[page]->held().name()));
 }
 
 }  // namespace penstock::zero

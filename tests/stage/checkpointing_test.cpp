@@ -113,11 +113,12 @@ TEST_F(CheckpointingTest, BatchNormCountsAMicrobatchOnceAndNormalisesWithItsOwnS
     each->backward(Microbatch(0), gradient_);
     each->backward(Microbatch(1), at::ones({8, kWidth}));
   }
-  for (std::size_t i = 0; i < kept.state().size(); ++i) {
-    EXPECT_TRUE(same_bits(again.state()[i].tensor, kept.state()[i].tensor));
-    EXPECT_TRUE(same_bits(again.state()[i].tensor.grad(), kept.state()[i].tensor.grad()));
+  const auto &states = again.layers().state(), &kept_states = kept.layers().state();
+  for (std::size_t i = 0; i < kept_states.size(); ++i) {
+    EXPECT_TRUE(same_bits(states[i].tensor, kept_states[i].tensor));
+    EXPECT_TRUE(same_bits(states[i].tensor.grad(), kept_states[i].tensor.grad()));
   }
-  EXPECT_EQ(again.state().back().tensor.item<std::int64_t>(), 2) << "num_batches_tracked";
+  EXPECT_EQ(states.back().tensor.item<std::int64_t>(), 2) << "num_batches_tracked";
 }
 
 TEST_F(CheckpointingTest, ALayerThatChangesItsInputFindsItAgainAsItWas) {

@@ -211,25 +211,25 @@ TEST_F(StageTest, FrozenParametersAreSavedButNotTrained) {
   Stage staged = stage(1, partly_frozen());
   EXPECT_EQ(names_of(staged.parameters()),
             (std::vector<std::string>{"fc.weight", "fc.bias", "norm.weight", "norm.bias"}));
-  EXPECT_EQ(staged.parameters_per_layer(), (std::vector<std::int64_t>{0, 2, 2}));
-  EXPECT_EQ(names_of(staged.state()),
+  EXPECT_EQ(staged.layers().trained_per_layer(), (std::vector<std::int64_t>{0, 2, 2}));
+  EXPECT_EQ(names_of(staged.layers().state()),
             (std::vector<std::string>{"frozen.weight", "frozen.bias", "fc.weight", "fc.bias",
                                       "norm.weight", "norm.bias", "norm.running_mean",
                                       "norm.running_var", "norm.num_batches_tracked"}));
   staged.forward(Microbatch(0), at::rand({8, kWidth}).requires_grad_(true), true);
   EXPECT_TRUE(staged.backward(Microbatch(0), at::ones({8, kWidth}))[0].defined());
-  EXPECT_FALSE(staged.state()[0].tensor.grad().defined());
-  EXPECT_TRUE(staged.state()[2].tensor.grad().defined());
+  EXPECT_FALSE(staged.layers().state()[0].tensor.grad().defined());
+  EXPECT_TRUE(staged.layers().state()[2].tensor.grad().defined());
 }
 
 TEST_F(StageTest, BuffersInStateAreTheOnesThatTrainingMoves) {
   Stage staged = stage(0, partly_frozen());
-  const at::Tensor before = staged.state()[6].tensor.clone();
+  const at::Tensor before = staged.layers().state()[6].tensor.clone();
   staged.forward(Microbatch(0), at::rand({8, kWidth}), true);
-  EXPECT_FALSE(at::equal(staged.state()[6].tensor, before));
-  const at::Tensor after = staged.state()[6].tensor.clone();
+  EXPECT_FALSE(at::equal(staged.layers().state()[6].tensor, before));
+  const at::Tensor after = staged.layers().state()[6].tensor.clone();
   staged.forward(Microbatch(1), at::rand({8, kWidth}), /*keep_graph=*/false);
-  EXPECT_TRUE(at::equal(staged.state()[6].tensor, after)) << "evaluation moves nothing";
+  EXPECT_TRUE(at::equal(staged.layers().state()[6].tensor, after)) << "evaluation moves nothing";
 }
 
 TEST_F(StageTest, WithoutAGraphLayersAreInEvalModeAndTrainAgainAfterwards) {
@@ -251,7 +251,7 @@ TEST_F(StageTest, WhatIsInEvalModeWhileItTrainsStaysInItAfterAnEvaluation) {
       stage(0, {nn::layer("fc", frozen_norm), nn::layer<torch::nn::BatchNorm1d>("bn", 6)});
   const at::Tensor x = at::rand({8, kWidth});
   const auto buffer = [&](const std::string& name) {
-    const auto& state = staged.state();
+    const auto& state = staged.layers().state();
     return std::ranges::find(state, name, &NamedParameter::name)->tensor;
   };
   const at::Tensor frozen = buffer("fc.1.running_mean").clone();

@@ -140,6 +140,13 @@ class TidyTest(unittest.TestCase):
         self.write("docs/long.md", "x" * 200 + "\n")
         self.expect("a.cpp:501: 501 lines", "tools/c.py:2: 101 columns")
 
+    def test_a_class_is_one_thing(self):
+        functions = "".join(f"  int f{i}() const {{ return g(i); }}\n" for i in range(26))
+        fields = "  using F = std::function<void()>;\n  std::function<void(int)> f = {};\n"
+        self.write("penstock/core/long.h", OPENING + "class Long {\n" + functions + "};\n")
+        self.write("penstock/core/wide.h", OPENING + "struct Wide {\n" + fields * 26 + "};\n")
+        self.expect("penstock/core/long.h:5: Long has 26 functions, at most 25")
+
     def test_words_that_do_not_belong(self):
         self.write("docs/a.md", "TO" + "DO later\n")
         self.write("b.sh", "cd /" + "work/main\nmktemp /tmp/a.XXXXXX\ncat $x/work/y\n")

@@ -206,8 +206,8 @@ TEST(Evaluation, TouchesNothingAndKeepsNothing) {
           with.update(report);
           EXPECT_EQ(without.step(batch.inputs, batch.targets).loss, report.loss);
           for (std::size_t s = 0; s < with.rank_model().stages().size(); ++s) {
-            const auto &a = with.rank_model().stages()[s].state(),
-                       &b = without.rank_model().stages()[s].state();
+            const auto &a = with.rank_model().stages()[s].layers().state(),
+                       &b = without.rank_model().stages()[s].layers().state();
             for (std::size_t i = 0; i < a.size(); ++i) {
               EXPECT_TRUE(same_bits(a[i].tensor, b[i].tensor)) << a[i].name;
             }

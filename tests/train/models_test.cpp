@@ -133,7 +133,7 @@ std::vector<Outcome> trained(const Kind& kind, const Layout& layout,
         EXPECT_TRUE(is_new || same_bits(other->second, gradient)) << name << " of two ranks";
       }
       for (const stage::Stage& stage : trainer.rank_model().stages()) {
-        for (const auto& [name, tensor] : stage.state()) {
+        for (const auto& [name, tensor] : stage.layers().state()) {
           if (tensor.requires_grad()) continue;
           const auto [other, is_new] = outcome.buffers.emplace(name, tensor.clone());
           EXPECT_TRUE(is_new || same_bits(other->second, tensor)) << name << " of two replicas";

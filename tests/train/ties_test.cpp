@@ -56,7 +56,7 @@ Trained train(const Kind& kind, const Layout& layout, const std::vector<Batch2>&
         EXPECT_TRUE(is_new || same_bits(other->second, tensor)) << name;
       }
       if (trainer.layout().mesh.coordinate(communicator.rank()).data != 0) continue;
-      for (const auto& [name, tensor] : stage.state()) trained.saved.push_back(name);
+      for (const auto& [name, tensor] : stage.layers().state()) trained.saved.push_back(name);
     }
   });
   return trained;

@@ -39,7 +39,7 @@ inline Trained train(const TrainerOptions& options, const Kind& kind,
     const auto whole = trainer.rank_model().whole_parameters();
     const std::lock_guard lock(mutex);
     for (const stage::Stage& each : trainer.rank_model().stages()) {
-      for (const auto* parameters : {&each.parameters(), &each.frozen()}) {
+      for (const auto* parameters : {&each.parameters(), &each.layers().frozen()}) {
         for (const auto& [name, tensor] : *parameters) {
           const auto [other, is_new] = trained.parameters.emplace(name, tensor.detach().clone());
           EXPECT_TRUE(is_new || testing_support::same_bits(other->second, tensor)) << name;

@@ -239,9 +239,9 @@ TEST(Trainer, OneRanksWishToStopReachesAllInTheSameStep) {
   comm::run_ranks(4, [&](comm::Communicator& communicator) {
     Trainer trainer(small({.pipe = 2, .data = 2}), nn::mlp_layers(kWidth, 4), mean_squared_error,
                     communicator);
-    EXPECT_FALSE(trainer.step(batch.input, batch.target).stop);
-    if (communicator.rank().value == 2) trainer.request_stop();
-    EXPECT_TRUE(trainer.step(batch.input, batch.target).stop);
+    EXPECT_FALSE(trainer.step(batch.input, batch.target).words.stop);
+    if (communicator.rank().value == 2) trainer.words().stop = true;
+    EXPECT_TRUE(trainer.step(batch.input, batch.target).words.stop);
   });
 }
 

@@ -75,7 +75,7 @@ TEST(ZeroPersistence, SmallParametersStayAndOthersGo) {
     trainer.step(batch.inputs, batch.targets);
     std::set<bool> seen;
     for (const stage::Stage& stage : trainer.rank_model().stages()) {
-      for (const auto* parameters : {&stage.parameters(), &stage.frozen()}) {
+      for (const auto* parameters : {&stage.parameters(), &stage.layers().frozen()}) {
         for (const auto& [name, tensor] : *parameters) {
           EXPECT_EQ(is_here(tensor), tensor.numel() <= kSmall) << name;
           seen.insert(is_here(tensor));

@@ -1,0 +1,76 @@
+// The parameters of a rank while they are added, layer by layer: each goes to where its Ownership
+// says before the next layer is made, so that no rank ever has all of them whole.
+//
+// RankModel adds to one; ReplicatedParameters are made of it when all are there, and keep it.
+// Knows no gradients, no programs and no optimizer.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/comm/shard_group.h"
+#include "penstock/execute/progress.h"
+#include "penstock/offload/place.h"
+#include "penstock/partition/ownership.h"
+#include "penstock/partition/persistence.h"
+#include "penstock/replicas/spread_parameters.h"
+#include "penstock/replicas/zero_options.h"
+#include "penstock/zero/parameter_shards.h"
+
+namespace penstock::replicas {
+
+struct ParameterSet {
+  std::vector<stage::NamedParameter> parameters;
+  partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo;
+};
+
+struct ReplicaOptions {
+  ZeroOptions zero;
+  offload::Where pieces = {};               // Of what comes and goes.
+  c10::Device device = at::kCPU;            // Where this rank computes.
+  std::optional<at::ScalarType> sums = {};  // Type of short parameters' summed gradients.
+  GradientSums order = GradientSums::AsTheyCome;
+  execute::Progress* progress = nullptr;  // Hears what is waited for; null: nobody does.
+};
+
+class GrowingParameters {
+ public:
+  // `group` outlives it.
+  GrowingParameters(const ReplicaOptions& options, comm::ShardGroup& group);
+  GrowingParameters(const GrowingParameters&) = delete;
+  GrowingParameters& operator=(const GrowingParameters&) = delete;
+
+  // What add() adds from now on is the next set, until end_set().
+  void begin_set(partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo);
+  // REQUIRES: parameters alike on every rank of the group, in one order, and with the same values.
+  void add(const stage::NamedParameter& parameter, zero::Ties ties = zero::Ties::None);
+  void end_set();
+
+  const ReplicaOptions& options() const { return options_; }
+  const partition::SharingRules& rules() const { return rules_; }
+  comm::ShardGroup& group() const { return group_; }
+  // A set each.
+  const std::vector<std::unique_ptr<zero::ParameterShards>>& sets() const { return sets_; }
+
+ private:
+  ReplicaOptions options_;
+  comm::ShardGroup& group_;
+  partition::SharingRules rules_;
+  partition::Persistence persistence_;
+  zero::TiedPages tied_pages_;
+  partition::Whereabouts whereabouts_ = partition::Whereabouts::ComeAndGo;
+  std::vector<std::unique_ptr<zero::ParameterShards>> sets_;
+};
+
+// Of parameters that are all there.  Collective: values become those of the first replica.
+// Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
+// REQUIRES: each is there once, under a name of its own.
+std::unique_ptr<GrowingParameters> grow(const std::vector<ParameterSet>& sets,
+                                        const ReplicaOptions& options,
+                                        const std::vector<SpreadParameters*>& spread_before,
+                                        comm::ShardGroup& group, comm::Communicator& communicator);
+
+}  // namespace penstock::replicas

@@ -1,0 +1,38 @@
+// The parameters that lie in a page: where, under which names, and whether they were changed there.
+//
+// A Page has one.  Knows nothing of the page's memory.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "penstock/stage/stage_layers.h"
+
+namespace penstock::zero {
+
+class HeldParameters {
+ public:
+  // REQUIRES: `offset` no less than that of the last one, or, for a copy of the only parameter, 0.
+  void add(const stage::NamedParameter& parameter, std::int64_t offset);
+
+  // "transformer.h.0.ln_1.weight", or the first and the last.
+  std::string name() const;
+  // Of the parameter that has this element of the page, or of the last one before it.
+  const std::string& name_at(std::int64_t element) const;
+  const at::Tensor& first() const { return parameters_.front().tensor; }
+
+  // From now on a change of one in place is an error of check_unchanged().
+  void note_versions();
+  // Throws: Error, naming it, for a parameter that was changed since they were noted: what it was
+  // changed to would be lost.
+  void check_unchanged() const;
+
+ private:
+  std::vector<stage::NamedParameter> parameters_;
+  std::vector<std::int64_t> offsets_;   // Of them in the page, rising.
+  std::vector<std::int64_t> versions_;  // Of them, when they were noted.
+};
+
+}  // namespace penstock::zero
