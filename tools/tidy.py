@@ -410,6 +410,27 @@ def check_folders(names: list[str], layers: Layers) -> Iterator[Finding]:
             )
 
 
+def check_public_headers(
+    sources: list[Source], documents: dict[str, Source], names: set[str]
+) -> Iterator[Finding]:
+    """Those of docs/headers.md are there, and what users write includes no other."""
+    page = documents.get("docs/headers.md")
+    public = {}
+    for number, line in enumerate(page.lines if page else [], 1):
+        if row := re.match(r"\| `(penstock/[^`]+)` \|", line):
+            public[row[1]] = number
+    for header, number in public.items():
+        if header not in names:
+            yield page.finding(number, f"there is no {header}")
+    for source in sources:
+        if not source.path.startswith(("tests/consumer/", "examples/", "docs/", "README.md")):
+            continue
+        for number, line in enumerate(source.lines, 1):
+            header = re.match(r"\s*#include [<\"](penstock/[^>\"]+)", line)
+            if header and header[1] not in public:
+                yield source.finding(number, f"{header[1]} is not public (docs/headers.md)")
+
+
 def compiled_test_folders(root: Path) -> set[str]:
     """The folders of tests/ that some penstock_test_program takes."""
     text = (root / "tests/CMakeLists.txt").read_text(encoding="utf-8")
@@ -433,6 +454,7 @@ def check_tree(root: Path) -> list[Finding]:
     sources = list(read_sources(root, names))
     documents = {source.path: source for source in sources if source.suffix == ".md"}
     findings += check_folders(names, layers)
+    findings += check_public_headers(sources, documents, set(names))
     findings += check_tests_are_compiled(names, compiled_test_folders(root))
     for source in sources:
         findings += check_words(source)

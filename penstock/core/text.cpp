@@ -114,7 +114,7 @@ std::optional<std::string> nearest(std::string_view word,
   std::size_t best_distance = 0;
   const std::string lower_word = lower_case(word);
   for (const std::string& candidate : candidates) {
-    const auto [shorter, longer] = std::minmax(word.size(), candidate.size());
+    const auto [shorter, longer] = std::minmax({word.size(), candidate.size()});
     const std::size_t limit = std::max<std::size_t>(1, longer / 3);
     if (longer - shorter > limit) continue;  // The distance is no less.
     const std::size_t distance = edit_distance(lower_word, lower_case(candidate));

@@ -184,6 +184,16 @@ class TidyTest(unittest.TestCase):
         self.write("tools/a.py", "")
         self.expect("penstock/misc is no layer", "tests/mish mirrors no folder")
 
+    def test_users_include_public_headers(self):
+        include = "#include <penstock/core/core.h>\n#include <penstock/mesh/mesh.h>\n"
+        self.write("tests/consumer/main.cpp", include)
+        rows = "| `penstock/core/core.h` | a |\n| `penstock/core/a.h` | b |\n"
+        self.write("docs/headers.md", rows)
+        self.expect(
+            "docs/headers.md:2: there is no penstock/core/a.h",
+            "tests/consumer/main.cpp:2: penstock/mesh/mesh.h is not public (docs/headers.md)",
+        )
+
     def test_every_test_is_compiled(self):
         self.write("tests/core/a_test.cpp", "")
         self.write("tests/comm/a_test.cpp", "")
