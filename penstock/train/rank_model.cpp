@@ -57,8 +57,7 @@ stage::Making RankModel::making(replicas::GrowingParameters& growing) {
   making.after_layer = [this, &growing](const std::vector<nn::ModelParameter>& parameters) {
     progress_.advance();
     for (const nn::ModelParameter& each : parameters) {
-      growing.add({each.name, each.tensor},
-                  each.is_tied ? zero::Ties::Shared : zero::Ties::None);
+      growing.add({each.name, each.tensor}, each.is_tied ? zero::Ties::Shared : zero::Ties::None);
     }
   };
   return making;

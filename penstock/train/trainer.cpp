@@ -214,8 +214,7 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
     rank_model_->sum_over_pipe(shared);
   }
   report.loss = value[kLoss];
-  report.words = {
-      .stop = value[kStop] > 0, .save = value[kSave] > 0, .busy = value[kBusy] > 0};
+  report.words = {.stop = value[kStop] > 0, .save = value[kSave] > 0, .busy = value[kBusy] > 0};
   const double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
   const double norm = std::sqrt(sum) / update_->scale().value();
   if (value[kBadMicrobatches] == 0) return norm;
