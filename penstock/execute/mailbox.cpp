@@ -1,5 +1,7 @@
 #include "penstock/execute/mailbox.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -58,6 +60,24 @@ at::Tensor packed(const nn::Values& values, const nn::Form& form, const Packing&
     }
   }
   return message;
+}
+
+// A gradient with memory of its own: a tensor of Python's around others, as a DTensor's backward
+// may leave one, is waited for by an operation that copies nothing.
+at::Tensor own_memory(const at::Tensor& gradient, const schedule::Action& action) {
+  if (!gradient.defined() || !gradient.key_set().has(c10::DispatchKey::Python)) return gradient;
+  const at::NoGradGuard no_grad;
+  at::Tensor plain = at::_unsafe_view(gradient, gradient.sizes());
+  if (plain.key_set().has(c10::DispatchKey::Python)) {
+    throw Error(str(action, ": the gradient of what stage ", action.stage,
+                    " takes is of a tensor class without memory of its own, and cannot be sent"));
+  }
+  return plain;
+}
+
+nn::Values own_memory(nn::Values gradients, const schedule::Action& action) {
+  for (at::Tensor& each : gradients) each = own_memory(each, action);
+  return gradients;
 }
 
 }  // namespace
@@ -170,8 +190,9 @@ const Mailbox::Announced& Mailbox::learn(const Instruction& receive) {
   return remember(receive, decode(words.data() + 1));
 }
 
-std::int64_t Mailbox::send(const Instruction& instruction, const nn::Values& values) {
+std::int64_t Mailbox::send(const Instruction& instruction, const nn::Values& given) {
   const bool forward = is_forward(instruction);
+  const nn::Values values = forward ? given : own_memory(given, instruction.action);
   const Announced* like = announced(instruction);
   if (like == nullptr && forward) like = &announce(instruction, values);
   PENSTOCK_CHECK(like != nullptr, instruction.action);

@@ -32,8 +32,8 @@ class Mailbox {
   // Posts `values` under the instruction's name; held until await() or finish().  Of gradients, an
   // undefined one among several arrives undefined.  Returns the message's bytes.
   // Throws: Error when their form is not the one that the hop has announced; Error for the gradient
-  // of a hop's only tensor when it is undefined.
-  std::int64_t send(const lower::Instruction& instruction, const nn::Values& values);
+  // of a hop's only tensor when it is undefined, and for one that has no memory of its own.
+  std::int64_t send(const lower::Instruction& instruction, const nn::Values& given);
   // Posts the receive, or remembers to, while the hop's form is unknown.
   void receive(const lower::Instruction& instruction);
   // The received tuple, waiting for it.  Activations require a gradient where the sender's do.
@@ -63,7 +63,7 @@ class Mailbox {
   Hop& hop(const lower::Instruction& instruction);
   Slot& slot(const lower::Instruction& receive_or_consumer);
   const Announced* announced(const lower::Instruction& instruction);
-  const Announced& announce(const lower::Instruction& send, const nn::Values& values);
+  const Announced& announce(const lower::Instruction& send, const nn::Values& given);
   const Announced& learn(const lower::Instruction& receive);
   const Announced& remember(const lower::Instruction& instruction, nn::Form form);
   std::int32_t header_tag(const lower::Instruction& instruction) const;

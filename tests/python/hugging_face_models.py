@@ -42,5 +42,7 @@ MODELS = {
 
 
 def next_token_loss(output, tokens):
-    logits = output.logits
+    # Of a traced model a call gives a tuple, and a loss gets the tensor.
+    output = output[0] if isinstance(output, tuple) else output
+    logits = getattr(output, "logits", output)
     return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())

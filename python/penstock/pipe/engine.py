@@ -44,6 +44,7 @@ from penstock.pipe._replicated import ReplicatedStages, check_ties
 from penstock.pipe._stage import Stage
 from penstock.pipe.module import PipelineModule
 from penstock.pipelining import _groups
+from penstock.pipelining._handed_on import GetMesh
 from penstock.pipelining._run import Run, telling_others
 from penstock.pipelining._work import Step
 from penstock.zero._precision import cast, gradient_scale_of, type_of
@@ -70,6 +71,7 @@ class _RunStage:
     is_first: bool
     is_last: bool
     dw_builder: Callable[[], Callable[..., None]] | None = None
+    get_mesh: GetMesh | None = None
     device: torch.device = _HOST
 
 

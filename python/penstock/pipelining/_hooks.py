@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from penstock.pipelining._handed_on import GetMesh
+
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
@@ -37,6 +39,7 @@ class RunStage(Protocol):
     device: torch.device
     dw_builder: Callable[[], Callable[..., None]] | None
     tied: dict[str, torch.nn.Parameter]
+    get_mesh: GetMesh | None
 
     @property
     def is_first(self) -> bool: ...

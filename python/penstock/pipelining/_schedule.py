@@ -220,7 +220,8 @@ class _PipelineSchedule:
         if step.looks_at_means and factors is not None:
             self._look_at_means(step, factors)
         if losses is not None:
-            losses[:] = found if step.targets is not None else []
+            given = found if step.targets is not None else []
+            losses[:] = [step.losses.get(i, loss) for i, loss in enumerate(given)]
         if not return_outputs:
             return None
         outputs = [step.outputs[microbatch] for microbatch in range(self._n_microbatches)]

@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from penstock.pipelining._graph import is_pure, mutated_roots, name_list_items
 from penstock.pipelining._stage_module import Arguments, StageModule
 from penstock.pipelining._training_mode import follow_training, training_flags
 
-__all__ = ["split_into_stages"]
+__all__ = ["Made", "split_into_stages"]
 
 _SIZE = torch.ops.aten.sym_size.int
 _MARKERS = ("penstock.pipe_split.default", "pippy._pipe_split.default")
@@ -32,12 +31,20 @@ def _is_marker(node: fx.Node) -> bool:
     return node.op == "call_function" and str(node.target) in _MARKERS
 
 
+@dataclass(frozen=True)
+class Made:
+    """In a model's flat result, what its last stage makes: the one at `place`."""
+
+    place: int
+
+
 def split_into_stages(
-    traced: fx.GraphModule, model: nn.Module, arguments: Arguments, result: pytree.TreeSpec
-) -> list[StageModule]:
-    """The stages between the markers in a flat graph of ATen operations.
+    traced: fx.GraphModule, model: nn.Module, arguments: Arguments
+) -> tuple[list[StageModule], list[Any]]:
+    """The stages between the markers in a flat graph of ATen operations; and the model's result.
 
     model: what was traced, whose names parameters and buffers keep.
+    The result is flat: what is made as Made, all else itself.
     Raises ValueError for a value that crosses into another stage and is no tensor, and for a marker
     in a block under no_grad or autocast.
     """
@@ -53,12 +60,15 @@ def split_into_stages(
             attributes,
             training_flags(model),
             arguments=arguments if stage == 0 else None,
-            result=result if stage == split.count - 1 else None,
         )
         for stage in range(split.count)
     ]
     _tie(stages)
-    return stages
+    places = {value: Made(place) for place, value in enumerate(split.results)}
+    result = [
+        places[each] if isinstance(each, fx.Node) else each for each in split.output_values
+    ]
+    return stages, result
 
 
 def _check_blocks(traced: fx.GraphModule) -> None:
@@ -122,6 +132,11 @@ class _Split:
         self.count = 1
         self._placeholders = list(graph.find_nodes(op="placeholder"))
         self._output = next(iter(graph.find_nodes(op="output")))
+        # The model's flat result, and what is made of it, each once.
+        values: Any = self._output.args[0]
+        self.output_values = list(values)
+        made = (each for each in self.output_values if isinstance(each, fx.Node))
+        self.results = list(dict.fromkeys(made))
         self._order = {node: i for i, node in enumerate(graph.nodes)}
         self._mutated = mutated_roots(graph)
         # Of what runs in one stage alone, and of the model's arguments; all else is made again.
@@ -231,7 +246,7 @@ class _Split:
             if node.op != "output":
                 here[node] = graph.node_copy(node, value)
         if stage == self.count - 1:
-            graph.output(fx.map_arg(self._output.args[0], value))
+            graph.output(tuple(map(value, self.results)))
         else:
             graph.output(tuple(map(value, self._inputs[stage + 1])))
         return graph

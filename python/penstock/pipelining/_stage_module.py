@@ -3,7 +3,8 @@
 _splitting makes it; the runtime runs it as it runs any module.  Parameters and buffers are those of
 the traced model, by the names that they have there, and the very same objects: a parameter that two
 stages use is in both.  Between stages go tensors by position; the first stage takes the arguments
-of the model, the last one gives its result.
+of the model; the last one gives the tensors of its result, each once: one alone as it is, several
+as a tuple.
 """
 
 from __future__ import annotations
@@ -28,15 +29,23 @@ class Arguments:
     """What the model was traced with: its arguments must be like these.
 
     values: flat, positional ones first; a tensor as its shape, in which None may vary, else itself.
+    positional: the names of those that were given by position, as far as they have some.
+    order: the names of all, in the order in which the model takes them by position.
     """
 
     tree: pytree.TreeSpec
     values: tuple[Any, ...]
     names: tuple[str, ...]
+    positional: tuple[str, ...]
+    order: tuple[str, ...]
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arguments in the order of the trace; a ValueError for others than were traced."""
+        """The arguments in the order of the trace; a ValueError for others than were traced.
+
+        Each may be given by position or by its name, however it was traced.
+        """
         traced = self.tree.child(1).context if self.tree.num_children == 2 else []
+        args, kwargs = self._as_traced(args, kwargs)
         if set(kwargs) != set(traced):
             raise ValueError(
                 f"the model was traced with the keyword arguments {_listed(traced)}, it is given "
@@ -48,6 +57,23 @@ class Arguments:
         for value, expected, name in zip(flat, self.values, self.names, strict=True):
             _check_like(value, expected, name)
         return flat
+
+    def _as_traced(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """The arguments by position and by name, as the trace had them; others stay as they are."""
+        count = len(self.positional)
+        named = dict(zip(self.order[count:], args[count:], strict=False))
+        more = args[:count] + args[count + len(named) :]
+        both = [name for name in (*self.positional[: len(args)], *named) if name in kwargs]
+        if both:
+            raise ValueError(f"{_listed(both)} is given by position and by name")
+        by_name = {**named, **kwargs}
+        for name in self.positional[len(args) :]:
+            if name not in by_name:
+                break
+            more = (*more, by_name.pop(name))
+        return more, by_name
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -90,12 +116,11 @@ class StageModule(nn.Module):
         training: Mapping[str, bool],
         *,
         arguments: Arguments | None,
-        result: pytree.TreeSpec | None,
     ) -> None:
         """attributes: tensors and modules by path, and of a buffer whether it is saved.
 
         training: by path, which modules of the model train; each turns its dropout.
-        arguments: of the first stage; result: of the last.
+        arguments: of the first stage.
         """
         super().__init__()
         for path in dict.fromkeys(str(node.target) for node in graph.find_nodes(op="get_attr")):
@@ -108,7 +133,6 @@ class StageModule(nn.Module):
         self.stage_inputs = tuple(node.name for node in graph.find_nodes(op="placeholder"))
         self.tied_parameters = {}
         self._arguments = arguments
-        self._result = result
         self._run = _function_of(graph)
 
     def train(self, mode: bool = True) -> StageModule:
@@ -132,8 +156,6 @@ class StageModule(nn.Module):
                 f"it is given {len(args)}"
             )
         outputs = self._run(self, *args)
-        if self._result is not None:
-            return pytree.tree_unflatten(outputs, self._result)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def print_readable(self) -> str:

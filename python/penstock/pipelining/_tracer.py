@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from torch.utils import _pytree as pytree
 
 from penstock.errors import ConfigError
 from penstock.pipelining._graph import remove_assertions
-from penstock.pipelining._splitting import split_into_stages
+from penstock.pipelining._splitting import Made, split_into_stages
 from penstock.pipelining._stage_module import Arguments, StageModule
 from penstock.pipelining.stage import _PipelineStage, build_stage
 
@@ -80,23 +81,29 @@ class PipeInfo:
 
 
 class _Stages(nn.Module):
-    """The stages as submod_0, submod_1 ..., one after the other."""
+    """The stages as submod_0, submod_1 ..., one after the other.
 
-    def __init__(self, stages: list[StageModule]) -> None:
+    result: the model's, flat, as split_into_stages() gives it.
+    """
+
+    def __init__(self, stages: list[StageModule], result: list[Any]) -> None:
         super().__init__()
         for number, stage in enumerate(stages):
             self.add_module(f"submod_{number}", stage)
+        self._result = result
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         first, *rest = self.children()
         value = first(*args, **kwargs)
         for stage in rest:
             value = stage(*value) if isinstance(value, tuple) else stage(value)
-        return value
+        made = value if isinstance(value, tuple) else (value,)
+        return tuple(made[each.place] if isinstance(each, Made) else each for each in self._result)
 
 
 class Pipe(nn.Module):
-    """A model split into stages; called, it runs them one after the other.
+    """A model split into stages; called, it runs them one after the other, and gives a flat tuple
+    of what the model gives.
 
     split_gm: the stages as its modules submod_0, submod_1 ...
     tied_parameters: by name, the stages of each parameter that more than one stage has.  They share
@@ -106,16 +113,17 @@ class Pipe(nn.Module):
     split_gm: nn.Module
     tied_parameters: dict[str, tuple[int, ...]]
 
-    def __init__(self, stages: list[StageModule], graph: fx.Graph) -> None:
+    def __init__(self, stages: list[StageModule], result: list[Any], graph: fx.Graph) -> None:
         super().__init__()
-        self.split_gm = _Stages(stages)
+        self.split_gm = _Stages(stages, result)
         self.tied_parameters = {
             name: where for stage in stages for name, where in stage.tied_parameters.items()
         }
         self._info = PipeInfo(graph, len(stages), self.tied_parameters)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.split_gm(*args, **kwargs)
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        flat: tuple[Any, ...] = self.split_gm(*args, **kwargs)
+        return flat
 
     @property
     def num_stages(self) -> int:
@@ -174,12 +182,12 @@ def pipeline(
     with _split_points(module, split_spec or {}):
         program = _export(module, *given)
     traced: fx.GraphModule = program.module()
-    arguments = _arguments_of(traced, program.call_spec.in_spec, given)
+    arguments = _arguments_of(module, traced, program.call_spec.in_spec, given)
     remove_assertions(traced)
     if split_policy is not None:
         traced = split_policy(traced)
-    result = program.call_spec.out_spec
-    return Pipe(split_into_stages(traced, module, arguments, result), traced.graph)
+    stages, result = split_into_stages(traced, module, arguments)
+    return Pipe(stages, result, traced.graph)
 
 
 def annotate_split_points(mod: nn.Module, spec: Mapping[str, SplitPoint]) -> None:
@@ -279,7 +287,10 @@ def _explained(module: nn.Module, error: Exception) -> TraceError:
 
 
 def _arguments_of(
-    traced: fx.GraphModule, tree: pytree.TreeSpec, given: tuple[tuple[Any, ...], dict[str, Any]]
+    module: nn.Module,
+    traced: fx.GraphModule,
+    tree: pytree.TreeSpec,
+    given: tuple[tuple[Any, ...], dict[str, Any]],
 ) -> Arguments:
     """What the arguments of every microbatch must be like."""
     values: list[Any] = []
@@ -290,7 +301,22 @@ def _arguments_of(
             values.append(tuple(map(_fixed, shape)))
         else:
             values.append(value)
-    return Arguments(tree, tuple(values), tuple(_name_of(path) for path, _ in leaves))
+    positional = _positional_names(module)
+    order = [name for name in positional[len(given[0]) :] if name in given[1]]
+    by_position = positional[: len(given[0])]
+    return Arguments(
+        tree,
+        tuple(values),
+        tuple(_name_of(path) for path, _ in leaves),
+        tuple(by_position),
+        (*by_position, *order) if len(by_position) == len(given[0]) else tuple(by_position),
+    )
+
+
+def _positional_names(module: nn.Module) -> list[str]:
+    """Of its forward's parameters, those that take one argument by position or by name."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    return [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
 
 
 def _fixed(size: Any) -> int | None:

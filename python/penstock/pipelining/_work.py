@@ -16,12 +16,18 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
 from penstock.pipelining import _backward_graph
+from penstock.pipelining._handed_on import (
+    Tensors,
+    is_dtensor,
+    own_memory,
+    received,
+    sendable,
+    whole,
+)
 from penstock.pipelining._hooks import RunStage, StageHooks, hooks_of, is_fully_sharded
 from penstock.pipelining._loss_weights import mean_in_graph
 
 __all__ = ["RunStage", "Step", "Work"]
-
-Tensors = tuple[torch.Tensor | None, ...]
 
 
 @dataclass
@@ -30,6 +36,7 @@ class Step:
 
     of_nothing: microbatches that do not count, because their losses are means over nothing.
     means: if it looks at them, how much each loss is a mean over, as far as their graphs say it.
+    losses: those that are DTensors, as the user gets them.
     """
 
     args: list[tuple[Any, ...]] | None
@@ -41,6 +48,7 @@ class Step:
     of_nothing: frozenset[int] = frozenset()
     looks_at_means: bool = False
     means: list[torch.Tensor] = field(default_factory=list)
+    losses: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 class Work:
@@ -69,6 +77,7 @@ class Work:
         self._module = stage.submod
         self._is_first = stage.is_first
         self._is_last = stage.is_last
+        self._get_mesh = stage.get_mesh
         self._loss_fn = loss_fn
         self._no_sync = _no_sync_of(stage.submod)
         self._program_splits = program_splits and self.splits_backward
@@ -78,7 +87,10 @@ class Work:
     def forward(self, microbatch: int, inputs: Tensors) -> Tensors:
         """Runs the module; the last stage's result stays here."""
         step = self.step
-        args = step.args[microbatch] if self._is_first and step.args is not None else inputs
+        if self._is_first and step.args is not None:
+            args = step.args[microbatch]
+        else:
+            args = received(inputs, self._get_mesh, self.stage_index)
         if self._no_sync is None:
             output = self._module(*args, **step.kwargs[microbatch])
         else:
@@ -89,7 +101,8 @@ class Work:
             if step.keeps_outputs:
                 step.outputs[microbatch] = _kept(output, inputs)
             return ()
-        tensors = (output,) if type(output) is torch.Tensor else self._as_tensors(output)
+        outputs = output if isinstance(output, tuple | list) else (output,)
+        tensors = sendable(outputs, self.stage_index)
         if self._looks_at_graph:
             self._look_at_graph(tensors)
         return tensors
@@ -105,26 +118,15 @@ class Work:
         loss = self._loss_fn(output, targets[microbatch], **self.step.loss_kwargs)
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"loss_fn returned {_type_of(loss)}, must return a tensor: a scalar")
+        if is_dtensor(loss):
+            self.step.losses[microbatch] = loss.detach()
+        loss = whole(loss)
         if self._looks_at_graph:
             self._look_at_graph((loss,))
         if self.step.looks_at_means and len(self.step.means) == microbatch:
             mean = mean_in_graph(loss)
             self.step.means += [] if mean is None else [mean]
         return loss
-
-    def _as_tensors(self, output: Any) -> Tensors:
-        """A stage's result as what can be sent."""
-        outputs = tuple(output) if isinstance(output, tuple | list) else (output,)
-        for number, each in enumerate(outputs):
-            is_place = each is None and len(outputs) > 1
-            if isinstance(each, torch.Tensor) or is_place:
-                continue
-            place = f", at place {number} of what it returned" if len(outputs) > 1 else ""
-            raise TypeError(
-                f"stage {self.stage_index} returned {_type_of(each)}{place}: stages hand on a "
-                f"tensor or a tuple of tensors; wrap the module in one that takes it apart"
-            )
-        return outputs
 
     def _look_at_graph(self, outputs: Tensors) -> None:
         if not torch.is_grad_enabled():
@@ -160,8 +162,9 @@ def _kept(output: Any, inputs: Tensors) -> Any:
     def keep(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        value = value.detach()
-        return value.clone() if value.untyped_storage().data_ptr() in buffers else value
+        value = own_memory(value.detach())
+        memory = value.to_local() if is_dtensor(value) else value
+        return value.clone() if memory.untyped_storage().data_ptr() in buffers else value
 
     return keep(output) if type(output) is torch.Tensor else pytree.tree_map(keep, output)
 
@@ -171,7 +174,8 @@ def _zero(output: Any) -> torch.Tensor:
     zero = torch.zeros(())
     for each in pytree.tree_leaves(output):
         if isinstance(each, torch.Tensor) and each.requires_grad:
-            zero = zero.to(each.device) + each.new_zeros(each.shape).mul(each).sum()
+            nothing = whole(torch.zeros_like(each).mul(each).sum())
+            zero = zero.to(nothing.device) + nothing
     return zero
 
 

@@ -17,6 +17,7 @@ import torch
 
 from penstock import _arguments
 from penstock.pipelining import _groups
+from penstock.pipelining._handed_on import GetMesh
 from penstock.pipelining.actions import (
     BACKWARD_INPUT,
     BACKWARD_WEIGHT,
@@ -57,6 +58,7 @@ class _PipelineStageBase:
         device: torch.device,
         group: ProcessGroup | DeviceMesh | None = None,
         dw_builder: Callable[[], Callable[..., None]] | None = None,
+        get_mesh: GetMesh | None = None,
     ) -> None:
         self.num_stages = _arguments.integer("num_stages", num_stages)
         self.stage_index = _arguments.integer("stage_index", stage_index)
@@ -74,6 +76,7 @@ class _PipelineStageBase:
             )
         self.submod = submodule
         self.dw_builder = dw_builder
+        self.get_mesh = get_mesh
         self.group = _groups.resolve(group)
         self.group_rank = torch.distributed.get_rank(self.group)
         self.group_size = torch.distributed.get_world_size(self.group)
@@ -143,7 +146,8 @@ class PipelineStage(_PipelineStageBase):
     checked to be tensors, and not needed: shapes are those of each step.
     dw_builder: called after each backward of the stage's input; what it returns is called to add
     the gradients of the weights, as W, or at once where the backward is not split.
-    get_mesh: taken and not used: tensors between stages are plain ones.
+    get_mesh: for DTensors that the stage before hands on: of the names of their mesh's dimensions
+        and torch's layout of it, the mesh on this rank.
     """
 
     def __init__(
@@ -158,10 +162,9 @@ class PipelineStage(_PipelineStageBase):
         input_grads: torch.Tensor | tuple[torch.Tensor | None, ...] | None = None,
         group: ProcessGroup | DeviceMesh | None = None,
         dw_builder: Callable[[], Callable[..., None]] | None = None,
-        get_mesh: Callable[..., Any] | None = None,
+        get_mesh: GetMesh | None = None,
     ) -> None:
-        super().__init__(submodule, stage_index, num_stages, device, group, dw_builder)
-        del get_mesh
+        super().__init__(submodule, stage_index, num_stages, device, group, dw_builder, get_mesh)
         _check_examples("input_args", input_args, (torch.Tensor,))
         _check_examples("output_args", output_args, (torch.Tensor,))
         _check_examples("output_grads", output_grads, (torch.Tensor, type(None)))
