@@ -71,6 +71,11 @@ constexpr ArgumentKind kCount = {"an integer, at least 1",
                                  [](const json::Value& json, json::Value& exact) {
                                    return read_as<std::int64_t>(Integer{1}, json, exact);
                                  }};
+constexpr ArgumentKind kStepsOrNull = {"an integer, at least 0, or null",
+                                       [](const json::Value& json, json::Value& exact) {
+                                         exact = json;
+                                         return json.is_null() ? Read{} : kSteps.read(json, exact);
+                                       }};
 constexpr ArgumentKind kCountOrNull = {"an integer, at least 1, or null",
                                        [](const json::Value& json, json::Value& exact) {
                                          exact = json;
@@ -292,7 +297,23 @@ constexpr auto kMuonArguments = std::to_array<Argument>({
     {"adjust_lr_fn", &kMuonRate},
 });
 
+constexpr auto kLionArguments = std::to_array<Argument>({
+    {"lr", &kNotNegative},
+    {"betas", &kBetas},
+    {"weight_decay", &kNotNegative},
+});
+constexpr auto kLambArguments = std::to_array<Argument>({
+    {"lr", &kNotNegative},
+    {"betas", &kBetas},
+    {"eps", &kNotNegative},
+    {"weight_decay", &kNotNegative},
+    {"max_coeff", &kNotNegative},
+    {"min_coeff", &kNotNegative},
+});
+
 constexpr std::string_view kNone = "torch.optim has none; give initialize() an optimizer";
+constexpr std::string_view kUseAdam = "it is an Adam by another name; use \"Adam\"";
+constexpr std::string_view kUncompressed = "gradients are not compressed; use \"Adam\" or \"Lamb\"";
 
 constexpr auto kOptimizers = std::to_array<NamedClass>({
     {"Adam", kAdamArguments},
@@ -310,17 +331,18 @@ constexpr auto kOptimizers = std::to_array<NamedClass>({
     {"Muon", kMuonArguments},
     {"LBFGS", {}, "it computes the loss again by itself, which no engine does; use another"},
     {"SparseAdam", {}, "gradients are dense; use Adam"},
-    {"FusedAdam", {}, kNone},
-    {"CPUAdam", {}, kNone},
-    {"Lamb", {}, kNone},
-    {"FusedLamb", {}, kNone},
-    {"Lion", {}, kNone},
+    {"Lion", kLionArguments},
+    {"Lamb", kLambArguments},
+    {"FusedAdam", {}, kUseAdam},
+    {"CPUAdam", {}, kUseAdam},
+    {"DeepSpeedCPUAdam", {}, kUseAdam},
+    {"FusedLamb", {}, "it is a Lamb by another name; use \"Lamb\""},
     {"MuAdam", {}, kNone},
     {"MuAdamW", {}, kNone},
     {"MuSGD", {}, kNone},
-    {"OneBitAdam", {}, kNone},
-    {"OneBitLamb", {}, kNone},
-    {"ZeroOneAdam", {}, kNone},
+    {"OneBitAdam", {}, kUncompressed},
+    {"OneBitLamb", {}, kUncompressed},
+    {"ZeroOneAdam", {}, kUncompressed},
 });
 
 constexpr Argument kLastEpoch = {"last_epoch", &kFresh};
@@ -353,6 +375,21 @@ constexpr auto kRangeArguments = std::to_array<Argument>({
     {"lr_range_test_step_size", &kCount},
     {"lr_range_test_step_rate", &kNotNegative},
     {"lr_range_test_staircase", &kFlag},
+    kLastBatch,
+});
+constexpr auto kDeepSpeedCycleArguments = std::to_array<Argument>({
+    {"cycle_min_lr", &kRates, true},
+    {"cycle_max_lr", &kRates, true},
+    {"decay_lr_rate", &kNotNegative},
+    {"cycle_first_step_size", &kCount},
+    {"cycle_second_step_size", &kCountOrNull},
+    {"cycle_first_stair_count", &kSteps},
+    {"cycle_second_stair_count", &kStepsOrNull},
+    {"decay_step_size", &kSteps},
+    {"cycle_momentum", &kFlag},
+    {"cycle_min_mom", &kShare},
+    {"cycle_max_mom", &kShare},
+    {"decay_mom_rate", &kNotNegative},
     kLastBatch,
 });
 constexpr auto kConstantArguments =
@@ -418,7 +455,7 @@ constexpr auto kSchedulers = std::to_array<NamedClass>({
     {"OneCycleLR", kOneCycleArguments},
     {"PolynomialLR", kPolynomialArguments},
     {"StepLR", kStepArguments},
-    {"OneCycle", {}, "use torch's \"OneCycleLR\""},
+    {"OneCycle", kDeepSpeedCycleArguments},
     {"ReduceLROnPlateau", {}, "it needs a metric at every step; step it yourself"},
     {"LambdaLR", {}, kNoJson},
     {"MultiplicativeLR", {}, kNoJson},

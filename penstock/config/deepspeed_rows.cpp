@@ -32,9 +32,6 @@ constexpr std::string_view kClass = "the update is that of a class of torch.opti
 constexpr std::string_view kAnyLayout = "a pipeline's checkpoint is loaded by any other layout";
 
 constexpr auto kForeign = std::to_array<ForeignKeys>({
-    {"managed_gradient_accumulation", "true", kCount},
-    {"prescale_gradients gradient_predivide_factor gradient_allreduce_op", "false 1 \"mean\"",
-     kMean},
     {"seq_parallel_communication_data_type", "*", "there is no sequence parallelism"},
     {"disable_allgather", "false", "updated parameters are gathered after every step"},
     {"torch_autocast.enabled", "false", kWholeModel, kUseTypes},
@@ -117,6 +114,9 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
 });
 
 constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
+    {"managed_gradient_accumulation", "true", kCount},
+    {"prescale_gradients gradient_predivide_factor gradient_allreduce_op", "false 1 \"mean\"",
+     kMean},
     {"communication_data_type", "null \"fp32\"",
      "gradients travel in the type in which they are added", "use data_types.grad_accum_dtype"},
     {"zero_allow_untested_optimizer zero_force_ds_cpu_optimizer", "*",
@@ -175,6 +175,8 @@ constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
 });
 
 constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
+    {"prescale_gradients gradient_predivide_factor", "*",
+     "gradients are divided by the number of replicas before they are added"},
     {"communication_data_type", "null \"fp32\"",
      "gradients travel in the type in which they are added, that of the parameters"},
     {"zero_allow_untested_optimizer", "*",
@@ -190,7 +192,7 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
     {"optimizer.params.bias_correction", "true", "Adam corrects its means for their start"},
 
     {"fp16.auto_cast", "false", "inputs keep their types", "cast them yourself"},
-    {"bf16.check_grad_overflow", "true", "a step whose gradients are not finite is skipped"},
+    {"bf16.check_grad_overflow", "*", "a step whose gradients are not finite is always skipped"},
 
     {"pipeline.stages", "*", "must be num_stages of the PipelineModule, or \"auto\""},
     {"pipeline.seed_layers", "*", "must be seed_layers of the PipelineModule"},

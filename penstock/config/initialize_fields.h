@@ -8,6 +8,7 @@
 //                                      conditions(name) are those of one argument
 // Knows no models: what does not fit one, its engine says.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -20,6 +21,13 @@
 
 namespace penstock::config {
 
+// What a step's gradient is of its replicas' gradients.
+enum class GradientSum : std::uint8_t { Mean, Sum };
+inline constexpr std::array<Name<GradientSum>, 2> kGradientSums = {{
+    {GradientSum::Mean, "mean"},
+    {GradientSum::Sum, "sum"},
+}};
+
 // The values that are judged, in places of their own.
 struct InitializeConfig {
   InitializeConfig() { config.zero_optimization.stage3_param_persistence_threshold = 100'000; }
@@ -30,6 +38,8 @@ struct InitializeConfig {
   std::string scheduler_type;
   Arguments scheduler_arguments;
   bool dataloader_drop_last = false;
+  bool managed_gradient_accumulation = true;
+  GradientSum gradient_allreduce_op = GradientSum::Mean;
 };
 
 // Of an argument of the optimizer's class.
@@ -101,6 +111,10 @@ void visit_initialize(Visitor& v, Values& c) {
               [&] { v.section("scheduler", [&] { visit_initialize_scheduler(v, c); }); });
   v.field("gradient_clipping", c.config.gradient_clipping, Number{},
           "largest global 2-norm of the gradient; 0: no clipping");
+  v.field("gradient_allreduce_op", c.gradient_allreduce_op, Choice<GradientSum>{kGradientSums},
+          "of the replicas' gradients; microbatches' are averaged either way");
+  v.field("managed_gradient_accumulation", c.managed_gradient_accumulation, Flag{},
+          "the engine counts microbatches; false: every step() updates");
   v.field("steps_per_print", c.config.steps_per_print, Interval{},
           "steps between lines of the log; 0 or \"Infinity\": none");
   v.field("dataloader_drop_last", c.dataloader_drop_last, Flag{}, "of training_data");

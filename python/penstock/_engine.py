@@ -7,6 +7,8 @@ models, and how no step runs.
 from __future__ import annotations
 
 import logging
+import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from penstock.checkpoint._checkpoints import Checkpoints, Wanted
-from penstock.errors import CommError
+from penstock.errors import CommError, ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -47,10 +49,14 @@ class Steps:
         self.dp_world_size = dp_world_size
         self.dp_rank = dp_rank
         self._batch: Batch = config.batch(dp_world_size)
+        # Replicas that a gradient is the mean of: one, where it is their sum.
+        sums = config.values.get("gradient_allreduce_op") == "sum"
+        self._averaged = 1 if sums else dp_world_size
         self._steps_per_print = config.interval("steps_per_print")
         self._norm = None
         self.global_steps = 0
         self.global_samples = 0
+        self.tput_timer = Throughput(self)
 
     def train_batch_size(self) -> int:
         """Samples of a step, over all replicas."""
@@ -64,9 +70,60 @@ class Steps:
         """Microbatches of a step of one replica."""
         return self._batch.gradient_accumulation_steps
 
+    def set_train_batch_size(self, train_batch_size: int) -> None:
+        """From the next step on, by another number of microbatches of the same size.
+
+        Raises ConfigError, a ValueError, for what is no multiple of a microbatch on all replicas.
+        """
+        micro = self._batch.train_micro_batch_size_per_gpu
+        steps, rest = divmod(train_batch_size, micro * self.dp_world_size)
+        if rest or steps < 1:
+            raise ConfigError(
+                f"train_batch_size {train_batch_size} is no multiple of "
+                f"train_micro_batch_size_per_gpu {micro} x data {self.dp_world_size}"
+            )
+        self._resize(type(self._batch)(train_batch_size, micro, steps))
+
+    def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
+        """From the next step on, with as many microbatches as before."""
+        if micro_batch_size < 1:
+            raise ConfigError(f"micro_batch_size is {micro_batch_size}, must be at least 1")
+        steps = self._batch.gradient_accumulation_steps
+        whole = micro_batch_size * steps * self.dp_world_size
+        self._resize(type(self._batch)(whole, micro_batch_size, steps))
+
+    def _resize(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def get_batch_info(self) -> tuple[int, int, int]:
+        """Samples of a step, samples of a microbatch, microbatches of a step of one replica."""
+        batch = self._batch
+        return (
+            batch.train_batch_size,
+            batch.train_micro_batch_size_per_gpu,
+            batch.gradient_accumulation_steps,
+        )
+
     def get_lr(self) -> list[float]:
         """The learning rates of the next step, by parameter group."""
-        return [float(group["lr"]) for group in self.optimizer.param_groups]
+        return self._of_groups("lr")
+
+    def set_lr(self, lr: float) -> None:
+        """Of the next step, for all parameter groups; a scheduler's next step sets its own."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+
+    def get_mom(self) -> list[Any]:
+        """By parameter group: its momentum, or the betas of an Adam."""
+        groups = self.optimizer.param_groups
+        return self._of_groups("betas" if groups and "betas" in groups[0] else "momentum")
+
+    def get_type(self) -> list[Any]:
+        """By parameter group: its "type", if it has one."""
+        return self._of_groups("type")
+
+    def _of_groups(self, key: str) -> list[Any]:
+        return [group.get(key) for group in self.optimizer.param_groups]
 
     def get_global_grad_norm(self) -> float | None:
         """The 2-norm of the last step's gradient before it was clipped; None before any.
@@ -88,6 +145,69 @@ class Steps:
     def loss_scale(self) -> float:
         """What losses are multiplied by; gradients are divided by it before they are used."""
         return self._update.scale.value
+
+    def get_loss_scale(self) -> float:
+        """The same."""
+        return self.loss_scale
+
+    def dynamic_loss_scale(self) -> bool:
+        """Whether it follows overflows."""
+        return self._update.scale.state() is not None
+
+    def fp16_enabled(self) -> bool:
+        """As the configuration says."""
+        return self.config.flag("enabled", False, section="fp16")
+
+    def bfloat16_enabled(self) -> bool:
+        """As the configuration says."""
+        return self.config.flag("enabled", False, section="bf16")
+
+    def gradient_clipping(self) -> float:
+        """The largest norm that a step's gradient is let have; 0: any."""
+        return self._update.clipping
+
+    def steps_per_print(self) -> int:
+        """Steps between two lines of the log; 0: there are none."""
+        return self._steps_per_print
+
+    def optimizer_name(self) -> str | None:
+        """As the configuration says, in lower case; None where it says none."""
+        name = self.config.section("optimizer").get("type")
+        return None if name is None else str(name).lower()
+
+    def optimizer_params(self) -> Mapping[str, Any]:
+        """As the configuration says."""
+        found: Mapping[str, Any] = self.config.section("optimizer").get("params", {})
+        return found
+
+    def scheduler_name(self) -> str | None:
+        """As the configuration says; None where it says none."""
+        return self.config.section("scheduler").get("type")
+
+    def scheduler_params(self) -> Mapping[str, Any]:
+        """As the configuration says."""
+        found: Mapping[str, Any] = self.config.section("scheduler").get("params", {})
+        return found
+
+    def zero_optimization_stage(self) -> int:
+        """0 to 3."""
+        return self.config.integer("stage", 0, section="zero_optimization")
+
+    def zero_optimization(self) -> bool:
+        """Whether replicas share anything."""
+        return self.zero_optimization_stage() > 0
+
+    def zero_optimization_partition_gradients(self) -> bool:
+        """Whether they share gradients."""
+        return self.zero_optimization_stage() >= 2
+
+    def zero_optimization_partition_weights(self) -> bool:
+        """Whether they share parameters."""
+        return self.zero_optimization_stage() == 3
+
+    def zero_gather_16bit_weights_on_model_save(self) -> bool:
+        """True: whatever is saved has whole parameters."""
+        return True
 
     def save_checkpoint(
         self,
@@ -172,12 +292,39 @@ class Steps:
             drop_last=self.config.flag("dataloader_drop_last", False),
         )
 
-    def _count_step(self, outcome: str) -> None:
-        """One more; it is in the log if the configuration says so."""
+    def _count_step(self, outcome: str, samples: int | None = None) -> None:
+        """One more; it is in the log if the configuration says so.  samples: None: of a batch."""
         self.global_steps += 1
-        self.global_samples += self.train_batch_size()
+        self.global_samples += self.train_batch_size() if samples is None else samples
+        self.tput_timer.begin()
         if self._steps_per_print and self.global_steps % self._steps_per_print == 0:
             _log.info("step %d: %s, lr %s", self.global_steps, outcome, self.get_lr())
+
+
+class Throughput:
+    """How fast an engine takes samples: from the end of its first step on, or since start()."""
+
+    def __init__(self, engine: Steps) -> None:
+        self._engine = weakref.ref(engine)
+        self._begin: tuple[float, int] | None = None
+
+    def begin(self) -> None:
+        """As start(), once."""
+        if self._begin is None:
+            self.start()
+
+    def start(self) -> None:
+        """Counts from here on."""
+        engine = self._engine()
+        self._begin = (time.perf_counter(), 0 if engine is None else engine.global_samples)
+
+    def avg_samples_per_sec(self) -> float:
+        """Of all replicas together; 0 where no step has ended since start()."""
+        engine = self._engine()
+        if engine is None or self._begin is None:
+            return 0.0
+        begin_s, samples = self._begin
+        return (engine.global_samples - samples) / (time.perf_counter() - begin_s)
 
 
 class EngineCourse:

@@ -15,6 +15,8 @@ import torch
 from penstock import lr_schedules
 from penstock.configuration import Configuration
 from penstock.errors import ConfigError
+from penstock.ops.lamb import Lamb
+from penstock.ops.lion import Lion
 
 if TYPE_CHECKING:
     from penstock.zero._settings import ZeroSettings
@@ -161,9 +163,10 @@ _STEPS_BY_ELEMENT = {
         torch.optim.RMSprop,
         torch.optim.Rprop,
         torch.optim.SGD,
+        Lion,
     )
 }
-_BY_PARAMETER = (torch.optim.Adafactor, torch.optim.Muon)
+_BY_PARAMETER = (torch.optim.Adafactor, torch.optim.Muon, Lamb)
 
 
 def make_scheduler(
@@ -189,17 +192,17 @@ def make_scheduler(
 def _optimizer_class(name: str, params: dict[str, Any]) -> type[Any]:
     """The class of that name, in any case, and `params` as it takes them.
 
-    Adam is AdamW unless adam_w_mode is False, with a weight_decay of 0 where none is given: as in
-    DeepSpeed.
+    Adam is AdamW unless adam_w_mode is False, with a weight_decay of 0 where none is given, unless
+    torch_adam is True: as in DeepSpeed.
     """
     params.pop("bias_correction", None)  # It is True.
     if name.lower() in ("adam", "adamw"):
         is_decoupled = params.pop("adam_w_mode", True) or name.lower() == "adamw"
-        params.pop("torch_adam", None)  # It always is.
-        if name.lower() == "adam":
+        has_own = params.pop("torch_adam", False)  # The class always is torch's.
+        if name.lower() == "adam" and not has_own:
             params.setdefault("weight_decay", 0.0)
         name = "AdamW" if is_decoupled else "Adam"
-    classes = {each.__name__.lower(): each for each in _classes_of(torch.optim)}
+    classes = {each.__name__.lower(): each for each in (*_classes_of(torch.optim), Lamb, Lion)}
     return classes[name.lower()]
 
 

@@ -8,14 +8,15 @@ models and no losses, and no other ranks: who calls it knows the gradient's norm
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from penstock import _torch
 from penstock._optimizers import Course, make_scheduler
+from penstock._stepped import tell
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Update:
         self.optimizer = optimizer
         self.clipping = config.number("gradient_clipping", 0.0)
         self.scale = scale
-        self.was_applied = False
+        self.was_applied = self.has_overflowed = False
         self._replicated = replicated
         made_for = {id(each) for group in optimizer.param_groups for each in group["params"]}
         self.updated = [i for i, each in enumerate(replicated.parameters) if id(each) in made_for]
@@ -102,10 +103,13 @@ class Update:
             )
         )
         self.masters = self._update.masters
+        counts = [len(replicated.parts[i]) for i in self.updated]
+        self._first = dict(zip(self.updated, accumulate(counts, initial=0), strict=False))
         self._part_of = {id(each): part for part, each in enumerate(self.masters)}
         self._kept: dict[tuple[int, str], torch.Tensor] = {}
         self._before: list[dict[str, Any]] = []
         self._give_masters()
+        tell(optimizer, self)
         self.lr_scheduler = make_scheduler(config, optimizer, lr_scheduler)
 
     @property
@@ -117,7 +121,13 @@ class Update:
     def skipped_steps(self, steps: int) -> None:
         self._update.skipped_steps = steps
 
-    def apply(self, norm: float, step: int, where: str = "") -> None:
+    def apply(
+        self,
+        norm: float,
+        step: int,
+        where: str = "",
+        lr_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
         """Step number `step` of the optimizer; then there are no gradients.
 
         norm: the whole gradient's.  One that is not finite changes nothing: in 16 bits the step is
@@ -127,6 +137,7 @@ class Update:
         scale = self.scale.value
         try:
             self.was_applied = self._update.apply(norm, step, where, self._step)
+            self.has_overflowed = not self.was_applied
         finally:
             if not self.was_applied:
                 self._replicated.drop_gradients()
@@ -135,7 +146,28 @@ class Update:
             return
         self._replicated.after_update()
         if self.lr_scheduler is not None:
-            self.lr_scheduler.step()
+            self.lr_scheduler.step(**(lr_kwargs or {}))
+
+    def parts_of(self, number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Of the trainable parameter of that number: this rank's parts, each with its master."""
+        parts = self._replicated.parts
+        if number not in self._first:
+            return []
+        first = self._first[number]
+        return list(zip(parts[number], self.masters[first:], strict=False))
+
+    def gradients(self) -> dict[int, list[torch.Tensor | None]]:
+        """Of this rank's parts, by parameter group; loss scale and clipping are still to come."""
+        of_master = {
+            id(master): part.grad
+            for number in self.updated
+            for part, master in self.parts_of(number)
+        }
+        groups = self.optimizer.param_groups
+        return {
+            i: [of_master[id(each)] for each in group["params"] if id(each) in of_master]
+            for i, group in enumerate(groups)
+        }
 
     def put_back(self) -> None:
         """Collective: masters and parts have other values, those of a checkpoint."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-__all__ = ["LRRangeTest", "WarmupCosineLR", "WarmupDecayLR", "WarmupLR"]
+__all__ = ["LRRangeTest", "OneCycle", "WarmupCosineLR", "WarmupDecayLR", "WarmupLR"]
 
 Rate = float | Sequence[float]
 """For all parameter groups, or one for each."""
@@ -124,7 +124,7 @@ class WarmupDecayLR(WarmupLR):
         optimizer: Optimizer,
         total_num_steps: int,
         warmup_min_lr: Rate = 0.0,
-        warmup_max_lr: Rate | None = None,
+        warmup_max_lr: Rate | None = 1e-3,
         warmup_num_steps: int = 1000,
         warmup_type: Literal["log", "linear"] = "log",
         last_batch_iteration: int = -1,
@@ -217,6 +217,92 @@ class LRRangeTest(_Course):
         return self.min_lrs[group] * (
             1.0 + self.step_rate * (math.floor(steps) if self.staircase else steps)
         )
+
+
+class OneCycle(_Course):
+    """Rises from cycle_min_lr to cycle_max_lr, falls back, and then decays.
+
+    cycle_first_step_size, cycle_second_step_size: steps up, and down; None: as many.
+    cycle_first_stair_count, cycle_second_stair_count: jumps in which it goes; 0: at every step.
+    decay_step_size: steps in which the divisor of cycle_min_lr grows by decay_lr_rate; 0: no decay.
+    cycle_momentum: betas[0] goes from cycle_max_mom to cycle_min_mom and back, betas[1] is 0.99;
+        then it grows by decay_mom_rate.  Step 0 has cycle_min_mom, as in DeepSpeed.  Of an
+        optimizer without betas nothing is set.
+    """
+
+    _ahead = 1
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        cycle_min_lr: Rate,
+        cycle_max_lr: Rate,
+        decay_lr_rate: float = 0.0,
+        cycle_first_step_size: int = 2000,
+        cycle_second_step_size: int | None = None,
+        cycle_first_stair_count: int = 0,
+        cycle_second_stair_count: int | None = None,
+        decay_step_size: int = 0,
+        cycle_momentum: bool = True,
+        cycle_min_mom: float = 0.8,
+        cycle_max_mom: float = 0.9,
+        decay_mom_rate: float = 0.0,
+        last_batch_iteration: int = -1,
+    ) -> None:
+        groups = len(optimizer.param_groups)
+        self.min_lrs = _per_group("cycle_min_lr", cycle_min_lr, groups)
+        self.max_lrs = _per_group("cycle_max_lr", cycle_max_lr, groups)
+        first, second = cycle_first_step_size, cycle_second_step_size
+        self.sizes = (first, first if second is None else second)
+        if self.sizes[0] < 1 or self.sizes[1] < 0:
+            raise ValueError(
+                f"cycle_first_step_size is {self.sizes[0]}, must be at least 1, and "
+                f"cycle_second_step_size {self.sizes[1]}, must be at least 0"
+            )
+        first, second = cycle_first_stair_count, cycle_second_stair_count
+        self.stairs = (first, first if second is None else second)
+        self.decay_step_size = decay_step_size
+        self.decay_rates = (decay_lr_rate, decay_mom_rate)
+        self.moms = (cycle_min_mom, cycle_max_mom)
+        self.cycle_momentum = cycle_momentum and "betas" in optimizer.defaults
+        super().__init__(optimizer, last_batch_iteration)
+
+    def step(self, batch_iteration: int | None = None) -> None:
+        """Also sets the momentum."""
+        super().step(batch_iteration)
+        if self.cycle_momentum:
+            first = self._momentum(self.last_epoch) if self.last_epoch else self.moms[0]
+            for group in self.optimizer.param_groups:
+                group["betas"] = (first, 0.99)
+
+    def _rate(self, group: int, step: int) -> float:
+        low, high = self.min_lrs[group], self.max_lrs[group]
+        if step <= sum(self.sizes):
+            return low + (high - low) * self._height(step)
+        return low / self._decay(0, step)
+
+    def _momentum(self, step: int) -> float:
+        low, high = self.moms
+        if step <= sum(self.sizes):
+            return high - (high - low) * self._height(step)
+        return high * self._decay(1, step)
+
+    def _height(self, step: int) -> float:
+        """Where the cycle is: 1 at its peak."""
+        whole, (up, down) = sum(self.sizes), self.sizes
+        now = 1.0 + step / whole - math.floor(1 + step / whole)
+        peak, at = up / whole, step % whole
+        rises = now <= peak
+        stairs = self.stairs[not rises]
+        if stairs:
+            done = at * stairs / up if at <= up else (whole - at) * stairs / down
+            return math.floor(done) / stairs
+        return now / peak if rises else (now - 1) / (peak - 1)
+
+    def _decay(self, which: int, step: int) -> float:
+        if not self.decay_step_size:
+            return 1.0
+        return 1 + self.decay_rates[which] * (step - sum(self.sizes)) / self.decay_step_size
 
 
 def _per_group(name: str, rate: Rate, groups: int) -> list[float]:

@@ -175,7 +175,7 @@ TEST(ConfigCheck, SaysUsedDifferentOrRefusedOfEachKeyAndWhere) {
 TEST(ConfigCheck, SaysTheSameOfInitialize) {
   EXPECT_EQ(check_lines(R"({
   "train_batch_size": 32, "gradient_clipping": 1, "seed": 1,
-  "optimizer": {"type": "Lamb",
+  "optimizer": {"type": "MuAdam",
                 "params": {"lr": 0, "torch_adam": true, "max_grad_norm": 1.0, "amsgrad": true}},
   "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 2, "warmup_type": "log"}},
   "pipeline": {"stages": 2, "partition": "uniform"},
@@ -188,8 +188,8 @@ TEST(ConfigCheck, SaysTheSameOfInitialize) {
             "2:27 gradient_clipping different | the norm is that of all stages; DeepSpeed's, in a "
             "pipeline without ZeRO, that of stage 0\n"
             "2:59 seed refused | = 1: it is a key of penstock train; call torch.manual_seed()\n"
-            "3:25 optimizer.type refused | = \"Lamb\": torch.optim has none; give initialize() an "
-            "optimizer\n"
+            "3:25 optimizer.type refused | = \"MuAdam\": torch.optim has none; give initialize() "
+            "an optimizer\n"
             "4:28 optimizer.params.lr used\n"
             "4:37 optimizer.params.torch_adam different | the update is that of a class of "
             "torch.optim\n"

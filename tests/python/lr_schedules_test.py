@@ -32,7 +32,14 @@ def test_warmup():
 
 
 def test_decay():
-    rates = course(WarmupDecayLR, 12, total_num_steps=10, warmup_num_steps=5, warmup_type="linear")
+    rates = course(
+        WarmupDecayLR,
+        12,
+        total_num_steps=10,
+        warmup_max_lr=0.1,
+        warmup_num_steps=5,
+        warmup_type="linear",
+    )
     assert rates == pytest.approx([0.02 * i for i in [0, 1, 2, 3, 4, 5, 4, 3, 2, 1, 0, 0]])
 
 

@@ -271,7 +271,7 @@ def test_the_table_knows_every_class_and_argument_of_torch_and_penstock():
     optimizers = dict(classes_of(torch.optim, torch.optim.Optimizer))
     needed = {
         "T_max": 1, "T_0": 1, "gamma": 1, "step_size": 1, "milestones": [1], "total_num_steps": 9,
-        "base_lr": 0, "max_lr": 1,
+        "base_lr": 0, "max_lr": 1, "cycle_min_lr": 0, "cycle_max_lr": 1,
     }  # fmt: skip
     taken = 0
     for section, classes in (("optimizer", optimizers), ("scheduler", schedulers)):

@@ -181,7 +181,7 @@ class PipelineEngine(Steps):
             step = self._load(self._iterator, count, with_labels=True)
         if not self.module.training:
             self.module.train()
-        factor = self.loss_scale / (count * self.dp_world_size)
+        factor = self.loss_scale / (count * self._averaged)
         with self._replicated.running():
             losses = self._run.train(step, [factor] * count if self._is_last else None)
         if self._placed is not None:

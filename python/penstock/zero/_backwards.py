@@ -63,6 +63,11 @@ class Backwards:
             return False
         return torch._C._current_graph_task_id() != -1
 
+    def resize(self, factor: float) -> None:
+        """From now on what backwards add is multiplied by it."""
+        self._factor = factor
+        self._refuse()
+
     def watch(self, output: object) -> None:
         """Of what a forward has returned."""
         if not torch.is_grad_enabled():

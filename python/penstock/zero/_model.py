@@ -5,6 +5,7 @@ Knows no optimizer and no losses.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,14 @@ from penstock.errors import ConfigError, Error
 from penstock.zero._backwards import Backwards
 from penstock.zero._external import Forwards
 from penstock.zero._home import Home, spread_of
-from penstock.zero._parameters import Place, ZeroParameter, adopt, is_zero, release
+from penstock.zero._parameters import (
+    Place,
+    ZeroParameter,
+    ZeroParamStatus,
+    adopt,
+    is_zero,
+    release,
+)
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
 from penstock.zero._writing import settle
@@ -36,6 +44,7 @@ class ReplicatedModel:
     parameters: those that are trainable, each once; `parts` has, for each, what this rank updates:
     itself, its slices, or nothing.
     names: by a parameter's id; replica: what the replicas have in common of them.
+    replicas: who they are.  is_cut: they update slices.
     """
 
     def __init__(
@@ -47,7 +56,9 @@ class ReplicatedModel:
         scale: GradientScale | None,
     ) -> None:
         self.module = module
-        self._replicas = replicas
+        self.replicas = replicas
+        self.is_cut = settings.are_cut(replicas.size)
+        self._pieces: dict[int, list[tuple[int, int, int]]] | None = None
         named = list(module.named_parameters())
         refuse_meta(named)
         settle()
@@ -91,13 +102,22 @@ class ReplicatedModel:
         self._backwards.watch(output)
         return output
 
-    def backward(self, loss: torch.Tensor, *, ends: bool, retain_graph: bool) -> None:
-        """Adds its share of the gradients of `loss`; where it ends an accumulation, sums them."""
+    def resize(self, share: float) -> None:
+        """Backwards have another share from now on."""
+        self._share = share
+        self._backwards.resize(share)
+
+    def backward(
+        self, loss: torch.Tensor, *, ends: bool, retain_graph: bool, weight: float = 1.0
+    ) -> None:
+        """Adds `weight` shares of the gradients of `loss`; sums, where it ends an accumulation."""
         if self.replica.has_sums:
             raise Error("backward() after the last one of a step: step() comes first")
         self._backwards.check_over()
         self.let_go()
-        factor = self._share if self._scale is None else self._share * self._scale.value
+        factor = self._share * weight
+        if self._scale is not None:
+            factor *= self._scale.value
         self._backwards.is_engines = True
         try:
             with self._running():
@@ -114,12 +134,35 @@ class ReplicatedModel:
         self._backwards.check_over()
         if self.replica.has_sums:
             return
-        with self._replicas.telling_others():
+        with self.replicas.telling_others():
             self.replica.sum_gradients()
+
+    def pieces_of(self, number: int) -> list[tuple[int, int, int]]:
+        """Collective at its first call: who updates what of a parameter: rank, first, elements."""
+        if self._pieces is None:
+            rank = self.replicas.rank
+            mine = [(number, first, part.numel()) for number, first, part in self.replica.parts()]
+            given: dict[int, list[tuple[int, int, int]]] = {rank: mine}
+            if self.is_cut:
+                texts = self.replicas.communicator.exchange("pieces", json.dumps(mine))
+                given = {rank: json.loads(text) for rank, text in enumerate(texts)}
+            self._pieces = {}
+            for rank, pieces in given.items():
+                for of, first, count in pieces:
+                    self._pieces.setdefault(of, []).append((rank, first, count))
+        return self._pieces.get(number, [])
+
+    def set_whole(self, number: int, values: torch.Tensor) -> None:
+        """Of a parameter that is whole here: its values, flat."""
+        parameter = self.parameters[number]
+        here = ZeroParamStatus.AVAILABLE
+        if not isinstance(parameter, ZeroParameter) or parameter.ds_status is here:
+            with torch.no_grad():
+                parameter.copy_(values.view(parameter.shape))
 
     def squared_norms(self) -> list[float]:
         """Collective: of each parameter's gradient, over all replicas."""
-        with self._replicas.telling_others():
+        with self.replicas.telling_others():
             return self.replica.squared_norms()
 
     def update(self, request: UpdateRequest) -> Update:
@@ -128,7 +171,7 @@ class ReplicatedModel:
 
     def after_update(self) -> None:
         """Collective: `parts` have new values, and their gradients are of no use any more."""
-        with self._replicas.telling_others():
+        with self.replicas.telling_others():
             self.replica.gather()
         self.replica.drop_gradients()
 
@@ -156,10 +199,10 @@ class ReplicatedModel:
         self, named: list[tuple[str, torch.nn.Parameter]], settings: ZeroSettings
     ) -> ModuleReplica:
         made: type[ModuleReplica] = _torch.load().ModuleReplica
-        with self._replicas.telling_others():
+        with self.replicas.telling_others():
             replica = made(
                 [(self.names[id(each)], each) for _, each in named],
-                self._replicas.group,
+                self.replicas.group,
                 settings.options_for([each for _, each in named]),
                 spread_of(each for _, each in named),
             )

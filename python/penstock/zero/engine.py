@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,10 @@ from penstock._update import Update, check_new
 from penstock.checkpoint._checkpoints import Checkpoints, Place
 from penstock.checkpoint._pieces import Pieces
 from penstock.checkpoint._saved import write_weights
-from penstock.errors import ConfigError
+from penstock.configuration import Batch
+from penstock.errors import ConfigError, Error
 from penstock.pipelining._groups import resolve, telling_who_connects
+from penstock.utils._fragments import Fragments
 from penstock.zero._gathering import GatheredParameters
 from penstock.zero._model import ReplicatedModel, facts_of
 from penstock.zero._precision import cast, gradient_scale_of, type_of
@@ -110,7 +113,7 @@ class Engine(Steps, torch.nn.Module):
             model,
             self._replicas,
             self._zero,
-            share=1.0 / self.gradient_accumulation_steps() / self._replicas.size,
+            share=self._share(),
             scale=scale if self._type is torch.float16 else None,
         )
         with self._replicas.telling_others():
@@ -124,8 +127,13 @@ class Engine(Steps, torch.nn.Module):
                 is_short=self._type is not None,
             )
         self.lr_scheduler = self._update.lr_scheduler
+        self._fragments = Fragments(self)
         self._checkpoints = self._make_checkpoints()
         self.micro_steps = 0
+        self._is_managed = self.config.flag("managed_gradient_accumulation", True)
+        self._is_boundary: bool | None = None  # As the script has set it.
+        self._is_local = False  # Inside no_sync().
+        self._taken = 0  # Microbatches of this step.
         self.training_dataloader: DataLoader[Any] | None = None
         if training_data is not None:
             self.training_dataloader = self.deepspeed_io(training_data, collate_fn=collate_fn)
@@ -134,35 +142,79 @@ class Engine(Steps, torch.nn.Module):
         """What the module returns, as it returns it."""
         return self._model.forward(inputs, kwargs)
 
-    def backward(self, loss: torch.Tensor, retain_graph: bool = False) -> torch.Tensor:
+    def __getattr__(self, name: str) -> Any:
+        """What the engine lacks is the module's."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            module = self.__dict__.get("_modules", {}).get("module")
+            if module is None or not hasattr(module, name):
+                raise
+            return getattr(module, name)
+
+    def backward(
+        self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True
+    ) -> torch.Tensor:
         """Adds the gradients of `loss`, as its share of the step; returns it as that.
 
         A step's gradient is the mean over its microbatches and replicas.  The last of a step leaves
         its sum over the replicas.
 
+        scale_wrt_gas: False: `loss` is divided already by the number of microbatches.
+
         `loss.backward()`, by the script itself, adds the same; step() sums it over the replicas.
         Under fp16 that is `engine.scale(loss).backward()`.
         """
         _check_loss(loss)
-        self._model.backward(
-            loss, ends=self.is_gradient_accumulation_boundary(), retain_graph=retain_graph
-        )
-        return loss.detach() * (1.0 / self.gradient_accumulation_steps())
+        weight = 1.0 if scale_wrt_gas else float(self.gradient_accumulation_steps())
+        ends = self.is_gradient_accumulation_boundary() and not self._is_local
+        self._model.backward(loss, ends=ends, retain_graph=retain_graph, weight=weight)
+        self._taken += not self._is_managed
+        return loss.detach() * (weight / self.gradient_accumulation_steps())
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """`loss` times the loss scale, for a backward() by the script itself."""
         _check_loss(loss)
         return self._model.scaled(loss)
 
-    def step(self) -> None:
+    def allreduce_gradients(self, bucket_size: int | None = None) -> None:
+        """Collective: sums gradients over the replicas, if the step's are complete."""
+        del bucket_size
+        if self.is_gradient_accumulation_boundary():
+            self._model.sum_gradients()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside, backward() adds to this replica's gradients and never sums; nothing is counted.
+
+        For ZeRO 0 and 1.  Raises ConfigError for stages 2 and 3, which share gradients, and for a
+        second one inside; step() inside is an Error.
+        """
+        if self.zero_optimization_partition_gradients():
+            raise ConfigError(
+                f"no_sync() is for ZeRO 0 and 1: under stage {self.zero_optimization_stage()} "
+                f"replicas share gradients; use set_gradient_accumulation_boundary(False)"
+            )
+        if self._is_local:
+            raise ConfigError("no_sync() inside no_sync()")
+        self._is_local = True
+        try:
+            yield
+        finally:
+            self._is_local = False
+
+    def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
         """Ends a microbatch; the last one of a step has the optimizer update the parameters.
 
         A gradient that is not finite on some rank changes nothing on any: in 16 bits the step is
         skipped, and the loss scale falls; else it is a penstock.Error.
+        lr_kwargs: of the scheduler's step().
         """
+        if self._is_local:
+            raise ConfigError("step() inside no_sync(): gradients are summed after it")
         self._model.let_go()
         self._update.was_applied = False
-        ends = self.is_gradient_accumulation_boundary()
+        ends = self.is_gradient_accumulation_boundary() or not self._is_managed
         self.micro_steps += 1
         if not ends:
             return
@@ -171,22 +223,110 @@ class Engine(Steps, torch.nn.Module):
             squares = self._model.squared_norms()
             updated = sum(squares[i] for i in self._update.updated)
             self._norm = math.sqrt(updated) / self.loss_scale
-            self._update.apply(self._norm, self.global_steps)
-            self._count_step(f"norm {self._norm:g}")
+            self._update.apply(self._norm, self.global_steps, lr_kwargs=lr_kwargs)
+            taken, self._taken = self._taken, 0
+            of_one = self.train_micro_batch_size_per_gpu() * self.dp_world_size
+            samples = None if self._is_managed else taken * of_one
+            self._count_step(f"norm {self._norm:g}", samples)
 
     def is_gradient_accumulation_boundary(self) -> bool:
-        """Whether the next backward() and step() are the last of the optimizer's step."""
+        """Whether the next backward() and step() are the last of the optimizer's step.
+
+        False where managed_gradient_accumulation is: every step() is.
+        """
+        if self._is_boundary is not None:
+            return self._is_boundary
+        if not self._is_managed:
+            return False
         return (self.micro_steps + 1) % self.gradient_accumulation_steps() == 0
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool | None) -> None:
+        """Whether the next backward() and step() end the optimizer's step, from now on.
+
+        None: the engine counts again.
+        Raises ConfigError where managed_gradient_accumulation is false: every step() does.
+        """
+        if not self._is_managed:
+            raise ConfigError(
+                "set_gradient_accumulation_boundary() with managed_gradient_accumulation false: "
+                "every step() ends the optimizer's step"
+            )
+        self._is_boundary = is_boundary
+
+    def managed_gradient_accumulation(self) -> bool:
+        """Whether the engine counts microbatches, as the configuration says."""
+        return self._is_managed
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drops what backward() has added."""
         del set_to_none
         self._model.drop_gradients()
 
-    def module_state_dict(self) -> dict[str, Any]:
+    def module_state_dict(
+        self,
+        destination: dict[str, Any] | None = None,
+        prefix: str = "",
+        keep_vars: bool = False,
+        exclude_frozen_parameters: bool = False,
+    ) -> dict[str, Any]:
         """Collective: a copy of the module's state_dict(), with whole parameters, on every rank."""
         with GatheredParameters(self.module.parameters()):
-            return copy.deepcopy(self.module.state_dict())
+            found = self.module.state_dict(prefix=prefix, keep_vars=keep_vars)
+            state = found if keep_vars else copy.deepcopy(found)
+        if exclude_frozen_parameters:
+            for name, each in self.module.named_parameters():
+                if not each.requires_grad:
+                    del state[prefix + name]
+        if destination is None:
+            return state
+        destination.update(state)
+        return destination
+
+    def load_module_state_dict(
+        self,
+        checkpoint: Mapping[str, Any],
+        strict: bool = True,
+        custom_load_fn: Callable[..., Any] | None = None,
+    ) -> None:
+        """Collective: sets the module's state, whole, to that of rank 0; masters follow.
+
+        checkpoint: a state_dict(), or a dict with one under "module".
+        custom_load_fn: is called with src and dst in place of the module's load_state_dict().
+        """
+        state = checkpoint.get("module", checkpoint)
+        with GatheredParameters(self.module.parameters(), modifier_rank=0):
+            if custom_load_fn is not None:
+                custom_load_fn(src=state, dst=self.module)
+            else:
+                self.module.load_state_dict(state, strict=strict)
+
+    def compile(
+        self, backend: Any = "inductor", compile_kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Has torch compile the module in place.
+
+        Raises ConfigError where parameters come and go.
+        """
+        if self._zero.come_and_go(self.dp_world_size):
+            raise ConfigError(
+                "compile() under zero_optimization.stage 3: what torch.compile makes reads "
+                "parameters where nothing can bring them: take stage 2"
+            )
+        self.module.compile(backend=backend, **(compile_kwargs or {}))
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether the module is."""
+        return self.module._compiled_call_impl is not None
+
+    def empty_partition_cache(self) -> None:
+        """Lets go of parameters that the last forward has returned; all others have gone."""
+        self._model.let_go()
+
+    def destroy(self) -> None:
+        """Drops gradients and what forwards have returned; connections go with the engine."""
+        self._model.let_go()
+        self._model.drop_gradients()
 
     def save_16bit_model(
         self,
@@ -199,14 +339,14 @@ class Engine(Steps, torch.nn.Module):
         Parameters are of the types that the module has.  A name that ends with .safetensors is such
         a file, in which a tied parameter has one name; else it is one of torch.save().
         """
-        state = self.module_state_dict()
-        if exclude_frozen_parameters:
-            frozen = {name for name, p in self.module.named_parameters() if not p.requires_grad}
-            state = {name: each for name, each in state.items() if name not in frozen}
+        state = self.module_state_dict(exclude_frozen_parameters=exclude_frozen_parameters)
         with self._replicas.telling_others():
             if self.dp_rank == 0:
                 write_weights(Path(save_dir) / save_filename, state, self._pieces.shared())
         return True
+
+    save_fp16_model = save_16bit_model
+    _zero3_consolidated_16bit_state_dict = module_state_dict  # As Accelerate calls it.
 
     def deepspeed_io(
         self,
@@ -226,9 +366,16 @@ class Engine(Steps, torch.nn.Module):
         """
         return self._model.paging
 
-    def zero_optimization_stage(self) -> int:
-        """0 to 3."""
-        return self._zero.stage
+    def _share(self) -> float:
+        """Of each microbatch's gradient in a step's."""
+        return 1.0 / self.gradient_accumulation_steps() / self._averaged
+
+    def _resize(self, batch: Batch) -> None:
+        if self.micro_steps % self.gradient_accumulation_steps() or self._model.has_gradients:
+            raise Error("the size of a batch changes inside a step: call it after step()")
+        super()._resize(batch)
+        self.micro_steps = self.global_steps * self.gradient_accumulation_steps()
+        self._model.resize(self._share())
 
     def _make_checkpoints(self) -> Checkpoints:
         held = self._model.replica
