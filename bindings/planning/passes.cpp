@@ -111,7 +111,10 @@ void init_passes(py::module_& m) {
       "add_reduce_gradients",
       [](Schedule schedule) { return schedule::add_reduce_gradients(std::move(schedule)); },
       py::arg("schedule"), without_gil);
-  m.def("fuse_backwards", schedule::fuse_backwards, py::arg("schedule"), without_gil);
+  m.def(
+      "fuse_backwards",
+      [](schedule::Schedule schedule) { return schedule::fuse_backwards(std::move(schedule)); },
+      py::arg("schedule"), without_gil);
   m.def("add_send_recv", add_send_recv, py::arg("cells"), py::arg("name"), without_gil,
         "An order, \"\" where it is idle, with its messages where torch has them.");
   m.def(

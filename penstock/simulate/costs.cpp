@@ -1,6 +1,7 @@
 #include "penstock/simulate/costs.h"
 
 #include <string_view>
+#include <utility>
 
 #include "penstock/core/text.h"
 
@@ -60,6 +61,23 @@ double Costs::of(const Action& action) const {
       return 0.0;
   }
   return 0.0;
+}
+
+Costs shared_by_stages(const Costs& of_rank, std::int32_t stages_per_rank) {
+  const auto share = [&](const PerStage& numbers) {
+    std::vector<std::vector<double>> rows = numbers.rows();
+    for (auto& row : rows) {
+      for (double& number : row) number /= stages_per_rank;
+    }
+    return PerStage(std::move(rows));
+  };
+  Costs costs = of_rank;
+  costs.forward = share(of_rank.forward);
+  costs.input = share(of_rank.input);
+  costs.weight = share(of_rank.weight);
+  if (of_rank.backward) costs.backward = share(*of_rank.backward);
+  costs.activation = share(of_rank.activation);
+  return costs;
 }
 
 std::vector<std::string> misfits(const Costs& costs, const schedule::Schedule& schedule) {

@@ -40,16 +40,16 @@ struct RankWork {
   double forwards = 0.0;
   double forward_per_memory = 0.0;  // The most time of an F for the memory that it takes.
   double held = 0.0;                // Memory times the least time that it is held, over all.
-  double peak_memory = 0.0;
+  double memory_max = kNever;
 };
 
 class Bounds {
  public:
-  Bounds(const verify::VerifiedSchedule& verified, const Costs& costs)
-      : verified_(verified),
-        schedule_(verified.schedule()),
+  Bounds(const Work& of, const Costs& costs)
+      : of_(of),
+        schedule_(of.actions),
         costs_(costs),
-        hops_(schedule_, verified.facts().rank_of_stage),
+        hops_(schedule_, of.rank_of_stage),
         links_(costs, hops_),
         least_(static_cast<std::size_t>(schedule_.stages)),
         times_(least_.size()),
@@ -60,6 +60,9 @@ class Bounds {
     find_times();
     find_earliest();
     for (const Program& program : schedule_.programs) work_.push_back(work_of(program));
+    for (std::size_t rank = 0; rank < work_.size(); ++rank) {
+      work_[rank].memory_max = of.memory_max[rank];
+    }
   }
 
   double work() const { return std::ranges::max(work_, {}, &RankWork::all).all; }
@@ -78,7 +81,7 @@ class Bounds {
   double warm_up() const {
     return most([&](std::size_t rank) {
       const RankWork& work = work_[rank];
-      const double before = std::min(work.forwards, work.peak_memory * work.forward_per_memory);
+      const double before = std::min(work.forwards, work.memory_max * work.forward_per_memory);
       return earliest_[rank].first_backward + work.all - share_ * before + earliest_[rank].tail;
     });
   }
@@ -87,8 +90,8 @@ class Bounds {
   double memory() const {
     return most([&](std::size_t rank) {
       const RankWork& work = work_[rank];
-      if (work.peak_memory == 0.0) return 0.0;
-      return earliest_[rank].first_forward + work.held / work.peak_memory + earliest_[rank].tail;
+      if (work.memory_max == 0.0) return 0.0;
+      return earliest_[rank].first_forward + work.held / work.memory_max + earliest_[rank].tail;
     });
   }
 
@@ -173,7 +176,7 @@ class Bounds {
   void find_earliest() {
     earliest_.assign(schedule_.programs.size(), {kNever, kNever, kNever});
     for (std::size_t s = 0; s < times_.size(); ++s) {
-      StageTimes& rank = earliest_[verified_.rank_of(StageId(s)).index()];
+      StageTimes& rank = earliest_[of_.rank_of_stage[s].index()];
       rank.first_forward = std::min(rank.first_forward, times_[s].first_forward);
       rank.first_backward = std::min(rank.first_backward, times_[s].first_backward);
       rank.tail = std::min(rank.tail, times_[s].tail);
@@ -182,11 +185,8 @@ class Bounds {
 
   RankWork work_of(const Program& program) const {
     RankWork work;
-    verify::LiveActivations live(schedule_.purpose, costs_.activation, costs_.keep);
     for (const Action& action : program) {
       if (!schedule::is_compute(action.op)) continue;
-      live.start(action);
-      live.end(action);
       work.all += time(action);
       const double size = costs_.activation.at(action.stage, *action.microbatch);
       if (action.op == Op::Forward) {
@@ -203,11 +203,10 @@ class Bounds {
         work.held += size * kept * time(action);
       }
     }
-    work.peak_memory = live.peak_memory();
     return work;
   }
 
-  const verify::VerifiedSchedule& verified_;
+  const Work& of_;
   const Schedule& schedule_;
   const Costs& costs_;
   verify::Hops hops_;
@@ -220,12 +219,24 @@ class Bounds {
   std::vector<RankWork> work_;
 };
 
+// By rank: what its activations take at most.
+std::vector<double> peaks_of(const Schedule& schedule, const Costs& costs) {
+  std::vector<double> peaks;
+  for (const Program& program : schedule.programs) {
+    verify::LiveActivations live(schedule.purpose, costs.activation, costs.keep);
+    for (const Action& action : program) {
+      live.start(action);
+      live.end(action);
+    }
+    peaks.push_back(live.peak_memory());
+  }
+  return peaks;
+}
+
 }  // namespace
 
-std::vector<LowerBound> lower_bounds(const verify::VerifiedSchedule& verified, const Costs& costs) {
-  const auto texts = misfits(costs, verified.schedule());
-  if (!texts.empty()) throw ConfigError("costs: " + join(texts, "\ncosts: "));
-  const Bounds of(verified, costs);
+std::vector<LowerBound> lower_bounds(const Work& work, const Costs& costs) {
+  const Bounds of(work, costs);
   std::vector<LowerBound> bounds = {
       {"work", "the busiest rank computes without a pause", of.work()},
       {"pipe",
@@ -234,7 +245,7 @@ std::vector<LowerBound> lower_bounds(const verify::VerifiedSchedule& verified, c
        "the other ranks",
        of.pipe()},
       {"path", "one microbatch passes all stages, and back", of.path()}};
-  if (verified.schedule().purpose == Purpose::Train) {
+  if (work.actions.purpose == Purpose::Train) {
     bounds.push_back({"warm-up",
                       "until its first gradient comes back, a rank can run only the forwards that "
                       "its memory holds",
@@ -246,6 +257,19 @@ std::vector<LowerBound> lower_bounds(const verify::VerifiedSchedule& verified, c
   }
   for (LowerBound& bound : bounds) bound.makespan += costs.optimizer;
   return bounds;
+}
+
+std::vector<LowerBound> lower_bounds(const verify::VerifiedSchedule& verified, const Costs& costs) {
+  const auto texts = misfits(costs, verified.schedule());
+  if (!texts.empty()) throw ConfigError("costs: " + join(texts, "\ncosts: "));
+  return lower_bounds({.actions = verified.schedule(),
+                       .rank_of_stage = verified.facts().rank_of_stage,
+                       .memory_max = peaks_of(verified.schedule(), costs)},
+                      costs);
+}
+
+const LowerBound& highest(const std::vector<LowerBound>& bounds) {
+  return *std::ranges::max_element(bounds, {}, &LowerBound::makespan);
 }
 
 }  // namespace penstock::simulate

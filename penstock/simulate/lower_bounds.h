@@ -13,16 +13,29 @@
 
 namespace penstock::simulate {
 
+// What is bounded: all that a schedule decides but the order of each rank's actions.
+struct Work {
+  const schedule::Schedule& actions;  // Of each rank, in any order.
+  const std::vector<Rank>& rank_of_stage;
+  std::vector<double> memory_max;  // By rank: what its activations may take; infinite: any.
+};
+
 struct LowerBound {
   std::string_view name;     // "work", "pipe", "path", "warm-up", "memory".
   std::string_view meaning;  // In a line.
   double makespan = 0.0;     // Without gathers and reduces, with the optimizer.
 };
 
-// In a fixed order.  "warm-up" and "memory" hold for schedules whose ranks keep no more activation
-// memory than this one's (its peaks, as simulate() finds them).
+// In a fixed order.
+// REQUIRES: compute actions and messages only, all that the stages have to do; costs that fit.
+std::vector<LowerBound> lower_bounds(const Work& work, const Costs& costs);
+
+// The same for schedules whose ranks keep no more activation memory than this one's (its peaks, as
+// simulate() finds them).
 // Throws: ConfigError for costs that do not fit the schedule.
 std::vector<LowerBound> lower_bounds(const verify::VerifiedSchedule& schedule,
                                      const Costs& costs = {});
+
+const LowerBound& highest(const std::vector<LowerBound>& bounds);
 
 }  // namespace penstock::simulate

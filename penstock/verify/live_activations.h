@@ -19,20 +19,28 @@ class LiveActivations {
       : trains_(purpose == schedule::Purpose::Train), activation_(&activation), keep_(keep) {}
 
   void start(const schedule::Action& action) {
-    if (!trains_ || action.op != schedule::Op::Forward) return;
+    if (trains_ && action.op == schedule::Op::Forward) start(action.op, size(action));
+  }
+  void end(const schedule::Action& action) {
+    if (schedule::is_backward(action.op)) end(action.op, size(action));
+  }
+
+  // The same for those who have sizes in tables: F, B, I or W of a schedule that trains, with the
+  // size of its activation.
+  void start(schedule::Op op, double size) {
+    if (op != schedule::Op::Forward) return;
     ++count_;
-    memory_ += size(action);
+    memory_ += size;
     peak_count_ = std::max(peak_count_, count_);
     peak_memory_ = std::max(peak_memory_, memory_);
   }
-
-  void end(const schedule::Action& action) {
-    const bool frees = action.op == schedule::Op::Backward;
-    const bool frees_kept = action.op == schedule::Op::BackwardWeight;
+  void end(schedule::Op op, double size) {
+    const bool frees = op == schedule::Op::Backward;
+    const bool frees_kept = op == schedule::Op::BackwardWeight;
     if (frees || frees_kept) --count_;
-    if (frees) memory_ -= size(action);
-    if (frees_kept) memory_ -= size(action) * keep_;
-    if (action.op == schedule::Op::BackwardInput) memory_ -= size(action) * (1.0 - keep_);
+    if (frees) memory_ -= size;
+    if (frees_kept) memory_ -= size * keep_;
+    if (op == schedule::Op::BackwardInput) memory_ -= size * (1.0 - keep_);
   }
 
   double memory() const { return memory_; }

@@ -47,27 +47,9 @@ struct Entry {
   double gap() const { return lower_bound > 0 ? makespan / lower_bound - 1 : 0; }
 };
 
-// The costs of a rank's stages together, spread over its stages.
-Costs per_stage(const Costs& of_rank, std::int32_t stages_per_rank) {
-  const auto share = [&](const verify::PerStage& numbers) {
-    std::vector<std::vector<double>> rows = numbers.rows();
-    for (auto& row : rows) {
-      for (double& number : row) number /= stages_per_rank;
-    }
-    return verify::PerStage(std::move(rows));
-  };
-  Costs costs = of_rank;
-  costs.forward = share(of_rank.forward);
-  costs.input = share(of_rank.input);
-  costs.weight = share(of_rank.weight);
-  if (of_rank.backward) costs.backward = share(*of_rank.backward);
-  costs.activation = share(of_rank.activation);
-  return costs;
-}
-
 Entry entry_of(const verify::VerifiedSchedule& verified, std::int32_t stages_per_rank,
                const Costs& of_rank) {
-  const Costs costs = per_stage(of_rank, stages_per_rank);
+  const Costs costs = simulate::shared_by_stages(of_rank, stages_per_rank);
   const auto simulation = simulate::simulate(verified, costs, simulate::Detail::Totals);
   Entry entry{.name = verified.schedule().name,
               .stages_per_rank = stages_per_rank,

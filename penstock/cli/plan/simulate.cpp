@@ -31,10 +31,6 @@ struct SimulateCommand {
   bool json = false;
 };
 
-const LowerBound& highest(const std::vector<LowerBound>& bounds) {
-  return *std::ranges::max_element(bounds, {}, &LowerBound::makespan);
-}
-
 std::string head_text(const Simulation& simulation, const std::vector<LowerBound>& bounds) {
   const LowerBound& bound = highest(bounds);
   const double gap = bound.makespan > 0 ? simulation.makespan / bound.makespan - 1 : 0;

@@ -12,12 +12,13 @@ bool are_halves(const Action& first, const Action& second) {
 
 }  // namespace
 
-Schedule fuse_backwards(Schedule schedule) {
+Schedule fuse_backwards(Schedule schedule, std::optional<StageId> only) {
   for (Program& program : schedule.programs) {
     Program result;
     result.reserve(program.size());
     for (const Action& action : program) {
-      if (!result.empty() && are_halves(result.back(), action)) {
+      const bool of_stage = !only || action.stage == *only;
+      if (of_stage && !result.empty() && are_halves(result.back(), action)) {
         result.back().op = Op::Backward;
       } else {
         result.push_back(action);

@@ -8,6 +8,7 @@
 // Cost: linear in the number of actions.
 #pragma once
 #include <cstdint>
+#include <optional>
 
 #include "penstock/schedule/schedule.h"
 #include "penstock/schedule/timetable.h"
@@ -52,9 +53,9 @@ Schedule add_reduce_gradients(Schedule schedule, Reduction reduction = Reduction
 // REQUIRES: compute actions only; delay >= 0.
 Schedule split_backwards(Schedule order, std::int32_t delay = 0);
 
-// Each I with its W right behind it becomes a B.
+// Each I with its W right behind it becomes a B; of one stage only, where one is given.
 // Law: fuse_backwards(split_backwards(s)) == s, for an s without such Is.
-Schedule fuse_backwards(Schedule schedule);
+Schedule fuse_backwards(Schedule schedule, std::optional<StageId> only = {});
 
 // Each F with a B of another microbatch right behind it becomes an overlapped pair.  A pair starts
 // when both can, so that one may wait for the F of another: pairs that would wait for each other

@@ -1,0 +1,116 @@
+// What a search is to schedule: stages on ranks, microbatches, costs, and what a rank may hold.
+//
+// search() makes one per placement; all parts of the search read it.  Tables instead of formulas,
+// because each is read some million times a second.
+//
+// The microbatches of a stage keep their order in every schedule of a search: a rank's order then
+// says only which stage does which kind of action next.  Where microbatches cost the same, no
+// schedule is lost by that: sorting the actions of each stage delays none of them.
+// Units: those of simulate::Costs.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "penstock/core/ids.h"
+#include "penstock/schedule/schedule.h"
+#include "penstock/simulate/costs.h"
+
+namespace penstock::search {
+
+// The halves of a stage's work on a microbatch.  A search splits all backwards.
+enum class Kind : std::uint8_t { Forward, Input, Weight };
+inline constexpr std::size_t kKinds = 3;
+inline constexpr Kind kEveryKind[kKinds] = {Kind::Forward, Kind::Input, Kind::Weight};
+
+schedule::Op op_of(Kind kind);
+
+// "The next F of stage 2": what a rank does, the microbatch being the next one of that stage and
+// kind.
+struct Turn {
+  std::uint16_t stage = 0;
+  Kind kind = Kind::Forward;
+  friend bool operator==(const Turn&, const Turn&) = default;
+};
+
+// By rank, in the order in which it runs them.
+using Order = std::vector<std::vector<Turn>>;
+
+// Where the value goes that an F or an I makes.
+struct Handover {
+  bool exists = false;  // The last stage's F and the first one's I make none.
+  Turn taker;           // Nothing else is waited for between ranks.
+  // The link, if it carries one message at a time.
+  std::optional<std::uint32_t> link = {};
+};
+
+class Problem {
+ public:
+  // REQUIRES: costs that fit; every rank in [0, ranks) has a stage.
+  Problem(std::vector<Rank> rank_of_stage, std::int32_t ranks, std::int32_t microbatches,
+          const simulate::Costs& costs, std::optional<double> memory_max);
+
+  std::size_t ranks() const { return stages_of_.size(); }
+  std::size_t stages() const { return rank_of_.size(); }
+  std::size_t microbatches() const { return microbatches_; }
+  std::size_t links() const { return links_; }  // That carry one message at a time, or more.
+  // Turns of all ranks together.
+  std::size_t turns() const { return kKinds * stages() * microbatches_; }
+
+  std::size_t rank_of(std::size_t stage) const { return rank_of_[stage]; }
+  const std::vector<std::uint16_t>& stages_of(std::size_t rank) const { return stages_of_[rank]; }
+
+  double time(Turn turn, std::size_t microbatch) const {
+    return time_[static_cast<std::size_t>(turn.kind)][at(turn.stage, microbatch)];
+  }
+  const Handover& handover(Turn turn) const {
+    return handover_[static_cast<std::size_t>(turn.kind)][turn.stage];
+  }
+  // From the end of the turn until what it makes is there, on a link that is free.
+  double transit(Turn turn, std::size_t microbatch) const {
+    return transit_[static_cast<std::size_t>(turn.kind)][at(turn.stage, microbatch)];
+  }
+  // How long that occupies the link.
+  double transfer(Turn turn, std::size_t microbatch) const {
+    return transfer_[static_cast<std::size_t>(turn.kind)][at(turn.stage, microbatch)];
+  }
+
+  // What the activation takes of a rank's memory from the start of F, and what of it I gives back.
+  double size(std::size_t stage, std::size_t microbatch) const {
+    return size_[at(stage, microbatch)];
+  }
+  double keep() const { return costs_.keep; }
+  double memory_max() const { return memory_max_; }  // Infinite: no limit.
+
+  const simulate::Costs& costs() const { return costs_; }
+
+  // A schedule with split backwards.
+  schedule::Schedule schedule_of(const Order& order) const;
+  // Its B become I and W.  Absent: it has its stages elsewhere, or a stage takes its microbatches
+  // in another order.
+  // REQUIRES: `schedule` is a compute order that trains, of these sizes.
+  std::optional<Order> order_of(const schedule::Schedule& schedule) const;
+
+ private:
+  void fill_times();
+  void fill_handovers(const std::vector<Rank>& rank_of_stage);
+  std::size_t at(std::size_t stage, std::size_t microbatch) const {
+    return stage * microbatches_ + microbatch;
+  }
+
+  simulate::Costs costs_;
+  std::size_t microbatches_ = 0;
+  std::vector<std::size_t> rank_of_;
+  std::vector<std::vector<std::uint16_t>> stages_of_;
+  std::array<std::vector<double>, kKinds> time_;
+  std::array<std::vector<Handover>, kKinds> handover_;
+  std::array<std::vector<double>, 2> transit_;
+  std::array<std::vector<double>, 2> transfer_;
+  std::vector<double> size_;
+  double memory_max_ = std::numeric_limits<double>::infinity();
+  std::size_t links_ = 0;
+};
+
+}  // namespace penstock::search

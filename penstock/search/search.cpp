@@ -1,0 +1,275 @@
+#include "penstock/search/search.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <thread>
+#include <utility>
+
+#include "penstock/core/background_thread.h"
+#include "penstock/core/check.h"
+#include "penstock/core/text.h"
+#include "penstock/schedule/passes/passes.h"
+#include "penstock/search/variant.h"
+
+namespace penstock::search {
+namespace {
+
+using simulate::LowerBound;
+
+// Of placements that are neither of the known ones, for each number of stages per rank.
+constexpr std::size_t kOthers = 6;
+// Pieces of a round: how many cores can be busy.
+constexpr std::size_t kPieces = 4;
+// More actions than this would take hours.
+constexpr std::int64_t kTurnsMax = 4'000'000;
+
+bool is_by_stage(const simulate::Costs& costs) {
+  const auto has_rows = [](const verify::PerStage& numbers) { return numbers.rows().size() > 1; };
+  return has_rows(costs.forward) || has_rows(costs.input) || has_rows(costs.weight) ||
+         (costs.backward && has_rows(*costs.backward)) || has_rows(costs.activation) ||
+         has_rows(costs.message);
+}
+
+void check(const Request& request) {
+  std::vector<std::string> texts;
+  const auto check_size = [&](std::string_view name, std::int32_t value) {
+    if (value < 1) texts.push_back(str(name, " ", value, ": expected 1 or more"));
+  };
+  check_size("ranks", request.ranks);
+  check_size("microbatches", request.microbatches);
+  for (const std::int32_t each : request.stages_per_rank) check_size("stages per rank", each);
+  if (request.stages_per_rank.empty()) texts.emplace_back("stages per rank: none is given");
+  if (request.placements.empty()) texts.emplace_back("placements: none is given");
+  if (!texts.empty()) throw ConfigError("search: " + join(texts, "\nsearch: "));
+  for (const std::int32_t each : request.stages_per_rank) {
+    const std::int64_t stages = std::int64_t{request.ranks} * each;
+    if (stages > 0xFFFF || 3 * stages * request.microbatches > kTurnsMax) {
+      throw ConfigError(str("search: ", request.ranks, " ranks, ", each, " stages per rank, ",
+                            request.microbatches, " microbatches: at most ", kTurnsMax / 3,
+                            " stages times microbatches, and 65535 stages, can be searched"),
+                        {"more microbatches repeat what fewer ones do: search with fewer"});
+    }
+  }
+}
+
+// For each number of stages per rank that the costs fit.
+std::vector<Stages> sizes_of(const Request& request) {
+  const bool by_stage = is_by_stage(request.costs);
+  std::vector<Stages> sizes;
+  std::vector<std::string> misfits;
+  for (const std::int32_t per_rank : request.stages_per_rank) {
+    Stages stages{
+        .ranks = request.ranks,
+        .per_rank = per_rank,
+        .microbatches = request.microbatches,
+        .costs = by_stage ? request.costs : simulate::shared_by_stages(request.costs, per_rank),
+        .memory_max = request.memory_max};
+    schedule::Schedule shape{.stages = request.ranks * per_rank,
+                             .microbatches = request.microbatches};
+    shape.programs.resize(static_cast<std::size_t>(request.ranks));
+    const auto texts = simulate::misfits(stages.costs, shape);
+    misfits.insert(misfits.end(), texts.begin(), texts.end());
+    if (texts.empty()) sizes.push_back(std::move(stages));
+  }
+  if (sizes.empty()) throw ConfigError("costs: " + join(misfits, "\ncosts: "));
+  return sizes;
+}
+
+// What the fullest rank has to hold, to run one microbatch at a time.
+double memory_of_one(const Stages& stages, const std::vector<Rank>& rank_of_stage) {
+  double most = 0.0;
+  for (std::int32_t m = 0; m < stages.microbatches; ++m) {
+    std::vector<double> held(static_cast<std::size_t>(stages.ranks));
+    for (std::size_t s = 0; s < rank_of_stage.size(); ++s) {
+      held[rank_of_stage[s].index()] += stages.costs.activation.at(StageId(s), Microbatch(m));
+    }
+    most = std::max(most, std::ranges::max(held));
+  }
+  return most;
+}
+
+class Search {
+ public:
+  Search(const Request& request, const Budget& budget) : request_(request), budget_(budget) {
+    double least_memory = std::numeric_limits<double>::infinity();
+    for (const Stages& stages : sizes_of(request)) {
+      for (const Placement placement : request.placements) {
+        add(stages, placement, least_memory);
+      }
+    }
+    if (!variants_.empty()) return;
+    throw Infeasible(
+        str("search: no schedule of these ranks holds at most ", shortest(*request.memory_max),
+            ": one microbatch's activations, on all stages of a rank, take ",
+            shortest(least_memory)),
+        {str("allow a memory of ", shortest(least_memory), " or more"),
+         "or divide the stages' activations: smaller microbatches, more ranks, or a placement that "
+         "gives each rank an equal share"});
+  }
+
+  Result run() {
+    std::vector<std::pair<std::size_t, Piece>> pieces;
+    for (std::size_t i = 0; i < variants_.size(); ++i) {
+      pieces.emplace_back(i, piece(Piece::Kind::Begin, i, 0.5));
+    }
+    // The first round is never cut, so that there is an answer.
+    for (auto& [variant, each] : pieces) each.stop = [] { return false; };
+    do {
+      run_pieces(pieces);
+      ++rounds_;
+      budget_.progress({rounds_, best().best().makespan, bound().makespan});
+      pieces = next_pieces();
+    } while (!pieces.empty() && rounds_ < budget_.rounds && !budget_.stop());
+    return result();
+  }
+
+ private:
+  void add(const Stages& stages, Placement placement, double& least_memory) {
+    std::vector<std::vector<Rank>> placements;
+    if (placement == Placement::Loop) {
+      placements = {in_a_loop(stages)};
+    } else if (placement == Placement::V) {
+      placements = {to_and_fro(stages)};
+    } else {
+      placements = with_small_bounds(stages, kOthers, budget_.seed);
+      any_bounds_.push_back(bound_of_any(stages));
+    }
+    for (std::vector<Rank>& ranks : placements) {
+      const double needed = memory_of_one(stages, ranks);
+      least_memory = std::min(least_memory, needed);
+      const bool is_known =
+          std::ranges::any_of(known_, [&](const auto& each) { return each == ranks; });
+      if (is_known || (request_.memory_max && needed > *request_.memory_max)) continue;
+      variants_.emplace_back(stages, placement, ranks);
+      known_.push_back(std::move(ranks));
+    }
+  }
+
+  Piece piece(Piece::Kind kind, std::size_t number, double effort) const {
+    const auto of = static_cast<std::uint64_t>(rounds_) * 64 + number;
+    return {
+        .kind = kind, .seed = mix(mix(budget_.seed) + of), .effort = effort, .stop = budget_.stop};
+  }
+
+  // Of the variants that may still become the fastest, the fastest ones most often.
+  std::vector<std::pair<std::size_t, Piece>> next_pieces() const {
+    std::vector<std::size_t> open;
+    for (std::size_t i = 0; i < variants_.size(); ++i) {
+      if (variants_[i].bound().makespan < makespan() * (1.0 - kRounding)) open.push_back(i);
+    }
+    std::ranges::stable_sort(open, {}, [&](std::size_t i) { return variants_[i].best().makespan; });
+    std::vector<std::pair<std::size_t, Piece>> pieces;
+    if (open.empty()) return pieces;
+    Random random(mix(budget_.seed) + static_cast<std::uint64_t>(rounds_));
+    for (std::size_t i = 0; i < kPieces; ++i) {
+      std::size_t which = 0;
+      while (which + 1 < open.size() && random.chance(0.5)) ++which;
+      const Piece::Kind kind = i % 2 == 0 ? Piece::Kind::Repair : Piece::Kind::Tune;
+      pieces.emplace_back(open[which], piece(kind, i, static_cast<double>(rounds_)));
+    }
+    return pieces;
+  }
+
+  void run_pieces(const std::vector<std::pair<std::size_t, Piece>>& pieces) {
+    std::vector<Finding> findings(pieces.size());
+    std::atomic<std::size_t> next = 0;
+    const auto work = [&] {
+      for (std::size_t i = next++; i < pieces.size(); i = next++) {
+        findings[i] = variants_[pieces[i].first].run(pieces[i].second);
+      }
+    };
+    const std::size_t cores =
+        std::min({kPieces, pieces.size(), std::size_t{std::thread::hardware_concurrency()}});
+    std::vector<std::thread> threads;
+    for (std::size_t i = 1; i < cores; ++i) threads.push_back(start_background_thread(work));
+    work();
+    for (std::thread& thread : threads) thread.join();
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      simulated_ += findings[i].simulated;
+      variants_[pieces[i].first].learn(std::move(findings[i]));
+    }
+  }
+
+  const Variant& best() const {
+    return *std::ranges::min_element(
+        variants_, {}, [](const Variant& variant) { return variant.best().makespan; });
+  }
+  double makespan() const { return best().best().makespan + request_.costs.optimizer; }
+
+  // Where any placement is allowed, that none of those which were tried beats it says little.
+  LowerBound bound() const {
+    LowerBound lowest{.makespan = std::numeric_limits<double>::infinity()};
+    const auto lower = [&](const LowerBound& each) {
+      if (each.makespan < lowest.makespan) lowest = each;
+    };
+    for (const Variant& variant : variants_) {
+      if (variant.placement() != Placement::Any) lower(variant.bound());
+    }
+    for (const LowerBound& each : any_bounds_) lower(each);
+    return lowest;
+  }
+
+  Result result() const;
+
+  const Request& request_;
+  const Budget& budget_;
+  std::deque<Variant> variants_;
+  std::vector<std::vector<Rank>> known_;
+  std::vector<LowerBound> any_bounds_;
+  std::int64_t rounds_ = 0;
+  std::int64_t simulated_ = 0;
+};
+
+// Backwards in one piece, where nobody waits longer for it: there are fewer actions then, and a
+// whole backward may cost less than its halves.
+verify::VerifiedSchedule fused(verify::VerifiedSchedule split, const simulate::Costs& costs) {
+  const auto makespan = [&](const verify::VerifiedSchedule& each) {
+    return simulate::simulate(each, costs, simulate::Detail::Totals).makespan;
+  };
+  double least = makespan(split);
+  for (std::int32_t s = 0; s < split.schedule().stages; ++s) {
+    auto whole = verify::VerifiedSchedule::from(
+        schedule::fuse_backwards(split.schedule(), StageId(s)), split.options());
+    const double now = makespan(whole);
+    if (now > least * (1.0 + kRounding)) continue;
+    least = std::min(least, now);
+    split = std::move(whole);
+  }
+  return split;
+}
+
+Result Search::result() const {
+  const Variant& variant = best();
+  const simulate::Costs& costs = variant.stages().costs;
+  auto schedule = fused(
+      verify::VerifiedSchedule::from(
+          variant.problem().schedule_of(variant.best().order),
+          {.memory_max = request_.memory_max, .activation = costs.activation, .keep = costs.keep}),
+      costs);
+  auto simulation = simulate::simulate(schedule, costs);
+  return {.schedule = std::move(schedule),
+          .costs = costs,
+          .simulation = std::move(simulation),
+          .stages_per_rank = variant.stages().per_rank,
+          .placement = variant.placement(),
+          .placed_bound = variant.bound(),
+          .bound = bound(),
+          .rounds = rounds_,
+          .simulated = simulated_};
+}
+
+}  // namespace
+
+double Result::gap() const {
+  if (bound.makespan <= 0.0) return simulation.makespan > 0.0 ? kStuck : 0.0;
+  const double gap = simulation.makespan / bound.makespan - 1.0;
+  return gap < kRounding ? 0.0 : gap;
+}
+
+Result search(const Request& request, const Budget& budget) {
+  check(request);
+  return Search(request, budget).run();
+}
+
+}  // namespace penstock::search

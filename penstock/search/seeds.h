@@ -1,0 +1,36 @@
+// Where a search begins: orders that generators write, that random wishes give, and that a search
+// with fewer microbatches found.
+//
+// All of them fit the problem's memory, and none is stuck.
+// Source: the building block of one microbatch that is repeated: Qi et al., Pipeline parallelism
+// with controllable memory, arXiv 2405.15362.  There a block is repeated as it is; here its times
+// are targets of a list schedule, so that it need not fit without gaps.
+#pragma once
+#include <vector>
+
+#include "penstock/search/clock.h"
+#include "penstock/search/list_schedule.h"
+#include "penstock/search/problem.h"
+#include "penstock/search/random.h"
+
+namespace penstock::search {
+
+// Of each generator that has its stages where the problem has them.
+std::vector<Order> generated_orders(const Problem& problem);
+
+// A building block, which is repeated for each microbatch: the way through the stages and back,
+// with each pass of the ranks slowed down by a factor of its own, and a delay of W.  So it has a
+// long or a short life, which is much or little memory.  Numbers from 0 to 1, so that a search can
+// draw and change them; how they are read is known to order_of_block() alone.
+using Block = std::vector<double>;
+Block random_block(const Problem& problem, Random& random);
+// One number of it, or some, are others.
+Block changed(Block block, Random& random);
+Order order_of_block(const Problem& problem, const Block& block, ListScheduler& scheduler);
+
+// The order with more microbatches: its first half, its second half, and between them the middle
+// microbatch repeated.
+// REQUIRES: the same stages on the same ranks; `to` has at least as many microbatches as `from`.
+Order stretched(const Problem& from, const Order& order, const Problem& to);
+
+}  // namespace penstock::search

@@ -1,0 +1,68 @@
+// One placement of a search, what is known of it so far, and the pieces of work that find out more.
+//
+// search() asks for pieces of several variants at once, and adds up what they found.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "penstock/search/placement.h"
+#include "penstock/search/problem.h"
+#include "penstock/search/repair.h"
+#include "penstock/search/seeds.h"
+
+namespace penstock::search {
+
+// What a piece of work found.
+struct Finding {
+  Solution solution;
+  std::optional<Block> block = {};  // Of which the solution began, if it did.
+  double block_cost = kStuck;       // Of the block alone, on fewer microbatches.
+  std::int64_t simulated = 0;
+};
+
+struct Piece {
+  enum class Kind : std::uint8_t {
+    Begin,   // From the generators, and from some random blocks.
+    Tune,    // Changes the best block, or new ones.
+    Repair,  // Changes the best order.
+  };
+  Kind kind = Kind::Begin;
+  std::uint64_t seed = 1;
+  double effort = 1.0;  // 1: some hundredths of a second.
+  std::function<bool()> stop;
+};
+
+class Variant {
+ public:
+  Variant(const Stages& stages, Placement placement, std::vector<Rank> rank_of_stage);
+
+  Placement placement() const { return placement_; }
+  const Stages& stages() const { return stages_; }
+  const Problem& problem() const { return problem_; }
+  const simulate::LowerBound& bound() const { return bound_; }  // The highest one.
+  const Solution& best() const { return best_; }
+
+  // Changes nothing, so that pieces can run at once.
+  Finding run(const Piece& piece) const;
+  void learn(Finding finding);
+
+ private:
+  Finding begin(const Piece& piece) const;
+  Finding tune(const Piece& piece) const;
+  Finding repair(const Piece& piece) const;
+  Finding finish(Order order, std::int64_t simulated, const Piece& piece) const;
+  double enough() const;
+
+  Stages stages_;
+  Placement placement_;
+  Problem problem_;
+  Problem fewer_;  // With fewer microbatches, on which blocks are tried.
+  simulate::LowerBound bound_;
+  Solution best_;
+  std::optional<Block> block_;
+  double block_cost_ = kStuck;
+};
+
+}  // namespace penstock::search
