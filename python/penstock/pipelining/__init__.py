@@ -35,6 +35,7 @@ from penstock.pipelining.schedules import (
     ScheduleInterleavedZeroBubble,
     ScheduleLoopedBFS,
     ScheduleZBVZeroBubble,
+    _ScheduleForwardOnly,
     get_schedule_class,
 )
 from penstock.pipelining.stage import PipelineStage, build_stage
@@ -55,6 +56,7 @@ __all__ = [
     "SplitPoint",
     "TensorChunkSpec",
     "TraceError",
+    "_ScheduleForwardOnly",
     "annotate_split_points",
     "build_stage",
     "get_schedule_class",

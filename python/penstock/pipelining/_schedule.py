@@ -10,17 +10,13 @@ import torch
 from penstock import _arguments, _planning
 from penstock.errors import ScheduleError
 from penstock.pipelining import actions
+from penstock.pipelining._batch import Batch
 from penstock.pipelining._groups import connect
 from penstock.pipelining._loss_weights import LossWeight, shares_of, warn_of_other_means
 from penstock.pipelining._run import Run
 from penstock.pipelining._work import Step
-from penstock.pipelining.actions import _Action
-from penstock.pipelining.microbatch import (
-    TensorChunkSpec,
-    merge_chunks,
-    split_args_kwargs_into_chunks,
-    split_value,
-)
+from penstock.pipelining.actions import _Action, _validate_schedule
+from penstock.pipelining.microbatch import TensorChunkSpec, merge_chunks
 from penstock.schedule import Verdict, verify
 
 if TYPE_CHECKING:
@@ -80,6 +76,7 @@ class _PipelineSchedule:
         self._looks_at_means = scale_grads is None and loss_weight is None
         self._proved = self._generate() if self._generator else None
         self._order: Order | None = None
+        self._with_messages: Order | None = None  # The same as it runs, where somebody asked.
         self._running: Run | None = None
 
     @property
@@ -92,6 +89,7 @@ class _PipelineSchedule:
     @pipeline_order.setter
     def pipeline_order(self, order: Order) -> None:
         self._order = order
+        self._with_messages = None
 
     def step(
         self,
@@ -100,6 +98,9 @@ class _PipelineSchedule:
         losses: list[torch.Tensor] | None = None,
         return_outputs: bool = True,
         loss_kwargs: dict[str, Any] | None = None,
+        arg_mbs: list[tuple[Any, ...]] | None = None,
+        kwarg_mbs: list[dict[str, Any]] | None = None,
+        target_mbs: list[Any] | None = None,
         **kwargs: Any,
     ) -> Any:
         """Runs the program on a batch, and adds its gradients to those of the parameters.
@@ -110,15 +111,15 @@ class _PipelineSchedule:
         losses: there, is emptied and filled with the loss of each microbatch: detached scalars.
         return_outputs: whether the merged output is returned there; None elsewhere.
         loss_kwargs: handed to loss_fn, as they are, for each microbatch.
+        arg_mbs, kwarg_mbs, target_mbs: the same by microbatch, in place of args, kwargs and target.
 
         Raises what a module or loss_fn raises, on the rank where it does, and penstock.CommError,
         with its words, on all others; the schedule cannot be used after that.
         """
         if self._has_backward and not torch.is_grad_enabled():
             raise RuntimeError("step() needs gradients, and they are off: use eval(), or turn on")
-        return self._run(
-            self._has_backward, args, kwargs, target, losses, return_outputs, loss_kwargs
-        )
+        batch = Batch(args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs)
+        return self._run(self._has_backward, batch, losses, return_outputs, loss_kwargs)
 
     def eval(
         self,
@@ -127,13 +128,17 @@ class _PipelineSchedule:
         losses: list[torch.Tensor] | None = None,
         return_outputs: bool = True,
         loss_kwargs: dict[str, Any] | None = None,
+        arg_mbs: list[tuple[Any, ...]] | None = None,
+        kwarg_mbs: list[dict[str, Any]] | None = None,
+        target_mbs: list[Any] | None = None,
         **kwargs: Any,
     ) -> Any:
         """The same, forward only: no graphs, and gradients stay as they are.
 
         Without a target there are no losses.  Modules stay in train() or eval() as they are set.
         """
-        return self._run(False, args, kwargs, target, losses, return_outputs, loss_kwargs)
+        batch = Batch(args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs)
+        return self._run(False, batch, losses, return_outputs, loss_kwargs)
 
     # The name of its generator; none for programs of one's own.
     _generator: ClassVar[str] = ""
@@ -170,6 +175,14 @@ class _PipelineSchedule:
             microbatches=self._n_microbatches,
         )
 
+    def _validate_and_set_stage_mapping(self, actions: Order) -> None:
+        """Proves an order, and tells the stages on which rank each of them is."""
+        ranks = _validate_schedule(
+            actions, self.pp_group_size, self._num_stages, self._n_microbatches
+        )
+        for stage in self._stages:
+            stage.stage_index_to_group_rank = ranks
+
     def _program(self) -> Schedule:
         """What runs: the schedule as it was proved, unless somebody has looked at its order."""
         if self._proved is not None and self._order is None:
@@ -199,62 +212,52 @@ class _PipelineSchedule:
     def _run(
         self,
         trains: bool,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        target: Any,
+        batch: Batch,
         losses: list[torch.Tensor] | None,
         return_outputs: bool,
         loss_kwargs: dict[str, Any] | None,
     ) -> Any:
         run = self._connected()
         with run.telling_others():
-            step = self._step_of(trains, args, kwargs, target, loss_kwargs)
+            step = self._step_of(trains, batch, loss_kwargs)
             step.keeps_outputs = return_outputs
             factors = self._loss_factors(step) if trains else None
             if factors is not None:
                 step.of_nothing = frozenset(i for i, each in enumerate(factors) if each == 0)
                 step.looks_at_means = self._looks_at_means
-        found = run.train(step, factors) if trains else run.evaluate(step)
+        self._before_step(step)
+        if trains:
+            run.train(step, factors)
+        else:
+            run.evaluate(step)
         if not self._has(-1):
             return None
         if step.looks_at_means and factors is not None:
             self._look_at_means(step, factors)
         if losses is not None:
-            given = found if step.targets is not None else []
-            losses[:] = [step.losses.get(i, loss) for i, loss in enumerate(given)]
+            losses[:] = [step.losses[i] for i in range(len(step.targets or ()))]
         if not return_outputs:
             return None
         outputs = [step.outputs[microbatch] for microbatch in range(self._n_microbatches)]
         return merge_chunks(outputs, self._output_merge_spec)
+
+    def _before_step(self, step: Step) -> None:
+        """For schedules whose actions may be functions of one's own."""
 
     def _has(self, stage_index: int) -> bool:
         """Whether this rank has that stage, counted from the end where it is negative."""
         wanted = stage_index % self._num_stages
         return any(stage.stage_index == wanted for stage in self._stages)
 
-    def _step_of(
-        self,
-        trains: bool,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        target: Any,
-        loss_kwargs: dict[str, Any] | None,
-    ) -> Step:
+    def _step_of(self, trains: bool, batch: Batch, loss_kwargs: dict[str, Any] | None) -> Step:
         count = self._n_microbatches
-        split_args, split_kwargs = split_args_kwargs_into_chunks(
-            args,
-            kwargs,
-            count,
-            self._args_chunk_spec if args else None,  # Other ranks have it, too.
-            self._kwargs_chunk_spec if kwargs else None,
-        )
-        step = Step(split_args if self._has(0) else None, split_kwargs)
+        args, kwargs = batch.inputs(count, self._args_chunk_spec, self._kwargs_chunk_spec)
+        step = Step(args if self._has(0) else None, kwargs)
         step.loss_kwargs = loss_kwargs or {}
         if not self._has(-1) or self._loss_fn is None:
             return step
-        if target is not None:
-            step.targets = split_value(target, None, count, "target")
-        elif trains:
+        step.targets = batch.targets(count)
+        if step.targets is None and trains:
             raise ValueError("step() was given no target, which the rank of the last stage passes")
         return step
 

@@ -36,7 +36,8 @@ class Step:
 
     of_nothing: microbatches that do not count, because their losses are means over nothing.
     means: if it looks at them, how much each loss is a mean over, as far as their graphs say it.
-    losses: those that are DTensors, as the user gets them.
+    losses: as the user gets them: detached.
+    made: if it is kept, what each stage returned, by stage and microbatch.
     """
 
     args: list[tuple[Any, ...]] | None
@@ -49,6 +50,7 @@ class Step:
     looks_at_means: bool = False
     means: list[torch.Tensor] = field(default_factory=list)
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
+    made: dict[tuple[int, int], Any] | None = None
 
 
 class Work:
@@ -96,6 +98,8 @@ class Work:
         else:
             with self._no_sync():
                 output = self._module(*args, **step.kwargs[microbatch])
+        if step.made is not None:
+            step.made[self.stage_index, microbatch] = output
         if self._is_last:
             self._last = (microbatch, output)
             if step.keeps_outputs:
@@ -114,12 +118,13 @@ class Work:
         targets = self.step.targets
         assert self._loss_fn is not None and targets is not None
         if microbatch in self.step.of_nothing:
-            return _zero(output)
+            zero = _zero(output)
+            self.step.losses[microbatch] = zero.detach()
+            return zero
         loss = self._loss_fn(output, targets[microbatch], **self.step.loss_kwargs)
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"loss_fn returned {_type_of(loss)}, must return a tensor: a scalar")
-        if is_dtensor(loss):
-            self.step.losses[microbatch] = loss.detach()
+        self.step.losses[microbatch] = loss.detach()
         loss = whole(loss)
         if self._looks_at_graph:
             self._look_at_graph((loss,))

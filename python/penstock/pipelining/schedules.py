@@ -12,13 +12,15 @@ step.  See docs/pipelining.md for what is different from torch.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock import _planning
 from penstock.pipelining import actions
+from penstock.pipelining._batch import Batch
 from penstock.pipelining._custom import (
-    CustomFunction,
+    _CustomFunctionProtocol,
     _PipelineContext,
     check_replaceable,
     in_place_of,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 
     from penstock.pipelining._loss_weights import LossWeight
     from penstock.pipelining._run import Run
+    from penstock.pipelining._work import Step
     from penstock.pipelining.microbatch import TensorChunkSpec
     from penstock.pipelining.stage import _PipelineStageBase
 
@@ -94,6 +97,7 @@ __all__ = [
     "W",
     "_Action",
     "_ComputationType",
+    "_CustomFunctionProtocol",
     "_PipelineContext",
     "_PipelineSchedule",
     "_PipelineScheduleRuntime",
@@ -165,14 +169,18 @@ class _ScheduleForwardOnly(PipelineScheduleSingle):
         losses: list[torch.Tensor] | None = None,
         return_outputs: bool = True,
         loss_kwargs: dict[str, Any] | None = None,
+        arg_mbs: list[tuple[Any, ...]] | None = None,
+        kwarg_mbs: list[dict[str, Any]] | None = None,
+        target_mbs: list[Any] | None = None,
         **kwargs: Any,
     ) -> Any:
         """Runs the model; a RuntimeError for a target or losses."""
-        if target is not None or losses is not None:
+        if any(each is not None for each in (target, losses, target_mbs)):
             raise RuntimeError(
                 "_ScheduleForwardOnly takes neither target nor losses: it has no backward"
             )
-        return self._run(False, args, kwargs, None, None, return_outputs, loss_kwargs)
+        batch = Batch(args, kwargs, None, arg_mbs, kwarg_mbs)
+        return self._run(False, batch, None, return_outputs, loss_kwargs)
 
 
 class PipelineScheduleMulti(_PipelineSchedule):
@@ -231,14 +239,30 @@ class PipelineScheduleMulti(_PipelineSchedule):
 class _PipelineScheduleRuntime(PipelineScheduleMulti):
     """Runs a program of its own: with the messages that it has, or those that are added.
 
-    pipeline_order_with_comms: what runs, once there is an order.
+    For functions of one's own (register_custom_function), by stage and microbatch:
+    fwd_recv_ops, bwd_recv_ops: transfers that the actions which run now could wait for; what they
+        need has come, so each is an empty list.
+    backward_counter: by stage, for such functions to count; empty when a step begins.
     """
 
-    pipeline_order_with_comms: Order
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._custom: dict[_ComputationType, _CustomFunctionProtocol] = {}
+        self.fwd_recv_ops: dict[tuple[int, int], list[dist.Work]] = {}
+        self.bwd_recv_ops: dict[tuple[int, int], list[dist.Work]] = {}
+        self.backward_counter: Counter[int] = Counter()
         super().__init__(*args, **kwargs)
-        self._custom: dict[_ComputationType, CustomFunction] = {}
+
+    @property
+    def pipeline_order_with_comms(self) -> Order:
+        """What runs.  May be set, to a program with its messages, which is proved."""
+        if self._with_messages is None:
+            self._take_order("compute_only")
+        assert self._with_messages is not None
+        return self._with_messages
+
+    @pipeline_order_with_comms.setter
+    def pipeline_order_with_comms(self, order: Mapping[int, Sequence[_Action | None]]) -> None:
+        self._prepare_schedule_with_comms(order, "compute_comms")
 
     def _prepare_schedule_with_comms(
         self, actions: Mapping[int, Sequence[_Action | None]], format: str = "compute_only"
@@ -255,7 +279,7 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
         self._take_order(format)
 
     def register_custom_function(
-        self, computation_type: _ComputationType, custom_function: CustomFunction
+        self, computation_type: _ComputationType, custom_function: _CustomFunctionProtocol
     ) -> None:
         """From now on calls custom_function(action, context) in place of such actions.
 
@@ -275,11 +299,21 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
         return run
 
     def _register(self, run: Run, kind: _ComputationType) -> None:
-        def context() -> _PipelineContext:
-            step = run.step
-            return _PipelineContext(self, step.args, step.kwargs, step.targets)
+        run.replace(kind.value, in_place_of(self._custom[kind], self, run))
 
-        run.replace(kind.value, in_place_of(self._custom[kind], self._stages, context))
+    def _before_step(self, step: Step) -> None:
+        self.backward_counter.clear()
+        step.made = {} if self._custom else None
+
+    def _maybe_compute_loss(
+        self, stage: _PipelineStageBase, output: Any, target_mbs: Any, mb_index: int
+    ) -> None:
+        """For functions of one's own: the F of the last stage has computed the loss."""
+
+    def _maybe_get_loss(self, stage: _PipelineStageBase, mb_index: int) -> torch.Tensor | None:
+        """For functions of one's own: the loss of a microbatch, detached; None of other stages."""
+        has_loss = stage.is_last and self._running is not None
+        return self._running.step.losses.get(mb_index) if has_loss and self._running else None
 
     def _take_order(self, format: str) -> None:
         program = self._program()
@@ -287,14 +321,12 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
             program = program.with_messages()
         else:
             proved(program)
-        self.pipeline_order_with_comms = actions.to_order(program)
+        self._with_messages = actions.to_order(program)
 
     def _dump_csv(self, filename: str | os.PathLike[str], format: str = "compute_comms") -> None:
         """Writes the order, or the program with its messages."""
         if format == "compute_only":
             return _write_csv(self.pipeline_order, filename)
-        if not hasattr(self, "pipeline_order_with_comms"):
-            self._take_order("compute_only")
         return _write_csv(self.pipeline_order_with_comms, filename)
 
 

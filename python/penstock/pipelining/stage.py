@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
 
+    from penstock.pipelining._custom import _Part
+
 __all__ = ["PipelineStage", "PipeliningMetadataError", "build_stage"]
 
 
@@ -90,7 +92,8 @@ class _PipelineStageBase:
         }
         self.tied: dict[str, torch.nn.Parameter] = {}
         # While a function of the user's runs: what it stands in for (_custom.py).
-        self.parts: dict[tuple[_ComputationType, int | None], Callable[[], None]] = {}
+        self.before: _PipelineStageBase | None = None  # Of a schedule, if it is on this rank.
+        self.parts: dict[tuple[_ComputationType, int | None], _Part] = {}
 
     @property
     def is_first(self) -> bool:
@@ -114,29 +117,68 @@ class _PipelineStageBase:
 
     def forward_one_chunk(
         self, fwd_chunk_id: int, args: Any = (), kwargs: Any = None, **more: Any
-    ) -> None:
-        """Runs the F of a microbatch, in a function registered for it; with what the step has."""
-        del args, kwargs, more
-        self._run_part(FORWARD, fwd_chunk_id)
+    ) -> Any:
+        """Runs the F of a microbatch, in a function registered for it; what the module returned.
+
+        args, kwargs: other arguments than the step's; args on the first stage.
+        """
+        del more
+        return self._part(FORWARD, fwd_chunk_id).forward(args, kwargs)
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, **more: Any
     ) -> None:
         """Runs the B of a microbatch, or, without full_backward, its I."""
-        del loss, more
-        self._run_part(FULL_BACKWARD if full_backward else BACKWARD_INPUT, bwd_chunk_id)
+        del more
+        kind = FULL_BACKWARD if full_backward else BACKWARD_INPUT
+        self._part(kind, bwd_chunk_id).backward(loss)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, **more: Any) -> None:
         """Runs the W of a microbatch."""
         del more
-        self._run_part(BACKWARD_WEIGHT, bwd_chunk_id)
+        self._part(BACKWARD_WEIGHT, bwd_chunk_id).backward(None)
 
-    def _run_part(self, kind: _ComputationType, microbatch: int) -> None:
-        run = self.parts.get((kind, microbatch))
-        if run is None:
+    def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
+        """In a function for F: the stage before, on this rank, hands on what it returned."""
+        before = self.before
+        if before is not None:
+            before._part(FORWARD, mb_index).check_made(prev_stage_outputs)
+
+    def get_local_bwd_output(self, mb_index: int) -> tuple[()]:
+        """In a function for B: nothing, for the runtime hands on the gradients of its input."""
+        del mb_index
+        return ()
+
+    def set_local_bwd_input(self, next_stage_bwd_outputs: tuple[Any, ...], mb_index: int) -> None:
+        """In a function for B: takes what get_local_bwd_output() of the next stage gave."""
+        if next_stage_bwd_outputs != ():
+            raise ValueError(
+                f"stage {self.stage_index}, microbatch {mb_index}: gradients are handed on by the "
+                f"runtime; give what get_local_bwd_output() gave"
+            )
+
+    def scale_grads(self, grad_scale_factor: int) -> None:
+        """Divides the gradients of its parameters.
+
+        In a registered function it does nothing: the schedule's factor is where a backward begins.
+        """
+        parts = list(self.parts.values())
+        if not parts:
+            for parameter in self.submod.parameters():
+                if parameter.grad is not None and grad_scale_factor != 1:
+                    parameter.grad.div_(grad_scale_factor)
+        elif grad_scale_factor not in parts[0].divisors:
+            raise ValueError(
+                f"stage {self.stage_index}: gradients are scaled by scale_grads of the schedule, "
+                f"not by {grad_scale_factor}"
+            )
+
+    def _part(self, kind: _ComputationType, microbatch: int) -> _Part:
+        part = self.parts.get((kind, microbatch))
+        if part is None:
             action = _Action(self.stage_index, kind, microbatch)
             raise RuntimeError(f"{action} runs only in a function that is registered for it")
-        run()
+        return part
 
 
 class PipelineStage(_PipelineStageBase):
