@@ -1,4 +1,4 @@
-"""Names of torch.distributed.pipelining._backward: the backward of a module of one's own, in halves.
+"""Names of torch.distributed.pipelining._backward: a backward of one's own, whole or in halves.
 
 Schedules do not use them: their split backward is in the C++ library, and runs less in its second
 half.  Here the second half is a whole pass towards the weights.  Source: torch.autograd.
