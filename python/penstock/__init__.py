@@ -9,6 +9,7 @@ penstock.pipe.schedule: DeepSpeed's schedules, by another import line.
 penstock.initialize: an engine that trains a module or a penstock.pipe.PipelineModule.
 penstock.zero: what models say about parameters of ZeRO 3.  penstock.accelerator: the device.
 penstock.pipelining: torch.distributed.pipelining, by another import line.
+penstock.comm, utils, ops, checkpointing, runtime: what else DeepSpeed has there.
 penstock.swap: runs a script on penstock without changing it.
 """
 
@@ -47,8 +48,32 @@ __all__ = [
 ]
 
 
+_MODULES = ("accelerator", "checkpoint", "checkpointing", "comm", "ops", "runtime", "utils", "zero")
+_FROM = {
+    "DeepSpeedConfig": "penstock.runtime.config",
+    "DeepSpeedConfigError": "penstock.runtime.config",
+    "DeepSpeedEngine": "penstock.runtime.engine",
+    "PipelineEngine": "penstock.pipe.engine",
+    "PipelineModule": "penstock.pipe.module",
+    "get_accelerator": "penstock.accelerator",
+    "log_dist": "penstock.utils",
+    "logger": "penstock.utils",
+}
+_LACKING = {
+    "init_inference": "engines train: evaluate with initialize(), which needs no optimizer",
+    "tp_model_init": "there is no tensor parallelism: use a PipelineModule, or torch's DTensor",
+}
+
+
 def __getattr__(name: str) -> Any:
     """What needs torch is imported when it is used."""
-    if name in ("accelerator", "checkpoint", "zero"):
+    if name in _MODULES:
         return importlib.import_module(f"penstock.{name}")
+    if name in _FROM:
+        return getattr(importlib.import_module(_FROM[name]), name)
+    if name in ("__version_major__", "__version_minor__", "__version_patch__"):
+        place = ("major", "minor", "patch").index(name.strip("_").removeprefix("version_"))
+        return int(__version__.split("+")[0].split(".")[place])
+    if name in _LACKING:
+        raise AttributeError(f"penstock has no {name}: {_LACKING[name]}")
     raise AttributeError(f"module 'penstock' has no attribute '{name}'")

@@ -6,8 +6,8 @@
 
 While the script runs, and in the processes that multiprocessing spawns from it, what it imports
 from torch.distributed.pipelining is penstock.pipelining, with its modules schedules, stage and
-microbatch; and deepspeed is penstock, with deepspeed.pipe and the modules of
-deepspeed.runtime.pipe, whether DeepSpeed is installed or not.
+microbatch; and deepspeed is penstock, with those modules that penstock has under the same names,
+whether DeepSpeed is installed or not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
@@ -33,21 +35,16 @@ _PIPELINING = {
     f"{_TORCH}.schedules": "penstock.pipelining.schedules",
     f"{_TORCH}.stage": "penstock.pipelining.stage",
 }
+# What stands for a module of DeepSpeed's where penstock has it under another name.
 _DEEPSPEED = {
     "deepspeed": "penstock",
-    "deepspeed.accelerator": "penstock.accelerator",
-    "deepspeed.pipe": "penstock.pipe",
-    "deepspeed.runtime": "penstock.runtime",
-    "deepspeed.runtime.dataloader": "penstock.runtime.dataloader",
-    "deepspeed.runtime.pipe": "penstock.runtime.pipe",
+    "deepspeed.runtime.activation_checkpointing": "penstock",
+    "deepspeed.runtime.activation_checkpointing.checkpointing": "penstock.checkpointing",
     "deepspeed.runtime.pipe.engine": "penstock.pipe.engine",
     "deepspeed.runtime.pipe.module": "penstock.pipe.module",
     "deepspeed.runtime.pipe.schedule": "penstock.pipe.schedule",
     "deepspeed.runtime.pipe.topology": "penstock.pipe.topology",
-    "deepspeed.runtime.zero": "penstock.runtime.zero",
     "deepspeed.runtime.zero.partition_parameters": "penstock.zero.partition_parameters",
-    "deepspeed.utils": "penstock.runtime.dataloader",
-    "deepspeed.zero": "penstock.zero",
 }
 _SCRIPT = "PENSTOCK_SWAP_SCRIPT"  # For the processes that a script spawns: what they import.
 
@@ -72,16 +69,34 @@ class _Finder(MetaPathFinder):
         self._modules = modules
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if name in self._modules:
-            return ModuleSpec(name, _Swapped(self._modules[name]))
+        module = self._module_for(name)
+        if module is not None:
+            return ModuleSpec(name, _Swapped(module))
         parent = name.rpartition(".")[0]
-        if parent in self._modules:
+        instead = self._module_for(parent)
+        if instead is not None:
+            within = getattr(importlib.import_module(instead), "__path__", [])
+            there = sorted(each.name for each in iter_modules(within) if each.name[0] != "_")
             raise ModuleNotFoundError(
                 f"{name} is not in penstock, which stands in for {parent} here; it has "
-                f"{', '.join(each for each in self._modules if each.startswith(f'{parent}.'))}",
+                f"{', '.join(there) or 'no modules'}",
                 name=name,
             )
         return None
+
+    def _module_for(self, name: str) -> str | None:
+        """Its own of the same name, where the table has no other."""
+        if name in self._modules:
+            return self._modules[name]
+        if not name.startswith("deepspeed."):
+            return None
+        own = f"penstock{name.removeprefix('deepspeed')}"
+        if any(part.startswith("_") for part in own.split(".")):
+            return None
+        try:
+            return own if find_spec(own) is not None else None
+        except ModuleNotFoundError:
+            return None
 
 
 def install() -> None:

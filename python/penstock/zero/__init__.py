@@ -8,6 +8,7 @@ Nothing of it is needed to train: penstock.initialize(config=...) with zero_opti
 
 from penstock import _torch  # noqa: F401  (Says what to install.)
 from penstock.zero import partition_parameters
+from penstock.zero._tiling import TiledLinear
 from penstock.zero.partition_parameters import (
     GatheredParameters,
     Init,
@@ -15,14 +16,17 @@ from penstock.zero.partition_parameters import (
     ZeroParamStatus,
     register_external_parameter,
     unregister_external_parameter,
+    unwrap_model_for_generation,
 )
 
 __all__ = [
     "GatheredParameters",
     "Init",
+    "TiledLinear",
     "ZeroParamStatus",
     "ZeroParameter",
     "partition_parameters",
     "register_external_parameter",
     "unregister_external_parameter",
+    "unwrap_model_for_generation",
 ]

@@ -5,7 +5,8 @@ Knows no engine: parameters know their homes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from penstock.zero._home import Home
 from penstock.zero._parameters import ZeroParameter, place_of
 from penstock.zero._writing import settle
 
-__all__ = ["GatheredParameters"]
+__all__ = ["GatheredParameters", "unwrap_model_for_generation"]
 
 
 class GatheredParameters:
@@ -86,3 +87,13 @@ class GatheredParameters:
             raise ValueError(
                 f"modifier_rank is {self._modifier}, must be one of the {home.ranks} ranks from 0"
             )
+
+
+@contextmanager
+def unwrap_model_for_generation(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Collective: all parameters are whole inside, so that forwards bring nothing.
+
+    model: an engine, or a module; is what `with` gives.
+    """
+    with GatheredParameters(model.parameters()):
+        yield model

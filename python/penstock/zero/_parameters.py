@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import itertools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +49,14 @@ class Place:
     """Where the values of a parameter are.
 
     home: whose ranks have it.  number: among those that the home spreads; None: whole on each rank.
+    is_gathered: by all_gather().
     """
 
     def __init__(self, home: Home, name: str, number: int | None) -> None:
         self.home = home
         self.name = name
         self.number = number
+        self.is_gathered = False
 
 
 class ZeroParameter(torch.nn.Parameter):
@@ -92,6 +94,34 @@ class ZeroParameter(torch.nn.Parameter):
         if place.number is None:
             return self.detach().flatten()
         return place.home.shard(place.number)
+
+    @property
+    def ds_persist(self) -> bool:
+        """Whether it stays, whole on each rank."""
+        return self._ds_place.number is None
+
+    def all_gather(self, param_list: Iterable[ZeroParameter] | None = None) -> None:
+        """Collective: it, or all of a list, is whole from here on until partition().
+
+        GatheredParameters does it for a block.
+        """
+        for each in [self] if param_list is None else param_list:
+            place = each._ds_place
+            if place.number is not None and not place.is_gathered:
+                place.home.hold([place.number])
+                place.is_gathered = True
+
+    all_gather_coalesced = all_gather
+
+    def partition(
+        self, param_list: Iterable[ZeroParameter] | None = None, has_been_updated: bool = False
+    ) -> None:
+        """Collective: the end of all_gather().  has_been_updated: to what rank 0 has made of it."""
+        for each in [self] if param_list is None else param_list:
+            place = each._ds_place
+            if place.number is not None and place.is_gathered:
+                place.is_gathered = False
+                place.home.release([place.number], 0 if has_been_updated else None)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Parameter:
         """A parameter of its own, whole, which ZeRO knows nothing of."""

@@ -4,7 +4,7 @@
 """
 
 from penstock.zero._external import register_external_parameter, unregister_external_parameter
-from penstock.zero._gathering import GatheredParameters
+from penstock.zero._gathering import GatheredParameters, unwrap_model_for_generation
 from penstock.zero._init import Init
 from penstock.zero._parameters import ZeroParameter, ZeroParamStatus
 
@@ -15,4 +15,5 @@ __all__ = [
     "ZeroParameter",
     "register_external_parameter",
     "unregister_external_parameter",
+    "unwrap_model_for_generation",
 ]

@@ -1,0 +1,65 @@
+"""Activations that are computed again, by DeepSpeed's names; torch.utils.checkpoint does it.
+
+hidden = penstock.checkpointing.checkpoint(layer, hidden)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock import _torch  # noqa: F401  (Says what to install.)
+
+# isort: split
+from torch.utils.checkpoint import checkpoint as _checkpoint
+
+from penstock import configuration
+from penstock.errors import ConfigError
+
+__all__ = ["checkpoint", "configure", "is_configured", "non_reentrant_checkpoint", "reset"]
+
+_is_configured = False
+
+
+def checkpoint(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """function(*args, **kwargs), whose activations are computed again when its backward comes."""
+    return _checkpoint(function, *args, use_reentrant=False, **kwargs)
+
+
+non_reentrant_checkpoint = checkpoint
+
+
+def configure(
+    mpu_: Any = None,
+    deepspeed_config: Any = None,
+    partition_activations: bool | None = None,
+    contiguous_checkpointing: bool | None = None,
+    num_checkpoints: int | None = None,
+    checkpoint_in_cpu: bool | None = None,
+    synchronize: bool | None = None,
+    profile: bool | None = None,
+) -> None:
+    """Takes what changes nothing that is computed, and reads the configuration, if there is one.
+
+    Raises ConfigError for partition_activations and checkpoint_in_cpu, which penstock lacks:
+    activations are where the rank computes.
+    """
+    del mpu_, contiguous_checkpointing, num_checkpoints, synchronize, profile
+    for name, value in (
+        ("partition_activations", partition_activations),
+        ("checkpoint_in_cpu", checkpoint_in_cpu),
+    ):
+        if value:
+            raise ConfigError(f"{name} must be False: activations are where the rank computes")
+    if deepspeed_config is not None:
+        configuration.read(deepspeed_config, needs_sizes=False)
+    global _is_configured
+    _is_configured = True
+
+
+def is_configured() -> bool:
+    """Whether configure() has been called."""
+    return _is_configured
+
+
+def reset() -> None:
+    """Nothing is kept between steps."""

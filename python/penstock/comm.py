@@ -1,0 +1,40 @@
+"""torch.distributed by DeepSpeed's name for it: `import penstock.comm as dist`.
+
+What is not here is torch.distributed's own: get_rank, barrier, all_reduce, ReduceOp and all others.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from penstock._distributed import init_distributed
+
+__all__ = ["get_all_ranks_from_group", "get_local_rank", "get_world_group", "init_distributed"]
+
+
+def get_local_rank() -> int:
+    """This process's place among those of its machine, as its launcher says; 0 without one."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def get_world_group() -> Any:
+    """That of all ranks."""
+    import torch.distributed as dist
+
+    return dist.group.WORLD
+
+
+def get_all_ranks_from_group(group: Any = None) -> list[int]:
+    """The ranks of a group; None: all."""
+    import torch.distributed as dist
+
+    return dist.get_process_group_ranks(dist.group.WORLD if group is None else group)
+
+
+def __getattr__(name: str) -> Any:
+    import torch.distributed as dist
+
+    if name == "inference_all_reduce":
+        return dist.all_reduce
+    return getattr(dist, name)

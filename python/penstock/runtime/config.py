@@ -1,0 +1,47 @@
+"""A configuration as an object, by DeepSpeed's names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from penstock import configuration
+from penstock.errors import ConfigError
+
+__all__ = ["DeepSpeedConfig", "DeepSpeedConfigError"]
+
+DeepSpeedConfigError = ConfigError
+
+ADAM_OPTIMIZER, ADAMW_OPTIMIZER, ADAGRAD_OPTIMIZER = "adam", "adamw", "adagrad"
+LAMB_OPTIMIZER, LION_OPTIMIZER, MUON_OPTIMIZER = "lamb", "lion", "muon"
+
+
+class DeepSpeedConfig:
+    """What initialize() makes of a configuration, over the ranks that there are.
+
+    Attributes are its top-level keys, as they are given; the three sizes of a batch are complete.
+    mpu, mesh_device: must be None.
+    Raises ConfigError, as initialize() does.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any] | str | Path, mpu: Any = None, mesh_device: Any = None
+    ) -> None:
+        import torch.distributed as dist
+
+        if mpu is not None or mesh_device is not None:
+            raise ConfigError("mpu and mesh_device must be None: replicas are all ranks")
+        has_ranks = dist.is_available() and dist.is_initialized()
+        self.world_size = dist.get_world_size() if has_ranks else 1
+        self._read = configuration.read(config)
+        batch = self._read.batch(self.world_size)
+        self.train_batch_size = batch.train_batch_size
+        self.train_micro_batch_size_per_gpu = batch.train_micro_batch_size_per_gpu
+        self.gradient_accumulation_steps = batch.gradient_accumulation_steps
+
+    def __getattr__(self, name: str) -> Any:
+        values = self.__dict__["_read"].values if "_read" in self.__dict__ else {}
+        if name not in values:
+            raise AttributeError(f"the configuration has no {name!r}")
+        return values[name]
