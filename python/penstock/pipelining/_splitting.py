@@ -65,9 +65,7 @@ def split_into_stages(
     ]
     _tie(stages)
     places = {value: Made(place) for place, value in enumerate(split.results)}
-    result = [
-        places[each] if isinstance(each, fx.Node) else each for each in split.output_values
-    ]
+    result = [places[each] if isinstance(each, fx.Node) else each for each in split.output_values]
     return stages, result
 
 
