@@ -19,7 +19,14 @@ import torch
 from torch.nn import _reduction
 from torch.utils import _pytree as pytree
 
-__all__ = ["LossWeight", "mean_in_graph", "shares_of", "warn_of_other_means"]
+__all__ = [
+    "LossWeight",
+    "is_sum",
+    "mean_in_graph",
+    "shares_of",
+    "warn_of_other_means",
+    "warn_of_sum",
+]
 
 LossWeight = Callable[[Any], Any]
 """Of a microbatch's share of the target, a number, or a tensor of one element."""
@@ -66,6 +73,22 @@ def mean_in_graph(loss: torch.Tensor) -> torch.Tensor | None:
         following = [each for each, _ in node.next_functions if each not in nodes]
         nodes += following[: _NODES_MAX - len(nodes)]
     return None
+
+
+def is_sum(loss: torch.Tensor) -> bool:
+    """Whether the operation that gave `loss` adds up, and divides by nothing."""
+    node = loss.grad_fn
+    return type(node).__name__ == "SumBackward0" or getattr(node, "_saved_reduction", None) == 2
+
+
+def warn_of_sum(microbatches: int) -> None:
+    """Of a loss that is a sum, and counts as a mean because nobody has said it."""
+    warnings.warn(
+        f"loss_fn returned a sum, which counts as a mean over samples, so gradients are about "
+        f"1/{microbatches} of those of the sum over the batch: scale_grads=False adds them up, as "
+        f'reduction="sum" does of a module of torch\'s',
+        stacklevel=4,
+    )
 
 
 _NODES_MAX = 64  # So few operations are between a cross entropy and what a loss_fn returns.

@@ -12,7 +12,12 @@ from penstock.errors import ScheduleError
 from penstock.pipelining import actions
 from penstock.pipelining._batch import Batch
 from penstock.pipelining._groups import connect
-from penstock.pipelining._loss_weights import LossWeight, shares_of, warn_of_other_means
+from penstock.pipelining._loss_weights import (
+    LossWeight,
+    shares_of,
+    warn_of_other_means,
+    warn_of_sum,
+)
 from penstock.pipelining._run import Run
 from penstock.pipelining._work import Step
 from penstock.pipelining.actions import _Action, _validate_schedule
@@ -270,7 +275,11 @@ class _PipelineSchedule:
         return shares_of(self._loss_fn, step.targets, step.loss_kwargs, self._loss_weight)
 
     def _look_at_means(self, step: Step, factors: list[float]) -> None:
-        """Has a loss told that is a mean over something else; once, and if the first one is."""
+        """Has a loss told that is a sum, or a mean over something else; once, of the first step."""
+        if step.sums and self._n_microbatches > 1:
+            warn_of_sum(self._n_microbatches)
+            self._looks_at_means = False
+            return
         self._looks_at_means = len(step.means) == len(factors) and not warn_of_other_means(
             factors, step.means
         )

@@ -25,7 +25,7 @@ from penstock.pipelining._handed_on import (
     whole,
 )
 from penstock.pipelining._hooks import RunStage, StageHooks, hooks_of, is_fully_sharded
-from penstock.pipelining._loss_weights import mean_in_graph
+from penstock.pipelining._loss_weights import is_sum, mean_in_graph
 
 __all__ = ["RunStage", "Step", "Work"]
 
@@ -36,6 +36,7 @@ class Step:
 
     of_nothing: microbatches that do not count, because their losses are means over nothing.
     means: if it looks at them, how much each loss is a mean over, as far as their graphs say it.
+    sums: likewise, whether one is a sum.
     losses: as the user gets them: detached.
     made: if it is kept, what each stage returned, by stage and microbatch.
     """
@@ -49,6 +50,7 @@ class Step:
     of_nothing: frozenset[int] = frozenset()
     looks_at_means: bool = False
     means: list[torch.Tensor] = field(default_factory=list)
+    sums: bool = False
     losses: dict[int, torch.Tensor] = field(default_factory=dict)
     made: dict[tuple[int, int], Any] | None = None
 
@@ -131,6 +133,8 @@ class Work:
         if self.step.looks_at_means and len(self.step.means) == microbatch:
             mean = mean_in_graph(loss)
             self.step.means += [] if mean is None else [mean]
+        if self.step.looks_at_means:
+            self.step.sums |= is_sum(loss)
         return loss
 
     def _look_at_graph(self, outputs: Tensors) -> None:
