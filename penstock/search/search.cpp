@@ -165,7 +165,7 @@ class Search {
     for (std::size_t i = 0; i < kPieces; ++i) {
       std::size_t which = 0;
       while (which + 1 < open.size() && random.chance(0.5)) ++which;
-      const Piece::Kind kind = i % 2 == 0 ? Piece::Kind::Repair : Piece::Kind::Tune;
+      const Piece::Kind kind = i + 1 < kPieces ? Piece::Kind::Repair : Piece::Kind::Tune;
       pieces.emplace_back(open[which], piece(kind, i, static_cast<double>(rounds_)));
     }
     return pieces;
