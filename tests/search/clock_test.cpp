@@ -5,6 +5,7 @@
 
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/search/list_schedule.h"
+#include "penstock/search/placement.h"
 #include "penstock/search/repair.h"
 #include "penstock/search/seeds.h"
 #include "penstock/simulate/simulate.h"
