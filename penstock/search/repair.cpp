@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "penstock/verify/live_activations.h"
@@ -9,10 +11,13 @@
 namespace penstock::search {
 namespace {
 
-// Of changes: near a wait of the critical path, into a gap, of a row.
-constexpr double kOnPath = 0.5;
-constexpr double kGap = 0.35;
-constexpr double kRow = 0.03;
+// Of changes: out of a block, near a wait of the critical path, into a gap, of a row.
+constexpr double kOfBlock = 0.6;
+constexpr double kOnPath = 0.2;
+constexpr double kGap = 0.14;
+constexpr double kRow = 0.01;
+// What is left of the heat at the end.
+constexpr double kLeft = 0.02;
 // How often `stop` is asked.
 constexpr std::int64_t kAsk = 256;
 
@@ -52,16 +57,20 @@ Solution Repair::run(const Order& start, const Effort& effort) {
   Random random(effort.seed);
   order_ = start;
   double cost = clock_.run(order_);
+  double heat = effort.heat;
   look_around();
   Solution best{.order = order_, .makespan = clock_.makespan(), .cost = cost};
   for (std::int64_t i = 0; i < effort.changes && best.makespan > effort.enough; ++i) {
-    if (i % kAsk == 0 && effort.stop()) break;
+    if (i % kAsk == 0) {
+      if (effort.stop()) break;
+      const double done = static_cast<double>(i) / static_cast<double>(effort.changes);
+      heat = effort.heat * std::pow(kLeft, done);
+    }
     if (!change(random)) continue;
-    const double left = 1.0 - static_cast<double>(i) / static_cast<double>(effort.changes);
-    const double luck = random.unit();
+    const double luck = -std::log(1.0 - random.unit());
     std::swap(order_[rank_], trial_);
     ++simulated_;
-    const double now = clock_.run(order_, cost + effort.heat * left * left * luck * luck);
+    const double now = clock_.run(order_, cost + heat * luck);
     if (now == kStuck) {
       std::swap(order_[rank_], trial_);
       continue;
@@ -76,23 +85,42 @@ Solution Repair::run(const Order& start, const Effort& effort) {
 
 void Repair::look_around() {
   clock_.critical_path(order_, path_);
-  std::erase_if(path_, [&](Place place) { return clock_.cause(place) == place; });
+  waits_on_path_.clear();
+  std::ranges::copy_if(path_, std::back_inserter(waits_on_path_),
+                       [&](Place place) { return clock_.cause(place) != place; });
   clock_.waits(waits_);
 }
 
 bool Repair::change(Random& random) {
-  const double which = random.unit();
-  const bool changed = which < kOnPath                 ? move_on_path(random)
-                       : which < kOnPath + kGap        ? fill_gap(random)
-                       : which < kOnPath + kGap + kRow ? shift_row(random)
-                                                       : move_anywhere(random);
+  double which = random.unit();
+  const auto is = [&](double share) { return (which -= share) < 0.0; };
+  const bool changed = is(kOfBlock)  ? move_out_of_block(random)
+                       : is(kOnPath) ? move_near_wait(random)
+                       : is(kGap)    ? fill_gap(random)
+                       : is(kRow)    ? shift_row(random)
+                                     : move_anywhere(random);
   return changed && fits(problem_, trial_);
 }
 
+// A turn of the critical path goes to the edge of its block, the turns of its rank that run without
+// a pause, or a little way.
+bool Repair::move_out_of_block(Random& random) {
+  const std::size_t k = random.below(path_.size());
+  const Place place = path_[k];
+  std::size_t first = k;  // The path begins with the last turn.
+  while (first + 1 < path_.size() && path_[first + 1].rank == place.rank) ++first;
+  std::size_t last = k;
+  while (last > 0 && path_[last - 1].rank == place.rank) --last;
+  const std::size_t turns = order_[place.rank].size();
+  const bool to_edge = random.chance(0.5);
+  if (!to_edge) return move(place.rank, place.at, near(random, place.at, turns, 8));
+  return move(place.rank, place.at, path_[random.chance(0.5) ? first : last].at);
+}
+
 // A turn near one that waits, or near the one that it waits for, goes a little way.
-bool Repair::move_on_path(Random& random) {
-  if (path_.empty()) return move_anywhere(random);
-  const Place waiter = path_[random.below(path_.size())];
+bool Repair::move_near_wait(Random& random) {
+  if (waits_on_path_.empty()) return move_anywhere(random);
+  const Place waiter = waits_on_path_[random.below(waits_on_path_.size())];
   const Place place = random.chance(0.5) ? waiter : clock_.cause(waiter);
   const std::size_t turns = order_[place.rank].size();
   const std::size_t from = random.chance(0.3) ? place.at : near(random, place.at, turns, 8);

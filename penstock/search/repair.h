@@ -1,14 +1,13 @@
 // Makes an order faster by small changes: simulated annealing over the orders of a problem.
 //
-// A change takes one rank's program and moves a turn of it to another place: near a wait that the
-// makespan consists of, into or out of a gap, anywhere; or it moves a row of turns of one stage and
-// kind by one place.  So a W fills a gap, neighbours change places, an F waits at the memory limit,
-// a stage shifts.  Each change is simulated.  One that makes the order slower is kept with a chance
-// that falls while the run goes on.
-// Memory is what verify::LiveActivations counts, in the order of a rank's program.
-// Source: Kirkpatrick, Gelatt and Vecchi, Science 220, 1983; that only changes at the edges of
-// critical blocks can help alone: Brucker, Jurisch and Sievers, Discrete Applied Mathematics 49,
-// 1994.
+// A change takes one rank's program and moves a turn of it to another place: out of a run of turns
+// that the makespan consists of, near a wait between such runs, into a gap, anywhere; or it moves a
+// row of turns of one stage and kind by one place.  So a W fills a gap, neighbours change places,
+// an F waits at the memory limit, a stage shifts.  Each change is simulated.  One that makes the
+// order slower is kept with a chance that falls while the run goes on. Memory is what
+// verify::LiveActivations counts, in the order of a rank's program. Source: Kirkpatrick, Gelatt and
+// Vecchi, Science 220, 1983; that only changes at the edges of critical blocks can help alone:
+// Brucker, Jurisch and Sievers, Discrete Applied Mathematics 49, 1994.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -56,7 +55,8 @@ class Repair {
  private:
   bool change(Random& random);
   void look_around();
-  bool move_on_path(Random& random);
+  bool move_out_of_block(Random& random);
+  bool move_near_wait(Random& random);
   bool fill_gap(Random& random);
   bool move_anywhere(Random& random);
   bool shift_row(Random& random);
@@ -65,10 +65,11 @@ class Repair {
   const Problem& problem_;
   Clock clock_;
   Order order_;
-  std::size_t rank_ = 0;      // Whose program the last change is about,
-  std::vector<Turn> trial_;   // and what it made of it.
-  std::vector<Place> path_;   // Turns of the critical path that waited for another rank.
-  std::vector<Place> waits_;  // All turns that waited.
+  std::size_t rank_ = 0;              // Whose program the last change is about,
+  std::vector<Turn> trial_;           // and what it made of it.
+  std::vector<Place> path_;           // The critical path,
+  std::vector<Place> waits_on_path_;  // its turns that waited for another rank,
+  std::vector<Place> waits_;          // and all turns that did.
   std::int64_t simulated_ = 0;
 };
 

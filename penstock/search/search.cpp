@@ -165,7 +165,7 @@ class Search {
     for (std::size_t i = 0; i < kPieces; ++i) {
       std::size_t which = 0;
       while (which + 1 < open.size() && random.chance(0.5)) ++which;
-      const Piece::Kind kind = i % 2 == 0 ? Piece::Kind::Repair : Piece::Kind::Tune;
+      const Piece::Kind kind = i + 1 < kPieces ? Piece::Kind::Repair : Piece::Kind::Tune;
       pieces.emplace_back(open[which], piece(kind, i, static_cast<double>(rounds_)));
     }
     return pieces;
@@ -210,6 +210,7 @@ class Search {
     return lowest;
   }
 
+  verify::VerifiedSchedule verified(const Variant& variant, const Order& order) const;
   Result result() const;
 
   const Request& request_;
@@ -239,14 +240,30 @@ verify::VerifiedSchedule fused(verify::VerifiedSchedule split, const simulate::C
   return split;
 }
 
+verify::VerifiedSchedule Search::verified(const Variant& variant, const Order& order) const {
+  const simulate::Costs& costs = variant.stages().costs;
+  return fused(
+      verify::VerifiedSchedule::from(
+          variant.problem().schedule_of(order),
+          {.memory_max = request_.memory_max, .activation = costs.activation, .keep = costs.keep}),
+      costs);
+}
+
 Result Search::result() const {
   const Variant& variant = best();
   const simulate::Costs& costs = variant.stages().costs;
-  auto schedule = fused(
-      verify::VerifiedSchedule::from(
-          variant.problem().schedule_of(variant.best().order),
-          {.memory_max = request_.memory_max, .activation = costs.activation, .keep = costs.keep}),
-      costs);
+  auto schedule = verified(variant, variant.best().order);
+  // Repairs pull halves apart.  Where a whole backward costs less, generators may have more of
+  // them.
+  const auto makespan = [&](const verify::VerifiedSchedule& each) {
+    return simulate::simulate(each, costs, simulate::Detail::Totals).makespan;
+  };
+  if (costs.backward) {
+    for (const Order& order : generated_orders(variant.problem())) {
+      auto other = verified(variant, order);
+      if (makespan(other) < makespan(schedule)) schedule = std::move(other);
+    }
+  }
   auto simulation = simulate::simulate(schedule, costs);
   return {.schedule = std::move(schedule),
           .costs = costs,

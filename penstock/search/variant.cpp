@@ -7,8 +7,9 @@ namespace penstock::search {
 namespace {
 
 // Turns that are simulated in a piece of effort 1, in repairs and, some times slower, in blocks.
-constexpr double kRepairTurns = 4e6;
+constexpr double kRepairTurns = 2e7;
 constexpr double kBlockTurns = 6e5;
+constexpr double kBlockEffort = 4.0;  // At most.
 
 std::int64_t share(double turns, double effort, const Problem& problem) {
   return 20 + static_cast<std::int64_t>(turns * effort / static_cast<double>(problem.turns()));
@@ -126,7 +127,7 @@ Finding Variant::begin(const Piece& piece) const {
 
 Finding Variant::tune(const Piece& piece) const {
   Tuning tuning(fewer_, piece.seed);
-  const std::int64_t count = share(kBlockTurns, piece.effort, fewer_);
+  const std::int64_t count = share(kBlockTurns, std::min(piece.effort, kBlockEffort), fewer_);
   if (block_ && piece.seed % 2 == 0) {
     tuning.start_with(*block_, block_cost_);
   } else {
@@ -147,7 +148,7 @@ Finding Variant::finish(Order order, std::int64_t simulated, const Piece& piece)
   if (Clock(problem_).run(order) == kStuck) return {.simulated = simulated};
   Random random(piece.seed);
   Repair repair(problem_);
-  const double heat = mean_time(problem_) * 0.05 * static_cast<double>(1U << random.below(8));
+  const double heat = mean_time(problem_) * 0.25 * static_cast<double>(1U << random.below(4));
   Finding found{.solution =
                     repair.run(order, {.seed = piece.seed,
                                        .changes = share(kRepairTurns, piece.effort, problem_),

@@ -1,0 +1,96 @@
+// The search's own simulation has the times of simulate(), bit for bit.
+#include "penstock/search/clock.h"
+
+#include <gtest/gtest.h>
+
+#include "penstock/schedule/generators/generators.h"
+#include "penstock/search/list_schedule.h"
+#include "penstock/search/placement.h"
+#include "penstock/search/repair.h"
+#include "penstock/search/seeds.h"
+#include "penstock/simulate/simulate.h"
+#include "tests/support/schedules.h"
+
+namespace penstock::search {
+namespace {
+
+using Draw = testing_support::Random;  // The tests' own, which prints its seed.
+
+simulate::Costs costs_for(Draw& draw, std::int32_t stages) {
+  const auto per_stage = [&](std::vector<double> from) {
+    std::vector<double> values;
+    for (std::int32_t s = 0; s < stages; ++s) values.push_back(draw.one_of(from));
+    return verify::PerStage(values);
+  };
+  simulate::Costs costs{.forward = per_stage({0.3, 1, 1.7}),
+                        .input = per_stage({0, 0.7, 1.2}),
+                        .weight = per_stage({0.1, 0.8, 2}),
+                        .latency = draw.one_of<double>({0, 0.05, 2}),
+                        .message = per_stage({1, 3}),
+                        .activation = per_stage({0.5, 1, 2}),
+                        .keep = draw.one_of<double>({0, 0.4, 1})};
+  if (draw.chance(0.4)) costs.bandwidth = draw.one_of<double>({0.7, 8});
+  return costs;
+}
+
+std::vector<Rank> ranks_for(Draw& draw, std::int32_t ranks, std::int32_t per_rank) {
+  const Stages stages{.ranks = ranks, .per_rank = per_rank};
+  return draw.chance(0.5) ? in_a_loop(stages) : to_and_fro(stages);
+}
+
+TEST(SearchClock, HasTheMakespanOfTheSimulationForAnyOrder) {
+  Draw draw;
+  SCOPED_TRACE(draw.seed_text());
+  for (int trial = 0; trial < 200; ++trial) {
+    const std::int32_t ranks = draw.between(1, 5);
+    const std::int32_t per_rank = draw.between(1, 3);
+    const std::int32_t microbatches = draw.between(1, 9);
+    const auto placed = ranks_for(draw, ranks, per_rank);
+    const simulate::Costs costs = costs_for(draw, ranks * per_rank);
+    const double memory = 2.0 * per_rank + draw.between(0, 8);
+    const Problem problem(placed, ranks, microbatches, costs, memory);
+    ListScheduler scheduler(problem);
+    Random random(static_cast<std::uint64_t>(draw.between(0, 1000000)));
+    const Order listed = order_of_block(problem, random_block(problem, random), scheduler);
+    Clock clock(problem);
+    ASSERT_NE(clock.run(listed), kStuck);
+    const Solution repaired = Repair(problem).run(listed, {.changes = 300, .heat = 0.5});
+    clock.run(listed);
+    EXPECT_LE(repaired.makespan, clock.makespan());
+    for (const Order& order : {listed, repaired.order}) {
+      clock.run(order);
+      const auto verified = verify::VerifiedSchedule::from(
+          problem.schedule_of(order),
+          {.memory_max = memory, .activation = costs.activation, .keep = costs.keep});
+      ASSERT_EQ(clock.makespan(), simulate::simulate(verified, costs).makespan)
+          << grid(verified.schedule());
+    }
+  }
+}
+
+TEST(SearchClock, TakesTheOrdersOfGeneratorsAndGivesThemBack) {
+  const Stages stages{.ranks = 4, .per_rank = 2, .microbatches = 8};
+  const Problem problem(to_and_fro(stages), 4, 8, {}, {});
+  const auto zbv =
+      schedule::make_schedule("zbv", {.ranks = 4, .stages_per_rank = 2, .microbatches = 8});
+  const auto order = problem.order_of(zbv);
+  ASSERT_TRUE(order);
+  EXPECT_EQ(problem.schedule_of(*order).programs, zbv.programs);
+  const Problem elsewhere(in_a_loop(stages), 4, 8, {}, {});
+  EXPECT_FALSE(elsewhere.order_of(zbv));
+}
+
+TEST(SearchClock, IsStuckWhereRanksWaitForEachOtherOrATurnIsMissing) {
+  const Turn f0{0, Kind::Forward}, i0{0, Kind::Input}, w0{0, Kind::Weight};
+  const Turn f1{1, Kind::Forward}, i1{1, Kind::Input}, w1{1, Kind::Weight};
+  const Problem problem({Rank(0), Rank(1)}, 2, 1, {}, {});
+  Clock clock(problem);
+  EXPECT_NE(clock.run({{f0, i0, w0}, {f1, i1, w1}}), kStuck);
+  EXPECT_EQ(clock.makespan(), 5);
+  EXPECT_EQ(clock.run({{i0, f0, w0}, {f1, i1, w1}}), kStuck);
+  EXPECT_EQ(clock.run({{f0, i0, w0}, {f1, w1, i1}}), kStuck);
+  EXPECT_EQ(clock.run({{f0, i0}, {f1, i1, w1}}), kStuck);
+}
+
+}  // namespace
+}  // namespace penstock::search

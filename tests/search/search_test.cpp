@@ -1,0 +1,153 @@
+// The search meets what is known to be the best, keeps to its limits, and says what it proves.
+#include "penstock/search/search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "penstock/core/text.h"
+#include "penstock/schedule/generators/generators.h"
+#include "tests/support/golden.h"
+
+namespace penstock::search {
+namespace {
+
+simulate::Costs uneven() { return {.forward = 1, .input = 1.2, .weight = 0.8, .latency = 0.05}; }
+
+double best_generator(std::int32_t ranks, std::int32_t microbatches, double memory_max) {
+  double best = std::numeric_limits<double>::infinity();
+  for (const schedule::Generator& generator : schedule::registry()) {
+    for (const std::int32_t per_rank : {1, 2, 4}) {
+      const schedule::Sizes sizes{
+          .ranks = ranks, .stages_per_rank = per_rank, .microbatches = microbatches};
+      if (generator.purpose != schedule::Purpose::Train) continue;
+      if (!generator.objection(sizes).empty()) continue;
+      const auto costs = simulate::shared_by_stages(uneven(), per_rank);
+      const auto simulation =
+          simulate::simulate(verify::VerifiedSchedule::from(generator.make(sizes)), costs);
+      if (std::ranges::max(simulation.peak_memory) > memory_max) continue;
+      best = std::min(best, simulation.makespan);
+    }
+  }
+  return best;
+}
+
+// tests/golden/optimal_small.txt: "2 1 loop 4 2 15", and 0 for any memory.
+TEST(Search, MeetsEveryOptimumThatIsKnown) {
+  int lines = 0;
+  for (const std::string& line : testing_support::golden_lines("optimal_small.txt")) {
+    const auto words = split(line, ' ');
+    const std::int32_t per_rank = std::stoi(words.at(1));
+    Request request{.ranks = std::stoi(words.at(0)),
+                    .microbatches = std::stoi(words.at(3)),
+                    .stages_per_rank = {per_rank},
+                    .placements = {words.at(2) == "v" ? Placement::V : Placement::Loop},
+                    .costs = {.forward = 1.0 * per_rank,
+                              .input = 1.0 * per_rank,
+                              .weight = 1.0 * per_rank,
+                              .activation = 1.0 * per_rank}};
+    if (words.at(4) != "0") request.memory_max = std::stod(words.at(4));
+    const double optimum = std::stod(words.at(5));
+    const Result result = search(request, {.rounds = 3});
+    EXPECT_EQ(result.simulation.makespan, optimum) << line;
+    EXPECT_LE(result.bound.makespan, optimum) << line;
+    ++lines;
+  }
+  EXPECT_EQ(lines, 124);
+}
+
+TEST(Search, IsFasterThanAnyGeneratorWithUnequalCosts) {
+  const Request request{.ranks = 4,
+                        .microbatches = 8,
+                        .stages_per_rank = {4},
+                        .placements = {Placement::V},
+                        .costs = uneven(),
+                        .memory_max = 4};
+  const Result result = search(request, {.rounds = 2});
+  EXPECT_LT(result.simulation.makespan, best_generator(4, 8, 4));
+  EXPECT_LE(std::ranges::max(result.simulation.peak_memory), 4);
+  EXPECT_GE(result.simulation.makespan, result.placed_bound.makespan * (1 - 1e-9));
+  EXPECT_GE(result.placed_bound.makespan, result.bound.makespan);
+}
+
+TEST(Search, FindsTheSameAfterTheSameRounds) {
+  const Request request{.ranks = 3,
+                        .microbatches = 7,
+                        .stages_per_rank = {2},
+                        .placements = {Placement::Loop, Placement::V, Placement::Any},
+                        .costs = uneven(),
+                        .memory_max = 2};
+  const Result one = search(request, {.seed = 5, .rounds = 2});
+  const Result two = search(request, {.seed = 5, .rounds = 2});
+  EXPECT_EQ(one.schedule.schedule(), two.schedule.schedule());
+  EXPECT_EQ(one.simulated, two.simulated);
+  EXPECT_EQ(one.rounds, 2);
+}
+
+TEST(Search, StopsWhereNothingIsFaster) {
+  const Result result = search({.ranks = 2, .microbatches = 4});
+  EXPECT_TRUE(result.is_optimal());
+  EXPECT_EQ(result.gap(), 0);
+  EXPECT_EQ(result.simulation.makespan, result.bound.makespan);
+}
+
+TEST(Search, KeepsAnAnswerWhereItIsStoppedAtOnce) {
+  const Result result = search({.ranks = 4,
+                                .microbatches = 8,
+                                .stages_per_rank = {1, 2, 4},
+                                .costs = uneven(),
+                                .memory_max = 4},
+                               {.stop = [] { return true; }});
+  EXPECT_EQ(result.rounds, 1);
+  EXPECT_LE(result.simulation.makespan, best_generator(4, 8, 4));
+}
+
+TEST(Search, FusesBackwardsThatCostLessInOnePiece) {
+  simulate::Costs costs;
+  costs.backward = 1.5;
+  const Result result = search(
+      {.ranks = 2, .microbatches = 6, .stages_per_rank = {1}, .costs = costs}, {.rounds = 2});
+  EXPECT_LT(result.simulation.makespan, 6 * 3 + 1) << "what split backwards take at best";
+  EXPECT_GE(result.simulation.makespan, result.bound.makespan);
+}
+
+TEST(Search, PlacesStagesAnywhereWhereThatIsBetter) {
+  std::vector<double> forward(8, 1.0);
+  forward.front() = forward[1] = 2.0;  // In a loop and in a V they are on two ranks.
+  const Request request{.ranks = 4,
+                        .microbatches = 4,
+                        .stages_per_rank = {2},
+                        .placements = {Placement::Any},
+                        .costs = {.forward = forward, .input = forward, .weight = forward}};
+  const Result result = search(request, {.rounds = 2});
+  EXPECT_EQ(result.placement, Placement::Any);
+  EXPECT_LE(result.bound.makespan, result.placed_bound.makespan);
+}
+
+TEST(Search, SaysWhatWouldFitWhereNothingDoes) {
+  Request request{.ranks = 4, .microbatches = 8, .memory_max = 0.5};
+  try {
+    search(request);
+    FAIL() << "it fits";
+  } catch (const Infeasible& infeasible) {
+    EXPECT_NE(std::string(infeasible.what()).find("allow a memory of 1 or more"), std::string::npos)
+        << infeasible.what();
+    EXPECT_EQ(infeasible.exit_code(), ExitCode::Failure);
+  }
+  request.memory_max = 1;
+  EXPECT_LE(std::ranges::max(search(request, {.rounds = 1}).simulation.peak_memory), 1);
+}
+
+TEST(Search, RefusesCostsOfOtherStages) {
+  const Request request{.ranks = 2,
+                        .microbatches = 2,
+                        .stages_per_rank = {1, 4},
+                        .costs = {.forward = std::vector<double>{1, 2, 3}}};
+  EXPECT_THROW(search(request), ConfigError);
+  EXPECT_THROW(search({.ranks = 0}), ConfigError);
+  EXPECT_THROW(search({.ranks = 50000, .stages_per_rank = {2}}), ConfigError);
+}
+
+}  // namespace
+}  // namespace penstock::search
