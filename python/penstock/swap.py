@@ -79,7 +79,7 @@ class _Finder(MetaPathFinder):
             there = sorted(each.name for each in iter_modules(within) if each.name[0] != "_")
             raise ModuleNotFoundError(
                 f"{name} is not in penstock, which stands in for {parent} here; it has "
-                f"{', '.join(there) or 'no modules'}",
+                f"{', '.join(f'{parent}.{each}' for each in there) or 'no modules'}",
                 name=name,
             )
         return None

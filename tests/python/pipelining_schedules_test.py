@@ -354,11 +354,11 @@ def check_weight_gradients_of_one_s_own(group):
     for kind in [Schedule1F1B, ScheduleZBVZeroBubble]:
         torch.manual_seed(1)
         placement = [0, 1] if kind is Schedule1F1B else [0, 1, 1, 0]
-        modules = [OwnWeights(8) for _ in placement]
+        modules = [OwnWeights(8).double() for _ in placement]
         mine = {s: modules[s] for s, holder in enumerate(placement) if holder == rank}
         stages = stages_of(mine, len(placement), group, own_weights=True)
         made = kind(stages[0] if len(stages) == 1 else stages, 4, loss_fn=torch.nn.MSELoss())
-        x = torch.randn(8, 8, requires_grad=True)
+        x = torch.randn(8, 8, dtype=torch.float64, requires_grad=True)
         has_last = any(stage.is_last for stage in stages)
         has_first = any(stage.is_first for stage in stages)
         made.step(*((x,) if has_first else ()), **({"target": x.detach()} if has_last else {}))

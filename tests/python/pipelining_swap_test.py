@@ -17,7 +17,7 @@ def main():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
     x = torch.randn(3, 4)
     pipe = pipeline(model, (x,), split_spec={"1": SplitPoint.BEGINNING})
-    assert torch.equal(pipe(x), model(x))
+    assert torch.equal(*pipe(x), model(x))
     print(__name__, sys.argv[1:], pipe.num_stages, pipeline.__module__)
     print(pipelining.__spec__.name, TensorChunkSpec.__module__, torch.distributed.pipelining.Pipe)
 

@@ -28,7 +28,7 @@ FORMULAS = {  # Of DeepSpeed 0.19: the rate after step(i), with the optimizer's 
     ),
     WarmupLR: ({"warmup_num_steps": 5}, lambda i: 0.1 * log_rise(i, 5)),
     WarmupDecayLR: (
-        {"warmup_num_steps": 5, "total_num_steps": 9},
+        {"warmup_num_steps": 5, "warmup_max_lr": 0.1, "total_num_steps": 9},
         lambda i: 0.1 * (log_rise(i, 5) if i < 5 else max(0.0, (9 - i) / 4)),
     ),
     WarmupCosineLR: (
