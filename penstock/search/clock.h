@@ -36,7 +36,6 @@ class Clock {
 
   // Of the last order that was not stuck.
   double makespan() const;  // Without the optimizer.
-  double start(Place place) const { return start_[place.rank][place.at]; }
   // A longest chain of turns, the last one first, each of which could not start before the next of
   // the list had ended, on its own rank or on another one.
   void critical_path(const Order& order, std::vector<Place>& path) const;

@@ -118,7 +118,7 @@ class Search {
     do {
       run_pieces(pieces);
       ++rounds_;
-      budget_.progress({rounds_, best().best().makespan, bound().makespan});
+      budget_.progress({rounds_, makespan(), bound().makespan});
       pieces = next_pieces();
     } while (!pieces.empty() && rounds_ < budget_.rounds && !budget_.stop());
     return result();
@@ -222,17 +222,18 @@ class Search {
   std::int64_t simulated_ = 0;
 };
 
+double makespan_of(const verify::VerifiedSchedule& schedule, const simulate::Costs& costs) {
+  return simulate::simulate(schedule, costs, simulate::Detail::Totals).makespan;
+}
+
 // Backwards in one piece, where nobody waits longer for it: there are fewer actions then, and a
 // whole backward may cost less than its halves.
 verify::VerifiedSchedule fused(verify::VerifiedSchedule split, const simulate::Costs& costs) {
-  const auto makespan = [&](const verify::VerifiedSchedule& each) {
-    return simulate::simulate(each, costs, simulate::Detail::Totals).makespan;
-  };
-  double least = makespan(split);
+  double least = makespan_of(split, costs);
   for (std::int32_t s = 0; s < split.schedule().stages; ++s) {
     auto whole = verify::VerifiedSchedule::from(
         schedule::fuse_backwards(split.schedule(), StageId(s)), split.options());
-    const double now = makespan(whole);
+    const double now = makespan_of(whole, costs);
     if (now > least * (1.0 + kRounding)) continue;
     least = std::min(least, now);
     split = std::move(whole);
@@ -255,13 +256,10 @@ Result Search::result() const {
   auto schedule = verified(variant, variant.best().order);
   // Repairs pull halves apart.  Where a whole backward costs less, generators may have more of
   // them.
-  const auto makespan = [&](const verify::VerifiedSchedule& each) {
-    return simulate::simulate(each, costs, simulate::Detail::Totals).makespan;
-  };
   if (costs.backward) {
     for (const Order& order : generated_orders(variant.problem())) {
       auto other = verified(variant, order);
-      if (makespan(other) < makespan(schedule)) schedule = std::move(other);
+      if (makespan_of(other, costs) < makespan_of(schedule, costs)) schedule = std::move(other);
     }
   }
   auto simulation = simulate::simulate(schedule, costs);

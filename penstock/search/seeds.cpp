@@ -121,42 +121,4 @@ Order order_of_block(const Problem& problem, const Block& block, ListScheduler& 
                                  .early = between(0.0, 3.0, block[kEarly]) * period});
 }
 
-Order stretched(const Problem& from, const Order& order, const Problem& to) {
-  const std::size_t few = from.microbatches();
-  const std::size_t more = to.microbatches() - few;
-  const std::size_t middle = few / 2;
-  const double period = period_of(from);
-  Clock clock(from);
-  clock.run(order);
-  Targets start(from);
-  std::vector<std::array<std::uint32_t, kKinds>> next(from.stages());
-  for (std::uint32_t rank = 0; rank < order.size(); ++rank) {
-    for (std::uint32_t at = 0; at < order[rank].size(); ++at) {
-      const Turn turn = order[rank][at];
-      start.of(turn, next[turn.stage][static_cast<std::size_t>(turn.kind)]++) =
-          clock.start({rank, at});
-    }
-  }
-  Targets targets(to);
-  Order sorted(order.size());
-  for (std::size_t rank = 0; rank < order.size(); ++rank) {
-    std::vector<std::pair<double, Turn>> turns;
-    for (const std::uint16_t stage : to.stages_of(rank)) {
-      for (const Kind kind : kEveryKind) {
-        const Turn turn{stage, kind};
-        for (std::size_t m = 0; m < to.microbatches(); ++m) {
-          const std::size_t repeats = m < middle ? 0 : std::min(more, m - middle);
-          const double target = start.of(turn, m - repeats) + static_cast<double>(repeats) * period;
-          targets.of(turn, m) = target;
-          turns.emplace_back(target, turn);
-        }
-      }
-    }
-    std::ranges::stable_sort(turns, {}, [](const auto& each) { return each.first; });
-    for (const auto& [target, turn] : turns) sorted[rank].push_back(turn);
-  }
-  if (all_fit(to, sorted) && Clock(to).run(sorted) != kStuck) return sorted;
-  return ListScheduler(to).run(targets, {.patience = 0.5});
-}
-
 }  // namespace penstock::search

@@ -1,5 +1,4 @@
-// Where a search begins: orders that generators write, that random wishes give, and that a search
-// with fewer microbatches found.
+// Where a search begins: orders that generators write, and orders of random building blocks.
 //
 // All of them fit the problem's memory, and none is stuck.
 // Source: the building block of one microbatch that is repeated: Qi et al., Pipeline parallelism
@@ -27,10 +26,5 @@ Block random_block(const Problem& problem, Random& random);
 // One number of it, or some, are others.
 Block changed(Block block, Random& random);
 Order order_of_block(const Problem& problem, const Block& block, ListScheduler& scheduler);
-
-// The order with more microbatches: its first half, its second half, and between them the middle
-// microbatch repeated.
-// REQUIRES: the same stages on the same ranks; `to` has at least as many microbatches as `from`.
-Order stretched(const Problem& from, const Order& order, const Problem& to);
 
 }  // namespace penstock::search
