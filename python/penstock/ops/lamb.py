@@ -12,10 +12,12 @@ from penstock import _torch  # noqa: F401  (Says what to install.)
 # isort: split
 import torch
 
+from penstock.ops._by_parameter import ByParameter
+
 __all__ = ["FusedLamb", "Lamb"]
 
 
-class Lamb(torch.optim.Optimizer):
+class Lamb(ByParameter):
     """A parameter's rate is lr times its norm, over that of its step: of whole parameters only.
 
     min_coeff, max_coeff: bounds of that quotient, which is 1 where one of the norms is 0.
@@ -47,26 +49,13 @@ class Lamb(torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "max_coeff": max_coeff, "min_coeff": min_coeff})
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """One step; returns what `closure` does."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for each in group["params"]:
-                if each.grad is not None:
-                    self._update(each, group)
-        return loss
-
     def _update(self, each: torch.Tensor, group: dict[str, Any]) -> None:
         state, (first, second) = self.state[each], group["betas"]
         if not state:
             state["step"] = 0
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(each), torch.zeros_like(each)
         state["step"] += 1
-        assert each.grad is not None
+        assert each.grad is not None  # ByParameter passes others over.
         mean = state["exp_avg"].mul_(first).add_(each.grad, alpha=1 - first)
         square = state["exp_avg_sq"].mul_(second).addcmul_(each.grad, each.grad, value=1 - second)
         update = mean / (square.sqrt() + group["eps"]) + group["weight_decay"] * each

@@ -9,10 +9,12 @@ from penstock import _torch  # noqa: F401  (Says what to install.)
 # isort: split
 import torch
 
+from penstock.ops._by_parameter import ByParameter
+
 __all__ = ["DeepSpeedCPULion", "FusedLion", "Lion"]
 
 
-class Lion(torch.optim.Optimizer):
+class Lion(ByParameter):
     """betas: of what it steps by, and of the momentum that it keeps.
 
     weight_decay: is taken from the weights, times the rate, before the step.
@@ -29,28 +31,17 @@ class Lion(torch.optim.Optimizer):
             raise ValueError("lr and weight_decay must be at least 0, and betas in [0, 1)")
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        """One step; returns what `closure` does."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            lr, (now, kept) = group["lr"], group["betas"]
-            for each in group["params"]:
-                if each.grad is None:
-                    continue
-                state = self.state[each]
-                if not state:
-                    state["step"] = 0
-                    state["exp_avg"] = torch.zeros_like(each)
-                state["step"] += 1
-                momentum, gradient = state["exp_avg"], each.grad
-                each.mul_(1 - lr * group["weight_decay"])
-                each.sub_(torch.lerp(gradient, momentum, now).sign_(), alpha=lr)
-                momentum.mul_(kept).add_(gradient, alpha=1 - kept)
-        return loss
+    def _update(self, each: torch.Tensor, group: dict[str, Any]) -> None:
+        lr, (now, kept), state = group["lr"], group["betas"], self.state[each]
+        if not state:
+            state["step"] = 0
+            state["exp_avg"] = torch.zeros_like(each)
+        state["step"] += 1
+        assert each.grad is not None  # ByParameter passes others over.
+        momentum, gradient = state["exp_avg"], each.grad
+        each.mul_(1 - lr * group["weight_decay"])
+        each.sub_(torch.lerp(gradient, momentum, now).sign_(), alpha=lr)
+        momentum.mul_(kept).add_(gradient, alpha=1 - kept)
 
 
 FusedLion = DeepSpeedCPULion = Lion
