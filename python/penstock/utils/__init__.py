@@ -18,7 +18,6 @@ logger = logging.getLogger("penstock")
 
 _FROM = {
     "RepeatingLoader": "penstock.runtime.dataloader",
-    "groups": "penstock.utils",
     "z3_leaf": "penstock.utils._leaves",
     "safe_": "penstock.utils._fragments",
 }
@@ -35,9 +34,9 @@ def log_dist(message: str, ranks: Sequence[int] | None = None, level: int = logg
 
 def __getattr__(name: str) -> Any:
     """What needs torch is imported when it is asked for."""
+    if name == "groups":
+        return importlib.import_module("penstock.utils.groups")
     for part, module in _FROM.items():
         if part in name:
-            if name == "groups":
-                return importlib.import_module("penstock.utils.groups")
             return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'penstock.utils' has no attribute '{name}'")
