@@ -13,6 +13,19 @@ sys.path.insert(0, str(Path(__file__).parent))  # For what tests share, such as 
 
 
 @pytest.fixture
+def one_rank(tmp_path):
+    """A process group of this process alone; an engine of another file may have made it."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        yield
+        return
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture
 def golden_lines():
     """The lines of a recorded text, without comments and empty lines."""
 

@@ -15,6 +15,10 @@ class Random {
  public:
   Random() : seed_(seed_from_environment()), engine_(seed_) {}
 
+  static std::uint64_t seed_from_environment() {
+    const char* text = std::getenv("PENSTOCK_SEED");
+    return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
+  }
   std::string seed_text() const { return "replay with PENSTOCK_SEED=" + std::to_string(seed_); }
 
   // Uniform in [low, high].
@@ -34,11 +38,6 @@ class Random {
   }
 
  private:
-  static std::uint64_t seed_from_environment() {
-    const char* text = std::getenv("PENSTOCK_SEED");
-    return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
-  }
-
   std::uint64_t seed_;
   std::mt19937_64 engine_;
 };

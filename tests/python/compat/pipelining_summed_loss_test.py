@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 import torch
-import torch.distributed as dist
 from penstock.pipelining import PipelineStage, ScheduleGPipe
 from torch.nn import functional
 
@@ -15,12 +14,8 @@ MICROBATCHES = 4
 
 
 @pytest.fixture
-def step(tmp_path):
+def step(one_rank):
     """Two steps with a loss; the gradient of the first, and the words of the warnings."""
-    is_mine = not dist.is_initialized()  # Else it is of an engine in another file.
-    if is_mine:
-        store = f"file://{tmp_path}/store"
-        dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
 
     def step(loss_fn, **options):
         torch.manual_seed(0)
@@ -35,9 +30,7 @@ def step(tmp_path):
             schedule.step(x, target=x)
         return gradient, [str(note.message) for note in notes if "loss_fn" in str(note.message)]
 
-    yield step
-    if is_mine:
-        dist.destroy_process_group()
+    return step
 
 
 def test_a_sum_that_nobody_has_said_is_told_once(step):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.distributed as dist
 from penstock.pipelining import SplitPoint, pipeline
 from penstock.pipelining.schedules import _Action, _PipelineScheduleRuntime
 
@@ -44,16 +43,6 @@ FORMS = {
 }
 
 
-@pytest.fixture
-def group(tmp_path):
-    if dist.is_initialized():  # By an engine of another file.
-        yield
-        return
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def named(value):
     """Its tensors by their widths: "a" or "b"."""
     if isinstance(value, torch.Tensor):
@@ -63,7 +52,7 @@ def named(value):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("split_spec", [{}, {"last": SplitPoint.BEGINNING}])
-def test_what_a_loss_and_a_step_get(form, split_spec, group):
+def test_what_a_loss_and_a_step_get(form, split_spec, one_rank):
     function, called, given = FORMS[form]
     x = torch.randn(ROWS, WIDTH)
     pipe = pipeline(Model(function), (x[:2],), split_spec=split_spec)
