@@ -1,7 +1,9 @@
 #include <pybind11/stl.h>
 #include <pybind11/typing.h>
 
+#include <cstdint>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -9,6 +11,8 @@
 #include "bindings/planning/init.h"
 #include "penstock/config/effects.h"
 #include "penstock/config/read.h"
+#include "penstock/config/resolve.h"
+#include "penstock/config/write.h"
 #include "penstock/core/read_file.h"
 #include "penstock/json/tree.h"
 #include "penstock/lower/programs.h"
@@ -69,6 +73,17 @@ void init_configuration(py::module_& m) {
       "A configuration whose keys and values were judged as `penstock config check` does.")
       .def_property_readonly("values", values_of,
                              "All that it says; arguments of classes as the class takes them.")
+      .def_property_readonly(
+          "settings",
+          [](const config::ReadInitializeConfig& read) { return config::to_text(read.config); },
+          "JSON: every key that engines use, with its default where it is not given.")
+      .def(
+          "batch",
+          [](const config::ReadInitializeConfig& read, std::int64_t replicas) {
+            const auto batch = config::resolve_batch(read.config.config.batch, replicas);
+            return std::tuple(batch.train_batch_size, batch.micro_batch_size, batch.microbatches);
+          },
+          py::arg("replicas"), "Samples of a step, samples of a microbatch, microbatches.")
       .def("warnings", warnings_of, py::kw_only(), py::arg("is_pipeline"), py::arg("has_optimizer"),
            py::arg("has_scheduler"),
            "A line for each reason why keys have no effect on such an engine.");

@@ -1,8 +1,7 @@
 // The table of the keys that penstock.initialize uses, beside that of penstock train (fields.h).
 //
-// The reader judges by it; the engines, in Python, take the values from the same text
-// (python/penstock/configuration.py), so an engine can count on them.  Visitors are those of
-// fields.h, and have besides
+// The reader judges by it, and the engines, in Python, get the values and their defaults from it
+// (write.h).  Visitors are those of fields.h, and have besides
 //   arguments(key, class, values, conditions)
 //                                      an object, whose names and values a class takes (classes.h);
 //                                      conditions(name) are those of one argument
@@ -30,7 +29,10 @@ inline constexpr std::array<Name<GradientSum>, 2> kGradientSums = {{
 
 // The values that are judged, in places of their own.
 struct InitializeConfig {
-  InitializeConfig() { config.zero_optimization.stage3_param_persistence_threshold = 100'000; }
+  InitializeConfig() {
+    config.steps_per_print = 0;
+    config.zero_optimization.stage3_param_persistence_threshold = 100'000;
+  }
 
   Config config;               // Of the keys that penstock train has as well.
   std::string optimizer_type;  // Empty: absent; as classes.h has it.

@@ -81,7 +81,8 @@ struct Factor {
 // A train_batch_size that its factors contradict.
 class Contradiction {
  public:
-  Contradiction(const BatchConfig& batch, const mesh::Shape& mesh)
+  // `mesh`: absent where it is not the configuration's matter.
+  Contradiction(const BatchConfig& batch, std::int64_t data, std::optional<mesh::Shape> mesh)
       : mesh_(mesh), train_(*batch.train_batch_size) {
     if (batch.train_micro_batch_size_per_gpu) {
       factors_.push_back({kMicro, *batch.train_micro_batch_size_per_gpu});
@@ -90,7 +91,7 @@ class Contradiction {
       factors_.push_back({kAccumulation, *batch.gradient_accumulation_steps});
     }
     exact_ = factors_.size() == 2;
-    factors_.push_back({"data", mesh.data});
+    factors_.push_back({"data", data});
     for (const Factor& factor : factors_) product_ *= factor.value;
   }
 
@@ -98,12 +99,17 @@ class Contradiction {
     std::vector<std::string> words;
     for (const Factor& factor : factors_) words.push_back(str(factor.key, " ", factor.value));
     throw ConfigError(str(kTrain, " ", train_, exact_ ? " != " : " is not a multiple of ",
-                          join(words, " x "), " (world size ", mesh_.pipe * mesh_.data, " = pipe ",
-                          mesh_.pipe, " x data ", mesh_.data, ")"),
+                          join(words, " x "), world()),
                       notes());
   }
 
  private:
+  std::string world() const {
+    if (!mesh_) return "";
+    return str(" (world size ", mesh_->pipe * mesh_->data, " = pipe ", mesh_->pipe, " x data ",
+               mesh_->data, ")");
+  }
+
   // The values of that factor that work while all others stay.
   std::vector<std::int64_t> repairs(const Factor& factor) const {
     const std::int64_t others = product_ / factor.value;
@@ -119,6 +125,7 @@ class Contradiction {
       const auto values = repairs(factor);
       if (values.empty()) continue;
       if (&factor == &factors_.back()) {
+        if (!mesh_) continue;
         for (const std::int64_t data : values) add_worlds(data, notes);
       } else {
         notes.push_back(str(factor.key, " ", either(values), " works"));
@@ -129,18 +136,38 @@ class Contradiction {
 
   // How to get that number of data-parallel ranks: other processes, or another pipe.
   void add_worlds(std::int64_t data, std::vector<std::string>& notes) const {
-    const std::int64_t world_size = std::int64_t{mesh_.pipe} * mesh_.data;
-    notes.push_back(str(processes({mesh_.pipe * data}), " (data ", data, ") would work"));
+    const std::int64_t world_size = std::int64_t{mesh_->pipe} * mesh_->data;
+    notes.push_back(str(processes({mesh_->pipe * data}), " (data ", data, ") would work"));
     if (world_size % data != 0) return;
     notes.push_back(str("mesh.pipe ", world_size / data, " (data ", data, ") works"));
   }
 
-  mesh::Shape mesh_;
+  std::optional<mesh::Shape> mesh_;
   std::int64_t train_;
   std::vector<Factor> factors_;  // data last.
   std::int64_t product_ = 1;
   bool exact_ = false;  // Both batch factors are given, so the product must be train_ itself.
 };
+
+// A size of samples alone takes one microbatch.
+Batch resolve(const BatchConfig& batch, std::int64_t data, std::optional<mesh::Shape> mesh) {
+  const auto& [train, micro, accumulation] = batch;
+  if (!train && !micro) {
+    throw ConfigError(
+        "the config gives no batch size: set train_batch_size (samples per optimizer "
+        "step), or train_micro_batch_size_per_gpu and gradient_accumulation_steps");
+  }
+  if (!train) {
+    const std::int64_t microbatches = accumulation.value_or(1);
+    return {*micro * microbatches * data, *micro, microbatches};
+  }
+  const std::int64_t given = micro.value_or(1) * accumulation.value_or(1) * data;
+  const bool fits = micro && accumulation ? *train == given : *train % given == 0;
+  if (!fits) Contradiction(batch, data, mesh).raise();
+  const std::int64_t rest = *train / given;  // What the absent factors make together.
+  if (micro) return {*train, *micro, accumulation.value_or(rest)};
+  return {*train, rest, accumulation.value_or(1)};
+}
 
 }  // namespace
 
@@ -160,24 +187,16 @@ mesh::Shape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size) {
 
 Batch resolve_batch(const BatchConfig& batch, const mesh::Shape& mesh) {
   const auto& [train, micro, accumulation] = batch;
-  if (!train && !micro) {
-    throw ConfigError(
-        "the config gives no batch size: set train_batch_size (samples per optimizer "
-        "step), or train_micro_batch_size_per_gpu and gradient_accumulation_steps");
+  if (!train || micro || accumulation || mesh.pipe == 1 || *train % mesh.data != 0) {
+    return resolve(batch, mesh.data, mesh);
   }
-  if (!train) {
-    const std::int64_t microbatches = accumulation.value_or(1);
-    return {*micro * microbatches * mesh.data, *micro, microbatches};
-  }
-  const std::int64_t given = micro.value_or(1) * accumulation.value_or(1) * mesh.data;
-  const bool fits = micro && accumulation ? *train == given : *train % given == 0;
-  if (!fits) Contradiction(batch, mesh).raise();
-  const std::int64_t rest = *train / given;  // What the absent factors make together.
-  if (micro) return {*train, *micro, accumulation.value_or(rest)};
-  if (accumulation) return {*train, rest, *accumulation};
-  const std::int64_t microbatches =
-      mesh.pipe == 1 ? 1 : largest_divisor_up_to(rest, std::int64_t{4} * mesh.pipe);
-  return {*train, rest / microbatches, microbatches};
+  const std::int64_t samples = *train / mesh.data;
+  const std::int64_t microbatches = largest_divisor_up_to(samples, std::int64_t{4} * mesh.pipe);
+  return {*train, samples / microbatches, microbatches};
+}
+
+Batch resolve_batch(const BatchConfig& batch, std::int64_t data) {
+  return resolve(batch, data, std::nullopt);
 }
 
 }  // namespace penstock::config

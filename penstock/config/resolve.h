@@ -38,4 +38,9 @@ struct Batch {
 //         of one value that works; and when neither of the two above is given.
 Batch resolve_batch(const BatchConfig& batch, const mesh::Shape& mesh);
 
+// The same for penstock.initialize, which is not told of pipelines here: in each of them, too,
+// train_batch_size alone takes one microbatch.
+// data: replicas.
+Batch resolve_batch(const BatchConfig& batch, std::int64_t data);
+
 }  // namespace penstock::config

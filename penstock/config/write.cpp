@@ -123,6 +123,46 @@ class Writer {
   bool has_previous_ = false;  // In the object that is open.
 };
 
+// Visitor: a member for each field, whether it has an effect or not.
+class Values {
+ public:
+  template <class T, class Kind>
+  void field(std::string_view key, const T& value, const Kind& kind, std::string_view /*meaning*/) {
+    add(key, kind.write(value));
+  }
+
+  template <class Arguments, class Conditions>
+  void arguments(std::string_view, const ClassName&, const Arguments&, const Conditions&) {}
+
+  template <class Body>
+  void section(std::string_view key, Body&& body) {
+    Values inner;
+    std::swap(members_, inner.members_);
+    body();
+    std::swap(members_, inner.members_);
+    add(key, inner.text());
+  }
+
+  template <class Body>
+  void effective(const Condition&, Body&& body) {
+    body();
+  }
+
+  template <class Body>
+  void when(bool /*applies*/, const Selector&, Body&& body) {
+    body();
+  }
+
+  std::string text() const { return "{" + join(members_, ", ") + "}"; }
+
+ private:
+  void add(std::string_view key, const std::string& value) {
+    members_.push_back(json_quote(key) + ": " + value);
+  }
+
+  std::vector<std::string> members_;
+};
+
 std::string write(const Config& config, const Origins* origins) {
   Writer writer(origins);
   visit_config(writer, config);
@@ -134,5 +174,11 @@ std::string write(const Config& config, const Origins* origins) {
 std::string to_text(const Config& config) { return write(config, nullptr); }
 
 std::string to_text(const ReadConfig& read) { return write(read.config, &read.origins); }
+
+std::string to_text(const InitializeConfig& config) {
+  Values values;
+  visit_initialize(values, config);
+  return values.text();
+}
 
 }  // namespace penstock::config

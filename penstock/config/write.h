@@ -9,6 +9,7 @@
 #include <string>
 
 #include "penstock/config/config.h"
+#include "penstock/config/initialize_fields.h"
 #include "penstock/config/read.h"
 
 namespace penstock::config {
@@ -19,5 +20,9 @@ std::string to_text(const Config& config);
 
 // The same with a comment behind each value that says where it came from.
 std::string to_text(const ReadConfig& read);
+
+// Every key that penstock.initialize uses with the value that it has, in one line of JSON.  null:
+// it has none.  Arguments of classes are left out: ReadInitializeConfig has them.
+std::string to_text(const InitializeConfig& config);
 
 }  // namespace penstock::config

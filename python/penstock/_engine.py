@@ -50,9 +50,9 @@ class Steps:
         self.dp_rank = dp_rank
         self._batch: Batch = config.batch(dp_world_size)
         # Replicas that a gradient is the mean of: one, where it is their sum.
-        sums = config.values.get("gradient_allreduce_op") == "sum"
+        sums = config.settings["gradient_allreduce_op"] == "sum"
         self._averaged = 1 if sums else dp_world_size
-        self._steps_per_print = config.interval("steps_per_print")
+        self._steps_per_print = int(config.settings["steps_per_print"])
         self._norm = None
         self.global_steps = 0
         self.global_samples = 0
@@ -156,11 +156,11 @@ class Steps:
 
     def fp16_enabled(self) -> bool:
         """As the configuration says."""
-        return self.config.flag("enabled", False, section="fp16")
+        return bool(self.config.settings["fp16"]["enabled"])
 
     def bfloat16_enabled(self) -> bool:
         """As the configuration says."""
-        return self.config.flag("enabled", False, section="bf16")
+        return bool(self.config.settings["bf16"]["enabled"])
 
     def gradient_clipping(self) -> float:
         """The largest norm that a step's gradient is let have; 0: any."""
@@ -191,7 +191,7 @@ class Steps:
 
     def zero_optimization_stage(self) -> int:
         """0 to 3."""
-        return self.config.integer("stage", 0, section="zero_optimization")
+        return int(self.config.settings["zero_optimization"]["stage"])
 
     def zero_optimization(self) -> bool:
         """Whether replicas share anything."""
@@ -289,7 +289,7 @@ class Steps:
             batch_size=batch_size or self.train_micro_batch_size_per_gpu(),
             sampler=sampler,
             collate_fn=collate_fn,
-            drop_last=self.config.flag("dataloader_drop_last", False),
+            drop_last=self.config.settings["dataloader_drop_last"],
         )
 
     def _count_step(self, outcome: str, samples: int | None = None) -> None:

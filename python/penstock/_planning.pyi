@@ -344,9 +344,18 @@ class ReadConfiguration:
     """
     A configuration whose keys and values were judged as `penstock config check` does.
     """
+    def batch(self, replicas: typing.SupportsInt | typing.SupportsIndex) -> tuple[int, int, int]:
+        """
+        Samples of a step, samples of a microbatch, microbatches.
+        """
     def warnings(self, *, is_pipeline: bool, has_optimizer: bool, has_scheduler: bool) -> list[str]:
         """
         A line for each reason why keys have no effect on such an engine.
+        """
+    @property
+    def settings(self) -> str:
+        """
+        JSON: every key that engines use, with its default where it is not given.
         """
     @property
     def values(self) -> dict[str, typing.Any]:

@@ -85,7 +85,7 @@ class Update:
         is_short: bool,
     ) -> None:
         self.optimizer = optimizer
-        self.clipping = config.number("gradient_clipping", 0.0)
+        self.clipping = float(config.settings["gradient_clipping"])
         self.scale = scale
         self.was_applied = self.has_overflowed = False
         self._replicated = replicated

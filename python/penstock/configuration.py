@@ -28,8 +28,6 @@ __all__ = ["Batch", "Configuration", "read"]
 
 _log = logging.getLogger("penstock")
 
-_BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-
 
 @dataclass(frozen=True)
 class Batch:
@@ -47,34 +45,19 @@ _OF_ONE_RANK = ("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "
 class Configuration:
     """What was read, of the keys' kinds.  values: without those that are "auto" or None.
 
+    settings: all keys that engines use, by section, with the defaults of those that are not given.
     name: of where it came from, for messages.  judged: what the reader made of it.
     """
 
     values: Mapping[str, Any]
+    settings: Mapping[str, Any]
     name: str
     judged: _planning.ReadConfiguration
 
     def section(self, key: str) -> Mapping[str, Any]:
-        """A section; empty where it is absent."""
+        """What was given of a section; empty where it is absent."""
         found: Mapping[str, Any] = self.values.get(key, {})
         return found
-
-    def integer(self, key: str, default: int, *, section: str = "") -> int:
-        """An integer, which JSON may have as 5e8."""
-        return int(self._value(key, default, section))
-
-    def interval(self, key: str) -> int:
-        """Steps between two events; 0: there is none."""
-        value = self._value(key, 0, "")
-        return 0 if value == "Infinity" else int(value)
-
-    def number(self, key: str, default: float, *, section: str = "") -> float:
-        """A number."""
-        return float(self._value(key, default, section))
-
-    def flag(self, key: str, default: bool, *, section: str = "") -> bool:
-        """True or false."""
-        return bool(self._value(key, default, section))
 
     def facts(self) -> list[tuple[str, str]]:
         """By path, as JSON, what all ranks must have in common: no paths, which may be a rank's
@@ -112,42 +95,15 @@ class Configuration:
         for line in (*of_keys, *others):
             _log.warning("%s", line)
 
-    def _value(self, key: str, default: Any, section: str) -> Any:
-        return (self.section(section) if section else self.values).get(key, default)
-
     def batch(self, replicas: int) -> Batch:
         """The three sizes, of which two give the third; a size alone takes one microbatch a step.
 
         Raises ConfigError where they do not fit, with what would.
         """
-        given = {key: self.integer(key, 0) for key in _BATCH if key in self.values}
-        train, micro, steps = (given.get(key) for key in _BATCH)
-        if train is None:
-            assert micro is not None
-            steps = steps or 1
-            return Batch(micro * steps * replicas, micro, steps)
-        if micro is None:
-            steps = steps or 1
-            return Batch(
-                train, self._share(train, "gradient_accumulation_steps", steps, replicas), steps
-            )
-        if steps is None:
-            return Batch(train, micro, self._share(train, _BATCH[1], micro, replicas))
-        if train != micro * steps * replicas:
-            raise ConfigError(
-                f"{self.name}: train_batch_size {train} != train_micro_batch_size_per_gpu {micro} "
-                f"x gradient_accumulation_steps {steps} x data {replicas}",
-                (f"train_batch_size {micro * steps * replicas} works",),
-            )
-        return Batch(train, micro, steps)
-
-    def _share(self, train: int, key: str, divisor: int, replicas: int) -> int:
-        if train % (divisor * replicas):
-            raise ConfigError(
-                f"{self.name}: train_batch_size {train} is no multiple of {key} {divisor} x data "
-                f"{replicas}"
-            )
-        return train // (divisor * replicas)
+        try:
+            return Batch(*self.judged.batch(replicas))
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error.message}", error.notes) from None
 
 
 def read(config: Mapping[str, Any] | str | Path, *, needs_sizes: bool = True) -> Configuration:
@@ -165,7 +121,7 @@ def read(config: Mapping[str, Any] | str | Path, *, needs_sizes: bool = True) ->
     else:
         name = str(config)
         judged = _planning.read_configuration(name, needs_sizes)
-    return Configuration(_given(judged.values), name, judged)
+    return Configuration(_given(judged.values), json.loads(judged.settings), name, judged)
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

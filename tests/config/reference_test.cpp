@@ -13,7 +13,8 @@ namespace {
 constexpr std::string_view kHeadOfTrain =
     "| key | value | default | has an effect with | meaning |\n|---|---|---|---|---|\n";
 constexpr std::string_view kHeadOfInitialize =
-    "| key of `penstock.initialize` | value | has an effect with | meaning |\n|---|---|---|---|\n";
+    "| key of `penstock.initialize` | value | default | has an effect with | meaning |\n"
+    "|---|---|---|---|---|\n";
 
 // A cell ends at a bar.
 std::string cell(const std::string& text) { return join(split(text, '|'), "\\|"); }
@@ -22,10 +23,12 @@ std::string table_of(Taker taker, std::string_view head) {
   std::string table(head);
   for (const KeyInfo& key : known_keys(taker)) {
     const std::string only = key.only_for.empty() ? "" : str("; only with ", cell(key.only_for));
-    const std::string fallback =
-        taker == Taker::Train ? str(" | `", cell(key.fallback), "`") : std::string();
-    table += str("| `", key.path, "` | ", cell(key.type), fallback, " | ", cell(key.needs), " | ",
-                 cell(key.meaning), only, " |\n");
+    // An argument's default is its class's.
+    const bool is_argument =
+        taker == Taker::Initialize && key.path.find(".params.") != std::string::npos;
+    const std::string fallback = is_argument ? "" : str("`", cell(key.fallback), "`");
+    table += str("| `", key.path, "` | ", cell(key.type), " | ", fallback, " | ", cell(key.needs),
+                 " | ", cell(key.meaning), only, " |\n");
   }
   return table;
 }

@@ -80,6 +80,15 @@ TEST(ResolveBatch, ABatchSizeAloneFillsThePipeline) {
   EXPECT_EQ(resolve_batch({26, {}, {}}, {2, 1}), (Batch{26, 13, 2}));
 }
 
+TEST(ResolveBatch, ReplicasAloneTakeOneMicrobatchAndKnowNoPipeline) {
+  EXPECT_EQ(resolve_batch({12, {}, {}}, 2), (Batch{12, 6, 1}));
+  EXPECT_EQ(resolve_batch({{}, 3, 4}, 2), (Batch{24, 3, 4}));
+  EXPECT_EQ(message_of([] { resolve_batch({12, 4, {}}, 2); }),
+            "train_batch_size 12 is not a multiple of train_micro_batch_size_per_gpu 4 x data 2\n"
+            "  note: train_batch_size 8 or 16 works\n"
+            "  note: train_micro_batch_size_per_gpu 2 or 3 works");
+}
+
 TEST(ResolveBatch, TheProductAlwaysHolds) {
   for (std::int32_t pipe = 1; pipe <= 4; ++pipe) {
     for (std::int32_t data = 1; data <= 4; ++data) {

@@ -137,5 +137,17 @@ TEST(ToText, GivesEachValueItsOrigin) {
 )");
 }
 
+TEST(ConfigToText, OfInitializeHasEveryKeyWithItsValue) {
+  InitializeConfig config;
+  config.config.zero_optimization.stage = ZeroStage::Parameters;
+  const std::string text = to_text(config);
+  const auto has = [&](const char* words) { return text.find(words) != std::string::npos; };
+  EXPECT_TRUE(has("\"zero_optimization\": {\"stage\": 3, ")) << text;
+  EXPECT_TRUE(has("\"stage3_param_persistence_threshold\": 100000")) << text;
+  EXPECT_TRUE(has("\"fp16\": {\"enabled\": false, \"loss_scale\": 0, ")) << text;
+  EXPECT_TRUE(has("\"train_batch_size\": null")) << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+}
+
 }  // namespace
 }  // namespace penstock::config

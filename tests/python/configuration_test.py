@@ -36,7 +36,8 @@ def test_two_sizes_give_the_third(given, expected):
         ),
         (
             {"train_batch_size": 12, "train_micro_batch_size_per_gpu": 4},
-            "train_batch_size 12 is no multiple of train_micro_batch_size_per_gpu 4 x data 2",
+            "config: train_batch_size 12 is not a multiple of train_micro_batch_size_per_gpu 4 x data 2"
+            "\n  note: train_batch_size 8 or 16 works",
         ),
         ({"train_batch_size": 0}, "config: train_batch_size = 0: must be in [1, "),
         ({"train_batch_size": "8"}, 'train_batch_size: expected an integer, found "8"'),
@@ -133,11 +134,12 @@ def test_engines_can_use_every_value_that_is_taken(section):
             assert ZeroSettings.of(config).stage in range(4)
             type_of(config)
             assert gradient_scale_of(config).value > 0
-            assert config.integer("steps_per_print", 0) >= 0
-            assert config.integer("train_batch_size", 1) > 0
-            assert config.number("gradient_clipping", 0.0) >= 0
-            assert config.flag("dataloader_drop_last", False) in (True, False)
-            assert config.integer("activation_checkpoint_interval", 0, section="pipeline") >= 0
+            settings = config.settings
+            assert settings["steps_per_print"] >= 0
+            assert settings["train_batch_size"] is None or settings["train_batch_size"] > 0
+            assert settings["gradient_clipping"] >= 0
+            assert settings["dataloader_drop_last"] in (True, False)
+            assert settings["pipeline"]["activation_checkpoint_interval"] >= 0
     assert taken >= 3 * len(ASKED_FOR[section].split())
 
 
@@ -146,6 +148,29 @@ def test_numbers_of_json():
         {"zero_optimization": {"reduce_bucket_size": 5e8}, "gradient_clipping": 1},
         needs_sizes=False,
     )
-    assert config.integer("reduce_bucket_size", 0, section="zero_optimization") == 500_000_000
-    assert config.number("gradient_clipping", 0.0) == 1.0
-    assert config.flag("enabled", False, section="fp16") is False
+    assert config.settings["zero_optimization"]["reduce_bucket_size"] == 500_000_000
+    assert config.settings["gradient_clipping"] == 1.0
+    assert config.settings["fp16"]["enabled"] is False
+
+
+def test_what_is_not_given_has_the_defaults_of_the_table():
+    settings = read({"fp16": {"enabled": True}}, needs_sizes=False).settings
+    assert settings["fp16"] == {
+        "enabled": True,
+        "loss_scale": 0,
+        "initial_scale_power": 16,
+        "loss_scale_window": 1000,
+        "hysteresis": 2,
+        "consecutive_hysteresis": False,
+        "min_loss_scale": 1,
+    }
+    zero = settings["zero_optimization"]
+    assert zero["stage"] == 0
+    assert zero["stage3_max_live_parameters"] == 10**9
+    assert zero["stage3_prefetch_bucket_size"] == 5 * 10**7
+    assert zero["stage3_param_persistence_threshold"] == 10**5
+    assert zero["stage3_model_persistence_threshold"] is None
+    assert zero["offload_param"] == {"device": "none", "nvme_path": None}
+    assert settings["data_types"] == {"grad_accum_dtype": None}
+    assert settings["train_batch_size"] is None
+    assert settings["steps_per_print"] == 0

@@ -333,7 +333,7 @@ class PipelineEngine(Steps):
                 chosen = section.get("name", section.get("file", "1f1b"))
                 per_rank = section.get("stages_per_rank")
             model._use_schedule(chosen, per_rank)
-        interval = self.config.integer("activation_checkpoint_interval", 0, section="pipeline")
+        interval = self.config.settings["pipeline"]["activation_checkpoint_interval"]
         if interval:
             model.activation_checkpoint_interval = interval
         return program_of(

@@ -27,7 +27,7 @@ _HERE = ZeroParamStatus.AVAILABLE
 def type_of(configuration: Configuration) -> torch.dtype | None:
     """What a model is cast to: that of the section bf16 or fp16 which is enabled, or None."""
     for key, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
-        if configuration.flag("enabled", False, section=key):
+        if configuration.settings[key]["enabled"]:
             return dtype
     return None
 
@@ -58,17 +58,5 @@ def cast_tensors(tensors: Iterable[torch.Tensor | None], dtype: torch.dtype) -> 
 
 def gradient_scale_of(configuration: Configuration) -> GradientScale:
     """As the section fp16 says."""
-
-    def integer(key: str, default: int) -> int:
-        return configuration.integer(key, default, section="fp16")
-
     make: type[GradientScale] = _torch.load().GradientScale
-    return make(
-        enabled=configuration.flag("enabled", False, section="fp16"),
-        loss_scale=configuration.number("loss_scale", 0.0, section="fp16"),
-        initial_scale_power=integer("initial_scale_power", 16),
-        loss_scale_window=integer("loss_scale_window", 1000),
-        hysteresis=integer("hysteresis", 2),
-        consecutive_hysteresis=configuration.flag("consecutive_hysteresis", False, section="fp16"),
-        min_loss_scale=configuration.number("min_loss_scale", 1.0, section="fp16"),
-    )
+    return make(**configuration.settings["fp16"])

@@ -5,7 +5,7 @@ Knows no model: sizes are in elements, until replicas of parameters are made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["ZeroSettings"]
 
 _BUCKET_ELEMENTS_MAX = 1 << 20  # What is gathered or reduced as a whole; more gains nothing.
+_ALL = 2**63 - 1
+_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -55,20 +57,19 @@ class ZeroSettings:
     @staticmethod
     def of(configuration: Configuration) -> ZeroSettings:
         """As they say it."""
-
-        def size(key: str, default: int) -> int:
-            return configuration.integer(key, default, section="zero_optimization")
-
+        zero = configuration.settings["zero_optimization"]
+        in_all = zero["stage3_model_persistence_threshold"]
+        sums = configuration.settings["data_types"]["grad_accum_dtype"]
         return ZeroSettings(
-            stage=size("stage", 0),
-            bucket=min(size("reduce_bucket_size", _BUCKET_ELEMENTS_MAX), _BUCKET_ELEMENTS_MAX),
-            live=size("stage3_max_live_parameters", 10**9),
-            prefetch=size("stage3_prefetch_bucket_size", 5 * 10**7),
-            persistent=size("stage3_param_persistence_threshold", 10**5),
-            persistent_in_all=size("stage3_model_persistence_threshold", 2**63 - 1),
-            sums=_sums_of(configuration),
-            pieces_folder=_folder_of(configuration, "offload_param"),
-            states_folder=_folder_of(configuration, "offload_optimizer"),
+            stage=zero["stage"],
+            bucket=min(zero["reduce_bucket_size"], _BUCKET_ELEMENTS_MAX),
+            live=zero["stage3_max_live_parameters"],
+            prefetch=zero["stage3_prefetch_bucket_size"],
+            persistent=zero["stage3_param_persistence_threshold"],
+            persistent_in_all=_ALL if in_all is None else in_all,
+            sums=None if sums is None else _TYPES[sums],
+            pieces_folder=_folder_of(zero["offload_param"]),
+            states_folder=_folder_of(zero["offload_optimizer"]),
         )
 
     def are_cut(self, replicas: int) -> bool:
@@ -95,11 +96,5 @@ class ZeroSettings:
         )
 
 
-def _folder_of(configuration: Configuration, section: str) -> str | None:
-    offload = configuration.section("zero_optimization").get(section, {})
-    return str(offload["nvme_path"]) if offload.get("device") == "nvme" else None
-
-
-def _sums_of(configuration: Configuration) -> torch.dtype | None:
-    types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    return types.get(str(configuration.section("data_types").get("grad_accum_dtype")))
+def _folder_of(offload: Mapping[str, str]) -> str | None:
+    return offload["nvme_path"] if offload["device"] == "nvme" else None

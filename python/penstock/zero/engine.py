@@ -130,7 +130,7 @@ class Engine(Steps, torch.nn.Module):
         self._fragments = Fragments(self)
         self._checkpoints = self._make_checkpoints()
         self.micro_steps = 0
-        self._is_managed = self.config.flag("managed_gradient_accumulation", True)
+        self._is_managed = bool(self.config.settings["managed_gradient_accumulation"])
         self._is_boundary: bool | None = None  # As the script has set it.
         self._is_local = False  # Inside no_sync().
         self._taken = 0  # Microbatches of this step.
@@ -402,7 +402,7 @@ class Engine(Steps, torch.nn.Module):
         settings = [
             ("zero_optimization", repr(self._zero)),
             ("gradient_accumulation_steps", str(self.gradient_accumulation_steps())),
-            ("gradient_clipping", str(self.config.number("gradient_clipping", 0.0))),
+            ("gradient_clipping", str(self.config.settings["gradient_clipping"])),
             ("loss_scale", str(loss_scale)),
             ("dtype", str(self._type)),
         ]
