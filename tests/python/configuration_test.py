@@ -36,7 +36,8 @@ def test_two_sizes_give_the_third(given, expected):
         ),
         (
             {"train_batch_size": 12, "train_micro_batch_size_per_gpu": 4},
-            "config: train_batch_size 12 is not a multiple of train_micro_batch_size_per_gpu 4 x data 2"
+            "config: train_batch_size 12 is not a multiple of train_micro_batch_size_per_gpu 4 x "
+            "data 2"
             "\n  note: train_batch_size 8 or 16 works",
         ),
         ({"train_batch_size": 0}, "config: train_batch_size = 0: must be in [1, "),
