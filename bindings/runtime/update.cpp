@@ -108,6 +108,10 @@ std::unique_ptr<Update> make_update(const update::Parts& parts, const UpdateRequ
 void init_update(py::module_& m) {
   init_gradient_scale(m);
   init_request(m);
+  m.def(
+      "gradient_norm",
+      [](const std::vector<double>& squares) { return update::gradient_norm(squares); },
+      py::arg("squares"), "From the parameters' squared norms, in model order.");
   py::class_<Update>(m, "Update", "Makes new parameters of a step's summed gradients.")
       .def_property_readonly(
           "masters", [](const Update& u) { return u.masters().tensors(); },

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <span>
 
 #include "penstock/comm/or_fail.h"
@@ -215,8 +214,7 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
   }
   report.loss = value[kLoss];
   report.words = {.stop = value[kStop] > 0, .save = value[kSave] > 0, .busy = value[kBusy] > 0};
-  const double sum = std::accumulate(squares.begin(), squares.end(), 0.0);
-  const double norm = std::sqrt(sum) / update_->scale().value();
+  const double norm = update::gradient_norm(squares) / update_->scale().value();
   if (value[kBadMicrobatches] == 0) return norm;
   constexpr double kOverflow = std::numeric_limits<double>::infinity();  // Wherever it was.
   if (!update_->skips(kOverflow)) {

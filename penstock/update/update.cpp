@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "penstock/core/error.h"
@@ -53,6 +54,10 @@ class InTurn {
 
 double clip_factor(double largest, double norm) {
   return largest > 0 ? std::min(1.0, largest / (norm + 1e-6)) : 1.0;
+}
+
+double gradient_norm(std::span<const double> squares) {
+  return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
 }
 
 Update::Update(std::vector<Part> parts, std::shared_ptr<GradientScale> scale,

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,10 @@ enum class Overflow : std::uint8_t {
 // What a gradient of this 2-norm is multiplied by, so that it has at most the norm `largest`; 0:
 // any.  Source: torch.nn.utils.clip_grad_norm_.
 double clip_factor(double largest, double norm);
+
+// A gradient's 2-norm from its parameters' squared ones.  They are added as they stand: in model
+// order no layout changes the bits.
+double gradient_norm(std::span<const double> squares);
 
 struct UpdateOptions {
   double clipping = 0.0;  // Largest 2-norm of the gradient; 0: none.

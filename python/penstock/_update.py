@@ -121,6 +121,11 @@ class Update:
     def skipped_steps(self, steps: int) -> None:
         self._update.skipped_steps = steps
 
+    def norm_of(self, squares: Sequence[float]) -> float:
+        """A gradient's norm, without the loss scale, from squares by parameter, in model order."""
+        norm: float = _torch.load().gradient_norm(squares)
+        return norm / self.scale.value
+
     def apply(
         self,
         norm: float,

@@ -58,8 +58,6 @@ class ReplicatedStages:
                 replicas.broadcast(buffer, 0)
         sets = _sets_of(model, stages)
         self.parameters = [each for of_set in sets for each in of_set if each.requires_grad]
-        counted = {id(each) for each in model._counted_parameters()}
-        self._counted = {i for i, each in enumerate(self.parameters) if id(each) in counted}
         self.names: dict[int, list[str]] = {}
         for name, each in model.named_parameters(remove_duplicate=False):
             self.names.setdefault(id(each), []).append(name)
@@ -82,14 +80,9 @@ class ReplicatedStages:
                 ends.callback(home.close)
             yield
 
-    def squared_norm(self, updated: Iterable[int]) -> float:
-        """Collective: what this rank adds to that of the whole model, where tied ones count once.
-
-        updated: the numbers of those that the optimizer has; others have no part in the norm.
-        The same on all replicas.
-        """
-        squares = self.held.squared_norms()
-        return sum(squares[i] for i in self._counted.intersection(updated))
+    def squared_norms(self) -> list[float]:
+        """Collective: of the gradient of each of `parameters`; the same on all replicas."""
+        return self.held.squared_norms()
 
     def update(self, request: UpdateRequest) -> Update:
         """Of `parts`."""

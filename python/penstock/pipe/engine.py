@@ -11,8 +11,7 @@ different.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,7 @@ from penstock.errors import ConfigError, Error
 from penstock.pipe._course import PipelineCourse
 from penstock.pipe._data import Rounds, take
 from penstock.pipe._handlers import Placed
+from penstock.pipe._model_order import ModelOrder
 from penstock.pipe._program import program_of, steps_of, title_of
 from penstock.pipe._refusals import refuse
 from penstock.pipe._replicated import ReplicatedStages, check_ties
@@ -149,6 +149,12 @@ class PipelineEngine(Steps):
                 settings=self._zero,
                 is_short=self._type is not None,
             )
+            self._order = ModelOrder(
+                model,
+                self._replicated.parameters,
+                lambda counts: self._communicator.sum(counts, self._all),
+                is_first_replica=place == 0,
+            )
         updated = {id(self._replicated.parameters[i]) for i in self._update.updated}
         check_ties(model, stages, updated, self._communicator)
         self.lr_scheduler = self._update.lr_scheduler
@@ -187,9 +193,9 @@ class PipelineEngine(Steps):
         if self._placed is not None:
             with self._run.telling_others():
                 self._placed.run_end()
-        squares = self._replicated.squared_norm(self._update.updated)
-        loss, norm = self._combine(losses, count, squares if self.dp_rank == 0 else 0.0)
-        self._norm = norm = norm / self.loss_scale
+        squares = self._order.place(self._replicated.squared_norms(), self._update.updated)
+        loss, summed = self._combine(losses, count, squares)
+        self._norm = norm = self._update.norm_of(summed)
         with self._run.telling_others():
             self._update.apply(norm, self.global_steps, f" at loss {loss:g}")
         self._count_step(f"loss {loss:g}, norm {norm:g}")
@@ -449,16 +455,15 @@ class PipelineEngine(Steps):
         )
 
     def _combine(
-        self, losses: list[torch.Tensor], count: int, squared_norm: float = 0.0
-    ) -> tuple[float, float]:
-        """The mean loss, and the norm of the gradient: the same bits on every rank."""
-        shared = torch.zeros(2, dtype=torch.float64)
+        self, losses: list[torch.Tensor], count: int, squares: Sequence[float] = ()
+    ) -> tuple[float, list[float]]:
+        """The mean loss, and the sums of `squares`: the same bits on every rank."""
+        shared = torch.tensor([0.0, *squares], dtype=torch.float64)
         if self._is_last:
             shared[0] = torch.stack([each.double().reshape(()) for each in losses]).sum()
-        shared[1] = squared_norm
         self._communicator.sum(shared, self._all)
-        loss, squares = shared.tolist()
-        return loss / (count * self.dp_world_size), math.sqrt(squares)
+        loss, *summed = shared.tolist()
+        return loss / (count * self.dp_world_size), summed
 
 
 _ONLY_BATCHES = "a pipeline runs whole batches: use train_batch() or eval_batch()"

@@ -13,7 +13,6 @@ stages have an engine of their own, penstock.pipe.PipelineEngine.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -221,8 +220,7 @@ class Engine(Steps, torch.nn.Module):
         self._model.sum_gradients()
         with self._replicas.telling_others():
             squares = self._model.squared_norms()
-            updated = sum(squares[i] for i in self._update.updated)
-            self._norm = math.sqrt(updated) / self.loss_scale
+            self._norm = self._update.norm_of([squares[i] for i in self._update.updated])
             self._update.apply(self._norm, self.global_steps, lr_kwargs=lr_kwargs)
             taken, self._taken = self._taken, 0
             of_one = self.train_micro_batch_size_per_gpu() * self.dp_world_size
