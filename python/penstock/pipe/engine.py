@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock import _torch, configuration
+from penstock._compatibility import refuse_in
 from penstock._engine import Steps, compare_sizes
 from penstock._optimizers import (
     Course,
@@ -52,6 +53,8 @@ from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
 
 __all__ = ["PipelineEngine", "PipelineError"]
+
+refuse_in(globals())
 
 
 class PipelineError(Error):
