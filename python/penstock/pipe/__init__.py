@@ -26,6 +26,7 @@ from penstock.pipe.verification import from_program, program, to_text, verify
 
 if TYPE_CHECKING:
     from penstock.pipe.engine import PipelineEngine
+    from penstock.pipe.grid import PipelineParallelGrid
     from penstock.pipe.module import LayerSpec, PipelineModule, TiedLayerSpec
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "PipeModelDataParallelTopology",
     "PipelineEngine",
     "PipelineModule",
+    "PipelineParallelGrid",
     "ProcessTopology",
     "TiedLayerSpec",
     "from_program",
@@ -48,6 +50,7 @@ _WITH_TORCH = {
     "LayerSpec": "penstock.pipe.module",
     "PipelineEngine": "penstock.pipe.engine",
     "PipelineModule": "penstock.pipe.module",
+    "PipelineParallelGrid": "penstock.pipe.grid",
     "TiedLayerSpec": "penstock.pipe.module",
 }
 
