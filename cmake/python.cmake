@@ -76,7 +76,7 @@ target_compile_definitions(penstock_python_planning PRIVATE
 
 file(GLOB_RECURSE python_files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/python/penstock
   ${PROJECT_SOURCE_DIR}/python/penstock/*.py ${PROJECT_SOURCE_DIR}/python/penstock/*.pyi
-  ${PROJECT_SOURCE_DIR}/python/penstock/py.typed)
+  ${PROJECT_SOURCE_DIR}/python/penstock/*.ini ${PROJECT_SOURCE_DIR}/python/penstock/py.typed)
 foreach(file IN LISTS python_files)
   get_filename_component(folder ${python_folder}/${file} DIRECTORY)
   file(MAKE_DIRECTORY ${folder})

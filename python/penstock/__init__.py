@@ -17,6 +17,7 @@ import importlib
 from typing import Any
 
 from penstock import errors, pipe, schedule
+from penstock._compatibility import lacking
 from penstock._distributed import init_distributed
 from penstock._initialize import add_config_arguments, initialize
 from penstock._lint import lint
@@ -59,10 +60,6 @@ _FROM = {
     "log_dist": "penstock.utils",
     "logger": "penstock.utils",
 }
-_LACKING = {
-    "init_inference": "engines train: evaluate with initialize(), which needs no optimizer",
-    "tp_model_init": "there is no tensor parallelism: use a PipelineModule, or torch's DTensor",
-}
 
 
 def __getattr__(name: str) -> Any:
@@ -74,6 +71,4 @@ def __getattr__(name: str) -> Any:
     if name in ("__version_major__", "__version_minor__", "__version_patch__"):
         place = ("major", "minor", "patch").index(name.strip("_").removeprefix("version_"))
         return int(__version__.split("+")[0].split(".")[place])
-    if name in _LACKING:
-        raise AttributeError(f"penstock has no {name}: {_LACKING[name]}")
-    raise AttributeError(f"module 'penstock' has no attribute '{name}'")
+    raise lacking(__name__, name)

@@ -13,7 +13,11 @@ from penstock import _torch  # noqa: F401  (Says what to install.)
 # isort: split
 import torch
 
+from penstock._compatibility import refuse_in
+
 __all__ = ["Accelerator", "get_accelerator", "is_current_accelerator_supported"]
+
+refuse_in(globals())
 
 
 class Accelerator:

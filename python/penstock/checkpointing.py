@@ -13,9 +13,12 @@ from penstock import _torch  # noqa: F401  (Says what to install.)
 from torch.utils.checkpoint import checkpoint as _checkpoint
 
 from penstock import configuration
+from penstock._compatibility import refuse_in
 from penstock.errors import ConfigError
 
 __all__ = ["checkpoint", "configure", "is_configured", "non_reentrant_checkpoint", "reset"]
+
+refuse_in(globals())
 
 _is_configured = False
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from penstock._compatibility import lacking
 from penstock._distributed import init_distributed
 
 __all__ = ["get_all_ranks_from_group", "get_local_rank", "get_world_group", "init_distributed"]
@@ -37,4 +38,6 @@ def __getattr__(name: str) -> Any:
 
     if name == "inference_all_reduce":
         return dist.all_reduce
+    if not hasattr(dist, name):
+        raise lacking(__name__, name)
     return getattr(dist, name)

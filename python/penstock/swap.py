@@ -3,11 +3,16 @@
     python -m penstock.swap train.py --lr 0.1
     torchrun --nproc-per-node 2 -m penstock.swap train.py --lr 0.1
     python -m penstock.swap -m package.train --lr 0.1
+    python -m penstock.swap --check train.py
 
 While the script runs, and in the processes that multiprocessing spawns from it, what it imports
 from torch.distributed.pipelining is penstock.pipelining, with its modules schedules, stage and
 microbatch; and deepspeed is penstock, with those modules that penstock has under the same names,
 whether DeepSpeed is installed or not.
+
+--check runs nothing: it reads the script and prints which of their names it uses, in which lines,
+and what becomes of each.  Exit codes: 0: all work, though some may differ; 1: some are refused, or
+not known; 2: there is no such script, or it is no Python.
 """
 
 from __future__ import annotations
@@ -25,27 +30,12 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
-__all__ = ["install", "main"]
+from penstock import _compatibility
+from penstock._script_names import uses_in
+from penstock.errors import ParseError
 
-_TORCH = "torch.distributed.pipelining"
-_PIPELINING = {
-    _TORCH: "penstock.pipelining",
-    f"{_TORCH}._IR": "penstock.pipelining._tracer",
-    f"{_TORCH}.microbatch": "penstock.pipelining.microbatch",
-    f"{_TORCH}.schedules": "penstock.pipelining.schedules",
-    f"{_TORCH}.stage": "penstock.pipelining.stage",
-}
-# What stands for a module of DeepSpeed's where penstock has it under another name.
-_DEEPSPEED = {
-    "deepspeed": "penstock",
-    "deepspeed.runtime.activation_checkpointing": "penstock",
-    "deepspeed.runtime.activation_checkpointing.checkpointing": "penstock.checkpointing",
-    "deepspeed.runtime.pipe.engine": "penstock.pipe.engine",
-    "deepspeed.runtime.pipe.module": "penstock.pipe.module",
-    "deepspeed.runtime.pipe.schedule": "penstock.pipe.schedule",
-    "deepspeed.runtime.pipe.topology": "penstock.pipe.topology",
-    "deepspeed.runtime.zero.partition_parameters": "penstock.zero.partition_parameters",
-}
+__all__ = ["check", "install", "main"]
+
 _SCRIPT = "PENSTOCK_SWAP_SCRIPT"  # For the processes that a script spawns: what they import.
 
 
@@ -74,6 +64,9 @@ class _Finder(MetaPathFinder):
             return ModuleSpec(name, _Swapped(module))
         parent = name.rpartition(".")[0]
         instead = self._module_for(parent)
+        reason = _compatibility.modules().get(name)
+        if reason is not None and reason.instead is None:
+            raise ModuleNotFoundError(f"{name} is not in penstock: {reason.rest.note}", name=name)
         if instead is not None:
             within = getattr(importlib.import_module(instead), "__path__", [])
             there = sorted(each.name for each in iter_modules(within) if each.name[0] != "_")
@@ -95,8 +88,18 @@ class _Finder(MetaPathFinder):
             return None
         try:
             return own if find_spec(own) is not None else None
-        except ModuleNotFoundError:
+        except ImportError:
             return None
+
+
+class _Refusals(MetaPathFinder):
+    """Behind all others: says why what a script imports from a package of ours is not there."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
+        package, _, last = name.rpartition(".")
+        reason = _compatibility.refusal(package, last)
+        if reason is not None:
+            raise ImportError(reason, name=name)
 
 
 def install() -> None:
@@ -104,13 +107,15 @@ def install() -> None:
 
     Raises RuntimeError where what is to be swapped has been imported already.
     """
-    modules = _PIPELINING | _DEEPSPEED
+    table = _compatibility.modules()
+    modules = {name: each.instead for name, each in table.items() if each.instead is not None}
     if any(isinstance(each, _Finder) for each in sys.meta_path):
         return
     late = [name for name in modules if name in sys.modules]
     if late:
         raise RuntimeError(f"penstock.swap: {', '.join(late)} is imported already")
     sys.meta_path.insert(0, _Finder(modules))
+    sys.meta_path.append(_Refusals())
 
 
 def _in_spawned_processes(script: str) -> None:
@@ -129,12 +134,42 @@ def _in_spawned_processes(script: str) -> None:
     spawn.get_preparation_data = prepare_swapped
 
 
+def check(script: str) -> int:
+    """Prints which names a script uses, and what becomes of each; the exit code."""
+    try:
+        uses = uses_in(Path(script).read_text(encoding="utf-8"), script)
+    except (OSError, UnicodeDecodeError, ParseError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        named = reason if isinstance(error, ParseError) else f"{script}: {reason}"
+        print(f"penstock.swap: {named}", file=sys.stderr)
+        return 2
+    counts = dict.fromkeys(("works", "differs", "refused", "unknown"), 0)
+    for use in uses:
+        counts[use.fate.verdict] += 1
+        first, *others = use.lines
+        also = f" (also {', '.join(map(str, others))})" if others else ""
+        note = f": {use.fate.note}" if use.fate.note else ""
+        print(f"{script}:{first}{also}: {use.name}: {use.fate.verdict}{note}")
+    words = ("work", "differ", "are refused", "are unknown")
+    told = ", ".join(f"{n} {word}" for n, word in zip(counts.values(), words, strict=True))
+    print(f"{script}: {len(uses)} names of torch.distributed.pipelining and DeepSpeed: {told}")
+    return 1 if counts["refused"] or counts["unknown"] else 0
+
+
 def main(arguments: Sequence[str]) -> None:
     """Runs the script that the first argument names, or the module behind -m, with the others."""
+    if arguments and arguments[0] == "--check":
+        if len(arguments) != 2:
+            print("usage: python -m penstock.swap --check SCRIPT", file=sys.stderr)
+            sys.exit(2)
+        sys.exit(check(arguments[1]))
     by_name = bool(arguments) and arguments[0] == "-m"
     script, *rest = arguments[by_name:] or [""]
     if not script or script.startswith("-"):
-        sys.exit("usage: python -m penstock.swap SCRIPT [ARGUMENTS], or -m MODULE [ARGUMENTS]")
+        sys.exit(
+            "usage: python -m penstock.swap SCRIPT [ARGUMENTS], or -m MODULE [ARGUMENTS], or "
+            "--check SCRIPT"
+        )
     path = Path(script)
     if not by_name and not path.is_file():
         sys.exit(f"penstock.swap: {script}: no such file")

@@ -182,8 +182,8 @@ def test_deepspeed_is_swapped(swap):
 
 
 def test_what_penstock_lacks_is_told(swap):
-    done = swap("import torch.distributed.pipelining._backward")
-    assert "torch.distributed.pipelining._backward is not in penstock" in done.stderr
+    done = swap("import torch.distributed.pipelining._lowering")
+    assert "torch.distributed.pipelining._lowering is not in penstock" in done.stderr
 
 
 def test_errors_are_those_of_the_script(swap):

@@ -56,7 +56,7 @@ def python_files() -> dict[str, Path]:
     return {
         path.relative_to(folder).as_posix(): path
         for path in sorted((folder / "penstock").rglob("*"))
-        if path.suffix in {".py", ".pyi"} or path.name == "py.typed"
+        if path.suffix in {".py", ".pyi", ".ini"} or path.name == "py.typed"
     }
 
 

@@ -9,7 +9,11 @@ from penstock import _torch  # noqa: F401  (Says what to install.)
 # isort: split
 import torch
 
+from penstock._compatibility import refuse_in
+
 __all__ = ["DeepSpeedCPUAdam", "FusedAdam"]
+
+refuse_in(globals())
 
 
 class FusedAdam(torch.optim.Adam):

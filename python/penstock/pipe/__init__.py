@@ -1,6 +1,7 @@
 """DeepSpeed's pipeline dialect: its schedules, what proves them, and what trains.
 
->>> from penstock.pipe import schedule, verify
+>>> from penstock._compatibility import lacking
+from penstock.pipe import schedule, verify
 >>> bool(verify(schedule.TrainSchedule(micro_batches=8, stages=4, stage_id=0)))
 True
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock._compatibility import lacking
 from penstock.pipe import schedule, topology
 from penstock.pipe.topology import (
     PipeDataParallelTopology,
@@ -24,6 +26,7 @@ from penstock.pipe.verification import from_program, program, to_text, verify
 
 if TYPE_CHECKING:
     from penstock.pipe.engine import PipelineEngine
+    from penstock.pipe.grid import PipelineParallelGrid
     from penstock.pipe.module import LayerSpec, PipelineModule, TiedLayerSpec
 
 __all__ = [
@@ -32,6 +35,7 @@ __all__ = [
     "PipeModelDataParallelTopology",
     "PipelineEngine",
     "PipelineModule",
+    "PipelineParallelGrid",
     "ProcessTopology",
     "TiedLayerSpec",
     "from_program",
@@ -46,6 +50,7 @@ _WITH_TORCH = {
     "LayerSpec": "penstock.pipe.module",
     "PipelineEngine": "penstock.pipe.engine",
     "PipelineModule": "penstock.pipe.module",
+    "PipelineParallelGrid": "penstock.pipe.grid",
     "TiedLayerSpec": "penstock.pipe.module",
 }
 
@@ -53,7 +58,7 @@ _WITH_TORCH = {
 def __getattr__(name: str) -> Any:
     """What needs torch is imported when it is asked for."""
     if name not in _WITH_TORCH:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise lacking(__name__, name)
     import importlib
 
     importlib.import_module("penstock._torch")  # Checks torch.

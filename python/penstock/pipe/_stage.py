@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from penstock.errors import ConfigError
+
 __all__ = ["Checkpointing", "Layer", "Seeds", "Stage"]
 
 
@@ -71,9 +73,21 @@ class Checkpointing:
 
     def run(self, compute: Callable[..., Any], *values: Any) -> Any:
         """compute(*values), whose activations are computed again for the backward."""
-        if self.function is not None:
-            return self.function(compute, *values)
-        return checkpoint(compute, *values, use_reentrant=False)
+        if self.function is None:
+            return checkpoint(compute, *values, use_reentrant=False)
+        # A reentrant checkpoint, which it may be, trains nothing where no input takes a gradient.
+        if not any(_takes_gradient(each) for each in values):
+            values = tuple(_taking_gradient(each) for each in values)
+        return self.function(compute, *values)
+
+
+def _takes_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _taking_gradient(value: Any) -> Any:
+    can = isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+    return value.detach().requires_grad_() if can else value
 
 
 class Stage(torch.nn.Module):
@@ -127,9 +141,30 @@ class Stage(torch.nn.Module):
             return each
 
         values = value if is_tuple else (value,)
-        if torch.is_grad_enabled() and self._checkpointing.covers(block):
-            return self._checkpointing.run(compute, *values)
-        return compute(*values)
+        if not (torch.is_grad_enabled() and self._checkpointing.covers(block)):
+            return compute(*values)
+        found = self._checkpointing.run(compute, *values)
+        if self._checkpointing.function is not None:
+            _check_trains(block, found)
+        return found
+
+
+def _check_trains(block: Sequence[Layer], found: Any) -> None:
+    """Raises ConfigError where a block's parameters would silently get no gradient."""
+    trains = any(
+        each.requires_grad
+        for layer in block
+        if layer.module is not None
+        for each in layer.module.parameters()
+    )
+    outputs = found if isinstance(found, tuple) else (found,)
+    if trains and not any(_takes_gradient(each) for each in outputs):
+        raise ConfigError(
+            f"{block[0].name}: activation_checkpoint_func returned what takes no gradient, so its "
+            f"parameters would not be trained; a reentrant checkpoint does so where all inputs are "
+            f"integers: use_reentrant=False does not, or leave this layer out by "
+            f"checkpointable_layers"
+        )
 
 
 def _sent(value: Any, layer: Layer) -> Any:

@@ -20,6 +20,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock import _torch, configuration
+from penstock._compatibility import lacking, refuse_in
 from penstock._engine import Steps, compare_sizes
 from penstock._optimizers import (
     Course,
@@ -52,6 +53,8 @@ from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
 
 __all__ = ["PipelineEngine", "PipelineError"]
+
+refuse_in(globals())
 
 
 class PipelineError(Error):
@@ -297,6 +300,17 @@ class PipelineEngine(Steps):
     def eval(self) -> None:
         """Has the module in eval()."""
         self.module.eval()
+
+    def reset_activation_shape(self) -> None:
+        """Changes nothing: shapes may change from microbatch to microbatch."""
+
+    def destroy(self) -> None:
+        """Drops gradients and the data; connections go with the engine."""
+        self._replicated.drop_gradients()
+        self.training_dataloader = self._iterator = None
+
+    def __getattr__(self, name: str) -> Any:
+        raise lacking("penstock.pipe.engine", f"PipelineEngine.{name}")
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Raises PipelineError: a step is a whole program."""

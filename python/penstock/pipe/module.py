@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from penstock import _arguments, _planning
+from penstock._compatibility import refuse_in
 from penstock._distributed import init_distributed
 from penstock.errors import ConfigError
 from penstock.pipe._handlers import Handler, Handlers
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from penstock._runtime import Communicator
 
 __all__ = ["LayerSpec", "PipelineModule", "TiedLayerSpec"]
+
+refuse_in(globals())
 
 
 class PipelineModule(torch.nn.Module):

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal, SupportsIndex
 
 from penstock import _arguments, _planning
+from penstock._compatibility import refuse_in
 
 __all__ = [
     "BackwardPass",
@@ -42,6 +43,8 @@ __all__ = [
     "SendGrad",
     "TrainSchedule",
 ]
+
+refuse_in(globals())
 
 
 class PipeInstruction:

@@ -19,12 +19,22 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from penstock import _arguments
+from penstock._compatibility import lacking
 
 __all__ = [
     "PipeDataParallelTopology",
     "PipeModelDataParallelTopology",
     "ProcessTopology",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch is imported when it is asked for: DeepSpeed has it in this module."""
+    if name != "PipelineParallelGrid":
+        raise lacking(__name__, name)
+    from penstock.pipe.grid import PipelineParallelGrid
+
+    return PipelineParallelGrid
 
 
 class ProcessTopology:

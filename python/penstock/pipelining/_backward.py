@@ -12,7 +12,11 @@ from typing import Any
 import torch
 from torch.autograd.graph import get_gradient_edge
 
+from penstock._compatibility import refuse_in
+
 __all__ = ["stage_backward", "stage_backward_input", "stage_backward_weight"]
+
+refuse_in(globals())
 
 Gradients = tuple[torch.Tensor | None, ...]
 _KEYS = {"params", "edges", "gradients"}

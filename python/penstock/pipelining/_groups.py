@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from penstock._runtime import Communicator
 
-__all__ = ["connect", "resolve", "telling_who_connects", "words_of"]
+__all__ = ["connect", "resolve", "telling_who_connects", "timeout_of", "words_of"]
 
 _PAUSE_MIN, _PAUSE_MAX = 0.001, 0.05  # Between two looks at who is there, in seconds.
 _FAILED = "failed"  # Where ranks meet: why one of them will not connect.
@@ -71,7 +71,7 @@ def connect(group: ProcessGroup, device: torch.device = _HOST) -> Communicator:
     """
     make: type[Communicator] = _torch.load().Communicator
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    timeout = _timeout(group)
+    timeout = timeout_of(group)
     if size == 1:
         return make(HashStore(), 0, 1, "", timeout.total_seconds(), device)
     store = _next_meeting(group, rank)
@@ -139,7 +139,7 @@ def _check_failed(store: Store) -> None:
         raise CommError(store.get(_FAILED).decode())
 
 
-def _timeout(group: ProcessGroup) -> timedelta:
+def timeout_of(group: ProcessGroup) -> timedelta:
     """That of the group's backend for CPUs, or torch's default."""
     try:
         return group._get_backend(torch.device("cpu")).options._timeout

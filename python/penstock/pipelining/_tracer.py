@@ -27,6 +27,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from penstock._compatibility import refuse_in
 from penstock.errors import ConfigError
 from penstock.pipelining._graph import remove_assertions
 from penstock.pipelining._splitting import Made, split_into_stages
@@ -46,6 +47,8 @@ __all__ = [
     "pipe_split",
     "pipeline",
 ]
+
+refuse_in(globals())
 
 _torch: Any = torch  # Where torch itself is not typed.
 _library = _torch.library.Library("penstock", "DEF")

@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils import _pytree as pytree
 
 from penstock import _arguments
+from penstock._compatibility import refuse_in
 from penstock.pipelining._handed_on import GetMesh as GetMeshCallback
 from penstock.pipelining._tracer import PipeInfo
 from penstock.pipelining.stage import PipeliningMetadataError
@@ -23,6 +24,8 @@ __all__ = [
     "generate_rank_to_stage_mapping",
     "generate_stage_to_rank_mapping",
 ]
+
+refuse_in(globals())
 
 
 def flatten_args(args: Any) -> list[Any]:

@@ -22,8 +22,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from penstock import _arguments
+from penstock._compatibility import refuse_in
 
 __all__ = ["TensorChunkSpec", "merge_chunks", "split_args_kwargs_into_chunks", "sum_reducer"]
+
+refuse_in(globals())
 
 
 class TensorChunkSpec:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock import _planning
+from penstock._compatibility import refuse_in
 from penstock.pipelining import actions
 from penstock.pipelining._batch import Batch
 from penstock.pipelining._custom import (
@@ -113,6 +114,8 @@ __all__ = [
     "_wait_batch_p2p",
     "get_schedule_class",
 ]
+
+refuse_in(globals())
 
 
 class PipelineScheduleSingle(_PipelineSchedule):

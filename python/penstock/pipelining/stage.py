@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock import _arguments
+from penstock._compatibility import refuse_in
 from penstock.pipelining import _groups
 from penstock.pipelining._handed_on import GetMesh
 from penstock.pipelining.actions import (
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from penstock.pipelining._custom import _Part
 
 __all__ = ["PipelineStage", "PipeliningMetadataError", "build_stage"]
+
+refuse_in(globals())
 
 
 class PipeliningMetadataError(RuntimeError):

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from penstock import configuration
+from penstock._compatibility import refuse_in
 from penstock.errors import ConfigError
 
 __all__ = ["DeepSpeedConfig", "DeepSpeedConfigError"]
+
+refuse_in(globals())
 
 DeepSpeedConfigError = ConfigError
 

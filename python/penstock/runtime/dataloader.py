@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from penstock._compatibility import refuse_in
 from penstock.pipe._data import Rounds
 
 __all__ = ["RepeatingLoader"]
+
+refuse_in(globals())
 
 
 class RepeatingLoader:

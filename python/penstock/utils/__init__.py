@@ -12,6 +12,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from penstock._compatibility import lacking
+
 __all__ = ["groups", "log_dist", "logger"]
 
 logger = logging.getLogger("penstock")
@@ -34,9 +36,9 @@ def log_dist(message: str, ranks: Sequence[int] | None = None, level: int = logg
 
 def __getattr__(name: str) -> Any:
     """What needs torch is imported when it is asked for."""
-    if name == "groups":
-        return importlib.import_module("penstock.utils.groups")
+    if name in ("groups", "zero_to_fp32"):
+        return importlib.import_module(f"penstock.utils.{name}")
     for part, module in _FROM.items():
         if part in name:
             return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module 'penstock.utils' has no attribute '{name}'")
+    raise lacking(__name__, name)

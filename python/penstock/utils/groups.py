@@ -1,7 +1,4 @@
-"""Groups of ranks by DeepSpeed's names: all are replicas, and share neither model nor sequence.
-
-Raises ConfigError for groups of experts, which penstock lacks.
-"""
+"""Groups of ranks by DeepSpeed's names: all are replicas, and share neither model nor sequence."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from penstock import _torch  # noqa: F401  (Says what to install.)
 # isort: split
 import torch.distributed as dist
 
-from penstock.errors import ConfigError
+from penstock._compatibility import lacking
 
 __all__ = [
     "get_data_parallel_group",
@@ -69,6 +66,4 @@ def __getattr__(name: str) -> Any:
     same = _SAME.get(name.lstrip("_").removeprefix("get_"))
     if same is not None and "get_" in name:
         return same
-    if "expert" in name:
-        raise ConfigError(f"groups.{name}: there is no expert parallelism")
-    raise AttributeError(f"module 'penstock.utils.groups' has no attribute '{name}'")
+    raise lacking(__name__, name)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock import _planning, _torch
+from penstock._compatibility import refuse_in
 from penstock.checkpoint._pieces import WEIGHT
 from penstock.checkpoint._saved import OF_STAGE, Values, folder_of, open_checkpoint, write_weights
 from penstock.errors import ConfigError, Error
@@ -34,6 +35,8 @@ __all__ = [
     "load_state_dict_from_zero_checkpoint",
     "main",
 ]
+
+refuse_in(globals())
 
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 

@@ -7,6 +7,7 @@ Nothing of it is needed to train: penstock.initialize(config=...) with zero_opti
 """
 
 from penstock import _torch  # noqa: F401  (Says what to install.)
+from penstock._compatibility import refuse_in
 from penstock.zero import partition_parameters
 from penstock.zero._tiling import TiledLinear
 from penstock.zero.partition_parameters import (
@@ -30,3 +31,5 @@ __all__ = [
     "unregister_external_parameter",
     "unwrap_model_for_generation",
 ]
+
+refuse_in(globals())

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from penstock import configuration
+from penstock._compatibility import lacking
 from penstock._distributed import init_distributed
 from penstock._engine import EngineCourse, Steps, size_of
 from penstock._optimizers import (
@@ -147,8 +148,10 @@ class Engine(Steps, torch.nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             module = self.__dict__.get("_modules", {}).get("module")
-            if module is None or not hasattr(module, name):
+            if module is None:
                 raise
+            if not hasattr(module, name):
+                raise lacking("penstock.runtime.engine", f"DeepSpeedEngine.{name}") from None
             return getattr(module, name)
 
     def backward(

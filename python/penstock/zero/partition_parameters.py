@@ -3,6 +3,7 @@
 `penstock.runtime.zero.partition_parameters` is this module.
 """
 
+from penstock._compatibility import refuse_in
 from penstock.zero._external import register_external_parameter, unregister_external_parameter
 from penstock.zero._gathering import GatheredParameters, unwrap_model_for_generation
 from penstock.zero._init import Init
@@ -17,3 +18,5 @@ __all__ = [
     "unregister_external_parameter",
     "unwrap_model_for_generation",
 ]
+
+refuse_in(globals())

@@ -79,8 +79,7 @@ def test_a_script_imports_what_it_is_used_to(tmp_path):
     assert ran.returncode == 0, ran.stderr
     gradient, absent, refused = ran.stdout.splitlines()
     assert gradient == "[1.0, 1.0]"
-    assert "deepspeed.inference is not in penstock" in absent
-    assert "deepspeed.checkpointing, deepspeed.comm" in absent
+    assert absent.startswith("deepspeed.inference is not in penstock: engines train")
     assert refused.startswith("penstock has no init_inference: engines train")
 
 
@@ -185,7 +184,7 @@ def test_activations_are_computed_again():
 def test_groups_of_experts_are_refused():
     from penstock.utils import groups
 
-    with pytest.raises(penstock.ConfigError, match="no expert parallelism"):
+    with pytest.raises(AttributeError, match="no expert parallelism"):
         groups._get_expert_parallel_group("ep_size_2")
     with pytest.raises(AttributeError):
         groups.nothing  # noqa: B018

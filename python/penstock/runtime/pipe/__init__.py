@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from penstock import pipe
+from penstock._compatibility import lacking
 from penstock.pipe import (
     PipeDataParallelTopology,
     PipeModelDataParallelTopology,
@@ -37,5 +38,5 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """What needs torch, as in penstock.pipe."""
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise lacking(__name__, name)
     return getattr(pipe, name)

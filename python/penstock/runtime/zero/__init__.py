@@ -1,6 +1,26 @@
 """DeepSpeed's place for ZeRO; what is in it is that of `penstock.zero`."""
 
+from penstock._compatibility import refuse_in
 from penstock.runtime.zero import partition_parameters
-from penstock.runtime.zero.partition_parameters import GatheredParameters, Init
+from penstock.zero import (
+    GatheredParameters,
+    Init,
+    TiledLinear,
+    ZeroParamStatus,
+    register_external_parameter,
+    unregister_external_parameter,
+    unwrap_model_for_generation,
+)
 
-__all__ = ["GatheredParameters", "Init", "partition_parameters"]
+__all__ = [
+    "GatheredParameters",
+    "Init",
+    "TiledLinear",
+    "ZeroParamStatus",
+    "partition_parameters",
+    "register_external_parameter",
+    "unregister_external_parameter",
+    "unwrap_model_for_generation",
+]
+
+refuse_in(globals())

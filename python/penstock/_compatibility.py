@@ -1,0 +1,117 @@
+"""What becomes of the names of torch.distributed.pipelining and DeepSpeed: the one table.
+
+    >>> fate("deepspeed", "init_inference").verdict
+    'refused'
+
+compatibility.ini has it.  Modules that stand for theirs raise lacking() for names that they do not
+have, penstock.swap reads which module stands for which, and docs/compatibility.md is made of it.
+Reads no modules, and imports none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+__all__ = ["Fate", "Module", "fate", "lacking", "modules", "refusal", "refuse_in"]
+
+_FILE = Path(__file__).with_name("compatibility.ini")
+
+
+@dataclass(frozen=True)
+class Fate:
+    """Of a name.  verdict: "works", "differs", "refused" or "unknown".
+
+    note: how it differs, or why it is refused and what to use in its place.
+    """
+
+    verdict: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Module:
+    """Of theirs.  instead: ours in its place; None: there is none.
+
+    names: what becomes of each; members of a class stand behind it, as in "DeepSpeedEngine.step".
+    rest: of all other names.
+    """
+
+    instead: str | None
+    rest: Fate
+    names: Mapping[str, Fate] = field(default_factory=dict)
+
+
+@lru_cache(maxsize=1)
+def modules() -> Mapping[str, Module]:
+    """By the name that theirs has there."""
+    sections: dict[str, list[str]] = {}
+    for line in _FILE.read_text(encoding="utf-8").splitlines():
+        if line.startswith("["):
+            entries = sections.setdefault(line.strip("[]"), [])
+        elif line.startswith(" "):
+            entries[-1] += f" {line.strip()}"  # Of the entry above.
+        elif line and not line.startswith("#"):
+            entries.append(line)
+    return {name: _module(entries) for name, entries in sections.items()}
+
+
+def _module(entries: Iterable[str]) -> Module:
+    names: dict[str, Fate] = {}
+    rest, instead = Fate("unknown"), None
+    for entry in entries:
+        key, _, text = entry.partition(" = ")
+        verdict, *listed = key.split()
+        if verdict == "instead":
+            instead = text
+        elif verdict == "rest":
+            rest = Fate("refused", text)
+        elif verdict == "works":
+            names.update(dict.fromkeys(text.split(), Fate("works")))
+        else:
+            names.update(dict.fromkeys(listed, Fate(verdict, text)))
+    return Module(instead, rest, names)
+
+
+def fate(module: str, name: str) -> Fate:
+    """Of a name in a module of theirs; "unknown" where the table has neither."""
+    found = modules().get(module)
+    if found is None:
+        return Fate("unknown")
+    if name in found.names:
+        return found.names[name]
+    within = modules().get(f"{module}.{name}")
+    if within is not None:
+        return Fate("works") if within.instead else within.rest
+    return found.rest
+
+
+def refusal(ours: str, name: str) -> str | None:
+    """Why a module of ours lacks a name; None where the table does not refuse it.
+
+    name: "Class.member" of a member.
+    """
+    owner, _, member = name.rpartition(".")
+    for theirs, module in modules().items():
+        if module.instead == ours and (found := fate(theirs, name)).verdict == "refused":
+            return f"{owner or 'penstock'} has no {member}: {found.note}"
+    return None
+
+
+def lacking(ours: str, name: str) -> AttributeError:
+    """What a module of ours raises for a name that it does not have."""
+    owner, _, member = name.rpartition(".")
+    what = f"{owner!r} object" if owner else f"module {ours!r}"
+    return AttributeError(refusal(ours, name) or f"{what} has no attribute {member!r}")
+
+
+def refuse_in(names: dict[str, Any]) -> None:
+    """Has a module of ours say why it lacks what it lacks.  names: its globals()."""
+    names["__getattr__"] = partial(_raise, names["__name__"])
+
+
+def _raise(ours: str, name: str) -> NoReturn:
+    raise lacking(ours, name)

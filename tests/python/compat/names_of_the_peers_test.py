@@ -1,0 +1,226 @@
+"""What becomes of each name of torch.distributed.pipelining and DeepSpeed, and who says so."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from penstock._compatibility import fate, modules
+from penstock._script_names import uses_in
+
+import penstock
+
+ROOT = Path(__file__).parents[3]
+VERDICTS = {"works", "differs", "refused"}
+NAMED = [(module, name) for module, each in modules().items() for name in each.names]
+MEMBERS = [(module, name) for module, name in NAMED if "." in name]
+
+
+@pytest.fixture(scope="module")
+def engines():
+    """By DeepSpeed's names of their classes."""
+    config = {"train_batch_size": 1, "optimizer": {"type": "Adam"}}
+    engine, *_ = penstock.initialize(model=torch.nn.Linear(2, 2), config=config)
+    model = penstock.pipe.PipelineModule([torch.nn.Tanh()], num_stages=1, loss_fn=torch.sum)
+    pipeline, *_ = penstock.initialize(model=model, config={"train_batch_size": 1})
+    yield {"DeepSpeedEngine": engine, "PipelineEngine": pipeline}
+    engine.destroy()
+
+
+def _here(module):
+    return importlib.import_module(modules()[module].instead)
+
+
+@pytest.mark.parametrize(("module", "name"), [each for each in NAMED if each not in MEMBERS])
+def test_a_name_is_there_or_says_why_not(module, name):
+    found = fate(module, name)
+    assert found.verdict in VERDICTS
+    if found.verdict == "refused":
+        assert not hasattr(_here(module), name)
+        with pytest.raises(AttributeError, match=re.escape(f"penstock has no {name}: ")) as error:
+            getattr(_here(module), name)
+        assert any(
+            str(error.value).endswith(fate(each, name).note)
+            for each, of in modules().items()
+            if of.instead == modules()[module].instead
+        )
+    else:
+        # As an import statement finds it: a submodule may not be an attribute yet.
+        namespace = {}
+        exec(f"from {modules()[module].instead} import {name} as found", namespace)
+        assert namespace["found"] is not None
+
+
+@pytest.mark.parametrize(("module", "name"), MEMBERS)
+def test_a_member_is_there_or_says_why_not(module, name, engines):
+    owner, _, member = name.partition(".")
+    found = fate(module, name)
+    if found.verdict == "refused":
+        assert not hasattr(engines[owner], member)
+        with pytest.raises(AttributeError, match=re.escape(f"{owner} has no {member}: ")) as error:
+            getattr(engines[owner], member)
+        assert str(error.value).endswith(found.note)
+    else:
+        assert hasattr(engines[owner], member)
+
+
+def test_the_table_has_all_public_names_of_this_torch():
+    for theirs in modules():
+        if not theirs.startswith("torch.") or modules()[theirs].instead is None:
+            continue
+        module = importlib.import_module(theirs)
+        own = {
+            name
+            for name, value in vars(module).items()
+            if not name.startswith("_") and getattr(value, "__module__", None) == theirs
+        }
+        for name in own | set(getattr(module, "__all__", [])):
+            assert fate(theirs, name).verdict in VERDICTS, (theirs, name)
+
+
+def test_the_table_names_nothing_that_this_torch_lacks():
+    for module, name in NAMED:
+        if module.startswith("torch."):
+            assert hasattr(importlib.import_module(module), name), (module, name)
+
+
+def test_what_is_refused_says_what_to_do():
+    for name, module in modules().items():
+        notes = [each.note for each in module.names.values() if each.verdict != "works"]
+        if module.instead is None:
+            assert module.rest.note, name
+        assert all(len(note) > 8 and not note.endswith(".") for note in notes), name
+
+
+def test_the_page_is_what_the_table_says():
+    tool = ROOT / "tools/python/compatibility.py"
+    ran = subprocess.run([sys.executable, tool, "--check"], capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+
+
+SCRIPT = """\
+import deepspeed
+import deepspeed.comm as dist, torch
+from deepspeed.ops.adam import FusedAdam as Adam
+from torch.distributed.pipelining import Schedule1F1B, SplitPoint
+from deepspeed.moe.layer import MoE
+from . import deepspeed as mine
+
+class Trainer:
+    def __init__(self, model):
+        self.engine, _, _, _ = deepspeed.initialize(model=model)
+        self.other = deepspeed.initialize(model=model)[0]
+
+    def step(self, loss):
+        self.engine.backward(loss)
+        self.engine.offload_states()
+        self.other.no_sync().__enter__()
+        self.engine.of_the_module()
+        dist.all_reduce(loss, op=dist.ReduceOp.SUM)
+        dist.barier()
+        print(SplitPoint.BEGINNING, deepspeed.zero.Init, torch.ones(1))
+        torch.distributed.pipelining.schedules._Action.from_str("0F0")
+        return deepspeed.init_inference(
+            deepspeed.initialize)
+"""
+
+
+def test_a_script_is_read():
+    uses = {use.name: (use.fate.verdict, use.lines) for use in uses_in(SCRIPT, "script.py")}
+    engine = "deepspeed.runtime.engine.DeepSpeedEngine"
+    pipelining = "torch.distributed.pipelining"
+    assert uses == {
+        "deepspeed": ("works", [1]),
+        "deepspeed.comm": ("works", [2]),
+        "deepspeed.ops.adam.FusedAdam": ("differs", [3]),
+        f"{pipelining}.Schedule1F1B": ("differs", [4]),
+        f"{pipelining}.SplitPoint": ("works", [4]),
+        "deepspeed.moe.layer.MoE": ("refused", [5]),
+        "deepspeed.initialize": ("works", [10, 11, 23]),
+        f"{engine}.backward": ("works", [14]),
+        f"{engine}.offload_states": ("refused", [15]),
+        f"{engine}.no_sync": ("differs", [16]),
+        "deepspeed.comm.all_reduce": ("works", [18]),
+        "deepspeed.comm.ReduceOp.SUM": ("works", [18]),
+        "deepspeed.comm.barier": ("unknown", [19]),
+        f"{pipelining}.SplitPoint.BEGINNING": ("works", [20]),
+        "deepspeed.zero.Init": ("works", [20]),
+        f"{pipelining}.schedules._Action.from_str": ("works", [21]),
+        "deepspeed.init_inference": ("refused", [22]),
+    }
+
+
+def _check(*words, cwd):
+    command = [sys.executable, "-m", "penstock.swap", "--check", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+
+
+def test_the_command_tells_line_by_line(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    ran = _check("script.py", cwd=tmp_path)
+    assert ran.returncode == 1, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert "script.py:10 (also 11, 23): deepspeed.initialize: works" in lines
+    assert any(
+        line.startswith("script.py:22: deepspeed.init_inference: refused: engines train")
+        for line in lines
+    )
+    assert "script.py:19: deepspeed.comm.barier: unknown: deepspeed.comm has barrier" in lines
+    assert lines[-1].endswith("17 names of torch.distributed.pipelining and DeepSpeed: "
+                              "10 work, 3 differ, 3 are refused, 1 are unknown")  # fmt: skip
+
+
+def test_the_command_is_content_where_all_works(tmp_path):
+    (tmp_path / "script.py").write_text("print('never')\nimport deepspeed\ndeepspeed.initialize\n")
+    ran = _check("script.py", cwd=tmp_path)
+    assert ran.returncode == 0
+    assert "never" not in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("absent.py", None, "penstock.swap: absent.py: No such file or directory"),
+        ("broken.py", b"import deepspeed\nif (\n", "penstock.swap: broken.py:2: no Python: "),
+        ("latin.py", b"# \xe9\n", "penstock.swap: latin.py: 'utf-8' codec"),
+        ("null.py", b"x = 1\0\n", "penstock.swap: null.py: no Python: "),
+    ],
+)
+def test_what_cannot_be_read_is_named(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    ran = _check(name, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(message), ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_check_takes_one_script(tmp_path):
+    ran = _check("a.py", "b.py", cwd=tmp_path)
+    assert ran.returncode == 2
+    assert ran.stderr == "usage: python -m penstock.swap --check SCRIPT\n"
+
+
+def test_a_swapped_import_of_what_is_lacking_says_why(tmp_path):
+    script = tmp_path / "script.py"
+    for line, words in [
+        ("import deepspeed.moe", "deepspeed.moe is not in penstock: there is no expert"),
+        ("from deepspeed.moe.layer import MoE", "deepspeed.moe is not in penstock"),
+        ("from deepspeed import init_inference", "penstock has no init_inference: engines train"),
+    ]:
+        script.write_text(line)
+        command = [sys.executable, "-m", "penstock.swap", script]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert ran.returncode == 1
+        assert words in ran.stderr.splitlines()[-1], ran.stderr
+
+
+def test_members_that_the_table_has_are_of_classes_that_are_there():
+    for module, name in MEMBERS:
+        assert inspect.isclass(getattr(_here(module), name.partition(".")[0]))
