@@ -1,0 +1,75 @@
+// The samples of a training run, from one or several sources of tokens, by number.
+//
+// A run asks for samples (step - 1) x train_batch_size and the ones after it, each rank for its
+// own. Sample `number` of training is a function of the number, the seed and the sources alone.  So
+// every layout sees the same samples in a step, and a run that goes on after a step goes on with
+// the sample after it: nothing of the position is saved.  (Another train_batch_size has other
+// numbers for the same step.)  Knows no ranks and no steps.
+//
+// Which source: mixture.h.  Which of its samples: each epoch of a source, that is so many samples
+// as it has, takes every one of them once, in an order of its own (permutation.h) or, without
+// shuffling, in that of the files.  Nothing in memory grows with the sources.
+// Validation: the sources of their own, or the last 5 % of each source, which training leaves out.
+// Shapes: inputs and targets are sequence_length numbers each; targets are the tokens that follow.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/data/mixture.h"
+#include "penstock/data/token_source.h"
+
+namespace penstock::data {
+
+enum class Order : std::uint8_t { Shuffled, AsInFiles };
+
+struct SampleOptions {
+  std::vector<SourceOptions> sources;
+  std::vector<SourceOptions> validation;  // None: parts of the sources; weights do not count.
+  std::int64_t vocabulary = 0;
+  std::int64_t sequence_length = 0;
+  std::int64_t seed = 0;
+  Order order = Order::Shuffled;
+};
+
+class TokenSamples {
+ public:
+  // Throws: ConfigError, as the sources do, for sources whose notes name different tokenizers, and
+  // for a source too small to leave a sample for validation.
+  explicit TokenSamples(const SampleOptions& options);
+
+  // REQUIRES: number >= 0, spans of sequence_length.  Throws: ConfigError, as TokenFile::read().
+  void training(std::int64_t number, std::span<std::int64_t> inputs,
+                std::span<std::int64_t> targets) const;
+  // The same in every run, in one order, again and again.
+  void validation(std::int64_t number, std::span<std::int64_t> inputs,
+                  std::span<std::int64_t> targets) const;
+
+  // Samples of an epoch of each source.
+  std::int64_t training_samples(std::int64_t source) const {
+    return sources_[static_cast<std::size_t>(source)].training_samples;
+  }
+  std::int64_t validation_samples() const { return validation_samples_; }
+
+  // By which ranks see whether they have the same samples: names and values.  Reads a part of each
+  // file (TokenFile::fingerprint).
+  std::vector<std::pair<std::string, std::string>> facts() const;
+  // A line: "2 sources, 3 files, 40960 tokens, 300 samples to train on, 15 to validate".
+  std::string summary() const;
+
+ private:
+  struct Source {
+    TokenSource tokens;
+    std::int64_t training_samples;
+  };
+  std::vector<Source> sources_;
+  std::vector<TokenSource> validation_;
+  std::int64_t validation_samples_ = 0;
+  Mixture mixture_;
+  std::uint64_t seed_;
+  Order order_;
+};
+
+}  // namespace penstock::data
