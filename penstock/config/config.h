@@ -15,7 +15,7 @@
 
 namespace penstock::config {
 
-enum class ModelType : std::uint8_t { Gpt, Mlp };
+enum class ModelType : std::uint8_t { Gpt, Mlp, HuggingFace };
 
 struct ModelConfig {
   ModelType type = ModelType::Gpt;
@@ -25,6 +25,7 @@ struct ModelConfig {
   std::int64_t sequence_length = 128;  // Tokens (bytes) per sample.
   bool tie_embeddings = false;         // The head's weight is the embedding's.
   double dropout = 0.0;                // Probability of a zero.
+  std::string path;                    // For HuggingFace: the folder.
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };

@@ -27,9 +27,10 @@ struct Selector {
   std::string_view choices;  // "\"AdamW\" or \"Adam\"".
 };
 
-inline constexpr std::array<Name<ModelType>, 2> kModelTypes = {{
+inline constexpr std::array<Name<ModelType>, 3> kModelTypes = {{
     {ModelType::Gpt, "gpt"},
     {ModelType::Mlp, "mlp"},
+    {ModelType::HuggingFace, "hugging_face"},
 }};
 
 inline constexpr std::array<Name<Transport>, 4> kTransports = {{
@@ -142,14 +143,24 @@ void visit_scheduler(Visitor& v, Scheduler& s) {
 template <class Visitor, class Model>
 void visit_model(Visitor& v, Model& m) {
   v.field("type", m.type, Choice<ModelType>{kModelTypes}, "architecture");
-  v.field("layers", m.layers, Integer{0, 65536}, "blocks; 0: embedding and head alone");
-  v.field("hidden", m.hidden, Integer{1, 1 << 20}, "width of the residual stream");
+  const bool is_folder = m.type == ModelType::HuggingFace;
+  const Selector own{"model.type", "\"gpt\" or \"mlp\""};
+  v.when(is_folder, {"model.type", "\"hugging_face\""}, [&] {
+    v.field("path", m.path, Text{.may_be_empty = false},
+            "a Hugging Face folder: the model, and its weights at the start");
+  });
+  v.when(!is_folder, own, [&] {
+    v.field("layers", m.layers, Integer{0, 65536}, "blocks; 0: embedding and head alone");
+    v.field("hidden", m.hidden, Integer{1, 1 << 20}, "width of the residual stream");
+  });
   v.when(m.type == ModelType::Gpt, {"model.type", "\"gpt\""},
          [&] { v.field("heads", m.heads, Integer{1, 65536}, "attention heads; divides hidden"); });
   v.field("sequence_length", m.sequence_length, Integer{1, 1 << 24}, "tokens per sample");
-  v.field("tie_embeddings", m.tie_embeddings, Flag{}, "the head's weight is the embedding's");
-  v.field("dropout", m.dropout, Number{.low = 0, .high = 1, .without_high = true},
-          "probability of a zero, in training");
+  v.when(!is_folder, own, [&] {
+    v.field("tie_embeddings", m.tie_embeddings, Flag{}, "the head's weight is the embedding's");
+    v.field("dropout", m.dropout, Number{.low = 0, .high = 1, .without_high = true},
+            "probability of a zero, in training");
+  });
 }
 
 template <class Visitor, class Pipeline>
@@ -329,8 +340,16 @@ void visit_launch(Visitor& v, ConfigT& c) {
           "what ranks compute on; auto: cuda where there is a device, else cpu");
 }
 
-template <class Visitor, class Run>
-void visit_run(Visitor& v, Run& r) {
+template <class Model>
+Condition makes_text(const Model& m) {
+  const std::string type = Choice<ModelType>{kModelTypes}.write(m.type);
+  return Condition::equals("model.type", type, "\"gpt\"") ||
+         Condition::equals("model.type", type, "\"mlp\"");
+}
+
+template <class Visitor, class ConfigT>
+void visit_run(Visitor& v, ConfigT& c) {
+  auto& r = c.run;
   v.field("directory", r.directory, Text{}, "output folder; empty: runs/NAME-TIME");
   v.field("steps", r.steps, Integer{1, kManySteps}, "optimizer steps");
   v.field("minutes", r.minutes, Number{.low = 0, .high = kManySeconds},
@@ -340,8 +359,10 @@ void visit_run(Visitor& v, Run& r) {
           "steps between validations; 0: only at the end");
   v.field("eval_batches", r.eval_batches, Integer{1, kManySteps},
           "global batches averaged by one validation");
-  v.field("sample_bytes", r.sample_bytes, Integer{0, 1 << 24},
-          "bytes of text generated at the end");
+  v.effective(makes_text(c.model), [&] {
+    v.field("sample_bytes", r.sample_bytes, Integer{0, 1 << 24},
+            "bytes of text generated at the end");
+  });
   v.field("timeline_steps", r.timeline_steps, Integer{0, kManySteps},
           "first steps recorded in timeline.csv, for penstock report; 0: none");
   v.field("save", r.save, Text{}, "folder for the weights; empty: not saved");
@@ -410,7 +431,7 @@ void visit_config(Visitor& v, ConfigT& c) {
   });
   v.section("launch", [&] { visit_launch(v, c); });
   v.section("checkpoint", [&] { visit_checkpoint(v, c.checkpoint); });
-  v.section("run", [&] { visit_run(v, c.run); });
+  v.section("run", [&] { visit_run(v, c); });
 }
 
 }  // namespace penstock::config

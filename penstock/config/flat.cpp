@@ -10,10 +10,11 @@
 namespace penstock::config {
 namespace {
 
-// The text and the program are compared themselves, wherever they are.
-constexpr std::array<std::string_view, 11> kOfOneRank = {
+// The text, the model and the program are compared themselves, wherever they are.
+constexpr std::array<std::string_view, 12> kOfOneRank = {
     "steps_per_print",
     "data.path",
+    "model.path",
     "schedule.file",
     "zero_optimization.offload_param.nvme_path",
     "zero_optimization.offload_optimizer.nvme_path",

@@ -77,6 +77,12 @@ void check_heads(const ModelConfig& model, const Origins& origins, Problems& pro
                    "; use ", either(divisors_near(model.hidden, model.heads))));
 }
 
+void check_folder_of_model(const ModelConfig& model, const Origins& origins, Problems& problems) {
+  if (model.type != ModelType::HuggingFace || !model.path.empty()) return;
+  problems.add(first_given(origins, {"model.type"}),
+               "model.path is missing: type \"hugging_face\" needs the folder of a model");
+}
+
 void check_partition(const PipelineConfig& pipeline, const Origins& origins, Problems& problems) {
   const Origin origin =
       first_given(origins, {"pipeline.bounds", "pipeline.layer_costs", "pipeline.partition"});
@@ -220,6 +226,7 @@ void validate(const Config& config, const Origins& origins) {
   visit_config(ranges, config);
   problems.raise();  // The checks below divide by these values.
   check_heads(config.model, origins, problems);
+  check_folder_of_model(config.model, origins, problems);
   check_partition(config.pipeline, origins, problems);
   check_warmup(config, origins, problems);
   check_schedule(config.schedule, origins, problems);

@@ -1,6 +1,10 @@
 #include "penstock/run/from_config.h"
 
-#include "penstock/nn/gpt.h"
+#include <utility>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/nn/token_loss.h"
 
 namespace penstock::run {
 namespace {
@@ -48,26 +52,40 @@ train::ZeroOptions make_zero(const config::ZeroConfig& zero, const train::Precis
                               partition::PersistenceLimits().elements_in_all)}};
 }
 
-}  // namespace
-
-std::vector<nn::LayerSpec> model_of(const config::ModelConfig& model) {
+std::vector<nn::LayerSpec> own_layers(const config::ModelConfig& model) {
   const nn::GptOptions options{.layers = model.layers,
                                .hidden = model.hidden,
                                .heads = model.heads,
                                .sequence_length = model.sequence_length,
                                .tie_embeddings = model.tie_embeddings,
                                .dropout = model.dropout};
-  switch (model.type) {
-    case config::ModelType::Gpt:
-      return nn::gpt_layers(options);
-    case config::ModelType::Mlp:
-      return nn::byte_mlp_layers(options);
-  }
-  return {};
+  return model.type == config::ModelType::Gpt ? nn::gpt_layers(options)
+                                              : nn::byte_mlp_layers(options);
 }
 
-train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,
-                                 const config::Batch& batch) {
+Model model_of_folder(const config::ModelConfig& model) {
+  hugging_face::ModelFolder folder(model.path);
+  const nn::DecoderOptions& options = folder.options();
+  if (!options.rotary && model.sequence_length > options.positions) {
+    throw ConfigError(str("model.sequence_length = ", model.sequence_length, ": the model in ",
+                          quoted_path(model.path), " has ", options.positions, " positions"));
+  }
+  return {.layers = folder.layers(),
+          .loss = nn::mean_token_loss,
+          .loss_scale = train::LossScale::tokens(),
+          .vocabulary = options.vocabulary,
+          .folder = std::move(folder)};
+}
+
+}  // namespace
+
+Model model_of(const config::ModelConfig& model) {
+  if (model.type == config::ModelType::HuggingFace) return model_of_folder(model);
+  return {.layers = own_layers(model), .loss = nn::next_byte_loss};
+}
+
+train::TrainerOptions options_of(const config::Config& config, const Model& model,
+                                 const mesh::Shape& mesh, const config::Batch& batch) {
   return {.mesh = {.pipe = mesh.pipe, .data = mesh.data},
           .schedule = config.schedule.name,
           .program = config.schedule.file,
@@ -78,6 +96,7 @@ train::TrainerOptions options_of(const config::Config& config, const mesh::Shape
           .scheduler = config.scheduler,
           .total_steps = config.run.steps,
           .gradient_clipping = config.gradient_clipping,
+          .loss_scale = model.loss_scale,
           .precision = train::make_precision(config),
           .sums = config.numerics.invariant ? train::GradientSums::Invariant
                                             : train::GradientSums::AsTheyCome,

@@ -1,18 +1,35 @@
 // The model and the options of a run, as its configuration says them.
 //
-// A run makes its Trainer of them, and its memory is told of them.  Knows no data and no files.
+// A run makes its Trainer of them, and its memory is told of them.  Knows no data.
 #pragma once
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "penstock/config/config.h"
 #include "penstock/config/resolve.h"
+#include "penstock/hugging_face/folder.h"
+#include "penstock/nn/gpt.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::run {
 
-std::vector<nn::LayerSpec> model_of(const config::ModelConfig& model);
+// What is trained: its layers, and the loss of a microbatch.
+struct Model {
+  std::vector<nn::LayerSpec> layers;
+  nn::Loss loss;
+  train::LossScale loss_scale;
+  std::int64_t vocabulary = nn::kVocabulary;
+  // Of model.type "hugging_face": the folder that the layers' weights come from.
+  std::optional<hugging_face::ModelFolder> folder;
+};
 
-train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,
-                                 const config::Batch& batch);
+// Reads config.json and the headers of the weights, where the model is a folder's.
+// Throws: as hugging_face::ModelFolder; ConfigError where the model has fewer positions than
+// model.sequence_length.
+Model model_of(const config::ModelConfig& model);
+
+train::TrainerOptions options_of(const config::Config& config, const Model& model,
+                                 const mesh::Shape& mesh, const config::Batch& batch);
 
 }  // namespace penstock::run

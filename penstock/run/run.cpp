@@ -100,6 +100,7 @@ class Run {
         batch_(config::resolve_batch(config_.batch, mesh_)) {}
 
   ExitCode go() {
+    load_model();
     load_data();
     build();
     if (is_root()) write_plan();
@@ -124,6 +125,12 @@ class Run {
   std::string file(const char* name) const { return config_.run.directory + "/" + name; }
   std::int64_t samples_per_replica() const { return batch_.train_batch_size / mesh_.data; }
 
+  void load_model() {
+    const Phase reading(progress_, "reading the model's description", Files::Used);
+    model_ = model_of(config_.model);
+    if (model_.folder && !config_.run.save.empty()) hugging_face::check_target(config_.run.save);
+  }
+
   // Every rank needs the prompt's length only, but the first and last stages need the text.
   void load_data() {
     const Phase reading(progress_, "reading data", Files::Used);
@@ -136,16 +143,20 @@ class Run {
     }
     data_ = TextData::load(path, advanced());
     data_->require(batch_.train_batch_size, config_.model.sequence_length);
+    if (model_.vocabulary < nn::kVocabulary) {
+      throw ConfigError(str("the model has ", model_.vocabulary, " tokens, and text is ",
+                            nn::kVocabulary, " kinds of bytes"));
+    }
   }
 
   void build() {
     const Phase building(progress_, "building the model");
-    train::TrainerOptions options = options_of(config_, mesh_, batch_);
+    train::TrainerOptions options = options_of(config_, model_, mesh_, batch_);
     options.device = device_;
     options.progress = &progress_;
     options.facts = facts();
     if (offloads(options.offload)) offload::give_freed_memory_back();
-    trainer_.emplace(options, model_of(config_.model), nn::next_byte_loss, communicator_);
+    trainer_.emplace(options, model_.layers, model_.loss, communicator_);
     checkpoints_.emplace(
         config_, *trainer_, communicator_, progress_, options.facts,
         [this](const std::string& text) {
@@ -161,9 +172,9 @@ class Run {
     for (const auto& [key, value] : config::common_values(config_)) {
       all.emplace_back("config " + key, value);
     }
-    const train::Facts of_data = data_->facts();
-    all.insert(all.end(), of_data.begin(), of_data.end());
-    return all;
+    using train::operator+;
+    if (model_.folder) all = std::move(all) + model_.folder->facts();
+    return std::move(all) + data_->facts();
   }
 
   void write_plan() {
@@ -319,7 +330,7 @@ class Run {
   }
 
   void sample() {
-    if (config_.run.sample_bytes == 0) return;
+    if (config_.run.sample_bytes == 0 || model_.folder) return;
     const Phase generating(progress_, "generating text");
     const std::string prompt = data_->prompt(config_.model.sequence_length);
     const std::string text = generate(*trainer_, prompt, config_.run.sample_bytes, config_.seed);
@@ -368,9 +379,9 @@ class Run {
       std::size_t bytes = 0;
       for (const stage::Stage& stage : trainer_->rank_model().stages()) {
         for (const auto& [name, tensor] : stage.layers().state()) {
-          tensors.emplace_back(name, tensor);
+          tensors.emplace_back(name, as_saved(name, tensor));
           names += name + "\n";
-          bytes += tensor.nbytes();
+          bytes += tensors.back().second.nbytes();
         }
       }
       const auto series = parse_integer(communicator_.get("saved as")).value_or(1);
@@ -383,8 +394,15 @@ class Run {
     if (is_root()) put_in_place(*model);
   }
 
+  // A folder's weights keep the types that they have there.
+  at::Tensor as_saved(const std::string& name, const at::Tensor& tensor) const {
+    return model_.folder ? tensor.to(weights::type_of(model_.folder->type_of(name))) : tensor;
+  }
+
   void put_in_place(weights::NewModel& model) {
-    checkpoint::ModelIndex index{.series = model.series(), .config = config::to_text(config_)};
+    checkpoint::ModelIndex index{
+        .series = model.series(),
+        .config = model_.folder ? model_.folder->config() : config::to_text(config_)};
     for (std::int32_t pipe = 0; pipe < mesh_.pipe; ++pipe) {
       const execute::WaitMark wait(progress_, "waiting for the ranks' shards");
       auto lines = penstock::split(communicator_.get(str("saved/", pipe)), '\n');
@@ -392,6 +410,7 @@ class Run {
       index.names.emplace_back(lines.begin() + 1, lines.end() - 1);
     }
     model.put_in_place(index, advanced());
+    if (model_.folder) hugging_face::copy_other_files(config_.model.path, config_.run.save);
     tell(str("weights saved to ", config_.run.save));
   }
 
@@ -404,6 +423,7 @@ class Run {
   config::Batch batch_;
   execute::Progress progress_;
   InjectedFaults faults_{hooks_.faults, communicator_.rank(), hooks_.start, progress_};
+  Model model_;
   std::optional<TextData> data_;
   std::optional<train::Trainer> trainer_;
   std::optional<RunCheckpoints> checkpoints_;

@@ -19,8 +19,14 @@ std::string index_of(const std::string& folder) {
   return str(folder, "/", checkpoint::kModelIndexName);
 }
 
-// By shard file: the tensors that the index says it holds.
-std::map<std::string, std::set<std::string>> read_index(const std::string& path) {
+}  // namespace
+
+void write_index(const std::string& folder, const checkpoint::ModelIndex& index) {
+  write_atomically(index_of(folder), {checkpoint::to_text(index)});
+}
+
+std::map<std::string, std::set<std::string>> read_index(const std::string& folder) {
+  const std::string path = index_of(folder);
   std::ifstream file(path);
   if (!file) throw CheckpointError(str("cannot read \"", path, "\": ", std::strerror(errno)));
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
@@ -39,21 +45,15 @@ std::map<std::string, std::set<std::string>> read_index(const std::string& path)
   return shards;
 }
 
-}  // namespace
-
-void write_index(const std::string& folder, const checkpoint::ModelIndex& index) {
-  write_atomically(index_of(folder), {checkpoint::to_text(index)});
-}
-
 std::vector<std::string> shards_in(const std::string& folder) {
   std::vector<std::string> names;
-  for (const auto& [shard, tensors] : read_index(index_of(folder))) names.push_back(shard);
+  for (const auto& [shard, tensors] : read_index(folder)) names.push_back(shard);
   return names;
 }
 
 NamedTensors read_weights(const std::string& folder) {
   NamedTensors all;
-  for (const auto& [shard, names] : read_index(index_of(folder))) {
+  for (const auto& [shard, names] : read_index(folder)) {
     std::set<std::string> missing = names;
     for (auto& [name, tensor] : read_safetensors(folder + "/" + shard)) {
       if (missing.erase(name) != 0) all.emplace_back(name, tensor);

@@ -3,9 +3,12 @@
 //   parity_dump steps FOLDER         initial.safetensors, then step-1.safetensors, step-2, step-3:
 //                                    batch, loss and every gradient of a run on one rank
 //   parity_dump logits WEIGHTS FILE  tokens and logits of the model that `penstock train` saved
+//   parity_dump folder FOLDER BATCHES FILE  of a Hugging Face folder: logits and gradients of the
+//                                    first batch, and the loss of a step with each
 #include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <cstdio>
@@ -16,7 +19,9 @@
 #include "penstock/config/read.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/hugging_face/folder.h"
 #include "penstock/nn/gpt.h"
+#include "penstock/nn/token_loss.h"
 #include "penstock/train/trainer.h"
 #include "penstock/weights/weights.h"
 
@@ -78,6 +83,38 @@ void dump_logits(const std::string& weights, const std::string& path) {
   weights::write_safetensors(path, {{"tokens", tokens}, {"logits", value}});
 }
 
+at::Tensor named(const NamedTensors& tensors, const std::string& name) {
+  for (const auto& [each, tensor] : tensors) {
+    if (each == name) return tensor;
+  }
+  throw Error(str("no tensor ", name));
+}
+
+// Of batches input and target [steps, samples, sequence].
+void dump_folder(const std::string& folder, const std::string& batches, const std::string& path) {
+  const NamedTensors read = weights::read_safetensors(batches);
+  const at::Tensor inputs = named(read, "input"), targets = named(read, "target");
+  const train::TrainerOptions options{
+      .microbatches = 2,
+      .optimizer = {.lr = 1e-3, .betas = {0.9, 0.95}, .weight_decay = 0.1},
+      .loss_scale = train::LossScale::tokens()};
+  comm::run_ranks(1, [&](comm::Communicator& communicator) {
+    train::Trainer trainer(options, hugging_face::ModelFolder(folder).layers(), nn::mean_token_loss,
+                           communicator);
+    NamedTensors dump = {{"logits", trainer.infer(inputs[0])}};
+    trainer.compute_gradients(inputs[0], targets[0]);
+    for (const auto& [name, tensor] : trainer.parameters()) {
+      dump.emplace_back("gradient." + name, tensor.grad().clone());
+    }
+    std::vector<double> losses;
+    for (std::int64_t step = 0; step < inputs.size(0); ++step) {
+      losses.push_back(trainer.step(inputs[step], targets[step]).loss);
+    }
+    dump.emplace_back("losses", at::tensor(losses, at::kDouble));
+    weights::write_safetensors(path, dump);
+  });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -88,8 +125,12 @@ int main(int argc, char** argv) {
       dump_steps(words[1]);
     } else if (words.size() == 3 && words[0] == "logits") {
       dump_logits(words[1], words[2]);
+    } else if (words.size() == 4 && words[0] == "folder") {
+      dump_folder(words[1], words[2], words[3]);
     } else {
-      std::fprintf(stderr, "usage: parity_dump steps FOLDER | logits WEIGHTS FILE\n");
+      std::fprintf(stderr,
+                   "usage: parity_dump steps FOLDER | logits WEIGHTS FILE | "
+                   "folder FOLDER BATCHES FILE\n");
       return 2;
     }
   } catch (const std::exception& error) {

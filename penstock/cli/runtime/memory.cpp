@@ -11,7 +11,6 @@
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/nn/gpt.h"
 #include "penstock/run/from_config.h"
 #include "penstock/run/run_memory.h"
 
@@ -131,8 +130,9 @@ std::vector<PipeRank> told(const config::Config& config, const mesh::Shape& mesh
       .inputs = tokens,
       .targets = tokens,
       .batch_bytes = 2 * samples * config.model.sequence_length * tokens.element_size()};
-  return run::run_memory(run::options_of(config, mesh, batch), run::model_of(config.model),
-                         nn::next_byte_loss, inputs);
+  const run::Model model = run::model_of(config.model);
+  return run::run_memory(run::options_of(config, model, mesh, batch), model.layers, model.loss,
+                         inputs);
 }
 
 }  // namespace

@@ -1,0 +1,24 @@
+// The families of models that Hugging Face folders hold, and what their config.json says of them.
+//
+// folder.h reads a model's options here.  A family that is not in the table, or a field whose value
+// changes what a model computes in a way that penstock's decoder does not have, is refused by name.
+// Keys that change no result, and those that transformers ignores, are not looked at; dropout is
+// one of them: none is applied.
+// Source: the configuration classes of transformers 5.23, and the defaults there.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "penstock/json/tree.h"
+#include "penstock/nn/decoder.h"
+
+namespace penstock::hugging_face {
+
+// "gpt2", "llama", "mistral", "qwen2", "qwen3": values of model_type.
+std::vector<std::string> families();
+
+// Throws: ConfigError with every value that is wrong or not supported, where it is written, and
+// what is supported.
+nn::DecoderOptions read_options(const json::Value& config);
+
+}  // namespace penstock::hugging_face

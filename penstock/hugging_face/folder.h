@@ -1,0 +1,58 @@
+// A Hugging Face folder as a model to train: config.json and its safetensors files.
+//
+// run/ trains one, C++ users make their layers of one.  docs/hugging_face.md says what is
+// supported.  Knows no ranks: a rank reads the tensors of the layers that it makes.
+#pragma once
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "penstock/checkpoint/safetensors_header.h"
+#include "penstock/nn/decoder.h"
+#include "penstock/weights/tensor_files.h"
+
+namespace penstock::hugging_face {
+
+class ModelFolder {
+ public:
+  // Reads config.json and the headers of the weights.
+  // Throws: ConfigError for a family or a value that is not supported (families.h), and for a
+  // folder that cannot be read; CheckpointError for files that break their format, and for tensors
+  // that are missing, not the model's, of another shape or no floating type, each by its name.
+  explicit ModelFolder(const std::string& path);
+
+  const nn::DecoderOptions& options() const { return options_; }
+  // config.json, as it was read.
+  const std::string& config() const { return config_; }
+
+  // The model with the folder's weights, which are read when a layer is made.
+  std::vector<nn::LayerSpec> layers() const;
+
+  // The type that a parameter has in the folder.
+  checkpoint::ScalarType type_of(const std::string& parameter) const;
+
+  // What tells this model from another one: of config.json, of the tensors, and of some bytes of
+  // each.
+  std::vector<std::pair<std::string, std::string>> facts() const;
+
+ private:
+  std::string stored_name(const std::string& parameter) const;
+  void check_tensors() const;
+
+  std::string path_;
+  std::string config_;
+  nn::DecoderOptions options_;
+  std::shared_ptr<const weights::TensorFiles> tensors_;
+};
+
+// The files beside config.json and the weights that a folder's readers want: the tokenizer's, and
+// generation_config.json.  Copies those that `from` has, each whole or not at all.
+// Throws: CheckpointError with the path and the system's reason.
+void copy_other_files(const std::string& from, const std::string& to);
+
+// A folder that a model is going to be saved to.
+// Throws: ConfigError where a file there would be loaded instead of what is saved.
+void check_target(const std::string& folder);
+
+}  // namespace penstock::hugging_face

@@ -1,0 +1,20 @@
+// Cross-entropy over a vocabulary, without a copy of all logits.
+//
+// The loss of decoder.h's models.  Rows are taken some at a time, in float whatever the logits are.
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace penstock::nn {
+
+// The target of a token that does not count.
+inline constexpr std::int64_t kIgnoredTarget = -100;
+
+// Mean cross-entropy in nats of logits [microbatch, sequence, vocabulary] against next tokens
+// [microbatch, sequence], over the targets that are not kIgnoredTarget; NaN where none counts, with
+// gradients of 0.  Where nothing else holds the logits, their gradient takes their memory.
+// Throws: Error for a target beyond the vocabulary, and for shapes that do not fit.
+at::Tensor mean_token_loss(const at::Tensor& logits, const at::Tensor& targets);
+
+}  // namespace penstock::nn
