@@ -64,8 +64,8 @@ void init_communicator(py::module_& m) {
            "device: what this one computes on.")
       .def_property_readonly("rank", [](const comm::Communicator& c) { return c.rank().value; })
       .def_property_readonly("world_size", &comm::Communicator::world_size)
-      .def("fail", py::overload_cast<const std::string&>(&comm::Communicator::fail), py::arg("why"),
-           without_gil, "Ends what all ranks wait for, now and later, with these words.")
+      .def("fail", &comm::Communicator::fail_with, py::arg("message"), without_gil,
+           "Ends what all ranks wait for, now and later: this rank has failed with that message.")
       .def("exchange", &comm::Communicator::exchange, py::arg("name"), py::arg("text"), without_gil,
            "Collective: the text of every rank, by rank.")
       .def("make_group", make_group, py::arg("ranks"),

@@ -61,8 +61,10 @@ class Communicator {
   // This rank can go on no more: interrupts all ranks with `why`, unless they know of a failure
   // already.  Needs neither a launcher nor the store.
   virtual void fail(const std::string& why) = 0;
-  // fail() in the words in which all hear of an exception: "rank 2 failed: ...".
+  // fail() in the words in which all hear of an exception: "rank 2 failed: ...".  A message that
+  // begins with this rank's name does not say it twice.
   void fail(const std::exception& error);
+  void fail_with(const std::string& message);
 
   // Opens the connections to `peers`; the peers do the same.  Links that exist are kept.  Returns
   // when both ends have each: who ends at once then takes none away that is still being made.

@@ -5,6 +5,8 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -97,8 +99,15 @@ std::string own_address(const Store& run_store, const Rendezvous& rendezvous,
 
 }  // namespace
 
-void Communicator::fail(const std::exception& error) {
-  fail(str("rank ", rank(), " failed: ", exception_text(error)));
+void Communicator::fail(const std::exception& error) { fail_with(exception_text(error)); }
+
+void Communicator::fail_with(const std::string& message) {
+  const std::string name = str("rank ", rank());
+  std::string_view rest = message;
+  for (const char* const separator : {", ", ": "}) {
+    if (rest.starts_with(name + separator)) rest.remove_prefix(name.size() + 2);
+  }
+  fail(str(name, " failed: ", rest));
 }
 
 std::vector<Rank> Communicator::all_ranks() const {

@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'facts_of_host_updates', 'facts_of_process', 'save_checkpoint', 'write_safetensors']
+__all__: list[str] = ['Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'save_checkpoint', 'write_safetensors']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -25,9 +25,9 @@ class Communicator:
         """
         Collective: the text of every rank, by rank.
         """
-    def fail(self, why: str) -> None:
+    def fail(self, message: str) -> None:
         """
-        Ends what all ranks wait for, now and later, with these words.
+        Ends what all ranks wait for, now and later: this rank has failed with that message.
         """
     def make_group(self, ranks: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]) -> int:
         """
@@ -434,6 +434,10 @@ def facts_of_host_updates() -> list[tuple[str, str]]:
 def facts_of_process() -> list[tuple[str, str]]:
     """
     What decides on results and is nobody's argument, by name: versions, torch's settings, the environment.
+    """
+def gradient_norm(squares: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]) -> float:
+    """
+    From the parameters' squared norms, in model order.
     """
 def save_checkpoint(communicator: Communicator, directory: str, *, name: str, step: typing.SupportsInt | typing.SupportsIndex, facts: collections.abc.Mapping[str, str], values: collections.abc.Mapping[str, str], pieces: collections.abc.Sequence[StatePiece], replicas: typing.SupportsInt | typing.SupportsIndex = 1, replica: typing.SupportsInt | typing.SupportsIndex = 0) -> str:
     """

@@ -30,7 +30,7 @@ def telling_others(communicator: Communicator) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        communicator.fail(f"rank {communicator.rank} failed: {words_of(error)}")
+        communicator.fail(words_of(error))
         raise
 
 
