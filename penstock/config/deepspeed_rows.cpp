@@ -20,6 +20,8 @@ constexpr std::string_view kTwoRuns =
     "one run of states is updated while the next is read and the last one written";
 constexpr std::string_view kPaging =
     "which parameters come and go follows from the last step's uses and the budget";
+constexpr std::string_view kAllShare = "shards are over all data-parallel ranks";
+constexpr std::string_view kNotQuantized = "nothing is quantized";
 constexpr std::string_view kNoTensors =
     "means nothing without tensor parallelism, which penstock lacks";
 
@@ -75,11 +77,19 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
      "zero_optimization.enable_sanity_checks zero_optimization.leaf_module.classes "
      "zero_optimization.leaf_module.names zero_optimization.leaf_module.name_suffixes",
      "*", kPaging},
-    {"zero_optimization.zero_hpz_partition_size", "1", "shards are over all data-parallel ranks"},
+    {"zero_optimization.zero_hpz_partition_size", "1", kAllShare},
+    {"zero_optimization.mics_shard_size", "-1", kAllShare},
+    {"zero_optimization.mics_hierarchical_params_gather", "false", kAllShare},
+    {"zero_optimization.stage3_partition_stream_chunk_size", "*",
+     "parameters are spread as their layers are made"},
     {"zero_optimization.zero_quantized_weights "
      "zero_optimization.zero_quantized_nontrainable_weights "
      "zero_optimization.zero_quantized_gradients",
-     "false", "nothing is quantized"},
+     "false", kNotQuantized},
+    {"zero_optimization.zeropp_loco_param.*", "", kNotQuantized},
+    {"zero_optimization.zenflow.*", "", "all gradients are used in their own step"},
+    {"zero_optimization.save_muon_momentum_buffer_in_memory", "false",
+     "states of an optimizer are all in memory, or all in files"},
     {"autotuning.enabled", "false", "nothing is tuned by trial",
      "use penstock schedule compare and penstock simulate"},
     {"autotuning.*", "*", "means nothing without autotuning.enabled"},
@@ -164,8 +174,8 @@ constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
      "*", kOneFile},
     {"zero_optimization.cpu_offload", "false", "its word for it is another",
      "use zero_optimization.offload_optimizer.device"},
-    {"zero_optimization.cpu_offload_params", "false", "its word for it is another",
-     "use zero_optimization.offload_param.device"},
+    {"zero_optimization.cpu_offload_param zero_optimization.cpu_offload_params", "false",
+     "its word for it is another", "use zero_optimization.offload_param.device"},
     {"zero_optimization.cpu_offload_use_pin_memory", "*",
      "what is used next is read while one bucket of parameters is copied"},
     {"comms_logger.enabled flops_profiler.enabled", "false", kTimes, kUseReport},
@@ -220,8 +230,8 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save "
      "zero_optimization.stage3_gather_fp16_weights_on_model_save",
      "*", "module_state_dict() and a pipeline's checkpoints have whole parameters"},
-    {"zero_optimization.cpu_offload zero_optimization.cpu_offload_params "
-     "zero_optimization.cpu_offload_use_pin_memory",
+    {"zero_optimization.cpu_offload zero_optimization.cpu_offload_param "
+     "zero_optimization.cpu_offload_params zero_optimization.cpu_offload_use_pin_memory",
      "*", kInHostMemory},
 
     {"comms_logger.enabled flops_profiler.enabled", "false", kNoTimes, kUseProfiler},

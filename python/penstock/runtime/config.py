@@ -24,6 +24,7 @@ class DeepSpeedConfig:
     """What initialize() makes of a configuration, over the ranks that there are.
 
     Attributes are its top-level keys, as they are given; the three sizes of a batch are complete.
+    zero_config: its section zero_optimization (penstock/runtime/zero/config.py).
     mpu, mesh_device: must be None.
     Raises ConfigError, as initialize() does.
     """
@@ -32,6 +33,8 @@ class DeepSpeedConfig:
         self, config: Mapping[str, Any] | str | Path, mpu: Any = None, mesh_device: Any = None
     ) -> None:
         import torch.distributed as dist
+
+        from penstock.runtime.zero.config import get_zero_config
 
         if mpu is not None or mesh_device is not None:
             raise ConfigError("mpu and mesh_device must be None: replicas are all ranks")
@@ -42,6 +45,9 @@ class DeepSpeedConfig:
         self.train_batch_size = batch.train_batch_size
         self.train_micro_batch_size_per_gpu = batch.train_micro_batch_size_per_gpu
         self.gradient_accumulation_steps = batch.gradient_accumulation_steps
+        self.zero_config = get_zero_config(self._read.values)
+        self.zero_optimization_stage = int(self.zero_config.stage)
+        self.zero_enabled = self.zero_optimization_stage > 0
 
     def __getattr__(self, name: str) -> Any:
         values = self.__dict__["_read"].values if "_read" in self.__dict__ else {}

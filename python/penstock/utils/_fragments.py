@@ -9,8 +9,9 @@ Knows no models: engines say what they train.
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -42,25 +43,38 @@ _GRADIENT, _WEIGHT = "gradient", "weight"  # Beside the names of an optimizer's 
 
 
 class Fragments:
-    """Of one engine: what it updates of each parameter."""
+    """Of one engine: what it updates of each parameter.
 
-    _all: ClassVar[weakref.WeakSet[Fragments]] = weakref.WeakSet()
+    Of engines that update the same parameter, the one that was made last is meant: it is the same
+    one on all ranks, which make engines in one order.
+    """
+
+    _all: ClassVar[weakref.WeakValueDictionary[int, Fragments]] = weakref.WeakValueDictionary()
+    _made: ClassVar[Iterator[int]] = itertools.count()
 
     def __init__(self, engine: Engine) -> None:
         self.model = model = engine._model
         self._engine = weakref.ref(engine)
         self._update = engine._update
         self._numbers = {id(each): number for number, each in enumerate(model.parameters)}
-        Fragments._all.add(self)
+        self._number = next(Fragments._made)
+        Fragments._all[self._number] = self
 
     @classmethod
     def of(cls, parameter: torch.Tensor) -> tuple[Fragments, int] | None:
         """Those that have a parameter, and its number; None where it is updated by none."""
-        for each in cls._all:
-            number = each._numbers.get(id(parameter))
-            if number is not None and each.model.parameters[number] is parameter:
-                return (each, number) if number in each._update.updated else None
+        for made in sorted(cls._all, reverse=True):
+            each = cls._all.get(made)
+            number = None if each is None else each._numbers.get(id(parameter))
+            if each is None or number is None or each.model.parameters[number] is not parameter:
+                continue
+            if number in each._update.updated:
+                return each, number
         return None
+
+    def forget(self) -> None:
+        """Its engine is no longer meant."""
+        Fragments._all.pop(self._number, None)
 
     def local(self, number: int, what: str) -> torch.Tensor | None:
         """This rank's part, flat; None where there is nothing yet."""

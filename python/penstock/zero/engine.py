@@ -328,6 +328,7 @@ class Engine(Steps, torch.nn.Module):
         """Drops gradients and what forwards have returned; connections go with the engine."""
         self._model.let_go()
         self._model.drop_gradients()
+        self._fragments.forget()
 
     def save_16bit_model(
         self,
