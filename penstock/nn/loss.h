@@ -46,6 +46,13 @@ class Loss {
     }
   }
 
+  // The same, of one that wants outputs of bf16 or fp16 as they are; others get them in float.
+  Loss of_any_type() && {
+    takes_any_type_ = true;
+    return std::move(*this);
+  }
+  bool takes_any_type() const { return takes_any_type_; }
+
   explicit operator bool() const { return function_ != nullptr; }
   at::Tensor operator()(const Values& outputs, const Values& targets) const {
     return function_(outputs, targets);
@@ -53,6 +60,7 @@ class Loss {
 
  private:
   std::function<at::Tensor(const Values& outputs, const Values& targets)> function_;
+  bool takes_any_type_ = false;
 };
 
 }  // namespace penstock::nn

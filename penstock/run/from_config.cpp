@@ -71,7 +71,7 @@ Model model_of_folder(const config::ModelConfig& model) {
                           quoted_path(model.path), " has ", options.positions, " positions"));
   }
   return {.layers = folder.layers(),
-          .loss = nn::mean_token_loss,
+          .loss = nn::Loss(nn::mean_token_loss).of_any_type(),
           .loss_scale = train::LossScale::tokens(),
           .vocabulary = options.vocabulary,
           .folder = std::move(folder)};

@@ -33,7 +33,7 @@ nn::Values Precision::inputs(const nn::Values& values) const {
 }
 
 nn::Loss Precision::loss(nn::Loss loss) const {
-  if (!is_short() || !loss) return loss;
+  if (!is_short() || !loss || loss.takes_any_type()) return loss;
   return [loss = std::move(loss)](const nn::Values& outputs, const nn::Values& targets) {
     return loss(with_floats_in(at::kFloat, outputs), targets);
   };

@@ -30,7 +30,7 @@ struct Precision {
 
   // Inputs of the model: floating ones in the short type, if any.
   nn::Values inputs(const nn::Values& values) const;
-  // A loss that gets the model's short outputs in float.
+  // A loss that gets the model's short outputs in float, unless it wants them as they are.
   nn::Loss loss(nn::Loss loss) const;
 };
 

@@ -218,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"{\"schedule\": \"\"}",
                 "1:14: schedule.name: expected a string that is not empty, found \"\""},
         Refused{"{\"model\": {\"type\": 1}}",
-                "1:20: model.type: expected \"gpt\" or \"mlp\", found 1"},
+                "1:20: model.type: expected \"gpt\", \"mlp\" or \"hugging_face\", found 1"},
         Refused{"{\"pipeline\": {\"partition\": []}}",
                 "1:28: pipeline.partition: expected \"uniform\", \"parameters\", \"type:REGEX\", "
                 "\"layer_cost\" or \"bounds\", found a list"}));
@@ -240,8 +240,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "1:34: launch.heartbeat_seconds = 0: must be in (0, 1e+06]"},
         Refused{"{\"train_batch_size\": 0}",
                 "1:22: train_batch_size = 0: must be in [1, 1073741824]"},
-        Refused{"{\"model\": {\"type\": \"gpd\"}}",
-                "1:20: model.type = \"gpd\": expected \"gpt\" or \"mlp\"; did you mean \"gpt\"?"},
+        Refused{
+            "{\"model\": {\"type\": \"gpd\"}}",
+            "1:20: model.type = \"gpd\": expected \"gpt\", \"mlp\" or \"hugging_face\"; did you "
+            "mean \"gpt\"?"},
         Refused{"{\"optimizer\": {\"type\": \"adamw\"}}",
                 "1:24: optimizer.type = \"adamw\": expected \"AdamW\", \"Adam\" or \"SGD\"; did "
                 "you mean \"AdamW\"?"},

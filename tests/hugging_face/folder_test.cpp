@@ -1,0 +1,264 @@
+#include "penstock/hugging_face/folder.h"
+
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "penstock/checkpoint/model_files.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/hugging_face/families.h"
+#include "penstock/nn/model.h"
+#include "penstock/weights/safetensors.h"
+#include "penstock/weights/weights.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
+
+namespace penstock::hugging_face {
+namespace {
+
+using testing_support::same_bits;
+using testing_support::TemporaryFolder;
+using weights::NamedTensors;
+
+const std::string kLlama = R"("model_type": "llama", "vocab_size": 20, "hidden_size": 8,
+  "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2,
+  "max_position_embeddings": 16)";
+const std::string kGpt2 = R"("model_type": "gpt2", "vocab_size": 20, "n_embd": 8, "n_layer": 1,
+  "n_head": 2, "n_positions": 16)";
+
+nn::DecoderOptions options_of(const std::string& fields) {
+  return read_options(json::parse(std::make_shared<json::Source>(
+      json::Source{.name = "config.json", .text = "{" + fields + "}"})));
+}
+
+NamedTensors random_weights(const nn::DecoderOptions& options) {
+  NamedTensors tensors;
+  for (const auto& [name, shape] : nn::decoder_parameters(options)) {
+    tensors.emplace_back(name, at::rand(shape));
+  }
+  return tensors;
+}
+
+void write_config(const TemporaryFolder& folder, const std::string& fields) {
+  std::ofstream(folder.file("config.json")) << "{" << fields << "}\n";
+}
+
+void write_model(const TemporaryFolder& folder, const std::string& fields,
+                 const NamedTensors& tensors) {
+  write_config(folder, fields);
+  weights::write_safetensors(folder.file("model.safetensors"), tensors);
+}
+
+// The values that the layers have when they are made.
+NamedTensors values_of(const ModelFolder& folder) {
+  const auto specs = folder.layers();
+  NamedTensors values;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const auto built = nn::build_layer(specs, 1, static_cast<std::int64_t>(i));
+    for (const auto& each : nn::parameters_of(built, specs[i].meta.name)) {
+      if (!each.is_copy) values.emplace_back(each.name, each.tensor.detach());
+    }
+  }
+  return values;
+}
+
+void expect_same(const NamedTensors& values, const NamedTensors& expected) {
+  ASSERT_EQ(values.size(), expected.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(values[i].first, expected[i].first);
+    EXPECT_TRUE(same_bits(values[i].second, expected[i].second)) << values[i].first;
+  }
+}
+
+template <class Call>
+std::string refusal(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string refusal_of(const std::string& fields) {
+  return refusal([&] { options_of(fields); });
+}
+
+TEST(Families, EachIsReadFromItsConfig) {
+  EXPECT_EQ(families(), (std::vector<std::string>{"gpt2", "llama", "mistral", "qwen2", "qwen3"}));
+  const nn::DecoderOptions llama = options_of(
+      kLlama + R"(, "num_key_value_heads": 1, "attention_bias": true, "rms_norm_eps": 1e-4,
+                    "rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2})");
+  EXPECT_EQ(llama.kv_heads, 1);
+  EXPECT_EQ(llama.head_dim, 4);
+  EXPECT_TRUE(llama.qkv_bias && llama.output_bias && !llama.mlp_bias && !llama.tie_embeddings);
+  EXPECT_EQ(llama.norm_epsilon, 1e-4);
+  EXPECT_EQ(llama.rotary->theta, 5e5);
+  EXPECT_EQ(llama.rotary->scaling, nn::RotaryScaling::Linear);
+  EXPECT_EQ(llama.rotary->factor, 2.0);
+  const nn::DecoderOptions gpt2 = options_of(kGpt2);
+  EXPECT_FALSE(gpt2.rotary);
+  EXPECT_EQ(gpt2.intermediate, 32);
+  EXPECT_TRUE(gpt2.tie_embeddings);
+}
+
+TEST(Families, WhatIsNotSupportedIsRefusedByName) {
+  EXPECT_EQ(refusal_of(R"("vocab_size": 3)"),
+            "config.json:1:1: model_type: is missing; penstock has gpt2, llama, mistral, qwen2, "
+            "qwen3");
+  EXPECT_EQ(refusal_of(R"("model_type": "lama")"),
+            "config.json:1:16: model_type = \"lama\": penstock has \"gpt2\", \"llama\", "
+            "\"mistral\", \"qwen2\", \"qwen3\"; did you mean \"llama\"?");
+  const auto names = [](const std::string& fields, const std::string& part) {
+    EXPECT_NE(refusal_of(fields).find(part), std::string::npos) << refusal_of(fields);
+  };
+  names(kLlama + R"(, "hidden_act": "relu")", "hidden_act = \"relu\": penstock has \"silu\"");
+  names(kLlama + R"(, "rope_scaling": {"rope_type": "yarn", "factor": 4})",
+        "rope_type = \"yarn\": penstock has \"default\", \"linear\", \"llama3\"");
+  names(kLlama + R"(, "rope_scaling": {"rope_type": "linear"})", "factor: is missing");
+  names(kLlama + R"(, "rope_parameters": {"partial_rotary_factor": 0.5})", "turns whole heads");
+  names(kLlama + R"(, "quantization_config": {"bits": 4})", "quantization_config");
+  names(kLlama + R"(, "num_key_value_heads": 3)", "must divide num_attention_heads = 2");
+  names(kLlama + R"(, "head_dim": 3)", "head_dim = 3: heads of 3 elements cannot be turned");
+  names(kLlama + R"(, "attention_bias": 1)", "attention_bias = 1: expected true or false");
+  names(kGpt2 + R"(, "activation_function": "relu")", "activation_function = \"relu\"");
+  names(kGpt2 + R"(, "scale_attn_by_inverse_layer_idx": true)", "penstock has false only");
+  std::string qwen = kLlama;
+  qwen.replace(qwen.find("llama"), 5, "qwen2");
+  names(qwen + R"(, "use_sliding_window": true)",
+        "use_sliding_window = true: needs sliding_window");
+  names(qwen + R"(, "use_sliding_window": true, "sliding_window": 4,
+                   "layer_types": ["full_attention", "chunked_attention"])",
+        "layer 1 is \"chunked_attention\"");
+  const std::string all = refusal_of(R"("model_type": "llama", "hidden_size": 0)");
+  for (const char* key : {"vocab_size", "hidden_size = 0", "num_hidden_layers"}) {
+    EXPECT_NE(all.find(key), std::string::npos) << key << " in " << all;
+  }
+}
+
+TEST(ModelFolder, LayersHaveTheFoldersWeights) {
+  for (const std::string& fields : {kLlama, kGpt2}) {
+    const TemporaryFolder folder;
+    const NamedTensors weights = random_weights(options_of(fields));
+    write_model(folder, fields, weights);
+    expect_same(values_of(ModelFolder(folder.path())), weights);
+  }
+}
+
+TEST(ModelFolder, ShardsAndOtherTypesGiveTheSameValues) {
+  const TemporaryFolder folder;
+  NamedTensors weights = random_weights(options_of(kLlama));
+  const std::array types = {at::kBFloat16, at::kHalf, at::kDouble};
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    weights[i].second = weights[i].second.to(at::kBFloat16).to(types[i % 3]);
+  }
+  write_config(folder, kLlama);
+  checkpoint::ModelIndex index;
+  for (std::int32_t shard = 0; shard < 2; ++shard) {
+    const auto middle = weights.begin() + 7;
+    const NamedTensors part(shard == 0 ? weights.begin() : middle,
+                            shard == 0 ? middle : weights.end());
+    weights::write_safetensors(folder.file(checkpoint::model_file(shard, 2)), part);
+    index.names.emplace_back();
+    for (const auto& [name, tensor] : part) index.names.back().push_back(name);
+  }
+  weights::write_index(folder.path(), index);
+  const ModelFolder model(folder.path());
+  EXPECT_EQ(model.type_of(weights[1].first), checkpoint::ScalarType::F16);
+  for (auto& [name, tensor] : weights) tensor = tensor.to(at::kFloat);
+  expect_same(values_of(model), weights);
+  std::filesystem::remove(folder.file(checkpoint::model_file(1, 2)));
+  EXPECT_NE(refusal([&] { ModelFolder again(folder.path()); }).find("model-00002-of-00002"),
+            std::string::npos);
+}
+
+TEST(ModelFolder, NamesTensorsThatDoNotFit) {
+  const TemporaryFolder folder;
+  NamedTensors weights = random_weights(options_of(kLlama));
+  const auto at_name = [&](const std::string& name) -> at::Tensor& {
+    return std::ranges::find(weights, name, &NamedTensors::value_type::first)->second;
+  };
+  at_name("model.norm.weight") = at::rand({9});
+  at_name("lm_head.weight") = at::ones({20, 8}, at::kInt);
+  std::erase_if(weights,
+                [](const auto& each) { return each.first == "model.layers.1.mlp.up_proj.weight"; });
+  weights.emplace_back("model.layers.2.mlp.up_proj.weight", at::rand({12, 8}));
+  weights.emplace_back("model.layers.0.self_attn.rotary_emb.inv_freq", at::rand({2}));
+  write_model(folder, kLlama, weights);
+  EXPECT_EQ(refusal([&] { ModelFolder model(folder.path()); }),
+            str("the weights in ", quoted_path(folder.path()), " do not fit its config.json\n",
+                "  note: missing: model.layers.1.mlp.up_proj.weight\n",
+                "  note: of another shape: model.norm.weight is [9] and config.json says [8]\n",
+                "  note: of a type that is not F32, F64, BF16 or F16: lm_head.weight is I32\n",
+                "  note: not the model's: model.layers.2.mlp.up_proj.weight"));
+}
+
+TEST(ModelFolder, ATiedHeadMayBeThereIfItIsTheEmbedding) {
+  const TemporaryFolder folder;
+  const std::string fields = kLlama + R"(, "tie_word_embeddings": true)";
+  NamedTensors weights = random_weights(options_of(fields));
+  weights.emplace_back("lm_head.weight", weights.front().second.clone());
+  write_model(folder, fields, weights);
+  EXPECT_EQ(values_of(ModelFolder(folder.path())).size(), weights.size() - 1);
+  weights.back().second[3][2] += 1;
+  write_model(folder, fields, weights);
+  EXPECT_NE(refusal([&] { ModelFolder model(folder.path()); }).find("two different ones"),
+            std::string::npos);
+}
+
+TEST(ModelFolder, ABodyOfGpt2AloneHasNamesWithoutTheBodys) {
+  const TemporaryFolder folder;
+  const NamedTensors weights = random_weights(options_of(kGpt2));
+  NamedTensors body;
+  for (const auto& [name, tensor] : weights) body.emplace_back(name.substr(12), tensor);
+  body.emplace_back("h.0.attn.bias", at::ones({1, 1, 16, 16}));
+  write_model(folder, kGpt2, body);
+  expect_same(values_of(ModelFolder(folder.path())), weights);
+}
+
+TEST(ModelFolder, FactsTellFoldersApart) {
+  const TemporaryFolder folder;
+  NamedTensors weights = random_weights(options_of(kLlama));
+  write_model(folder, kLlama, weights);
+  const auto before = ModelFolder(folder.path()).facts();
+  EXPECT_EQ(ModelFolder(folder.path()).facts(), before);
+  weights[3].second += 1;
+  write_model(folder, kLlama, weights);
+  const auto after = ModelFolder(folder.path()).facts();
+  EXPECT_EQ(after[0], before[0]);
+  EXPECT_EQ(after[1], before[1]);
+  EXPECT_NE(after[2], before[2]);
+}
+
+TEST(ModelFolder, IsRefusedWhereAFileIsMissing) {
+  const TemporaryFolder folder;
+  EXPECT_NE(refusal([&] { ModelFolder model(folder.path() + "/none"); }).find("no such folder"),
+            std::string::npos);
+  EXPECT_NE(refusal([&] { ModelFolder model(folder.path()); }).find("config.json"),
+            std::string::npos);
+  write_config(folder, kLlama);
+  EXPECT_NE(refusal([&] { ModelFolder model(folder.path()); }).find("has no weights"),
+            std::string::npos);
+}
+
+TEST(OtherFiles, AreCopiedAsTheyAre) {
+  const TemporaryFolder from, to;
+  std::ofstream(from.file("tokenizer.json")) << "{\"a\": 1}";
+  std::ofstream(from.file("optimizer.pt")) << "not for a model's readers";
+  copy_other_files(from.path(), to.path());
+  std::string text;
+  std::getline(std::ifstream(to.file("tokenizer.json")), text);
+  EXPECT_EQ(text, "{\"a\": 1}");
+  EXPECT_FALSE(std::filesystem::exists(to.file("optimizer.pt")));
+  EXPECT_EQ(refusal([&] { check_target(to.path()); }), "no error");
+  std::ofstream(to.file("model.safetensors")) << "old";
+  EXPECT_NE(refusal([&] { check_target(to.path()); }).find("prefer"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace penstock::hugging_face

@@ -1,0 +1,97 @@
+// Decoders of every form train to the same bits in every layout.
+#include <gtest/gtest.h>
+
+#include "penstock/nn/decoder.h"
+#include "penstock/nn/token_loss.h"
+#include "tests/train/trained.h"
+
+namespace penstock::train {
+namespace {
+
+constexpr std::int64_t kVocabulary = 40;
+
+Batch2 with_masked_targets(std::int64_t samples, std::int64_t length) {
+  const at::Tensor text = at::randint(kVocabulary, {samples, length + 1}, at::kLong);
+  const at::Tensor targets = text.slice(1, 1).contiguous();
+  for (std::int64_t i = 0; i < samples; ++i) {  // Not as many in each microbatch.
+    targets[i].slice(0, 0, i % length).fill_(nn::kIgnoredTarget);
+  }
+  return {text.slice(1, 0, -1).contiguous(), targets};
+}
+
+nn::DecoderOptions options_of_form(const std::string& form) {
+  nn::DecoderOptions options{.vocabulary = kVocabulary,
+                             .layers = 5,
+                             .hidden = 16,
+                             .intermediate = 24,
+                             .heads = 4,
+                             .kv_heads = 2,
+                             .head_dim = 4};
+  if (form == "Qwen") {
+    options.qkv_bias = options.tie_embeddings = options.normalizes_queries_and_keys = true;
+    options.windows = {std::nullopt, 4, std::nullopt, 4, 4};
+  }
+  if (form == "Gpt2") {
+    options.form = nn::DecoderForm::Gpt2;
+    options.kv_heads = options.heads;
+    options.norm = nn::NormKind::Layer;
+    options.mlp = nn::MlpKind::GeluTanh;
+    options.rotary.reset();
+    options.qkv_bias = options.output_bias = options.mlp_bias = options.tie_embeddings = true;
+  }
+  return options;
+}
+
+class Decoders : public testing::TestWithParam<const char*> {
+ protected:
+  Kind kind() const {
+    return {GetParam(), nn::decoder_layers(options_of_form(GetParam())), nn::mean_token_loss,
+            with_masked_targets};
+  }
+  std::vector<Batch2> batches() const {
+    std::vector<Batch2> all;
+    for (int i = 0; i < 4; ++i) all.push_back(with_masked_targets(8, kSequence));
+    return all;
+  }
+  static TrainerOptions options(const char* schedule, std::int32_t pipe, std::int32_t data) {
+    return {.mesh = {.pipe = pipe, .data = data},
+            .schedule = schedule,
+            .microbatches = 4 / data,
+            .partition = partition::Uniform{},
+            .optimizer = {.lr = 3e-3, .weight_decay = 0.1},
+            .gradient_clipping = 0.5,
+            .loss_scale = LossScale::tokens()};
+  }
+};
+
+TEST_P(Decoders, HaveTheBitsOfOneProcessInEveryPipeline) {
+  const auto data = batches();
+  const Trained one = train(options("gpipe", 1, 1), kind(), data);
+  EXPECT_NE(one.reports.front().loss, one.reports.back().loss);
+  for (const char* schedule : {"1f1b", "interleaved_1f1b", "zbv", "zb_h1"}) {
+    SCOPED_TRACE(schedule);
+    EXPECT_TRUE(same(train(options(schedule, 2, 1), kind(), data), one));
+  }
+  TrainerOptions again = options("1f1b", 2, 1);
+  again.checkpointing.interval = 1;
+  EXPECT_TRUE(same(train(again, kind(), data), one));
+}
+
+TEST_P(Decoders, HaveTheBitsOfWholeReplicasInEveryZeroStage) {
+  const auto data = batches();
+  const Trained whole = train(options("zbv", 2, 2), kind(), data);
+  for (const ZeroStage stage :
+       {ZeroStage::OptimizerStates, ZeroStage::Gradients, ZeroStage::Parameters}) {
+    SCOPED_TRACE(static_cast<int>(stage));
+    TrainerOptions cut = options("zbv", 2, 2);
+    cut.zero.stage = stage;
+    cut.zero.bucket_bytes = 4096;
+    cut.zero.limits = {.budget_bytes = 8192, .prefetch_bytes = 2048};
+    EXPECT_TRUE(same(train(cut, kind(), data), whole));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, Decoders, testing::Values("Llama", "Qwen", "Gpt2"));
+
+}  // namespace
+}  // namespace penstock::train
