@@ -10,10 +10,12 @@
 namespace penstock::config {
 namespace {
 
-// The text and the program are compared themselves, wherever they are.
-constexpr std::array<std::string_view, 11> kOfOneRank = {
+// The data and the program are compared themselves, wherever they are.
+constexpr std::array<std::string_view, 13> kOfOneRank = {
     "steps_per_print",
     "data.path",
+    "data.sources",
+    "data.validation",
     "schedule.file",
     "zero_optimization.offload_param.nvme_path",
     "zero_optimization.offload_optimizer.nvme_path",

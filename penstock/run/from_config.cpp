@@ -55,6 +55,7 @@ std::vector<nn::LayerSpec> model_of(const config::ModelConfig& model) {
                                .hidden = model.hidden,
                                .heads = model.heads,
                                .sequence_length = model.sequence_length,
+                               .vocabulary = model.vocabulary,
                                .tie_embeddings = model.tie_embeddings,
                                .dropout = model.dropout};
   switch (model.type) {

@@ -76,7 +76,8 @@ TEST(Permutation, WorksFarBeyondMemory) {
 
 // DO NOT CHANGE: a run that goes on would see other samples.
 TEST(Permutation, IsTheSameInEveryVersion) {
-  EXPECT_EQ(all_of(Permutation(10, 1234)), (std::vector<std::int64_t>{4, 7, 6, 2, 0, 3, 5, 8, 9, 1}));
+  EXPECT_EQ(all_of(Permutation(10, 1234)),
+            (std::vector<std::int64_t>{4, 7, 6, 2, 0, 3, 5, 8, 9, 1}));
 }
 
 }  // namespace
