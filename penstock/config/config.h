@@ -23,6 +23,7 @@ struct ModelConfig {
   std::int64_t hidden = 128;  // Width of the residual stream.
   std::int64_t heads = 4;     // Attention heads; must divide hidden.
   std::int64_t sequence_length = 128;  // Tokens (bytes) per sample.
+  std::int64_t vocabulary = 256;       // Token ids are below it; 256: bytes.
   bool tie_embeddings = false;         // The head's weight is the embedding's.
   double dropout = 0.0;                // Probability of a zero.
   std::string path;                    // For HuggingFace: the folder.
@@ -30,8 +31,25 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
+// How tokens lie in files; as data::TokenFormat, which knows no config.
+enum class DataFormat : std::uint8_t { Auto, Text, Uint16, Uint32, LlmC, Megatron };
+
+// One of several corpora that training draws from.
+struct DataSource {
+  std::string path;
+  double weight = 1.0;  // Its share of the samples, relative to the other sources'.
+  DataFormat format = DataFormat::Auto;
+
+  friend bool operator==(const DataSource&, const DataSource&) = default;
+};
+
 struct DataConfig {
-  std::string path;  // A file or a directory of text; empty: the Python standard library's sources.
+  // A file or a folder, of text or of tokens; empty: `sources`, or the Python standard library's.
+  std::string path;
+  DataFormat format = DataFormat::Auto;
+  std::vector<DataSource> sources;  // Of tokens, instead of a path.
+  bool shuffle = true;              // With tokens: another order in each epoch.
+  std::string validation;           // Of tokens; empty: the last 5 % of each source.
 
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };

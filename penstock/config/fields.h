@@ -54,6 +54,14 @@ inline constexpr std::array<Name<OffloadDevice>, 3> kOffloadDevices = {{
     {OffloadDevice::Cpu, "cpu"},
     {OffloadDevice::Nvme, "nvme"},
 }};
+inline constexpr std::array<Name<DataFormat>, 6> kDataFormats = {{
+    {DataFormat::Auto, "auto"},
+    {DataFormat::Text, "text"},
+    {DataFormat::Uint16, "uint16"},
+    {DataFormat::Uint32, "uint32"},
+    {DataFormat::LlmC, "llm.c"},
+    {DataFormat::Megatron, "megatron"},
+}};
 inline constexpr std::array<Name<OnFailure>, 2> kOnFailure = {{
     {OnFailure::Warn, "warn"},
     {OnFailure::Stop, "stop"},
@@ -157,10 +165,25 @@ void visit_model(Visitor& v, Model& m) {
          [&] { v.field("heads", m.heads, Integer{1, 65536}, "attention heads; divides hidden"); });
   v.field("sequence_length", m.sequence_length, Integer{1, 1 << 24}, "tokens per sample");
   v.when(!is_folder, own, [&] {
+    v.field("vocabulary", m.vocabulary, Integer{1, 1 << 24},
+            "token ids; text has those of 256 bytes");
     v.field("tie_embeddings", m.tie_embeddings, Flag{}, "the head's weight is the embedding's");
     v.field("dropout", m.dropout, Number{.low = 0, .high = 1, .without_high = true},
             "probability of a zero, in training");
   });
+}
+
+template <class Visitor, class Data>
+void visit_data(Visitor& v, Data& d) {
+  v.field("path", d.path, Text{},
+          "a file or folder, of text or of tokens; empty: Python's own sources");
+  v.field("format", d.format, Choice<DataFormat>{kDataFormats},
+          "of the path, or of sources that name none; auto: what the files say");
+  v.field("sources", d.sources, Sources{{kDataFormats}},
+          "token files that training mixes, instead of a path");
+  v.field("shuffle", d.shuffle, Flag{}, "of tokens: each epoch has an order of its own");
+  v.field("validation", d.validation, Text{},
+          "a token file or a folder of them; empty: the last 5 % of each source of tokens");
 }
 
 template <class Visitor, class Pipeline>
@@ -408,9 +431,7 @@ void visit_config(Visitor& v, ConfigT& c) {
           "steps between reports; \"Infinity\": none");
   v.field("seed", c.seed, Integer{}, "of initialisation and data order");
   v.section("model", [&] { visit_model(v, c.model); });
-  v.section("data", [&] {
-    v.field("path", c.data.path, Text{}, "a file or folder of text; empty: Python's own sources");
-  });
+  v.section("data", [&] { visit_data(v, c.data); });
   v.section("mesh", [&] {
     v.field("pipe", c.mesh.pipe, Integer{1, kManyRanks}, "pipeline ranks");
     v.field("data", c.mesh.data, Optional{Integer{1, kManyRanks}},

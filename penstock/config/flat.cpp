@@ -10,10 +10,12 @@
 namespace penstock::config {
 namespace {
 
-// The text, the model and the program are compared themselves, wherever they are.
-constexpr std::array<std::string_view, 12> kOfOneRank = {
+// The data, the model and the program are compared themselves, wherever they are.
+constexpr std::array<std::string_view, 14> kOfOneRank = {
     "steps_per_print",
     "data.path",
+    "data.sources",
+    "data.validation",
     "model.path",
     "schedule.file",
     "zero_optimization.offload_param.nvme_path",

@@ -192,4 +192,75 @@ std::string Partition::write(const PipelineConfig& value) const {
   return json_quote(str(kTypePrefix, value.type_regex));
 }
 
+namespace {
+
+constexpr Number kWeight{.low = 0, .without_low = true};
+constexpr Text kSourcePath{.may_be_empty = false};
+
+// The complaint about `key` of an element.
+std::optional<Complaint> within(std::string_view key, std::optional<Complaint> wrong) {
+  if (wrong) wrong->text = str(".", key, wrong->text);
+  return wrong;
+}
+
+}  // namespace
+
+std::optional<Complaint> Sources::read(const json::Value& json,
+                                       std::vector<DataSource>& values) const {
+  const auto* elements = std::get_if<json::Value::Array>(&json.data);
+  if (elements == nullptr) return wrong_type(noun(), json);
+  values.assign(elements->size(), {});
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (auto wrong = read_one((*elements)[i], values[i])) {
+      wrong->text = str("[", i, "]", wrong->text);
+      return wrong;
+    }
+  }
+  return {};
+}
+
+std::optional<Complaint> Sources::read_one(const json::Value& json, DataSource& value) const {
+  const auto* object = std::get_if<json::Value::Object>(&json.data);
+  if (object == nullptr) return wrong_type("an object", json);
+  bool has_path = false;
+  for (const json::Member& member : *object) {
+    std::optional<Complaint> wrong;
+    if (member.key == "path") {
+      has_path = true;
+      wrong = within(member.key, kSourcePath.read(member.value, value.path));
+    } else if (member.key == "weight") {
+      wrong = within(member.key, kWeight.read(member.value, value.weight));
+    } else if (member.key == "format") {
+      wrong = within(member.key, formats.read(member.value, value.format));
+    } else {
+      wrong = Complaint{str(": unknown key ", in_quotes(member.key),
+                            suggest(member.key, {"path", "weight", "format"})),
+                        &member.value};
+    }
+    if (wrong) return wrong;
+  }
+  if (!has_path) return Complaint{".path is missing", &json};
+  return {};
+}
+
+std::optional<std::string> Sources::check(const std::vector<DataSource>& values) const {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (values[i].path.empty()) return str("[", i, "].path is missing");
+    if (const auto wrong = kSourcePath.check(values[i].path)) return str("[", i, "].path", *wrong);
+    if (const auto wrong = kWeight.check(values[i].weight)) return str("[", i, "].weight", *wrong);
+    if (const auto wrong = formats.check(values[i].format)) return str("[", i, "].format", *wrong);
+  }
+  return {};
+}
+
+std::string Sources::write(const std::vector<DataSource>& values) const {
+  std::vector<std::string> parts;
+  for (const DataSource& source : values) {
+    parts.push_back(str("{\"path\": ", kSourcePath.write(source.path),
+                        ", \"weight\": ", kWeight.write(source.weight),
+                        ", \"format\": ", formats.write(source.format), "}"));
+  }
+  return "[" + join(parts, ", ") + "]";
+}
+
 }  // namespace penstock::config

@@ -186,6 +186,20 @@ struct Choice {
   }
 };
 
+// data.sources: objects with "path", and, where they differ from the defaults, "weight", "format".
+struct Sources {
+  Choice<DataFormat> formats;
+
+  std::string noun() const { return "a list of objects {\"path\", \"weight\", \"format\"}"; }
+  std::string allowed() const { return ""; }
+  std::optional<Complaint> read(const json::Value& json, std::vector<DataSource>& values) const;
+  std::optional<std::string> check(const std::vector<DataSource>& values) const;
+  std::string write(const std::vector<DataSource>& values) const;
+
+ private:
+  std::optional<Complaint> read_one(const json::Value& json, DataSource& value) const;
+};
+
 // A value that may be absent; null in JSON.
 template <class Kind>
 struct Optional {

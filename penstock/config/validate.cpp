@@ -135,6 +135,23 @@ void check_warmup(const Config& config, const Origins& origins, Problems& proble
                    ": must be at most total_num_steps = ", *scheduler.total_num_steps));
 }
 
+void check_data(const DataConfig& data, const Origins& origins, Problems& problems) {
+  if (data.sources.empty()) return;
+  const Origin origin = first_given(origins, {"data.sources"});
+  if (!data.path.empty()) {
+    problems.add(origin, str("data.sources: data.path = ", quoted_path(data.path),
+                             " is given too; keep one of them"));
+  }
+  const auto is_text = [&](const DataSource& source) {
+    return source.format == DataFormat::Text ||
+           (source.format == DataFormat::Auto && data.format == DataFormat::Text);
+  };
+  if (!std::ranges::any_of(data.sources, is_text)) return;
+  problems.add(origin,
+               "data.sources: their format is \"text\"; sources are token files: make them with "
+               "python -m penstock.tokenize, or name a text by data.path");
+}
+
 void check_schedule(const ScheduleConfig& schedule, const Origins& origins, Problems& problems) {
   if (schedule.name.empty() != schedule.file.empty()) return;
   const Origin origin = first_given(origins, {"schedule.file", "schedule.name"});
@@ -229,6 +246,7 @@ void validate(const Config& config, const Origins& origins) {
   check_folder_of_model(config.model, origins, problems);
   check_partition(config.pipeline, origins, problems);
   check_warmup(config, origins, problems);
+  check_data(config.data, origins, problems);
   check_schedule(config.schedule, origins, problems);
   check_zero(config, origins, problems);
   check_offload(config, origins, problems);

@@ -45,7 +45,7 @@ torch::nn::LayerNorm layer_norm(std::int64_t width) {
 class Embedding : public Layer {
  public:
   explicit Embedding(const GptOptions& options)
-      : wte_(register_module("wte", embedding(kVocabulary, options.hidden))),
+      : wte_(register_module("wte", embedding(options.vocabulary, options.hidden))),
         wpe_(register_module("wpe", embedding(options.sequence_length, options.hidden))),
         drop_(register_module("drop", Dropout(options.dropout))) {}
 
@@ -169,8 +169,8 @@ class Head : public Layer {
  public:
   explicit Head(const GptOptions& options)
       : ln_f_(register_module("ln_f", layer_norm(options.hidden))),
-        lm_head_(register_module("lm_head", linear(options.hidden, kVocabulary, false, kInitStd))) {
-  }
+        lm_head_(register_module("lm_head",
+                                 linear(options.hidden, options.vocabulary, false, kInitStd))) {}
 
   at::Tensor forward(const at::Tensor& x) override { return lm_head_->forward(ln_f_->forward(x)); }
 
@@ -187,14 +187,15 @@ std::vector<LayerSpec> around(const GptOptions& options, const char* block_type,
     return [o] { return std::make_shared<L>(o); };
   };
   std::vector<LayerSpec> layers;
-  layers.push_back({{"transformer", "Embedding", (kVocabulary + options.sequence_length) * h},
-                    make(options, std::type_identity<Embedding>{})});
+  layers.push_back(
+      {{"transformer", "Embedding", (options.vocabulary + options.sequence_length) * h},
+       make(options, std::type_identity<Embedding>{})});
   for (std::int64_t i = 0; i < options.layers; ++i) {
     layers.push_back({{str("transformer.h.", i), block_type, block_parameters},
                       make(options, std::type_identity<BlockType>{})});
   }
-  layers.push_back(
-      {{"head", "Head", 2 * h + kVocabulary * h}, make(options, std::type_identity<Head>{})});
+  layers.push_back({{"head", "Head", 2 * h + options.vocabulary * h},
+                    make(options, std::type_identity<Head>{})});
   if (options.tie_embeddings) {
     layers.front() = TiedLayerSpec("wte", layers.front(), {"wte.weight"});
     layers.back() = TiedLayerSpec("wte", layers.back(), {"lm_head.weight"});

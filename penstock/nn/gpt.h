@@ -13,13 +13,14 @@
 
 namespace penstock::nn {
 
-inline constexpr std::int64_t kVocabulary = 256;
+inline constexpr std::int64_t kVocabulary = 256;  // Of bytes.
 
 struct GptOptions {
   std::int64_t layers = 4;
   std::int64_t hidden = 128;
   std::int64_t heads = 4;  // Must divide hidden.
   std::int64_t sequence_length = 128;
+  std::int64_t vocabulary = kVocabulary;
   // The head's weight is the token embedding, as in GPT-2; otherwise it is one of its own.
   bool tie_embeddings = false;
   // Probability of a zero after the embedding, in the attention's weights and in what the blocks

@@ -1,6 +1,6 @@
 // Text on disk as training samples: bytes, split into training and validation, drawn by number.
 //
-// run.h makes one on the ranks that need text.  What a sample holds depends on (seed, step, sample
+// run_data.h makes one of a run's text.  What a sample holds depends on (seed, step, sample
 // index) alone, never on the layout.  Knows no ranks.
 // Shapes: a batch is tokens [samples, sequence] and targets [samples, sequence], int64 in [0, 256);
 // targets are the tokens that follow.

@@ -57,6 +57,7 @@ std::vector<nn::LayerSpec> own_layers(const config::ModelConfig& model) {
                                .hidden = model.hidden,
                                .heads = model.heads,
                                .sequence_length = model.sequence_length,
+                               .vocabulary = model.vocabulary,
                                .tie_embeddings = model.tie_embeddings,
                                .dropout = model.dropout};
   return model.type == config::ModelType::Gpt ? nn::gpt_layers(options)
@@ -72,7 +73,6 @@ Model model_of_folder(const config::ModelConfig& model) {
   }
   return {.layers = folder.layers(),
           .loss = nn::Loss(nn::mean_token_loss).of_any_type(),
-          .loss_scale = train::LossScale::tokens(),
           .vocabulary = options.vocabulary,
           .folder = std::move(folder)};
 }
@@ -81,7 +81,9 @@ Model model_of_folder(const config::ModelConfig& model) {
 
 Model model_of(const config::ModelConfig& model) {
   if (model.type == config::ModelType::HuggingFace) return model_of_folder(model);
-  return {.layers = own_layers(model), .loss = nn::next_byte_loss};
+  return {.layers = own_layers(model),
+          .loss = nn::next_byte_loss,
+          .vocabulary = model.vocabulary};
 }
 
 train::TrainerOptions options_of(const config::Config& config, const Model& model,
@@ -96,7 +98,6 @@ train::TrainerOptions options_of(const config::Config& config, const Model& mode
           .scheduler = config.scheduler,
           .total_steps = config.run.steps,
           .gradient_clipping = config.gradient_clipping,
-          .loss_scale = model.loss_scale,
           .precision = train::make_precision(config),
           .sums = config.numerics.invariant ? train::GradientSums::Invariant
                                             : train::GradientSums::AsTheyCome,

@@ -18,7 +18,6 @@ namespace penstock::run {
 struct Model {
   std::vector<nn::LayerSpec> layers;
   nn::Loss loss;
-  train::LossScale loss_scale;
   std::int64_t vocabulary = nn::kVocabulary;
   // Of model.type "hugging_face": the folder that the layers' weights come from.
   std::optional<hugging_face::ModelFolder> folder;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 #include "penstock/config/flat.h"
@@ -18,13 +19,13 @@
 #include "penstock/offload/system_memory.h"
 #include "penstock/render/recording_trace.h"
 #include "penstock/render/schedule_svg.h"
-#include "penstock/run/data.h"
 #include "penstock/run/event_log.h"
 #include "penstock/run/from_config.h"
 #include "penstock/run/generate.h"
 #include "penstock/run/injected_faults.h"
 #include "penstock/run/metrics.h"
 #include "penstock/run/run_checkpoints.h"
+#include "penstock/run/run_data.h"
 #include "penstock/run/run_files.h"
 #include "penstock/run/timeline.h"
 #include "penstock/simulate/simulate.h"
@@ -131,22 +132,9 @@ class Run {
     if (model_.folder && !config_.run.save.empty()) hugging_face::check_target(config_.run.save);
   }
 
-  // Every rank needs the prompt's length only, but the first and last stages need the text.
   void load_data() {
     const Phase reading(progress_, "reading data", Files::Used);
-    const std::string path = config_.data.path.empty() ? python_library() : config_.data.path;
-    if (path.empty()) {
-      throw ConfigError(
-          "no data: data.path is not set and there is no python3, whose standard "
-          "library is the default text",
-          {"give a text file or a directory with --data"});
-    }
-    data_ = TextData::load(path, advanced());
-    data_->require(batch_.train_batch_size, config_.model.sequence_length);
-    if (model_.vocabulary < nn::kVocabulary) {
-      throw ConfigError(str("the model has ", model_.vocabulary, " tokens, and text is ",
-                            nn::kVocabulary, " kinds of bytes"));
-    }
+    data_ = open_data(config_, model_.vocabulary, batch_.train_batch_size, advanced());
   }
 
   void build() {
@@ -155,6 +143,7 @@ class Run {
     options.device = device_;
     options.progress = &progress_;
     options.facts = facts();
+    options.loss_scale = data_->loss_scale();
     if (offloads(options.offload)) offload::give_freed_memory_back();
     trainer_.emplace(options, model_.layers, model_.loss, communicator_);
     checkpoints_.emplace(
@@ -237,10 +226,7 @@ class Run {
   std::string summary() const {
     return str("penstock: ", layout_text(), ", ", batch_.train_batch_size, " samples a step\n",
                partition::to_string(trainer_->layout().partition, nn::meta_of(trainer_->layers())),
-               "data: ", data_->path(), ", ", data_->files(),
-               data_->files() == 1 ? " file, " : " files, ", data_->training_bytes(),
-               " bytes to train on, ", data_->validation_bytes(), " to validate\n",
-               "run directory: ", config_.run.directory, "\n");
+               "data: ", data_->summary(), "\n", "run directory: ", config_.run.directory, "\n");
   }
 
   // A line of its own, also after a progress line that is being rewritten.
@@ -299,8 +285,7 @@ class Run {
   }
 
   train::StepReport train_step(std::int64_t step) {
-    const Batch batch = data_->training(config_.seed, step, first_sample(), samples_per_replica(),
-                                        config_.model.sequence_length);
+    const Batch batch = data_->training(step, first_sample(), samples_per_replica());
     return trainer_->step(batch.input, batch.target);
   }
 
@@ -311,13 +296,19 @@ class Run {
   void validate(std::int64_t step) {
     if (config_.run.eval_batches == 0) return;
     const Phase validating(progress_, "validating");
-    double sum = 0.0;
+    double sum = 0.0, weights = 0.0;
     for (std::int64_t i = 0; i < config_.run.eval_batches; ++i) {
-      const Batch batch = data_->validation(i, first_sample(), samples_per_replica(),
-                                            config_.model.sequence_length);
-      sum += trainer_->evaluate(batch.input, batch.target);
+      const double weight = data_->validation_weight(i);
+      if (weight == 0) continue;  // On every rank.
+      const Batch batch = data_->validation(i, first_sample(), samples_per_replica());
+      sum += weight * trainer_->evaluate(batch.input, batch.target);
+      weights += weight;
     }
-    const double loss = sum / static_cast<double>(config_.run.eval_batches);
+    if (weights == 0) {
+      throw ConfigError("validation: no token of its samples counts",
+                        {"give data.validation a corpus whose mask leaves some"});
+    }
+    const double loss = sum / weights;
     if (metrics_) {
       const execute::WorkMark writing(progress_, "writing metrics", Files::Used);
       metrics_->validation(step, loss);
@@ -332,13 +323,14 @@ class Run {
   void sample() {
     if (config_.run.sample_bytes == 0 || model_.folder) return;
     const Phase generating(progress_, "generating text");
-    const std::string prompt = data_->prompt(config_.model.sequence_length);
-    const std::string text = generate(*trainer_, prompt, config_.run.sample_bytes, config_.seed);
+    const auto prompt = data_->prompt(config_.model.sequence_length);
+    if (!prompt) return;
+    const std::string text = generate(*trainer_, *prompt, config_.run.sample_bytes, config_.seed);
     if (!is_root()) return;
     const execute::WorkMark writing(progress_, "writing the text", Files::Used);
-    files_->replace("sample.txt", prompt + text);
+    files_->replace("sample.txt", *prompt + text);
     constexpr std::size_t kPromptShown = 60;
-    const std::string shown = std::string(end_of(prompt, kPromptShown)) + text;
+    const std::string shown = std::string(end_of(*prompt, kPromptShown)) + text;
     hooks_.results.write(str("sample (after the prompt's \"...\"):\n...", as_text(shown), "\n"));
   }
 
@@ -424,7 +416,7 @@ class Run {
   execute::Progress progress_;
   InjectedFaults faults_{hooks_.faults, communicator_.rank(), hooks_.start, progress_};
   Model model_;
-  std::optional<TextData> data_;
+  std::unique_ptr<RunData> data_;
   std::optional<train::Trainer> trainer_;
   std::optional<RunCheckpoints> checkpoints_;
   std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();

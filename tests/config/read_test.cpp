@@ -37,8 +37,8 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
          "cos_min_ratio": 0.2}},
     "gradient_clipping": 1, "steps_per_print": 3, "seed": 7,
     "model": {"type": "gpt", "layers": 2, "hidden": 96, "heads": 3, "sequence_length": 64,
-              "tie_embeddings": true, "dropout": 0.1},
-    "data": {"path": "corpus"},
+              "vocabulary": 512, "tie_embeddings": true, "dropout": 0.1},
+    "data": {"path": "corpus", "format": "megatron", "shuffle": false, "validation": "held"},
     "mesh": {"pipe": 2, "data": 2},
     "pipeline": {"partition": "bounds", "bounds": [0, 2, 4],
                  "activation_checkpoint_interval": 2, "checkpointable_layers": "Block|Head"},
@@ -58,8 +58,8 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
   expected.gradient_clipping = 1;
   expected.steps_per_print = 3;
   expected.seed = 7;
-  expected.model = {ModelType::Gpt, 2, 96, 3, 64, true, 0.1};
-  expected.data.path = "corpus";
+  expected.model = {ModelType::Gpt, 2, 96, 3, 64, 512, true, 0.1};
+  expected.data = {"corpus", DataFormat::Megatron, {}, false, "held"};
   expected.mesh = {2, 2};
   expected.pipeline = {PartitionMethod::Bounds, "", {}, {0, 2, 4}, 2, "Block|Head"};
   expected.numerics = {true};
@@ -95,6 +95,36 @@ TEST(ReadConfig, ChoicesOfOtherFields) {
   EXPECT_EQ(c.optimizer.momentum, 0.9);
   EXPECT_EQ(c.model.type, ModelType::Mlp);
   EXPECT_EQ(c.pipeline.layer_costs, (std::vector<double>{1, 2.5}));
+}
+
+TEST(ReadConfig, SourcesOfTokensReachTheirFields) {
+  const Config c = parse(R"({"data": {"sources": [
+      {"path": "a.bin", "weight": 3, "format": "uint16"}, {"path": "b"}]}})");
+  EXPECT_EQ(c.data.sources, (std::vector<DataSource>{{"a.bin", 3, DataFormat::Uint16},
+                                                     {"b", 1, DataFormat::Auto}}));
+}
+
+TEST(ReadConfig, RefusesSourcesThatAreNone) {
+  const auto refusal_of = [](const std::string& sources) {
+    return refusal(R"({"data": {"sources": )" + sources + "}}");
+  };
+  for (const auto& [sources, message] :
+       {std::array{"{}", "data.sources: expected a list of objects"},
+        std::array{"[\"a.bin\"]", "data.sources[0]: expected an object, found \"a.bin\""},
+        std::array{"[{\"weight\": 1}]", "data.sources[0].path is missing"},
+        std::array{"[{\"path\": \"a\"}, {\"path\": \"b\", \"weight\": 0}]",
+                   "data.sources[1].weight = 0: must be greater than 0"},
+        std::array{"[{\"path\": \"a\", \"format\": \"uint8\"}]",
+                   "data.sources[0].format = \"uint8\": expected \"auto\""},
+        std::array{"[{\"path\": \"a\", \"wieght\": 1}]",
+                   "data.sources[0]: unknown key \"wieght\"; did you mean \"weight\"?"},
+        std::array{"[{\"path\": \"a\", \"format\": \"text\"}]",
+                   "data.sources: their format is \"text\"; sources are token files"}}) {
+    EXPECT_NE(refusal_of(sources).find(message), std::string::npos) << refusal_of(sources);
+  }
+  EXPECT_NE(refusal(R"({"data": {"path": "c", "sources": [{"path": "a"}]}})")
+                .find("data.sources: data.path = \"c\" is given too; keep one of them"),
+            std::string::npos);
 }
 
 TEST(ReadConfig, PartitionNamesItsMethodOrAPattern) {

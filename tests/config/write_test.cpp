@@ -20,6 +20,9 @@ std::vector<Config> various_configs() {
   configs[4].model.type = ModelType::Mlp;
   configs[5].pipeline = {PartitionMethod::Bounds, "", {}, {0, 1, 7}};
   configs[5].data.path = "\xC3\xA9\n\t\x7F // */ null";
+  configs[5].data.validation = "held";
+  configs[4].data.sources = {{"a \"b\".bin", 0.1, DataFormat::LlmC}, {"c", 3, DataFormat::Auto}};
+  configs[4].data.shuffle = false;
   configs[5].seed = INT64_MAX;
   configs[5].zero_optimization.stage = ZeroStage::Parameters;
   configs[5].zero_optimization.offload_optimizer = {OffloadDevice::Nvme, "/fast"};
@@ -77,11 +80,16 @@ TEST(ToText, GivesEachValueItsOrigin) {
     "hidden": 128,  // default
     "heads": 4,  // default
     "sequence_length": 128,  // default
+    "vocabulary": 256,  // default
     "tie_embeddings": false,  // default
     "dropout": 0  // default
   },
   "data": {
-    "path": "a\nb"  // --set data.path=a b
+    "path": "a\nb",  // --set data.path=a b
+    "format": "auto",  // default
+    "sources": [],  // default
+    "shuffle": true,  // default
+    "validation": ""  // default
   },
   "mesh": {
     "pipe": 1,  // default

@@ -62,6 +62,15 @@ class RanksOfTheirOwn(ProcessTest):
         results = self.train_by_hand([[], ["--data", str(other)]])
         self.assert_refused(results, "rank 0 has text to train on=", "the same files")
 
+    def test_other_tokens(self) -> None:
+        words = []
+        for name in ("a.bin", "b.bin"):
+            tokens = bytearray(4000)
+            tokens[2002] = name == "b.bin"
+            (self.folder / name).write_bytes(tokens)
+            words.append(["--data", name, "--set", "data.format=uint16"])
+        self.assert_refused(self.train_by_hand(words), "token source 0=", "1 files, 118 samples")
+
     def test_another_value_of_the_configuration(self) -> None:
         results = self.train_by_hand([[], ["--set", "model.heads=4"]])
         self.assert_refused(

@@ -16,6 +16,7 @@ namespace fs = std::filesystem;
 void check_data(const std::string& path) {
   std::error_code error;
   if (path.empty() || fs::exists(path, error)) return;
+  if (fs::exists(path + ".bin", error)) return;  // As Megatron names PATH.bin and PATH.idx.
   throw ConfigError(
       str("data path \"", path, "\" does not exist (looked at ", fs::absolute(path).string(), ")"));
 }
@@ -48,6 +49,8 @@ void check_plan(const std::string& name, const config::Config& config, const mes
     throw Error(str(name, ": ", error.message()), error.notes(), error.exit_code());
   }
   check_data(config.data.path);
+  check_data(config.data.validation);
+  for (const config::DataSource& source : config.data.sources) check_data(source.path);
   check_offload("offload_optimizer", config.zero_optimization.offload_optimizer);
   check_offload("offload_param", config.zero_optimization.offload_param);
 }

@@ -1,0 +1,171 @@
+#include "penstock/run/run_data.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/data/token_samples.h"
+#include "penstock/nn/gpt.h"
+
+namespace penstock::run {
+namespace {
+
+class TextOfRun : public RunData {
+ public:
+  TextOfRun(TextData text, std::int64_t seed, std::int64_t sequence_length)
+      : text_(std::move(text)), seed_(seed), sequence_length_(sequence_length) {}
+
+  Batch training(std::int64_t step, std::int64_t first, std::int64_t count) const override {
+    return text_.training(seed_, step, first, count, sequence_length_);
+  }
+  Batch validation(std::int64_t batch, std::int64_t first, std::int64_t count) const override {
+    return text_.validation(batch, first, count, sequence_length_);
+  }
+  double validation_weight(std::int64_t /*batch*/) const override { return 1; }
+  train::LossScale loss_scale() const override { return train::LossScale::samples(); }
+  train::Facts facts() const override { return text_.facts(); }
+  std::string summary() const override {
+    return str(text_.path(), ", ", text_.files(), text_.files() == 1 ? " file, " : " files, ",
+               text_.training_bytes(), " bytes to train on, ", text_.validation_bytes(),
+               " to validate");
+  }
+  std::optional<std::string> prompt(std::int64_t bytes) const override {
+    return text_.prompt(bytes);
+  }
+
+ private:
+  TextData text_;
+  std::int64_t seed_;
+  std::int64_t sequence_length_;
+};
+
+class TokensOfRun : public RunData {
+ public:
+  TokensOfRun(const data::SampleOptions& options, std::int64_t batch_size)
+      : samples_(options), batch_size_(batch_size), sequence_length_(options.sequence_length) {}
+
+  Batch training(std::int64_t step, std::int64_t first, std::int64_t count) const override {
+    return batch_of(&data::TokenSamples::training, (step - 1) * batch_size_ + first, count);
+  }
+  Batch validation(std::int64_t batch, std::int64_t first, std::int64_t count) const override {
+    return batch_of(&data::TokenSamples::validation, batch * batch_size_ + first, count);
+  }
+  double validation_weight(std::int64_t batch) const override {
+    return loss_scale().weight(nn::Values(validation(batch, 0, batch_size_).target));
+  }
+  train::LossScale loss_scale() const override { return train::LossScale::tokens(); }
+  train::Facts facts() const override { return samples_.facts(); }
+  std::string summary() const override { return samples_.summary(); }
+  std::optional<std::string> prompt(std::int64_t /*bytes*/) const override { return {}; }
+
+ private:
+  using Read = void (data::TokenSamples::*)(std::int64_t, std::span<std::int64_t>,
+                                            std::span<std::int64_t>) const;
+
+  Batch batch_of(Read read, std::int64_t first, std::int64_t count) const {
+    Batch batch{at::empty({count, sequence_length_}, at::kLong),
+                at::empty({count, sequence_length_}, at::kLong)};
+    for (std::int64_t i = 0; i < count; ++i) {
+      (samples_.*read)(first + i, row(batch.input, i), row(batch.target, i));
+    }
+    return batch;
+  }
+
+  std::span<std::int64_t> row(const at::Tensor& tokens, std::int64_t i) const {
+    return {tokens.data_ptr<std::int64_t>() + i * sequence_length_,
+            static_cast<std::size_t>(sequence_length_)};
+  }
+
+  data::TokenSamples samples_;
+  std::int64_t batch_size_;
+  std::int64_t sequence_length_;
+};
+
+std::optional<data::TokenFormat> make_format(config::DataFormat format) {
+  switch (format) {
+    case config::DataFormat::Auto:
+    case config::DataFormat::Text:
+      return {};
+    case config::DataFormat::Uint16:
+      return data::TokenFormat::Uint16;
+    case config::DataFormat::Uint32:
+      return data::TokenFormat::Uint32;
+    case config::DataFormat::LlmC:
+      return data::TokenFormat::LlmC;
+    case config::DataFormat::Megatron:
+      return data::TokenFormat::Megatron;
+  }
+  return {};
+}
+
+bool names_tokens(const config::DataConfig& data) {
+  if (!data.sources.empty()) return true;
+  if (data.format != config::DataFormat::Auto) return data.format != config::DataFormat::Text;
+  return !data.path.empty() && data::looks_like_tokens(data.path);
+}
+
+data::SampleOptions sample_options(const config::Config& config, std::int64_t vocabulary) {
+  const config::DataConfig& data = config.data;
+  data::SampleOptions options{
+      .vocabulary = vocabulary,
+      .sequence_length = config.model.sequence_length,
+      .seed = config.seed,
+      .order = data.shuffle ? data::Order::Shuffled : data::Order::AsInFiles};
+  for (const config::DataSource& source : data.sources) {
+    const bool is_open = source.format == config::DataFormat::Auto;
+    options.sources.push_back({.path = source.path,
+                               .weight = source.weight,
+                               .format = make_format(is_open ? data.format : source.format)});
+  }
+  if (data.sources.empty()) {
+    options.sources.push_back({.path = data.path, .format = make_format(data.format)});
+  }
+  if (!data.validation.empty()) {
+    options.validation.push_back({.path = data.validation, .format = make_format(data.format)});
+  }
+  return options;
+}
+
+std::unique_ptr<RunData> open_text(const config::Config& config, std::int64_t vocabulary,
+                                   std::int64_t batch_size,
+                                   const std::function<void()>& advanced) {
+  const std::string path = config.data.path.empty() ? python_library() : config.data.path;
+  if (path.empty()) {
+    throw ConfigError(
+        "no data: data.path is not set and there is no python3, whose standard "
+        "library is the default text",
+        {"give a text file or a directory with --data"});
+  }
+  if (!config.data.validation.empty()) {
+    throw ConfigError(str("data.validation = ", quoted_path(config.data.validation),
+                          ": is for token files, and data path ", quoted_path(path), " is text"));
+  }
+  if (vocabulary < nn::kVocabulary) {
+    throw ConfigError(str("the model's vocabulary is ", vocabulary,
+                          ": text is read as bytes, which take ", nn::kVocabulary));
+  }
+  TextData text = TextData::load(path, advanced);
+  text.require(batch_size, config.model.sequence_length);
+  return std::make_unique<TextOfRun>(std::move(text), config.seed, config.model.sequence_length);
+}
+
+}  // namespace
+
+std::unique_ptr<RunData> open_data(const config::Config& config, std::int64_t vocabulary,
+                                   std::int64_t batch_size,
+                                   const std::function<void()>& advanced) {
+  if (!names_tokens(config.data)) return open_text(config, vocabulary, batch_size, advanced);
+  if (config.data.path.empty() && config.data.sources.empty()) {
+    throw ConfigError(
+        "data.format is one of tokens, and neither data.path nor data.sources names "
+        "a file");
+  }
+  return std::make_unique<TokensOfRun>(sample_options(config, vocabulary), batch_size);
+}
+
+}  // namespace penstock::run
