@@ -1,25 +1,10 @@
 #include "penstock/run/from_config.h"
 
 #include "penstock/nn/gpt.h"
+#include "penstock/partition/method.h"
 
 namespace penstock::run {
 namespace {
-
-partition::Method make_method(const config::PipelineConfig& pipeline) {
-  switch (pipeline.partition) {
-    case config::PartitionMethod::Uniform:
-      return partition::Uniform{};
-    case config::PartitionMethod::Parameters:
-      return partition::ByParameters{};
-    case config::PartitionMethod::LayerCost:
-      return partition::ByCost{pipeline.layer_costs};
-    case config::PartitionMethod::Bounds:
-      return partition::ByBounds{pipeline.bounds};
-    case config::PartitionMethod::TypeRegex:
-      return partition::ByType{pipeline.type_regex};
-  }
-  return {};
-}
 
 offload::Place make_place(config::OffloadDevice device) {
   switch (device) {
@@ -73,7 +58,7 @@ train::TrainerOptions options_of(const config::Config& config, const mesh::Shape
           .program = config.schedule.file,
           .stages_per_rank = config.schedule.stages_per_rank,
           .microbatches = static_cast<std::int32_t>(batch.microbatches),
-          .partition = make_method(config.pipeline),
+          .partition = partition::method_of(config.pipeline),
           .optimizer = config.optimizer,
           .scheduler = config.scheduler,
           .total_steps = config.run.steps,
