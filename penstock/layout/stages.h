@@ -1,7 +1,8 @@
 // Layers to stages for a given order of a pipeline: the cut with the shortest simulated step.
 //
 // The planner cuts its best layouts with it.  Begins with the cut that balances the stages' work
-// (partition/), then moves one boundary at a time by one layer while that is faster.  A balanced
+// (partition/), then moves one boundary, or some that follow each other, by one layer while
+// that is faster.  A balanced
 // cut is not the best one where stages on one rank make up for each other, or where an end of the
 // pipeline has less to wait for.  Knows no layout.
 #pragma once

@@ -215,6 +215,8 @@ void check_plan_inputs(const PlanInputs& inputs) {
                       {"--costs FILE: fitted to a run of this configuration, by `penstock report`",
                        "--flops 150e12 --bandwidth 2e12: what a device reaches"});
   }
+  if (!inputs.flops.empty()) speed(inputs.flops, "--flops");
+  if (!inputs.bandwidth.empty()) speed(inputs.bandwidth, "--bandwidth");
   links_of(inputs, {});
 }
 
