@@ -4,7 +4,8 @@
 // (partition/), then moves one boundary, or some that follow each other, by one layer while
 // that is faster.  A balanced
 // cut is not the best one where stages on one rank make up for each other, or where an end of the
-// pipeline has less to wait for.  Knows no layout.
+// pipeline has less to wait for.  A better cut that needs two unlike moves is missed.  Knows no
+// layout.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
 #include "penstock/simulate/simulate.h"
 
@@ -29,6 +30,12 @@ TimeOfStages pipeline(const std::vector<double>& layers, std::int32_t ranks) {
   };
 }
 
+Partition balanced(const std::vector<double>& layers) {
+  partition::ModelMeta model;
+  for (std::size_t i = 0; i < layers.size(); ++i) model.push_back({.name = str(i)});
+  return partition::partition(model, 3, partition::ByCost{layers});
+}
+
 // The shortest of all cuts.
 double best_of_all(const std::vector<double>& layers, const TimeOfStages& time) {
   double best = std::numeric_limits<double>::infinity();
@@ -41,18 +48,28 @@ double best_of_all(const std::vector<double>& layers, const TimeOfStages& time) 
   return best;
 }
 
-TEST(CutStages, MeetsTheBestOfAllCutsOfSmallModels) {
+TEST(CutStages, FromABalancedCutMeetsTheBestOfAllOfSmallModels) {
   const std::vector<std::vector<double>> models = {{1, 1, 1, 1, 1, 1},
                                                    {0.3, 1, 1, 1, 1, 1, 1, 1.7},
                                                    {4, 1, 1, 1, 1, 2, 1},
                                                    {1, 2, 3, 4, 5, 6, 7}};
   for (const std::vector<double>& layers : models) {
     const TimeOfStages time = pipeline(layers, 3);
-    const auto count = static_cast<std::int64_t>(layers.size());
-    const CutStages cut = cut_stages(Partition{{0, 2, 4, count}}, time, 1000);
+    const CutStages cut = cut_stages(balanced(layers), time, 1000);
     EXPECT_EQ(cut.time, best_of_all(layers, time)) << testing::PrintToString(cut.partition.bounds);
     EXPECT_EQ(cut.time, *time(cut.partition));
   }
+}
+
+TEST(CutStages, MovesBoundariesTogetherWhereOneAloneIsNoGain) {
+  // A stage of two layers has to move between two others.
+  const auto time = [](const Partition& partition) -> std::optional<double> {
+    const bool is_shifted = partition.bounds == std::vector<std::int64_t>{0, 3, 5, 8};
+    const bool is_start = partition.bounds == std::vector<std::int64_t>{0, 2, 4, 8};
+    return is_shifted ? 1.0 : is_start ? 2.0 : 3.0;
+  };
+  const CutStages cut = cut_stages(Partition{{0, 2, 4, 8}}, time, 1000);
+  EXPECT_EQ(cut.partition.bounds, (std::vector<std::int64_t>{0, 3, 5, 8}));
 }
 
 TEST(CutStages, LeavesNoStageEmpty) {
