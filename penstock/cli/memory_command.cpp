@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "penstock/cli/overrides.h"
+#include "penstock/core/text.h"
 
 namespace penstock::cli {
 
@@ -19,12 +20,24 @@ void declare_memory(CLI::App& app, MemoryCommand& command) {
   app.add_flag("--parameters", command.parameters,
                "print which replica holds and updates which parameter")
       ->excludes(json);
+  CLI::Option* const layers =
+      app.add_option("--layers", command.layers,
+                     "write what single layers take to FILE, for penstock plan, and print nothing")
+          ->type_name("FILE");
+  app.add_option("--microbatch-sizes", command.microbatch_sizes,
+                 "samples in a microbatch, for each of which --layers measures (default: the\n"
+                 "configuration's)")
+      ->type_name("N,N")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(layers);
   app.footer(
       "Nothing is trained: one layer of each kind runs once, the rest is told from the plan.\n"
       "Examples:\n"
       "  penstock memory examples/gpt.json\n"
       "  penstock memory examples/gpt.json --nproc 4 --set zero_optimization.stage=2\n"
-      "  penstock memory examples/gpt.json --parameters --set zero_optimization.stage=3");
+      "  penstock memory examples/gpt.json --parameters --set zero_optimization.stage=3\n"
+      "  penstock memory examples/gpt.json --layers layers.json --microbatch-sizes 1,2,4");
 }
 
 std::vector<std::string> words_of(const MemoryCommand& command) {
@@ -33,6 +46,10 @@ std::vector<std::string> words_of(const MemoryCommand& command) {
   if (command.nproc > 0) words.insert(words.end(), {"--nproc", std::to_string(command.nproc)});
   if (command.json) words.emplace_back("--json");
   if (command.parameters) words.emplace_back("--parameters");
+  if (!command.layers.empty()) words.insert(words.end(), {"--layers", command.layers});
+  if (!command.microbatch_sizes.empty()) {
+    words.insert(words.end(), {"--microbatch-sizes", join(command.microbatch_sizes, ",")});
+  }
   return words;
 }
 

@@ -18,6 +18,8 @@ struct MemoryCommand {
   std::vector<config::Override> overrides;  // In the order given.
   bool json = false;
   bool parameters = false;  // Who has which, instead of how many bytes.
+  std::string layers;       // Path of a file of single layers' numbers; empty: none is written.
+  std::vector<std::int64_t> microbatch_sizes;  // That it has; none: the configuration's.
 };
 
 // Declares the options on `app`; they are in `command` once the app has parsed.

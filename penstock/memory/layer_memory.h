@@ -42,4 +42,10 @@ struct LayerMemory {
   PassPeak weight_peak;         // Of W.
 };
 
+// For one size of microbatch.
+struct ModelMemory {
+  std::vector<LayerMemory> layers;
+  LayerMemory loss;
+};
+
 }  // namespace penstock::memory

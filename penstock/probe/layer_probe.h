@@ -14,10 +14,7 @@
 
 namespace penstock::probe {
 
-struct ModelMemory {
-  std::vector<memory::LayerMemory> layers;
-  memory::LayerMemory loss;
-};
+using memory::ModelMemory;
 
 // Floating parameters and buffers are of `type`, unless that is kFloat.
 // Throws: whatever a layer or the loss throws.  REQUIRES: layers are ones of penstock/nn's, which

@@ -5,25 +5,10 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/token_loss.h"
+#include "penstock/partition/method.h"
 
 namespace penstock::run {
 namespace {
-
-partition::Method make_method(const config::PipelineConfig& pipeline) {
-  switch (pipeline.partition) {
-    case config::PartitionMethod::Uniform:
-      return partition::Uniform{};
-    case config::PartitionMethod::Parameters:
-      return partition::ByParameters{};
-    case config::PartitionMethod::LayerCost:
-      return partition::ByCost{pipeline.layer_costs};
-    case config::PartitionMethod::Bounds:
-      return partition::ByBounds{pipeline.bounds};
-    case config::PartitionMethod::TypeRegex:
-      return partition::ByType{pipeline.type_regex};
-  }
-  return {};
-}
 
 offload::Place make_place(config::OffloadDevice device) {
   switch (device) {
@@ -93,7 +78,7 @@ train::TrainerOptions options_of(const config::Config& config, const Model& mode
           .program = config.schedule.file,
           .stages_per_rank = config.schedule.stages_per_rank,
           .microbatches = static_cast<std::int32_t>(batch.microbatches),
-          .partition = make_method(config.pipeline),
+          .partition = partition::method_of(config.pipeline),
           .optimizer = config.optimizer,
           .scheduler = config.scheduler,
           .total_steps = config.run.steps,

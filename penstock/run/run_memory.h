@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "penstock/memory/rank_memory.h"
+#include "penstock/memory/pipe_memory.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::run {
+
+using memory::PipeRank;
 
 struct TrainingInputs {
   nn::Values inputs;  // Of one microbatch.
@@ -19,15 +21,13 @@ struct TrainingInputs {
   std::int64_t batch_bytes = 0;  // What a rank holds of a step's inputs and targets.
 };
 
-struct PipeRank {
-  std::vector<StageId> stages;
-  memory::RankMemory memory;
-  std::int64_t file_bytes = 0;  // Of what is offloaded to files, and not in `memory`.
-  std::vector<partition::Ownership> ownership;  // By stage: who has which parameter.
-};
+// What single layers take in the run's types, for a microbatch such as `inputs`.
+// Throws: as the Trainer, for a model that does not fit.
+memory::ModelMemory layer_memory(const train::TrainerOptions& options,
+                                 std::vector<nn::LayerSpec>& model, const nn::Loss& loss,
+                                 const TrainingInputs& inputs);
 
-// By rank of the pipe axis, for the first replica; others have the same, but for at most a bucket's
-// padding.
+// As memory::pipe_memory().
 // Throws: as the Trainer, for options and a model that do not fit.
 std::vector<PipeRank> run_memory(const train::TrainerOptions& options,
                                  std::vector<nn::LayerSpec> model, const nn::Loss& loss,

@@ -11,7 +11,6 @@
 #include "penstock/stage/backward.h"
 #include "penstock/stage/cut.h"
 #include "penstock/stage/in_engine.h"
-#include "penstock/stage/segment_ranges.h"
 
 namespace penstock::stage {
 namespace {
@@ -72,7 +71,8 @@ void Stage::add_segments(const std::vector<nn::LayerSpec>& model,
                          const Checkpointing& checkpointing) {
   const std::int64_t first = layers_.first();
   const auto layer = [&](std::int64_t i) { return layers_.all().begin() + (i - first); };
-  for (const SegmentRange& range : segment_ranges(model, first, layers_.end(), checkpointing)) {
+  for (const partition::SegmentRange& range :
+       partition::segment_ranges(nn::meta_of(model), first, layers_.end(), checkpointing)) {
     segments_.emplace_back(LayerRun(model, range.first, {layer(range.first), layer(range.end)}),
                            range.is_recomputed ? Activations::Recomputed : Activations::Kept);
   }

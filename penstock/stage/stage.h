@@ -18,6 +18,7 @@
 
 #include "penstock/core/ids.h"
 #include "penstock/nn/model.h"
+#include "penstock/partition/segment_ranges.h"
 #include "penstock/stage/segment.h"
 #include "penstock/stage/stage_layers.h"
 
@@ -30,11 +31,7 @@ struct ActivationCount {
   std::int32_t peak = 0;
 };
 
-// Which layers do without activations between forward and backward, and compute them again.
-struct Checkpointing {
-  std::int64_t interval = 0;  // Layers that are computed again together; 0: none are.
-  std::string layers;         // A regular expression for their types; empty: all.
-};
+using Checkpointing = partition::Recomputation;
 
 class Stage {
  public:

@@ -10,6 +10,7 @@
 
 #include "penstock/comm/or_fail.h"
 #include "penstock/config/learning_rate.h"
+#include "penstock/config/optimizer_states.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
@@ -56,7 +57,7 @@ std::unique_ptr<update::Update> make_update(const TrainerOptions& options,
           .overflow = scale.enabled ? update::Overflow::SkipsStep : update::Overflow::Fails,
           .states = options.offload.states,
           .elements_at_once = options.offload.elements_at_once,
-          .states_per_part = update::states_per_parameter(options.optimizer)});
+          .states_per_part = config::states_per_parameter(options.optimizer)});
 }
 
 // This rank's part of a batch, cut into the schedule's microbatches.

@@ -13,6 +13,7 @@
 #include "penstock/lower/programs.h"
 #include "penstock/mesh/mesh.h"
 #include "penstock/offload/place.h"
+#include "penstock/partition/part_runs.h"
 #include "penstock/partition/partition.h"
 #include "penstock/replicas/zero_options.h"
 #include "penstock/stage/stage.h"
@@ -34,7 +35,7 @@ struct OffloadOptions {
   offload::Where states;
   // With ZeroStage::Parameters, also with one data rank: its pieces of parameters.
   offload::Where parameters;
-  std::int64_t elements_at_once = std::int64_t{1} << 22;  // That are updated, or read ahead.
+  std::int64_t elements_at_once = partition::kElementsAtOnce;  // That are updated, or read ahead.
 };
 
 struct TrainerOptions {

@@ -34,7 +34,7 @@ std::vector<PartRun> MasterWeights::runs(std::int64_t elements) const {
   for (std::size_t i = 0; i < masters_.size(); ++i) {
     taken.push_back(is_its_own(i) ? 0 : masters_[i].numel());
   }
-  return part_runs(taken, elements);
+  return partition::part_runs(taken, elements);
 }
 
 void MasterWeights::take_changes(PartRun run) {

@@ -19,9 +19,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "penstock/update/part_runs.h"
+#include "penstock/partition/part_runs.h"
 
 namespace penstock::update {
+
+using partition::PartRun;
 
 class OffloadedParts;
 

@@ -15,10 +15,12 @@
 
 #include "penstock/offload/mapped_file.h"
 #include "penstock/offload/place.h"
-#include "penstock/update/part_runs.h"
+#include "penstock/partition/part_runs.h"
 #include "penstock/update/parts.h"
 
 namespace penstock::update {
+
+using partition::PartRun;
 
 class OffloadedParts {
  public:

@@ -29,17 +29,6 @@ std::vector<at::Tensor> gather(const std::vector<std::size_t>& which, const Pick
 
 }  // namespace
 
-std::int32_t states_per_parameter(const config::OptimizerConfig& options) {
-  switch (options.type) {
-    case config::OptimizerType::AdamW:
-    case config::OptimizerType::Adam:
-      return 2;
-    case config::OptimizerType::Sgd:
-      return options.momentum == 0.0 ? 0 : 1;
-  }
-  return 0;
-}
-
 Optimizer::Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters,
                      OffloadedParts* memory)
     : options_(options),

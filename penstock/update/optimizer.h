@@ -15,9 +15,6 @@ namespace penstock::update {
 
 class OffloadedParts;
 
-// How many tensors of a parameter's size it keeps of each.
-std::int32_t states_per_parameter(const config::OptimizerConfig& options);
-
 struct NamedState {
   std::string_view name;  // "exp_avg".
   at::Tensor tensor;

@@ -76,7 +76,7 @@ Update::Update(std::vector<Part> parts, std::shared_ptr<GradientScale> scale,
   if (are_elsewhere || memory_) {
     std::vector<std::int64_t> sizes;
     for (const at::Tensor& part : parts_) sizes.push_back(part.numel());
-    runs_ = part_runs(sizes, options.elements_at_once);
+    runs_ = partition::part_runs(sizes, options.elements_at_once);
   } else {
     runs_ = masters_->runs(options.elements_at_once);
   }

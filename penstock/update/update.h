@@ -15,13 +15,15 @@
 #include <vector>
 
 #include "penstock/offload/place.h"
+#include "penstock/partition/part_runs.h"
 #include "penstock/update/gradient_scale.h"
 #include "penstock/update/master_weights.h"
 #include "penstock/update/offloaded_parts.h"
-#include "penstock/update/part_runs.h"
 #include "penstock/update/parts.h"
 
 namespace penstock::update {
+
+using partition::PartRun;
 
 // What a gradient that is not finite means.
 enum class Overflow : std::uint8_t {
@@ -43,7 +45,7 @@ struct UpdateOptions {
   // Where states, and masters of short types, are between updates; Device: where what is updated
   // is.  The host updates those that are not on the device.
   offload::Where states = {};
-  std::int64_t elements_at_once = std::int64_t{1} << 22;  // That are updated, or read ahead.
+  std::int64_t elements_at_once = partition::kElementsAtOnce;  // That are updated, or read ahead.
   // Tensors of a part's size that the optimizer keeps of each; absent: nobody knows.
   std::optional<std::int64_t> states_per_part = {};
   // A script may set parameters between updates: their masters become what it has set.

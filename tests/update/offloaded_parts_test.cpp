@@ -38,7 +38,8 @@ TEST(OffloadedParts, StatesAreInMemoryARunAtATime) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     for (int state = 0; state < 2; ++state) made.push_back(states.zeros_like(i, parts[i]));
   }
-  const auto runs = part_runs(std::vector<std::int64_t>(parts.size(), kElements), 2 * kElements);
+  const auto runs =
+      partition::part_runs(std::vector<std::int64_t>(parts.size(), kElements), 2 * kElements);
   for (int step = 1; step <= 3; ++step) {
     std::size_t updated = 0;
     states.in_turn(runs, [&](PartRun run) {
@@ -70,7 +71,8 @@ TEST(OffloadedParts, PartsAreInMemoryARunAtATime) {
   const auto resident = [&] {
     return resident_bytes(parts[0].tensor.data_ptr()) + resident_bytes(parts[4].tensor.data_ptr());
   };
-  const auto runs = part_runs(std::vector<std::int64_t>(parts.size(), kElements), 3 * kElements);
+  const auto runs =
+      partition::part_runs(std::vector<std::int64_t>(parts.size(), kElements), 3 * kElements);
   EXPECT_EQ(runs.size(), 3u) << "the second has parts of both files";
   for (int step = 1; step <= 3; ++step) {
     offloaded.in_turn(runs, [&](PartRun run) {
@@ -99,7 +101,7 @@ TEST(OffloadedParts, MastersAreLetGoAsSoonAsTheyAreMade) {
 TEST(PartRuns, AreAsLongAsTheyMayBe) {
   const auto ends = [](const std::vector<std::int64_t>& sizes) {
     std::vector<std::size_t> found;
-    for (const PartRun& run : part_runs(sizes, 8)) found.push_back(run.end);
+    for (const PartRun& run : partition::part_runs(sizes, 8)) found.push_back(run.end);
     return found;
   };
   EXPECT_EQ(ends({3, 5, 1, 20, 4}), (std::vector<std::size_t>{2, 3, 4, 5}));
@@ -115,7 +117,8 @@ TEST(OffloadedParts, AFileOfStatesGrowsWhereNobodyKnowsTheirNumber) {
   OffloadedParts states(in_memory(parts), in(folder), /*states_per_part=*/{});
   EXPECT_EQ(states.file_bytes(), 0);
   std::vector<at::Tensor> made;
-  const auto runs = part_runs(std::vector<std::int64_t>(parts.size(), kElements), 2 * kElements);
+  const auto runs =
+      partition::part_runs(std::vector<std::int64_t>(parts.size(), kElements), 2 * kElements);
   for (int step = 1; step <= 3; ++step) {
     states.in_turn(runs, [&](PartRun run) {
       for (std::size_t i = run.first; i < run.end; ++i) {

@@ -23,6 +23,7 @@ Command declare_diff_command(CLI::App& app);     // schedule diff
 Command declare_verify_command(CLI::App& app);
 Command declare_simulate_command(CLI::App& app);
 Command declare_search_command(CLI::App& app);
+Command declare_plan_command(CLI::App& app);
 Command declare_report_command(CLI::App& app);
 Command declare_config_command(CLI::App& app);
 Command declare_memory_command(CLI::App& app);

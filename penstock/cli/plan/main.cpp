@@ -40,6 +40,7 @@ int run(int argc, char** argv) {
       "  penstock schedule compare --ranks 4 --microbatches 8     all that fit, side by side\n"
       "  penstock simulate mine.csv --forward 1 --backward 2      price a schedule of your own\n"
       "  penstock search --ranks 4 --microbatches 8 -o best.csv   find a faster one\n"
+      "  penstock plan gpt.json --world 64 --memory 80GB ...      rank the layouts of a model\n"
       "  penstock config check ds_config.json                     what DeepSpeed's keys come to\n"
       "  penstock launch --nproc 2 -- python3 script.py           start any program's ranks\n"
       "Exit codes: 0 ok, 1 failed (verify, diff, simulate: the answer is no), 2 usage or config,\n"
@@ -65,6 +66,8 @@ int run(int argc, char** argv) {
           penstock::cli::declare_simulate_command);
   declare("search", "find the fastest schedule for given ranks, costs and memory",
           penstock::cli::declare_search_command);
+  declare("plan", "rank the layouts of a model on so many ranks, fastest first",
+          penstock::cli::declare_plan_command);
   declare("report", "a run's measured steps beside the simulated one, and costs fitted to them",
           penstock::cli::declare_report_command);
   declare("config", "what penstock makes of a configuration written for DeepSpeed",

@@ -5,12 +5,15 @@
 
 #include <array>
 #include <cstdio>
+#include <set>
 #include <utility>
 
 #include "penstock/config/read.h"
 #include "penstock/config/resolve.h"
+#include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/memory/layers_file.h"
 #include "penstock/run/from_config.h"
 #include "penstock/run/run_memory.h"
 
@@ -120,19 +123,46 @@ std::string to_json(const mesh::Shape& mesh, const std::vector<PipeRank>& ranks)
              join(items, ",\n  "), "]}\n");
 }
 
-// The plan of the configuration, and a microbatch such as its data give.
+// Of a sample's input and target.
+std::int64_t sample_bytes(const config::ModelConfig& model) {
+  return 2 * model.sequence_length * static_cast<std::int64_t>(c10::elementSize(at::kLong));
+}
+
+// A microbatch such as the configuration's data give.
+run::TrainingInputs inputs_of(const config::ModelConfig& model, const config::Batch& batch) {
+  const at::Tensor tokens = at::zeros({batch.micro_batch_size, model.sequence_length}, at::kLong);
+  const std::int64_t samples = batch.micro_batch_size * batch.microbatches;
+  return {.inputs = tokens, .targets = tokens, .batch_bytes = samples * sample_bytes(model)};
+}
+
 std::vector<PipeRank> told(const config::Config& config, const mesh::Shape& mesh,
                            const config::Batch& batch) {
-  const at::Tensor tokens =
-      at::zeros({batch.micro_batch_size, config.model.sequence_length}, at::kLong);
-  const std::int64_t samples = batch.micro_batch_size * batch.microbatches;
-  const run::TrainingInputs inputs{
-      .inputs = tokens,
-      .targets = tokens,
-      .batch_bytes = 2 * samples * config.model.sequence_length * tokens.element_size()};
   const run::Model model = run::model_of(config.model);
   return run::run_memory(run::options_of(config, model, mesh, batch), model.layers, model.loss,
-                         inputs);
+                         inputs_of(config.model, batch));
+}
+
+// What single layers take, for each size of microbatch, of no layout.
+void write_layers(const MemoryCommand& command, const config::Config& config, config::Batch batch) {
+  run::Model model = run::model_of(config.model);
+  memory::LayersFile file{.made_for = memory::made_for(config),
+                          .model = nn::meta_of(model.layers),
+                          .sample_bytes = sample_bytes(config.model)};
+  std::set<std::int64_t> sizes(command.microbatch_sizes.begin(), command.microbatch_sizes.end());
+  if (sizes.empty()) sizes.insert(batch.micro_batch_size);
+  for (const std::int64_t size : sizes) {
+    batch.micro_batch_size = size;
+    file.sizes.push_back(
+        {.microbatch = size,
+         .memory = run::layer_memory(run::options_of(config, {}, batch), model, nn::next_byte_loss,
+                                     inputs_of(config.model, batch))});
+  }
+  const std::string text = memory::to_json(file);
+  try {
+    write_atomically(command.layers, {text});
+  } catch (const Error& error) {
+    throw ConfigError(error.message());
+  }
 }
 
 }  // namespace
@@ -145,6 +175,10 @@ int run_memory(const MemoryCommand& command) {
         command.nproc > 0 ? command.nproc : config.mesh.pipe * config.mesh.data.value_or(1);
     const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);
     const config::Batch batch = config::resolve_batch(config.batch, mesh);
+    if (!command.layers.empty()) {
+      write_layers(command, config, batch);
+      return static_cast<int>(ExitCode::Ok);
+    }
     const std::vector<PipeRank> told_ranks = told(config, mesh, batch);
     const std::string text = command.json         ? to_json(mesh, told_ranks)
                              : command.parameters ? ownership(told_ranks)

@@ -1,12 +1,16 @@
 // Parts that are updated together, and then let go of, before the next.
 //
-// Masters, offloaded states and an Update go by them.  Knows no tensors.
+// Masters, offloaded states and an Update go by them, and memory/ counts by them.  Knows no
+// tensors.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-namespace penstock::update {
+namespace penstock::partition {
+
+// Elements that an optimizer updates, or reads ahead, together, unless options say otherwise.
+inline constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 22;
 
 // Some that follow each other.
 struct PartRun {
@@ -30,4 +34,4 @@ inline std::vector<PartRun> part_runs(const std::vector<std::int64_t>& sizes,
   return runs;
 }
 
-}  // namespace penstock::update
+}  // namespace penstock::partition

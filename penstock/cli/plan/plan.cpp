@@ -1,0 +1,237 @@
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include "penstock/cli/overrides.h"
+#include "penstock/cli/plan/commands.h"
+#include "penstock/cli/plan/cost_options.h"
+#include "penstock/cli/plan/costs_file.h"
+#include "penstock/cli/plan/output.h"
+#include "penstock/cli/plan/plan_inputs.h"
+#include "penstock/cli/plan/plan_tables.h"
+#include "penstock/config/read.h"
+#include "penstock/config/resolve.h"
+#include "penstock/config/write.h"
+#include "penstock/core/byte_size.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/layout/planner.h"
+
+namespace penstock::cli {
+namespace {
+
+using layout::Plans;
+using layout::Request;
+
+struct PlanCommand {
+  PlanInputs inputs;
+  std::int64_t world = 0;
+  std::string memory;
+  std::vector<int> zero = {0, 1, 2, 3};
+  bool recompute = true;
+  std::int32_t top = 10;
+  std::optional<std::size_t> explain;
+  std::string write;
+  std::string format = "text";
+  std::string output;
+};
+
+std::int64_t memory_limit(const std::string& text) {
+  const auto bytes = parse_bytes(text);
+  if (bytes && *bytes > 0) return static_cast<std::int64_t>(*bytes);
+  throw ConfigError(str("plan: --memory ", in_quotes(text), ": expected bytes such as 80GB"));
+}
+
+// Of a step, on all replicas: the user's, whatever the layout.
+std::int64_t samples_of(const config::Config& config) {
+  if (config.batch.train_batch_size) return *config.batch.train_batch_size;
+  const std::int64_t data = config.mesh.data.value_or(1);
+  const auto pipe = static_cast<std::int32_t>(config.mesh.pipe);
+  return config::resolve_batch(config.batch,
+                               {.pipe = pipe, .data = static_cast<std::int32_t>(data)})
+      .train_batch_size;
+}
+
+layout::Choices choices_of(const PlanCommand& command, const config::Config& config,
+                           const memory::LayersFile& layers) {
+  layout::Choices choices{.world = static_cast<std::int32_t>(command.world),
+                          .samples = samples_of(config),
+                          .layers = std::ssize(layers.model)};
+  for (const memory::MeasuredSize& size : layers.sizes) {
+    choices.microbatches.push_back(size.microbatch);
+  }
+  for (const int stage : command.zero) {
+    // Invariant sums keep whole gradients.
+    if (!config.numerics.invariant || stage == 0) {
+      choices.zero.push_back(static_cast<layout::ZeroStage>(stage));
+    }
+  }
+  if (choices.zero.empty()) {
+    throw ConfigError("plan: numerics.invariant needs ZeRO 0, which --zero leaves out");
+  }
+  if (command.recompute) {
+    const std::int64_t own = config.pipeline.activation_checkpoint_interval;
+    choices.recompute_intervals.push_back(std::max<std::int64_t>(own, 1));
+  }
+  return choices;
+}
+
+// No sizes fit: what would.
+[[noreturn]] void refuse_sizes(const Request& request) {
+  const layout::Choices& choices = request.choices;
+  std::vector<std::string> notes;
+  std::vector<std::int64_t> worlds;
+  for (std::int64_t world = choices.world; world > 0 && worlds.size() < 2; --world) {
+    layout::Choices fewer = choices;
+    fewer.world = static_cast<std::int32_t>(world);
+    if (!all_layouts(fewer).empty()) worlds.push_back(world);
+  }
+  if (!worlds.empty()) notes.push_back(str("so many ranks would do: ", join(worlds, ", ")));
+  const std::int64_t replicas = choices.world;
+  const std::int64_t samples = (choices.samples + replicas - 1) / replicas * replicas;
+  layout::Choices more = choices;
+  more.samples = samples;
+  if (!all_layouts(more).empty()) {
+    notes.push_back(str("or a train_batch_size of ", samples, ", a multiple of the ranks"));
+  }
+  throw Error(str("plan: no layout of ", choices.world, " ranks has a step of ", choices.samples,
+                  " samples: pipe x data is ", choices.world, ", with at most ", choices.layers,
+                  " stages, and microbatches of ", join(choices.microbatches, ", "),
+                  " samples have to make up the samples of a replica"),
+              notes);
+}
+
+// All are too large: what would fit.
+[[noreturn]] void refuse_memory(const Request& request) {
+  const layout::TooLarge least = layout::least_memory(request);
+  const auto size = [](std::int64_t bytes) { return mebibytes(static_cast<std::uint64_t>(bytes)); };
+  std::vector<std::string> notes = {str("allow ", size(least.bytes), " (", least.bytes,
+                                        " bytes): so much takes ", to_string(least.layout))};
+  for (std::int64_t world = 2 * std::int64_t{request.choices.world};
+       world <= 64 * std::int64_t{request.choices.world} && world <= (1 << 20); world *= 2) {
+    Request more = request;
+    more.choices.world = static_cast<std::int32_t>(world);
+    more.top = 1;
+    const Plans plans = layout::plan(more);
+    if (plans.candidates.empty()) continue;
+    notes.push_back(str("or take ", world, " ranks: ", to_string(plans.candidates.front().layout)));
+    break;
+  }
+  if (request.choices.microbatches.front() > 1) {
+    notes.push_back(str("or try smaller microbatches than ", request.choices.microbatches.front(),
+                        " samples, with --microbatch-sizes"));
+  }
+  throw Error(str("plan: none of the layouts of ", request.choices.world, " ranks fits into ",
+                  size(request.memory_max), " a rank"),
+              notes);
+}
+
+Plans plans_of(const Request& request) {
+  Plans plans = layout::plan(request);
+  if (plans.layouts == 0) refuse_sizes(request);
+  if (plans.candidates.empty()) refuse_memory(request);
+  return plans;
+}
+
+std::string formatted(const PlanCommand& command, const PlanQuestion& question,
+                      const Plans& plans) {
+  if (command.format == "json") return plan_json(question, plans);
+  if (command.format == "csv") return plan_csv(question, plans);
+  if (command.format == "html") return plan_page(question, plans);
+  const std::string why = command.explain ? plan_explanation(plans, *command.explain) : "";
+  return plan_text(question, plans) + why;
+}
+
+int run_plan(const PlanCommand& command) {
+  if (command.explain && command.format != "text") {
+    throw ConfigError(str("plan: --explain is text: leave --format ", command.format, " out"));
+  }
+  const config::ReadConfig read =
+      config::read_config(command.inputs.config, command.inputs.overrides);
+  const std::int64_t memory_max = memory_limit(command.memory);
+  check_plan_inputs(command.inputs);
+  const memory::LayersFile layers = layers_of(command.inputs, read.config);
+  const Times times = times_of(command.inputs, read.config, layers);
+  const Links links = links_of(command.inputs, times);
+  const Request request{.config = read.config,
+                        .layers = layers,
+                        .choices = choices_of(command, read.config, layers),
+                        .memory_max = memory_max,
+                        .network = links.network,
+                        .times_of = times.of,
+                        .memory_bandwidth = times.memory_bandwidth,
+                        .top = command.top};
+  const Plans plans = plans_of(request);
+  const std::size_t chosen = command.explain.value_or(1);
+  if (chosen < 1 || chosen > plans.candidates.size()) {
+    throw ConfigError(str("plan: --explain ", chosen, ": there are ", plans.candidates.size(),
+                          " candidates; --top gives more, where there are more"));
+  }
+  const PlanQuestion question{.config = command.inputs.config,
+                              .costs = times.origin,
+                              .memory = layers_text(command.inputs, layers),
+                              .links = links.text,
+                              .request = request};
+  write_output(formatted(command, question, plans), command.output);
+  if (!command.write.empty()) {
+    const auto& candidate = plans.candidates[chosen - 1];
+    write_output(config::to_text(layout::configuration_of(read.config, candidate)), command.write);
+  }
+  return static_cast<int>(ExitCode::Ok);
+}
+
+void declare_question(CLI::App& app, PlanCommand& command) {
+  app.add_option("config", command.inputs.config, "JSON file of the run; see examples/gpt.json")
+      ->required()
+      ->type_name("CONFIG");
+  app.add_option("--world", command.world, "ranks, of all axes")
+      ->required()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--memory", command.memory, "what a rank may take, such as 80GB")
+      ->required()
+      ->type_name("BYTES");
+  declare_set(app, command.inputs.overrides, "train_batch_size=2048");
+  app.add_option("--zero", command.zero, "stages of ZeRO to try (default: 0,1,2,3)")
+      ->type_name("N,N")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 3));
+  app.add_flag("!--no-recompute", command.recompute, "keep all activations");
+}
+
+void declare_results(CLI::App& app, PlanCommand& command) {
+  app.add_option("--top", command.top, "candidates to find")
+      ->type_name("K")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--explain", command.explain, "say why candidate K is slower than the first one")
+      ->type_name("K");
+  app.add_option("--write", command.write,
+                 "write the configuration of the first candidate, or of that of --explain, to FILE")
+      ->type_name("FILE");
+  app.add_option("--format", command.format, "text, csv, json or html")
+      ->type_name("FORM")
+      ->check(CLI::IsMember({"text", "csv", "json", "html"}))
+      ->capture_default_str();
+  app.add_option("-o,--output", command.output, "write the result to FILE")->type_name("FILE");
+}
+
+}  // namespace
+
+Command declare_plan_command(CLI::App& app) {
+  const auto command = std::make_shared<PlanCommand>();
+  declare_question(app, *command);
+  declare_plan_inputs(app, command->inputs);
+  declare_results(app, *command);
+  app.footer(
+      "Every layout is considered; those that may be among the first are simulated.\n"
+      "Exit codes: 0 found, 1 no layout fits (the message says what would), 2 bad input.\n"
+      "Examples:\n"
+      "  penstock plan gpt.json --world 64 --memory 80GB --flops 150e12 --bandwidth 2e12 \\\n"
+      "    --link intra=300GB/s:5us,inter=25GB/s:10us --ranks-per-node 8\n"
+      "  penstock plan gpt.json --world 4 --memory 8GB --costs measured.json --explain 2\n"
+      "  penstock plan gpt.json --world 4 --memory 8GB --costs measured.json --write best.json");
+  return [command] { return run_plan(*command); };
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,287 @@
+#include "penstock/cli/plan/plan_inputs.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "penstock/cli/memory_command.h"
+#include "penstock/cli/plan/cost_options.h"
+#include "penstock/cli/plan/costs_file.h"
+#include "penstock/cli/plan/input_file.h"
+#include "penstock/cli/plan/runtime_program.h"
+#include "penstock/cli/plan/training_plan.h"
+#include "penstock/cli/train_command.h"
+#include "penstock/core/byte_size.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/core/version.h"
+#include "penstock/launch/process.h"
+#include "penstock/lower/programs.h"
+#include "penstock/partition/method.h"
+#include "penstock/render/number.h"
+
+namespace penstock::cli {
+namespace {
+
+using render::significant;
+
+// A name in the folder for temporary files, and no file afterwards.
+class TemporaryFile {
+ public:
+  TemporaryFile()
+      : path_((std::filesystem::temp_directory_path() / "penstock-layers-XXXXXX").string()) {
+    const int descriptor = ::mkstemp(path_.data());
+    if (descriptor < 0) throw Error(str("cannot make a file ", in_quotes(path_)));
+    ::close(descriptor);
+  }
+  ~TemporaryFile() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+memory::LayersFile read_layers_file(const std::string& path) {
+  InputFile input = read_input("layers", path, memory::kLayersFileBytesMax);
+  const auto source = std::make_shared<const json::Source>(
+      json::Source{.name = std::move(input.name), .text = std::move(input.text)});
+  return memory::read_layers(json::parse(source, memory::kLayersFileBytesMax));
+}
+
+std::vector<std::string> runtime_environment() {
+  std::vector<std::string> variables = {str(kVersionVariable, "=", kVersion)};
+  for (char** each = ::environ; *each != nullptr; ++each) {
+    if (!std::string_view(*each).starts_with(str(kVersionVariable, "="))) {
+      variables.emplace_back(*each);
+    }
+  }
+  return variables;
+}
+
+memory::LayersFile measure(const PlanInputs& inputs) {
+  const TemporaryFile file;
+  MemoryCommand command{.config = inputs.config,
+                        .overrides = inputs.overrides,
+                        .layers = file.path(),
+                        .microbatch_sizes = inputs.microbatch_sizes};
+  if (command.microbatch_sizes.empty()) command.microbatch_sizes = {1, 2, 4, 8};
+  std::vector<std::string> words = {runtime_program(), "memory"};
+  std::ranges::move(words_of(command), std::back_inserter(words));
+  const launch::Process process = launch::start_process(
+      {.path = words.front(), .arguments = words, .environment = runtime_environment()});
+  const launch::Ending ending = launch::reap(process.pid);
+  if (ending != launch::Ending{}) {
+    throw Error(str("plan: the program that measures the layers ", to_string(ending)),
+                {"it is `penstock memory --layers`; where a layer is too large for this machine, "
+                 "run that on another one, and give its file with --layers"});
+  }
+  return read_layers_file(file.path());
+}
+
+double speed(const std::string& text, const char* option) {
+  const double number = number_of(text, option);
+  if (number > 0.0) return number;
+  throw ConfigError(str("plan: ", option, " ", text, ": expected a number above 0"));
+}
+
+Times times_from_costs(const PlanInputs& inputs, const config::Config& config,
+                       const memory::LayersFile& layers) {
+  const simulate::Costs costs = read_costs_file(inputs.costs);
+  const mesh::Shape mesh = mesh_of(config);
+  const config::Batch batch = config::resolve_batch(config.batch, mesh);
+  lower::ProgramOptions program{.schedule = config.schedule.name,
+                                .file = config.schedule.file,
+                                .ranks = mesh.pipe,
+                                .microbatches = static_cast<std::int32_t>(batch.microbatches)};
+  if (config.schedule.stages_per_rank) {
+    program.stages_per_rank = static_cast<std::int32_t>(*config.schedule.stages_per_rank);
+  }
+  const std::int32_t stages = lower::training_program(program).schedule().stages;
+  const partition::Partition measured =
+      partition::partition(layers.model, stages, partition::method_of(config.pipeline));
+  const std::vector<double> operations = layout::forward_operations(
+      config.model, layers.model, layers.sizes.front().memory, layers.sizes.front().microbatch);
+  const auto size = static_cast<double>(batch.micro_batch_size);
+  const auto of = [=](std::int64_t microbatch) {
+    return layout::times_of(costs, measured, operations, size, static_cast<double>(microbatch));
+  };
+  of(1);  // Refuses what does not fit.
+  Times times{
+      .of = of,
+      .memory_bandwidth = inputs.bandwidth.empty() ? 0.0 : speed(inputs.bandwidth, "--bandwidth"),
+      .origin = str(inputs.costs, ": milliseconds of ", stages, stages == 1 ? " stage" : " stages",
+                    ", shared out by operations, of "
+                    "microbatches of ",
+                    batch.micro_batch_size, batch.micro_batch_size == 1 ? " sample" : " samples",
+                    inputs.bandwidth.empty() ? "; the update takes no time" : "")};
+  times.link = {.latency = costs.latency / 1000.0};
+  if (costs.bandwidth) times.link->bandwidth = *costs.bandwidth * 1000.0;
+  return times;
+}
+
+Times times_from_device(const PlanInputs& inputs, const config::Config& config,
+                        const memory::LayersFile& layers) {
+  const layout::Device device{.flops = speed(inputs.flops, "--flops"),
+                              .bandwidth = speed(inputs.bandwidth, "--bandwidth")};
+  const auto of = [device, &layers, model = config.model](std::int64_t microbatch) {
+    const auto found =
+        std::ranges::find(layers.sizes, microbatch, &memory::MeasuredSize::microbatch);
+    return layout::times_on(device, model, layers.model, found->memory, microbatch);
+  };
+  return {.of = of,
+          .memory_bandwidth = device.bandwidth,
+          .origin = str("operations and bytes of layers, at ", significant(device.flops),
+                        " operations/s and ", significant(device.bandwidth), " bytes/s")};
+}
+
+[[noreturn]] void refuse_link(const PlanInputs& inputs) {
+  throw ConfigError(str("plan: --link ", in_quotes(inputs.link),
+                        ": expected a bandwidth and a latency of intra and inter, such as "
+                        "intra=300GB/s:5us,inter=25GB/s:10us"));
+}
+
+double latency_of(const PlanInputs& inputs, const std::string& text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"us", 1e-6}, {"ms", 1e-3}, {"ns", 1e-9}, {"s", 1.0}};
+  for (const auto& [unit, seconds] : kUnits) {
+    if (!text.ends_with(unit) || text.size() == unit.size()) continue;
+    return number_of(text.substr(0, text.size() - unit.size()), "--link") * seconds;
+  }
+  refuse_link(inputs);
+}
+
+layout::LinkSpeed link_of(const PlanInputs& inputs, const std::string& text) {
+  const std::vector<std::string> parts = split(text, ':');
+  if (parts.empty() || parts.size() > 2 || !parts[0].ends_with("/s")) refuse_link(inputs);
+  const auto bytes = parse_bytes(parts[0].substr(0, parts[0].size() - 2));
+  if (!bytes || *bytes == 0) refuse_link(inputs);
+  layout::LinkSpeed link{.bandwidth = static_cast<double>(*bytes)};
+  if (parts.size() == 2) link.latency = latency_of(inputs, std::string(trim(parts[1])));
+  return link;
+}
+
+std::string link_text(const layout::LinkSpeed& link) {
+  return str(link.bandwidth ? str(significant(*link.bandwidth), " bytes/s") : "any bandwidth", ", ",
+             significant(link.latency * 1e6), " us");
+}
+
+}  // namespace
+
+void declare_plan_inputs(CLI::App& app, PlanInputs& inputs) {
+  app.add_option("--layers", inputs.layers,
+                 "what single layers take, of `penstock memory --layers` (default: they are\n"
+                 "measured now)")
+      ->type_name("FILE");
+  app.add_option("--microbatch-sizes", inputs.microbatch_sizes,
+                 "samples in a microbatch to try (default: those of --layers, else 1,2,4,8)")
+      ->type_name("N,N")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20));
+  CLI::Option* const costs =
+      app.add_option("--costs", inputs.costs,
+                     "what stages cost, as `penstock report` fits it to a run of CONFIG")
+          ->type_name("FILE")
+          ->group("Costs and links");
+  app.add_option("--flops", inputs.flops, "operations per second that a layer reaches")
+      ->type_name("X")
+      ->group("Costs and links")
+      ->excludes(costs);
+  app.add_option("--bandwidth", inputs.bandwidth, "bytes per second of a device's memory")
+      ->type_name("X")
+      ->group("Costs and links");
+  app.add_option("--link", inputs.link,
+                 "links within a node and between nodes: intra=300GB/s:5us,inter=25GB/s:10us\n"
+                 "(default: that of --costs, else messages take no time)")
+      ->type_name("LINKS")
+      ->group("Costs and links");
+  app.add_option("--ranks-per-node", inputs.ranks_per_node, "ranks of a node (default: all)")
+      ->type_name("N")
+      ->group("Costs and links")
+      ->check(CLI::Range(1, 1 << 20));
+}
+
+void check_plan_inputs(const PlanInputs& inputs) {
+  if (inputs.costs.empty() && (inputs.flops.empty() || inputs.bandwidth.empty())) {
+    throw ConfigError("plan: how long do layers take? --costs, or --flops and --bandwidth, say it",
+                      {"--costs FILE: fitted to a run of this configuration, by `penstock report`",
+                       "--flops 150e12 --bandwidth 2e12: what a device reaches"});
+  }
+  if (!inputs.flops.empty()) speed(inputs.flops, "--flops");
+  if (!inputs.bandwidth.empty()) speed(inputs.bandwidth, "--bandwidth");
+  links_of(inputs, {});
+}
+
+memory::LayersFile layers_of(const PlanInputs& inputs, const config::Config& config) {
+  if (inputs.layers.empty()) return measure(inputs);
+  memory::LayersFile file = read_layers_file(inputs.layers);
+  if (file.made_for != memory::made_for(config)) {
+    throw ConfigError(
+        str("plan: --layers ", in_quotes(inputs.layers), " is of another model than ",
+            inputs.config),
+        {str("the file: ", file.made_for), str(inputs.config, ": ", memory::made_for(config))});
+  }
+  if (inputs.microbatch_sizes.empty()) return file;
+  std::vector<memory::MeasuredSize> chosen;
+  std::vector<std::int64_t> known;
+  for (memory::MeasuredSize& size : file.sizes) {
+    known.push_back(size.microbatch);
+    const bool is_asked = std::ranges::count(inputs.microbatch_sizes, size.microbatch) > 0;
+    if (is_asked) chosen.push_back(std::move(size));
+  }
+  for (const std::int64_t size : inputs.microbatch_sizes) {
+    if (std::ranges::count(known, size) > 0) continue;
+    throw ConfigError(
+        str("plan: --microbatch-sizes ", size, ": ", inputs.layers, " has ", join(known, ", ")),
+        {"write the file anew with `penstock memory --layers --microbatch-sizes`"});
+  }
+  file.sizes = std::move(chosen);
+  return file;
+}
+
+std::string layers_text(const PlanInputs& inputs, const memory::LayersFile& layers) {
+  std::vector<std::int64_t> sizes;
+  for (const memory::MeasuredSize& size : layers.sizes) sizes.push_back(size.microbatch);
+  return str(inputs.layers.empty() ? "layers measured now" : inputs.layers,
+             ", for microbatches of ", join(sizes, ", "), " samples");
+}
+
+Times times_of(const PlanInputs& inputs, const config::Config& config,
+               const memory::LayersFile& layers) {
+  if (!inputs.costs.empty()) return times_from_costs(inputs, config, layers);
+  return times_from_device(inputs, config, layers);
+}
+
+Links links_of(const PlanInputs& inputs, const Times& times) {
+  layout::Network network{.ranks_per_node = inputs.ranks_per_node};
+  if (inputs.link.empty()) {
+    if (!times.link) return {network, "not given with --link: messages and sums take no time"};
+    network.intra = network.inter = *times.link;
+    return {network, str("of ", inputs.costs, ": ", link_text(*times.link))};
+  }
+  std::optional<layout::LinkSpeed> intra, inter;
+  for (const std::string& part : split(inputs.link, ',')) {
+    const std::vector<std::string> words = split(part, '=');
+    if (words.size() != 2) refuse_link(inputs);
+    const std::string_view name = trim(words[0]);
+    if (name != "intra" && name != "inter") refuse_link(inputs);
+    (name == "intra" ? intra : inter) = link_of(inputs, std::string(trim(words[1])));
+  }
+  network.intra = intra ? *intra : *inter;
+  network.inter = inter ? *inter : *intra;
+  const std::string nodes =
+      inputs.ranks_per_node > 0
+          ? str("; between nodes of ", inputs.ranks_per_node, " ranks ", link_text(network.inter))
+          : "";
+  return {network, str(link_text(network.intra), nodes)};
+}
+
+}  // namespace penstock::cli

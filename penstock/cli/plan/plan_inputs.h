@@ -1,0 +1,64 @@
+// What `penstock plan` takes besides a configuration: what layers take, how long they take, and
+// the links between ranks.
+//
+// Knows no layouts.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/config/config.h"
+#include "penstock/config/override.h"
+#include "penstock/layout/layer_times.h"
+#include "penstock/layout/network.h"
+#include "penstock/memory/layers_file.h"
+
+namespace penstock::cli {
+
+struct PlanInputs {
+  std::string config;
+  std::vector<config::Override> overrides;
+  std::string layers;                          // "": measured now.
+  std::vector<std::int64_t> microbatch_sizes;  // None: 1, 2, 4 and 8.
+  std::string costs;
+  std::string flops;
+  std::string bandwidth;
+  std::string link;
+  std::int32_t ranks_per_node = 0;
+};
+
+void declare_plan_inputs(CLI::App& app, PlanInputs& inputs);
+
+// What can be seen to be missing before anything is measured.
+// Throws: ConfigError.
+void check_plan_inputs(const PlanInputs& inputs);
+
+// Of the file, or measured by the program that has tensors.
+// Throws: ConfigError for a file of another model, and for sizes that it does not have; ParseError;
+// Error where there is no such program, or it fails.
+memory::LayersFile layers_of(const PlanInputs& inputs, const config::Config& config);
+std::string layers_text(const PlanInputs& inputs, const memory::LayersFile& layers);
+
+struct Times {
+  std::function<std::vector<layout::LayerTimes>(std::int64_t microbatch)> of;
+  double memory_bandwidth = 0.0;
+  std::string origin;                          // In a line, for people.
+  std::optional<layout::LinkSpeed> link = {};  // That the costs were fitted with.
+};
+
+// `layers` outlives it.  Throws: ConfigError or ParseError, where there are no costs, or wrong
+// ones.
+Times times_of(const PlanInputs& inputs, const config::Config& config,
+               const memory::LayersFile& layers);
+
+struct Links {
+  layout::Network network;
+  std::string text;
+};
+
+// Throws: ConfigError.
+Links links_of(const PlanInputs& inputs, const Times& times);
+
+}  // namespace penstock::cli

@@ -1,0 +1,256 @@
+#include "penstock/cli/plan/plan_tables.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "penstock/cli/plan/text_table.h"
+#include "penstock/core/byte_size.h"
+#include "penstock/core/text.h"
+#include "penstock/render/frontier_svg.h"
+#include "penstock/render/number.h"
+#include "penstock/render/simulated_timeline.h"
+#include "penstock/render/timeline_page.h"
+#include "penstock/simulate/simulate.h"
+
+namespace penstock::cli {
+namespace {
+
+using layout::Candidate;
+using layout::Layout;
+using layout::Plans;
+using layout::StepTime;
+using render::percent;
+using render::significant;
+
+struct Part {
+  const char* name;
+  double StepTime::* time;
+  const char* meaning;
+};
+constexpr std::array<Part, 6> kParts = {
+    {{"compute", &StepTime::compute, "the busiest rank computes"},
+     {"bubble", &StepTime::bubble, "it waits for computations of other ranks"},
+     {"messages", &StepTime::messages, "activations and gradients are on their way between stages"},
+     {"gathers", &StepTime::gathers, "parameters come from the other replicas"},
+     {"sums", &StepTime::sums, "gradients are summed over replicas, and no backward hides it"},
+     {"update", &StepTime::update, "the optimizer reads and writes its states"}}};
+
+std::string milliseconds(double seconds) { return significant(seconds * 1000.0); }
+
+std::string size(std::int64_t bytes) { return mebibytes(static_cast<std::uint64_t>(bytes)); }
+
+// The largest part beside the compute, where it is worth a word.
+std::string bound_by(const StepTime& time) {
+  constexpr double kWorthAWord = 0.05;  // Of the step.
+  const Part* largest = &kParts[1];
+  for (const Part& part : kParts) {
+    if (part.time == &StepTime::compute) continue;
+    if (time.*part.time > time.*largest->time) largest = &part;
+  }
+  return time.*largest->time < kWorthAWord * time.step() ? "compute" : largest->name;
+}
+
+double samples_per_second(const Candidate& candidate) {
+  const Layout& layout = candidate.layout;
+  const std::int64_t samples = layout.microbatch * layout.microbatches * layout.mesh.data;
+  return static_cast<double>(samples) / candidate.time.step();
+}
+
+std::vector<std::string> cells(const PlanQuestion& question, const Candidate& candidate,
+                               std::size_t number) {
+  const Layout& layout = candidate.layout;
+  const double samples = samples_per_second(candidate);
+  return {
+      str(number),
+      str(layout.mesh.pipe),
+      str(layout.mesh.data),
+      str(number_of(layout.zero)),
+      layout.schedule,
+      str(layout.stages_per_rank),
+      str(layout.microbatches),
+      str(layout.microbatch),
+      layout.recompute_interval > 0 ? "yes" : "no",
+      milliseconds(candidate.time.step()),
+      significant(samples),
+      significant(samples * static_cast<double>(question.positions())),
+      percent(candidate.time.bubble / candidate.time.step()),
+      size(candidate.peak()),
+      str("rank ", candidate.fullest_rank(), " at ", candidate.peak_at[candidate.fullest_rank()]),
+      bound_by(candidate.time)};
+}
+
+std::vector<std::string> columns() {
+  return {"#",       "pipe",       "data",    "ZeRO",      "schedule", "per rank", "microbatches",
+          "samples", "recomputed", "step ms", "samples/s", "tokens/s", "bubble",   "peak memory",
+          "where",   "bound by"};
+}
+
+std::string too_large_text(const Plans& plans) {
+  std::size_t faster = 0;
+  const layout::TooLarge* first = nullptr;
+  const double slowest = plans.candidates.back().time.step();
+  for (const layout::TooLarge& each : plans.too_large) {
+    if (each.time == 0.0 || each.time >= slowest) continue;
+    ++faster;
+    if (first == nullptr) first = &each;
+  }
+  if (first == nullptr) return "";
+  return str("\ntoo large: ", faster, " layouts would be among these; the fastest takes ",
+             milliseconds(first->time), " ms and ", size(first->bytes), ": ",
+             to_string(first->layout), "\n");
+}
+
+// What nothing beats in both time and memory, from the fastest on.
+std::vector<std::size_t> frontier(const Plans& plans) {
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
+    if (numbers.empty() || plans.candidates[i].peak() < plans.candidates[numbers.back()].peak()) {
+      numbers.push_back(i);
+    }
+  }
+  return numbers;
+}
+
+std::string json_of(const PlanQuestion& question, const Candidate& candidate) {
+  const Layout& layout = candidate.layout;
+  std::vector<std::string> parts;
+  for (const Part& part : kParts) {
+    parts.push_back(str("\"", part.name, "\": ", shortest(candidate.time.*part.time)));
+  }
+  const double samples = samples_per_second(candidate);
+  return str(
+      "    {\"pipe\": ", layout.mesh.pipe, ", \"data\": ", layout.mesh.data,
+      ", \"zero\": ", number_of(layout.zero), ", \"schedule\": ", json_quote(layout.schedule),
+      ", \"stages_per_rank\": ", layout.stages_per_rank,
+      ", \"microbatches\": ", layout.microbatches, ", \"microbatch\": ", layout.microbatch,
+      ", \"recompute_interval\": ", layout.recompute_interval, ",\n     \"bounds\": [",
+      join(candidate.partition.bounds, ", "),
+      "],\n     \"step\": ", shortest(candidate.time.step()), ", \"parts\": {", join(parts, ", "),
+      "},\n     \"samples_per_second\": ", shortest(samples),
+      ", \"tokens_per_second\": ", shortest(samples * static_cast<double>(question.positions())),
+      ",\n     \"peak\": [", join(candidate.peak_bytes, ", "),
+      "], \"bound_by\": ", json_quote(bound_by(candidate.time)), "}");
+}
+
+std::string json_of(const layout::TooLarge& each) {
+  return str("    {\"layout\": ", json_quote(to_string(each.layout)),
+             ", \"step\": ", each.time > 0 ? shortest(each.time) : "null",
+             ", \"peak\": ", each.bytes, "}");
+}
+
+std::string difference_text(double part) {
+  return str(part < 0 ? "-" : "+", milliseconds(std::abs(part)), " ms");
+}
+
+}  // namespace
+
+std::string plan_text(const PlanQuestion& question, const Plans& plans) {
+  const layout::Request& request = question.request;
+  std::vector<TextRow> rows = {columns()};
+  for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
+    rows.push_back(cells(question, plans.candidates[i], i + 1));
+  }
+  const std::vector<TextRow> head = {
+      {"times", question.costs}, {"memory", question.memory}, {"links", question.links}};
+  return str("plan(world=", request.choices.world, ", samples=", request.choices.samples,
+             ", memory=", size(request.memory_max), ")\n\n", text_table(head), "\n", plans.layouts,
+             " layouts have these sizes; ", plans.simulated, " were simulated, ",
+             plans.too_large.size(), " of those looked at are too large\n\n", text_table(rows),
+             too_large_text(plans));
+}
+
+std::string plan_csv(const PlanQuestion& question, const Plans& plans) {
+  std::string text =
+      "number,pipe,data,zero,schedule,stages_per_rank,microbatches,microbatch,recompute_interval,"
+      "step_seconds,samples_per_second,tokens_per_second,bubble_seconds,peak_bytes,fullest_rank,"
+      "bound_by\n";
+  for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
+    const Candidate& each = plans.candidates[i];
+    const Layout& layout = each.layout;
+    const double samples = samples_per_second(each);
+    text +=
+        str(i + 1, ",", layout.mesh.pipe, ",", layout.mesh.data, ",", number_of(layout.zero), ",",
+            layout.schedule, ",", layout.stages_per_rank, ",", layout.microbatches, ",",
+            layout.microbatch, ",", layout.recompute_interval, ",", shortest(each.time.step()), ",",
+            shortest(samples), ",", shortest(samples * static_cast<double>(question.positions())),
+            ",", shortest(each.time.bubble), ",", each.peak(), ",", each.fullest_rank(), ",",
+            bound_by(each.time), "\n");
+  }
+  return text;
+}
+
+std::string plan_json(const PlanQuestion& question, const Plans& plans) {
+  std::vector<std::string> candidates;
+  for (const Candidate& each : plans.candidates) candidates.push_back(json_of(question, each));
+  std::vector<std::string> too_large;
+  for (const layout::TooLarge& each : plans.too_large) too_large.push_back(json_of(each));
+  const layout::Request& request = question.request;
+  return str(
+      "{\n  \"world\": ", request.choices.world, ",\n  \"samples\": ", request.choices.samples,
+      ",\n  \"memory\": ", request.memory_max, ",\n  \"times\": ", json_quote(question.costs),
+      ",\n  \"links\": ", json_quote(question.links), ",\n  \"layouts\": ", plans.layouts,
+      ",\n  \"simulated\": ", plans.simulated, ",\n  \"candidates\": [\n", join(candidates, ",\n"),
+      "\n  ],\n  \"too_large\": [\n", join(too_large, ",\n"), "\n  ]\n}\n");
+}
+
+std::string plan_page(const PlanQuestion& question, const Plans& plans) {
+  const layout::Request& request = question.request;
+  std::vector<render::FrontierPoint> points;
+  std::vector<render::Timeline> timelines;
+  const std::vector<std::size_t> best = frontier(plans);
+  for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
+    const Candidate& each = plans.candidates[i];
+    const bool is_best = std::ranges::find(best, i) != best.end();
+    points.push_back({.label = str(i + 1, ": ", to_string(each.layout)),
+                      .milliseconds = each.time.step() * 1000.0,
+                      .bytes = static_cast<double>(each.peak()),
+                      .is_best = is_best});
+    if (!is_best) continue;
+    const layout::Prepared prepared = layout::prepare(request, each);
+    render::Timeline timeline = render::simulated_timeline(
+        prepared.schedule, simulate::simulate(prepared.schedule, prepared.costs));
+    timeline.title = str("candidate ", i + 1, ": ", to_string(each.layout));
+    timelines.push_back(std::move(timeline));
+  }
+  render::Table table{.title = "Candidates", .note = question.costs, .columns = columns()};
+  for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
+    table.rows.push_back(cells(question, plans.candidates[i], i + 1));
+  }
+  const render::Figure figure{
+      .title = "Time against memory",
+      .note = "Nothing here is both faster and smaller than a filled point; its timeline is above.",
+      .svg = render::frontier_svg(points)};
+  return render::timeline_page(
+      str("Layouts of ", question.config, " on ", request.choices.world, " ranks"), timelines,
+      {&table, 1}, {&figure, 1});
+}
+
+std::string plan_explanation(const Plans& plans, std::size_t number) {
+  const Candidate& first = plans.candidates.front();
+  const Candidate& each = plans.candidates[number - 1];
+  const double more = each.time.step() - first.time.step();
+  std::string text = str("\ncandidate ", number, ": ", to_string(each.layout), "\n");
+  if (number == 1) {
+    text += str("takes ", milliseconds(each.time.step()), " ms, and is the first; of these are\n");
+  } else {
+    text += str("takes ", milliseconds(each.time.step()), " ms, ", milliseconds(more), " ms (",
+                percent(more / first.time.step()), ") more than candidate 1, ",
+                to_string(first.layout), "; of these are\n");
+  }
+  std::vector<TextRow> rows;
+  for (const Part& part : kParts) {
+    const double part_more = each.time.*part.time - first.time.*part.time;
+    rows.push_back({part.name, str(milliseconds(each.time.*part.time), " ms"),
+                    number == 1 ? "" : difference_text(part_more), part.meaning});
+  }
+  text += text_table(rows);
+  text += str("most memory: ", size(each.peak()), " on pipeline rank ", each.fullest_rank(), " at ",
+              each.peak_at[each.fullest_rank()]);
+  if (number > 1) text += str("; candidate 1 has ", size(first.peak()));
+  return text + "\n";
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,33 @@
+// What `penstock plan` prints of its candidates: a table, CSV, JSON, a page, and why one lost.
+//
+// Knows no command line.
+#pragma once
+#include <cstddef>
+#include <string>
+
+#include "penstock/layout/planner.h"
+
+namespace penstock::cli {
+
+// What was asked for, as the texts repeat it.
+struct PlanQuestion {
+  std::string config;  // Its path.
+  std::string costs;   // Where the layers' times come from, in a line.
+  std::string memory;  // Where their memory comes from.
+  std::string links;
+  const layout::Request& request;
+
+  std::int64_t positions() const { return request.config.model.sequence_length; }  // Of a sample.
+};
+
+std::string plan_text(const PlanQuestion& question, const layout::Plans& plans);
+std::string plan_csv(const PlanQuestion& question, const layout::Plans& plans);
+std::string plan_json(const PlanQuestion& question, const layout::Plans& plans);
+// The frontier of time against memory, and the timeline of every candidate that is on it.
+// Throws: ConfigError for timelines that are too long for a page.
+std::string plan_page(const PlanQuestion& question, const layout::Plans& plans);
+
+// Why candidate `number`, from 1 on, is slower than the first one.
+std::string plan_explanation(const layout::Plans& plans, std::size_t number);
+
+}  // namespace penstock::cli

@@ -1,0 +1,77 @@
+#include "penstock/layout/layout.h"
+
+#include <algorithm>
+
+#include "penstock/core/text.h"
+#include "penstock/schedule/generators/generators.h"
+
+namespace penstock::layout {
+namespace {
+
+// Of a schedule and numbers of stages on a rank, those that fit.
+struct Order {
+  std::string schedule;
+  std::int32_t stages_per_rank = 1;
+};
+
+std::vector<Order> orders(std::int32_t pipe, std::int32_t microbatches, std::int64_t layers) {
+  if (pipe == 1) return {{.schedule = "1f1b"}};
+  std::vector<Order> fitting;
+  for (const schedule::Generator& generator : schedule::registry()) {
+    if (generator.purpose != schedule::Purpose::Train) continue;
+    for (const std::int32_t times : {1, 2, 4}) {
+      const schedule::Sizes sizes{.ranks = pipe,
+                                  .stages_per_rank = times * generator.stages_per_rank,
+                                  .microbatches = microbatches};
+      if (std::int64_t{pipe} * sizes.stages_per_rank > layers) break;
+      if (!generator.objection(sizes).empty()) continue;
+      fitting.push_back({std::string(generator.name), sizes.stages_per_rank});
+    }
+  }
+  return fitting;
+}
+
+}  // namespace
+
+std::string to_string(const Layout& layout) {
+  const std::string stages =
+      layout.stages_per_rank > 1 ? str(" with ", layout.stages_per_rank, " stages per rank") : "";
+  return str("pipe ", layout.mesh.pipe, " x data ", layout.mesh.data, ", ZeRO ",
+             number_of(layout.zero), ", ", layout.schedule, stages, ", ", layout.microbatches,
+             " microbatches of ", layout.microbatch,
+             layout.microbatch == 1 ? " sample" : " samples",
+             layout.recompute_interval > 0 ? ", recomputed" : "");
+}
+
+std::vector<Layout> all_layouts(const Choices& choices) {
+  constexpr std::int64_t kMicrobatchesMax = 0xFFFF;
+  std::vector<Layout> layouts;
+  for (std::int32_t pipe = 1; pipe <= std::min<std::int64_t>(choices.world, choices.layers);
+       ++pipe) {
+    if (choices.world % pipe != 0) continue;
+    const std::int32_t data = choices.world / pipe;
+    for (const std::int64_t microbatch : choices.microbatches) {
+      if (choices.samples % (microbatch * data) != 0) continue;
+      const std::int64_t count = choices.samples / (microbatch * data);
+      if (count > kMicrobatchesMax) continue;
+      const auto microbatches = static_cast<std::int32_t>(count);
+      for (const Order& order : orders(pipe, microbatches, choices.layers)) {
+        for (const ZeroStage zero : choices.zero) {
+          for (const std::int64_t interval : choices.recompute_intervals) {
+            layouts.push_back({.mesh = {.pipe = pipe, .data = data},
+                               .zero = zero,
+                               .schedule = order.schedule,
+                               .stages_per_rank = order.stages_per_rank,
+                               .microbatch = microbatch,
+                               .microbatches = microbatches,
+                               .recompute_interval = interval});
+          }
+          if (data == 1) break;
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+}  // namespace penstock::layout

@@ -1,0 +1,47 @@
+// A layout: how a model is spread over ranks and its batch over time.  And all those that a number
+// of ranks allows.
+//
+// The planner ranks them.  Values alone: knows no times and no memory.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "penstock/config/zero_stage.h"
+#include "penstock/mesh/mesh.h"
+
+namespace penstock::layout {
+
+using config::ZeroStage;
+
+struct Layout {
+  mesh::Shape mesh;
+  ZeroStage zero = ZeroStage::Off;
+  std::string schedule;
+  std::int32_t stages_per_rank = 1;
+  std::int64_t microbatch = 1;          // Samples.
+  std::int32_t microbatches = 1;        // Of a step and replica.
+  std::int64_t recompute_interval = 0;  // Layers that are computed again together; 0: none are.
+
+  std::int32_t stages() const { return mesh.pipe * stages_per_rank; }
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+// "pipe 4 x data 2, ZeRO 1, 1f1b, microbatches 8 x 2 samples, recomputed"
+std::string to_string(const Layout& layout);
+
+struct Choices {
+  std::int32_t world = 1;
+  std::int64_t samples = 1;  // Of a step, on all replicas.
+  std::int64_t layers = 1;
+  std::vector<std::int64_t> microbatches;  // Samples: the sizes to choose from.
+  std::vector<ZeroStage> zero;
+  std::vector<std::int64_t> recompute_intervals = {0};
+};
+
+// Every layout whose sizes fit: pipe and data make up the world, microbatches the batch, no stage
+// is empty, the schedule takes the sizes.  One pipeline rank has one schedule, since they differ in
+// nothing then, and one replica has one stage of ZeRO.
+std::vector<Layout> all_layouts(const Choices& choices);
+
+}  // namespace penstock::layout

@@ -1,0 +1,35 @@
+// What messages and collectives take between the ranks of a cluster: links within a node and
+// between nodes.
+//
+// Step times are made of it.  Ranks fill nodes in their order.  Knows no schedule and no model.
+// Units: seconds, bytes, bytes per second.
+// Source: a ring moves (n - 1) / n of the data over its slowest link, which no algorithm that
+// leaves each rank a share can beat; its latency here is that of a tree, log2(n) steps, as
+// libraries choose for many ranks (Thakur, Rabenseifner, Gropp 2005).
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "penstock/core/ids.h"
+
+namespace penstock::layout {
+
+struct LinkSpeed {
+  double latency = 0.0;
+  std::optional<double> bandwidth = {};  // Absent: unlimited.
+};
+
+struct Network {
+  LinkSpeed intra;
+  LinkSpeed inter;
+  std::int32_t ranks_per_node = 0;  // 0: all ranks are on one node.
+
+  const LinkSpeed& between(Rank a, Rank b) const;
+  // The slowest of a ring of ranks first, first + 1, ..., first + count - 1.
+  const LinkSpeed& within(std::int32_t first, std::int32_t count) const;
+};
+
+// Of a reduce-scatter, or an all-gather, of so many bytes in all; an all-reduce is one of each.
+double collective_time(const LinkSpeed& link, std::int32_t ranks, double bytes);
+
+}  // namespace penstock::layout

@@ -1,0 +1,93 @@
+#include "penstock/memory/layers_file.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "penstock/core/error.h"
+
+namespace penstock::memory {
+namespace {
+
+LayersFile read(const std::string& text) {
+  return read_layers(json::parse(
+      std::make_shared<const json::Source>(json::Source{.name = "layers.json", .text = text})));
+}
+
+LayersFile file() {
+  const LayerMemory layer{.parameters = {{.name = "a \"weight\"",
+                                          .type = "bfloat16",
+                                          .element_bytes = 2,
+                                          .elements = 6,
+                                          .is_trainable = false,
+                                          .is_tied = true,
+                                          .sum_element_bytes = 4}},
+                          .buffers = 1,
+                          .output = 2,
+                          .input_gradient = 3,
+                          .kept = 4,
+                          .keeps_input = true,
+                          .half_kept = 5,
+                          .half_keeps_gradient = true,
+                          .forward_peak = 6,
+                          .plain_forward_peak = 7,
+                          .backward_peak = {.first = 8, .later = 9},
+                          .input_peak = 10,
+                          .weight_peak = {.first = 11, .later = 12}};
+  return {.made_for = "a model",
+          .model = {{.name = "h.0", .type = "Block", .parameters = 6}},
+          .sample_bytes = 13,
+          .sizes = {{.microbatch = 1, .memory = {.layers = {layer}, .loss = {.output = 4}}},
+                    {.microbatch = 4, .memory = {.layers = {layer}, .loss = {.output = 5}}}}};
+}
+
+TEST(LayersFile, ReadsWhatItWrites) {
+  const LayersFile read_file = read(to_json(file()));
+  EXPECT_EQ(to_json(read_file), to_json(file()));
+  const Parameter& parameter = read_file.sizes[1].memory.layers[0].parameters[0];
+  EXPECT_EQ(parameter.name, "a \"weight\"");
+  EXPECT_TRUE(parameter.is_tied);
+  EXPECT_FALSE(parameter.is_trainable);
+  EXPECT_EQ(read_file.sizes[1].memory.layers[0].weight_peak.later, 12);
+  EXPECT_EQ(read_file.sizes[1].memory.loss.output, 5);
+}
+
+void expect_refused(std::string text, const std::string& part, const std::string& other,
+                    const std::string& why) {
+  const std::size_t place = text.find(part);
+  ASSERT_NE(place, std::string::npos) << part;
+  text.replace(place, part.size(), other);
+  try {
+    read(text);
+    FAIL() << part << " -> " << other;
+  } catch (const ParseError& error) {
+    EXPECT_NE(error.message().find(why), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("layers.json:"), std::string::npos) << error.message();
+  }
+}
+
+TEST(LayersFile, RefusesWhatIsNone) {
+  const std::string text = to_json(file());
+  expect_refused(text, "\"version\": 1", "\"version\": 2", "this penstock reads version 1");
+  expect_refused(text, "\"kept\": 4", "\"kept\": -4", "kept: expected a whole number from 0");
+  expect_refused(text, "\"kept\": 4", "\"kapt\": 4", "no key \"kept\"");
+  expect_refused(text, "[8, 9]", "[8]", "backward_peak: expected two numbers");
+  expect_refused(text, "\"microbatch\": 4", "\"microbatch\": 1", "must rise");
+  expect_refused(text, "\"microbatch\": 1", "\"microbatch\": 0", "expected 1 or more");
+}
+
+TEST(LayersFile, SaysWhatItsNumbersDependOn) {
+  config::Config config;
+  const std::string first = made_for(config);
+  config.mesh.pipe = 2;
+  config.optimizer.lr = 5;
+  EXPECT_EQ(made_for(config), first);
+  config.model.tie_embeddings = true;
+  EXPECT_NE(made_for(config), first);
+  config.model.tie_embeddings = false;
+  config.bf16.enabled = true;
+  EXPECT_NE(made_for(config), first);
+}
+
+}  // namespace
+}  // namespace penstock::memory

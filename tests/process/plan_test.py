@@ -1,0 +1,69 @@
+"""penstock plan: what it says of a real model is what penstock memory says of what it writes.
+
+Needs the standard library, and a build with torch.
+"""
+
+from __future__ import annotations
+
+import json
+import unittest
+
+from planning import PlannerTest
+
+CONFIG = {
+    "train_batch_size": 16,
+    "train_micro_batch_size_per_gpu": 2,
+    "model": {"layers": 4, "hidden": 64, "sequence_length": 32},
+    "mesh": {"pipe": 2, "data": 2},
+}
+DEVICE = ("--flops", "1e10", "--bandwidth", "1e10", "--link", "intra=1GB/s:10us")
+
+
+class Plan(PlannerTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.write("gpt.json", json.dumps(CONFIG))
+
+    def planned(self, *words: object) -> dict:
+        ask = ("plan", "gpt.json", "--world", "4", "--memory", "1GB", *DEVICE)
+        return json.loads(self.penstock(*ask, "--format", "json", *words).out)
+
+    def measure(self, *words: object) -> None:
+        self.penstock("memory", "gpt.json", "--layers", "layers.json", *words)
+
+    def test_memory_is_what_penstock_memory_says_of_the_written_configuration(self) -> None:
+        self.measure("--microbatch-sizes", "1,2")
+        chosen = {}  # A candidate of each ZeRO stage and pipeline.
+        planned = self.planned("--layers", "layers.json", "--top", "400")
+        for number, each in enumerate(planned["candidates"], 1):
+            chosen[each["zero"], each["pipe"]] = (number, each)
+        self.assertEqual(len(chosen), 9)
+        for number, each in chosen.values():
+            ask = ("plan", "gpt.json", "--world", "4", "--memory", "1GB", *DEVICE)
+            words = ("--layers", "layers.json", "--top", "400", "--explain", number)
+            self.penstock(*ask, *words, "--write", "planned.json")
+            told = json.loads(self.penstock("memory", "planned.json", "--json").out)
+            peaks = [rank["peak"]["total"] for rank in told["pipe_ranks"]]
+            self.assertEqual(peaks, each["peak"], each)
+
+    def test_layers_are_measured_where_no_file_has_them(self) -> None:
+        self.measure("--microbatch-sizes", "1,2,4,8")
+        measured = self.planned()
+        read = self.planned("--layers", "layers.json")
+        self.assertEqual(measured["candidates"], read["candidates"])
+
+    def test_costs_are_those_of_the_configurations_own_layout(self) -> None:
+        self.measure()
+        self.write("costs.json", '{"forward": [1, 2, 3], "input": 1, "weight": 1}')
+        ask = ("plan", "gpt.json", "--world", "4", "--memory", "1GB", "--layers", "layers.json")
+        done = self.penstock(*ask, "--costs", "costs.json", code=2)
+        self.assertIn("forward: 3 stages; the configuration's own layout has 2", done.err)
+        self.write("costs.json", '{"forward": [10, 30], "input": 20, "weight": 20}')
+        done = self.penstock(*ask, "--costs", "costs.json", "--format", "json")
+        one = next(each for each in json.loads(done.out)["candidates"] if each["pipe"] == 1)
+        # A replica of four has 2 of 8 microbatches, and all stages: F, I and W in milliseconds.
+        self.assertAlmostEqual(one["parts"]["compute"], 2 * (10 + 30 + 2 * 20 + 2 * 20) / 1000)
+
+
+if __name__ == "__main__":
+    unittest.main()
