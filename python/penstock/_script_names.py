@@ -78,7 +78,7 @@ class _Reader:
     def _import(self, node: ast.Import) -> Iterator[tuple[int, str, Fate]]:
         for each in node.names:
             whole = each.name if each.asname else each.name.partition(".")[0]
-            self._imported[each.asname or whole] = whole
+            self._bind(each.asname or whole, whole)
             if _is_theirs(each.name):
                 yield node.lineno, each.name, _fate_of(each.name)
 
@@ -87,9 +87,14 @@ class _Reader:
             path = node.module if each.name == "*" else f"{node.module}.{each.name}"
             if path is None:
                 continue
-            self._imported[each.asname or each.name] = path
+            self._bind(each.asname or each.name, path)
             if _is_theirs(path):
                 yield node.lineno, path, _fate_of(path)
+
+    def _bind(self, word: str, path: str) -> None:
+        """Of a word that is imported twice, in a try for example, theirs counts."""
+        if _is_theirs(path) or not _is_theirs(self._imported.get(word, "")):
+            self._imported[word] = path
 
     def _assign(self, node: ast.Assign) -> None:
         """Remembers what is assigned an engine."""

@@ -156,6 +156,20 @@ def test_a_script_is_read():
     }
 
 
+def test_an_import_that_has_a_way_out_is_still_read():
+    text = """
+try:
+    import deepspeed.comm as dist
+except ImportError:
+    import torch.distributed as dist
+dist.barier()
+"""
+    assert [(use.name, use.lines) for use in uses_in(text, "script.py")] == [
+        ("deepspeed.comm", [3]),
+        ("deepspeed.comm.barier", [6]),
+    ]
+
+
 def _check(*words, cwd):
     command = [sys.executable, "-m", "penstock.swap", "--check", *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
