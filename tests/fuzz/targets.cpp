@@ -17,6 +17,8 @@ std::span<const Target> targets() {
       {"safetensors", safetensors},
       {"manifest", manifest},
       {"control_message", control_message},
+      {"token_layout", token_layout},
+      {"corpus_note", corpus_note},
   });
   return kTargets;
 }

@@ -40,6 +40,10 @@ Outcome run_events(std::string_view input);
 // The header of a safetensors file, as in the file, length first.
 Outcome safetensors(std::string_view input);
 Outcome manifest(std::string_view input);
+// Where tokens are: a file of llm.c; or a byte, and an index of so many bytes of tokens.
+Outcome token_layout(std::string_view input);
+// The note of a corpus.
+Outcome corpus_note(std::string_view input);
 // A line between a rank and the launcher: what is accepted is what encode() writes.
 Outcome control_message(std::string_view input);
 

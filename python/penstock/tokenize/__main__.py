@@ -1,0 +1,7 @@
+"""`python -m penstock.tokenize`."""
+
+import sys
+
+from penstock.tokenize import main
+
+sys.exit(main())

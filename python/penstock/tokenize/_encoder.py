@@ -1,0 +1,164 @@
+"""Hugging Face's tokenizer of a folder: texts and chats to token ids."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import ConfigError
+
+
+class Encoder:
+    """Knows no files but those of the tokenizer's folder.
+
+    Raises ConfigError where the folder has no tokenizer.json, a package is missing, or the
+    end-of-text token is not in the vocabulary.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        end_of_text: str | None,
+        adds_special_tokens: bool,
+        is_for_chats: bool,
+    ) -> None:
+        try:
+            tokenizers = importlib.import_module("tokenizers")
+        except ImportError:
+            raise ConfigError(
+                "the package tokenizers is not installed; install it with: pip install tokenizers"
+            ) from None
+        content = _tokenizer_file(folder)
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
+        except Exception as error:  # The package raises plain Exception.
+            raise ConfigError(f"{folder / 'tokenizer.json'}: cannot be read: {error}") from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._adds_special_tokens = adds_special_tokens
+        self._chats = _transformers_tokenizer(folder) if is_for_chats else None
+        self.name = folder.resolve().name
+        self.hash = hashlib.sha256(content).hexdigest()
+        self.vocabulary = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
+        self.token_bytes = 2 if self.vocabulary <= 1 << 16 else 4
+        self.end_of_text = self._id_of_end(folder, end_of_text)
+
+    def _id_of_end(self, folder: Path, given: str | None) -> int | None:
+        token = _eos_token(folder) if given is None else given
+        if token == "":
+            return None
+        if token is None:
+            raise ConfigError(
+                f"{folder}: names no eos_token in tokenizer_config.json; "
+                'give --end-of-text TOKEN, or --end-of-text "" for none'
+            )
+        number = self._tokenizer.token_to_id(token)
+        if number is None:
+            raise ConfigError(f"{folder}: its vocabulary has no end-of-text token {token!r}")
+        return int(number)
+
+    def _ended(self, tokens: list[int]) -> list[int]:
+        if not tokens or self.end_of_text is None or tokens[-1] == self.end_of_text:
+            return tokens
+        return [*tokens, self.end_of_text]
+
+    def encode(self, texts: list[str]) -> Iterator[list[int]]:
+        """Of each text, with its end-of-text token; on all cores.  Nothing for an empty text."""
+        encodings = self._tokenizer.encode_batch_fast(
+            texts, add_special_tokens=self._adds_special_tokens
+        )
+        for text, encoding in zip(texts, encodings, strict=True):
+            yield self._ended(encoding.ids) if text else []
+
+    def encode_chat(
+        self, where: str, messages: list[dict[str, Any]], *, masks: bool
+    ) -> tuple[list[int], list[bool] | None]:
+        """A chat by its template, and, with `masks`, which of its tokens the assistant writes."""
+        text = self._render(where, messages)
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        tokens = self._ended(encoding.ids)
+        if not masks:
+            return tokens, None
+        written = self._written_by_assistant(where, messages, text)
+        counts = [written[begin] if begin < end else False for begin, end in encoding.offsets]
+        if len(tokens) > len(counts):  # The end of what the assistant says is its own.
+            counts.append(messages[-1]["role"] == "assistant")
+        return tokens, counts
+
+    def _written_by_assistant(
+        self, where: str, messages: list[dict[str, Any]], text: str
+    ) -> list[bool]:
+        """By character: from behind the prompt for an answer to the end of that message."""
+        changes = [0] * (len(text) + 1)
+        for i, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            prompt = self._render(where, messages[:i], prompts=True) if i else ""
+            answered = self._render(where, messages[: i + 1])
+            if not (text.startswith(answered) and answered.startswith(prompt)):
+                raise ConfigError(
+                    f"{where}: the chat template writes message {i} in another way when more "
+                    "follow it, so what the assistant wrote cannot be told; use --train-on all"
+                )
+            changes[len(prompt)] += 1
+            changes[len(answered)] -= 1
+        return [depth > 0 for depth in accumulate(changes)]
+
+    def _render(self, where: str, messages: list[dict[str, Any]], *, prompts: bool = False) -> str:
+        assert self._chats is not None
+        try:
+            text = self._chats.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=prompts
+            )
+        except Exception as error:  # Templates raise what they like.
+            raise ConfigError(f"{where}: the chat template refuses it: {error}") from None
+        return str(text)
+
+
+def _tokenizer_file(folder: Path) -> bytes:
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        more = (
+            "; convert its tokenizer.model with transformers' "
+            "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
+            if (folder / "tokenizer.model").is_file()
+            else "; it is the folder of a Hugging Face model or tokenizer"
+        )
+        raise ConfigError(f"tokenizer {str(folder)!r}: has no tokenizer.json{more}")
+    return path.read_bytes()
+
+
+def _eos_token(folder: Path) -> str | None:
+    path = folder / "tokenizer_config.json"
+    if not path.is_file():
+        return None
+    try:
+        token = json.loads(path.read_text(encoding="utf-8")).get("eos_token")
+    except (ValueError, AttributeError) as error:
+        raise ConfigError(f"{path}: is no object of JSON: {error}") from None
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _transformers_tokenizer(folder: Path) -> Any:
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError:
+        raise ConfigError(
+            "chat templates need the package transformers, which is not installed; "
+            "install it with: pip install transformers"
+        ) from None
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # Of whatever kind its class raises.
+        raise ConfigError(f"tokenizer {str(folder)!r}: transformers refuses it: {error}") from None
+    if not tokenizer.chat_template:
+        raise ConfigError(f"tokenizer {str(folder)!r}: has no chat template")
+    return tokenizer
