@@ -1,10 +1,10 @@
-// A GPT over bytes: embedding, pre-norm transformer blocks with causal attention, output head.
+// A GPT: embedding, pre-norm transformer blocks with causal attention, output head.
 //
 // train/ makes its model from it.  Parameter names are GPT-2's (docs/weights.md), weights are
-// stored [out, in].  Knows no text: a token is a byte. Shapes: tokens [microbatch, sequence] int64;
-// between layers [microbatch, sequence, hidden]; logits [microbatch, sequence, 256]. Source:
-// Radford et al., GPT-2 (2019); initialisation as there, residual projections scaled by 1 / sqrt(2
-// x layers).
+// stored [out, in].  Knows no text: tokens are numbers below the vocabulary, by default bytes.
+// Shapes: tokens [microbatch, sequence] int64; between layers [microbatch, sequence, hidden];
+// logits [microbatch, sequence, vocabulary]. Source: Radford et al., GPT-2 (2019); initialisation
+// as there, residual projections scaled by 1 / sqrt(2 x layers).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -35,7 +35,8 @@ std::vector<LayerSpec> gpt_layers(const GptOptions& options);
 // Blocks are x + Linear(ReLU(Linear(x))).
 std::vector<LayerSpec> byte_mlp_layers(const GptOptions& options);
 
-// Mean cross-entropy in nats per byte of logits [b, t, 256] against next bytes [b, t].
+// Mean cross-entropy in nats per token of logits [b, t, vocabulary] against the next tokens [b, t];
+// those that are -100 do not count.
 at::Tensor next_byte_loss(const at::Tensor& logits, const at::Tensor& targets);
 
 }  // namespace penstock::nn
