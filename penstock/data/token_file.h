@@ -11,14 +11,12 @@
 #include <span>
 #include <string>
 
+#include "penstock/core/ignored_target.h"
 #include "penstock/data/corpus_note.h"
 #include "penstock/data/data_file.h"
 #include "penstock/data/token_layout.h"
 
 namespace penstock::data {
-
-// In place of a target whose loss does not count, as in torch's cross entropy.
-inline constexpr std::int64_t kIgnoredTarget = -100;
 
 class TokenFile {
  public:

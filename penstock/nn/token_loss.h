@@ -4,12 +4,9 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
+#include "penstock/core/ignored_target.h"
 
 namespace penstock::nn {
-
-// The target of a token that does not count.
-inline constexpr std::int64_t kIgnoredTarget = -100;
 
 // Mean cross-entropy in nats of logits [microbatch, sequence, vocabulary] against next tokens
 // [microbatch, sequence], over the targets that are not kIgnoredTarget; NaN where none counts, with

@@ -66,13 +66,11 @@ Model model_of_folder(const config::ModelConfig& model) {
 
 Model model_of(const config::ModelConfig& model) {
   if (model.type == config::ModelType::HuggingFace) return model_of_folder(model);
-  return {.layers = own_layers(model),
-          .loss = nn::next_byte_loss,
-          .vocabulary = model.vocabulary};
+  return {.layers = own_layers(model), .loss = nn::next_byte_loss, .vocabulary = model.vocabulary};
 }
 
-train::TrainerOptions options_of(const config::Config& config, const Model& model,
-                                 const mesh::Shape& mesh, const config::Batch& batch) {
+train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,
+                                 const config::Batch& batch) {
   return {.mesh = {.pipe = mesh.pipe, .data = mesh.data},
           .schedule = config.schedule.name,
           .program = config.schedule.file,

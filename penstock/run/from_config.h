@@ -28,7 +28,7 @@ struct Model {
 // model.sequence_length.
 Model model_of(const config::ModelConfig& model);
 
-train::TrainerOptions options_of(const config::Config& config, const Model& model,
-                                 const mesh::Shape& mesh, const config::Batch& batch);
+train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,
+                                 const config::Batch& batch);
 
 }  // namespace penstock::run

@@ -139,7 +139,7 @@ class Run {
 
   void build() {
     const Phase building(progress_, "building the model");
-    train::TrainerOptions options = options_of(config_, model_, mesh_, batch_);
+    train::TrainerOptions options = options_of(config_, mesh_, batch_);
     options.device = device_;
     options.progress = &progress_;
     options.facts = facts();

@@ -132,8 +132,7 @@ data::SampleOptions sample_options(const config::Config& config, std::int64_t vo
 }
 
 std::unique_ptr<RunData> open_text(const config::Config& config, std::int64_t vocabulary,
-                                   std::int64_t batch_size,
-                                   const std::function<void()>& advanced) {
+                                   std::int64_t batch_size, const std::function<void()>& advanced) {
   const std::string path = config.data.path.empty() ? python_library() : config.data.path;
   if (path.empty()) {
     throw ConfigError(
@@ -157,8 +156,7 @@ std::unique_ptr<RunData> open_text(const config::Config& config, std::int64_t vo
 }  // namespace
 
 std::unique_ptr<RunData> open_data(const config::Config& config, std::int64_t vocabulary,
-                                   std::int64_t batch_size,
-                                   const std::function<void()>& advanced) {
+                                   std::int64_t batch_size, const std::function<void()>& advanced) {
   if (!names_tokens(config.data)) return open_text(config, vocabulary, batch_size, advanced);
   if (config.data.path.empty() && config.data.sources.empty()) {
     throw ConfigError(

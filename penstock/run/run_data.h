@@ -45,7 +45,6 @@ class RunData {
 // step, all replicas.  `advanced` is called after each file.
 // Throws: ConfigError for data that are not there, too small, or do not fit the model's vocabulary.
 std::unique_ptr<RunData> open_data(const config::Config& config, std::int64_t vocabulary,
-                                   std::int64_t batch_size,
-                                   const std::function<void()>& advanced);
+                                   std::int64_t batch_size, const std::function<void()>& advanced);
 
 }  // namespace penstock::run

@@ -8,12 +8,11 @@
 #include <numeric>
 
 #include "penstock/core/error.h"
+#include "penstock/core/ignored_target.h"
 #include "penstock/core/text.h"
 
 namespace penstock::train {
 namespace {
-
-constexpr std::int64_t kIgnoredTarget = -100;
 
 std::int64_t samples_of(const nn::Values& batch) {
   if (batch.empty() || !batch[0].defined() || batch[0].dim() == 0) {

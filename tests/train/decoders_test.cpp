@@ -14,7 +14,7 @@ Batch2 with_masked_targets(std::int64_t samples, std::int64_t length) {
   const at::Tensor text = at::randint(kVocabulary, {samples, length + 1}, at::kLong);
   const at::Tensor targets = text.slice(1, 1).contiguous();
   for (std::int64_t i = 0; i < samples; ++i) {  // Not as many in each microbatch.
-    targets[i].slice(0, 0, i % length).fill_(nn::kIgnoredTarget);
+    targets[i].slice(0, 0, i % length).fill_(kIgnoredTarget);
   }
   return {text.slice(1, 0, -1).contiguous(), targets};
 }

@@ -138,7 +138,7 @@ run::TrainingInputs inputs_of(const config::ModelConfig& model, const config::Ba
 std::vector<PipeRank> told(const config::Config& config, const mesh::Shape& mesh,
                            const config::Batch& batch) {
   const run::Model model = run::model_of(config.model);
-  return run::run_memory(run::options_of(config, model, mesh, batch), model.layers, model.loss,
+  return run::run_memory(run::options_of(config, mesh, batch), model.layers, model.loss,
                          inputs_of(config.model, batch));
 }
 
@@ -154,7 +154,7 @@ void write_layers(const MemoryCommand& command, const config::Config& config, co
     batch.micro_batch_size = size;
     file.sizes.push_back(
         {.microbatch = size,
-         .memory = run::layer_memory(run::options_of(config, {}, batch), model, nn::next_byte_loss,
+         .memory = run::layer_memory(run::options_of(config, {}, batch), model.layers, model.loss,
                                      inputs_of(config.model, batch))});
   }
   const std::string text = memory::to_json(file);
