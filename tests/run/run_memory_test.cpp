@@ -11,7 +11,9 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/nn/decoder.h"
 #include "penstock/nn/gpt.h"
+#include "penstock/nn/token_loss.h"
 #include "penstock/probe/allocation_meter.h"
 #include "tests/train/frozen.h"
 
@@ -57,7 +59,23 @@ std::string name(const testing::TestParamInfo<Case>& info) {
              c.persistent > 0 ? str("_persistent", c.persistent) : "", "_m", c.microbatches);
 }
 
+bool is_decoder(const Case& c) { return std::string(c.model) == "decoder"; }
+
+// A decoder has logits that are larger than all else.
+nn::Loss loss_of(const Case& c) {
+  return is_decoder(c) ? nn::Loss(nn::mean_token_loss).of_any_type() : nn::Loss(nn::next_byte_loss);
+}
+
 std::vector<nn::LayerSpec> model_of(const Case& c) {
+  if (is_decoder(c)) {
+    return nn::decoder_layers({.vocabulary = 3000,
+                               .layers = 6,
+                               .hidden = c.hidden,
+                               .intermediate = 2 * c.hidden,
+                               .kv_heads = 2,
+                               .head_dim = c.hidden / 4,
+                               .tie_embeddings = c.tied});
+  }
   const nn::GptOptions options{.layers = 6,
                                .hidden = c.hidden,
                                .heads = 4,
@@ -101,7 +119,7 @@ std::vector<Measured> measure(const Case& c) {
   std::mutex mutex;
   comm::run_ranks(c.pipe * c.data, [&](comm::Communicator& communicator) {
     const probe::AllocationMeter meter;
-    Trainer trainer(options_of(c), model_of(c), nn::next_byte_loss, communicator);
+    Trainer trainer(options_of(c), model_of(c), loss_of(c), communicator);
     for (std::int32_t step = 0; step < kSteps; ++step) {
       const at::Tensor inputs = tokens(c.samples * c.microbatches);
       const at::Tensor targets = tokens(c.samples * c.microbatches);
@@ -126,8 +144,7 @@ TEST_P(RunMemory, TellsWhatEachRankHasAtItsPeakAndBetweenSteps) {
       .inputs = microbatch,
       .targets = microbatch,
       .batch_bytes = 2 * c.microbatches * static_cast<std::int64_t>(microbatch.nbytes())};
-  const std::vector<PipeRank> told =
-      run_memory(options_of(c), model_of(c), nn::next_byte_loss, inputs);
+  const std::vector<PipeRank> told = run_memory(options_of(c), model_of(c), loss_of(c), inputs);
   ASSERT_EQ(told.size(), measured.size());
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
     const auto of_peak = static_cast<double>(told[rank].memory.peak.total()) /
@@ -176,6 +193,14 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.data = 2, .zero = 3, .samples = 1, .hidden = 256},
         Case{.data = 4, .zero = 3, .samples = 1, .hidden = 256}),
     name);
+
+// Their loss is over a vocabulary that makes logits larger than all else.
+INSTANTIATE_TEST_SUITE_P(Decoders, RunMemory,
+                         testing::Values(Case{.model = "decoder"},
+                                         Case{.model = "decoder", .pipe = 2, .data = 2, .zero = 2},
+                                         Case{.model = "decoder", .pipe = 2, .tied = true},
+                                         Case{.model = "decoder", .type = at::kBFloat16}),
+                         name);
 
 // With parameters that stay whole: biases and norms, then most of a block.
 INSTANTIATE_TEST_SUITE_P(
