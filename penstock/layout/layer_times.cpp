@@ -43,22 +43,39 @@ void check_stages(const simulate::PerStage& costs, const char* name, std::int32_
        "schedule and partition say which layers each stage has"});
 }
 
+// Of the residual stream.  A folder's model has it in its own files; its last norm is as wide.
+double width_of(const config::ModelConfig& model, const partition::ModelMeta& layers,
+                const memory::ModelMemory& memory) {
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].type == "DecoderNorm" && !memory.layers[i].parameters.empty()) {
+      return static_cast<double>(memory.layers[i].parameters.front().elements);
+    }
+  }
+  return static_cast<double>(model.hidden);
+}
+
+bool is_embedding(const std::string& type) {
+  return type == "Embedding" || type == "DecoderEmbedding";
+}
+
+bool has_attention(const std::string& type) { return type == "Block" || type == "DecoderBlock"; }
+
 }  // namespace
 
 std::vector<double> forward_operations(const config::ModelConfig& model,
                                        const partition::ModelMeta& layers,
                                        const memory::ModelMemory& memory, std::int64_t microbatch) {
   const auto positions = static_cast<double>(model.sequence_length);
-  const auto hidden = static_cast<double>(model.hidden);
+  const double hidden = width_of(model, layers, memory);
   std::vector<double> operations;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     double elements = 0.0;
     for (const memory::Parameter& each : memory.layers[i].parameters) {
       elements += static_cast<double>(each.elements);
     }
-    if (layers[i].type == "Embedding") elements = hidden;  // A row is looked up and added.
+    if (is_embedding(layers[i].type)) elements = hidden;  // A row is looked up and added.
     double of_sample = 2.0 * positions * elements;
-    if (layers[i].type == "Block") of_sample += 2.0 * positions * positions * hidden;
+    if (has_attention(layers[i].type)) of_sample += 2.0 * positions * positions * hidden;
     operations.push_back(of_sample * static_cast<double>(microbatch));
   }
   return operations;

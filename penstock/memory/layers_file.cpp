@@ -185,11 +185,14 @@ std::string made_for(const config::Config& config) {
   };
   const char* const type = config.bf16.enabled ? "bf16" : config.fp16.enabled ? "fp16" : "fp32";
   const auto& sums = config.data_types.grad_accum_dtype;
-  return str("model.type=", model.type == config::ModelType::Gpt ? "gpt" : "mlp",
-             " layers=", model.layers, " hidden=", model.hidden, " heads=", model.heads,
-             " sequence_length=", model.sequence_length,
-             " tie_embeddings=", text(model.tie_embeddings),
-             " dropout=", model.dropout > 0 ? "some" : "none", " parameters=", type,
+  const std::string of_model =
+      model.type == config::ModelType::HuggingFace
+          ? str("model.type=hugging_face path=", model.path)
+          : str("model.type=", model.type == config::ModelType::Gpt ? "gpt" : "mlp",
+                " layers=", model.layers, " hidden=", model.hidden, " heads=", model.heads,
+                " vocabulary=", model.vocabulary, " tie_embeddings=", text(model.tie_embeddings),
+                " dropout=", model.dropout > 0 ? "some" : "none");
+  return str(of_model, " sequence_length=", model.sequence_length, " parameters=", type,
              " gradients=", sums ? name(*sums) : type);
 }
 
