@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -20,6 +19,7 @@
 #include "penstock/comm/own_address.h"
 #include "penstock/comm/world.h"
 #include "penstock/core/error.h"
+#include "penstock/core/failure_words.h"
 #include "penstock/core/text.h"
 
 namespace penstock::comm {
@@ -102,12 +102,7 @@ std::string own_address(const Store& run_store, const Rendezvous& rendezvous,
 void Communicator::fail(const std::exception& error) { fail_with(exception_text(error)); }
 
 void Communicator::fail_with(const std::string& message) {
-  const std::string name = str("rank ", rank());
-  std::string_view rest = message;
-  for (const char* const separator : {", ", ": "}) {
-    if (rest.starts_with(name + separator)) rest.remove_prefix(name.size() + 2);
-  }
-  fail(str(name, " failed: ", rest));
+  fail(failure_words(rank().value, message));
 }
 
 std::vector<Rank> Communicator::all_ranks() const {

@@ -2,6 +2,7 @@
 #include <csignal>
 #include <tuple>
 
+#include "penstock/core/failure_words.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/verdict.h"
 #include "penstock/launch/verdict_text.h"
@@ -117,9 +118,11 @@ void add_failure_notes(const Observation& seen, Verdict& verdict) {
     if (root == nullptr || &record == root || !root->error || !record.error) return false;
     const std::string& message = record.error->message;
     const std::string line = first_line(message);
+    const std::string_view of_root =
+        without_rank(root->error->message, static_cast<std::int64_t>(verdict.rank->index()));
     return message == root->error->message ||
            (line.starts_with("rank ") &&
-            line.ends_with(str(" failed: ", first_line(root->error->message))));
+            line.ends_with(str(" failed: ", first_line(std::string(of_root)))));
   };
   const auto same = std::count_if(seen.ranks.begin(), seen.ranks.end(), says_the_same);
   if (same > 0) verdict.notes.push_back(str(same, " other ranks reported the same"));

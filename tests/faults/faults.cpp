@@ -33,6 +33,7 @@
 
 #include "penstock/comm/communicator.h"
 #include "penstock/core/error.h"
+#include "penstock/core/failure_words.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/mlp.h"
 #include "penstock/train/trainer.h"
@@ -256,7 +257,10 @@ std::string run_case(const Case& c, Report& report, double& seconds) {
   if (seconds > kSecondsMax) wrong += str("the last rank ended after ", seconds, " s; ");
   // What the faulty rank says first, all say.
   const std::string_view own = report.text[static_cast<std::size_t>(c.rank)].data();
-  const std::string_view line = own.substr(0, own.find('\n'));
+  const std::string said = str("rank ", c.rank, " failed: ");
+  const std::string_view words =
+      own.starts_with(said) ? own.substr(said.size()) : without_rank(own, c.rank);
+  const std::string_view line = words.substr(0, words.find('\n'));
   for (const auto& chars : report.text) {
     const std::string_view text = chars.data();
     const bool same = !line.empty() && text.find(line) != std::string_view::npos;

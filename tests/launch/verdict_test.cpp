@@ -110,6 +110,14 @@ TEST_F(Failures, AnErrorThatOthersHeardOfIsNotToldAgain) {
   EXPECT_EQ(notes(find_failure(seen)), "give some\n1 other ranks reported the same");
 }
 
+TEST_F(Failures, AnErrorThatBeginsWithItsRankIsNotToldAgain) {
+  fails(2, 100, ExitCode::Usage, "rank 2, 1f1b, instruction 4 (1B3): no text");
+  fails(0, 101, ExitCode::Usage,
+        "rank 0, 1f1b, instruction 7: rank 2 failed: 1f1b, "
+        "instruction 4 (1B3): no text");
+  EXPECT_EQ(notes(find_failure(seen)), "1 other ranks reported the same");
+}
+
 // Two ranks find the same, and the third hears of it from the one that is not told.
 TEST_F(Failures, AnErrorThatOthersHeardOfFromAnyRankIsNotToldAgain) {
   fails(0, 100, ExitCode::Usage, "no text\n  note: give some");

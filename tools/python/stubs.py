@@ -34,8 +34,13 @@ def pybind11_version() -> str:
 
 
 def stub_of(module: str, folder: Path) -> str:
-    """The text of the stub; the module is found beside the package that it is part of."""
-    with tempfile.TemporaryDirectory() as output:
+    """The text of the stub; the module is imported alone, without its package.
+
+    Not from the package's folder: names in there hide those of the standard library.
+    """
+    with tempfile.TemporaryDirectory() as output, tempfile.TemporaryDirectory() as alone:
+        for file in (folder / "penstock").glob(f"{module}.*.so"):
+            (Path(alone) / file.name).symlink_to(file.resolve())
         subprocess.run(
             [
                 *(sys.executable, "-m", "pybind11_stubgen", module),
@@ -44,7 +49,7 @@ def stub_of(module: str, folder: Path) -> str:
             check=True,
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join(map(str, [folder / "penstock", folder])),
+                "PYTHONPATH": os.pathsep.join([alone, str(folder)]),
             },
         )
         text = (Path(output) / f"{module}.pyi").read_text(encoding="utf-8")
