@@ -38,7 +38,7 @@ std::string to_string(const Layout& layout) {
       layout.stages_per_rank > 1 ? str(" with ", layout.stages_per_rank, " stages per rank") : "";
   return str("pipe ", layout.mesh.pipe, " x data ", layout.mesh.data, ", ZeRO ",
              number_of(layout.zero), ", ", layout.schedule, stages, ", ", layout.microbatches,
-             " microbatches of ", layout.microbatch,
+             layout.microbatches == 1 ? " microbatch of " : " microbatches of ", layout.microbatch,
              layout.microbatch == 1 ? " sample" : " samples",
              layout.recompute_interval > 0 ? ", recomputed" : "");
 }

@@ -38,7 +38,10 @@ constexpr std::array<Part, 6> kParts = {
      {"sums", &StepTime::sums, "gradients are summed over replicas, and no backward hides it"},
      {"update", &StepTime::update, "the optimizer reads and writes its states"}}};
 
-std::string milliseconds(double seconds) { return significant(seconds * 1000.0); }
+// Differences of sums have rounding errors, far below a nanosecond.
+std::string milliseconds(double seconds) {
+  return std::abs(seconds) < 1e-12 ? "0" : significant(seconds * 1000.0);
+}
 
 std::string size(std::int64_t bytes) { return mebibytes(static_cast<std::uint64_t>(bytes)); }
 
