@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +10,7 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/core/read_at.h"
 #include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
 
@@ -173,17 +173,11 @@ void SavedCheckpoint::read_ahead(OpenShard& shard, std::uint64_t begin) {
 void SavedCheckpoint::read_chunk(std::size_t shard, std::size_t chunk, std::span<std::byte> to) {
   const std::uint64_t begin = chunk * kChunkBytes;
   read_ahead(shards_[shard], begin);
-  std::size_t done = 0;
-  while (done < to.size()) {
-    const ssize_t got = ::pread(shards_[shard].file.get(), to.data() + done, to.size() - done,
-                                static_cast<off_t>(begin + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) {
-      throw CheckpointError(str("cannot read ", quoted_path(path_of(shard)), " at byte ",
-                                begin + done, ": ",
-                                got == 0 ? "it ends there" : std::strerror(errno)));
-    }
-    done += static_cast<std::size_t>(got);
+  const ReadAt read = read_at(shards_[shard].file.get(), static_cast<std::int64_t>(begin), to);
+  if (read.bytes < to.size()) {
+    throw CheckpointError(str("cannot read ", quoted_path(path_of(shard)), " at byte ",
+                              begin + read.bytes, ": ",
+                              read.error == 0 ? "it ends there" : std::strerror(read.error)));
   }
   const Digest is = digest_of({reinterpret_cast<const char*>(to.data()), to.size()});
   const Digest& was = manifest_.shards[shard].chunks[chunk];

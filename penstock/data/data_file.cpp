@@ -2,13 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "penstock/core/error.h"
+#include "penstock/core/read_at.h"
 #include "penstock/core/text.h"
 
 namespace penstock::data {
@@ -35,17 +35,12 @@ void DataFile::measure() {
 }
 
 void DataFile::read(std::int64_t offset, std::span<std::byte> out) const {
-  while (!out.empty()) {
-    const ssize_t count = ::pread(file_.get(), out.data(), out.size(), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) refuse(offset, str("cannot be read: ", std::strerror(errno)));
-    if (count == 0) {
-      refuse(offset, str("ends here, and ", out.size(), " bytes more are needed; it had ", size_,
-                         " bytes when it was opened"));
-    }
-    out = out.subspan(static_cast<std::size_t>(count));
-    offset += count;
-  }
+  const ReadAt read = read_at(file_.get(), offset, out);
+  if (read.bytes == out.size()) return;
+  offset += static_cast<std::int64_t>(read.bytes);
+  if (read.error != 0) refuse(offset, str("cannot be read: ", std::strerror(read.error)));
+  refuse(offset, str("ends here, and ", out.size() - read.bytes, " bytes more are needed; it had ",
+                     size_, " bytes when it was opened"));
 }
 
 void DataFile::refuse(std::int64_t offset, const std::string& why) const {

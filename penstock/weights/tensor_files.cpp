@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +14,8 @@
 #include "penstock/checkpoint/model_files.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/core/file_descriptor.h"
+#include "penstock/core/read_at.h"
 #include "penstock/core/text.h"
 #include "penstock/weights/safetensors.h"
 #include "penstock/weights/weights.h"
@@ -26,46 +27,38 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kBufferBytes = std::uint64_t{1} << 22;
 
-[[noreturn]] void refuse_file(const std::string& path) {
-  throw CheckpointError(str("cannot read \"", path, "\": ", std::strerror(errno)));
+[[noreturn]] void refuse_file(const std::string& path, int error) {
+  throw CheckpointError(str("cannot read \"", path, "\": ", std::strerror(error)));
 }
 
 class OpenFile {
  public:
   explicit OpenFile(const std::string& path)
       : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (descriptor_ < 0) refuse_file(path);
+    if (!descriptor_) refuse_file(path, errno);
   }
-  ~OpenFile() { ::close(descriptor_); }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
 
   std::uint64_t size() const {
     struct stat status{};
-    if (::fstat(descriptor_, &status) != 0) refuse_file(path_);
+    if (::fstat(descriptor_.get(), &status) != 0) refuse_file(path_, errno);
     return static_cast<std::uint64_t>(status.st_size);
   }
 
   void read(std::uint64_t first, char* to, std::uint64_t count) const {
-    while (count > 0) {
-      const ssize_t got = ::pread(descriptor_, to, count, static_cast<off_t>(first));
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) refuse_file(path_);
-      if (got == 0) {
-        throw CheckpointError(str("\"", path_, "\" ends at byte ", first, ", with ", count,
-                                  " bytes of a tensor to come: it has become shorter"));
-      }
-      first += static_cast<std::uint64_t>(got);
-      to += got;
-      count -= static_cast<std::uint64_t>(got);
-    }
+    const ReadAt read = read_at(descriptor_.get(), static_cast<std::int64_t>(first),
+                                {reinterpret_cast<std::byte*>(to), count});
+    if (read.bytes == count) return;
+    if (read.error != 0) refuse_file(path_, read.error);
+    throw CheckpointError(str("\"", path_, "\" ends at byte ", first + read.bytes, ", with ",
+                              count - read.bytes,
+                              " bytes of a tensor to come: it has become shorter"));
   }
 
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return descriptor_.get(); }
 
  private:
   std::string path_;
-  int descriptor_;
+  FileDescriptor descriptor_;
 };
 
 // The whole file as memory; only what is looked at is read.
@@ -76,7 +69,7 @@ class FileView {
     size_ = file.size();
     if (size_ == 0) return;
     memory_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-    if (memory_ == MAP_FAILED) refuse_file(path);
+    if (memory_ == MAP_FAILED) refuse_file(path, errno);
   }
   ~FileView() {
     if (memory_ != nullptr) ::munmap(memory_, size_);

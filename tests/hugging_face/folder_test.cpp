@@ -9,18 +9,19 @@
 #include <fstream>
 
 #include "penstock/checkpoint/model_files.h"
-#include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/families.h"
 #include "penstock/nn/model.h"
 #include "penstock/weights/safetensors.h"
 #include "penstock/weights/weights.h"
+#include "tests/support/message_of.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
 
 namespace penstock::hugging_face {
 namespace {
 
+using testing_support::message_of;
 using testing_support::same_bits;
 using testing_support::TemporaryFolder;
 using weights::NamedTensors;
@@ -75,18 +76,8 @@ void expect_same(const NamedTensors& values, const NamedTensors& expected) {
   }
 }
 
-template <class Call>
-std::string refusal(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 std::string refusal_of(const std::string& fields) {
-  return refusal([&] { options_of(fields); });
+  return message_of([&] { options_of(fields); });
 }
 
 TEST(Families, EachIsReadFromItsConfig) {
@@ -173,7 +164,7 @@ TEST(ModelFolder, ShardsAndOtherTypesGiveTheSameValues) {
   for (auto& [name, tensor] : weights) tensor = tensor.to(at::kFloat);
   expect_same(values_of(model), weights);
   std::filesystem::remove(folder.file(checkpoint::model_file(1, 2)));
-  EXPECT_NE(refusal([&] { ModelFolder again(folder.path()); }).find("model-00002-of-00002"),
+  EXPECT_NE(message_of([&] { ModelFolder again(folder.path()); }).find("model-00002-of-00002"),
             std::string::npos);
 }
 
@@ -190,7 +181,7 @@ TEST(ModelFolder, NamesTensorsThatDoNotFit) {
   weights.emplace_back("model.layers.2.mlp.up_proj.weight", at::rand({12, 8}));
   weights.emplace_back("model.layers.0.self_attn.rotary_emb.inv_freq", at::rand({2}));
   write_model(folder, kLlama, weights);
-  EXPECT_EQ(refusal([&] { ModelFolder model(folder.path()); }),
+  EXPECT_EQ(message_of([&] { ModelFolder model(folder.path()); }),
             str("the weights in ", quoted_path(folder.path()), " do not fit its config.json\n",
                 "  note: missing: model.layers.1.mlp.up_proj.weight\n",
                 "  note: of another shape: model.norm.weight is [9] and config.json says [8]\n",
@@ -207,7 +198,7 @@ TEST(ModelFolder, ATiedHeadMayBeThereIfItIsTheEmbedding) {
   EXPECT_EQ(values_of(ModelFolder(folder.path())).size(), weights.size() - 1);
   weights.back().second[3][2] += 1;
   write_model(folder, fields, weights);
-  EXPECT_NE(refusal([&] { ModelFolder model(folder.path()); }).find("two different ones"),
+  EXPECT_NE(message_of([&] { ModelFolder model(folder.path()); }).find("two different ones"),
             std::string::npos);
 }
 
@@ -237,12 +228,12 @@ TEST(ModelFolder, FactsTellFoldersApart) {
 
 TEST(ModelFolder, IsRefusedWhereAFileIsMissing) {
   const TemporaryFolder folder;
-  EXPECT_NE(refusal([&] { ModelFolder model(folder.path() + "/none"); }).find("no such folder"),
+  EXPECT_NE(message_of([&] { ModelFolder model(folder.path() + "/none"); }).find("no such folder"),
             std::string::npos);
-  EXPECT_NE(refusal([&] { ModelFolder model(folder.path()); }).find("config.json"),
+  EXPECT_NE(message_of([&] { ModelFolder model(folder.path()); }).find("config.json"),
             std::string::npos);
   write_config(folder, kLlama);
-  EXPECT_NE(refusal([&] { ModelFolder model(folder.path()); }).find("has no weights"),
+  EXPECT_NE(message_of([&] { ModelFolder model(folder.path()); }).find("has no weights"),
             std::string::npos);
 }
 
@@ -255,9 +246,9 @@ TEST(OtherFiles, AreCopiedAsTheyAre) {
   std::getline(std::ifstream(to.file("tokenizer.json")), text);
   EXPECT_EQ(text, "{\"a\": 1}");
   EXPECT_FALSE(std::filesystem::exists(to.file("optimizer.pt")));
-  EXPECT_EQ(refusal([&] { check_target(to.path()); }), "no error");
+  EXPECT_EQ(message_of([&] { check_target(to.path()); }), "no error");
   std::ofstream(to.file("model.safetensors")) << "old";
-  EXPECT_NE(refusal([&] { check_target(to.path()); }).find("prefer"), std::string::npos);
+  EXPECT_NE(message_of([&] { check_target(to.path()); }).find("prefer"), std::string::npos);
 }
 
 }  // namespace
