@@ -23,7 +23,7 @@ from gpt import read_weights
 WORLD_SIZE = 2
 WIDTH, LENGTH, BLOCKS, MICROBATCHES = 16, 8, 4, 4
 LETTER = "a"  # All of the text, so every sample is the same.
-SKIPPED, STEPS = 2, 5
+SKIPPED, STEPS = 2, 14
 CONFIG = {
     "train_batch_size": 8,
     "gradient_accumulation_steps": MICROBATCHES,
@@ -137,7 +137,7 @@ def norms_of(schedule, num_stages, zero):
     values = config(schedule=schedule, gradient_clipping=0.3, zero_optimization=sharing)
     engine, *_ = penstock.initialize(model=module_of(num_stages), config=values)
     norms = []
-    for step in range(3):
+    for step in range(12):
         engine.train_batch(batches(step, [5] * MICROBATCHES))
         norms.append(engine.get_global_grad_norm())
     return norms
@@ -154,6 +154,17 @@ def check_every_layout_has_the_same_one(group):
     # Two equal gradients, added and halved, are the same gradient.
     for zero in range(4):
         assert norms_of({"name": "1f1b"}, 1, zero) == expected, zero
+
+
+def check_parameters_stand_in_the_models_order(group):
+    for schedule in ({"name": "1f1b"}, {"name": "zbv"}):
+        engine, *_ = penstock.initialize(model=module_of(2), config=config(schedule=schedule))
+        parameters = engine._replicated.parameters
+        sizes = [each.numel() for each in parameters]
+        placed = torch.tensor(engine._order.place(sizes, range(len(parameters))))
+        dist.all_reduce(placed, group=group)
+        layers = [Embedding(), *[Block()] * BLOCKS, Head()]
+        assert placed.tolist() == [p.numel() for each in layers for p in each.parameters()]
 
 
 test_check = ranks.tests_of(__file__, WORLD_SIZE)
