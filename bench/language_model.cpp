@@ -1,0 +1,202 @@
+// penstock's Trainer on a small Llama over two pipeline ranks, and the bound of its computations.
+//
+// bench/peers/language_model.py has the same model, cut in the same place: eight blocks of width
+// 256, 8,192 tokens in the vocabulary, sequences of 256.  A step has forwards, backwards, messages,
+// and AdamW.  `peak_rss_mb` is the last stage's, `start_rss_mb` what it had before its first step.
+// With --mode bound, each rank runs the forwards and backwards of its stage and the optimizer in a
+// plain loop, both ranks at once, without messages.  The schedule is simulated with those times and
+// messages that take no time: no runtime with these layers can be faster.
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <sys/resource.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <fstream>
+
+#include "bench/pipe.h"
+#include "penstock/core/text.h"
+#include "penstock/nn/decoder.h"
+#include "penstock/nn/token_loss.h"
+#include "penstock/simulate/simulate.h"
+#include "penstock/train/trainer.h"
+#include "penstock/update/optimizer.h"
+
+namespace {
+
+using namespace penstock;
+using bench::now_ms;
+using bench::Options;
+
+constexpr long kSequence = 256;
+constexpr long kWarmup = 2;
+// The embedding and five blocks; three blocks, the norm and the head.
+constexpr std::int64_t kCut = 6;
+
+nn::DecoderOptions llama() {
+  return {.vocabulary = 8192,
+          .layers = 8,
+          .hidden = 256,
+          .intermediate = 688,
+          .heads = 4,
+          .kv_heads = 4,
+          .head_dim = 64,
+          .positions = kSequence};
+}
+
+config::OptimizerConfig adamw() { return {.lr = 1e-5}; }
+
+double peak_rss_mb() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+double rss_mb() {
+  long pages = 0;
+  long resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return static_cast<double>(resident * ::sysconf(_SC_PAGESIZE)) / (1024 * 1024);
+}
+
+at::Tensor random_tokens(long sequences) {
+  return at::randint(llama().vocabulary, {sequences, kSequence}, at::kLong);
+}
+
+void train(const Options& options, int rank, bench::Pair& pair) {
+  auto layers = nn::decoder_layers(llama());
+  const auto end = std::ssize(layers);
+  train::Trainer trainer({.mesh = {.pipe = 2},
+                          .schedule = options.schedule,
+                          .microbatches = static_cast<std::int32_t>(options.microbatches),
+                          .partition = partition::ByBounds{{0, kCut, end}},
+                          .optimizer = adamw()},
+                         std::move(layers), nn::Loss(nn::mean_token_loss).of_any_type(),
+                         pair.communicator());
+  const at::Tensor tokens = random_tokens(options.batch);
+  const at::Tensor targets = random_tokens(options.batch);
+  const double start_rss = rss_mb();
+  std::vector<double> times;
+  for (long step = 0; step < options.steps + kWarmup; ++step) {
+    pair.meet();
+    const double start = now_ms();
+    trainer.step(tokens, targets);
+    const double slower = pair.meet(now_ms() - start);
+    if (step >= kWarmup) times.push_back(slower);
+  }
+  const double peak = pair.meet(rank == 1 ? peak_rss_mb() : 0.0);
+  const double before = pair.meet(rank == 1 ? start_rss : 0.0);
+  if (rank == 0) {
+    bench::print_result("penstock", options, std::move(times),
+                        str(", \"peak_rss_mb\": ", peak, ", \"start_rss_mb\": ", before));
+  }
+}
+
+// One rank's stage as modules and torch's autograd alone.
+class PlainStage {
+ public:
+  PlainStage(const Options& options, int rank) : options_(options), rank_(rank) {
+    const auto specs = nn::decoder_layers(llama());
+    const std::int64_t end = rank == 0 ? kCut : std::ssize(specs);
+    std::vector<at::Tensor> parameters;
+    for (std::int64_t i = rank == 0 ? 0 : kCut; i < end; ++i) {
+      layers_.push_back(nn::build(specs[static_cast<std::size_t>(i)], /*seed=*/0, i));
+      for (const auto& parameter : layers_.back()->parameters()) parameters.push_back(parameter);
+    }
+    parameters_ = parameters;
+    optimizer_ = std::make_unique<update::Optimizer>(adamw(), std::move(parameters));
+    const auto microbatches = static_cast<std::size_t>(options.microbatches);
+    inputs_.resize(microbatches);
+    outputs_.resize(microbatches);
+    targets_ = random_tokens(options.batch).chunk(options.microbatches);
+  }
+
+  void forward(std::size_t m) {
+    const long rows = options_.batch / options_.microbatches;
+    inputs_[m] = rank_ == 0 ? random_tokens(rows)
+                            : at::randn({rows, kSequence, llama().hidden}).requires_grad_();
+    at::Tensor x = inputs_[m];
+    for (const auto& layer : layers_) x = layer->forward(x);
+    if (rank_ == 1) x = nn::mean_token_loss(x, targets_[m]);
+    outputs_[m] = std::move(x);
+  }
+
+  void backward(std::size_t m) {
+    const at::Tensor output = std::move(outputs_[m]);
+    const at::Tensor seed = rank_ == 1 ? at::Tensor() : at::randn(output.sizes());
+    torch::autograd::backward({output}, {seed});
+    inputs_[m].reset();
+  }
+
+  void update() {
+    optimizer_->step(adamw().lr);
+    for (auto& parameter : parameters_) parameter.mutable_grad().reset();
+  }
+
+ private:
+  const Options& options_;
+  int rank_;
+  std::vector<std::shared_ptr<nn::Layer>> layers_;
+  std::vector<at::Tensor> parameters_;
+  std::unique_ptr<update::Optimizer> optimizer_;
+  std::vector<at::Tensor> inputs_, outputs_, targets_;  // By microbatch.
+};
+
+double timed(const std::function<void()>& work) {
+  const double start = now_ms();
+  work();
+  return now_ms() - start;
+}
+
+void bound(const Options& options, int rank, bench::Pair& pair) {
+  const auto verified = bench::schedule_of(options);
+  PlainStage stage(options, rank);
+  std::vector<double> bounds;
+  for (long step = 0; step < options.steps + kWarmup; ++step) {
+    pair.meet();
+    double forward = 0.0;
+    double backward = 0.0;
+    for (const auto& action : verified.schedule().programs[static_cast<std::size_t>(rank)]) {
+      if (!schedule::is_compute(action.op)) continue;
+      const std::size_t m = action.microbatch->index();
+      if (action.op == schedule::Op::Forward) {
+        forward += timed([&] { stage.forward(m); });
+      } else {
+        backward += timed([&] { stage.backward(m); });
+      }
+    }
+    const double optimizer = timed([&] { stage.update(); });
+    std::vector<double> forwards(2);
+    std::vector<double> backwards(2);
+    for (const int r : {0, 1}) {
+      const auto at = static_cast<std::size_t>(r);
+      const auto microbatches = static_cast<double>(options.microbatches);
+      forwards[at] = pair.meet(rank == r ? forward / microbatches : 0.0);
+      backwards[at] = pair.meet(rank == r ? backward / microbatches : 0.0);
+    }
+    simulate::Costs costs;
+    costs.forward = forwards;
+    costs.backward = backwards;
+    costs.optimizer = pair.meet(optimizer);
+    const auto simulated = simulate::simulate(verified, costs, simulate::Detail::Totals);
+    if (step >= kWarmup) bounds.push_back(simulated.makespan);
+  }
+  if (rank == 0) bench::print_result("bound", options, std::move(bounds));
+}
+
+int run(const Options& options, int rank, const std::string& store) {
+  at::set_num_threads(1);
+  bench::Pair pair(options, rank, store);
+  options.mode == "bound" ? bound(options, rank, pair) : train(options, rank, pair);
+  pair.communicator().barrier("end");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = bench::parse(argc, argv);
+  return bench::run_ranks(
+      2, [&](int rank, const std::string& store) { return run(options, rank, store); });
+}
