@@ -1,0 +1,80 @@
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "penstock/cli/evaluate_command.h"
+#include "penstock/cli/plan/commands.h"
+#include "penstock/cli/plan/runtime_program.h"
+#include "penstock/cli/plan/starting.h"
+#include "penstock/cli/plan/training_plan.h"
+#include "penstock/core/error.h"
+#include "penstock/core/output.h"
+#include "penstock/core/text.h"
+
+namespace penstock::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A configuration for a folder's model.  SGD, because it has no states that would take memory.
+std::string config_of_folder(const std::string& folder) {
+  return str(R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,)", "\n",
+             R"( "model": {"type": "hugging_face", "sequence_length": 512, "path": )",
+             json_quote(folder), "},\n", R"( "optimizer": {"type": "SGD"}})", "\n");
+}
+
+config::ReadConfig read(const TrainCommand& command) {
+  std::error_code error;
+  if (!fs::is_directory(command.config, error)) return read_and_hand_on(command);
+  return hand_on(command, config_of_folder(command.config));
+}
+
+// Initial weights are random, and their loss tells nothing.
+void require_weights(const std::string& name, const config::Config& config) {
+  if (config.model.type == config::ModelType::HuggingFace) return;
+  if (!config.checkpoint.resume.empty()) return;
+  throw ConfigError(str(name, ": the configuration names no weights to evaluate"),
+                    {"name a checkpoint: --resume DIR, or --run DIR --resume auto"});
+}
+
+int start_ranks(const EvaluateCommand& command, const config::Config& config) {
+  const std::int64_t nproc = local_ranks(command.ranks, config.mesh);
+  check_run(command.ranks, config, nproc);
+  Output output(STDERR_FILENO);
+  OutputStream messages(output);
+  launch::LaunchOptions options = rank_launch("evaluate", command.ranks, config, nproc, messages);
+  options.stop_note.clear();
+  for (std::string& word : words_of(command)) options.program.push_back(std::move(word));
+  return launch::launch(options).exit_code;
+}
+
+int run_evaluate(const EvaluateCommand& command) {
+  const config::Config config = read(command.ranks).config;
+  require_weights(command.ranks.config, config);
+  if (config.checkpoint.resume == "auto" && config.run.directory.empty()) {
+    throw ConfigError("--resume auto looks for checkpoints in the run directory, and none is given",
+                      {"name the directory of the run: --run DIR"});
+  }
+  check_is_no_pipe("data path", config.data.path);
+  const launch::LauncherEnvironment self = launch::from_process_environment();
+  if (self.kind == launch::LauncherKind::None) return start_ranks(command, config);
+  refuse_launching(command.ranks, self);
+  check_run(command.ranks, config, self.world_size);
+  if (!self.master_port) {
+    throw ConfigError(str("evaluate: ", self.kind, " gives no address at which ranks meet"),
+                      {"set MASTER_ADDR and MASTER_PORT, or leave that launcher out"});
+  }
+  std::vector<std::string> words = {runtime_program(), "evaluate"};
+  for (std::string& word : words_of(command)) words.push_back(std::move(word));
+  become(words);
+}
+
+}  // namespace
+
+Command declare_evaluate_command(CLI::App& app) {
+  const auto command = std::make_shared<EvaluateCommand>();
+  declare_evaluate(app, *command);
+  return [command] { return run_evaluate(*command); };
+}
+
+}  // namespace penstock::cli
