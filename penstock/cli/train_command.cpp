@@ -1,16 +1,12 @@
 #include "penstock/cli/train_command.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <utility>
 
+#include "penstock/cli/memory_file.h"
 #include "penstock/cli/overrides.h"
 #include "penstock/core/error.h"
 #include "penstock/core/read_file.h"
@@ -23,15 +19,9 @@ namespace {
 constexpr const char* kConfigVariable = "PENSTOCK_CONFIG_FD";
 
 void hand_on_text(const std::string& text) {
-  const int memory = ::memfd_create("penstock-config", 0);
-  if (memory < 0) throw Error(str("cannot hand on the config: ", std::strerror(errno)));
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t written = ::write(memory, text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw Error(str("cannot hand on the config: ", std::strerror(errno)));
-    done += static_cast<std::size_t>(written);
-  }
-  ::setenv(kConfigVariable, std::to_string(memory).c_str(), /*overwrite=*/1);
+  FileDescriptor memory = memory_file("penstock-config");
+  write_whole(memory.get(), text);
+  ::setenv(kConfigVariable, std::to_string(memory.release()).c_str(), /*overwrite=*/1);
 }
 
 }  // namespace

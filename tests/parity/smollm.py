@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A real model: SmolLM2-135M-Instruct, against transformers and a plain PyTorch loop.
 
-Logits; perplexity on 200 kB of the Python standard library; by how much 30 steps of fine-tuning on
-2 pipeline stages x 2 replicas with ZeRO 2 lower the loss; and that transformers loads the result
-and writes with it.  Prints every figure with its bound.
+Logits; perplexity on 200 kB of the Python standard library; the tokens behind a prompt; by how
+much 30 steps of fine-tuning on 2 pipeline stages x 2 replicas with ZeRO 2 lower the loss; and that
+transformers loads the result and writes with it.  Prints every figure with its bound.
 Usage: smollm.py PENSTOCK PARITY_DUMP [FOLDER], run by a Python that has torch and pip.  FOLDER is
 what tests/fetch_smollm.py made, or makes; without one, it is made and removed again.
 Skipped, with exit code 77 and the reason, where transformers or the model cannot be had.
@@ -33,6 +33,7 @@ FETCH = Path(__file__).resolve().parents[1] / "fetch_smollm.py"
 TEXT_BYTES = 200_000
 SEQUENCE, TUNED_SEQUENCE = 512, 128
 STEPS, BATCH = 30, 8
+GREEDY_TOKENS = 48
 SAMPLES = 8 * BATCH  # To tune on, again and again.
 OPTIMIZER = {"lr": 2e-5, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 CLIPPING = 1.0
@@ -167,6 +168,20 @@ class Check:
         assert written.shape[1] > prompt.input_ids.shape[1], "it writes nothing"
 
 
+    def greedy(self, theirs) -> None:
+        tokens = transformers.AutoTokenizer.from_pretrained(self.model)("The capital of France is")
+        prompt = tokens.input_ids
+        limit = {"max_new_tokens": GREEDY_TOKENS, "do_sample": False}
+        expected = theirs.generate(torch.tensor([prompt]), **limit)[0, len(prompt) :].tolist()
+        words = ("--tokens", ",".join(map(str, prompt)), "--max-tokens", GREEDY_TOKENS, "--json")
+        told = self.run(self.penstock, "generate", self.model, *words, "--pipe", 2)
+        ours = json.loads(told)["tokens"]
+        equal = sum(a == b for a, b in zip(ours, expected, strict=True))
+        print(f"greedy: {equal} of {len(expected)} tokens are transformers'", flush=True)
+        if ours != expected:
+            self.failed.append("greedy")
+
+
 def plain_loop(model, samples: torch.Tensor) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), **OPTIMIZER)
     batches = samples.split(BATCH)
@@ -189,6 +204,7 @@ def main(penstock: str, dump: str, model: str | None = None) -> int:
         corpus, theirs = check.corpus(), load(folder)
         check.logits(theirs, corpus)
         check.perplexity(theirs, corpus)
+        check.greedy(theirs)
         check.writes(check.tuning(theirs, corpus))
         assert not check.failed, f"beyond the bound: {check.failed}"
     return 0

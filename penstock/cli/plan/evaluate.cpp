@@ -1,4 +1,3 @@
-#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -13,21 +12,6 @@
 
 namespace penstock::cli {
 namespace {
-
-namespace fs = std::filesystem;
-
-// A configuration for a folder's model.  SGD, because it has no states that would take memory.
-std::string config_of_folder(const std::string& folder) {
-  return str(R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,)", "\n",
-             R"( "model": {"type": "hugging_face", "sequence_length": 512, "path": )",
-             json_quote(folder), "},\n", R"( "optimizer": {"type": "SGD"}})", "\n");
-}
-
-config::ReadConfig read(const TrainCommand& command) {
-  std::error_code error;
-  if (!fs::is_directory(command.config, error)) return read_and_hand_on(command);
-  return hand_on(command, config_of_folder(command.config));
-}
 
 // Initial weights are random, and their loss tells nothing.
 void require_weights(const std::string& name, const config::Config& config) {
@@ -49,7 +33,7 @@ int start_ranks(const EvaluateCommand& command, const config::Config& config) {
 }
 
 int run_evaluate(const EvaluateCommand& command) {
-  const config::Config config = read(command.ranks).config;
+  const config::Config config = read_model(command.ranks).config;
   require_weights(command.ranks.config, config);
   if (config.checkpoint.resume == "auto" && config.run.directory.empty()) {
     throw ConfigError("--resume auto looks for checkpoints in the run directory, and none is given",

@@ -14,6 +14,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A configuration for a folder's model.  SGD, because it has no states that would take memory.
+std::string config_of_folder(const std::string& folder) {
+  return str(R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,)", "\n",
+             R"( "model": {"type": "hugging_face", "sequence_length": 512, "path": )",
+             json_quote(folder), "},\n", R"( "optimizer": {"type": "SGD"}})", "\n");
+}
+
 // Ranks that this process could start, but it is one already.
 void refuse(const std::string& option, const launch::LauncherEnvironment& self) {
   throw ConfigError(
@@ -23,6 +30,12 @@ void refuse(const std::string& option, const launch::LauncherEnvironment& self) 
 }
 
 }  // namespace
+
+config::ReadConfig read_model(const TrainCommand& command) {
+  std::error_code error;
+  if (!fs::is_directory(command.config, error)) return read_and_hand_on(command);
+  return hand_on(command, config_of_folder(command.config));
+}
 
 std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& mesh) {
   if (command.nproc > 0) return command.nproc;

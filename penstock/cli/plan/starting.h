@@ -1,7 +1,7 @@
 // What commands that start ranks have in common: how many, what is refused, and how they are
 // launched.
 //
-// train.cpp and evaluate.cpp use it.  Knows no run directory.
+// train.cpp, evaluate.cpp and generate.cpp use it.  Knows no run directory.
 #pragma once
 #include <cstdint>
 #include <ostream>
@@ -13,6 +13,10 @@
 #include "penstock/launch/launcher.h"
 
 namespace penstock::cli {
+
+// Reads the configuration that the command names, or makes one for the folder of a model that it
+// names, and hands it on to the ranks.  Throws: as read_and_hand_on().
+config::ReadConfig read_model(const TrainCommand& command);
 
 // Ranks to start on this machine: --nproc, or as many as the mesh has.
 // Throws: ConfigError where one machine does not start so many.

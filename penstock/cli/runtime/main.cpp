@@ -4,7 +4,9 @@
 #include <string>
 
 #include "penstock/cli/evaluate_command.h"
+#include "penstock/cli/generate_command.h"
 #include "penstock/cli/memory_command.h"
+#include "penstock/cli/runtime/generate.h"
 #include "penstock/cli/runtime/memory.h"
 #include "penstock/cli/runtime/rank.h"
 #include "penstock/cli/train_command.h"
@@ -34,6 +36,9 @@ int run(int argc, char** argv) {
   penstock::cli::EvaluateCommand evaluate_command;
   CLI::App* evaluate = app.add_subcommand("evaluate", "be one rank of an evaluation");
   penstock::cli::declare_evaluate(*evaluate, evaluate_command);
+  penstock::cli::GenerateCommand generate_command;
+  CLI::App* generate = app.add_subcommand("generate", "be one rank that generates");
+  penstock::cli::declare_generate(*generate, generate_command);
   penstock::cli::MemoryCommand memory_command;
   CLI::App* memory = app.add_subcommand("memory", "tell the memory of a run");
   penstock::cli::declare_memory(*memory, memory_command);
@@ -51,6 +56,7 @@ int run(int argc, char** argv) {
     };
     return penstock::cli::run_rank(evaluate_command.ranks, work);
   }
+  if (generate->parsed()) return penstock::cli::run_generate(generate_command);
   return penstock::cli::run_rank(command, penstock::run::run);
 }
 
