@@ -167,7 +167,6 @@ class Check:
         print("transformers writes with the tuned model:", json.dumps(text))
         assert written.shape[1] > prompt.input_ids.shape[1], "it writes nothing"
 
-
     def greedy(self, theirs) -> None:
         tokens = transformers.AutoTokenizer.from_pretrained(self.model)("The capital of France is")
         prompt = tokens.input_ids
