@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import math
 import random
+import signal
 import struct
+import time
 import unittest
 from pathlib import Path
 
@@ -116,6 +118,16 @@ class Generate(ProcessTest):
                 self.assertIn(text, self.generate(*words, code=2).err)
         self.model = self.folder / "none"
         self.assertIn("none", self.generate("--tokens", 3, code=2).err)
+
+    def test_it_stops_when_it_is_asked_to(self) -> None:
+        words = ("--tokens", "3,1,4", "--max-tokens", 1 << 20, "--pipe", 2)
+        started = self.start(PENSTOCK, "generate", self.model, *words)
+        time.sleep(2)
+        started.process.send_signal(signal.SIGTERM)
+        result = started.wait()
+        self.assert_code(result, 75)
+        self.assertEqual(result.out, "")
+        self.assert_nothing_left()
 
     def test_a_prompt_without_a_tokenizer_says_what_helps(self) -> None:
         error = self.generate("--prompt", "a", code=2, PENSTOCK_PYTHON="/none/python").err
