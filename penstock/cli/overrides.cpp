@@ -16,6 +16,18 @@ void declare_set(CLI::App& app, std::vector<config::Override>& overrides,
       ->allow_extra_args(false);
 }
 
+void declare_key(CLI::App& app, std::vector<config::Override>& overrides, const std::string& option,
+                 const std::string& key, const std::string& help) {
+  app.add_option_function<std::string>(
+         option,
+         [&overrides, option, key](const std::string& value) {
+           overrides.push_back({key, value, option});
+         },
+         help)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+      ->type_name("");
+}
+
 std::vector<std::string> words_of(const std::vector<config::Override>& overrides) {
   constexpr std::string_view kSet = "--set ";
   std::vector<std::string> words;

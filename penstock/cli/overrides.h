@@ -14,6 +14,10 @@ namespace penstock::cli {
 void declare_set(CLI::App& app, std::vector<config::Override>& overrides,
                  const std::string& example);
 
+// A short option that sets one key of the config: "--steps" for "run.steps".
+void declare_key(CLI::App& app, std::vector<config::Override>& overrides, const std::string& option,
+                 const std::string& key, const std::string& help);
+
 // The words that say the same on a command line.
 std::vector<std::string> words_of(const std::vector<config::Override>& overrides);
 

@@ -1,16 +1,12 @@
 #include "penstock/cli/train_command.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <iterator>
 #include <utility>
 
+#include "penstock/cli/memory_file.h"
 #include "penstock/cli/overrides.h"
 #include "penstock/core/error.h"
 #include "penstock/core/read_file.h"
@@ -22,53 +18,18 @@ namespace {
 // Of the descriptor from which a rank reads the config.
 constexpr const char* kConfigVariable = "PENSTOCK_CONFIG_FD";
 
-// A short option that sets one key of the config.
-void declare_key(CLI::App& app, TrainCommand& command, const std::string& option,
-                 const std::string& path, const std::string& help) {
-  app.add_option_function<std::string>(
-         option,
-         [&command, option, path](const std::string& value) {
-           command.overrides.push_back({path, value, option});
-         },
-         help)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
-      ->type_name("");
-}
-
-void hand_on(const std::string& text) {
-  const int memory = ::memfd_create("penstock-config", 0);
-  if (memory < 0) throw Error(str("cannot hand on the config: ", std::strerror(errno)));
-  for (std::size_t done = 0; done < text.size();) {
-    const ssize_t written = ::write(memory, text.data() + done, text.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw Error(str("cannot hand on the config: ", std::strerror(errno)));
-    done += static_cast<std::size_t>(written);
-  }
-  ::setenv(kConfigVariable, std::to_string(memory).c_str(), /*overwrite=*/1);
+void hand_on_text(const std::string& text) {
+  FileDescriptor memory = memory_file("penstock-config");
+  write_whole(memory.get(), text);
+  ::setenv(kConfigVariable, std::to_string(memory.release()).c_str(), /*overwrite=*/1);
 }
 
 }  // namespace
 
-void declare_train(CLI::App& app, TrainCommand& command) {
-  app.add_option("config", command.config, "JSON file of the run; see examples/gpt.json")
-      ->required()
-      ->type_name("CONFIG");
+void declare_ranks(CLI::App& app, TrainCommand& command) {
   app.add_option("--nproc", command.nproc, "local ranks to start (default: mesh.pipe x mesh.data)")
       ->type_name("N")
       ->check(CLI::Range(1, 4096));
-  declare_key(app, command, "--data", "data.path",
-              "PATH: text file or folder (default: Python's standard library)");
-  declare_key(app, command, "--steps", "run.steps", "N: optimizer steps");
-  declare_key(app, command, "--run", "run.directory",
-              "DIR: run directory (default: runs/NAME-TIME)");
-  declare_key(app, command, "--save", "run.save", "DIR: save the weights there at the end");
-  declare_key(app, command, "--checkpoint-every", "checkpoint.save_interval",
-              "N: save a checkpoint every N steps, and when the run is asked to stop");
-  declare_key(app, command, "--resume", "checkpoint.resume",
-              "auto | DIR: go on from the newest whole checkpoint, or from that one");
-  declare_key(app, command, "--elastic", "launch.ranks_min",
-              "MIN: go on with fewer ranks, at least so many, when starts with all of them fail");
-  declare_set(app, command.overrides, "model.layers=2");
   app.add_option(
          "--host", command.host,
          "address that this host's ranks listen on (default: 127.0.0.1, between hosts the one "
@@ -78,6 +39,27 @@ void declare_train(CLI::App& app, TrainCommand& command) {
                  "port of rank 0's store (default: a free one)")
       ->type_name("PORT")
       ->check(CLI::Range(0, 65535));
+}
+
+void declare_train(CLI::App& app, TrainCommand& command) {
+  app.add_option("config", command.config, "JSON file of the run; see examples/gpt.json")
+      ->required()
+      ->type_name("CONFIG");
+  declare_ranks(app, command);
+  declare_key(app, command.overrides, "--data", "data.path",
+              "PATH: text file or folder (default: Python's standard library)");
+  declare_key(app, command.overrides, "--steps", "run.steps", "N: optimizer steps");
+  declare_key(app, command.overrides, "--run", "run.directory",
+              "DIR: run directory (default: runs/NAME-TIME)");
+  declare_key(app, command.overrides, "--save", "run.save",
+              "DIR: save the weights there at the end");
+  declare_key(app, command.overrides, "--checkpoint-every", "checkpoint.save_interval",
+              "N: save a checkpoint every N steps, and when the run is asked to stop");
+  declare_key(app, command.overrides, "--resume", "checkpoint.resume",
+              "auto | DIR: go on from the newest whole checkpoint, or from that one");
+  declare_key(app, command.overrides, "--elastic", "launch.ranks_min",
+              "MIN: go on with fewer ranks, at least so many, when starts with all of them fail");
+  declare_set(app, command.overrides, "model.layers=2");
   app.add_option_function<std::vector<std::string>>(
          "--inject",
          [&command](const std::vector<std::string>& texts) {
@@ -92,10 +74,15 @@ void declare_train(CLI::App& app, TrainCommand& command) {
       "  torchrun --nproc-per-node 4 --no-python -- penstock train gpt.json");
 }
 
-std::vector<std::string> words_of(const TrainCommand& command, const std::string& run) {
+std::vector<std::string> words_of(const TrainCommand& command) {
   std::vector<std::string> words = {command.config};
   if (!command.host.empty()) words.insert(words.end(), {"--host", command.host});
   std::ranges::move(words_of(command.overrides), std::back_inserter(words));
+  return words;
+}
+
+std::vector<std::string> words_of(const TrainCommand& command, const std::string& run) {
+  std::vector<std::string> words = words_of(command);
   words.insert(words.end(), {"--run", run});
   for (const inject::Fault& fault : command.faults) {
     words.insert(words.end(), {"--inject", to_string(fault)});
@@ -104,8 +91,11 @@ std::vector<std::string> words_of(const TrainCommand& command, const std::string
 }
 
 config::ReadConfig read_and_hand_on(const TrainCommand& command) {
-  const std::string text = read_file("config", command.config, json::kBytesMax);
-  hand_on(text);
+  return hand_on(command, read_file("config", command.config, json::kBytesMax));
+}
+
+config::ReadConfig hand_on(const TrainCommand& command, const std::string& text) {
+  hand_on_text(text);
   return config::parse_config(text, command.config, command.overrides);
 }
 

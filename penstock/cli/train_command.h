@@ -25,9 +25,13 @@ struct TrainCommand {
 // The variable by which `penstock-runtime` knows which version of `penstock` started it.
 inline constexpr const char* kVersionVariable = "PENSTOCK_LAUNCHER_VERSION";
 
+// Declares the options of every command that starts ranks: how many, and where they listen.
+void declare_ranks(CLI::App& app, TrainCommand& command);
 // Declares the options on `app`; they are in `command` once the app has parsed.
 void declare_train(CLI::App& app, TrainCommand& command);
 
+// The words of the config, the overrides and the address, that every command of ranks takes.
+std::vector<std::string> words_of(const TrainCommand& command);
 // The words after `train` that give the same command again, in the run directory `run`.
 std::vector<std::string> words_of(const TrainCommand& command, const std::string& run);
 
@@ -35,6 +39,8 @@ std::vector<std::string> words_of(const TrainCommand& command, const std::string
 // what it is read from may be a pipe, or be changed meanwhile.
 // Throws: ConfigError, ParseError, Error.
 config::ReadConfig read_and_hand_on(const TrainCommand& command);
+// The same of a text that is in no file; command.config is its name.
+config::ReadConfig hand_on(const TrainCommand& command, const std::string& text);
 // Reads the text that was handed on; without one, the file.
 // Throws: ConfigError, ParseError.
 config::ReadConfig read_config_of(const TrainCommand& command);

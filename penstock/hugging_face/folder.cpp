@@ -74,6 +74,26 @@ bool are_equal(const weights::TensorFiles& files, const std::string& a, const st
   return true;
 }
 
+// Of a number, or a list of them.
+std::vector<std::int64_t> token_list(const json::Value& value) {
+  std::vector<std::int64_t> tokens;
+  const auto add = [&](const json::Value& each) {
+    const auto* const token = std::get_if<std::int64_t>(&each.data);
+    if (token == nullptr) {
+      throw ConfigError(str(json::to_string(json::origin_of(each)),
+                            ": eos_token_id: expected a token's number, found ",
+                            json::found(each)));
+    }
+    tokens.push_back(*token);
+  };
+  if (const auto* const list = std::get_if<json::Value::Array>(&value.data)) {
+    std::ranges::for_each(*list, add);
+  } else {
+    add(value);
+  }
+  return tokens;
+}
+
 }  // namespace
 
 ModelFolder::ModelFolder(const std::string& path) : path_(path) {
@@ -158,6 +178,22 @@ std::vector<std::pair<std::string, std::string>> ModelFolder::facts() const {
   return {{"model config.json", str(stable_hash(config_))},
           {"model tensors", str(stable_hash(all))},
           {"model weights", str(samples)}};
+}
+
+std::vector<std::int64_t> end_of_text_tokens(const std::string& path) {
+  for (const char* const name : {"generation_config.json", "config.json"}) {
+    const std::string file = str(path, "/", name);
+    std::error_code error;
+    if (!fs::is_regular_file(file, error)) continue;
+    const std::string text = read_file("the configuration of a model", file, json::kBytesMax);
+    const json::Value config =
+        json::parse(std::make_shared<json::Source>(json::Source{.name = file, .text = text}));
+    const auto* const object = std::get_if<json::Value::Object>(&config.data);
+    const json::Member* const found =
+        object == nullptr ? nullptr : json::find(*object, "eos_token_id");
+    if (found != nullptr && !found->value.is_null()) return token_list(found->value);
+  }
+  return {};
 }
 
 void copy_other_files(const std::string& from, const std::string& to) {

@@ -77,7 +77,7 @@ class NormModule : public torch::nn::Module {
 
 using NormPointer = std::shared_ptr<NormModule>;
 
-class DecoderEmbedding : public Layer {
+class DecoderEmbedding : public DecoderLayer {
  public:
   explicit DecoderEmbedding(const Making& making) {
     const DecoderOptions& options = making.options;
@@ -92,13 +92,21 @@ class DecoderEmbedding : public Layer {
     }
   }
 
-  at::Tensor forward(const at::Tensor& tokens) override {
-    const at::Tensor embedded = at::embedding(tokens_, tokens);
-    if (!positions_.defined()) return embedded;
-    return embedded + at::embedding(positions_, at::arange(tokens.size(1), tokens.options()));
+  at::Tensor forward(const at::Tensor& tokens) override { return embedded(tokens, 0); }
+  at::Tensor continue_behind(std::int64_t past, KeyValueCache& /*cache*/,
+                             const at::Tensor& tokens) override {
+    return embedded(tokens, past);
   }
 
  private:
+  // Of tokens whose first has the position `first`.
+  at::Tensor embedded(const at::Tensor& tokens, std::int64_t first) const {
+    const at::Tensor embedded = at::embedding(tokens_, tokens);
+    if (!positions_.defined()) return embedded;
+    const at::Tensor positions = at::arange(first, first + tokens.size(1), tokens.options());
+    return embedded + at::embedding(positions_, positions);
+  }
+
   at::Tensor add(const char* name, at::Tensor weight) {
     return register_module(name, std::make_shared<torch::nn::Module>())
         ->register_parameter("weight", std::move(weight));
@@ -135,14 +143,22 @@ class DecoderAttention : public torch::nn::Module {
     if (options.rotary) rotary_.emplace(*options.rotary, head_dim_);
   }
 
-  at::Tensor forward(const at::Tensor& x) {
+  // With a cache, of tokens that follow those in it, and are put there.
+  at::Tensor forward(const at::Tensor& x, KeyValueCache* cache = nullptr) {
+    const std::int64_t past = cache == nullptr ? 0 : cache->tokens();
     std::vector<at::Tensor> parts = queries_keys_values(x);
-    const at::Tensor queries = prepared(parts[0], heads_, q_norm_);
-    const at::Tensor keys = repeated(prepared(parts[1], kv_heads_, k_norm_));
-    const at::Tensor values = repeated(by_heads(parts[2], kv_heads_).transpose(1, 2));
-    const std::optional<at::Tensor> mask = mask_of(x);
+    const at::Tensor queries = prepared(parts[0], heads_, q_norm_, past);
+    at::Tensor keys = prepared(parts[1], kv_heads_, k_norm_, past);
+    at::Tensor values = by_heads(parts[2], kv_heads_).transpose(1, 2);
+    if (cache != nullptr) {
+      cache->append(keys, values);
+      keys = cache->keys();
+      values = cache->values();
+    }
+    const std::optional<at::Tensor> mask = mask_of(x, past);
     const at::Tensor mixed = at::scaled_dot_product_attention(
-        queries, keys, values, mask, /*dropout_p=*/0.0, /*is_causal=*/!mask);
+        queries, repeated(keys), repeated(values), mask, /*dropout_p=*/0.0,
+        /*is_causal=*/!mask && past == 0);
     return output_->forward(
         mixed.transpose(1, 2).reshape({x.size(0), x.size(1), heads_ * head_dim_}));
   }
@@ -167,10 +183,11 @@ class DecoderAttention : public torch::nn::Module {
   }
 
   // [microbatch, heads, sequence, head_dim]
-  at::Tensor prepared(const at::Tensor& x, std::int64_t heads, const NormPointer& norm) {
+  at::Tensor prepared(const at::Tensor& x, std::int64_t heads, const NormPointer& norm,
+                      std::int64_t first) {
     const at::Tensor split = by_heads(x, heads);
     const at::Tensor turned = (norm ? norm->forward(split) : split).transpose(1, 2);
-    return rotary_ ? rotary_->turn(turned) : turned;
+    return rotary_ ? rotary_->turn(turned, first) : turned;
   }
 
   // Each head of keys or values for all heads of queries that share it.
@@ -182,15 +199,18 @@ class DecoderAttention : public torch::nn::Module {
         .reshape({x.size(0), heads_, x.size(2), head_dim_});
   }
 
-  // Which keys a query sees; absent: all up to its own.
-  std::optional<at::Tensor> mask_of(const at::Tensor& x) {
-    const std::int64_t sequence = x.size(1);
-    if (!window_ || *window_ >= sequence) return std::nullopt;
-    if (!mask_.defined() || mask_.size(0) != sequence || mask_.device() != x.device()) {
+  // Which keys a query of x sees, behind `past` others; absent: all up to its own.
+  std::optional<at::Tensor> mask_of(const at::Tensor& x, std::int64_t past) {
+    const std::int64_t queries = x.size(1), keys = past + queries;
+    const bool sees_all = past == 0 || queries == 1;
+    if (sees_all && (!window_ || *window_ >= keys)) return std::nullopt;
+    const std::int64_t window = window_.value_or(keys);
+    if (!mask_.defined() || mask_.size(0) != queries || mask_.size(1) != keys ||
+        mask_.device() != x.device()) {
       const torch::NoGradGuard no_grad;
-      const at::Tensor positions = at::arange(sequence, at::dtype(at::kLong).device(x.device()));
-      const at::Tensor distances = positions.unsqueeze(1) - positions.unsqueeze(0);
-      mask_ = (distances >= 0).logical_and(distances < *window_);
+      const at::Tensor positions = at::arange(keys, at::dtype(at::kLong).device(x.device()));
+      const at::Tensor distances = positions.slice(0, past).unsqueeze(1) - positions.unsqueeze(0);
+      mask_ = (distances >= 0).logical_and(distances < window);
     }
     return mask_;
   }
@@ -204,7 +224,7 @@ class DecoderAttention : public torch::nn::Module {
   NormPointer q_norm_;
   NormPointer k_norm_;
   std::optional<Rotary> rotary_;
-  at::Tensor mask_;  // Of the last sequence's length.
+  at::Tensor mask_;  // The last one: [queries, keys].
 };
 
 class DecoderFeedForward : public torch::nn::Module {
@@ -242,7 +262,7 @@ class DecoderFeedForward : public torch::nn::Module {
   ProjectionPointer out_;
 };
 
-class DecoderBlock : public Layer {
+class DecoderBlock : public DecoderLayer {
  public:
   DecoderBlock(const Making& making, std::optional<std::int64_t> window) {
     const bool is_gpt2 = making.is_gpt2();
@@ -256,19 +276,25 @@ class DecoderBlock : public Layer {
     mlp_ = register_module("mlp", std::make_shared<DecoderFeedForward>(making));
   }
 
-  at::Tensor forward(const at::Tensor& x) override {
-    const at::Tensor attended = x + attention_->forward(attention_norm_->forward(x));
-    return attended + mlp_->forward(mlp_norm_->forward(attended));
+  at::Tensor forward(const at::Tensor& x) override { return forward(x, nullptr); }
+  at::Tensor continue_behind(std::int64_t /*past*/, KeyValueCache& cache,
+                             const at::Tensor& x) override {
+    return forward(x, &cache);
   }
 
  private:
+  at::Tensor forward(const at::Tensor& x, KeyValueCache* cache) {
+    const at::Tensor attended = x + attention_->forward(attention_norm_->forward(x), cache);
+    return attended + mlp_->forward(mlp_norm_->forward(attended));
+  }
+
   NormPointer attention_norm_;
   std::shared_ptr<DecoderAttention> attention_;
   NormPointer mlp_norm_;
   std::shared_ptr<DecoderFeedForward> mlp_;
 };
 
-class DecoderNorm : public Layer {
+class DecoderNorm : public DecoderLayer {
  public:
   explicit DecoderNorm(const Making& making)
       : norm_(std::make_shared<NormModule>(making, making.options.hidden)) {
@@ -280,7 +306,7 @@ class DecoderNorm : public Layer {
   std::shared_ptr<NormModule> norm_;
 };
 
-class DecoderHead : public Layer {
+class DecoderHead : public DecoderLayer {
  public:
   explicit DecoderHead(const Making& making)
       : weight_(register_parameter(
@@ -344,6 +370,11 @@ std::int64_t count_of(const DecoderOptions& options, const Part& part) {
 }
 
 }  // namespace
+
+at::Tensor DecoderLayer::continue_behind(std::int64_t /*past*/, KeyValueCache& /*cache*/,
+                                         const at::Tensor& x) {
+  return forward(x);
+}
 
 FillParameter normal_parameters(double standard_deviation) {
   return [standard_deviation](const std::string& name, at::Tensor& parameter) {

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/nn/key_value_cache.h"
 #include "penstock/nn/layer.h"
 #include "penstock/nn/rotary.h"
 
@@ -66,9 +67,20 @@ using FillParameter = std::function<void(const std::string& name, at::Tensor& pa
 // Weights from a normal distribution of this standard deviation, biases 0, norms 1.
 FillParameter normal_parameters(double standard_deviation = 0.02);
 
+// What every layer of a decoder is.
+class DecoderLayer : public Layer {
+ public:
+  // forward() of tokens that follow `past` others.  Those are in `cache`, of this layer alone,
+  // where the layer has attention; then it has these afterwards, too. Numerics: with an empty cache
+  // the bits of forward().  Behind other tokens a kernel adds up in another order than one
+  // forward() of all tokens; results differ by rounding. REQUIRES: no gradient is taken; past is
+  // less than DecoderOptions::positions without rotary ones.
+  virtual at::Tensor continue_behind(std::int64_t past, KeyValueCache& cache, const at::Tensor& x);
+};
+
 // layers + 3 specs: "model.embed_tokens", "model.layers.0", ..., "model.norm", "lm_head"; of GPT-2
 // "transformer", "transformer.h.0", ..., "transformer.ln_f", "lm_head".  Their types are
-// "DecoderEmbedding", "DecoderBlock", "DecoderNorm" and "DecoderHead".
+// "DecoderEmbedding", "DecoderBlock", "DecoderNorm" and "DecoderHead"; each is a DecoderLayer.
 // `fill` is called for each parameter of a layer when that is made, on the rank that makes it.
 // A tied head is filled as the embedding.
 std::vector<LayerSpec> decoder_layers(const DecoderOptions& options,

@@ -41,21 +41,23 @@ at::Tensor frequencies_of(const RotaryOptions& options, std::int64_t head_dim, c
 
 }  // namespace
 
-void Rotary::prepare(const at::Tensor& x) {
-  if (cosines_.defined() && cosines_.size(0) == x.size(-2) &&
+void Rotary::prepare(const at::Tensor& x, std::int64_t first) {
+  if (cosines_.defined() && first_ == first && cosines_.size(0) == x.size(-2) &&
       cosines_.scalar_type() == x.scalar_type() && cosines_.device() == x.device()) {
     return;
   }
   const torch::NoGradGuard no_grad;
-  const at::Tensor positions = at::arange(x.size(-2), at::dtype(at::kFloat).device(x.device()));
+  const at::Tensor positions =
+      at::arange(first, first + x.size(-2), at::dtype(at::kFloat).device(x.device()));
   const at::Tensor half = at::outer(positions, frequencies_of(options_, head_dim_, x.device()));
   const at::Tensor angles = at::cat({half, half}, -1);
+  first_ = first;
   cosines_ = angles.cos().to(x.scalar_type());
   sines_ = angles.sin().to(x.scalar_type());
 }
 
-at::Tensor Rotary::turn(const at::Tensor& x) {
-  prepare(x);
+at::Tensor Rotary::turn(const at::Tensor& x, std::int64_t first) {
+  prepare(x, first);
   const std::int64_t half = head_dim_ / 2;
   const at::Tensor partners = at::cat({x.slice(-1, half).neg(), x.slice(-1, 0, half)}, -1);
   return x * cosines_ + partners * sines_;

@@ -25,7 +25,7 @@ struct RotaryOptions {
   std::int64_t original_positions = 8192;
 };
 
-// The cosines and sines of a sequence, kept for the next one of that length.
+// The cosines and sines of a sequence, kept for the next one of those positions.
 // Thread safety: none.
 class Rotary {
  public:
@@ -33,14 +33,15 @@ class Rotary {
   Rotary(const RotaryOptions& options, std::int64_t head_dim)
       : options_(options), head_dim_(head_dim) {}
 
-  // Shapes: x and the result are [..., sequence, head_dim]; token i is at position i.
-  at::Tensor turn(const at::Tensor& x);
+  // Shapes: x and the result are [..., sequence, head_dim]; token i is at position `first` + i.
+  at::Tensor turn(const at::Tensor& x, std::int64_t first = 0);
 
  private:
-  void prepare(const at::Tensor& x);
+  void prepare(const at::Tensor& x, std::int64_t first);
 
   RotaryOptions options_;
   std::int64_t head_dim_;
+  std::int64_t first_ = 0;
   at::Tensor cosines_;  // [sequence, head_dim], in the type of the last x.
   at::Tensor sines_;
 };

@@ -28,6 +28,7 @@
 #include "penstock/run/run_data.h"
 #include "penstock/run/run_files.h"
 #include "penstock/run/timeline.h"
+#include "penstock/run/watch.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/train/handshake.h"
 #include "penstock/train/trainer.h"
@@ -71,22 +72,6 @@ std::string_view end_of(std::string_view text, std::size_t bytes) {
   while (!text.empty() && continues()) text.remove_prefix(1);
   return text;
 }
-
-// Lets the hooks look at the run's progress, for no longer than what it points to lives.
-class Watch {
- public:
-  Watch(const RunHooks& hooks, const execute::Progress& progress) : hooks_(hooks) {
-    if (hooks_.watch) hooks_.watch(progress);
-  }
-  ~Watch() {
-    if (hooks_.unwatch) hooks_.unwatch();
-  }
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
-
- private:
-  const RunHooks& hooks_;
-};
 
 class Run {
  public:
@@ -432,16 +417,7 @@ class Run {
 
 ExitCode run(const config::ReadConfig& read, comm::Communicator& communicator, c10::Device device,
              const RunHooks& hooks) {
-  try {
-    return Run(read, communicator, device, hooks).go();
-  } catch (const NumericsError&) {
-    throw;  // All ranks find it.
-  } catch (const train::DifferenceError&) {
-    throw;  // So here.
-  } catch (const std::exception& error) {
-    communicator.fail(error);
-    throw;
-  }
+  return telling_others(communicator, [&] { return Run(read, communicator, device, hooks).go(); });
 }
 
 }  // namespace penstock::run

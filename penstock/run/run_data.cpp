@@ -112,19 +112,11 @@ bool names_tokens(const config::DataConfig& data) {
 data::SampleOptions sample_options(const config::Config& config, std::int64_t vocabulary) {
   const config::DataConfig& data = config.data;
   data::SampleOptions options{
+      .sources = token_sources(data),
       .vocabulary = vocabulary,
       .sequence_length = config.model.sequence_length,
       .seed = config.seed,
       .order = data.shuffle ? data::Order::Shuffled : data::Order::AsInFiles};
-  for (const config::DataSource& source : data.sources) {
-    const bool is_open = source.format == config::DataFormat::Auto;
-    options.sources.push_back({.path = source.path,
-                               .weight = source.weight,
-                               .format = make_format(is_open ? data.format : source.format)});
-  }
-  if (data.sources.empty()) {
-    options.sources.push_back({.path = data.path, .format = make_format(data.format)});
-  }
   if (!data.validation.empty()) {
     options.validation.push_back({.path = data.validation, .format = make_format(data.format)});
   }
@@ -155,14 +147,27 @@ std::unique_ptr<RunData> open_text(const config::Config& config, std::int64_t vo
 
 }  // namespace
 
-std::unique_ptr<RunData> open_data(const config::Config& config, std::int64_t vocabulary,
-                                   std::int64_t batch_size, const std::function<void()>& advanced) {
-  if (!names_tokens(config.data)) return open_text(config, vocabulary, batch_size, advanced);
-  if (config.data.path.empty() && config.data.sources.empty()) {
+std::vector<data::SourceOptions> token_sources(const config::DataConfig& data) {
+  if (!names_tokens(data)) return {};
+  if (data.path.empty() && data.sources.empty()) {
     throw ConfigError(
         "data.format is one of tokens, and neither data.path nor data.sources names "
         "a file");
   }
+  if (data.sources.empty()) return {{.path = data.path, .format = make_format(data.format)}};
+  std::vector<data::SourceOptions> sources;
+  for (const config::DataSource& source : data.sources) {
+    const bool is_open = source.format == config::DataFormat::Auto;
+    sources.push_back({.path = source.path,
+                       .weight = source.weight,
+                       .format = make_format(is_open ? data.format : source.format)});
+  }
+  return sources;
+}
+
+std::unique_ptr<RunData> open_data(const config::Config& config, std::int64_t vocabulary,
+                                   std::int64_t batch_size, const std::function<void()>& advanced) {
+  if (!names_tokens(config.data)) return open_text(config, vocabulary, batch_size, advanced);
   return std::make_unique<TokensOfRun>(sample_options(config, vocabulary), batch_size);
 }
 

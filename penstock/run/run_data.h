@@ -10,8 +10,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "penstock/config/config.h"
+#include "penstock/data/token_source.h"
 #include "penstock/run/data.h"
 #include "penstock/train/facts.h"
 #include "penstock/train/microbatches.h"
@@ -40,6 +42,10 @@ class RunData {
   // Text to continue, of so many bytes; nothing where tokens are no bytes.
   virtual std::optional<std::string> prompt(std::int64_t bytes) const = 0;
 };
+
+// The token files that `data` of the configuration names; none where it names text.
+// Throws: ConfigError where its format is one of tokens, and it names no file.
+std::vector<data::SourceOptions> token_sources(const config::DataConfig& data);
 
 // What `data` of the configuration names.  `vocabulary`: the model's.  `batch_size`: that of a
 // step, all replicas.  `advanced` is called after each file.

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from penstock import _planning, _torch_version
 
-_NEED_TORCH = ("train", "memory")
+_NEED_TORCH = ("train", "evaluate", "generate", "memory")
 _HELP = {"-h", "--help"}
 # Beside the extension module: Python's files may lie elsewhere, in an editable installation.
 _FOLDER = Path(str(_planning.__file__)).parent
@@ -37,8 +37,8 @@ def _torch_folder() -> Path:
 
 
 def _environment(words: list[str]) -> dict[str, str]:
-    """This process's, with the folder of torch's libraries where the program would not look."""
-    environment = dict(os.environ)
+    """This process's, with this Python for tokenizers, and torch's libraries where need be."""
+    environment = {"PENSTOCK_PYTHON": sys.executable, **os.environ}
     runs = bool(words) and words[0] in _NEED_TORCH and not _HELP.intersection(words)
     if runs and _torch_version.BUILT_FOR:
         libraries = _torch_folder() / "lib"

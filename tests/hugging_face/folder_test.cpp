@@ -237,6 +237,24 @@ TEST(ModelFolder, IsRefusedWhereAFileIsMissing) {
             std::string::npos);
 }
 
+TEST(EndOfText, IsThatOfGenerationWhereItIsSaid) {
+  const TemporaryFolder folder;
+  const auto write = [&](const char* name, const std::string& text) {
+    std::ofstream(folder.file(name)) << text;
+  };
+  using Tokens = std::vector<std::int64_t>;
+  EXPECT_EQ(end_of_text_tokens(folder.path()), Tokens());
+  write("config.json", R"({"eos_token_id": 7})");
+  EXPECT_EQ(end_of_text_tokens(folder.path()), Tokens({7}));
+  write("generation_config.json", R"({"eos_token_id": null})");
+  EXPECT_EQ(end_of_text_tokens(folder.path()), Tokens({7}));
+  write("generation_config.json", R"({"eos_token_id": [3, 9]})");
+  EXPECT_EQ(end_of_text_tokens(folder.path()), Tokens({3, 9}));
+  write("generation_config.json", R"({"eos_token_id": [3, true]})");
+  EXPECT_NE(message_of([&] { end_of_text_tokens(folder.path()); }).find("json:1:22: eos_token_id"),
+            std::string::npos);
+}
+
 TEST(OtherFiles, AreCopiedAsTheyAre) {
   const TemporaryFolder from, to;
   std::ofstream(from.file("tokenizer.json")) << "{\"a\": 1}";

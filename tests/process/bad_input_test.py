@@ -374,7 +374,9 @@ class CommandLine(BadInputTest):
         self.assert_refused(self.run_words(PENSTOCK, *words), pattern)
 
     def test_unknown_words(self) -> None:
-        self.refuse_words(r"which command\? there are train, launch, schedule, verify, simulate")
+        self.refuse_words(
+            r"which command\? there are train, evaluate, generate, launch, schedule, verify"
+        )
         self.refuse_words(r'unknown command "rain"; did you mean "train"\?', "rain", "a.json")
         self.refuse_words(r'"--stepz"; did you mean "--steps"\?', "train", "a.json", "--stepz", 3)
         self.refuse_words(r'unexpected word "b.json"', "train", "a.json", "b.json")

@@ -231,3 +231,29 @@ def test_penstock_trains_on_what_it_writes(tmp_path, tokenizer):
         )
         assert result.returncode == code, result.stderr
         assert text in result.stderr
+
+
+def text_helper(action, folder, given, code=0):
+    words = [sys.executable, "-m", "penstock.tokenize.text", action, str(folder)]
+    done = subprocess.run(words, input=given, capture_output=True, check=False)
+    assert done.returncode == code, done.stderr.decode()
+    return done
+
+
+def test_a_text_becomes_tokens_and_back(tmp_path, tokenizer):
+    folder = tmp_path / "tok"
+    for text in [*TEXTS, "two\nlines\n", " \U0001f600", ""]:
+        answer = text_helper("encode", folder, text.encode()).stdout
+        tokens = [int(each) for each in answer.split()]
+        assert tokens == tokenizer.encode(text).ids
+        assert text_helper("decode", folder, answer).stdout.decode() == text
+    special = tokenizer.token_to_id(END)
+    assert text_helper("decode", folder, b"%d" % special).stdout == b""
+
+
+def test_a_text_helper_says_what_is_wrong(tmp_path, tokenizer):
+    size = tokenizer.get_vocab_size()
+    error = text_helper("decode", tmp_path / "tok", b"%d" % size, code=2).stderr.decode()
+    assert f"token {size}: the vocabulary has 0 to {size - 1}" in error
+    assert b"has no tokenizer.json" in text_helper("encode", tmp_path, b"a", code=2).stderr
+    assert b"Usage" in text_helper("code", tmp_path, b"a", code=2).stderr

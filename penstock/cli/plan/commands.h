@@ -16,6 +16,8 @@ using Command = std::function<int()>;
 using Words = std::vector<std::string>;
 
 Command declare_train_command(CLI::App& app);
+Command declare_evaluate_command(CLI::App& app);
+Command declare_generate_command(CLI::App& app);
 Command declare_launch_command(CLI::App& app, const Words& program);
 Command declare_schedule_command(CLI::App& app);
 Command declare_compare_command(CLI::App& app);  // schedule compare

@@ -36,6 +36,8 @@ int run(int argc, char** argv) {
   app.footer(
       "Examples:\n"
       "  penstock train examples/gpt.json                         train, a process per rank\n"
+      "  penstock evaluate DIR --data corpus.bin                  perplexity of a model's folder\n"
+      "  penstock generate DIR --prompt \"Once upon\"               go on with a text\n"
       "  penstock schedule 1f1b --ranks 4 --microbatches 8        print a schedule\n"
       "  penstock schedule compare --ranks 4 --microbatches 8     all that fit, side by side\n"
       "  penstock simulate mine.csv --forward 1 --backward 2      price a schedule of your own\n"
@@ -56,6 +58,10 @@ int run(int argc, char** argv) {
     commands.emplace_back(subcommand, declare_command(*subcommand));
   };
   declare("train", "train a model from a config", penstock::cli::declare_train_command);
+  declare("evaluate", "the loss and the perplexity of a model on token files",
+          penstock::cli::declare_evaluate_command);
+  declare("generate", "tokens, or text, that a model puts behind a prompt",
+          penstock::cli::declare_generate_command);
   declare("launch", "start a program's ranks on this machine",
           [&](CLI::App& launch) { return penstock::cli::declare_launch_command(launch, program); });
   declare("schedule", "print, draw or compare pipeline schedules",

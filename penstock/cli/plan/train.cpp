@@ -16,15 +16,14 @@
 #include "penstock/cli/plan/launch_run.h"
 #include "penstock/cli/plan/run_log.h"
 #include "penstock/cli/plan/runtime_program.h"
+#include "penstock/cli/plan/starting.h"
 #include "penstock/cli/plan/training_plan.h"
 #include "penstock/cli/train_command.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
 #include "penstock/core/text.h"
-#include "penstock/core/version.h"
 #include "penstock/launch/environment.h"
-#include "penstock/launch/launcher.h"
 
 namespace penstock::cli {
 namespace {
@@ -108,35 +107,6 @@ void make_folders(const config::Config& config, const std::string& run, NewFolde
   }
 }
 
-// Each rank opens it for itself.
-void check_is_no_pipe(const std::string& what, const std::string& path) {
-  std::error_code error;
-  if (path.empty() || !fs::is_fifo(path, error)) return;
-  throw ConfigError(str(what, " ", quoted_path(path), " is a pipe, and each rank would read it"),
-                    {"give a file; the config alone may be a pipe"});
-}
-
-std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& mesh) {
-  if (command.nproc > 0) return command.nproc;
-  const std::int64_t data = mesh.data.value_or(1);
-  if (mesh.pipe * data <= launch::kRanksMax) return mesh.pipe * data;
-  throw ConfigError(str(command.config, ": mesh.pipe ", mesh.pipe, " x mesh.data ", data,
-                        " are more ranks than one machine starts (", launch::kRanksMax, ")"),
-                    {"give --nproc, or start them by torchrun, srun or mpirun"});
-}
-
-// What every rank would find wrong is said once, before any starts.
-void check_run(const TrainCommand& command, const config::Config& config, std::int64_t world_size) {
-  mesh::Shape mesh;
-  try {
-    mesh = config::resolve_mesh(config.mesh, world_size);
-  } catch (const Error& error) {
-    throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
-  }
-  check_plan(command.config, config, mesh);
-  inject::check_ranks(command.faults, world_size);
-}
-
 // Of ranks that this process starts.
 void check_elastic(const config::Config& config, std::int64_t nproc) {
   if (config.launch.ranks_min <= nproc) return;
@@ -192,7 +162,7 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
   check_run(command, config, nproc);
   check_elastic(config, nproc);
   tell_ineffective_keys(read);
-  const std::string runtime = runtime_program();
+  runtime_program();  // Before any folder is made.
   const std::string run =
       config.run.directory.empty() ? fresh_run_directory(run_name(command)) : config.run.directory;
   NewFolders folders;
@@ -201,27 +171,9 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
   begin_events(config, run, /*restarts=*/0);
   Output output(STDERR_FILENO);
   OutputStream messages(output);
-  launch::LaunchOptions options{.nproc = static_cast<int>(nproc),
-                                .program = {runtime, "train"},
-                                .environment = {{kVersionVariable, kVersion}},
-                                .heartbeat_seconds = config.launch.heartbeat_seconds,
-                                .startup_seconds = config.launch.startup_seconds,
-                                .disk_seconds = config.launch.disk_seconds,
-                                .host = command.host.empty() ? "127.0.0.1" : command.host,
-                                .master_port = command.master_port,
-                                .store_socket = launch::StoreSocket::Launcher,
-                                .channel = launch::ControlChannel::Required,
-                                .messages = &messages};
+  const auto options = rank_launch("train", command, config, nproc, messages);
   return launch_run({.name = command.config, .config = config, .run = run}, options, command,
                     output);
-}
-
-// Ranks that this process could start, but it is one already.
-void refuse_launching(const std::string& option, const launch::LauncherEnvironment& self) {
-  throw ConfigError(
-      str(option, " is for starting ranks, but this process is rank ", self.rank, " of ",
-          self.world_size, " already, started by ", self.kind),
-      {str("leave ", option.substr(0, option.find(' ')), " out, or run it outside that launcher")});
 }
 
 }  // namespace
@@ -232,10 +184,7 @@ int run_train(const TrainCommand& given) {
   if (self.kind == launch::LauncherKind::None) return start_ranks(given, read);
   const TrainCommand command = for_world(given, read, self);
   read = read_config_of(command);
-  if (command.nproc > 0) refuse_launching(str("--nproc ", command.nproc), self);
-  if (command.master_port > 0) {
-    refuse_launching(str("--master-port ", command.master_port), self);
-  }
+  refuse_launching(command, self);
   check_run(command, read.config, self.world_size);
   if (self.rank.value == 0) tell_ineffective_keys(read);
   const std::string run = read.config.run.directory.empty()

@@ -3,7 +3,10 @@
 #include <cstdlib>
 #include <string>
 
+#include "penstock/cli/evaluate_command.h"
+#include "penstock/cli/generate_command.h"
 #include "penstock/cli/memory_command.h"
+#include "penstock/cli/runtime/generate.h"
 #include "penstock/cli/runtime/memory.h"
 #include "penstock/cli/runtime/rank.h"
 #include "penstock/cli/train_command.h"
@@ -11,6 +14,8 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
+#include "penstock/run/evaluate.h"
+#include "penstock/run/run.h"
 
 namespace {
 
@@ -28,6 +33,12 @@ int run(int argc, char** argv) {
   penstock::cli::TrainCommand command;
   CLI::App* train = app.add_subcommand("train", "be one rank of a run");
   penstock::cli::declare_train(*train, command);
+  penstock::cli::EvaluateCommand evaluate_command;
+  CLI::App* evaluate = app.add_subcommand("evaluate", "be one rank of an evaluation");
+  penstock::cli::declare_evaluate(*evaluate, evaluate_command);
+  penstock::cli::GenerateCommand generate_command;
+  CLI::App* generate = app.add_subcommand("generate", "be one rank that generates");
+  penstock::cli::declare_generate(*generate, generate_command);
   penstock::cli::MemoryCommand memory_command;
   CLI::App* memory = app.add_subcommand("memory", "tell the memory of a run");
   penstock::cli::declare_memory(*memory, memory_command);
@@ -39,7 +50,14 @@ int run(int argc, char** argv) {
   }
   if (memory->parsed()) return penstock::cli::run_memory(memory_command);
   check_launcher_version();
-  return penstock::cli::run_rank(command);
+  if (evaluate->parsed()) {
+    const auto work = [&](auto&&... all) {
+      return penstock::run::evaluate(all..., evaluate_command.form());
+    };
+    return penstock::cli::run_rank(evaluate_command.ranks, work);
+  }
+  if (generate->parsed()) return penstock::cli::run_generate(generate_command);
+  return penstock::cli::run_rank(command, penstock::run::run);
 }
 
 }  // namespace

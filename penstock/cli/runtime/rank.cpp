@@ -136,14 +136,16 @@ constexpr std::chrono::hours kWatched{240};
 
 class RankProcess {
  public:
-  explicit RankProcess(const TrainCommand& command)
-      : command_(command), control_(launch::ControlClient::from_process_environment()) {
+  RankProcess(const TrainCommand& command, const RankWork& work)
+      : command_(command),
+        work_(work),
+        control_(launch::ControlClient::from_process_environment()) {
     std::signal(SIGXFSZ, SIG_IGN);  // A file at its limit is an error of the write.
   }
 
   int run() {
     try {
-      const ExitCode code = train();
+      const ExitCode code = meet_and_work();
       control_.report_done();
       return static_cast<int>(code);
     } catch (...) {
@@ -152,7 +154,7 @@ class RankProcess {
   }
 
  private:
-  ExitCode train() {
+  ExitCode meet_and_work() {
     // One thread whatever the machine: with more, sums inside kernels split differently and the
     // same run would give other bits on another layout.
     at::set_num_threads(1);
@@ -167,7 +169,7 @@ class RankProcess {
         run::choose_device(launch.device, self.local_rank.value_or(self.rank.value));
     communicator_ = comm::connect(rendezvous_of(self, command_, read.config, device),
                                   to_ms(launch.startup_seconds));
-    const ExitCode code = run::run(read, *communicator_, device, hooks());
+    const ExitCode code = work_(read, *communicator_, device, hooks());
     communicator_.reset();
     return code;
   }
@@ -240,6 +242,7 @@ class RankProcess {
   }
 
   const TrainCommand& command_;
+  const RankWork& work_;
   launch::StopSignals signals_;
   Output results_{STDOUT_FILENO};
   Output messages_{STDERR_FILENO};
@@ -253,6 +256,8 @@ class RankProcess {
 
 }  // namespace
 
-int run_rank(const TrainCommand& command) { return RankProcess(command).run(); }
+int run_rank(const TrainCommand& command, const RankWork& work) {
+  return RankProcess(command, work).run();
+}
 
 }  // namespace penstock::cli

@@ -76,6 +76,13 @@ class Encoder:
         for text, encoding in zip(texts, encodings, strict=True):
             yield self._ended(encoding.ids) if text else []
 
+    def decode(self, tokens: list[int]) -> str:
+        """Their text, without special tokens.  Raises ConfigError for one beyond the vocabulary."""
+        for token in tokens:
+            if not 0 <= token < self.vocabulary:
+                raise ConfigError(f"token {token}: the vocabulary has 0 to {self.vocabulary - 1}")
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
     def encode_chat(
         self, where: str, messages: list[dict[str, Any]], *, masks: bool
     ) -> tuple[list[int], list[bool] | None]:

@@ -1,0 +1,19 @@
+// Files in memory that pass texts between this process and those that it starts.
+//
+// Knows no names: who starts a process tells it the descriptor.
+#pragma once
+#include <string>
+
+#include "penstock/core/file_descriptor.h"
+
+namespace penstock::cli {
+
+// Inherited by processes that this one starts.  `name` is for people.  Throws: Error.
+FileDescriptor memory_file(const char* name);
+
+// At the descriptor's place.  Throws: Error.
+void write_whole(int file, const std::string& text);
+// From the file's beginning, wherever its place is.  Throws: Error.
+std::string read_whole(int file);
+
+}  // namespace penstock::cli

@@ -1,0 +1,88 @@
+#include "penstock/cli/plan/starting.h"
+
+#include <filesystem>
+
+#include "penstock/cli/plan/runtime_program.h"
+#include "penstock/cli/plan/training_plan.h"
+#include "penstock/config/resolve.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/core/version.h"
+
+namespace penstock::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A configuration for a folder's model.  SGD, because it has no states that would take memory.
+std::string config_of_folder(const std::string& folder) {
+  return str(R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 8,)", "\n",
+             R"( "model": {"type": "hugging_face", "sequence_length": 512, "path": )",
+             json_quote(folder), "},\n", R"( "optimizer": {"type": "SGD"}})", "\n");
+}
+
+// Ranks that this process could start, but it is one already.
+void refuse(const std::string& option, const launch::LauncherEnvironment& self) {
+  throw ConfigError(
+      str(option, " is for starting ranks, but this process is rank ", self.rank, " of ",
+          self.world_size, " already, started by ", self.kind),
+      {str("leave ", option.substr(0, option.find(' ')), " out, or run it outside that launcher")});
+}
+
+}  // namespace
+
+config::ReadConfig read_model(const TrainCommand& command) {
+  std::error_code error;
+  if (!fs::is_directory(command.config, error)) return read_and_hand_on(command);
+  return hand_on(command, config_of_folder(command.config));
+}
+
+std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& mesh) {
+  if (command.nproc > 0) return command.nproc;
+  const std::int64_t data = mesh.data.value_or(1);
+  if (mesh.pipe * data <= launch::kRanksMax) return mesh.pipe * data;
+  throw ConfigError(str(command.config, ": mesh.pipe ", mesh.pipe, " x mesh.data ", data,
+                        " are more ranks than one machine starts (", launch::kRanksMax, ")"),
+                    {"give --nproc, or start them by torchrun, srun or mpirun"});
+}
+
+void check_is_no_pipe(const std::string& what, const std::string& path) {
+  std::error_code error;
+  if (path.empty() || !fs::is_fifo(path, error)) return;
+  throw ConfigError(str(what, " ", quoted_path(path), " is a pipe, and each rank would read it"),
+                    {"give a file; the config alone may be a pipe"});
+}
+
+void check_run(const TrainCommand& command, const config::Config& config, std::int64_t world_size) {
+  mesh::Shape mesh;
+  try {
+    mesh = config::resolve_mesh(config.mesh, world_size);
+  } catch (const Error& error) {
+    throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
+  }
+  check_plan(command.config, config, mesh);
+  inject::check_ranks(command.faults, world_size);
+}
+
+void refuse_launching(const TrainCommand& command, const launch::LauncherEnvironment& self) {
+  if (command.nproc > 0) refuse(str("--nproc ", command.nproc), self);
+  if (command.master_port > 0) refuse(str("--master-port ", command.master_port), self);
+}
+
+launch::LaunchOptions rank_launch(const std::string& subcommand, const TrainCommand& command,
+                                  const config::Config& config, std::int64_t nproc,
+                                  std::ostream& messages) {
+  return {.nproc = static_cast<int>(nproc),
+          .program = {runtime_program(), subcommand},
+          .environment = {{kVersionVariable, kVersion}},
+          .heartbeat_seconds = config.launch.heartbeat_seconds,
+          .startup_seconds = config.launch.startup_seconds,
+          .disk_seconds = config.launch.disk_seconds,
+          .host = command.host.empty() ? "127.0.0.1" : command.host,
+          .master_port = command.master_port,
+          .store_socket = launch::StoreSocket::Launcher,
+          .channel = launch::ControlChannel::Required,
+          .messages = &messages};
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,141 @@
+"""`penstock generate`: the same tokens through every pipeline, and bad input.
+
+That they are the right ones is tests/parity/generate_test.py's to say.  Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import signal
+import struct
+import time
+import unittest
+from pathlib import Path
+
+from support import PENSTOCK, ProcessTest
+
+VOCABULARY, HIDDEN, LAYERS = 40, 16, 2
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": VOCABULARY,
+    "hidden_size": HIDDEN,
+    "intermediate_size": 24,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": True,
+}
+
+
+def shapes() -> dict[str, list[int]]:
+    tensors = {"model.embed_tokens.weight": [VOCABULARY, HIDDEN], "model.norm.weight": [HIDDEN]}
+    for layer in range(LAYERS):
+        name = f"model.layers.{layer}."
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"{name}{norm}.weight"] = [HIDDEN]
+        for part, shape in {"q": [16, 16], "k": [8, 16], "v": [8, 16], "o": [16, 16]}.items():
+            tensors[f"{name}self_attn.{part}_proj.weight"] = shape
+        for part, shape in {"gate": [24, 16], "up": [24, 16], "down": [16, 24]}.items():
+            tensors[f"{name}mlp.{part}_proj.weight"] = shape
+    return tensors
+
+
+def write_model(folder: Path) -> Path:
+    """A Hugging Face folder with random weights."""
+    generator = random.Random(11)
+    header, data = {}, b""
+    for name, shape in shapes().items():
+        count = math.prod(shape)
+        values = struct.pack(f"<{count}f", *(generator.gauss(0, 0.4) for _ in range(count)))
+        offsets = [len(data), len(data) + len(values)]
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": offsets}
+        data += values
+    text = json.dumps(header).encode()
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+class Generate(ProcessTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.model = write_model(self.folder / "model")
+
+    def generate(self, *words: object, code: int = 0, **environment: str):
+        result = self.run_words(
+            PENSTOCK,
+            "generate",
+            self.model,
+            *words,
+            environment=self.environment(**environment),
+        )
+        self.assert_code(result, code)
+        return result
+
+    def tokens(self, *words: object) -> list[int]:
+        told = json.loads(self.generate("--tokens", "3,1,4", "--json", *words).out)
+        self.assertEqual(told["prompt_tokens"], [3, 1, 4])
+        return told["tokens"]
+
+    def test_every_pipeline_writes_the_same(self) -> None:
+        drawing = ("--temperature", 1, "--top-p", 0.9, "--max-tokens", 20)
+        for words in (("--max-tokens", 20), (*drawing, "--seed", 4)):
+            one = self.tokens(*words)
+            self.assertEqual(len(one), 20)
+            for pipe in (2, 3, LAYERS + 3):
+                self.assertEqual(self.tokens(*words, "--pipe", pipe), one)
+        self.assertNotEqual(self.tokens(*drawing, "--seed", 5), one)
+        self.assertEqual(self.generate("--tokens", 7, "--max-tokens", 1).out.count(","), 0)
+        self.assert_nothing_left()
+
+    def test_it_ends_behind_a_token_that_ends_a_text(self) -> None:
+        all_of_them = self.tokens()
+        self.assertEqual(len(all_of_them), 64)
+        ends = {**CONFIG, "eos_token_id": all_of_them[2]}
+        (self.model / "config.json").write_text(json.dumps(ends))
+        upto = all_of_them[: all_of_them.index(all_of_them[2]) + 1]
+        self.assertEqual(self.tokens(), upto)
+        ends["eos_token_id"] = "none"
+        (self.model / "config.json").write_text(json.dumps(ends))
+        error = self.generate("--tokens", 3, code=2).err
+        self.assertIn("eos_token_id: expected a token's number", error)
+
+    def test_bad_input_is_refused(self) -> None:
+        refused = {
+            "nothing to go on from": (),
+            "vocabulary has 0 to 39": ("--tokens", "3,40"),
+            "no replicas": ("--tokens", "3", "--nproc", 2),
+            "use 1 to 5 stages": ("--tokens", "3", "--pipe", LAYERS + 4),
+            "above 0, up to 1": ("--tokens", "3", "--top-p", 0),
+            "--max-tokens: expected an integer": ("--tokens", "3", "--max-tokens", 0),
+        }
+        for text, words in refused.items():
+            with self.subTest(text):
+                self.assertIn(text, self.generate(*words, code=2).err)
+        self.model = self.folder / "none"
+        self.assertIn("none", self.generate("--tokens", 3, code=2).err)
+
+    def test_it_stops_when_it_is_asked_to(self) -> None:
+        words = ("--tokens", "3,1,4", "--max-tokens", 1 << 20, "--pipe", 2)
+        started = self.start(PENSTOCK, "generate", self.model, *words)
+        time.sleep(2)
+        started.process.send_signal(signal.SIGTERM)
+        result = started.wait()
+        self.assert_code(result, 75)
+        self.assertEqual(result.out, "")
+        self.assert_nothing_left()
+
+    def test_a_prompt_without_a_tokenizer_says_what_helps(self) -> None:
+        error = self.generate("--prompt", "a", code=2, PENSTOCK_PYTHON="/none/python").err
+        self.assertIn("/none/python is not there", error)
+        self.assertIn("--tokens 1,2,3", error)
+        error = self.generate("--prompt", "a", code=2, PENSTOCK_PYTHON="false").err
+        self.assertIn("false ended with 1", error)
+
+
+if __name__ == "__main__":
+    unittest.main()
