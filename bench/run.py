@@ -36,7 +36,7 @@ SCHEDULES = {
     "interleaved_zero_bubble": (2, 1 / 6),
     "zbv": (2, 1 / 4.5),
 }
-CONTENDERS = ["penstock", "bare", "torch", "deepspeed", "python", "plain"]
+CONTENDERS = ["penstock", "bare", "bound", "torch", "deepspeed", "python", "plain"]
 PREDICTED_WITHIN = 0.10  # Of the measured lower quartile.
 DELAYED_WITHIN = 0.05  # With a millisecond on every hop: no more than so much above it.
 TOLD_APART = 0.05  # Schedules predicted further apart than this come in the order predicted.
@@ -46,7 +46,8 @@ TOLD_APART = 0.05  # Schedules predicted further apart than this come in the ord
 class Group:
     """Entries "contender/schedule" that are measured in turn, and the ratios they are judged by.
 
-    zero: of the ZeRO benchmark, whose entries are "contender/mode"; memory: ratios of peak RSS.
+    benchmark: "pipeline"; "zero", whose entries are "contender/mode"; or "language_model".
+    memory: ratios of peak RSS.
     """
 
     name: str
@@ -57,15 +58,17 @@ class Group:
     within: float = PREDICTED_WITHIN
     only_above: bool = False  # Less than predicted is met, however much.
     needs_root: bool = False
-    zero: bool = False
+    benchmark: str = "pipeline"
     memory: list[tuple[str, str, float]] = field(default_factory=list)
 
     def words(self, entry: str) -> list[str]:
-        schedule = entry.split("/")[1]
-        if self.zero:
+        contender, schedule = entry.split("/")
+        if self.benchmark == "zero":
             return [*self.arguments, "--mode", schedule]
+        if self.benchmark == "language_model":
+            return [*self.arguments, "--schedule", schedule, "--mode", contender]
         stages = ["--stages-per-rank", str(SCHEDULES.get(schedule, (1, 0))[0])]
-        predict = ["--predict"] if self.predict and contender_of(entry) == "penstock" else []
+        predict = ["--predict"] if self.predict and contender == "penstock" else []
         return [*self.arguments, "--schedule", schedule, *stages, *predict]
 
 
@@ -99,7 +102,7 @@ def zero_group(width: int, batch: int, more: list[str], ratios: list, memory: li
     modes = [f"penstock/zero{stage}" for stage in range(4)]
     peers = [f"deepspeed/zero{stage}" for stage in range(1, 4)] + ["torch/ddp", "torch/fsdp2"]
     arguments = ["--width", str(width), "--batch", str(batch), "--microbatches", "1", *more]
-    return Group(f"zero/d{width}", arguments, modes + peers, ratios, zero=True, memory=memory)
+    return Group(f"zero/d{width}", arguments, modes + peers, ratios, benchmark="zero", memory=memory)
 
 
 GROUPS = [
@@ -174,12 +177,28 @@ GROUPS = [
         [("penstock/zero3", "torch/ddp", 1.6)],
         [("penstock/zero3", "penstock/zero0", 0.65), ("penstock/zero3", "torch/ddp", 1.0)],
     ),
+    Group(
+        "llama",
+        ["--batch", "16", "--microbatches", "16"],
+        [f"{contender}/1f1b" for contender in ("penstock", "bound", "torch", "deepspeed")],
+        [
+            ("penstock/1f1b", "bound/1f1b", 1.05),
+            ("penstock/1f1b", "torch/1f1b", 1 / 1.15),
+            ("penstock/1f1b", "deepspeed/1f1b", 1 / 1.25),
+        ],
+        benchmark="language_model",
+        memory=[("penstock/1f1b", f"{peer}/1f1b", 0.6) for peer in ("torch", "deepspeed")],
+    ),
 ]
 
 
-def command_of(contender: str, build: Path, zero: bool) -> list[str] | None:
+def command_of(contender: str, build: Path, benchmark: str) -> list[str] | None:
     """The words that start a contender, or None where it is not installed."""
-    programs = {"penstock": "bench_zero" if zero else "bench_pipeline", "bare": "bench_bare_loop"}
+    programs = {
+        "penstock": f"bench_{benchmark}",
+        "bound": f"bench_{benchmark}",
+        "bare": "bench_bare_loop",
+    }
     if contender in programs:
         return [str(build / "bench" / programs[contender])]
     if not PEERS.exists():
@@ -190,7 +209,7 @@ def command_of(contender: str, build: Path, zero: bool) -> list[str] | None:
         "plain": "plain_loop.py",
         "deepspeed": "deepspeed_pipeline.py",
     }
-    script = "zero.py" if zero else scripts[contender]
+    script = scripts[contender] if benchmark == "pipeline" else f"{benchmark}.py"
     words = [str(PEERS), "-W", "ignore", str(ROOT / "bench" / "peers" / script)]
     if contender != "python":
         return words
@@ -226,7 +245,7 @@ def measure(
     group: Group, build: Path, contenders: list[str], alternations: int, steps: int
 ) -> list[dict]:
     entries = [entry for entry in group.entries if contender_of(entry) in contenders]
-    commands = {entry: command_of(contender_of(entry), build, group.zero) for entry in entries}
+    commands = {entry: command_of(contender_of(entry), build, group.benchmark) for entry in entries}
     present = [entry for entry in entries if commands[entry]]
     if len(present) < len(commands):
         print(f"# {group.name}: without peers, run `make bench-peers`", file=sys.stderr)
