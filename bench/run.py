@@ -102,7 +102,8 @@ def zero_group(width: int, batch: int, more: list[str], ratios: list, memory: li
     modes = [f"penstock/zero{stage}" for stage in range(4)]
     peers = [f"deepspeed/zero{stage}" for stage in range(1, 4)] + ["torch/ddp", "torch/fsdp2"]
     arguments = ["--width", str(width), "--batch", str(batch), "--microbatches", "1", *more]
-    return Group(f"zero/d{width}", arguments, modes + peers, ratios, benchmark="zero", memory=memory)
+    entries = modes + peers
+    return Group(f"zero/d{width}", arguments, entries, ratios, benchmark="zero", memory=memory)
 
 
 GROUPS = [

@@ -1,14 +1,15 @@
 """transformers' Llama over two pipeline ranks: --mode torch (its pipelining) or deepspeed.
 
-The model, its cut and the step are those of bench/language_model.cpp.  The loss is transformers' own
-for language models.  `peak_rss_mb` is the last stage's, `start_rss_mb` what it had before its first
-step.
+The model, its cut and the step are those of bench/language_model.cpp.  The loss is transformers'
+own for language models.  `peak_rss_mb` is the last stage's, `start_rss_mb` what it had before its
+first step.
 """
 
 import contextlib
 import io
 import os
 import resource
+from pathlib import Path
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("DS_LOG_LEVEL", "error")
@@ -123,8 +124,8 @@ def deepspeed_step(args):
 
 
 def rss_mb() -> float:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 2**20
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGESIZE") / 2**20
 
 
 def of_last_stage(value: float) -> float:
