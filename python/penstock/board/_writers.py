@@ -1,0 +1,128 @@
+"""Where metrics can go: TensorBoard's event files, Weights & Biases, tables.
+
+A writer takes the values of one step under their tags.  The libraries are the users' own, and are
+imported when a writer is made.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import io
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.errors import ConfigError
+
+# A line's keys in the metrics, and the tags on a board.
+TAGS = {
+    "loss": "loss/train",
+    "val_loss": "loss/validation",
+    "lr": "lr",
+    "grad_norm": "grad_norm",
+    "gradient_scale": "gradient_scale",
+    "tokens_per_second": "tokens_per_second",
+    "step_time_seconds": "step_time_seconds",
+}
+
+_TABLES = {
+    "steps.csv": [tag for key, tag in TAGS.items() if key != "val_loss"],
+    "validations.csv": [TAGS["val_loss"]],
+}
+
+
+class Writer(Protocol):
+    """Has a place of its own, which its constructor makes ready."""
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """The values of `step`, by tag."""
+
+    def flush(self) -> None:
+        """After it, readers find what was written."""
+
+    def close(self, text: str | None) -> None:
+        """The end; `text` is the run's sample, if it has one."""
+
+
+def _library(name: str, package: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"this board needs the package {package}: pip install {package} ({error})"
+        ) from error
+
+
+class TensorBoard:
+    """Event files in `folder`; what an earlier board wrote there counts for nothing any more."""
+
+    def __init__(self, folder: Path) -> None:
+        library = _library("torch.utils.tensorboard", "tensorboard")
+        self._writer = library.SummaryWriter(str(folder), purge_step=0)
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """As scalars."""
+        for tag, value in values.items():
+            self._writer.add_scalar(tag, value, step)
+
+    def flush(self) -> None:
+        """To the file."""
+        self._writer.flush()
+
+    def close(self, text: str | None) -> None:
+        """`text` is the text "sample"."""
+        if text is not None:
+            self._writer.add_text("sample", text)
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A new offline run in `run`/wandb; `wandb sync` sends it later."""
+
+    def __init__(self, run: Path, project: str) -> None:
+        self._library = _library("wandb", "wandb")
+        self._run = self._library.init(
+            project=project, name=run.resolve().name, dir=str(run), mode="offline"
+        )
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """As one line of its history."""
+        self._run.log(values, step=step)
+
+    def flush(self) -> None:
+        """wandb writes by itself."""
+
+    def close(self, text: str | None) -> None:
+        """`text` is in the run's summary."""
+        if text is not None:
+            self._run.summary["sample"] = text
+        self._run.finish()
+
+
+class Tables:
+    """`folder`/steps.csv and `folder`/validations.csv, which are begun anew."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._files: dict[str, io.TextIOWrapper] = {}
+        self._rows: dict[str, Any] = {}
+        for name, tags in _TABLES.items():
+            self._files[name] = (folder / name).open("w", encoding="utf-8", newline="")
+            self._rows[name] = csv.DictWriter(self._files[name], ["step", *tags])
+            self._rows[name].writeheader()
+
+    def write(self, step: int, values: dict[str, float]) -> None:
+        """As a row; a value that a step has not is empty."""
+        for name, tags in _TABLES.items():
+            if own := {tag: value for tag, value in values.items() if tag in tags}:
+                self._rows[name].writerow({"step": step, **own})
+
+    def flush(self) -> None:
+        """To the files."""
+        for file in self._files.values():
+            file.flush()
+
+    def close(self, text: str | None) -> None:
+        """Closes the files."""
+        for file in self._files.values():
+            file.close()
