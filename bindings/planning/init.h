@@ -12,6 +12,7 @@ void init_schedule(pybind11::module_& m);   // Schedules and their generators.
 void init_passes(pybind11::module_& m);     // Passes, single actions, torch's tables.
 void init_verify(pybind11::module_& m);     // Options, verdicts, diagnostics.
 void init_simulate(pybind11::module_& m);   // Costs, simulations, their pictures.
+void init_search(pybind11::module_& m);     // Searches, and what they find.
 void init_deepspeed(pybind11::module_& m);  // Clock, steps, stepped schedules.
 void init_learning_rate(pybind11::module_& m);  // Courses of the learning rate.
 void init_partition(pybind11::module_& m);      // Layers to stages.

@@ -11,6 +11,7 @@ PYBIND11_MODULE(_planning, m) {
   penstock::bindings::init_passes(m);
   penstock::bindings::init_verify(m);
   penstock::bindings::init_simulate(m);
+  penstock::bindings::init_search(m);
   penstock::bindings::init_deepspeed(m);
   penstock::bindings::init_learning_rate(m);
   penstock::bindings::init_partition(m);

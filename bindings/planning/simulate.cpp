@@ -9,6 +9,7 @@
 #include "bindings/planning/init.h"
 #include "bindings/planning/per_stage.h"
 #include "bindings/planning/pictures.h"
+#include "bindings/planning/simulated.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/text.h"
 #include "penstock/render/chrome_trace.h"
@@ -25,12 +26,6 @@ using simulate::Costs;
 using simulate::Event;
 using simulate::Simulation;
 using verify::VerifiedSchedule;
-
-// A simulation, and what it is of: the pictures need both.
-struct Simulated {
-  VerifiedSchedule verified;
-  Simulation simulation;
-};
 
 // One rank's numbers; Python lists ranks, not numbers by rank.
 struct RankNumbers {

@@ -112,11 +112,13 @@ std::vector<LayerTimes> times_of(const simulate::Costs& costs,
     const auto begin = operations.begin() + partition.first_layer(stage);
     const auto end = operations.begin() + partition.end_layer(stage);
     const double all = std::accumulate(begin, end, 0.0);
+    const auto layers = static_cast<double>(std::distance(begin, end));
     const double input = of_stage(costs.input, stage);
     const double weight = of_stage(costs.weight, stage);
     const double backward = costs.backward ? of_stage(*costs.backward, stage) : input + weight;
     for (auto layer = begin; layer != end; ++layer) {
-      const double share = scale * *layer / all;
+      // Layers without a product take what they take: each as much.
+      const double share = scale * (all > 0.0 ? *layer / all : 1.0 / layers);
       times.push_back({.forward = share * of_stage(forward, stage),
                        .backward = share * backward,
                        .input = share * input,

@@ -1,6 +1,7 @@
 #include "penstock/layout/planner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <queue>
@@ -190,6 +191,9 @@ std::int64_t fullest(const std::vector<memory::PipeRank>& ranks) {
   return most;
 }
 
+// Candidates to find for each that is shown, where many are equal.
+constexpr std::int64_t kFoundMax = 8;
+
 // A layout with its bound, or its time.
 struct Entry {
   double time = 0.0;
@@ -221,6 +225,12 @@ std::size_t Candidate::fullest_rank() const {
   return static_cast<std::size_t>(std::ranges::max_element(peak_bytes) - peak_bytes.begin());
 }
 
+bool is_equal(const Candidate& a, const Candidate& b) {
+  constexpr double kRounding = 1e-9;
+  const double difference = std::abs(a.time.step() - b.time.step());
+  return a.peak_bytes == b.peak_bytes && difference <= kRounding * a.time.step();
+}
+
 Plans plan(const Request& request) {
   check(request.config);
   Planner planner(request);
@@ -237,7 +247,10 @@ Plans plan(const Request& request) {
         least_time(layouts[i], planner.balanced(layouts[i]), planner.times_of(layouts[i]));
     entries.push({.time = least, .layout = i});
   }
-  while (!entries.empty() && std::ssize(plans.candidates) < request.top) {
+  // Layouts that were cut and simulated: a bound for the time that those that are equal take.
+  std::int64_t found = 0;
+  while (!entries.empty() && std::ssize(plans.candidates) < request.top &&
+         found < kFoundMax * request.top) {
     const Entry entry = entries.top();
     entries.pop();
     const Layout& layout = layouts[entry.layout];
@@ -252,7 +265,15 @@ Plans plan(const Request& request) {
       plans.too_large.push_back({.layout = layout, .time = entry.time, .bytes = bytes});
       continue;
     }
-    plans.candidates.push_back(planner.candidate_of(layout));
+    ++found;
+    Candidate candidate = planner.candidate_of(layout);
+    const auto equal = std::ranges::find_if(
+        plans.candidates, [&](const Candidate& other) { return is_equal(other, candidate); });
+    if (equal == plans.candidates.end()) {
+      plans.candidates.push_back(std::move(candidate));
+    } else {
+      equal->equals.push_back(layout);
+    }
   }
   std::ranges::stable_sort(plans.candidates, {},
                            [](const Candidate& each) { return each.time.step(); });

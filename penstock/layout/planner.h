@@ -32,7 +32,7 @@ struct Request {
   // Of the layers, for microbatches of so many samples.
   std::function<std::vector<LayerTimes>(std::int64_t microbatch)> times_of;
   double memory_bandwidth = 0.0;  // Of the device; 0: not known.
-  std::int32_t top = 10;          // Candidates to find.
+  std::int32_t top = 10;          // Candidates to find, those that are equal as one.
 };
 
 struct Candidate {
@@ -41,10 +41,15 @@ struct Candidate {
   StepTime time;
   std::vector<std::int64_t> peak_bytes;  // By pipeline rank.
   std::vector<std::string> peak_at;      // By pipeline rank: the instruction, or "update".
+  std::vector<Layout> equals;            // Others as fast that take as much: see is_equal().
 
   std::int64_t peak() const;
   std::size_t fullest_rank() const;
 };
+
+// Whether nothing tells them apart but their names: steps as long, but for rounding, and the same
+// peak on every pipeline rank.
+bool is_equal(const Candidate& a, const Candidate& b);
 
 // One whose memory does not fit.
 struct TooLarge {

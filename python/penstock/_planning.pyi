@@ -5,7 +5,7 @@ The planning half of penstock, in C++.  Use penstock.schedule and penstock.pipe.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'INFERENCE_BUFFERS', 'Options', 'Position', 'RankSimulation', 'ReadConfiguration', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'WARMUP_STEPS_MIN', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_configuration', 'parse_unit', 'partition_by_bounds', 'partition_by_costs', 'partition_uniformly', 'read_configuration', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'warmup_cosine_share', 'warmup_share', 'with_sizes', 'write_atomically']
+__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'Found', 'INFERENCE_BUFFERS', 'Options', 'Placement', 'Position', 'RankSimulation', 'ReadConfiguration', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'WARMUP_STEPS_MIN', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_configuration', 'parse_unit', 'partition_by_bounds', 'partition_by_costs', 'partition_uniformly', 'read_configuration', 'search', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'warmup_cosine_share', 'warmup_share', 'with_sizes', 'write_atomically']
 class Schedule:
     """
     A program of actions per rank: what each one computes, sends and receives, in order.
@@ -254,6 +254,92 @@ class Simulation:
         """
         Share of the longest span that the busiest rank does not compute.
         """
+class Placement:
+    """
+    Members:
+    
+      Loop
+    
+      V
+    
+      Any
+    """
+    Any: typing.ClassVar[Placement]
+    Loop: typing.ClassVar[Placement]
+    V: typing.ClassVar[Placement]
+    __members__: typing.ClassVar[dict[str, Placement]]
+    def __eq__(self, other: typing.Any) -> bool:
+        ...
+    def __getstate__(self) -> int:
+        ...
+    def __hash__(self) -> int:
+        ...
+    def __index__(self) -> int:
+        ...
+    def __init__(self, value: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __int__(self) -> int:
+        ...
+    def __ne__(self, other: typing.Any) -> bool:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def __setstate__(self, state: typing.SupportsInt | typing.SupportsIndex) -> None:
+        ...
+    def __str__(self) -> str:
+        ...
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def value(self) -> int:
+        ...
+class Found:
+    """
+    The fastest schedule that a search has found.
+    """
+    def __repr__(self) -> str:
+        ...
+    @property
+    def gap(self) -> float:
+        """
+        How much of the bound the makespan is above it; 0: it is optimal.
+        """
+    @property
+    def lower_bound(self) -> float:
+        """
+        No schedule that the search may choose is faster.
+        """
+    @property
+    def makespan(self) -> float:
+        """
+        Of the simulation.
+        """
+    @property
+    def placement(self) -> str:
+        """
+        The placement that was chosen: "loop", "v" or "any".
+        """
+    @property
+    def rounds(self) -> int:
+        """
+        How many there were: see `search`.
+        """
+    @property
+    def schedule(self) -> Schedule:
+        """
+        Its compute order, which verifies.
+        """
+    @property
+    def simulation(self) -> Simulation:
+        """
+        When each of its actions runs, with the costs of the search.
+        """
+    @property
+    def stages_per_rank(self) -> int:
+        """
+        That were chosen.
+        """
 class TrainVersion:
     """
     Which TrainSchedule of DeepSpeed's.
@@ -414,6 +500,8 @@ def read_configuration(file: str, needs_sizes: bool) -> ReadConfiguration:
     """
     The configuration in a file.
     """
+def search(*, ranks: typing.SupportsInt | typing.SupportsIndex, microbatches: typing.SupportsInt | typing.SupportsIndex, stages_per_rank: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], placements: collections.abc.Sequence[Placement], costs: Costs, memory_max: typing.SupportsFloat | typing.SupportsIndex | None, seconds: typing.SupportsFloat | typing.SupportsIndex, rounds: typing.SupportsInt | typing.SupportsIndex | None, seed: typing.SupportsInt | typing.SupportsIndex) -> Found:
+    ...
 def simulate(schedule: Schedule, costs: Costs, options: Options) -> Simulation:
     ...
 def slots(schedule: Schedule) -> list[list[str | None]]:

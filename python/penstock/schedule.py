@@ -1,4 +1,4 @@
-"""Pipeline schedules as programs: generate, verify, simulate, draw.  Needs no torch.
+"""Pipeline schedules as programs: generate, verify, simulate, search, draw.  Needs no torch.
 
     >>> from penstock.schedule import generate, simulate, verify
     >>> schedule = generate("zbv", ranks=4, microbatches=8)
@@ -25,13 +25,14 @@ from typing import Literal
 
 from penstock import _arguments, _planning
 from penstock._arguments import Cost
-from penstock._planning import Diagnostic, RankSimulation, Schedule, Simulation, Verdict
+from penstock._planning import Diagnostic, Found, RankSimulation, Schedule, Simulation, Verdict
 from penstock.errors import ConfigError
 
 __all__ = [
     "Channels",
     "Cost",
     "Diagnostic",
+    "Found",
     "Program",
     "RankSimulation",
     "Schedule",
@@ -42,6 +43,7 @@ __all__ = [
     "names",
     "parse",
     "render",
+    "search",
     "simulate",
     "table",
     "verify",
@@ -53,12 +55,18 @@ Channels = Literal["tagged", "dirfifo", "pairfifo", "rankfifo"]
 Row = str | Iterable[str]
 """The actions of one rank: "0F0 0F1 0B0 0B1", or one by one."""
 
+_PLACEMENTS = {
+    "loop": _planning.Placement.Loop,
+    "v": _planning.Placement.V,
+    "any": _planning.Placement.Any,
+}
 _CHANNELS = {
     "tagged": _planning.Channels.Tagged,
     "dirfifo": _planning.Channels.DirFifo,
     "pairfifo": _planning.Channels.PairFifo,
     "rankfifo": _planning.Channels.RankFifo,
 }
+_SECONDS_MAX = 1e6
 
 
 def generate(
@@ -205,23 +213,68 @@ def simulate(
 
     Raises ScheduleError when the schedule does not verify, ConfigError for costs that do not fit.
     """
-    cost, number = _arguments.cost, _arguments.number
-    costs = _planning.Costs(
-        forward=cost("forward", forward),
-        input=cost("input", input),
-        weight=cost("weight", weight),
-        backward=None if backward is None else cost("backward", backward),
-        overlap=number("overlap", overlap),
-        latency=number("latency", latency),
-        message=cost("message", message),
-        bandwidth=None if bandwidth is None else number("bandwidth", bandwidth),
-        gather=cost("gather", gather),
-        reduce=cost("reduce", reduce),
-        optimizer=number("optimizer", optimizer),
-        activation=cost("activation", activation),
-        keep=number("keep", keep),
-    )
+    costs = _costs(
+        forward=forward, input=input, weight=weight, backward=backward, overlap=overlap,
+        latency=latency, message=message, bandwidth=bandwidth, gather=gather, reduce=reduce,
+        optimizer=optimizer, activation=activation, keep=keep,
+    )  # fmt: skip
     return _planning.simulate(schedule, costs, _options(channels, None, None, activation, keep))
+
+
+def search(
+    *,
+    ranks: int,
+    microbatches: int,
+    stages_per_rank: Sequence[int] = (1, 2),
+    placements: Sequence[str] = ("loop", "v"),
+    forward: Cost = 1.0,
+    input: Cost = 1.0,
+    weight: Cost = 1.0,
+    backward: Cost | None = None,
+    latency: float = 0.0,
+    message: Cost = 0.0,
+    bandwidth: float | None = None,
+    optimizer: float = 0.0,
+    activation: Cost = 1.0,
+    keep: float = 1.0,
+    memory_max: float | None = None,
+    seconds: float = 10.0,
+    rounds: int | None = None,
+    seed: int = 1,
+) -> Found:
+    """The fastest schedule that is found in some seconds, and what no schedule can beat.
+
+    stages_per_rank, placements: what may be chosen; placements are "loop", "v" and "any".
+    Costs are those of `simulate`, for all stages of a rank together; where one of them is a list by
+    stage, all are of single stages.
+    memory_max: of each rank's activations, in the unit of `activation`; None: unlimited.
+    seconds, rounds: the search ends with the first of them.  The same rounds and seed give the same
+    schedule on any machine.
+
+    Raises ConfigError for sizes and costs that do not fit, and Error where no schedule has so
+    little memory, which says what would do.
+    """
+    if unknown := [each for each in placements if each not in _PLACEMENTS]:
+        raise ConfigError(
+            f"placements has {unknown[0]!r}, must be some of {', '.join(_PLACEMENTS)}"
+        )
+    if (time := _arguments.number("seconds", seconds)) < 0 or time > _SECONDS_MAX:
+        raise ValueError(f"seconds is {seconds}, must be from 0 to {_SECONDS_MAX}")
+    costs = _costs(
+        forward=forward, input=input, weight=weight, backward=backward, latency=latency,
+        message=message, bandwidth=bandwidth, optimizer=optimizer, activation=activation, keep=keep,
+    )  # fmt: skip
+    return _planning.search(
+        ranks=_arguments.integer("ranks", ranks),
+        microbatches=_arguments.integer("microbatches", microbatches),
+        stages_per_rank=[_arguments.integer("stages_per_rank", each) for each in stages_per_rank],
+        placements=[_PLACEMENTS[each] for each in placements],
+        costs=costs,
+        memory_max=None if memory_max is None else _arguments.number("memory_max", memory_max),
+        seconds=time,
+        rounds=_arguments.optional_integer("rounds", rounds),
+        seed=_arguments.integer("seed", seed),
+    )
 
 
 def render(
@@ -257,6 +310,40 @@ def render(
     return text
 
 
+def _costs(
+    *,
+    forward: Cost,
+    input: Cost,
+    weight: Cost,
+    backward: Cost | None,
+    latency: float,
+    message: Cost,
+    bandwidth: float | None,
+    optimizer: float,
+    activation: Cost,
+    keep: float,
+    overlap: float = 1.0,
+    gather: Cost = 0.0,
+    reduce: Cost = 0.0,
+) -> _planning.Costs:
+    cost, number = _arguments.cost, _arguments.number
+    return _planning.Costs(
+        forward=cost("forward", forward),
+        input=cost("input", input),
+        weight=cost("weight", weight),
+        backward=None if backward is None else cost("backward", backward),
+        overlap=number("overlap", overlap),
+        latency=number("latency", latency),
+        message=cost("message", message),
+        bandwidth=None if bandwidth is None else number("bandwidth", bandwidth),
+        gather=cost("gather", gather),
+        reduce=cost("reduce", reduce),
+        optimizer=number("optimizer", optimizer),
+        activation=cost("activation", activation),
+        keep=number("keep", keep),
+    )
+
+
 def _options(
     channels: str,
     activations_max: int | None,
@@ -275,5 +362,5 @@ def _options(
     )
 
 
-for _class in (Diagnostic, RankSimulation, Schedule, Simulation, Verdict):
+for _class in (Diagnostic, Found, RankSimulation, Schedule, Simulation, Verdict):
     _class.__module__ = __name__  # Where users find them; help() and errors say so.

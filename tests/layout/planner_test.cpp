@@ -83,11 +83,25 @@ TEST_F(PlannerTest, FindsEveryLayoutWhoseSizesFit) {
     EXPECT_LE(layout.stages(), kBlocks);
   }
   const Plans plans = plan(every);
-  EXPECT_EQ(plans.candidates.size(), layouts.size());
+  std::size_t found = plans.candidates.size();
+  for (const Candidate& each : plans.candidates) found += each.equals.size();
+  EXPECT_EQ(found, layouts.size());
   EXPECT_EQ(plans.layouts, std::ssize(layouts));
   std::set<std::int32_t> pipes;
   for (const Candidate& each : plans.candidates) pipes.insert(each.layout.mesh.pipe);
   EXPECT_EQ(pipes, (std::set<std::int32_t>{1, 2, 4}));
+}
+
+TEST_F(PlannerTest, EqualLayoutsAreOneCandidate) {
+  const Plans plans = plan(request(2, 2, kAny));
+  std::size_t equals = 0;
+  for (std::size_t a = 0; a < plans.candidates.size(); ++a) {
+    equals += plans.candidates[a].equals.size();
+    for (std::size_t b = 0; b < a; ++b) {
+      EXPECT_FALSE(is_equal(plans.candidates[a], plans.candidates[b])) << a << " and " << b;
+    }
+  }
+  EXPECT_GT(equals, 0U);  // With one microbatch the schedules differ in nothing.
 }
 
 TEST_F(PlannerTest, TheFirstOnesAreTheFirstOfAll) {

@@ -117,12 +117,35 @@ std::vector<std::size_t> frontier(const Plans& plans) {
   return numbers;
 }
 
+std::vector<std::string> equals_of(const Candidate& candidate) {
+  std::vector<std::string> names;
+  for (const Layout& each : candidate.equals) names.push_back(to_string(each));
+  return names;
+}
+
+// A line for each candidate that others equal.
+std::string equals_text(const Plans& plans) {
+  constexpr std::size_t kNamed = 3;
+  std::string text;
+  for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
+    std::vector<std::string> names = equals_of(plans.candidates[i]);
+    if (names.empty()) continue;
+    const std::size_t more = names.size() - std::min(names.size(), kNamed);
+    names.resize(names.size() - more);
+    text += str("\nas fast and as large as ", i + 1, ": ", join(names, "; "),
+                more > 0 ? str("; and ", more, " more") : "");
+  }
+  return text.empty() ? "" : str(text, "\n");
+}
+
 std::string json_of(const PlanQuestion& question, const Candidate& candidate) {
   const Layout& layout = candidate.layout;
   std::vector<std::string> parts;
   for (const Part& part : kParts) {
     parts.push_back(str("\"", part.name, "\": ", shortest(candidate.time.*part.time)));
   }
+  std::vector<std::string> equals;
+  for (const std::string& name : equals_of(candidate)) equals.push_back(json_quote(name));
   const double samples = samples_per_second(candidate);
   return str(
       "    {\"pipe\": ", layout.mesh.pipe, ", \"data\": ", layout.mesh.data,
@@ -135,7 +158,8 @@ std::string json_of(const PlanQuestion& question, const Candidate& candidate) {
       "},\n     \"samples_per_second\": ", shortest(samples),
       ", \"tokens_per_second\": ", shortest(samples * static_cast<double>(question.positions())),
       ",\n     \"peak\": [", join(candidate.peak_bytes, ", "),
-      "], \"bound_by\": ", json_quote(bound_by(candidate.time)), "}");
+      "], \"bound_by\": ", json_quote(bound_by(candidate.time)), ",\n     \"equals\": [",
+      join(equals, ", "), "]}");
 }
 
 std::string json_of(const layout::TooLarge& each) {
@@ -162,14 +186,14 @@ std::string plan_text(const PlanQuestion& question, const Plans& plans) {
              ", memory=", size(request.memory_max), ")\n\n", text_table(head), "\n", plans.layouts,
              " layouts have these sizes; ", plans.simulated, " were simulated, ",
              plans.too_large.size(), " of those looked at are too large\n\n", text_table(rows),
-             too_large_text(plans));
+             equals_text(plans), too_large_text(plans));
 }
 
 std::string plan_csv(const PlanQuestion& question, const Plans& plans) {
   std::string text =
       "number,pipe,data,zero,schedule,stages_per_rank,microbatches,microbatch,recompute_interval,"
       "step_seconds,samples_per_second,tokens_per_second,bubble_seconds,peak_bytes,fullest_rank,"
-      "bound_by\n";
+      "bound_by,equals\n";
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     const Candidate& each = plans.candidates[i];
     const Layout& layout = each.layout;
@@ -180,7 +204,7 @@ std::string plan_csv(const PlanQuestion& question, const Plans& plans) {
             layout.microbatch, ",", layout.recompute_interval, ",", shortest(each.time.step()), ",",
             shortest(samples), ",", shortest(samples * static_cast<double>(question.positions())),
             ",", shortest(each.time.bubble), ",", each.peak(), ",", each.fullest_rank(), ",",
-            bound_by(each.time), "\n");
+            bound_by(each.time), ",", each.equals.size(), "\n");
   }
   return text;
 }
