@@ -17,6 +17,16 @@ namespace penstock::config {
 
 enum class ModelType : std::uint8_t { Gpt, Mlp, HuggingFace };
 
+// Low-rank adapters of a folder's model, as nn::AdapterOptions.
+struct AdapterConfig {
+  std::int64_t rank = 0;  // 0: none, all weights are trained.
+  double alpha = 16.0;
+  std::string targets = "q_proj|v_proj|c_attn";
+  bool merge = false;  // Save the model with the adapters added, not these alone.
+
+  friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
+};
+
 struct ModelConfig {
   ModelType type = ModelType::Gpt;
   std::int64_t layers = 4;    // Transformer blocks (gpt) or Linear-ReLU-Linear blocks (mlp).
@@ -27,6 +37,7 @@ struct ModelConfig {
   bool tie_embeddings = false;         // The head's weight is the embedding's.
   double dropout = 0.0;                // Probability of a zero.
   std::string path;                    // For HuggingFace: the folder.
+  AdapterConfig adapter;               // For HuggingFace.
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };

@@ -148,6 +148,20 @@ void visit_scheduler(Visitor& v, Scheduler& s) {
   });
 }
 
+template <class Visitor, class Adapter>
+void visit_adapter(Visitor& v, Adapter& a) {
+  v.field("rank", a.rank, Integer{0, 1 << 16},
+          "width of low-rank adapters (LoRA), which alone are trained; 0: none");
+  v.effective(Condition::above_zero("model.adapter.rank", static_cast<double>(a.rank)), [&] {
+    v.field("alpha", a.alpha, Number{}, "an adapter's product is added alpha / rank times");
+    v.field("targets", a.targets, Pattern{},
+            "a regular expression for the last part of linears' names: those have adapters");
+    v.field(
+        "merge", a.merge, Flag{},
+        "run.save gets the whole model, adapters added; false: the adapters, as PEFT reads them");
+  });
+}
+
 template <class Visitor, class Model>
 void visit_model(Visitor& v, Model& m) {
   v.field("type", m.type, Choice<ModelType>{kModelTypes}, "architecture");
@@ -156,6 +170,7 @@ void visit_model(Visitor& v, Model& m) {
   v.when(is_folder, {"model.type", "\"hugging_face\""}, [&] {
     v.field("path", m.path, Text{.may_be_empty = false},
             "a Hugging Face folder: the model, and its weights at the start");
+    v.section("adapter", [&] { visit_adapter(v, m.adapter); });
   });
   v.when(!is_folder, own, [&] {
     v.field("layers", m.layers, Integer{0, 65536}, "blocks; 0: embedding and head alone");

@@ -102,6 +102,11 @@ ModelFolder::ModelFolder(const std::string& path) : path_(path) {
     throw ConfigError(str("model.path = ", quoted_path(path), ": no such folder"));
   }
   const std::string file = path + "/config.json";
+  if (!fs::exists(file, error) && fs::exists(path + "/adapter_config.json", error)) {
+    throw ConfigError(str("model.path = ", quoted_path(path), ": has adapters and no model"),
+                      {"train from the model's own folder, with model.adapter.merge = true to save "
+                       "a whole model"});
+  }
   config_ = read_file("the configuration of a model", file, json::kBytesMax);
   options_ = read_options(
       json::parse(std::make_shared<json::Source>(json::Source{.name = file, .text = config_})));
@@ -157,8 +162,11 @@ void ModelFolder::check_tensors() const {
                         problems);
 }
 
-std::vector<nn::LayerSpec> ModelFolder::layers() const {
-  return nn::decoder_layers(options_, [folder = *this](const std::string& name, at::Tensor& to) {
+std::vector<nn::LayerSpec> ModelFolder::layers(
+    const std::optional<nn::AdapterOptions>& adapter) const {
+  nn::DecoderOptions options = options_;
+  options.adapter = adapter;
+  return nn::decoder_layers(options, [folder = *this](const std::string& name, at::Tensor& to) {
     folder.tensors_->read(folder.stored_name(name), to);
   });
 }

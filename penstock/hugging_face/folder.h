@@ -4,6 +4,7 @@
 // supported.  Knows no ranks: a rank reads the tensors of the layers that it makes.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,8 +27,10 @@ class ModelFolder {
   // config.json, as it was read.
   const std::string& config() const { return config_; }
 
-  // The model with the folder's weights, which are read when a layer is made.
-  std::vector<nn::LayerSpec> layers() const;
+  // The model with the folder's weights, which are read when a layer is made; with adapters, where
+  // they are given, which alone are trained.
+  // Throws: ConfigError for adapters of linears that the model has not.
+  std::vector<nn::LayerSpec> layers(const std::optional<nn::AdapterOptions>& adapter = {}) const;
 
   // The type that a parameter has in the folder.
   checkpoint::ScalarType type_of(const std::string& parameter) const;

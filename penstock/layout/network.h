@@ -23,6 +23,7 @@ struct Network {
   LinkSpeed intra;
   LinkSpeed inter;
   std::int32_t ranks_per_node = 0;  // 0: all ranks are on one node.
+  std::int32_t cores_per_node = 0;  // 0: each rank has a device of its own.
 
   const LinkSpeed& between(Rank a, Rank b) const;
   // The slowest of a ring of ranks first, first + 1, ..., first + count - 1.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "penstock/layout/shared_cores.h"
 #include "penstock/simulate/simulate.h"
 
 namespace penstock::layout {
@@ -91,9 +92,13 @@ class Step {
     return collective_time(in_.network.within(first, data), data, bytes);
   }
 
+  // Where ranks compute on cores, these move the data, too: nothing is hidden.
+  bool hides_collectives() const { return in_.network.cores_per_node == 0; }
+
   // A pass that waits for the first of its gathers, while the others run beside it.
-  static double beside(double pass, double gather, double layers) {
-    return gather == 0.0 ? pass : std::max(pass, gather) + gather / layers;
+  double beside(double pass, double gather, double layers) const {
+    if (gather == 0.0) return pass;
+    return hides_collectives() ? std::max(pass, gather) + gather / layers : pass + gather;
   }
 
   void passes(bool with_gathers, Costs& costs) const {
@@ -155,6 +160,10 @@ class Step {
       const std::size_t rank = in_.schedule.rank_of(StageId(static_cast<std::int32_t>(s))).index();
       const double once = collective(rank, work.gradients);
       const double whole = in_.sharing.rules.are_cut() ? once : 2.0 * once;
+      if (!hides_collectives()) {
+        left.push_back(whole);
+        continue;
+      }
       const double bucket = static_cast<double>(in_.sharing.rules.bucket_bytes);
       const double last = whole * std::min(1.0, bucket / std::max(work.gradients, 1.0));
       left.push_back(std::max(whole - work.times.backward, last));
@@ -173,7 +182,12 @@ class Step {
 simulate::Costs costs_of(const StepInputs& inputs) { return Step(inputs).costs(Parts::All); }
 
 double step_time(const StepInputs& inputs) {
-  return simulate::simulate(inputs.schedule, costs_of(inputs), simulate::Detail::Totals).makespan;
+  const Costs costs = costs_of(inputs);
+  const auto detail = shares_cores(inputs.layout, inputs.network) ? simulate::Detail::Events
+                                                                  : simulate::Detail::Totals;
+  const simulate::Simulation step = simulate::simulate(inputs.schedule, costs, detail);
+  if (detail == simulate::Detail::Totals) return step.makespan;
+  return time_on_shared_cores(step, costs.optimizer, inputs.layout, inputs.network);
 }
 
 StepTime step_parts(const StepInputs& inputs) {
@@ -191,6 +205,7 @@ StepTime step_parts(const StepInputs& inputs) {
   time.gathers = with_gathers - with_messages + step.gather_after_update();
   time.update = step.update();
   time.sums = all - with_gathers - time.update - step.gather_after_update();
+  time.cores = step_time(inputs) - all;
   return time;
 }
 

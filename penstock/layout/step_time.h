@@ -8,6 +8,8 @@
 // parameters are gathered after the update, and nothing hides it.  With ZeRO 3 they are gathered
 // for the first forward of a stage, or, where they are more than may be whole at one time, for
 // every pass; the gather of one layer is waited for, and those of others run beside the pass.
+// Where ranks compute on a node's cores (Network::cores_per_node), cores move the data, too: then
+// nothing hides a sum or a gather.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -43,8 +45,9 @@ struct StepTime {
   double gathers = 0.0;   // For parameters.
   double sums = 0.0;      // For sums of gradients over replicas.
   double update = 0.0;    // The optimizer's step.
+  double cores = 0.0;     // For cores, where ranks of a node share them (shared_cores.h).
 
-  double step() const { return compute + bubble + messages + gathers + sums + update; }
+  double step() const { return compute + bubble + messages + gathers + sums + update + cores; }
 };
 
 // For simulate, of the layout's stages.

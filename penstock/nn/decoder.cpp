@@ -10,9 +10,11 @@
 #include <ATen/ops/silu.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
+#include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/rms_norm.h"
 
@@ -33,22 +35,38 @@ struct Making {
 // x W + b, with W as the form stores it.
 class Projection : public torch::nn::Module {
  public:
-  Projection(const Making& making, std::int64_t in, std::int64_t out, bool has_bias)
+  Projection(const Making& making, const char* name, std::int64_t in, std::int64_t out,
+             bool has_bias)
       : is_in_out_(making.is_gpt2()) {
     weight_ = register_parameter(
         "weight", is_in_out_ ? making.parameter({in, out}) : making.parameter({out, in}));
     if (has_bias) bias_ = register_parameter("bias", making.parameter({out}));
+    const auto& adapter = making.options.adapter;
+    if (!adapter || !adapter->adapts(name)) return;
+    adapter_in_ = add(kAdapterIn, making.parameter({adapter->rank, in}));
+    adapter_out_ = add(kAdapterOut, making.parameter({out, adapter->rank}));
+    scale_ = adapter->scale();
   }
 
   at::Tensor forward(const at::Tensor& x) const {
-    return at::linear(x, is_in_out_ ? weight_.t() : weight_,
-                      bias_.defined() ? std::optional(bias_) : std::nullopt);
+    const at::Tensor y = at::linear(x, is_in_out_ ? weight_.t() : weight_,
+                                    bias_.defined() ? std::optional(bias_) : std::nullopt);
+    if (!adapter_in_.defined()) return y;
+    return y + at::linear(at::linear(x, adapter_in_), adapter_out_) * scale_;
   }
 
  private:
+  at::Tensor add(std::string_view name, at::Tensor weight) {
+    return register_module(std::string(name), std::make_shared<torch::nn::Module>())
+        ->register_parameter("weight", std::move(weight));
+  }
+
   bool is_in_out_;
   at::Tensor weight_;
   at::Tensor bias_;
+  at::Tensor adapter_in_;  // Undefined, as the next, where there is none.
+  at::Tensor adapter_out_;
+  double scale_ = 0.0;
 };
 
 using ProjectionPointer = std::shared_ptr<Projection>;
@@ -166,7 +184,7 @@ class DecoderAttention : public torch::nn::Module {
  private:
   ProjectionPointer add(const Making& making, const char* name, std::int64_t in, std::int64_t out,
                         bool has_bias) {
-    return register_module(name, std::make_shared<Projection>(making, in, out, has_bias));
+    return register_module(name, std::make_shared<Projection>(making, name, in, out, has_bias));
   }
 
   std::vector<at::Tensor> queries_keys_values(const at::Tensor& x) const {
@@ -240,8 +258,8 @@ class DecoderFeedForward : public torch::nn::Module {
 
  private:
   ProjectionPointer add(const Making& making, const char* name, std::int64_t in, std::int64_t out) {
-    return register_module(name,
-                           std::make_shared<Projection>(making, in, out, making.options.mlp_bias));
+    return register_module(
+        name, std::make_shared<Projection>(making, name, in, out, making.options.mlp_bias));
   }
 
   at::Tensor activated(const at::Tensor& x) const {
@@ -361,6 +379,16 @@ std::vector<DecoderParameter> shapes_of(const DecoderOptions& options, const Par
   return parameters;
 }
 
+void check_adapter(const DecoderOptions& options) {
+  if (!options.adapter) return;
+  const std::vector<std::string> names = linear_names(options);
+  const auto is_adapted = [&](const std::string& name) { return options.adapter->adapts(name); };
+  if (std::ranges::any_of(names, is_adapted)) return;
+  throw ConfigError(penstock::str("model.adapter.targets = ", in_quotes(options.adapter->targets),
+                                  ": matches no linear of the model"),
+                    {penstock::str("its linears are ", join(names, ", "))});
+}
+
 std::int64_t count_of(const DecoderOptions& options, const Part& part) {
   std::int64_t count = 0;
   for (const DecoderParameter& each : shapes_of(options, part)) {
@@ -387,6 +415,7 @@ FillParameter normal_parameters(double standard_deviation) {
 }
 
 std::vector<LayerSpec> decoder_layers(const DecoderOptions& options, FillParameter fill) {
+  check_adapter(options);
   const std::vector<Part> parts = parts_of(options);
   const std::string embedding = penstock::str(parts.front().name, ".", embedding_of(options));
   std::vector<LayerSpec> layers;
@@ -396,6 +425,12 @@ std::vector<LayerSpec> decoder_layers(const DecoderOptions& options, FillParamet
                         const auto layer = part.make({options, at::kCPU});
                         const torch::NoGradGuard no_grad;
                         for (auto& each : layer->named_parameters()) {
+                          const bool is_adapter = is_of_adapter(each.key());
+                          if (options.adapter) each.value().requires_grad_(is_adapter);
+                          if (is_adapter) {
+                            fill_adapter(each.key(), each.value());
+                            continue;
+                          }
                           fill(is_tied_head ? embedding : penstock::str(part.name, ".", each.key()),
                                each.value());
                         }
@@ -407,6 +442,23 @@ std::vector<LayerSpec> decoder_layers(const DecoderOptions& options, FillParamet
     layers.back() = TiedLayerSpec("embedding", layers.back(), {"weight"});
   }
   return layers;
+}
+
+std::vector<std::string> linear_names(const DecoderOptions& options) {
+  std::vector<std::string> names;
+  DecoderOptions plain = options;
+  plain.adapter.reset();
+  for (const Part& part : parts_of(plain)) {
+    if (part.type != "DecoderBlock") continue;
+    for (const DecoderParameter& each : shapes_of(plain, part)) {
+      const std::vector<std::string> words = penstock::split(each.name, '.');
+      if (each.shape.size() != 2 || words.size() < 2) continue;
+      const std::string& name = words[words.size() - 2];
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+    break;  // Blocks are alike.
+  }
+  return names;
 }
 
 std::vector<DecoderParameter> decoder_parameters(const DecoderOptions& options) {

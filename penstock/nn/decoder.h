@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/nn/adapter.h"
 #include "penstock/nn/key_value_cache.h"
 #include "penstock/nn/layer.h"
 #include "penstock/nn/rotary.h"
@@ -59,6 +60,8 @@ struct DecoderOptions {
   // absent for every layer.
   std::vector<std::optional<std::int64_t>> windows;
   bool tie_embeddings = false;  // The head's weight is the token embedding.
+  // Present: linears of blocks have adapters, which alone are trained.
+  std::optional<AdapterOptions> adapter;
 };
 
 // Gives a parameter its first values.  `name` is the model's name for it.
@@ -82,7 +85,8 @@ class DecoderLayer : public Layer {
 // "transformer", "transformer.h.0", ..., "transformer.ln_f", "lm_head".  Their types are
 // "DecoderEmbedding", "DecoderBlock", "DecoderNorm" and "DecoderHead"; each is a DecoderLayer.
 // `fill` is called for each parameter of a layer when that is made, on the rank that makes it.
-// A tied head is filled as the embedding.
+// A tied head is filled as the embedding.  Adapters are filled by fill_adapter().
+// Throws: ConfigError, with the names, for an adapter whose targets are no linears of the model.
 std::vector<LayerSpec> decoder_layers(const DecoderOptions& options,
                                       FillParameter fill = normal_parameters());
 
@@ -90,6 +94,9 @@ struct DecoderParameter {
   std::string name;
   std::vector<std::int64_t> shape;
 };
+
+// What adapters may be beside, each once: "q_proj", "k_proj", ...; the last parts of the names.
+std::vector<std::string> linear_names(const DecoderOptions& options);
 
 // All parameters of the model, in its order, those that are tied once.  Makes no tensor.
 std::vector<DecoderParameter> decoder_parameters(const DecoderOptions& options);

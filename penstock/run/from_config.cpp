@@ -56,13 +56,20 @@ Model model_of_folder(const config::ModelConfig& model) {
     throw ConfigError(str("model.sequence_length = ", model.sequence_length, ": the model in ",
                           quoted_path(model.path), " has ", options.positions, " positions"));
   }
-  return {.layers = folder.layers(),
+  return {.layers = folder.layers(adapter_of(model)),
           .loss = nn::Loss(nn::mean_token_loss).of_any_type(),
           .vocabulary = options.vocabulary,
           .folder = std::move(folder)};
 }
 
 }  // namespace
+
+std::optional<nn::AdapterOptions> adapter_of(const config::ModelConfig& model) {
+  const config::AdapterConfig& adapter = model.adapter;
+  if (model.type != config::ModelType::HuggingFace || adapter.rank == 0) return std::nullopt;
+  return nn::AdapterOptions{
+      .rank = adapter.rank, .alpha = adapter.alpha, .targets = adapter.targets};
+}
 
 Model model_of(const config::ModelConfig& model) {
   if (model.type == config::ModelType::HuggingFace) return model_of_folder(model);

@@ -23,9 +23,12 @@ struct Model {
   std::optional<hugging_face::ModelFolder> folder;
 };
 
+// None for a model that is trained whole.
+std::optional<nn::AdapterOptions> adapter_of(const config::ModelConfig& model);
+
 // Reads config.json and the headers of the weights, where the model is a folder's.
 // Throws: as hugging_face::ModelFolder; ConfigError where the model has fewer positions than
-// model.sequence_length.
+// model.sequence_length, or no linear that model.adapter.targets matches.
 Model model_of(const config::ModelConfig& model);
 
 train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,

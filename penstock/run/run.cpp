@@ -14,6 +14,7 @@
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utf8.h"
+#include "penstock/hugging_face/adapter_folder.h"
 #include "penstock/measure/metrics_lines.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/offload/system_memory.h"
@@ -114,7 +115,10 @@ class Run {
   void load_model() {
     const Phase reading(progress_, "reading the model's description", Files::Used);
     model_ = model_of(config_.model);
-    if (model_.folder && !config_.run.save.empty()) hugging_face::check_target(config_.run.save);
+    adapter_ = adapter_of(config_.model);
+    if (!model_.folder || config_.run.save.empty()) return;
+    saves_adapters() ? hugging_face::check_adapter_target(config_.run.save)
+                     : hugging_face::check_target(config_.run.save);
   }
 
   void load_data() {
@@ -343,6 +347,7 @@ class Run {
   // Replica 0 writes: each of its ranks a shard, then rank 0 the index.
   void save() {
     const Phase saving(progress_, "saving", Files::Used);
+    if (saves_adapters()) return save_adapters();
     std::optional<weights::NewModel> model;
     if (is_root()) {
       model.emplace(config_.run.save);
@@ -351,15 +356,14 @@ class Run {
     const mesh::Coordinate at = trainer_->layout().mesh.coordinate(communicator_.rank());
     const auto whole = trainer_->rank_model().whole_parameters();
     if (at.data == 0) {
-      weights::NamedTensors tensors;
+      weights::NamedTensors tensors = state();
+      if (adapter_) tensors = hugging_face::merged(tensors, *model_.folder, *adapter_);
       std::string names;
       std::size_t bytes = 0;
-      for (const stage::Stage& stage : trainer_->rank_model().stages()) {
-        for (const auto& [name, tensor] : stage.layers().state()) {
-          tensors.emplace_back(name, as_saved(name, tensor));
-          names += name + "\n";
-          bytes += tensors.back().second.nbytes();
-        }
+      for (auto& [name, tensor] : tensors) {
+        tensor = as_saved(name, tensor);
+        names += name + "\n";
+        bytes += tensor.nbytes();
       }
       const auto series = parse_integer(communicator_.get("saved as")).value_or(1);
       weights::write_safetensors(
@@ -369,6 +373,53 @@ class Run {
       communicator_.put(str("saved/", at.pipe), str(bytes, "\n", names));
     }
     if (is_root()) put_in_place(*model);
+  }
+
+  bool saves_adapters() const { return adapter_ && !config_.model.adapter.merge; }
+
+  // Of this rank's stages; REQUIRES: its parameters are whole.
+  weights::NamedTensors state() {
+    weights::NamedTensors tensors;
+    for (const stage::Stage& stage : trainer_->rank_model().stages()) {
+      for (const auto& [name, tensor] : stage.layers().state()) tensors.emplace_back(name, tensor);
+    }
+    return tensors;
+  }
+
+  std::string adapter_part(std::int32_t pipe) const {
+    return str(config_.run.save, "/adapter_model.part-", pipe, ".safetensors");
+  }
+
+  // Replica 0 writes: each of its ranks a part, from which rank 0 makes the one file.
+  void save_adapters() {
+    if (is_root()) {
+      std::error_code error;
+      std::filesystem::create_directories(config_.run.save, error);
+      if (error) throw CheckpointError(str(quoted_path(config_.run.save), ": ", error.message()));
+      communicator_.put("saved as", "adapters");
+    }
+    const mesh::Coordinate at = trainer_->layout().mesh.coordinate(communicator_.rank());
+    const auto whole = trainer_->rank_model().whole_parameters();
+    if (at.data == 0) {
+      communicator_.get("saved as");
+      weights::write_safetensors(adapter_part(at.pipe), hugging_face::adapters_of(state()), {},
+                                 advanced());
+      communicator_.put(str("saved/", at.pipe), "");
+    }
+    if (!is_root()) return;
+    weights::NamedTensors all;
+    for (std::int32_t pipe = 0; pipe < mesh_.pipe; ++pipe) {
+      const execute::WaitMark wait(progress_, "waiting for the ranks' adapters");
+      communicator_.get(str("saved/", pipe));
+      for (auto& each : weights::read_safetensors(adapter_part(pipe))) all.push_back(each);
+    }
+    hugging_face::write_adapters(config_.run.save, all, *model_.folder, config_.model.path,
+                                 *adapter_);
+    for (std::int32_t pipe = 0; pipe < mesh_.pipe; ++pipe) {
+      std::error_code ignored;
+      std::filesystem::remove(adapter_part(pipe), ignored);
+    }
+    tell(str("adapters saved to ", config_.run.save));
   }
 
   // A folder's weights keep the types that they have there.
@@ -401,6 +452,7 @@ class Run {
   execute::Progress progress_;
   InjectedFaults faults_{hooks_.faults, communicator_.rank(), hooks_.start, progress_};
   Model model_;
+  std::optional<nn::AdapterOptions> adapter_;
   std::unique_ptr<RunData> data_;
   std::optional<train::Trainer> trainer_;
   std::optional<RunCheckpoints> checkpoints_;

@@ -207,6 +207,12 @@ void declare_plan_inputs(CLI::App& app, PlanInputs& inputs) {
       ->type_name("N")
       ->group("Costs and links")
       ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--cores-per-node", inputs.cores_per_node,
+                 "cores of a node, where its ranks compute on them (default: each\n"
+                 "rank has a device)")
+      ->type_name("N")
+      ->group("Costs and links")
+      ->check(CLI::Range(1, 1 << 20));
 }
 
 void check_plan_inputs(const PlanInputs& inputs) {
@@ -261,7 +267,8 @@ Times times_of(const PlanInputs& inputs, const config::Config& config,
 }
 
 Links links_of(const PlanInputs& inputs, const Times& times) {
-  layout::Network network{.ranks_per_node = inputs.ranks_per_node};
+  layout::Network network{.ranks_per_node = inputs.ranks_per_node,
+                          .cores_per_node = inputs.cores_per_node};
   if (inputs.link.empty()) {
     if (!times.link) return {network, "not given with --link: messages and sums take no time"};
     network.intra = network.inter = *times.link;

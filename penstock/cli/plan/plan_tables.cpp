@@ -30,13 +30,14 @@ struct Part {
   double StepTime::* time;
   const char* meaning;
 };
-constexpr std::array<Part, 6> kParts = {
+constexpr std::array<Part, 7> kParts = {
     {{"compute", &StepTime::compute, "the busiest rank computes"},
      {"bubble", &StepTime::bubble, "it waits for computations of other ranks"},
      {"messages", &StepTime::messages, "activations and gradients are on their way between stages"},
      {"gathers", &StepTime::gathers, "parameters come from the other replicas"},
      {"sums", &StepTime::sums, "gradients are summed over replicas, and no backward hides it"},
-     {"update", &StepTime::update, "the optimizer reads and writes its states"}}};
+     {"update", &StepTime::update, "the optimizer reads and writes its states"},
+     {"cores", &StepTime::cores, "other ranks of the node compute on its cores"}}};
 
 // Differences of sums have rounding errors, far below a nanosecond.
 std::string milliseconds(double seconds) {
@@ -180,8 +181,11 @@ std::string plan_text(const PlanQuestion& question, const Plans& plans) {
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     rows.push_back(cells(question, plans.candidates[i], i + 1));
   }
-  const std::vector<TextRow> head = {
+  std::vector<TextRow> head = {
       {"times", question.costs}, {"memory", question.memory}, {"links", question.links}};
+  if (const auto cores = request.network.cores_per_node; cores > 0) {
+    head.push_back({"cores", str(cores, " of a node, which its ranks share")});
+  }
   return str("plan(world=", request.choices.world, ", samples=", request.choices.samples,
              ", memory=", size(request.memory_max), ")\n\n", text_table(head), "\n", plans.layouts,
              " layouts have these sizes; ", plans.simulated, " were simulated, ",
@@ -269,6 +273,9 @@ std::string plan_explanation(const Plans& plans, std::size_t number) {
   }
   std::vector<TextRow> rows;
   for (const Part& part : kParts) {
+    if (part.time == &StepTime::cores && std::max(each.time.cores, first.time.cores) == 0.0) {
+      continue;  // Ranks share none.
+    }
     const double part_more = each.time.*part.time - first.time.*part.time;
     rows.push_back({part.name, str(milliseconds(each.time.*part.time), " ms"),
                     number == 1 ? "" : difference_text(part_more), part.meaning});
