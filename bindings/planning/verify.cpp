@@ -25,7 +25,7 @@ std::optional<std::int32_t> number_of(const std::optional<Rank>& rank) {
 
 std::vector<std::int32_t> ranks_of_stages(const Verdict& verdict) {
   std::vector<std::int32_t> ranks;
-  for (const Rank rank : verdict.facts.rank_of_stage) ranks.push_back(rank.value);
+  for (const Rank rank : verdict.facts.homes.of_stages()) ranks.push_back(rank.value);
   return ranks;
 }
 

@@ -22,6 +22,7 @@ Command declare_launch_command(CLI::App& app, const Words& program);
 Command declare_schedule_command(CLI::App& app);
 Command declare_compare_command(CLI::App& app);  // schedule compare
 Command declare_diff_command(CLI::App& app);     // schedule diff
+Command declare_reroute_command(CLI::App& app);  // schedule reroute
 Command declare_verify_command(CLI::App& app);
 Command declare_simulate_command(CLI::App& app);
 Command declare_search_command(CLI::App& app);
