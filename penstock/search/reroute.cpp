@@ -24,7 +24,7 @@ using schedule::Schedule;
 using simulate::Costs;
 
 constexpr std::int64_t kTurnsMax = 4'000'000;
-constexpr double kRepairTurns = 4e7;  // That are simulated in one run of repairs.
+constexpr double kRepairTurns = 1e7;  // That are simulated in one run of repairs.
 constexpr std::uint64_t kRepairs = 4;
 
 std::int32_t pipe_ranks(const Loss& loss) { return loss.schedule.schedule().ranks(); }
@@ -361,7 +361,7 @@ GoingOn reroute(const Loss& loss) {
   const Problem problem(chains_of(loss), static_cast<std::int32_t>(left_of(loss).size()),
                         costs_of_all(loss), memory_of(loss));
   const std::string name =
-      str(loss.schedule.schedule().name, loss.lost.size() == 1 ? ", lost rank " : ", lost ranks ",
+      str(loss.schedule.schedule().name, loss.lost.size() == 1 ? " without rank " : " without ranks ",
           join(loss.lost, " "));
   return fastest(problem, loss, {}, name, loss.replicas);
 }
