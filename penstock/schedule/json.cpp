@@ -99,9 +99,9 @@ class Reader {
  public:
   Reader(const json::Value& root, FileFormat format)
       : object_(as<json::Value::Object>(root, "the schedule", "an object")), format_(format) {
-    static const std::vector<std::string> kKeys = {
-        "name",         "purpose",  "ranks",     "stages",
-        "microbatches", "replicas", "placement", "programs", "costs"};
+    static const std::vector<std::string> kKeys = {"name",      "purpose",      "ranks",
+                                                   "stages",    "microbatches", "replicas",
+                                                   "placement", "programs",     "costs"};
     for (const json::Member& member : object_) {
       if (std::ranges::find(kKeys, member.key) != kKeys.end()) continue;
       refuse(json::origin_of_key(member),

@@ -71,8 +71,9 @@ void check(const Loss& loss) {
     texts.push_back(str(title(schedule), ": expected the schedule of one replica"));
   }
   if (is_by_microbatch(loss.costs)) {
-    texts.emplace_back("costs by microbatch: a replica gets other microbatches; expected a number, "
-                       "or one per stage");
+    texts.emplace_back(
+        "costs by microbatch: a replica gets other microbatches; expected a number, "
+        "or one per stage");
   }
   const std::int64_t stages = 2 * std::int64_t{loss.replicas} * schedule.stages;
   const std::int64_t turns = 3 * stages / 2 * schedule.microbatches;
@@ -145,10 +146,10 @@ void check_memory(const Problem& problem) {
     }
   }
   if (most <= problem.memory_max()) return;
-  throw Infeasible(str("reroute: no schedule of these ranks holds at most ",
-                       shortest(problem.memory_max()), ": one microbatch's activations, on all ",
-                       "stages of a rank, take ", shortest(most)),
-                   {str("allow a memory of ", shortest(most), " or more")});
+  throw Infeasible(
+      str("reroute: no schedule of these ranks holds at most ", shortest(problem.memory_max()),
+          ": one microbatch's activations, on all ", "stages of a rank, take ", shortest(most)),
+      {str("allow a memory of ", shortest(most), " or more")});
 }
 
 // The fastest order of a problem that is found: list schedules that strive for the times of the
@@ -243,9 +244,9 @@ GoingOn going_on(const Problem& problem, const Order& order, std::string name,
   schedule.replicas = replicas;
   const Costs& costs = problem.costs();
   auto verified = with_whole_backwards(
-      verify::VerifiedSchedule::from(std::move(schedule), {.memory_max = problem.memory_max(),
-                                                           .activation = costs.activation,
-                                                           .keep = costs.keep}),
+      verify::VerifiedSchedule::from(
+          std::move(schedule),
+          {.memory_max = problem.memory_max(), .activation = costs.activation, .keep = costs.keep}),
       costs);
   auto simulation = simulate::simulate(verified, costs);
   return {std::move(verified), costs, std::move(simulation)};
@@ -269,7 +270,8 @@ GoingOn fastest(const Problem& problem, const Loss& loss, const std::vector<Orde
 // Which peer takes over: the ranks of a stage that are left take turns.
 class Peers {
  public:
-  explicit Peers(const Loss& loss) : loss_(loss), next_(static_cast<std::size_t>(pipe_ranks(loss))) {
+  explicit Peers(const Loss& loss)
+      : loss_(loss), next_(static_cast<std::size_t>(pipe_ranks(loss))) {
     for (std::int32_t pipe = 0; pipe < pipe_ranks(loss); ++pipe) {
       auto& left = left_.emplace_back();
       for (std::int32_t k = 0; k < loss.replicas; ++k) {
@@ -361,8 +363,8 @@ GoingOn reroute(const Loss& loss) {
   const Problem problem(chains_of(loss), static_cast<std::int32_t>(left_of(loss).size()),
                         costs_of_all(loss), memory_of(loss));
   const std::string name =
-      str(loss.schedule.schedule().name, loss.lost.size() == 1 ? " without rank " : " without ranks ",
-          join(loss.lost, " "));
+      str(loss.schedule.schedule().name,
+          loss.lost.size() == 1 ? " without rank " : " without ranks ", join(loss.lost, " "));
   return fastest(problem, loss, {}, name, loss.replicas);
 }
 
@@ -376,10 +378,9 @@ std::optional<Resharded> reshard(const Loss& loss) {
   const std::int32_t microbatches = (all + replicas - 1) / replicas;
   const Problem problem(loss.schedule.facts().homes.of_stages(), schedule.ranks(), microbatches,
                         loss.costs, memory_of(loss));
-  return Resharded{
-      .replicas = replicas,
-      .microbatches = microbatches,
-      .going_on = fastest(problem, loss, generated_orders(problem), schedule.name, 1)};
+  return Resharded{.replicas = replicas,
+                   .microbatches = microbatches,
+                   .going_on = fastest(problem, loss, generated_orders(problem), schedule.name, 1)};
 }
 
 }  // namespace penstock::search

@@ -26,8 +26,8 @@ namespace penstock::search {
 struct Loss {
   const verify::VerifiedSchedule& schedule;  // That of each replica; its messages are not read.
   std::int32_t replicas = 2;
-  std::vector<Rank> lost;                // As mesh.h counts ranks: data ranks of a stage in a row.
-  simulate::Costs costs;                 // Of that schedule.
+  std::vector<Rank> lost;                 // As mesh.h counts ranks: data ranks of a stage in a row.
+  simulate::Costs costs;                  // Of that schedule.
   std::optional<double> memory_max = {};  // Absent: as much as its fullest rank has.
 };
 
@@ -41,12 +41,12 @@ struct GoingOn {
 // One program of all ranks that are left, in their order.  Microbatch m of replica k has the number
 // m x replicas + k.  Of the microbatches that pass a stage elsewhere, each rank with the stage gets
 // as many as any other, or one more.
-// Throws: ConfigError for what is wrong with the loss, here and below; Infeasible where all ranks of
-// a stage are lost, or the memory is too small.
+// Throws: ConfigError for what is wrong with the loss, here and below; Infeasible where all ranks
+// of a stage are lost, or the memory is too small.
 GoingOn reroute(const Loss& loss);
 
 struct Resharded {
-  std::int32_t replicas = 0;      // Whole pipelines of the ranks that are left; the others are idle.
+  std::int32_t replicas = 0;  // Whole pipelines of the ranks that are left; the others are idle.
   std::int32_t microbatches = 0;  // Of the replica that gets most.
   GoingOn going_on;               // Of that replica.
 };

@@ -280,8 +280,7 @@ double Simulation::span_bubble() const {
 Simulation simulate(const verify::VerifiedSchedule& verified, const Costs& costs, Detail detail) {
   const auto texts = misfits(costs, verified.schedule());
   if (!texts.empty()) throw ConfigError("costs: " + join(texts, "\ncosts: "));
-  verify::Replay<Clock> replay(verified.schedule(), verified.facts().homes,
-                               verified.options());
+  verify::Replay<Clock> replay(verified.schedule(), verified.facts().homes, verified.options());
   Clock clock(replay.standing(), costs, detail);
   replay.run(clock);
   PENSTOCK_CHECK(replay.standing().is_over(), schedule::title(verified.schedule()), " is stuck");

@@ -13,6 +13,10 @@ namespace penstock::train {
 namespace {
 
 verify::VerifiedSchedule proved(schedule::Schedule program) {
+  if (program.replicas > 1) {
+    throw ScheduleError(str(title(program), " has the programs of several replicas, which are not ",
+                            "trained by: expected those of one"));
+  }
   if (!schedule::is_lowered(program))
     program = lower::with_messages(std::move(program), "penstock");
   return verify::VerifiedSchedule::from(std::move(program));

@@ -53,9 +53,7 @@ bool check_size(const Schedule& schedule, Objections& objections) {
 class Entering {
  public:
   Entering(const Schedule& schedule, Objections& objections)
-      : schedule_(schedule),
-        objections_(objections),
-        entries_(schedule) {}
+      : schedule_(schedule), objections_(objections), entries_(schedule) {}
 
   std::optional<Entries> run() {
     for (std::size_t rank = 0; rank < schedule_.programs.size(); ++rank) {
@@ -114,20 +112,21 @@ class Entering {
   void enter_copy(const Action& action, const Place& place) {
     std::vector<Rank>& copies = entries_.copies[action.stage.index()];
     if (add_to(copies, place.rank) && std::ssize(copies) > schedule_.replicas) {
-      objections_.add(Code::StageOnTwoRanks, place, str(action, " runs stage ", action.stage),
-                      str("stage ", action.stage, " lives on ranks ",
-                          join(std::span(copies).first(copies.size() - 1), ", "),
-                          "; a stage has at most ", schedule_.replicas, " copies, one per replica"));
+      objections_.add(
+          Code::StageOnTwoRanks, place, str(action, " runs stage ", action.stage),
+          str("stage ", action.stage, " lives on ranks ",
+              join(std::span(copies).first(copies.size() - 1), ", "), "; a stage has at most ",
+              schedule_.replicas, " copies, one per replica"));
     }
     if (!action.microbatch) return;
     auto& home = entries_.home.of(action.stage, action.microbatch);
     if (!home) home = place;
     if (home->rank != place.rank) {
-      objections_.add(Code::StageOnTwoRanks, place,
-                      str(action, " runs microbatch ", *action.microbatch, " of stage ",
-                          action.stage),
-                      str("rank ", home->rank, " runs it since step ", home->step,
-                          "; keep all that a stage does for a microbatch on one rank"));
+      objections_.add(
+          Code::StageOnTwoRanks, place,
+          str(action, " runs microbatch ", *action.microbatch, " of stage ", action.stage),
+          str("rank ", home->rank, " runs it since step ", home->step,
+              "; keep all that a stage does for a microbatch on one rank"));
     }
   }
 
@@ -169,9 +168,9 @@ class Entering {
     if (entries_.table.has(action)) return;
     const auto& home = entries_.home.of(action.stage, action.microbatch);
     const Rank rank = home ? home->rank : entries_.copies[action.stage.index()].front();
-    objections_.add(Code::Missing, str(action, " is missing"),
-                    {str("stage ", action.stage, " lives on rank ", rank, "; add ", action,
-                         " there")});
+    objections_.add(
+        Code::Missing, str(action, " is missing"),
+        {str("stage ", action.stage, " lives on rank ", rank, "; add ", action, " there")});
   }
 
   // Either a B, or an I and a W.

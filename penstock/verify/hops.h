@@ -62,7 +62,7 @@ class Hops {
   std::int32_t stages_;
   std::size_t microbatches_;
   std::size_t per_way_;
-  std::vector<Hop> hops_;  // By way: of activations by stage, then of gradients by stage.
+  std::vector<Hop> hops_;        // By way: of activations by stage, then of gradients by stage.
   std::vector<HopId> first_of_;  // By microbatch: the first hop of its way; empty: there is one.
 };
 

@@ -73,8 +73,7 @@ Diagnostic deadlock(const Standing& standing);
 template <class Clock>
 class Replay {
  public:
-  Replay(const schedule::Schedule& schedule, const schedule::Homes& homes,
-         const Options& options)
+  Replay(const schedule::Schedule& schedule, const schedule::Homes& homes, const Options& options)
       : at_(schedule, homes, options) {}
 
   const Standing& standing() const { return at_; }

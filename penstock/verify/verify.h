@@ -4,16 +4,17 @@
 // objection; VerifiedSchedule::from() throws them.  Only a VerifiedSchedule can be lowered or
 // simulated, so nothing unverified runs, by type.  Knows no devices and no time.
 //
-// The rules.  Every stage lives on one rank, or, of several replicas, on up to so many, of which one
-// has all that the stage does for a microbatch.  It runs each microbatch's F once and, when training,
-// either its B or its I and its W, once.  F(s, m) needs F(s-1, m); B(s, m) and I(s, m) need F(s, m)
-// and the B or I of (s+1, m); W(s, m) needs I(s, m).  An overlapped pair is an F and the B right
-// behind it, of another microbatch: it starts when both can.  A lowered program also needs every
-// value that crosses ranks sent once after it is made, and received once before it is used; a
-// compute action waits for its RECV, and Options say how messages meet.  REDUCE_GRAD comes after
-// the stage's last B or W, that of one microbatch after its B or W; a stage has one of all
-// microbatches (of a rank, where several have the stage) or one of each.  On a rank with an UNSHARD, a stage computes only between its
-// UNSHARD and its RESHARD.  No rank is without a stage.  Cost: linear in the number of actions.
+// The rules.  Every stage lives on one rank, or, of several replicas, on up to so many, of which
+// one has all that the stage does for a microbatch.  It runs each microbatch's F once and, when
+// training, either its B or its I and its W, once.  F(s, m) needs F(s-1, m); B(s, m) and I(s, m)
+// need F(s, m) and the B or I of (s+1, m); W(s, m) needs I(s, m).  An overlapped pair is an F and
+// the B right behind it, of another microbatch: it starts when both can.  A lowered program also
+// needs every value that crosses ranks sent once after it is made, and received once before it is
+// used; a compute action waits for its RECV, and Options say how messages meet.  REDUCE_GRAD comes
+// after the stage's last B or W, that of one microbatch after its B or W; a stage has one of all
+// microbatches (of a rank, where several have the stage) or one of each.  On a rank with an
+// UNSHARD, a stage computes only between its UNSHARD and its RESHARD.  No rank is without a stage.
+// Cost: linear in the number of actions.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -20,9 +20,8 @@ using verify::VerifiedSchedule;
 
 VerifiedSchedule made(std::string_view name, std::int32_t ranks, std::int32_t microbatches,
                       std::int32_t stages_per_rank = 1) {
-  return VerifiedSchedule::from(schedule::make_schedule(name, {.ranks = ranks,
-                                                               .stages_per_rank = stages_per_rank,
-                                                               .microbatches = microbatches}));
+  return VerifiedSchedule::from(schedule::make_schedule(
+      name, {.ranks = ranks, .stages_per_rank = stages_per_rank, .microbatches = microbatches}));
 }
 
 double makespan(const VerifiedSchedule& schedule, const simulate::Costs& costs = {}) {
@@ -154,9 +153,7 @@ std::string message_of(const Run& run) {
 
 TEST(Reroute, RefusesWhatCannotBe) {
   const VerifiedSchedule one = made("1f1b", 2, 4);
-  const auto refusal = [&](Loss loss) {
-    return message_of<ConfigError>([&] { reroute(loss); });
-  };
+  const auto refusal = [&](Loss loss) { return message_of<ConfigError>([&] { reroute(loss); }); };
   EXPECT_EQ(refusal({.schedule = one, .replicas = 1, .lost = {Rank(0)}}),
             "reroute: replicas 1: expected 2 or more; nobody else has the stages of a single one");
   EXPECT_EQ(refusal({.schedule = one, .replicas = 2, .lost = {Rank(4)}}),
@@ -165,12 +162,12 @@ TEST(Reroute, RefusesWhatCannotBe) {
             "reroute: lost rank 1 is named twice");
   EXPECT_EQ(refusal({.schedule = one, .replicas = 2, .lost = {}}),
             "reroute: no rank is lost: name one or more");
-  EXPECT_EQ(refusal({.schedule = made("forward_only", 2, 4), .replicas = 2, .lost = {Rank(0)}}),
-            "reroute: forward_only(ranks=2, stages=2, microbatches=4) has no backwards: a step that "
-            "trains is expected");
-  EXPECT_EQ(message_of<Infeasible>([&] {
-              reroute({.schedule = one, .replicas = 2, .lost = {Rank(0), Rank(1)}});
-            }),
+  EXPECT_EQ(
+      refusal({.schedule = made("forward_only", 2, 4), .replicas = 2, .lost = {Rank(0)}}),
+      "reroute: forward_only(ranks=2, stages=2, microbatches=4) has no backwards: a step that "
+      "trains is expected");
+  EXPECT_EQ(message_of<Infeasible>(
+                [&] { reroute({.schedule = one, .replicas = 2, .lost = {Rank(0), Rank(1)}}); }),
             "reroute: all 2 ranks at place 0 of the pipe are lost: nobody else has their stages");
   EXPECT_EQ(message_of<Infeasible>([&] {
               reroute({.schedule = one, .replicas = 2, .lost = {Rank(0)}, .memory_max = 0.5});

@@ -118,17 +118,18 @@ TEST(VerifyReplicas, AValueWaitsForTheWayThatItTakes) {
     EXPECT_LE(bound.makespan, simulation.makespan) << bound.name;
   }
   // A link of its own for each two ranks: that from rank 1 is slow.
-  const auto slow = simulate::simulate(
-      verified, {.links = {{.from = Rank(1), .to = Rank(2), .latency = 10}}});
+  const auto slow =
+      simulate::simulate(verified, {.links = {{.from = Rank(1), .to = Rank(2), .latency = 10}}});
   EXPECT_EQ(slow.makespan, 1 + 10 + 3 + 2);
 }
 
 TEST(VerifyReplicas, JsonKeepsTheNumberOfReplicas) {
   const schedule::Document read = schedule::parse_json(schedule::to_json(rerouted()), "a.json");
   EXPECT_EQ(read.schedule, rerouted());
-  EXPECT_THROW(schedule::parse_json(
-                   R"({"replicas": 2, "placement": [0], "programs": [["0F0"], ["0F1"]]})", "a.json"),
-               ParseError);
+  EXPECT_THROW(
+      schedule::parse_json(R"({"replicas": 2, "placement": [0], "programs": [["0F0"], ["0F1"]]})",
+                           "a.json"),
+      ParseError);
   EXPECT_THROW(schedule::parse_json(R"({"replicas": 0, "programs": [["0F0"]]})", "a.json"),
                ParseError);
 }

@@ -95,8 +95,9 @@ std::string faster_text(const Comparison& comparison) {
   const double least = std::min(rerouted, resharded);
   const double share = least > 0.0 ? std::max(rerouted, resharded) / least - 1.0 : 0.0;
   if (share <= search::kRounding) return "rerouting and resharding take equally long\n";
-  return rerouted < resharded ? str("rerouting is faster: resharding takes ", percent(share), " more\n")
-                              : str("resharding is faster: rerouting takes ", percent(share), " more\n");
+  return rerouted < resharded
+             ? str("rerouting is faster: resharding takes ", percent(share), " more\n")
+             : str("resharding is faster: rerouting takes ", percent(share), " more\n");
 }
 
 std::string lost_text(const Loss& loss) {
@@ -119,9 +120,9 @@ std::string text_of(const Comparison& comparison) {
                     significant(way.simulation.makespan), percent(share), percent(way.bubble()),
                     significant(way.peak_memory()), ""});
   }
-  return str(title(loss.schedule.schedule()), " x ", loss.replicas, " replicas, lost: ",
-             lost_text(loss), "\n\n", text_table(rows), "\n", faster_text(comparison),
-             "ranks of the rerouted program, by their old numbers: ",
+  return str(title(loss.schedule.schedule()), " x ", loss.replicas,
+             " replicas, lost: ", lost_text(loss), "\n\n", text_table(rows), "\n",
+             faster_text(comparison), "ranks of the rerouted program, by their old numbers: ",
              join(search::left_of(loss), " "), "\n");
 }
 
@@ -140,9 +141,10 @@ std::string json_of(const Comparison& comparison) {
   return str("{\n  \"name\": ", json_quote(loss.schedule.schedule().name),
              ",\n  \"replicas\": ", loss.replicas, ",\n  \"lost\": [", join(loss.lost, ", "),
              "],\n  \"left\": [", join(search::left_of(loss), ", "), "],\n  \"steps\": [\n",
-             join(ways, ",\n"), "\n  ],\n  \"resharded_replicas\": ",
-             resharded ? str(resharded->replicas) : "null", ",\n  \"resharded_microbatches\": ",
-             resharded ? str(resharded->microbatches) : "null", "\n}\n");
+             join(ways, ",\n"),
+             "\n  ],\n  \"resharded_replicas\": ", resharded ? str(resharded->replicas) : "null",
+             ",\n  \"resharded_microbatches\": ", resharded ? str(resharded->microbatches) : "null",
+             "\n}\n");
 }
 
 int run_reroute(const RerouteCommand& command, const CLI::App& app) {
@@ -212,7 +214,8 @@ Command declare_reroute_command(CLI::App& app) {
       "Exit codes: 0 rerouted, 1 a stage is on no rank that is left, or the memory is too small,\n"
       "2 bad input.\n"
       "Examples:\n"
-      "  penstock schedule reroute 1f1b --ranks 4 --microbatches 8 --replicas 2 --lost 5 -o r.json\n"
+      "  penstock schedule reroute 1f1b --ranks 4 --microbatches 8 --replicas 2 --lost 5 -o "
+      "r.json\n"
       "  penstock schedule r.json --format html -o r.html");
   return [command, self = &app] { return run_reroute(*command, *self); };
 }

@@ -52,7 +52,8 @@ std::string facts_json(const verify::VerifiedSchedule& verified) {
              ", \"microbatches\": ", schedule.microbatches,
              ", \"lowered\": ", is_lowered(schedule) ? "true" : "false",
              ", \"channels\": ", json_quote(to_string(verified.options().channels)),
-             homes_json(verified), ", \"peak_activations\": [", join(verified.facts().peak_activations, ", "), "]}\n");
+             homes_json(verified), ", \"peak_activations\": [",
+             join(verified.facts().peak_activations, ", "), "]}\n");
 }
 
 int run_verify(const VerifyCommand& command) {
