@@ -56,7 +56,8 @@ class Clock {
     Place by;
   };
   Input& input(Turn turn, std::size_t microbatch) {
-    return inputs_[static_cast<std::size_t>(turn.kind)][problem_.cell(turn.stage, microbatch)];
+    return inputs_[static_cast<std::size_t>(turn.kind)]
+                  [problem_.chains().cell(turn.stage, microbatch)];
   }
 
   const Problem& problem_;

@@ -16,14 +16,14 @@ std::size_t index(Kind kind) { return static_cast<std::size_t>(kind); }
 }  // namespace
 
 Targets::Targets(const Problem& problem) : problem_(problem) {
-  for (auto& values : values_) values.resize(problem.cells());
+  for (auto& values : values_) values.resize(problem.chains().cells());
 }
 
 ListScheduler::ListScheduler(const Problem& problem) : problem_(problem), order_(problem.ranks()) {
   for (std::size_t rank = 0; rank < problem.ranks(); ++rank) {
     double most = 0.0;
-    for (const std::vector<std::uint16_t>& stages : problem.chains_on(rank)) {
-      for (std::size_t m = 0; m < problem.microbatches(stages.front()); ++m) {
+    for (const std::vector<std::uint16_t>& stages : problem.chains().on(rank)) {
+      for (std::size_t m = 0; m < problem.chains().microbatches(stages.front()); ++m) {
         double sum = 0.0;
         for (const std::uint16_t stage : stages) sum += problem.size(stage, m);
         most = std::max(most, sum);
@@ -32,7 +32,7 @@ ListScheduler::ListScheduler(const Problem& problem) : problem_(problem), order_
     all_stages_.push_back(most);
     ranks_.push_back(
         {.live = {schedule::Purpose::Train, problem.costs().activation, problem.keep()}});
-    order_[rank].reserve(problem.turns_of(rank));
+    order_[rank].reserve(kKinds * problem.chains().cells_of(rank));
   }
 }
 
@@ -44,10 +44,11 @@ void ListScheduler::reset() {
   }
   next_.assign(problem_.stages(), {});
   link_free_.assign(problem_.links(), 0.0);
-  for (auto& arrivals : arrival_) arrivals.assign(problem_.cells(), kNotMade);
+  for (auto& arrivals : arrival_) arrivals.assign(problem_.chains().cells(), kNotMade);
   for (std::size_t stage = 0; stage < problem_.stages(); ++stage) {
-    for (std::size_t m = 0; problem_.is_first(stage) && m < problem_.microbatches(stage); ++m) {
-      arrival_[0][problem_.cell(stage, m)] = 0.0;
+    for (std::size_t m = 0;
+         problem_.chains().is_first(stage) && m < problem_.chains().microbatches(stage); ++m) {
+      arrival_[0][problem_.chains().cell(stage, m)] = 0.0;
     }
   }
   wakes_ = {};
@@ -84,10 +85,10 @@ void ListScheduler::wake(std::size_t rank, double time) {
 ListScheduler::Oldest ListScheduler::oldest(std::size_t rank) const {
   const std::vector<std::uint16_t>* of = nullptr;
   std::int32_t lowest = std::numeric_limits<std::int32_t>::max();
-  for (const std::vector<std::uint16_t>& stages : problem_.chains_on(rank)) {
+  for (const std::vector<std::uint16_t>& stages : problem_.chains().on(rank)) {
     const std::uint32_t microbatch = next_[stages.front()][index(Kind::Input)];
-    if (microbatch == problem_.microbatches(stages.front())) continue;
-    const std::int32_t number = problem_.number_of(stages.front(), microbatch);
+    if (microbatch == problem_.chains().microbatches(stages.front())) continue;
+    const std::int32_t number = problem_.chains().number_of(stages.front(), microbatch);
     if (number >= lowest) continue;
     lowest = number;
     of = &stages;
@@ -103,7 +104,8 @@ bool ListScheduler::may_start(std::size_t rank, std::size_t stage) const {
   const double size = problem_.size(stage, microbatch);
   if (state.live.memory() + size > problem_.memory_max()) return false;
   const auto& [stages, first] = oldest(rank);
-  if (problem_.number_of(stage, microbatch) == problem_.number_of(stages.front(), first)) {
+  if (problem_.chains().number_of(stage, microbatch) ==
+      problem_.chains().number_of(stages.front(), first)) {
     return true;
   }
   double others = state.unfinished + size;
@@ -122,15 +124,15 @@ void ListScheduler::each_candidate(std::size_t rank, double now, const Use& use)
       const Turn turn{stage, kind};
       use(Candidate{turn, std::max(now, start), targets_->of(turn, next[index(kind)])});
     };
-    if (next[0] < problem_.microbatches(stage)) {
-      const double arrival = arrival_[0][problem_.cell(stage, next[0])];
+    if (next[0] < problem_.chains().microbatches(stage)) {
+      const double arrival = arrival_[0][problem_.chains().cell(stage, next[0])];
       const double released = targets_->of({stage, Kind::Forward}, next[0]) - habits_.early;
       if (arrival >= 0.0 && may_start(rank, stage)) {
         offer(Kind::Forward, std::max(arrival, released));
       }
     }
     if (next[1] < next[0]) {
-      const double arrival = arrival_[1][problem_.cell(stage, next[1])];
+      const double arrival = arrival_[1][problem_.chains().cell(stage, next[1])];
       if (arrival >= 0.0) offer(Kind::Input, arrival);
     }
     if (next[2] < next[1]) offer(Kind::Weight, now);
@@ -179,8 +181,8 @@ void ListScheduler::start(std::size_t rank, Turn turn, double now) {
   order_[rank].push_back(turn);
   wake(rank, state.free);
 
-  if (turn.kind == Kind::Forward && problem_.is_last(turn.stage)) {
-    arrival_[1][problem_.cell(turn.stage, microbatch)] = state.free;
+  if (turn.kind == Kind::Forward && problem_.chains().is_last(turn.stage)) {
+    arrival_[1][problem_.chains().cell(turn.stage, microbatch)] = state.free;
   }
   const Handover& handover = problem_.handover(turn);
   if (!handover.exists) return;
@@ -191,8 +193,8 @@ void ListScheduler::start(std::size_t rank, Turn turn, double now) {
     link_free = out + problem_.transfer(turn, microbatch);
   }
   const double arrival = out + problem_.transit(turn, microbatch);
-  arrival_[index(turn.kind)][problem_.cell(handover.taker.stage, microbatch)] = arrival;
-  const std::size_t taker = problem_.rank_of(handover.taker.stage);
+  arrival_[index(turn.kind)][problem_.chains().cell(handover.taker.stage, microbatch)] = arrival;
+  const std::size_t taker = problem_.chains().rank_of(handover.taker.stage);
   if (taker != rank) wake(taker, arrival);
 }
 

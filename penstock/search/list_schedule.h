@@ -23,10 +23,12 @@ class Targets {
   // `problem` must outlive this.
   explicit Targets(const Problem& problem);
   double& of(Turn turn, std::size_t microbatch) {
-    return values_[static_cast<std::size_t>(turn.kind)][problem_.cell(turn.stage, microbatch)];
+    return values_[static_cast<std::size_t>(turn.kind)]
+                  [problem_.chains().cell(turn.stage, microbatch)];
   }
   double of(Turn turn, std::size_t microbatch) const {
-    return values_[static_cast<std::size_t>(turn.kind)][problem_.cell(turn.stage, microbatch)];
+    return values_[static_cast<std::size_t>(turn.kind)]
+                  [problem_.chains().cell(turn.stage, microbatch)];
   }
 
  private:

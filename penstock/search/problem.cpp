@@ -47,50 +47,16 @@ Problem::Problem(std::vector<Rank> rank_of_stage, std::int32_t ranks, std::int32
 
 Problem::Problem(std::vector<Chain> chains, std::int32_t ranks, const simulate::Costs& costs,
                  std::optional<double> memory_max)
-    : costs_(costs),
-      chains_(std::move(chains)),
-      stages_per_chain_(chains_.front().rank_of_stage.size()),
-      chains_on_(static_cast<std::size_t>(ranks)),
-      stages_of_(static_cast<std::size_t>(ranks)) {
+    : costs_(costs), chains_(std::move(chains), ranks) {
   if (memory_max) memory_max_ = *memory_max;
-  fill_stages();
   fill_times();
   fill_handovers();
 }
 
-void Problem::fill_stages() {
-  for (const Chain& chain : chains_) {
-    std::vector<std::vector<std::uint16_t>> on(ranks());
-    for (const Rank rank : chain.rank_of_stage) {
-      const auto stage = static_cast<std::uint16_t>(rank_of_.size());
-      rank_of_.push_back(rank.index());
-      stages_of_[rank.index()].push_back(stage);
-      on[rank.index()].push_back(stage);
-      first_cell_.push_back(cells_);
-      cells_ += chain.microbatches.size();
-    }
-    for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (!on[rank].empty()) chains_on_[rank].push_back(std::move(on[rank]));
-    }
-  }
-}
-
-std::size_t Problem::turns_of(std::size_t rank) const {
-  std::size_t turns = 0;
-  for (const std::uint16_t stage : stages_of_[rank]) turns += kKinds * microbatches(stage);
-  return turns;
-}
-
-std::size_t Problem::all_microbatches() const {
-  std::size_t count = 0;
-  for (const Chain& chain : chains_) count += chain.microbatches.size();
-  return count;
-}
-
 void Problem::fill_times() {
   for (std::size_t s = 0; s < stages(); ++s) {
-    const StageId stage(in_chain(s));
-    for (const std::int32_t number : chain(s).microbatches) {
+    const StageId stage(chains_.in_chain(s));
+    for (const std::int32_t number : chains_.of(s).microbatches) {
       const Microbatch microbatch(number);
       for (const Kind kind : kEveryKind) {
         time_[index(kind)].push_back(
@@ -101,24 +67,10 @@ void Problem::fill_times() {
   }
 }
 
-schedule::Homes Problem::homes() const {
-  if (chains_.size() == 1) return chains_.front().rank_of_stage;
-  std::vector<Rank> of_ways;
-  std::vector<std::uint32_t> way_of(all_microbatches());
-  for (std::uint32_t way = 0; way < chains_.size(); ++way) {
-    const Chain& chain = chains_[way];
-    of_ways.insert(of_ways.end(), chain.rank_of_stage.begin(), chain.rank_of_stage.end());
-    for (const std::int32_t number : chain.microbatches) {
-      way_of[static_cast<std::size_t>(number)] = way;
-    }
-  }
-  return {stages_per_chain_, std::move(of_ways), std::move(way_of)};
-}
-
 void Problem::fill_handovers() {
-  const Schedule sizes{.stages = static_cast<std::int32_t>(stages_per_chain_),
-                       .microbatches = static_cast<std::int32_t>(all_microbatches())};
-  const verify::Hops hops(sizes, homes());
+  const Schedule sizes{.stages = static_cast<std::int32_t>(chains_.stages_per_chain()),
+                       .microbatches = static_cast<std::int32_t>(chains_.microbatches())};
+  const verify::Hops hops(sizes, chains_.homes());
   const simulate::Links links(costs_, hops);
   links_ = links.count();
   handover_[index(Kind::Weight)].resize(stages());
@@ -130,22 +82,22 @@ void Problem::fill_handovers() {
 void Problem::fill_handover(std::size_t stage, Kind kind, const verify::Hops& hops,
                             const simulate::Links& links) {
   const bool forward = kind == Kind::Forward;
-  const std::size_t model_stage = in_chain(stage);
-  Handover handover{.exists = forward ? !is_last(stage) : !is_first(stage)};
+  const std::size_t model_stage = chains_.in_chain(stage);
+  Handover handover{.exists = forward ? !chains_.is_last(stage) : !chains_.is_first(stage)};
   if (handover.exists) {
     handover.taker = {.stage = static_cast<std::uint16_t>(forward ? stage + 1 : stage - 1),
                       .kind = kind};
   }
-  const std::size_t direction = forward ? model_stage : stages_per_chain_ + model_stage;
-  const std::size_t way = chains_.size() == 1 ? 0 : stage / stages_per_chain_;
-  const auto hop = static_cast<verify::HopId>(2 * stages_per_chain_ * way + direction);
+  const std::size_t direction = forward ? model_stage : chains_.stages_per_chain() + model_stage;
+  const std::size_t way = chains_.count() == 1 ? 0 : stage / chains_.stages_per_chain();
+  const auto hop = static_cast<verify::HopId>(2 * chains_.stages_per_chain() * way + direction);
   const bool crosses = handover.exists && hops[hop].crosses();
   if (crosses && links.one_at_a_time(hop)) {
     handover.link = static_cast<std::uint32_t>(links.of(hop));
   }
   handover_[index(kind)].push_back(handover);
-  for (const std::int32_t number : chain(stage).microbatches) {
-    const auto message = static_cast<verify::MessageId>(direction * all_microbatches()) +
+  for (const std::int32_t number : chains_.of(stage).microbatches) {
+    const auto message = static_cast<verify::MessageId>(direction * chains_.microbatches()) +
                          static_cast<verify::MessageId>(number);
     const double transfer = crosses ? links.transfer(message) : 0.0;
     transfer_[index(kind)].push_back(transfer);
@@ -155,17 +107,17 @@ void Problem::fill_handover(std::size_t stage, Kind kind, const verify::Hops& ho
 
 Schedule Problem::schedule_of(const Order& order) const {
   Schedule schedule{.name = "search",
-                    .stages = static_cast<std::int32_t>(stages_per_chain_),
-                    .microbatches = static_cast<std::int32_t>(all_microbatches())};
+                    .stages = static_cast<std::int32_t>(chains_.stages_per_chain()),
+                    .microbatches = static_cast<std::int32_t>(chains_.microbatches())};
   std::vector<std::array<std::size_t, kKinds>> next(stages());
   for (const std::vector<Turn>& turns : order) {
     schedule::Program& program = schedule.programs.emplace_back();
     program.reserve(turns.size());
     for (const Turn turn : turns) {
       const std::size_t microbatch = next[turn.stage][index(turn.kind)]++;
-      program.push_back({.stage = StageId(in_chain(turn.stage)),
+      program.push_back({.stage = StageId(chains_.in_chain(turn.stage)),
                          .op = op_of(turn.kind),
-                         .microbatch = Microbatch(number_of(turn.stage, microbatch))});
+                         .microbatch = Microbatch(chains_.number_of(turn.stage, microbatch))});
     }
   }
   return schedule;
@@ -178,7 +130,8 @@ std::optional<Order> Problem::order_of(const Schedule& schedule) const {
     const auto add = [&](const Action& action, Kind kind) {
       const std::size_t stage = action.stage.index();
       order[rank].push_back({.stage = static_cast<std::uint16_t>(stage), .kind = kind});
-      return rank_of_[stage] == rank && action.microbatch->value == next[stage][index(kind)]++;
+      return chains_.rank_of(stage) == rank &&
+             action.microbatch->value == next[stage][index(kind)]++;
     };
     for (const Action& action : schedule.programs[rank]) {
       if (action.op == Op::Backward) {

@@ -6,11 +6,6 @@
 // The microbatches of a stage keep their order in every schedule of a search: a rank's order then
 // says only which stage does which kind of action next.  Where microbatches cost the same, no
 // schedule is lost by that: sorting the actions of each stage delays none of them.
-//
-// A *chain* is the stages of the model, each on a rank, and the microbatches that pass them there.
-// One replica is one chain; where ranks take over work of other replicas, each way through the
-// ranks is one.  The stages of all chains have numbers of their own here, those of one chain side
-// by side, and a stage's microbatches are those of its chain, from 0.
 // Units: those of simulate::Costs.
 #pragma once
 #include <array>
@@ -20,8 +15,8 @@
 #include <vector>
 
 #include "penstock/core/ids.h"
-#include "penstock/schedule/homes.h"
 #include "penstock/schedule/schedule.h"
+#include "penstock/search/chains.h"
 #include "penstock/simulate/costs.h"
 #include "penstock/simulate/links.h"
 #include "penstock/verify/hops.h"
@@ -54,78 +49,49 @@ struct Handover {
   std::optional<std::uint32_t> link = {};
 };
 
-struct Chain {
-  std::vector<Rank> rank_of_stage;
-  std::vector<std::int32_t> microbatches;  // Their numbers among those of all chains, rising.
-};
-
-// The most stages of all chains.
-inline constexpr std::size_t kStagesMax = 0xFFFF;
-
 class Problem {
  public:
   // REQUIRES: costs that fit; every rank in [0, ranks) has a stage.
   Problem(std::vector<Rank> rank_of_stage, std::int32_t ranks, std::int32_t microbatches,
           const simulate::Costs& costs, std::optional<double> memory_max);
-  // REQUIRES: chains of as many stages, at most kStagesMax in all; each microbatch in one of them.
+  // REQUIRES: costs that fit.
   Problem(std::vector<Chain> chains, std::int32_t ranks, const simulate::Costs& costs,
           std::optional<double> memory_max);
 
-  std::size_t ranks() const { return stages_of_.size(); }
-  std::size_t stages() const { return rank_of_.size(); }
-  std::size_t microbatches(std::size_t stage) const { return chain(stage).microbatches.size(); }
-  // REQUIRES: one chain.
-  std::size_t microbatches() const { return microbatches(0); }
-  // Of a stage's microbatch, a number that no other has, in [0, cells()).
-  std::size_t cell(std::size_t stage, std::size_t microbatch) const {
-    return first_cell_[stage] + microbatch;
-  }
-  std::size_t cells() const { return cells_; }
-  // The stages of a rank that are of one chain, rising.
-  const std::vector<std::vector<std::uint16_t>>& chains_on(std::size_t rank) const {
-    return chains_on_[rank];
-  }
-  // Among those of all chains.
-  std::int32_t number_of(std::size_t stage, std::size_t microbatch) const {
-    return chain(stage).microbatches[microbatch];
-  }
-  // The stage of the model that a chain's stage is.
-  std::size_t in_chain(std::size_t stage) const { return stage % stages_per_chain_; }
-  bool is_first(std::size_t stage) const { return in_chain(stage) == 0; }
-  bool is_last(std::size_t stage) const { return in_chain(stage) + 1 == stages_per_chain_; }
+  const Chains& chains() const { return chains_; }
+  std::size_t ranks() const { return chains_.ranks(); }
+  std::size_t stages() const { return chains_.stages(); }
+  std::size_t microbatches() const { return chains_.microbatches(); }
   std::size_t links() const { return links_; }  // That carry one message at a time, or more.
   // Turns of all ranks together.
-  std::size_t turns() const { return kKinds * cells_; }
-  // Turns of one rank.
-  std::size_t turns_of(std::size_t rank) const;
-
-  std::size_t rank_of(std::size_t stage) const { return rank_of_[stage]; }
-  const std::vector<std::uint16_t>& stages_of(std::size_t rank) const { return stages_of_[rank]; }
+  std::size_t turns() const { return kKinds * chains_.cells(); }
+  const std::vector<std::uint16_t>& stages_of(std::size_t rank) const {
+    return chains_.stages_of(rank);
+  }
 
   double time(Turn turn, std::size_t microbatch) const {
-    return time_[static_cast<std::size_t>(turn.kind)][cell(turn.stage, microbatch)];
+    return time_[static_cast<std::size_t>(turn.kind)][chains_.cell(turn.stage, microbatch)];
   }
   const Handover& handover(Turn turn) const {
     return handover_[static_cast<std::size_t>(turn.kind)][turn.stage];
   }
   // From the end of the turn until what it makes is there, on a link that is free.
   double transit(Turn turn, std::size_t microbatch) const {
-    return transit_[static_cast<std::size_t>(turn.kind)][cell(turn.stage, microbatch)];
+    return transit_[static_cast<std::size_t>(turn.kind)][chains_.cell(turn.stage, microbatch)];
   }
   // How long that occupies the link.
   double transfer(Turn turn, std::size_t microbatch) const {
-    return transfer_[static_cast<std::size_t>(turn.kind)][cell(turn.stage, microbatch)];
+    return transfer_[static_cast<std::size_t>(turn.kind)][chains_.cell(turn.stage, microbatch)];
   }
 
   // What the activation takes of a rank's memory from the start of F, and what of it I gives back.
   double size(std::size_t stage, std::size_t microbatch) const {
-    return size_[cell(stage, microbatch)];
+    return size_[chains_.cell(stage, microbatch)];
   }
   double keep() const { return costs_.keep; }
   double memory_max() const { return memory_max_; }  // Infinite: no limit.
 
   const simulate::Costs& costs() const { return costs_; }
-  schedule::Homes homes() const;  // Of its schedules.
 
   // A schedule with split backwards.
   schedule::Schedule schedule_of(const Order& order) const;
@@ -135,22 +101,13 @@ class Problem {
   std::optional<Order> order_of(const schedule::Schedule& schedule) const;
 
  private:
-  void fill_stages();
   void fill_times();
   void fill_handovers();
   void fill_handover(std::size_t stage, Kind kind, const verify::Hops& hops,
                      const simulate::Links& links);
-  std::size_t all_microbatches() const;
-  const Chain& chain(std::size_t stage) const { return chains_[stage / stages_per_chain_]; }
 
   simulate::Costs costs_;
-  std::vector<Chain> chains_;
-  std::size_t stages_per_chain_ = 1;
-  std::size_t cells_ = 0;
-  std::vector<std::size_t> first_cell_;  // By stage.
-  std::vector<std::vector<std::vector<std::uint16_t>>> chains_on_;
-  std::vector<std::size_t> rank_of_;
-  std::vector<std::vector<std::uint16_t>> stages_of_;
+  Chains chains_;
   std::array<std::vector<double>, kKinds> time_;
   std::array<std::vector<Handover>, kKinds> handover_;
   std::array<std::vector<double>, 2> transit_;

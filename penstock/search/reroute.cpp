@@ -139,7 +139,7 @@ double memory_of(const Loss& loss) {
 void check_memory(const Problem& problem) {
   double most = 0.0;
   for (std::size_t rank = 0; rank < problem.ranks(); ++rank) {
-    for (const std::vector<std::uint16_t>& stages : problem.chains_on(rank)) {
+    for (const std::vector<std::uint16_t>& stages : problem.chains().on(rank)) {
       double one = 0.0;
       for (const std::uint16_t stage : stages) one += problem.size(stage, 0);
       most = std::max(most, one);
@@ -182,7 +182,7 @@ class Ordering {
     double work = 0.0;
     for (std::size_t s = 0; s < problem_.stages(); ++s) {
       const auto stage = static_cast<std::uint16_t>(s);
-      for (std::size_t m = 0; m < problem_.microbatches(s); ++m) {
+      for (std::size_t m = 0; m < problem_.chains().microbatches(s); ++m) {
         for (const Kind kind : kEveryKind) work += problem_.time({stage, kind}, m);
       }
     }
@@ -206,12 +206,13 @@ class Ordering {
   Targets targets_of(double delay) const {
     Targets targets(problem_);
     for (std::size_t s = 0; s < problem_.stages(); ++s) {
-      for (std::size_t m = 0; m < problem_.microbatches(s); ++m) {
-        const auto number = static_cast<std::size_t>(problem_.number_of(s, m)) / per_number_;
+      for (std::size_t m = 0; m < problem_.chains().microbatches(s); ++m) {
+        const auto number =
+            static_cast<std::size_t>(problem_.chains().number_of(s, m)) / per_number_;
         for (const Kind kind : kEveryKind) {
           const double late = kind == Kind::Weight ? delay * times_.period() : 0.0;
           targets.of({static_cast<std::uint16_t>(s), kind}, m) =
-              times_.start(kind, problem_.in_chain(s), number) + late;
+              times_.start(kind, problem_.chains().in_chain(s), number) + late;
         }
       }
     }
@@ -231,7 +232,7 @@ double enough(const Problem& problem, const Order& order) {
   const Schedule actions = problem.schedule_of(order);
   const simulate::Work work{
       .actions = actions,
-      .homes = problem.homes(),
+      .homes = problem.chains().homes(),
       .memory_max = std::vector<double>(problem.ranks(), problem.memory_max())};
   const double bound = highest(lower_bounds(work, problem.costs())).makespan;
   return (bound - problem.costs().optimizer) * (1.0 + kRounding);

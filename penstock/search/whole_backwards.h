@@ -1,4 +1,6 @@
 // Makes backwards whole again, where a search split all of them.
+//
+// Who has found an order calls it before the order is handed on.  Knows no problem.
 #pragma once
 #include "penstock/simulate/costs.h"
 #include "penstock/verify/verify.h"

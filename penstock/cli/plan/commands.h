@@ -30,6 +30,7 @@ Command declare_plan_command(CLI::App& app);
 Command declare_report_command(CLI::App& app);
 Command declare_config_command(CLI::App& app);
 Command declare_memory_command(CLI::App& app);
+Command declare_profile_command(CLI::App& app);
 Command declare_checkpoint_command(CLI::App& app);
 Command declare_selftest_command(CLI::App& app);
 

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <vector>
 
-#include "penstock/cli/plan/costs_file.h"
+#include "penstock/cli/costs_file.h"
 #include "penstock/cli/plan/given_options.h"
 #include "penstock/core/byte_size.h"
 #include "penstock/core/check.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "penstock/cli/plan/given_options.h"
-#include "penstock/cli/plan/input_file.h"
+#include "penstock/cli/input_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"

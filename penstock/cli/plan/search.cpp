@@ -8,7 +8,7 @@
 
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
-#include "penstock/cli/plan/costs_file.h"
+#include "penstock/cli/costs_file.h"
 #include "penstock/cli/plan/given_options.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/text_table.h"

@@ -1,0 +1,223 @@
+#include "penstock/cli/runtime/profile.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/randint.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+#include "penstock/cli/costs_file.h"
+#include "penstock/config/read.h"
+#include "penstock/config/resolve.h"
+#include "penstock/core/atomic_file.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/launch/rank_environment.h"
+#include "penstock/lower/programs.h"
+#include "penstock/partition/partition.h"
+#include "penstock/partition/segment_ranges.h"
+#include "penstock/run/from_config.h"
+#include "penstock/run/run_memory.h"
+
+namespace penstock::cli {
+namespace {
+
+using probe::ModelTimes;
+using probe::PassTimes;
+using probe::Spread;
+
+constexpr double kMilliseconds = 1e3;
+
+// Of a microbatch, in milliseconds.
+struct Cost {
+  double forward = 0.0;
+  double backward = 0.0;
+  double input = 0.0;
+  double weight = 0.0;
+
+  Cost& operator+=(const PassTimes& times) {
+    forward += kMilliseconds * times.forward.median;
+    backward += kMilliseconds * times.backward.median;
+    input += kMilliseconds * times.input.median;
+    weight += kMilliseconds * times.weight.median;
+    return *this;
+  }
+};
+
+// The loss counts as part of the last layer; it has no weights.
+std::vector<Cost> costs_of_layers(const ModelTimes& times, std::size_t layers) {
+  std::vector<Cost> costs(layers);
+  for (const probe::TimedKind& kind : times.kinds) {
+    for (const std::int64_t layer : kind.layers) {
+      costs[static_cast<std::size_t>(layer)] += kind.times;
+    }
+  }
+  costs.back() += times.loss;
+  return costs;
+}
+
+// Layers that are computed again have their forward in their backward, too.
+std::vector<Cost> costs_of_stages(const std::vector<Cost>& layers,
+                                  const partition::Partition& partition,
+                                  const partition::ModelMeta& model,
+                                  const partition::Recomputation& recomputation) {
+  std::vector<Cost> costs;
+  for (std::int32_t s = 0; s < partition.stages(); ++s) {
+    Cost& stage = costs.emplace_back();
+    const StageId id(s);
+    for (const auto& range : partition::segment_ranges(model, partition.first_layer(id),
+                                                       partition.end_layer(id), recomputation)) {
+      for (auto i = range.first; i < range.end; ++i) {
+        const Cost& layer = layers[static_cast<std::size_t>(i)];
+        const double again = range.is_recomputed ? layer.forward : 0.0;
+        stage.forward += layer.forward;
+        stage.backward += layer.backward + again;
+        stage.input += layer.input + again;
+        stage.weight += layer.weight;
+      }
+    }
+  }
+  return costs;
+}
+
+simulate::Costs costs_file_of(const std::vector<Cost>& stages) {
+  const auto all = [&](double Cost::* member) {
+    std::vector<double> numbers;
+    for (const Cost& stage : stages) numbers.push_back(stage.*member);
+    return verify::PerStage(numbers);
+  };
+  return {.forward = all(&Cost::forward),
+          .input = all(&Cost::input),
+          .weight = all(&Cost::weight),
+          .backward = all(&Cost::backward)};
+}
+
+std::string row(const std::vector<std::string>& cells) {
+  std::string line;
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    std::array<char, 96> text{};
+    std::snprintf(text.data(), text.size(), i == 0 ? "%-16s" : "%19s", cells[i].c_str());
+    line += text.data();
+  }
+  return line + "\n";
+}
+
+std::string milliseconds(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3f", value);
+  return text.data();
+}
+
+// "1.234 +0.1 -0.05": the median, and how far away the quartiles are.
+std::string spread_text(const Spread& spread) {
+  return str(milliseconds(kMilliseconds * spread.median), " +",
+             milliseconds(kMilliseconds * (spread.upper - spread.median)), " -",
+             milliseconds(kMilliseconds * (spread.median - spread.lower)));
+}
+
+std::string kinds_text(const ModelTimes& times) {
+  std::string text = row({"layers", "forward", "backward", "input half", "weight half"});
+  const auto add = [&](const std::string& name, const PassTimes& passes) {
+    text += row({name, spread_text(passes.forward), spread_text(passes.backward),
+                 spread_text(passes.input), spread_text(passes.weight)});
+  };
+  for (const probe::TimedKind& kind : times.kinds) {
+    add(str(kind.layers.size(), " x ", kind.type), kind.times);
+  }
+  add("loss", times.loss);
+  return text;
+}
+
+std::string stages_text(const std::vector<Cost>& stages) {
+  std::string text = row({"stage", "forward", "backward", "input half", "weight half"});
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    text += row({std::to_string(s), milliseconds(stages[s].forward),
+                 milliseconds(stages[s].backward), milliseconds(stages[s].input),
+                 milliseconds(stages[s].weight)});
+  }
+  return text;
+}
+
+// A line every some seconds, so that nobody waits in silence.
+class Teller {
+ public:
+  void tell(double share) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - told_ < kEvery) return;
+    told_ = now;
+    std::cerr << "penstock: profile: " << static_cast<int>(100.0 * share) << "% of the time\n";
+  }
+
+ private:
+  static constexpr std::chrono::seconds kEvery{2};
+  std::chrono::steady_clock::time_point told_ = std::chrono::steady_clock::now();
+};
+
+// A microbatch of random tokens.
+run::TrainingInputs inputs_of(const config::ModelConfig& model, std::int64_t vocabulary,
+                              std::int64_t microbatch) {
+  const auto tokens = [&] {
+    return at::randint(vocabulary, {microbatch, model.sequence_length}, at::kLong);
+  };
+  return {.inputs = tokens(), .targets = tokens()};
+}
+
+int threads_of(const ProfileCommand& command, std::int64_t ranks) {
+  if (command.threads > 0) return command.threads;
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return at::get_num_threads();
+  return launch::threads_of_rank(static_cast<int>(ranks));
+}
+
+int profile(const ProfileCommand& command, const config::Config& config) {
+  const std::int64_t ranks =
+      command.nproc > 0 ? command.nproc : config.mesh.pipe * config.mesh.data.value_or(1);
+  const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);
+  const config::Batch batch = config::resolve_batch(config.batch, mesh);
+  const train::TrainerOptions options = run::options_of(config, mesh, batch);
+  run::Model model = run::model_of(config.model);
+  const auto schedule = lower::training_program(train::program_of(options));
+  at::set_num_threads(threads_of(command, ranks));
+
+  Teller teller;
+  const ModelTimes times = run::layer_times(
+      options, model.layers, model.loss,
+      inputs_of(config.model, model.vocabulary, batch.micro_batch_size),
+      {.seconds = command.seconds, .progress = [&](double share) { teller.tell(share); }});
+  const std::vector<Cost> layers = costs_of_layers(times, model.layers.size());
+  const partition::ModelMeta meta = nn::meta_of(model.layers);
+  const std::vector<Cost> stages = costs_of_stages(
+      layers, partition::partition(meta, schedule.schedule().stages, options.partition), meta,
+      options.checkpointing);
+  if (!command.output.empty()) {
+    try {
+      write_atomically(command.output,
+                       {to_json(costs_file_of(command.by_layer ? layers : stages)) + "\n"});
+    } catch (const Error& error) {
+      throw ConfigError(error.message());
+    }
+  }
+  const std::string text =
+      str("milliseconds of a microbatch of ", batch.micro_batch_size,
+          batch.micro_batch_size == 1 ? " sample, " : " samples, ", at::get_num_threads(),
+          at::get_num_threads() == 1 ? " thread: " : " threads: ", "medians of ", times.repeats,
+          " repeats, and how far away the quartiles are\n\n", kinds_text(times), "\n",
+          stages_text(stages));
+  std::fputs(text.c_str(), stdout);
+  return static_cast<int>(ExitCode::Ok);
+}
+
+}  // namespace
+
+int run_profile(const ProfileCommand& command) {
+  const config::Config config = config::read_config(command.config, command.overrides).config;
+  try {
+    return profile(command, config);
+  } catch (const Error& error) {
+    throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
+  }
+}
+
+}  // namespace penstock::cli
