@@ -10,6 +10,7 @@
 #include <iostream>
 
 #include "penstock/cli/costs_file.h"
+#include "penstock/cli/text_table.h"
 #include "penstock/config/read.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/atomic_file.h"
@@ -95,54 +96,47 @@ simulate::Costs costs_file_of(const std::vector<Cost>& stages) {
           .backward = all(&Cost::backward)};
 }
 
-std::string row(const std::vector<std::string>& cells) {
-  std::string line;
-  for (std::size_t i = 0; i < cells.size(); ++i) {
-    std::array<char, 96> text{};
-    std::snprintf(text.data(), text.size(), i == 0 ? "%-16s" : "%19s", cells[i].c_str());
-    line += text.data();
-  }
-  return line + "\n";
-}
-
-std::string milliseconds(double value) {
+std::string number(double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.3f", value);
   return text.data();
 }
 
-// "1.234 +0.1 -0.05": the median, and how far away the quartiles are.
+// "1.234 +0.100 -0.050": the median, and how far away the quartiles are.
 std::string spread_text(const Spread& spread) {
-  return str(milliseconds(kMilliseconds * spread.median), " +",
-             milliseconds(kMilliseconds * (spread.upper - spread.median)), " -",
-             milliseconds(kMilliseconds * (spread.median - spread.lower)));
+  return str(number(kMilliseconds * spread.median), " +",
+             number(kMilliseconds * (spread.upper - spread.median)), " -",
+             number(kMilliseconds * (spread.median - spread.lower)));
+}
+
+TextRow head_of(const char* first) {
+  return {first, "forward", "backward", "input half", "weight half", ""};
 }
 
 std::string kinds_text(const ModelTimes& times) {
-  std::string text = row({"layers", "forward", "backward", "input half", "weight half"});
+  std::vector<TextRow> rows = {head_of("layers")};
   const auto add = [&](const std::string& name, const PassTimes& passes) {
-    text += row({name, spread_text(passes.forward), spread_text(passes.backward),
-                 spread_text(passes.input), spread_text(passes.weight)});
+    rows.push_back({name, spread_text(passes.forward), spread_text(passes.backward),
+                    spread_text(passes.input), spread_text(passes.weight), ""});
   };
   for (const probe::TimedKind& kind : times.kinds) {
     add(str(kind.layers.size(), " x ", kind.type), kind.times);
   }
   add("loss", times.loss);
-  return text;
+  return text_table(rows);
 }
 
 std::string stages_text(const std::vector<Cost>& stages) {
-  std::string text = row({"stage", "forward", "backward", "input half", "weight half"});
+  std::vector<TextRow> rows = {head_of("stage")};
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    text += row({std::to_string(s), milliseconds(stages[s].forward),
-                 milliseconds(stages[s].backward), milliseconds(stages[s].input),
-                 milliseconds(stages[s].weight)});
+    rows.push_back({std::to_string(s), number(stages[s].forward), number(stages[s].backward),
+                    number(stages[s].input), number(stages[s].weight), ""});
   }
-  return text;
+  return text_table(rows);
 }
 
 // A line every some seconds, so that nobody waits in silence.
-class Teller {
+class ProfileTeller {
  public:
   void tell(double share) {
     const auto now = std::chrono::steady_clock::now();
@@ -157,7 +151,7 @@ class Teller {
 };
 
 // A microbatch of random tokens.
-run::TrainingInputs inputs_of(const config::ModelConfig& model, std::int64_t vocabulary,
+run::TrainingInputs random_inputs(const config::ModelConfig& model, std::int64_t vocabulary,
                               std::int64_t microbatch) {
   const auto tokens = [&] {
     return at::randint(vocabulary, {microbatch, model.sequence_length}, at::kLong);
@@ -171,7 +165,7 @@ int threads_of(const ProfileCommand& command, std::int64_t ranks) {
   return launch::threads_of_rank(static_cast<int>(ranks));
 }
 
-int profile(const ProfileCommand& command, const config::Config& config) {
+int measure(const ProfileCommand& command, const config::Config& config) {
   const std::int64_t ranks =
       command.nproc > 0 ? command.nproc : config.mesh.pipe * config.mesh.data.value_or(1);
   const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);
@@ -181,10 +175,10 @@ int profile(const ProfileCommand& command, const config::Config& config) {
   const auto schedule = lower::training_program(train::program_of(options));
   at::set_num_threads(threads_of(command, ranks));
 
-  Teller teller;
+  ProfileTeller teller;
   const ModelTimes times = run::layer_times(
       options, model.layers, model.loss,
-      inputs_of(config.model, model.vocabulary, batch.micro_batch_size),
+      random_inputs(config.model, model.vocabulary, batch.micro_batch_size),
       {.seconds = command.seconds, .progress = [&](double share) { teller.tell(share); }});
   const std::vector<Cost> layers = costs_of_layers(times, model.layers.size());
   const partition::ModelMeta meta = nn::meta_of(model.layers);
@@ -192,9 +186,9 @@ int profile(const ProfileCommand& command, const config::Config& config) {
       layers, partition::partition(meta, schedule.schedule().stages, options.partition), meta,
       options.checkpointing);
   if (!command.output.empty()) {
+    const std::string costs = cli::to_json(costs_file_of(command.by_layer ? layers : stages));
     try {
-      write_atomically(command.output,
-                       {to_json(costs_file_of(command.by_layer ? layers : stages)) + "\n"});
+      write_atomically(command.output, {costs + "\n"});
     } catch (const Error& error) {
       throw ConfigError(error.message());
     }
@@ -214,7 +208,7 @@ int profile(const ProfileCommand& command, const config::Config& config) {
 int run_profile(const ProfileCommand& command) {
   const config::Config config = config::read_config(command.config, command.overrides).config;
   try {
-    return profile(command, config);
+    return measure(command, config);
   } catch (const Error& error) {
     throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
   }
