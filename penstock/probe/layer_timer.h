@@ -31,7 +31,7 @@ Spread spread_of(std::vector<double> numbers);
 struct PassTimes {
   Spread forward;
   Spread backward;
-  Spread input;   // Nothing but the walk through the graph, where no input takes a gradient.
+  Spread input;  // Nothing but the walk through the graph, where no input takes a gradient.
   Spread weight;
 };
 
@@ -48,10 +48,11 @@ struct ModelTimes {
 };
 
 struct Timing {
-  double seconds = 1.0;            // For each kind; at least kRepeatsMin repeats all the same.
-  std::int64_t seed = 0;           // Of weights and random numbers.
+  double seconds = 1.0;              // For each kind; at least kRepeatsMin repeats all the same.
+  std::int64_t seed = 0;             // Of weights and random numbers.
   at::ScalarType type = at::kFloat;  // Of floating parameters and buffers.
-  std::function<void(double share)> progress = [](double) {};  // After each repeat: how much is done.
+  std::function<void(double share)> progress = [](double) {
+  };  // After each repeat: how much is done.
 };
 inline constexpr std::int64_t kRepeatsMin = 5;
 

@@ -14,8 +14,7 @@ OneLayer build_alone(const std::vector<nn::LayerSpec>& model, std::size_t index,
   const auto number = static_cast<std::int64_t>(index);
   nn::BuiltLayer built = nn::build_layer(model, seed, number);
   if (type != at::kFloat) nn::convert(*built.layer, type);
-  const auto run = std::make_shared<const stage::LayerRun>(model, number,
-                                                           std::vector{built.layer});
+  const auto run = std::make_shared<const stage::LayerRun>(model, number, std::vector{built.layer});
   return {.built = std::move(built), .function = [run, seed](const nn::Values& values) {
             return (*run)(values, {.seed = seed});
           }};
@@ -29,9 +28,8 @@ nn::Values gradients_of(const nn::Values& outputs) {
   nn::Values gradients;
   for (const at::Tensor& output : outputs) {
     const bool takes_one = output.defined() && output.requires_grad();
-    gradients.push_back(takes_one
-                            ? at::zeros(output.sizes(), output.options().requires_grad(false))
-                            : at::Tensor());
+    gradients.push_back(takes_one ? at::zeros(output.sizes(), output.options().requires_grad(false))
+                                  : at::Tensor());
   }
   return gradients;
 }

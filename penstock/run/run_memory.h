@@ -1,10 +1,10 @@
 // The memory of a run's ranks, and the times of its layers, told before it starts: no rank, no
 // message, no training.
 //
-// `penstock memory` and `penstock profile` print it.  Takes what a Trainer takes, and plans as it does; layers are
-// measured one at a time (probe/), the rest is arithmetic (memory/).
-// Units: bytes.  Not in it: what is no tensor (code, libraries, connections, shared memory of
-// messages), and validation and generation, which keep no activations.
+// `penstock memory` and `penstock profile` print it.  Takes what a Trainer takes, and plans as it
+// does; layers are measured one at a time (probe/), the rest is arithmetic (memory/). Units: bytes.
+// Not in it: what is no tensor (code, libraries, connections, shared memory of messages), and
+// validation and generation, which keep no activations.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <memory>
 
-#include "penstock/cli/memory_command.h"
-#include "penstock/cli/plan/cost_options.h"
 #include "penstock/cli/costs_file.h"
 #include "penstock/cli/input_file.h"
+#include "penstock/cli/memory_command.h"
+#include "penstock/cli/plan/cost_options.h"
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/plan/training_plan.h"
 #include "penstock/cli/train_command.h"
@@ -125,8 +125,8 @@ Times times_from_costs(const PlanInputs& inputs, const config::Config& config,
                     by_layer      ? " layers"
                     : stages == 1 ? " stage, shared out by operations"
                                   : " stages, shared out by operations",
-                    ", of microbatches of ",
-                    batch.micro_batch_size, batch.micro_batch_size == 1 ? " sample" : " samples",
+                    ", of microbatches of ", batch.micro_batch_size,
+                    batch.micro_batch_size == 1 ? " sample" : " samples",
                     inputs.bandwidth.empty() ? "; the update takes no time" : "")};
   if (costs.latency > 0.0 || costs.bandwidth) {  // Else nobody measured a message.
     times.link = {.latency = costs.latency / 1000.0};

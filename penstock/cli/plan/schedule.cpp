@@ -3,9 +3,9 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/cli/costs_file.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
-#include "penstock/cli/costs_file.h"
 #include "penstock/cli/plan/given_options.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/schedule_choice.h"

@@ -6,9 +6,9 @@
 #include <memory>
 #include <ranges>
 
+#include "penstock/cli/costs_file.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
-#include "penstock/cli/costs_file.h"
 #include "penstock/cli/plan/given_options.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/text_table.h"

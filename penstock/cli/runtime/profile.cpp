@@ -152,11 +152,19 @@ class ProfileTeller {
 
 // A microbatch of random tokens.
 run::TrainingInputs random_inputs(const config::ModelConfig& model, std::int64_t vocabulary,
-                              std::int64_t microbatch) {
+                                  std::int64_t microbatch) {
   const auto tokens = [&] {
     return at::randint(vocabulary, {microbatch, model.sequence_length}, at::kLong);
   };
   return {.inputs = tokens(), .targets = tokens()};
+}
+
+// "microbatch of 4 samples, 1 thread".
+std::string run_text(const config::Batch& batch) {
+  const std::int64_t samples = batch.micro_batch_size;
+  const int threads = at::get_num_threads();
+  return str("microbatch of ", samples, samples == 1 ? " sample, " : " samples, ", threads,
+             threads == 1 ? " thread" : " threads");
 }
 
 int threads_of(const ProfileCommand& command, std::int64_t ranks) {
@@ -186,19 +194,19 @@ int measure(const ProfileCommand& command, const config::Config& config) {
       layers, partition::partition(meta, schedule.schedule().stages, options.partition), meta,
       options.checkpointing);
   if (!command.output.empty()) {
-    const std::string costs = cli::to_json(costs_file_of(command.by_layer ? layers : stages));
+    const std::string text =
+        str("// Measured by penstock profile of ", json_quote(command.config), ", by ",
+            command.by_layer ? "layer" : "stage", ", ", run_text(batch), ".  Times in ms.\n",
+            cli::to_json(costs_file_of(command.by_layer ? layers : stages)), "\n");
     try {
-      write_atomically(command.output, {costs + "\n"});
+      write_atomically(command.output, {text});
     } catch (const Error& error) {
       throw ConfigError(error.message());
     }
   }
-  const std::string text =
-      str("milliseconds of a microbatch of ", batch.micro_batch_size,
-          batch.micro_batch_size == 1 ? " sample, " : " samples, ", at::get_num_threads(),
-          at::get_num_threads() == 1 ? " thread: " : " threads: ", "medians of ", times.repeats,
-          " repeats, and how far away the quartiles are\n\n", kinds_text(times), "\n",
-          stages_text(stages));
+  const std::string text = str("milliseconds of a ", run_text(batch), ": medians of ",
+                               times.repeats, " repeats, and how far away the quartiles are\n\n",
+                               kinds_text(times), "\n", stages_text(stages));
   std::fputs(text.c_str(), stdout);
   return static_cast<int>(ExitCode::Ok);
 }
