@@ -84,7 +84,8 @@ TEST(SearchClock, HasTheMakespanOfTheSimulationForChains) {
       const Rank homes[] = {first, second, third, s == lost ? second : third};
       for (std::size_t c = 0; c < 4; ++c) chains[c].rank_of_stage.push_back(homes[c]);
     }
-    for (std::int32_t m = 0; m < microbatches; ++m) chains[static_cast<std::size_t>(m % 4)].microbatches.push_back(m);
+    for (std::int32_t m = 0; m < microbatches; ++m)
+      chains[static_cast<std::size_t>(m % 4)].microbatches.push_back(m);
     const simulate::Costs costs = costs_for(draw, stages);
     const double memory = 2.0 + draw.between(0, 4);
     const Problem problem(chains, ranks, costs, memory);
