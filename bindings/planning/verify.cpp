@@ -25,7 +25,8 @@ std::optional<std::int32_t> number_of(const std::optional<Rank>& rank) {
 
 std::vector<std::int32_t> ranks_of_stages(const Verdict& verdict) {
   std::vector<std::int32_t> ranks;
-  for (const Rank rank : verdict.facts.rank_of_stage) ranks.push_back(rank.value);
+  if (verdict.facts.homes.ways() > 1) return ranks;
+  for (const Rank rank : verdict.facts.homes.of_stages()) ranks.push_back(rank.value);
   return ranks;
 }
 
@@ -77,8 +78,9 @@ void init_verify(py::module_& m) {
       .def_property_readonly(
           "peak_activations", [](const Verdict& v) { return v.facts.peak_activations; },
           "By rank: most live activations at once; empty when there are objections.")
-      .def_property_readonly("rank_of_stage", ranks_of_stages,
-                             "By stage; empty when there are objections.")
+      .def_property_readonly(
+          "rank_of_stage", ranks_of_stages,
+          "By stage; empty when there are objections, or stages have several ranks.")
       .def("__bool__", [](const Verdict& v) { return v.diagnostics.empty(); })
       .def("__str__", spell_verdict)
       .def("__repr__", [](const Verdict& v) {

@@ -27,6 +27,8 @@ bool belongs_to_another_launch(std::string_view name) {
 
 }  // namespace
 
+int threads_of_rank(int nproc) { return std::max(1, usable_cores() / nproc); }
+
 std::vector<std::string> rank_environment(const std::vector<std::string>& inherited,
                                           const LaunchOptions& options, const RankVariables& own) {
   std::map<std::string, std::string> variables;
@@ -36,7 +38,7 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& inheri
     variables.emplace(entry.substr(0, equals), entry.substr(equals + 1));
   }
   for (const auto& [name, value] : options.environment) variables[name] = value;
-  variables.emplace("OMP_NUM_THREADS", std::to_string(std::max(1, usable_cores() / options.nproc)));
+  variables.emplace("OMP_NUM_THREADS", std::to_string(threads_of_rank(options.nproc)));
   variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(own.rank);
   variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = std::to_string(options.nproc);
   variables["MASTER_ADDR"] = options.host;

@@ -24,6 +24,9 @@ struct RankVariables {
 std::vector<std::string> rank_environment(const std::vector<std::string>& inherited,
                                           const LaunchOptions& options, const RankVariables& own);
 
+// Of each of `nproc` ranks that share this machine's cores; 1 where there are fewer cores.
+int threads_of_rank(int nproc);
+
 // This process's variables.
 std::vector<std::string> process_environment();
 

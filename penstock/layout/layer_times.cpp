@@ -39,8 +39,10 @@ void check_stages(const simulate::PerStage& costs, const char* name, std::int32_
   if (found == 1 || found == stages) return;
   throw ConfigError(
       str("costs: ", name, ": ", found, " stages; the configuration's own layout has ", stages),
-      {"costs are those that `penstock report` fits to a run of this configuration: its mesh, "
-       "schedule and partition say which layers each stage has"});
+      {"costs are those that `penstock report` fits to a run of this configuration, or that "
+       "`penstock profile` measures: its mesh, schedule and partition say which layers each stage "
+       "has",
+       "or those of single layers, of `penstock profile --by-layer`"});
 }
 
 // Of the residual stream.  A folder's model has it in its own files; its last norm is as wide.
@@ -94,6 +96,10 @@ std::vector<LayerTimes> times_on(const Device& device, const config::ModelConfig
   times.back().input += loss.input;
   times.back().backward += loss.input;
   return times;
+}
+
+bool are_by_layer(const simulate::Costs& costs, std::size_t layers) {
+  return layers > 1 && costs.forward.rows().size() == layers;
 }
 
 std::vector<LayerTimes> times_of(const simulate::Costs& costs,

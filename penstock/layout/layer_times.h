@@ -40,6 +40,9 @@ std::vector<LayerTimes> times_on(const Device& device, const config::ModelConfig
                                  const partition::ModelMeta& layers,
                                  const memory::ModelMemory& memory, std::int64_t microbatch);
 
+// Whether costs are of the model's single layers: a stage for each.
+bool are_by_layer(const simulate::Costs& costs, std::size_t layers);
+
 // Costs of stages, in milliseconds, shared out among each stage's layers by their operations.
 // Measured with microbatches of `measured` samples, they grow in proportion to `microbatch`.
 // Throws: ConfigError for costs whose numbers of stages are not those of the partition.

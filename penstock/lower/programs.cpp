@@ -24,6 +24,12 @@ schedule::Schedule lowered(const ProgramOptions& options) {
     return schedule::lower_communication(order);
   }
   schedule::Schedule program = schedule::load_schedule(options.file).schedule;
+  if (program.replicas > 1) {
+    throw ScheduleError(
+        str("schedule file \"", options.file, "\" has the programs of ", program.replicas,
+            " replicas, which are not trained by: expected those of one"),
+        {"penstock verify, simulate and schedule take it"});
+  }
   if (program.ranks() != options.ranks) {
     throw ScheduleError(str("schedule file \"", options.file, "\" has ", program.ranks(),
                             " rows, the mesh has ", options.ranks,

@@ -125,7 +125,7 @@ class Messages {
  public:
   Messages(const Recording& recording, const verify::VerifiedSchedule& schedule)
       : recording_(recording),
-        hops_(schedule.schedule(), schedule.facts().rank_of_stage),
+        hops_(schedule.schedule(), schedule.facts().homes),
         sends_(hops_.messages(), nullptr),
         time_(hops_.messages()) {}
 

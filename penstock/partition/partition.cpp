@@ -142,6 +142,12 @@ Partition partition(const ModelMeta& layers, std::int32_t stages, const Method& 
   return Partition{std::visit(Visitor{layers, count}, method)};
 }
 
+Partition one_layer_each(std::int32_t layers) {
+  Partition partition;
+  for (std::int64_t bound = 0; bound <= layers; ++bound) partition.bounds.push_back(bound);
+  return partition;
+}
+
 std::string to_string(const Partition& partition, const ModelMeta& layers) {
   std::string text;
   for (std::int32_t s = 0; s < partition.stages(); ++s) {

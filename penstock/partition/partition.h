@@ -48,6 +48,9 @@ struct Partition {
 // malformed or matches nothing, bounds or costs that do not fit the layers.
 Partition partition(const ModelMeta& layers, std::int32_t stages, const Method& method);
 
+// So many layers, each a stage.
+Partition one_layer_each(std::int32_t layers);
+
 // A line per stage: "stage 0: layers 0..2 (embedding .. transformer.h.1), 123456 parameters".
 std::string to_string(const Partition& partition, const ModelMeta& layers);
 

@@ -3,27 +3,23 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
-#include <functional>
 #include <map>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "penstock/core/text.h"
-#include "penstock/nn/convert.h"
 #include "penstock/nn/form.h"
 #include "penstock/nn/model.h"
 #include "penstock/probe/allocation_meter.h"
+#include "penstock/probe/one_layer.h"
 #include "penstock/stage/backward.h"
 #include "penstock/stage/cut.h"
-#include "penstock/stage/layer_run.h"
 
 namespace penstock::probe {
 namespace {
 
 using memory::LayerMemory;
-using Function = std::function<nn::Values(const nn::Values&)>;
 
 nn::Values make(const nn::Form& form) {
   nn::Values values;
@@ -117,18 +113,6 @@ class Probe {
     return run;
   }
 
-  // As large as those that come from behind.
-  static nn::Values gradients_of(const nn::Values& outputs) {
-    nn::Values gradients;
-    for (const at::Tensor& output : outputs) {
-      const bool takes_one = output.defined() && output.requires_grad();
-      gradients.push_back(takes_one
-                              ? at::zeros(output.sizes(), output.options().requires_grad(false))
-                              : at::Tensor());
-    }
-    return gradients;
-  }
-
   void backward(bool first) {
     prepare(first);
     Run run = forward();
@@ -192,8 +176,7 @@ void describe(const nn::BuiltLayer& built, const std::string& layer_name, LayerM
   }
 }
 
-// What makes two layers alike, and what the first one of them showed.
-using Likeness = std::tuple<std::string, std::int64_t, std::size_t, nn::Form>;
+// What the first one of layers that are alike showed.
 struct Known {
   LayerMemory memory;
   std::string name;
@@ -202,15 +185,11 @@ struct Known {
 
 Known probe_layer(const std::vector<nn::LayerSpec>& model, std::size_t index,
                   const nn::Form& inputs, std::int64_t seed, at::ScalarType type) {
-  const auto number = static_cast<std::int64_t>(index);
-  const nn::BuiltLayer built = nn::build_layer(model, seed, number);
-  if (type != at::kFloat) nn::convert(*built.layer, type);
-  const stage::LayerRun run(model, number, {built.layer});
-  Probe probe([&](const nn::Values& values) { return run(values, {.seed = seed}); },
-              built.layer->parameters(), inputs);
+  const OneLayer layer = build_alone(model, index, seed, type);
+  Probe probe(layer.function, layer.built.layer->parameters(), inputs);
   Known known{
       .memory = probe.measure(), .name = model[index].meta.name, .outputs = probe.outputs()};
-  describe(built, known.name, known.memory);
+  describe(layer.built, known.name, known.memory);
   return known;
 }
 
@@ -233,7 +212,7 @@ ModelMemory probe_model(const std::vector<nn::LayerSpec>& model, const nn::Value
   nn::Form form = nn::form_of(inputs);
   for (std::size_t i = 0; i < model.size(); ++i) {
     const nn::LayerSpec& spec = model[i];
-    const Likeness likeness{spec.meta.type, spec.meta.parameters, spec.ties.size(), form};
+    const Likeness likeness = likeness_of(spec, form);
     auto found = known.find(likeness);
     if (found == known.end()) {
       found = known.emplace(likeness, probe_layer(model, i, form, seed, type)).first;

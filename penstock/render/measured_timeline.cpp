@@ -57,7 +57,7 @@ std::string wait_text(const measure::MeasuredStep& step) {
 }  // namespace
 
 Timeline measured_timeline(const VerifiedSchedule& schedule, const measure::MeasuredStep& step) {
-  const verify::Hops hops(schedule.schedule(), schedule.facts().rank_of_stage);
+  const verify::Hops hops(schedule.schedule(), schedule.facts().homes);
   ComputePlaces places(schedule.schedule());
   Timeline timeline{.title = str("measured: step ", step.step),
                     .notes = {"makespan " + significant(step.makespan) + " ms", wait_text(step)},

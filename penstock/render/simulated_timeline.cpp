@@ -1,6 +1,7 @@
 #include "penstock/render/simulated_timeline.h"
 
 #include <algorithm>
+#include <set>
 
 #include "penstock/core/check.h"
 #include "penstock/core/text.h"
@@ -29,6 +30,7 @@ std::string counted(std::int32_t count, std::string_view noun) {
 std::string title_of(const Schedule& schedule) {
   std::string title = str(schedule.name, ", ", counted(schedule.ranks(), "rank"));
   if (schedule.stages != schedule.ranks()) title += ", " + counted(schedule.stages, "stage");
+  if (schedule.replicas > 1) title += str(" of ", schedule.replicas, " replicas");
   const bool is_one = schedule.microbatches == 1;
   return title + str(", ", schedule.microbatches, is_one ? " microbatch" : " microbatches");
 }
@@ -69,8 +71,14 @@ class Builder {
       }
       timeline_.rows.push_back(std::move(row));
     }
-    for (std::int32_t stage = 0; stage < schedule.stages; ++stage) {
-      timeline_.rows[verified.rank_of(StageId(stage)).index()].stages.emplace_back(stage);
+    add_stages(schedule);
+  }
+
+  void add_stages(const Schedule& schedule) {
+    for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
+      std::set<StageId> stages;
+      for (const Action& action : schedule.programs[rank]) stages.insert(action.stage);
+      timeline_.rows[rank].stages.assign(stages.begin(), stages.end());
     }
   }
 

@@ -38,6 +38,18 @@ memory::ModelMemory layer_memory(const train::TrainerOptions& options,
   return memory;
 }
 
+probe::ModelTimes layer_times(const train::TrainerOptions& options,
+                              std::vector<nn::LayerSpec>& model, const nn::Loss& loss,
+                              const TrainingInputs& inputs, probe::Timing timing) {
+  nn::check_model(model);
+  nn::count_parameters(model);
+  const train::Precision& precision = options.precision;
+  timing.seed = options.seed;
+  timing.type = precision.type;
+  return probe::time_model(model, precision.inputs(inputs.inputs), inputs.targets,
+                           precision.loss(loss), timing);
+}
+
 std::vector<PipeRank> run_memory(const train::TrainerOptions& options,
                                  std::vector<nn::LayerSpec> model, const nn::Loss& loss,
                                  const TrainingInputs& inputs) {

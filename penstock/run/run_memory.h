@@ -1,14 +1,16 @@
-// The memory of a run's ranks, told before it starts: no rank, no message, no training.
+// The memory of a run's ranks, and the times of its layers, told before it starts: no rank, no
+// message, no training.
 //
-// `penstock memory` prints it.  Takes what a Trainer takes, and plans as it does; layers are
-// measured one at a time (probe/), the rest is arithmetic (memory/).
-// Units: bytes.  Not in it: what is no tensor (code, libraries, connections, shared memory of
-// messages), and validation and generation, which keep no activations.
+// `penstock memory` and `penstock profile` print it.  Takes what a Trainer takes, and plans as it
+// does; layers are measured one at a time (probe/), the rest is arithmetic (memory/). Units: bytes.
+// Not in it: what is no tensor (code, libraries, connections, shared memory of messages), and
+// validation and generation, which keep no activations.
 #pragma once
 #include <cstdint>
 #include <vector>
 
 #include "penstock/memory/pipe_memory.h"
+#include "penstock/probe/layer_timer.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::run {
@@ -26,6 +28,13 @@ struct TrainingInputs {
 memory::ModelMemory layer_memory(const train::TrainerOptions& options,
                                  std::vector<nn::LayerSpec>& model, const nn::Loss& loss,
                                  const TrainingInputs& inputs);
+
+// How long single layers' passes take, in the run's types.  `timing` has the seconds and the
+// progress alone; the rest is of `options`.
+// Throws: as the Trainer, for a model that does not fit.
+probe::ModelTimes layer_times(const train::TrainerOptions& options,
+                              std::vector<nn::LayerSpec>& model, const nn::Loss& loss,
+                              const TrainingInputs& inputs, probe::Timing timing);
 
 // As memory::pipe_memory().
 // Throws: as the Trainer, for options and a model that do not fit.

@@ -99,8 +99,9 @@ class Reader {
  public:
   Reader(const json::Value& root, FileFormat format)
       : object_(as<json::Value::Object>(root, "the schedule", "an object")), format_(format) {
-    static const std::vector<std::string> kKeys = {
-        "name", "purpose", "ranks", "stages", "microbatches", "placement", "programs", "costs"};
+    static const std::vector<std::string> kKeys = {"name",      "purpose",      "ranks",
+                                                   "stages",    "microbatches", "replicas",
+                                                   "placement", "programs",     "costs"};
     for (const json::Member& member : object_) {
       if (std::ranges::find(kKeys, member.key) != kKeys.end()) continue;
       refuse(json::origin_of_key(member),
@@ -122,6 +123,7 @@ class Reader {
     if (const auto* value = find("purpose")) schedule.purpose = purpose(*value);
     read_size("stages", "stage", schedule.stages);
     read_size("microbatches", "microbatch", schedule.microbatches);
+    read_replicas(schedule);
     check_ranks(schedule);
     check_placement(schedule);
     if (const auto* value = find("costs")) document.costs = *value;
@@ -179,6 +181,17 @@ class Reader {
     size = static_cast<std::int32_t>(stated);
   }
 
+  void read_replicas(Schedule& schedule) const {
+    const json::Value* value = find("replicas");
+    if (value == nullptr) return;
+    if (integer(*value, "replicas") == 0) expected(*value, "replicas", "1 or more");
+    schedule.replicas = static_cast<std::int32_t>(integer(*value, "replicas"));
+    if (const auto* placement = find("placement"); placement != nullptr && schedule.replicas > 1) {
+      refuse(json::origin_of(*placement),
+             "placement: stages of several replicas have several ranks; leave it out");
+    }
+  }
+
   void check_ranks(const Schedule& schedule) const {
     const auto* value = find("ranks");
     if (value == nullptr || integer(*value, "ranks") == schedule.ranks()) return;
@@ -223,7 +236,11 @@ std::string to_json(const Schedule& schedule, std::string_view costs) {
       str("{\n  \"name\": ", json_quote(schedule.name), ",\n  \"purpose\": \"",
           to_string(schedule.purpose), "\",\n  \"ranks\": ", schedule.ranks(),
           ",\n  \"stages\": ", schedule.stages, ",\n  \"microbatches\": ", schedule.microbatches);
-  append_placement(text, schedule);
+  if (schedule.replicas > 1) {
+    text += str(",\n  \"replicas\": ", schedule.replicas);
+  } else {
+    append_placement(text, schedule);
+  }
   text += ",\n  \"programs\": [";
   for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
     text += rank == 0 ? "\n    " : ",\n    ";

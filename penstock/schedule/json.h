@@ -1,4 +1,4 @@
-// Schedules as JSON, with what CSV cannot hold: sizes, purpose, where the stages are, and costs.
+// Schedules as JSON, with what CSV cannot hold: sizes, purpose, where the stages are, costs.
 //
 //   {
 //     "name": "1f1b", "purpose": "train", "ranks": 2, "stages": 2, "microbatches": 8,
@@ -9,7 +9,8 @@
 //
 // `programs` holds a list per rank of what a CSV row has as cells.  `placement` is the rank of each
 // stage, null for one that has no action; it says nothing that the programs do not, and must agree
-// with them.  What `costs` means is not known here: it is any JSON value (simulate's are read by
+// with them.  Programs of several replicas (schedule.h) have "replicas", and no placement.  What
+// `costs` means is not known here: it is any JSON value (simulate's are read by
 // the command line).  Only `programs` has to be there; sizes and purpose are otherwise those of
 // set_sizes_from_programs().
 #pragma once

@@ -38,7 +38,8 @@ bool is_lowered(const Schedule& schedule) {
 
 std::string title(const Schedule& schedule) {
   return str(schedule.name, "(ranks=", schedule.ranks(), ", stages=", schedule.stages,
-             ", microbatches=", schedule.microbatches, ")");
+             ", microbatches=", schedule.microbatches,
+             schedule.replicas > 1 ? str(", replicas=", schedule.replicas) : "", ")");
 }
 
 std::string grid(const Schedule& schedule) {

@@ -3,6 +3,10 @@
 // Generators and load_csv() make it; verify turns it into a VerifiedSchedule; the printers below
 // are its text forms, and json.h has one more.  A rank here is a position on the mesh's pipe axis.
 // A Schedule may be wrong in any way: only verify knows.
+//
+// Programs of several replicas, ranks of which take over work of others, are one Schedule, too: all
+// microbatches of all replicas have numbers of their own, and each passes a stage on one of the
+// ranks that have a copy of it (homes.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,7 +27,8 @@ struct Schedule {
   std::string name;  // For people: "1f1b", or the file it came from.
   Purpose purpose = Purpose::Train;
   std::int32_t stages = 0;
-  std::int32_t microbatches = 0;  // Per step and replica.
+  std::int32_t microbatches = 0;  // Per step, of all replicas whose programs these are.
+  std::int32_t replicas = 1;      // So many ranks may have a copy of a stage.
   std::vector<Program> programs;  // By rank.
 
   std::int32_t ranks() const { return static_cast<std::int32_t>(programs.size()); }
@@ -33,7 +38,8 @@ struct Schedule {
 // True when the schedule says where to communicate, false when it only orders the compute.
 bool is_lowered(const Schedule& schedule);
 
-// "1f1b(ranks=2, stages=2, microbatches=8)": how messages name a schedule.
+// "1f1b(ranks=2, stages=2, microbatches=8)": how messages name a schedule; with the number of
+// replicas where there is more than one.
 std::string title(const Schedule& schedule);
 
 // A line per rank: "rank 0: 0F0 0F1 0B0 ...".

@@ -14,12 +14,12 @@ Clock::Clock(const Problem& problem)
       blocked_on_(problem.ranks()),
       start_(problem.ranks()),
       cause_(problem.ranks()) {
-  for (auto& inputs : inputs_) inputs.resize(problem.stages() * problem.microbatches());
+  for (auto& inputs : inputs_) inputs.resize(problem.chains().cells());
   for (std::size_t rank = 0; rank < problem.ranks(); ++rank) {
-    const std::size_t turns = kKinds * problem.stages_of(rank).size() * problem.microbatches();
+    const std::size_t turns = kKinds * problem.chains().cells_of(rank);
     double work = 0.0;
     for (const std::uint16_t stage : problem.stages_of(rank)) {
-      for (std::size_t m = 0; m < problem.microbatches(); ++m) {
+      for (std::size_t m = 0; m < problem.chains().microbatches(stage); ++m) {
         for (const Kind kind : kEveryKind) {
           work += problem.time({stage, kind}, m);
         }
@@ -33,11 +33,13 @@ Clock::Clock(const Problem& problem)
 
 void Clock::reset() {
   for (auto& inputs : inputs_) std::ranges::fill(inputs, Input{});
-  // The first stage's inputs are there, and the last one's gradients come from its own F.
-  const std::size_t last = (problem_.stages() - 1) * problem_.microbatches();
-  for (std::size_t m = 0; m < problem_.microbatches(); ++m) {
-    inputs_[0][m].time = 0.0;
-    inputs_[1][last + m].time = 0.0;
+  // The first stages' inputs are there, and the last ones' gradients come from their own F.
+  for (std::size_t stage = 0; stage < problem_.stages(); ++stage) {
+    for (std::size_t m = 0; m < problem_.chains().microbatches(stage); ++m) {
+      if (problem_.chains().is_first(stage))
+        inputs_[0][problem_.chains().cell(stage, m)].time = 0.0;
+      if (problem_.chains().is_last(stage)) inputs_[1][problem_.chains().cell(stage, m)].time = 0.0;
+    }
   }
   std::ranges::fill(next_, std::array<std::uint32_t, kKinds>{});
   std::ranges::fill(free_, 0.0);
@@ -119,7 +121,7 @@ void Clock::hand_over(Turn turn, std::size_t microbatch, double end, Place by) {
   }
   Input& taken = input(handover.taker, microbatch);
   taken = {out + problem_.transit(turn, microbatch), by};
-  const std::size_t taker = problem_.rank_of(handover.taker.stage);
+  const std::size_t taker = problem_.chains().rank_of(handover.taker.stage);
   if (blocked_on_[taker] != &taken) return;
   blocked_on_[taker] = nullptr;
   ready_.push_back(taker);

@@ -57,7 +57,7 @@ class Clock {
   };
   Input& input(Turn turn, std::size_t microbatch) {
     return inputs_[static_cast<std::size_t>(turn.kind)]
-                  [turn.stage * problem_.microbatches() + microbatch];
+                  [problem_.chains().cell(turn.stage, microbatch)];
   }
 
   const Problem& problem_;

@@ -15,22 +15,24 @@ std::size_t index(Kind kind) { return static_cast<std::size_t>(kind); }
 
 }  // namespace
 
-Targets::Targets(const Problem& problem) : microbatches_(problem.microbatches()) {
-  for (auto& values : values_) values.resize(problem.stages() * microbatches_);
+Targets::Targets(const Problem& problem) : problem_(problem) {
+  for (auto& values : values_) values.resize(problem.chains().cells());
 }
 
 ListScheduler::ListScheduler(const Problem& problem) : problem_(problem), order_(problem.ranks()) {
   for (std::size_t rank = 0; rank < problem.ranks(); ++rank) {
     double most = 0.0;
-    for (std::size_t m = 0; m < problem.microbatches(); ++m) {
-      double sum = 0.0;
-      for (const std::uint16_t stage : problem.stages_of(rank)) sum += problem.size(stage, m);
-      most = std::max(most, sum);
+    for (const std::vector<std::uint16_t>& stages : problem.chains().on(rank)) {
+      for (std::size_t m = 0; m < problem.chains().microbatches(stages.front()); ++m) {
+        double sum = 0.0;
+        for (const std::uint16_t stage : stages) sum += problem.size(stage, m);
+        most = std::max(most, sum);
+      }
     }
     all_stages_.push_back(most);
     ranks_.push_back(
         {.live = {schedule::Purpose::Train, problem.costs().activation, problem.keep()}});
-    order_[rank].reserve(kKinds * problem.stages_of(rank).size() * problem.microbatches());
+    order_[rank].reserve(kKinds * problem.chains().cells_of(rank));
   }
 }
 
@@ -42,10 +44,13 @@ void ListScheduler::reset() {
   }
   next_.assign(problem_.stages(), {});
   link_free_.assign(problem_.links(), 0.0);
-  for (auto& arrivals : arrival_) {
-    arrivals.assign(problem_.stages() * problem_.microbatches(), kNotMade);
+  for (auto& arrivals : arrival_) arrivals.assign(problem_.chains().cells(), kNotMade);
+  for (std::size_t stage = 0; stage < problem_.stages(); ++stage) {
+    for (std::size_t m = 0;
+         problem_.chains().is_first(stage) && m < problem_.chains().microbatches(stage); ++m) {
+      arrival_[0][problem_.chains().cell(stage, m)] = 0.0;
+    }
   }
-  for (std::size_t m = 0; m < problem_.microbatches(); ++m) arrival_[0][m] = 0.0;
   wakes_ = {};
 }
 
@@ -75,6 +80,22 @@ void ListScheduler::wake(std::size_t rank, double time) {
   wakes_.push({when, rank});
 }
 
+// The microbatch with the lowest number that the rank is not through with: of all ranks the same
+// one comes first, so that somebody can always go on.
+ListScheduler::Oldest ListScheduler::oldest(std::size_t rank) const {
+  const std::vector<std::uint16_t>* of = nullptr;
+  std::int32_t lowest = std::numeric_limits<std::int32_t>::max();
+  for (const std::vector<std::uint16_t>& stages : problem_.chains().on(rank)) {
+    const std::uint32_t microbatch = next_[stages.front()][index(Kind::Input)];
+    if (microbatch == problem_.chains().microbatches(stages.front())) continue;
+    const std::int32_t number = problem_.chains().number_of(stages.front(), microbatch);
+    if (number >= lowest) continue;
+    lowest = number;
+    of = &stages;
+  }
+  return {*of, next_[of->front()][index(Kind::Input)]};
+}
+
 // Room for it now, and room to finish, after it, the oldest microbatch that the rank is not through
 // with: then that one's memory is free for the next one.
 bool ListScheduler::may_start(std::size_t rank, std::size_t stage) const {
@@ -82,35 +103,36 @@ bool ListScheduler::may_start(std::size_t rank, std::size_t stage) const {
   const std::size_t microbatch = next_[stage][0];
   const double size = problem_.size(stage, microbatch);
   if (state.live.memory() + size > problem_.memory_max()) return false;
-  const std::vector<std::uint16_t>& stages = problem_.stages_of(rank);
-  const std::uint32_t oldest = next_[stages.front()][index(Kind::Input)];
-  if (microbatch == oldest) return true;
+  const auto& [stages, first] = oldest(rank);
+  if (problem_.chains().number_of(stage, microbatch) ==
+      problem_.chains().number_of(stages.front(), first)) {
+    return true;
+  }
   double others = state.unfinished + size;
   for (const std::uint16_t each : stages) {
-    const bool holds_oldest = next_[each][0] > oldest && next_[each][index(Kind::Input)] <= oldest;
-    if (holds_oldest) others -= problem_.size(each, oldest);
+    const bool holds_it = next_[each][0] > first && next_[each][index(Kind::Input)] <= first;
+    if (holds_it) others -= problem_.size(each, first);
   }
   return others + all_stages_[rank] <= problem_.memory_max() * (1.0 + kRounding);
 }
 
 template <class Use>
 void ListScheduler::each_candidate(std::size_t rank, double now, const Use& use) const {
-  const std::size_t microbatches = problem_.microbatches();
   for (const std::uint16_t stage : problem_.stages_of(rank)) {
     const auto& next = next_[stage];
     const auto offer = [&](Kind kind, double start) {
       const Turn turn{stage, kind};
       use(Candidate{turn, std::max(now, start), targets_->of(turn, next[index(kind)])});
     };
-    if (next[0] < microbatches) {
-      const double arrival = arrival_[0][stage * microbatches + next[0]];
+    if (next[0] < problem_.chains().microbatches(stage)) {
+      const double arrival = arrival_[0][problem_.chains().cell(stage, next[0])];
       const double released = targets_->of({stage, Kind::Forward}, next[0]) - habits_.early;
       if (arrival >= 0.0 && may_start(rank, stage)) {
         offer(Kind::Forward, std::max(arrival, released));
       }
     }
     if (next[1] < next[0]) {
-      const double arrival = arrival_[1][stage * microbatches + next[1]];
+      const double arrival = arrival_[1][problem_.chains().cell(stage, next[1])];
       if (arrival >= 0.0) offer(Kind::Input, arrival);
     }
     if (next[2] < next[1]) offer(Kind::Weight, now);
@@ -159,9 +181,8 @@ void ListScheduler::start(std::size_t rank, Turn turn, double now) {
   order_[rank].push_back(turn);
   wake(rank, state.free);
 
-  const std::size_t microbatches = problem_.microbatches();
-  if (turn.kind == Kind::Forward && turn.stage + std::size_t{1} == problem_.stages()) {
-    arrival_[1][turn.stage * microbatches + microbatch] = state.free;
+  if (turn.kind == Kind::Forward && problem_.chains().is_last(turn.stage)) {
+    arrival_[1][problem_.chains().cell(turn.stage, microbatch)] = state.free;
   }
   const Handover& handover = problem_.handover(turn);
   if (!handover.exists) return;
@@ -172,8 +193,8 @@ void ListScheduler::start(std::size_t rank, Turn turn, double now) {
     link_free = out + problem_.transfer(turn, microbatch);
   }
   const double arrival = out + problem_.transit(turn, microbatch);
-  arrival_[index(turn.kind)][handover.taker.stage * microbatches + microbatch] = arrival;
-  const std::size_t taker = problem_.rank_of(handover.taker.stage);
+  arrival_[index(turn.kind)][problem_.chains().cell(handover.taker.stage, microbatch)] = arrival;
+  const std::size_t taker = problem_.chains().rank_of(handover.taker.stage);
   if (taker != rank) wake(taker, arrival);
 }
 

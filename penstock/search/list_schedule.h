@@ -20,16 +20,19 @@ namespace penstock::search {
 // By kind, stage and microbatch.
 class Targets {
  public:
+  // `problem` must outlive this.
   explicit Targets(const Problem& problem);
   double& of(Turn turn, std::size_t microbatch) {
-    return values_[static_cast<std::size_t>(turn.kind)][turn.stage * microbatches_ + microbatch];
+    return values_[static_cast<std::size_t>(turn.kind)]
+                  [problem_.chains().cell(turn.stage, microbatch)];
   }
   double of(Turn turn, std::size_t microbatch) const {
-    return values_[static_cast<std::size_t>(turn.kind)][turn.stage * microbatches_ + microbatch];
+    return values_[static_cast<std::size_t>(turn.kind)]
+                  [problem_.chains().cell(turn.stage, microbatch)];
   }
 
  private:
-  std::size_t microbatches_;
+  const Problem& problem_;
   std::array<std::vector<double>, kKinds> values_;
 };
 
@@ -68,6 +71,11 @@ class ListScheduler {
   void decide(std::size_t rank, double now);
   void start(std::size_t rank, Turn turn, double now);
   bool may_start(std::size_t rank, std::size_t stage) const;
+  struct Oldest {
+    const std::vector<std::uint16_t>& stages;  // Of its chain, on the rank.
+    std::uint32_t microbatch = 0;
+  };
+  Oldest oldest(std::size_t rank) const;
   // Calls `use` with each turn whose input is there or on its way.
   template <class Use>
   void each_candidate(std::size_t rank, double now, const Use& use) const;

@@ -125,7 +125,7 @@ std::vector<LowerBound> bounds_of(const Stages& stages, const std::vector<Rank>&
   const double memory = stages.memory_max.value_or(std::numeric_limits<double>::infinity());
   return lower_bounds(
       {.actions = actions_of(stages, rank_of_stage),
-       .rank_of_stage = rank_of_stage,
+       .homes = rank_of_stage,
        .memory_max = std::vector<double>(static_cast<std::size_t>(stages.ranks), memory)},
       of_halves(stages));
 }

@@ -1,9 +1,8 @@
 #include "penstock/search/problem.h"
 
 #include <algorithm>
-
-#include "penstock/simulate/links.h"
-#include "penstock/verify/hops.h"
+#include <numeric>
+#include <utility>
 
 namespace penstock::search {
 namespace {
@@ -19,6 +18,13 @@ std::optional<Kind> kind_of(Op op) {
   if (op == Op::BackwardInput) return Kind::Input;
   if (op == Op::BackwardWeight) return Kind::Weight;
   return {};
+}
+
+Chain one_chain(std::vector<Rank> rank_of_stage, std::int32_t microbatches) {
+  Chain chain{.rank_of_stage = std::move(rank_of_stage)};
+  chain.microbatches.resize(static_cast<std::size_t>(microbatches));
+  std::iota(chain.microbatches.begin(), chain.microbatches.end(), 0);
+  return chain;
 }
 
 }  // namespace
@@ -37,73 +43,81 @@ Op op_of(Kind kind) {
 
 Problem::Problem(std::vector<Rank> rank_of_stage, std::int32_t ranks, std::int32_t microbatches,
                  const simulate::Costs& costs, std::optional<double> memory_max)
-    : costs_(costs),
-      microbatches_(static_cast<std::size_t>(microbatches)),
-      stages_of_(static_cast<std::size_t>(ranks)) {
+    : Problem({one_chain(std::move(rank_of_stage), microbatches)}, ranks, costs, memory_max) {}
+
+Problem::Problem(std::vector<Chain> chains, std::int32_t ranks, const simulate::Costs& costs,
+                 std::optional<double> memory_max)
+    : costs_(costs), chains_(std::move(chains), ranks) {
   if (memory_max) memory_max_ = *memory_max;
-  for (std::size_t s = 0; s < rank_of_stage.size(); ++s) {
-    rank_of_.push_back(rank_of_stage[s].index());
-    stages_of_[rank_of_.back()].push_back(static_cast<std::uint16_t>(s));
-  }
   fill_times();
-  fill_handovers(rank_of_stage);
+  fill_handovers();
 }
 
 void Problem::fill_times() {
   for (std::size_t s = 0; s < stages(); ++s) {
-    for (std::size_t m = 0; m < microbatches_; ++m) {
+    const StageId stage(chains_.in_chain(s));
+    for (const std::int32_t number : chains_.of(s).microbatches) {
+      const Microbatch microbatch(number);
       for (const Kind kind : kEveryKind) {
         time_[index(kind)].push_back(
-            costs_.of({.stage = StageId(s), .op = op_of(kind), .microbatch = Microbatch(m)}));
+            costs_.of({.stage = stage, .op = op_of(kind), .microbatch = microbatch}));
       }
-      size_.push_back(costs_.activation.at(StageId(s), Microbatch(m)));
+      size_.push_back(costs_.activation.at(stage, microbatch));
     }
   }
 }
 
-void Problem::fill_handovers(const std::vector<Rank>& rank_of_stage) {
-  const Schedule sizes{.stages = static_cast<std::int32_t>(stages()),
-                       .microbatches = static_cast<std::int32_t>(microbatches_)};
-  const verify::Hops hops(sizes, rank_of_stage);
+void Problem::fill_handovers() {
+  const Schedule sizes{.stages = static_cast<std::int32_t>(chains_.stages_per_chain()),
+                       .microbatches = static_cast<std::int32_t>(chains_.microbatches())};
+  const verify::Hops hops(sizes, chains_.homes());
   const simulate::Links links(costs_, hops);
   links_ = links.count();
   handover_[index(Kind::Weight)].resize(stages());
   for (const Kind kind : {Kind::Forward, Kind::Input}) {
-    const bool forward = kind == Kind::Forward;
-    for (std::size_t s = 0; s < stages(); ++s) {
-      const auto hop = static_cast<verify::HopId>(forward ? s : stages() + s);
-      Handover handover{.exists = forward ? s + 1 < stages() : s > 0};
-      if (handover.exists) {
-        handover.taker = {.stage = static_cast<std::uint16_t>(forward ? s + 1 : s - 1),
-                          .kind = kind};
-      }
-      const bool crosses = handover.exists && hops[hop].crosses();
-      if (crosses && links.one_at_a_time(hop)) {
-        handover.link = static_cast<std::uint32_t>(links.of(hop));
-      }
-      handover_[index(kind)].push_back(handover);
-      for (std::size_t m = 0; m < microbatches_; ++m) {
-        const auto message = static_cast<verify::MessageId>(hop * microbatches_ + m);
-        const double transfer = crosses ? links.transfer(message) : 0.0;
-        transfer_[index(kind)].push_back(transfer);
-        transit_[index(kind)].push_back(crosses ? transfer + links.latency(hop) : 0.0);
-      }
-    }
+    for (std::size_t s = 0; s < stages(); ++s) fill_handover(s, kind, hops, links);
+  }
+}
+
+void Problem::fill_handover(std::size_t stage, Kind kind, const verify::Hops& hops,
+                            const simulate::Links& links) {
+  const bool forward = kind == Kind::Forward;
+  const std::size_t model_stage = chains_.in_chain(stage);
+  Handover handover{.exists = forward ? !chains_.is_last(stage) : !chains_.is_first(stage)};
+  if (handover.exists) {
+    handover.taker = {.stage = static_cast<std::uint16_t>(forward ? stage + 1 : stage - 1),
+                      .kind = kind};
+  }
+  const std::size_t direction = forward ? model_stage : chains_.stages_per_chain() + model_stage;
+  const std::size_t way = chains_.count() == 1 ? 0 : stage / chains_.stages_per_chain();
+  const auto hop = static_cast<verify::HopId>(2 * chains_.stages_per_chain() * way + direction);
+  const bool crosses = handover.exists && hops[hop].crosses();
+  if (crosses && links.one_at_a_time(hop)) {
+    handover.link = static_cast<std::uint32_t>(links.of(hop));
+  }
+  handover_[index(kind)].push_back(handover);
+  for (const std::int32_t number : chains_.of(stage).microbatches) {
+    const auto message = static_cast<verify::MessageId>(direction * chains_.microbatches()) +
+                         static_cast<verify::MessageId>(number);
+    const double transfer = crosses ? links.transfer(message) : 0.0;
+    transfer_[index(kind)].push_back(transfer);
+    transit_[index(kind)].push_back(crosses ? transfer + links.latency(hop) : 0.0);
   }
 }
 
 Schedule Problem::schedule_of(const Order& order) const {
   Schedule schedule{.name = "search",
-                    .stages = static_cast<std::int32_t>(stages()),
-                    .microbatches = static_cast<std::int32_t>(microbatches_)};
-  std::vector<std::array<std::int32_t, kKinds>> next(stages());
+                    .stages = static_cast<std::int32_t>(chains_.stages_per_chain()),
+                    .microbatches = static_cast<std::int32_t>(chains_.microbatches())};
+  std::vector<std::array<std::size_t, kKinds>> next(stages());
   for (const std::vector<Turn>& turns : order) {
     schedule::Program& program = schedule.programs.emplace_back();
     program.reserve(turns.size());
     for (const Turn turn : turns) {
-      program.push_back({.stage = StageId(std::size_t{turn.stage}),
+      const std::size_t microbatch = next[turn.stage][index(turn.kind)]++;
+      program.push_back({.stage = StageId(chains_.in_chain(turn.stage)),
                          .op = op_of(turn.kind),
-                         .microbatch = Microbatch(next[turn.stage][index(turn.kind)]++)});
+                         .microbatch = Microbatch(chains_.number_of(turn.stage, microbatch))});
     }
   }
   return schedule;
@@ -116,7 +130,8 @@ std::optional<Order> Problem::order_of(const Schedule& schedule) const {
     const auto add = [&](const Action& action, Kind kind) {
       const std::size_t stage = action.stage.index();
       order[rank].push_back({.stage = static_cast<std::uint16_t>(stage), .kind = kind});
-      return rank_of_[stage] == rank && action.microbatch->value == next[stage][index(kind)]++;
+      return chains_.rank_of(stage) == rank &&
+             action.microbatch->value == next[stage][index(kind)]++;
     };
     for (const Action& action : schedule.programs[rank]) {
       if (action.op == Op::Backward) {

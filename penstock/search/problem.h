@@ -16,7 +16,10 @@
 
 #include "penstock/core/ids.h"
 #include "penstock/schedule/schedule.h"
+#include "penstock/search/chains.h"
 #include "penstock/simulate/costs.h"
+#include "penstock/simulate/links.h"
+#include "penstock/verify/hops.h"
 
 namespace penstock::search {
 
@@ -51,35 +54,39 @@ class Problem {
   // REQUIRES: costs that fit; every rank in [0, ranks) has a stage.
   Problem(std::vector<Rank> rank_of_stage, std::int32_t ranks, std::int32_t microbatches,
           const simulate::Costs& costs, std::optional<double> memory_max);
+  // REQUIRES: costs that fit.
+  Problem(std::vector<Chain> chains, std::int32_t ranks, const simulate::Costs& costs,
+          std::optional<double> memory_max);
 
-  std::size_t ranks() const { return stages_of_.size(); }
-  std::size_t stages() const { return rank_of_.size(); }
-  std::size_t microbatches() const { return microbatches_; }
+  const Chains& chains() const { return chains_; }
+  std::size_t ranks() const { return chains_.ranks(); }
+  std::size_t stages() const { return chains_.stages(); }
+  std::size_t microbatches() const { return chains_.microbatches(); }
   std::size_t links() const { return links_; }  // That carry one message at a time, or more.
   // Turns of all ranks together.
-  std::size_t turns() const { return kKinds * stages() * microbatches_; }
-
-  std::size_t rank_of(std::size_t stage) const { return rank_of_[stage]; }
-  const std::vector<std::uint16_t>& stages_of(std::size_t rank) const { return stages_of_[rank]; }
+  std::size_t turns() const { return kKinds * chains_.cells(); }
+  const std::vector<std::uint16_t>& stages_of(std::size_t rank) const {
+    return chains_.stages_of(rank);
+  }
 
   double time(Turn turn, std::size_t microbatch) const {
-    return time_[static_cast<std::size_t>(turn.kind)][at(turn.stage, microbatch)];
+    return time_[static_cast<std::size_t>(turn.kind)][chains_.cell(turn.stage, microbatch)];
   }
   const Handover& handover(Turn turn) const {
     return handover_[static_cast<std::size_t>(turn.kind)][turn.stage];
   }
   // From the end of the turn until what it makes is there, on a link that is free.
   double transit(Turn turn, std::size_t microbatch) const {
-    return transit_[static_cast<std::size_t>(turn.kind)][at(turn.stage, microbatch)];
+    return transit_[static_cast<std::size_t>(turn.kind)][chains_.cell(turn.stage, microbatch)];
   }
   // How long that occupies the link.
   double transfer(Turn turn, std::size_t microbatch) const {
-    return transfer_[static_cast<std::size_t>(turn.kind)][at(turn.stage, microbatch)];
+    return transfer_[static_cast<std::size_t>(turn.kind)][chains_.cell(turn.stage, microbatch)];
   }
 
   // What the activation takes of a rank's memory from the start of F, and what of it I gives back.
   double size(std::size_t stage, std::size_t microbatch) const {
-    return size_[at(stage, microbatch)];
+    return size_[chains_.cell(stage, microbatch)];
   }
   double keep() const { return costs_.keep; }
   double memory_max() const { return memory_max_; }  // Infinite: no limit.
@@ -90,20 +97,17 @@ class Problem {
   schedule::Schedule schedule_of(const Order& order) const;
   // Its B become I and W.  Absent: it has its stages elsewhere, or a stage takes its microbatches
   // in another order.
-  // REQUIRES: `schedule` is a compute order that trains, of these sizes.
+  // REQUIRES: `schedule` is a compute order that trains, of these sizes; one chain.
   std::optional<Order> order_of(const schedule::Schedule& schedule) const;
 
  private:
   void fill_times();
-  void fill_handovers(const std::vector<Rank>& rank_of_stage);
-  std::size_t at(std::size_t stage, std::size_t microbatch) const {
-    return stage * microbatches_ + microbatch;
-  }
+  void fill_handovers();
+  void fill_handover(std::size_t stage, Kind kind, const verify::Hops& hops,
+                     const simulate::Links& links);
 
   simulate::Costs costs_;
-  std::size_t microbatches_ = 0;
-  std::vector<std::size_t> rank_of_;
-  std::vector<std::vector<std::uint16_t>> stages_of_;
+  Chains chains_;
   std::array<std::vector<double>, kKinds> time_;
   std::array<std::vector<Handover>, kKinds> handover_;
   std::array<std::vector<double>, 2> transit_;

@@ -165,7 +165,7 @@ bool Repair::shift_row(Random& random) {
   trial_ = order_[rank_];
   const Turn turn = trial_[random.below(trial_.size())];
   const std::size_t first = random.below(trial_.size());
-  const std::size_t count = 1 + random.below(problem_.microbatches());
+  const std::size_t count = 1 + random.below(problem_.chains().microbatches(turn.stage));
   const bool earlier = random.chance(0.5);
   std::size_t moved = 0;
   for (std::size_t i = 0; i + 1 < trial_.size() && moved < count; ++i) {

@@ -11,6 +11,7 @@
 #include "penstock/core/text.h"
 #include "penstock/schedule/passes/passes.h"
 #include "penstock/search/variant.h"
+#include "penstock/search/whole_backwards.h"
 
 namespace penstock::search {
 namespace {
@@ -222,28 +223,9 @@ class Search {
   std::int64_t simulated_ = 0;
 };
 
-double makespan_of(const verify::VerifiedSchedule& schedule, const simulate::Costs& costs) {
-  return simulate::simulate(schedule, costs, simulate::Detail::Totals).makespan;
-}
-
-// Backwards in one piece, where nobody waits longer for it: there are fewer actions then, and a
-// whole backward may cost less than its halves.
-verify::VerifiedSchedule fused(verify::VerifiedSchedule split, const simulate::Costs& costs) {
-  double least = makespan_of(split, costs);
-  for (std::int32_t s = 0; s < split.schedule().stages; ++s) {
-    auto whole = verify::VerifiedSchedule::from(
-        schedule::fuse_backwards(split.schedule(), StageId(s)), split.options());
-    const double now = makespan_of(whole, costs);
-    if (now > least * (1.0 + kRounding)) continue;
-    least = std::min(least, now);
-    split = std::move(whole);
-  }
-  return split;
-}
-
 verify::VerifiedSchedule Search::verified(const Variant& variant, const Order& order) const {
   const simulate::Costs& costs = variant.stages().costs;
-  return fused(
+  return with_whole_backwards(
       verify::VerifiedSchedule::from(
           variant.problem().schedule_of(order),
           {.memory_max = request_.memory_max, .activation = costs.activation, .keep = costs.keep}),

@@ -49,7 +49,7 @@ class Bounds {
       : of_(of),
         schedule_(of.actions),
         costs_(costs),
-        hops_(schedule_, of.rank_of_stage),
+        hops_(schedule_, of.homes),
         links_(costs, hops_),
         least_(static_cast<std::size_t>(schedule_.stages)),
         times_(least_.size()),
@@ -137,11 +137,13 @@ class Bounds {
     const auto microbatches = static_cast<HopId>(schedule_.microbatches);
     const auto stages = static_cast<HopId>(schedule_.stages);
     const HopId hops = schedule_.purpose == Purpose::Train ? 2 * stages : stages;
-    for (HopId hop = 0; hop < hops; ++hop) {
-      if (!hops_[hop].crosses()) continue;
+    for (HopId hop = 0; hop < hops; ++hop) {  // Of the first way; others' have other ranks.
       double least = kNever;
       for (HopId m = 0; m < microbatches; ++m) {
-        const double transit = links_.latency(hop) + links_.transfer(hop * microbatches + m);
+        const HopId message = hop * microbatches + m;
+        const HopId own = hops_.hop_of(message);
+        const double transit =
+            hops_[own].crosses() ? links_.latency(own) + links_.transfer(message) : 0.0;
         least = std::min(least, transit);
         path_[m] += transit;
       }
@@ -175,8 +177,9 @@ class Bounds {
 
   void find_earliest() {
     earliest_.assign(schedule_.programs.size(), {kNever, kNever, kNever});
-    for (std::size_t s = 0; s < times_.size(); ++s) {
-      StageTimes& rank = earliest_[of_.rank_of_stage[s].index()];
+    for (std::size_t at = 0; at < of_.homes.ways() * times_.size(); ++at) {
+      const std::size_t s = at % times_.size();
+      StageTimes& rank = earliest_[of_.homes.on_way(at / times_.size(), s).index()];
       rank.first_forward = std::min(rank.first_forward, times_[s].first_forward);
       rank.first_backward = std::min(rank.first_backward, times_[s].first_backward);
       rank.tail = std::min(rank.tail, times_[s].tail);
@@ -263,7 +266,7 @@ std::vector<LowerBound> lower_bounds(const verify::VerifiedSchedule& verified, c
   const auto texts = misfits(costs, verified.schedule());
   if (!texts.empty()) throw ConfigError("costs: " + join(texts, "\ncosts: "));
   return lower_bounds({.actions = verified.schedule(),
-                       .rank_of_stage = verified.facts().rank_of_stage,
+                       .homes = verified.facts().homes,
                        .memory_max = peaks_of(verified.schedule(), costs)},
                       costs);
 }

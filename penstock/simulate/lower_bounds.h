@@ -16,7 +16,7 @@ namespace penstock::simulate {
 // What is bounded: all that a schedule decides but the order of each rank's actions.
 struct Work {
   const schedule::Schedule& actions;  // Of each rank, in any order.
-  const std::vector<Rank>& rank_of_stage;
+  const schedule::Homes& homes;
   std::vector<double> memory_max;  // By rank: what its activations may take; infinite: any.
 };
 

@@ -32,7 +32,7 @@ class Clock {
         record_(detail),
         ranks_(standing.schedule.programs.size(), RankState(standing.schedule, costs)),
         message_(standing.hops.messages()),
-        gathered_(static_cast<std::size_t>(standing.schedule.stages)),
+        gathered_(stages() * (standing.schedule.replicas == 1 ? 1 : ranks_.size())),
         link_free_(links_.count()),
         queue_free_(standing.queues.size()) {}
 
@@ -64,6 +64,11 @@ class Clock {
     std::vector<MemoryPoint> memory;
   };
 
+  std::size_t stages() const { return static_cast<std::size_t>(at_.schedule.stages); }
+  Moment& gathered(std::size_t rank, StageId stage) {
+    const std::size_t copy = at_.schedule.replicas == 1 ? 0 : rank;
+    return gathered_[copy * stages() + stage.index()];
+  }
   void deliver(MessageId message, Moment start);
   Moment occupy(Moment& stream, std::size_t rank, const Action& action);
   void note_wait(std::size_t rank, const Action& awaited, Rank peer, double time);
@@ -77,7 +82,7 @@ class Clock {
   Record record_;
   std::vector<RankState> ranks_;
   std::vector<Moment> message_;     // When it could set out, then when it arrives.
-  std::vector<Moment> gathered_;    // By stage: when its weights are there.
+  std::vector<Moment> gathered_;    // By copy of a stage: when its weights are there.
   std::vector<Moment> link_free_;   // By link, where it carries one message at a time.
   std::vector<Moment> queue_free_;  // By queue of PairFifo and RankFifo channels.
 };
@@ -105,8 +110,8 @@ void Clock::compute(std::size_t rank, std::span<const Action> together) {
       start = message_[input];
       awaited = input;
     }
-    if (const Moment& gathered = gathered_[action.stage.index()]; gathered.time > start.time) {
-      start = gathered;
+    if (const Moment& there = gathered(rank, action.stage); there.time > start.time) {
+      start = there;
       awaited = verify::kNoMessage;
       awaited_action = {.stage = action.stage, .op = Op::Unshard};
     }
@@ -114,7 +119,8 @@ void Clock::compute(std::size_t rank, std::span<const Action> together) {
   if (awaited != verify::kNoMessage) awaited_action = source_of(awaited);
   const double waited = start.time - state.free.time;
   if (awaited_action) {
-    note_wait(rank, *awaited_action, at_.rank_of_stage[awaited_action->stage.index()], waited);
+    const Rank peer = awaited == verify::kNoMessage ? Rank(rank) : at_.homes.of(*awaited_action);
+    note_wait(rank, *awaited_action, peer, waited);
   }
   if (!state.first_start) state.first_start = start.time;
 
@@ -160,7 +166,7 @@ Moment Clock::occupy(Moment& stream, std::size_t rank, const Action& action) {
 void Clock::beside(std::size_t rank, const Action& action) {
   RankState& state = ranks_[rank];
   if (action.op == Op::Unshard) {
-    gathered_[action.stage.index()] = occupy(state.gather, rank, action);
+    gathered(rank, action.stage) = occupy(state.gather, rank, action);
     state.unshard_peak = std::max(state.unshard_peak, ++state.unsharded);
   } else if (action.op == Op::Reshard) {
     --state.unsharded;
@@ -274,8 +280,7 @@ double Simulation::span_bubble() const {
 Simulation simulate(const verify::VerifiedSchedule& verified, const Costs& costs, Detail detail) {
   const auto texts = misfits(costs, verified.schedule());
   if (!texts.empty()) throw ConfigError("costs: " + join(texts, "\ncosts: "));
-  verify::Replay<Clock> replay(verified.schedule(), verified.facts().rank_of_stage,
-                               verified.options());
+  verify::Replay<Clock> replay(verified.schedule(), verified.facts().homes, verified.options());
   Clock clock(replay.standing(), costs, detail);
   replay.run(clock);
   PENSTOCK_CHECK(replay.standing().is_over(), schedule::title(verified.schedule()), " is stuck");

@@ -13,16 +13,13 @@ namespace penstock::train {
 namespace {
 
 verify::VerifiedSchedule proved(schedule::Schedule program) {
+  if (program.replicas > 1) {
+    throw ScheduleError(str(title(program), " has the programs of several replicas, which are not ",
+                            "trained by: expected those of one"));
+  }
   if (!schedule::is_lowered(program))
     program = lower::with_messages(std::move(program), "penstock");
   return verify::VerifiedSchedule::from(std::move(program));
-}
-
-partition::Partition one_layer_each(std::int32_t stages) {
-  partition::Partition partition;
-  partition.bounds.resize(static_cast<std::size_t>(stages) + 1);
-  std::iota(partition.bounds.begin(), partition.bounds.end(), std::int64_t{0});
-  return partition;
 }
 
 mesh::Mesh mesh_of(const schedule::Schedule& program, std::int32_t replicas,
@@ -45,7 +42,7 @@ Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages
       schedule_(proved(std::move(program))),
       given_(std::move(stages)),
       mesh_(mesh_of(schedule_.schedule(), replicas, communicator.world_size())),
-      partition_(one_layer_each(schedule_.schedule().stages)),
+      partition_(partition::one_layer_each(schedule_.schedule().stages)),
       activations_(std::make_shared<stage::ActivationCount>()) {
   Facts all = facts_of(schedule_);
   all.insert(all.end(), facts.begin(), facts.end());

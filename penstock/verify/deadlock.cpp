@@ -84,7 +84,7 @@ class Waits {
     Action source = at_.hops.send_of(message);
     if (at_.lowered) return source;
     source.op = source.op == Op::SendForward ? Op::Forward : Op::Backward;
-    const Program& maker = program(at_.rank_of_stage[source.stage.index()]);
+    const Program& maker = program(at_.homes.of(source));
     const auto has = [&](const Action& action) {
       return std::ranges::any_of(maker, [&](const Action& each) {
         return each.op == action.op && each.stage == action.stage &&

@@ -1,5 +1,6 @@
 #include "penstock/verify/entries.h"
 
+#include <span>
 #include <utility>
 
 #include "penstock/core/text.h"
@@ -52,10 +53,7 @@ bool check_size(const Schedule& schedule, Objections& objections) {
 class Entering {
  public:
   Entering(const Schedule& schedule, Objections& objections)
-      : schedule_(schedule),
-        objections_(objections),
-        entries_{Table(schedule),
-                 std::vector<std::optional<Place>>(static_cast<std::size_t>(schedule.stages))} {}
+      : schedule_(schedule), objections_(objections), entries_(schedule) {}
 
   std::optional<Entries> run() {
     for (std::size_t rank = 0; rank < schedule_.programs.size(); ++rank) {
@@ -72,8 +70,7 @@ class Entering {
  private:
   void enter(const Action& action, const Place& place) {
     if (!in_range(action, schedule_)) return object_to_numbers(action, place);
-    const bool repeatable = action.op == Op::Unshard || action.op == Op::Reshard;
-    if (!repeatable && entries_.table.has(action)) {
+    if (runs_again(action, place)) {
       objections_.add(
           Code::Duplicate, place, str(action, " runs again"),
           str("it first runs at ", *entries_.table.at(action), "; remove one of the two"));
@@ -84,12 +81,52 @@ class Entering {
                       "remove it, or add every backward");
     }
     entries_.table.set(action, place);
-    auto& home = entries_.home[action.stage.index()];
+    if (schedule_.replicas > 1) return enter_copy(action, place);
+    auto& home = entries_.home.of(action.stage, {});
     if (!home) home = place;
     if (home->rank != place.rank) {
       objections_.add(Code::StageOnTwoRanks, place, str(action, " runs stage ", action.stage),
                       str("stage ", action.stage, " lives on rank ", home->rank, " since step ",
                           home->step, "; keep all of its actions on one rank"));
+    }
+  }
+
+  // What every rank with a copy of the stage does may be there once for each of them.
+  bool runs_again(const Action& action, const Place& place) {
+    if (action.op == Op::Unshard || action.op == Op::Reshard) return false;
+    const bool of_all = action.op == Op::ReduceGradients && !action.microbatch;
+    if (!of_all) return entries_.table.has(action);
+    std::vector<Rank>& reducers = entries_.reducers[action.stage.index()];
+    const bool is_first = reducers.empty();
+    const bool is_new = add_to(reducers, place.rank);
+    return schedule_.replicas == 1 ? !is_first : !is_new;
+  }
+
+  // Ranks come in rising order.
+  static bool add_to(std::vector<Rank>& ranks, Rank rank) {
+    if (!ranks.empty() && ranks.back() == rank) return false;
+    ranks.push_back(rank);
+    return true;
+  }
+
+  void enter_copy(const Action& action, const Place& place) {
+    std::vector<Rank>& copies = entries_.copies[action.stage.index()];
+    if (add_to(copies, place.rank) && std::ssize(copies) > schedule_.replicas) {
+      objections_.add(
+          Code::StageOnTwoRanks, place, str(action, " runs stage ", action.stage),
+          str("stage ", action.stage, " lives on ranks ",
+              join(std::span(copies).first(copies.size() - 1), ", "), "; a stage has at most ",
+              schedule_.replicas, " copies, one per replica"));
+    }
+    if (!action.microbatch) return;
+    auto& home = entries_.home.of(action.stage, action.microbatch);
+    if (!home) home = place;
+    if (home->rank != place.rank) {
+      objections_.add(
+          Code::StageOnTwoRanks, place,
+          str(action, " runs microbatch ", *action.microbatch, " of stage ", action.stage),
+          str("rank ", home->rank, " runs it since step ", home->step,
+              "; keep all that a stage does for a microbatch on one rank"));
     }
   }
 
@@ -109,7 +146,7 @@ class Entering {
                       {"give it a stage, or remove its row"});
     }
     for (std::int32_t s = 0; s < schedule_.stages; ++s) {
-      if (!entries_.home[StageId(s).index()]) {
+      if (runs_nowhere(StageId(s))) {
         objections_.add(Code::Missing, str("stage ", s, " runs nowhere"),
                         {str("there are stages 0 to ", schedule_.stages - 1,
                              "; is the row of a rank missing?")});
@@ -122,11 +159,18 @@ class Entering {
     }
   }
 
+  bool runs_nowhere(StageId stage) const {
+    return schedule_.replicas == 1 ? !entries_.home.of(stage, {})
+                                   : entries_.copies[stage.index()].empty();
+  }
+
   void require(const Action& action) {
     if (entries_.table.has(action)) return;
-    objections_.add(Code::Missing, str(action, " is missing"),
-                    {str("stage ", action.stage, " lives on rank ",
-                         entries_.home[action.stage.index()]->rank, "; add ", action, " there")});
+    const auto& home = entries_.home.of(action.stage, action.microbatch);
+    const Rank rank = home ? home->rank : entries_.copies[action.stage.index()].front();
+    objections_.add(
+        Code::Missing, str(action, " is missing"),
+        {str("stage ", action.stage, " lives on rank ", rank, "; add ", action, " there")});
   }
 
   // Either a B, or an I and a W.

@@ -1,4 +1,5 @@
-// Whether a schedule has the actions it should have, each once, each stage on one rank.
+// Whether a schedule has the actions it should have, each once, each stage on one rank, or, of
+// several replicas, each microbatch of a stage.
 //
 // verify() calls it first, and looks things up in its table.  Knows no order.
 #pragma once
@@ -10,13 +11,49 @@
 
 namespace penstock::verify {
 
-struct Entries {
-  Table table;
-  std::vector<std::optional<Place>> home;  // By stage: where its first action stands.
+// Where a stage's first action stands; of several replicas, its first one of each microbatch.
+class FirstPlaces {
+ public:
+  explicit FirstPlaces(const schedule::Schedule& schedule)
+      : per_stage_(schedule.replicas == 1 ? 1 : static_cast<std::size_t>(schedule.microbatches)),
+        places_(static_cast<std::size_t>(schedule.stages) * per_stage_) {}
 
-  bool same_rank(StageId a, StageId b) const {
-    const auto& home_a = home[a.index()];
-    const auto& home_b = home[b.index()];
+  // REQUIRES: a microbatch, where there are several replicas.
+  std::optional<Place>& of(StageId stage, OptionalMicrobatch microbatch) {
+    return places_[cell(stage, microbatch)];
+  }
+  const std::optional<Place>& of(StageId stage, OptionalMicrobatch microbatch) const {
+    return places_[cell(stage, microbatch)];
+  }
+
+ private:
+  std::size_t cell(StageId stage, OptionalMicrobatch microbatch) const {
+    return per_stage_ == 1 ? stage.index() : stage.index() * per_stage_ + microbatch->index();
+  }
+
+  std::size_t per_stage_;
+  std::vector<std::optional<Place>> places_;
+};
+
+// The ranks that have a copy of each stage, and those that reduce the gradients of all microbatches
+// that they have of it.
+using RanksOfStages = std::vector<std::vector<Rank>>;
+
+struct Entries {
+  explicit Entries(const schedule::Schedule& schedule)
+      : table(schedule),
+        home(schedule),
+        copies(static_cast<std::size_t>(schedule.stages)),
+        reducers(copies.size()) {}
+
+  Table table;
+  FirstPlaces home;
+  RanksOfStages copies;    // By stage: its ranks, rising, at most one per replica.
+  RanksOfStages reducers;  // By stage: those of them with a REDUCE_GRAD of all microbatches.
+
+  bool same_rank(StageId a, StageId b, OptionalMicrobatch microbatch) const {
+    const auto& home_a = home.of(a, microbatch);
+    const auto& home_b = home.of(b, microbatch);
     return home_a && home_b && home_a->rank == home_b->rank;
   }
 };

@@ -1,13 +1,15 @@
 // Numbers for the values that stages hand to each other, and between which ranks they go.
 //
 // A hop is a stage and a direction: the stage's activations to the next stage, or its gradients to
-// the previous one.  A message is one microbatch on a hop.  Knows placement, not order.
+// the previous one.  Where microbatches take several ways, each way has hops of its own.  A message
+// is one microbatch on a hop.  Knows homes, not order.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "penstock/core/ids.h"
+#include "penstock/schedule/homes.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock::verify {
@@ -24,14 +26,17 @@ struct Hop {
 
 class Hops {
  public:
-  // REQUIRES: `rank_of_stage` holds the rank of each stage.
-  Hops(const schedule::Schedule& schedule, const std::vector<Rank>& rank_of_stage);
+  // REQUIRES: `homes` are those of the schedule's stages.
+  Hops(const schedule::Schedule& schedule, const schedule::Homes& homes);
 
   std::size_t count() const { return hops_.size(); }
-  std::size_t messages() const { return hops_.size() * microbatches_; }
+  std::size_t messages() const { return per_way_ * microbatches_; }
   const Hop& operator[](HopId hop) const { return hops_[hop]; }
 
-  HopId hop_of(MessageId message) const { return message / static_cast<HopId>(microbatches_); }
+  HopId hop_of(MessageId message) const {
+    const auto hop = message / static_cast<HopId>(microbatches_);
+    return first_of_.empty() ? hop : hop + first_of_[message % microbatches_];
+  }
 
   // Of a SEND, or of the RECV at its other end.
   MessageId message_of(const schedule::Action& message) const;
@@ -50,12 +55,15 @@ class Hops {
                                   action.microbatch->index());
   }
   MessageId crossing(std::int32_t hop, const schedule::Action& action) const {
-    return hops_[static_cast<std::size_t>(hop)].crosses() ? id(hop, action) : kNoMessage;
+    const MessageId message = id(hop, action);
+    return hops_[hop_of(message)].crosses() ? message : kNoMessage;
   }
 
   std::int32_t stages_;
   std::size_t microbatches_;
-  std::vector<Hop> hops_;  // Of activations by stage, then of gradients by stage.
+  std::size_t per_way_;
+  std::vector<Hop> hops_;        // By way: of activations by stage, then of gradients by stage.
+  std::vector<HopId> first_of_;  // By microbatch: the first hop of its way; empty: there is one.
 };
 
 inline MessageId Hops::message_of(const schedule::Action& message) const {

@@ -1,5 +1,7 @@
 #include "penstock/verify/order.h"
 
+#include <algorithm>
+
 #include "penstock/core/text.h"
 
 namespace penstock::verify {
@@ -83,7 +85,7 @@ class Order {
     const Needs needs = needs_of(action, schedule_.stages);
     if (needs.own) check_before(action, place, *needs.own);
     if (!needs.arrival) return;
-    if (entries_.same_rank(needs.arrival->stage, action.stage)) {
+    if (entries_.same_rank(needs.arrival->stage, action.stage, action.microbatch)) {
       check_before(action, place, *needs.arrival);
     } else if (lowered_) {
       check_received(action, place);
@@ -110,12 +112,12 @@ class Order {
     if (!in_range(partner, schedule_)) {
       objections_.add(Code::BadStage, place, str(action, " has no stage at its other end"),
                       str("stages are 0 to ", schedule_.stages - 1));
-    } else if (entries_.same_rank(partner.stage, action.stage)) {
+    } else if (entries_.same_rank(partner.stage, action.stage, action.microbatch)) {
       objections_.add(Code::LocalMessage, place, str(action, " stays on rank ", place.rank),
                       str("stages ", partner.stage, " and ", action.stage,
                           " share a rank and hand over directly; remove it"));
     } else if (!table_.has(partner)) {
-      const auto& home = entries_.home[partner.stage.index()];
+      const auto& home = entries_.home.of(partner.stage, partner.microbatch);
       objections_.add(code, place, str(action, " has no partner ", partner),
                       home ? str("add ", partner, " on rank ", home->rank)
                            : str("stage ", partner.stage, " runs nowhere"));
@@ -149,6 +151,7 @@ class Order {
       if (table_.has(of_one) == all) faulty.push_back(of_one);
     }
     if (all) {
+      require_reducers(stage);
       for (const Action& reduce : faulty) {
         objections_.add(Code::Duplicate, *table_.at(reduce), str(reduce, " runs beside ", of_all),
                         "both sum the gradients of that microbatch; remove one of the two");
@@ -163,6 +166,18 @@ class Order {
             Code::NotReduced, str(reduce, " is missing, other microbatches have theirs"),
             {str("add it after the B or W of stage ", stage, ", microbatch ", *reduce.microbatch)});
       }
+    }
+  }
+
+  // Every rank that has a copy of the stage, of several replicas.
+  void require_reducers(StageId stage) {
+    const std::vector<Rank>& reducers = entries_.reducers[stage.index()];
+    for (const Rank rank : entries_.copies[stage.index()]) {
+      if (std::ranges::find(reducers, rank) != reducers.end()) continue;
+      objections_.add(Code::NotReduced,
+                      str("stage ", stage, " has no REDUCE_GRAD on rank ", rank,
+                          ", other ranks with the stage have one"),
+                      {"add it after the rank's last backward of the stage"});
     }
   }
 

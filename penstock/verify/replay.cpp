@@ -45,14 +45,14 @@ void Queue::pop() {
   head = 0;
 }
 
-Standing::Standing(const schedule::Schedule& of, const std::vector<Rank>& ranks,
+Standing::Standing(const schedule::Schedule& of, const schedule::Homes& of_stages,
                    const Options& options)
     : schedule(of),
-      rank_of_stage(ranks),
+      homes(of_stages),
       channels(options.channels),
       communication(options.communication),
       lowered(schedule::is_lowered(of)),
-      hops(of, ranks),
+      hops(of, of_stages),
       flags(hops.messages(), 0),
       next(of.programs.size(), 0),
       blocked_on(of.programs.size(), kNoMessage) {

@@ -36,7 +36,7 @@ struct Queue {
 
 // How far every rank has come.
 struct Standing {
-  Standing(const schedule::Schedule& schedule, const std::vector<Rank>& rank_of_stage,
+  Standing(const schedule::Schedule& schedule, const schedule::Homes& homes,
            const Options& options);
 
   bool is_over() const;
@@ -45,7 +45,7 @@ struct Standing {
   bool has(MessageId message, Flag flag) const { return (flags[message] & flag) != 0; }
 
   const schedule::Schedule& schedule;
-  const std::vector<Rank>& rank_of_stage;
+  const schedule::Homes& homes;
   Channels channels;
   Communication communication;
   bool lowered;
@@ -73,9 +73,8 @@ Diagnostic deadlock(const Standing& standing);
 template <class Clock>
 class Replay {
  public:
-  Replay(const schedule::Schedule& schedule, const std::vector<Rank>& rank_of_stage,
-         const Options& options)
-      : at_(schedule, rank_of_stage, options) {}
+  Replay(const schedule::Schedule& schedule, const schedule::Homes& homes, const Options& options)
+      : at_(schedule, homes, options) {}
 
   const Standing& standing() const { return at_; }
 

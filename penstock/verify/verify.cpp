@@ -62,18 +62,18 @@ class Verifier {
       }
     }
     if (!objections_.empty()) return;
-    for (const auto& home : entries->home) facts_.rank_of_stage.push_back(home->rank);
+    facts_.homes = schedule::Homes(schedule_);
   }
 
   // The programs against each other.
   void check_together() {
     if (options_.channels == Channels::DirFifo) {
-      for (Diagnostic& diagnostic : misorders(schedule_, {schedule_, facts_.rank_of_stage})) {
+      for (Diagnostic& diagnostic : misorders(schedule_, {schedule_, facts_.homes})) {
         objections_.add(std::move(diagnostic));
       }
       if (!objections_.empty()) return;
     }
-    Replay<NoClock> replay(schedule_, facts_.rank_of_stage, options_);
+    Replay<NoClock> replay(schedule_, facts_.homes, options_);
     NoClock clock;
     replay.run(clock);
     if (!replay.standing().is_over()) objections_.add(deadlock(replay.standing()));

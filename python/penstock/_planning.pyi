@@ -177,7 +177,7 @@ class Verdict:
     @property
     def rank_of_stage(self) -> list[int]:
         """
-        By stage; empty when there are objections.
+        By stage; empty when there are objections, or stages have several ranks.
         """
 class Costs:
     """

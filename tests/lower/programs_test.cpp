@@ -36,6 +36,16 @@ TEST(TrainingProgram, WhatCannotTrainIsRefused) {
   EXPECT_EQ(refusal("0F0,0B0\n1F0,1B0\n", 2), begin + "1 microbatches, the batch has 2");
 }
 
+TEST(TrainingProgram, OfSeveralReplicasIsRefused) {
+  const testing_support::TemporaryFolder folder;
+  const std::string file = folder.file("rerouted.json");
+  std::ofstream(file) << R"({"replicas": 2, "programs": [["0F0", "0B0"], ["0F1", "0B1"]]})";
+  EXPECT_EQ(message_of([&] { training_program({.file = file, .ranks = 2, .microbatches = 2}); }),
+            "schedule file \"" + file +
+                "\" has the programs of 2 replicas, which are not trained by: expected those of one"
+                "\n  note: penstock verify, simulate and schedule take it");
+}
+
 TEST(WithMessages, AddsThemToAnOrderThatHasNone) {
   const auto order = schedule::make_schedule("1f1b", {.ranks = 2, .microbatches = 2});
   for (const char* how : {"penstock", "torch"}) {

@@ -264,3 +264,15 @@ def test_help_names_what_users_import():
         assert each.__doc__
     for name in penstock.schedule.__all__:
         assert hasattr(penstock.schedule, name)
+
+
+def test_programs_of_several_replicas_verify_and_simulate():
+    """A microbatch passes a stage on one of its ranks, so that stages have no rank of their own."""
+    text = '{"replicas": 2, "programs": [["0F0", "0B0"], ["0F1", "0B1"], %s]}'
+    schedule = parse(text % '["1F0", "1B0", "1F1", "1B1"]')
+    verdict = verify(schedule)
+    assert verdict
+    assert verdict.rank_of_stage == []
+    assert verdict.peak_activations == [1, 1, 1]
+    assert simulate(schedule).makespan == 9
+    assert not verify(parse((text % '["1F0", "1B0", "1F1", "1B1"]').replace("2", "1", 1)))

@@ -127,7 +127,7 @@ TEST(TorchOrders, StagesAreOnTheRanksWhereTorchHasThem) {
     const std::size_t bar = line.find(" | ");
     const auto verdict = verify::verify(make(split(line.substr(0, bar), ' ')));
     ASSERT_TRUE(verdict.diagnostics.empty());
-    EXPECT_EQ(join(verdict.facts.rank_of_stage, " "), line.substr(bar + 3));
+    EXPECT_EQ(join(verdict.facts.homes.of_stages(), " "), line.substr(bar + 3));
   }
 }
 

@@ -68,6 +68,51 @@ TEST(SearchClock, HasTheMakespanOfTheSimulationForAnyOrder) {
   }
 }
 
+// Three replicas of which one lost a rank: its microbatches take two ways through the others.
+TEST(SearchClock, HasTheMakespanOfTheSimulationForChains) {
+  Draw draw;
+  SCOPED_TRACE(draw.seed_text());
+  for (int trial = 0; trial < 100; ++trial) {
+    const std::int32_t stages = draw.between(1, 4);
+    const std::int32_t lost = draw.between(0, stages - 1);
+    const std::int32_t microbatches = draw.between(4, 12);
+    std::vector<Chain> chains(4);
+    std::int32_t ranks = 0;
+    for (std::int32_t s = 0; s < stages; ++s) {
+      const Rank first(ranks++), second(ranks++);
+      const Rank third = s == lost ? first : Rank(ranks++);
+      const Rank homes[] = {first, second, third, s == lost ? second : third};
+      for (std::size_t c = 0; c < 4; ++c) chains[c].rank_of_stage.push_back(homes[c]);
+    }
+    for (std::int32_t m = 0; m < microbatches; ++m)
+      chains[static_cast<std::size_t>(m % 4)].microbatches.push_back(m);
+    const simulate::Costs costs = costs_for(draw, stages);
+    const double memory = 2.0 + draw.between(0, 4);
+    const Problem problem(chains, ranks, costs, memory);
+    Targets targets(problem);
+    for (std::size_t s = 0; s < problem.stages(); ++s) {
+      for (std::size_t m = 0; m < problem.chains().microbatches(s); ++m) {
+        for (const Kind kind : kEveryKind) {
+          targets.of({static_cast<std::uint16_t>(s), kind}, m) = draw.between(0, 20);
+        }
+      }
+    }
+    ListScheduler scheduler(problem);
+    const Order listed = scheduler.run(targets, {.patience = draw.one_of<double>({0, 0.5})});
+    Clock clock(problem);
+    ASSERT_NE(clock.run(listed), kStuck);
+    const Solution repaired = Repair(problem).run(listed, {.changes = 100, .heat = 0.5});
+    for (const Order& order : {listed, repaired.order}) {
+      clock.run(order);
+      schedule::Schedule schedule = problem.schedule_of(order);
+      schedule.replicas = 3;
+      const auto verified = verify::VerifiedSchedule::from(
+          schedule, {.memory_max = memory, .activation = costs.activation, .keep = costs.keep});
+      ASSERT_EQ(clock.makespan(), simulate::simulate(verified, costs).makespan) << grid(schedule);
+    }
+  }
+}
+
 TEST(SearchClock, TakesTheOrdersOfGeneratorsAndGivesThemBack) {
   const Stages stages{.ranks = 4, .per_rank = 2, .microbatches = 8};
   const Problem problem(to_and_fro(stages), 4, 8, {}, {});

@@ -356,7 +356,7 @@ TEST(VerifiedSchedules, KeepScheduleAndFacts) {
   // Stage 2 before stage 1 on one rank: not a good schedule.
   EXPECT_THROW(VerifiedSchedule::from(order), ScheduleError);
   const auto verified = VerifiedSchedule::from(rows({"0F0,3F0,3B0,0B0", "1F0,2F0,2B0,1B0"}));
-  EXPECT_EQ(verified.facts().rank_of_stage, (std::vector{Rank(0), Rank(1), Rank(1), Rank(0)}));
+  EXPECT_EQ(verified.facts().homes.of_stages(), (std::vector{Rank(0), Rank(1), Rank(1), Rank(0)}));
   EXPECT_EQ(verified.facts().peak_activations, (std::vector<std::int32_t>{2, 2}));
   EXPECT_EQ(verified.schedule().name, "test");
 }

@@ -11,7 +11,7 @@
 #include "penstock/cli/plan/checkpoint_commands.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
-#include "penstock/cli/plan/text_table.h"
+#include "penstock/cli/text_table.h"
 #include "penstock/core/byte_size.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"

@@ -22,6 +22,7 @@ Command declare_launch_command(CLI::App& app, const Words& program);
 Command declare_schedule_command(CLI::App& app);
 Command declare_compare_command(CLI::App& app);  // schedule compare
 Command declare_diff_command(CLI::App& app);     // schedule diff
+Command declare_reroute_command(CLI::App& app);  // schedule reroute
 Command declare_verify_command(CLI::App& app);
 Command declare_simulate_command(CLI::App& app);
 Command declare_search_command(CLI::App& app);
@@ -29,6 +30,7 @@ Command declare_plan_command(CLI::App& app);
 Command declare_report_command(CLI::App& app);
 Command declare_config_command(CLI::App& app);
 Command declare_memory_command(CLI::App& app);
+Command declare_profile_command(CLI::App& app);
 Command declare_checkpoint_command(CLI::App& app);
 Command declare_selftest_command(CLI::App& app);
 

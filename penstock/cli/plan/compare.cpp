@@ -7,7 +7,7 @@
 #include "penstock/cli/plan/given_options.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/schedule_choice.h"
-#include "penstock/cli/plan/text_table.h"
+#include "penstock/cli/text_table.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/render/number.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "penstock/cli/input_file.h"
 #include "penstock/cli/plan/commands.h"
-#include "penstock/cli/plan/input_file.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/training_plan.h"
 #include "penstock/config/check.h"

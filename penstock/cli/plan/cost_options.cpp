@@ -4,8 +4,9 @@
 #include <charconv>
 #include <vector>
 
-#include "penstock/cli/plan/costs_file.h"
+#include "penstock/cli/costs_file.h"
 #include "penstock/cli/plan/given_options.h"
+#include "penstock/core/byte_size.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -89,6 +90,16 @@ Costs costs_of(const CostOptions& options, const std::optional<json::Value>& of_
   if (!options.latency.empty()) costs.latency = number_of(options.latency, "--latency");
   if (!options.keep.empty()) costs.keep = number_of(options.keep, "--keep");
   return costs;
+}
+
+std::optional<double> memory_of(const std::string& text, std::string_view command) {
+  if (text.empty()) return {};
+  const bool has_unit = text.find_first_of("bB") != std::string::npos;
+  if (!has_unit) return number_of(text, "--memory");
+  const auto bytes = parse_bytes(text);
+  if (bytes) return static_cast<double>(*bytes);
+  throw ConfigError(str(command, ": --memory ", in_quotes(text),
+                        ": expected a number in the unit of --activation, or bytes such as 12GB"));
 }
 
 void declare_channels(CLI::App& app, std::string& channels) {

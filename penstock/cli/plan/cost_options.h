@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "penstock/json/tree.h"
 #include "penstock/simulate/costs.h"
@@ -32,6 +33,10 @@ void declare_costs(CLI::App& app, CostOptions& options);
 // Throws: ConfigError or ParseError, which names the option or the place in the file.
 simulate::Costs costs_of(const CostOptions& options,
                          const std::optional<json::Value>& of_schedule = {});
+
+// What activations may take, of --memory: in the unit of their cost, or in bytes; absent for "".
+// Throws: ConfigError, which begins with `command`.
+std::optional<double> memory_of(const std::string& text, std::string_view command);
 
 // --channels.
 void declare_channels(CLI::App& app, std::string& channels);

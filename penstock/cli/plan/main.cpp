@@ -80,6 +80,8 @@ int run(int argc, char** argv) {
           penstock::cli::declare_config_command);
   declare("memory", "what a run takes on each rank, told before it starts",
           penstock::cli::declare_memory_command);
+  declare("profile", "how long the layers of a model take on this machine, as costs to plan with",
+          penstock::cli::declare_profile_command);
   declare("checkpoint", "list, verify, compare, export and remove checkpoints",
           penstock::cli::declare_checkpoint_command);
   declare("selftest", "prove resume, or compare a layout with one process, for your own config",

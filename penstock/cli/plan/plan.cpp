@@ -2,10 +2,10 @@
 #include <limits>
 #include <memory>
 
+#include "penstock/cli/costs_file.h"
 #include "penstock/cli/overrides.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
-#include "penstock/cli/plan/costs_file.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/plan_inputs.h"
 #include "penstock/cli/plan/plan_tables.h"

@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <memory>
 
+#include "penstock/cli/costs_file.h"
+#include "penstock/cli/input_file.h"
 #include "penstock/cli/memory_command.h"
 #include "penstock/cli/plan/cost_options.h"
-#include "penstock/cli/plan/costs_file.h"
-#include "penstock/cli/plan/input_file.h"
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/plan/training_plan.h"
 #include "penstock/cli/train_command.h"
@@ -105,9 +105,12 @@ Times times_from_costs(const PlanInputs& inputs, const config::Config& config,
   if (config.schedule.stages_per_rank) {
     program.stages_per_rank = static_cast<std::int32_t>(*config.schedule.stages_per_rank);
   }
-  const std::int32_t stages = lower::training_program(program).schedule().stages;
+  const bool by_layer = layout::are_by_layer(costs, layers.model.size());
+  const std::int32_t stages = by_layer ? static_cast<std::int32_t>(layers.model.size())
+                                       : lower::training_program(program).schedule().stages;
   const partition::Partition measured =
-      partition::partition(layers.model, stages, partition::method_of(config.pipeline));
+      by_layer ? partition::one_layer_each(stages)
+               : partition::partition(layers.model, stages, partition::method_of(config.pipeline));
   const std::vector<double> operations = layout::forward_operations(
       config.model, layers.model, layers.sizes.front().memory, layers.sizes.front().microbatch);
   const auto size = static_cast<double>(batch.micro_batch_size);
@@ -118,13 +121,17 @@ Times times_from_costs(const PlanInputs& inputs, const config::Config& config,
   Times times{
       .of = of,
       .memory_bandwidth = inputs.bandwidth.empty() ? 0.0 : speed(inputs.bandwidth, "--bandwidth"),
-      .origin = str(inputs.costs, ": milliseconds of ", stages, stages == 1 ? " stage" : " stages",
-                    ", shared out by operations, of "
-                    "microbatches of ",
-                    batch.micro_batch_size, batch.micro_batch_size == 1 ? " sample" : " samples",
+      .origin = str(inputs.costs, ": milliseconds of ", stages,
+                    by_layer      ? " layers"
+                    : stages == 1 ? " stage, shared out by operations"
+                                  : " stages, shared out by operations",
+                    ", of microbatches of ", batch.micro_batch_size,
+                    batch.micro_batch_size == 1 ? " sample" : " samples",
                     inputs.bandwidth.empty() ? "; the update takes no time" : "")};
-  times.link = {.latency = costs.latency / 1000.0};
-  if (costs.bandwidth) times.link->bandwidth = *costs.bandwidth * 1000.0;
+  if (costs.latency > 0.0 || costs.bandwidth) {  // Else nobody measured a message.
+    times.link = {.latency = costs.latency / 1000.0};
+    if (costs.bandwidth) times.link->bandwidth = *costs.bandwidth * 1000.0;
+  }
   return times;
 }
 
@@ -188,7 +195,8 @@ void declare_plan_inputs(CLI::App& app, PlanInputs& inputs) {
       ->check(CLI::Range(1, 1 << 20));
   CLI::Option* const costs =
       app.add_option("--costs", inputs.costs,
-                     "what stages cost, as `penstock report` fits it to a run of CONFIG")
+                     "what stages cost, as `penstock report` fits it to a run of CONFIG, or\n"
+                     "`penstock profile` measures it; of single layers: profile --by-layer")
           ->type_name("FILE")
           ->group("Costs and links");
   app.add_option("--flops", inputs.flops, "operations per second that a layer reaches")
@@ -218,7 +226,8 @@ void declare_plan_inputs(CLI::App& app, PlanInputs& inputs) {
 void check_plan_inputs(const PlanInputs& inputs) {
   if (inputs.costs.empty() && (inputs.flops.empty() || inputs.bandwidth.empty())) {
     throw ConfigError("plan: how long do layers take? --costs, or --flops and --bandwidth, say it",
-                      {"--costs FILE: fitted to a run of this configuration, by `penstock report`",
+                      {"--costs FILE: measured by `penstock profile`, or fitted to a run of this "
+                       "configuration by `penstock report`",
                        "--flops 150e12 --bandwidth 2e12: what a device reaches"});
   }
   if (!inputs.flops.empty()) speed(inputs.flops, "--flops");

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/cli/plan/text_table.h"
+#include "penstock/cli/text_table.h"
 #include "penstock/core/byte_size.h"
 #include "penstock/core/text.h"
 #include "penstock/render/frontier_svg.h"

@@ -4,8 +4,8 @@
 #include <optional>
 #include <span>
 
+#include "penstock/cli/costs_file.h"
 #include "penstock/cli/plan/commands.h"
-#include "penstock/cli/plan/costs_file.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/report_tables.h"
 #include "penstock/cli/plan/run_files.h"

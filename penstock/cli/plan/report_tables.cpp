@@ -5,7 +5,7 @@
 #include <functional>
 #include <utility>
 
-#include "penstock/cli/plan/text_table.h"
+#include "penstock/cli/text_table.h"
 #include "penstock/core/text.h"
 #include "penstock/render/number.h"
 

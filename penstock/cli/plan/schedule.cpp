@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <memory>
+#include <utility>
+#include <vector>
 
+#include "penstock/cli/costs_file.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
-#include "penstock/cli/plan/costs_file.h"
 #include "penstock/cli/plan/given_options.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/schedule_choice.h"
@@ -168,8 +170,12 @@ Command declare_schedule_command(CLI::App& app) {
   declare_costs(app, command->costs);
   CLI::App* const compare = app.add_subcommand("compare", "all schedules that fit, side by side");
   CLI::App* const diff = app.add_subcommand("diff", "how two schedules differ");
-  const Command run_compare = declare_compare_command(*compare);
-  const Command run_diff = declare_diff_command(*diff);
+  CLI::App* const reroute =
+      app.add_subcommand("reroute", "go on without a rank, through its peers of other replicas");
+  const std::vector<std::pair<const CLI::App*, Command>> inner = {
+      {compare, declare_compare_command(*compare)},
+      {diff, declare_diff_command(*diff)},
+      {reroute, declare_reroute_command(*reroute)}};
   app.footer(known_schedules() +
              "\nWithout NAME: what each of them needs and what it costs.  Names in any case; "
              "PyTorch's\nand DeepSpeed's class names are known, too.\n"
@@ -180,10 +186,12 @@ Command declare_schedule_command(CLI::App& app) {
              "  penstock schedule train --ranks 2 --microbatches 4 --dialect deepspeed");
   const CLI::App* const self = &app;
   return [=] {
-    if (!compare->parsed() && !diff->parsed()) return run_schedule(*command, *self);
-    const CLI::App* const inner = compare->parsed() ? compare : diff;
-    refuse_options(*self, "", str("what ", inner->get_name(), " takes comes behind it"));
-    return compare->parsed() ? run_compare() : run_diff();
+    for (const auto& [each, run] : inner) {
+      if (!each->parsed()) continue;
+      refuse_options(*self, "", str("what ", each->get_name(), " takes comes behind it"));
+      return run();
+    }
+    return run_schedule(*command, *self);
   };
 }
 

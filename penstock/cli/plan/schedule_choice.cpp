@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "penstock/cli/input_file.h"
 #include "penstock/cli/plan/given_options.h"
-#include "penstock/cli/plan/input_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"

@@ -6,13 +6,12 @@
 #include <memory>
 #include <ranges>
 
+#include "penstock/cli/costs_file.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
-#include "penstock/cli/plan/costs_file.h"
 #include "penstock/cli/plan/given_options.h"
 #include "penstock/cli/plan/output.h"
-#include "penstock/cli/plan/text_table.h"
-#include "penstock/core/byte_size.h"
+#include "penstock/cli/text_table.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/render/number.h"
@@ -79,17 +78,6 @@ std::vector<Placement> placements(const std::string& text) {
   return chosen;
 }
 
-// In the unit of an activation's cost, or in bytes.
-std::optional<double> memory_of(const std::string& text) {
-  if (text.empty()) return {};
-  const bool has_unit = text.find_first_of("bB") != std::string::npos;
-  if (!has_unit) return number_of(text, "--memory");
-  const auto bytes = parse_bytes(text);
-  if (bytes) return static_cast<double>(*bytes);
-  throw ConfigError(str("search: --memory ", in_quotes(text),
-                        ": expected a number in the unit of --activation, or bytes such as 12GB"));
-}
-
 // "10s", "500ms", "2min"; a number alone is seconds.
 std::chrono::nanoseconds time_of(const std::string& text) {
   constexpr std::pair<std::string_view, double> kUnits[] = {
@@ -115,7 +103,7 @@ search::Request request_of(const SearchCommand& command) {
           .stages_per_rank = stages_per_rank(command.stages_per_rank),
           .placements = placements(command.placement),
           .costs = costs_of(command.costs),
-          .memory_max = memory_of(command.memory)};
+          .memory_max = memory_of(command.memory, "search")};
 }
 
 // A line of progress every some seconds, so that nobody waits in silence.
@@ -134,7 +122,7 @@ class Teller {
 };
 
 std::string placement_text(const Result& result) {
-  const auto& ranks = result.schedule.facts().rank_of_stage;
+  const auto& ranks = result.schedule.facts().homes.of_stages();
   std::vector<std::int32_t> numbers;
   for (const Rank rank : ranks) numbers.push_back(rank.value);
   return join(numbers, " ");
@@ -177,7 +165,7 @@ std::string result_json(const Result& result) {
     return join(texts, ", ");
   };
   std::vector<std::int32_t> ranks;
-  for (const Rank rank : result.schedule.facts().rank_of_stage) ranks.push_back(rank.value);
+  for (const Rank rank : result.schedule.facts().homes.of_stages()) ranks.push_back(rank.value);
   return str(
       "{\n  \"makespan\": ", shortest(simulation.makespan),
       ",\n  \"lower_bound\": ", shortest(result.bound.makespan),

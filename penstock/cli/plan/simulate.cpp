@@ -9,7 +9,7 @@
 #include "penstock/cli/plan/diagnostics_json.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/schedule_choice.h"
-#include "penstock/cli/plan/text_table.h"
+#include "penstock/cli/text_table.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/render/number.h"

@@ -32,14 +32,28 @@ std::string facts_text(const verify::VerifiedSchedule& verified) {
              "\npeak activations by rank: ", join(verified.facts().peak_activations, ", "), "\n");
 }
 
+// The rank of each stage; of several replicas a list of them for each way that microbatches take.
+std::string homes_json(const verify::VerifiedSchedule& verified) {
+  const schedule::Homes& homes = verified.facts().homes;
+  const std::int32_t replicas = verified.schedule().replicas;
+  if (replicas == 1) return str(", \"rank_of_stage\": [", join(homes.of_stages(), ", "), "]");
+  std::vector<std::string> ways;
+  for (std::size_t way = 0; way < homes.ways(); ++way) {
+    std::vector<Rank> ranks;
+    for (std::size_t s = 0; s < homes.stages(); ++s) ranks.push_back(homes.on_way(way, s));
+    ways.push_back(str("[", join(ranks, ", "), "]"));
+  }
+  return str(", \"replicas\": ", replicas, ", \"ways\": [", join(ways, ", "), "]");
+}
+
 std::string facts_json(const verify::VerifiedSchedule& verified) {
   const schedule::Schedule& schedule = verified.schedule();
   return str("{\"ok\": true, \"ranks\": ", schedule.ranks(), ", \"stages\": ", schedule.stages,
              ", \"microbatches\": ", schedule.microbatches,
              ", \"lowered\": ", is_lowered(schedule) ? "true" : "false",
              ", \"channels\": ", json_quote(to_string(verified.options().channels)),
-             ", \"rank_of_stage\": [", join(verified.facts().rank_of_stage, ", "),
-             "], \"peak_activations\": [", join(verified.facts().peak_activations, ", "), "]}\n");
+             homes_json(verified), ", \"peak_activations\": [",
+             join(verified.facts().peak_activations, ", "), "]}\n");
 }
 
 int run_verify(const VerifyCommand& command) {

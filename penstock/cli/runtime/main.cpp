@@ -6,8 +6,10 @@
 #include "penstock/cli/evaluate_command.h"
 #include "penstock/cli/generate_command.h"
 #include "penstock/cli/memory_command.h"
+#include "penstock/cli/profile_command.h"
 #include "penstock/cli/runtime/generate.h"
 #include "penstock/cli/runtime/memory.h"
+#include "penstock/cli/runtime/profile.h"
 #include "penstock/cli/runtime/rank.h"
 #include "penstock/cli/train_command.h"
 #include "penstock/cli/usage.h"
@@ -42,6 +44,9 @@ int run(int argc, char** argv) {
   penstock::cli::MemoryCommand memory_command;
   CLI::App* memory = app.add_subcommand("memory", "tell the memory of a run");
   penstock::cli::declare_memory(*memory, memory_command);
+  penstock::cli::ProfileCommand profile_command;
+  CLI::App* profile = app.add_subcommand("profile", "measure the layers of a model");
+  penstock::cli::declare_profile(*profile, profile_command);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -49,6 +54,7 @@ int run(int argc, char** argv) {
     throw penstock::cli::usage_error(app, error);
   }
   if (memory->parsed()) return penstock::cli::run_memory(memory_command);
+  if (profile->parsed()) return penstock::cli::run_profile(profile_command);
   check_launcher_version();
   if (evaluate->parsed()) {
     const auto work = [&](auto&&... all) {

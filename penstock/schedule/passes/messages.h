@@ -5,8 +5,8 @@
 #pragma once
 #include <cstddef>
 #include <optional>
-#include <vector>
 
+#include "penstock/schedule/homes.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock::schedule {
@@ -28,7 +28,7 @@ class Messages {
   }
 
   // The rank that runs a SEND or RECV, and that of its other end.
-  std::size_t rank_of(const Action& action) const { return rank_of_[action.stage.index()]; }
+  std::size_t rank_of(const Action& action) const { return homes_.of(action).index(); }
   std::size_t peer_of(const Action& message) const { return rank_of(other_end(message)); }
 
   // A number for each message, in [0, count()), the same for its SEND and its RECV.
@@ -38,10 +38,10 @@ class Messages {
     const std::int32_t receiver = message.stage.value + (is_receive(message.op) ? 0
                                                          : forward              ? 1
                                                                                 : -1);
-    return ((forward ? 0 : rank_of_.size()) + StageId(receiver).index()) * microbatches_ +
+    return ((forward ? 0 : homes_.stages()) + StageId(receiver).index()) * microbatches_ +
            message.microbatch->index();
   }
-  std::size_t count() const { return 2 * rank_of_.size() * microbatches_; }
+  std::size_t count() const { return 2 * homes_.stages() * microbatches_; }
 
  private:
   // The direction in which a compute action takes and hands on values: +1 to later stages, -1 to
@@ -53,12 +53,12 @@ class Messages {
 
   std::optional<Action> crossing(const Action& compute, std::int32_t offset, Op op) const {
     const StageId other(compute.stage.value + offset);
-    const bool exists = offset != 0 && other.value >= 0 && other.index() < rank_of_.size();
-    if (!exists || rank_of_[other.index()] == rank_of(compute)) return {};
+    const bool exists = offset != 0 && other.value >= 0 && other.index() < homes_.stages();
+    if (!exists || homes_.of(other, *compute.microbatch) == homes_.of(compute)) return {};
     return Action{.stage = compute.stage, .op = op, .microbatch = compute.microbatch};
   }
 
-  std::vector<std::size_t> rank_of_;  // By stage.
+  Homes homes_;
   std::size_t microbatches_;
 };
 

@@ -39,7 +39,7 @@ Timetable align(Timetable table, Waits waits = Waits::OfAll);
 Schedule add_unshard(Schedule schedule, std::int32_t window = 3);
 
 enum class Reduction : std::uint8_t {
-  OfAll,   // One REDUCE_GRAD per stage, right after its last B or W.
+  OfAll,   // One REDUCE_GRAD per stage, right after its last B or W on a rank.
   OfEach,  // One per stage and microbatch, right after each B or W.
 };
 // Adds them to stages that have all their backwards and no REDUCE_GRAD yet; a forward-only schedule

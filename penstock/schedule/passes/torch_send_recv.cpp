@@ -94,6 +94,7 @@ Schedule place(const Schedule& order, const std::vector<std::vector<std::int32_t
           .purpose = order.purpose,
           .stages = order.stages,
           .microbatches = order.microbatches,
+          .replicas = order.replicas,
           .programs = Placing(order, slots).run()};
 }
 

@@ -1,4 +1,4 @@
-#include "penstock/cli/plan/text_table.h"
+#include "penstock/cli/text_table.h"
 
 #include <algorithm>
 

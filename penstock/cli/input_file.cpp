@@ -1,4 +1,4 @@
-#include "penstock/cli/plan/input_file.h"
+#include "penstock/cli/input_file.h"
 
 #include <iostream>
 #include <vector>

@@ -1,10 +1,10 @@
-#include "penstock/cli/plan/costs_file.h"
+#include "penstock/cli/costs_file.h"
 
 #include <array>
 #include <memory>
 #include <utility>
 
-#include "penstock/cli/plan/input_file.h"
+#include "penstock/cli/input_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/json/tree.h"

@@ -1,0 +1,54 @@
+#include "penstock/cli/profile_command.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "penstock/cli/overrides.h"
+#include "penstock/core/text.h"
+
+namespace penstock::cli {
+
+void declare_profile(CLI::App& app, ProfileCommand& command) {
+  app.add_option("config", command.config, "JSON file of the run; see examples/gpt.json")
+      ->required()
+      ->type_name("CONFIG");
+  app.add_option("--nproc", command.nproc, "ranks (default: mesh.pipe x mesh.data)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20));
+  declare_set(app, command.overrides, "train_micro_batch_size_per_gpu=4");
+  app.add_option("--seconds", command.seconds, "how long each kind of layer is run")
+      ->type_name("S")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  app.add_option("--threads", command.threads,
+                 "threads of a rank (default: OMP_NUM_THREADS, else the share that the launcher\n"
+                 "gives it of this machine's cores)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 16));
+  app.add_flag("--by-layer", command.by_layer,
+               "costs of single layers, for penstock plan, which makes the stages itself");
+  app.add_option("-o,--output", command.output, "write the costs to FILE.json")->type_name("FILE");
+  app.footer(
+      "One process runs a microbatch through a layer of each kind, again and again, in turn.\n"
+      "The costs are milliseconds, by stage of CONFIG's own layout, for simulate, search,\n"
+      "schedule and plan, each with --costs FILE.  They have no messages and no gathers.\n"
+      "Examples:\n"
+      "  penstock profile gpt.json -o costs.json\n"
+      "  penstock simulate zb_h1 --ranks 2 --microbatches 8 --costs costs.json\n"
+      "  penstock profile gpt.json --by-layer -o layers.json\n"
+      "  penstock plan gpt.json --world 8 --memory 16GB --costs layers.json");
+}
+
+std::vector<std::string> words_of(const ProfileCommand& command) {
+  std::vector<std::string> words = {command.config, "--seconds", shortest(command.seconds)};
+  std::ranges::move(words_of(command.overrides), std::back_inserter(words));
+  if (command.nproc > 0) words.insert(words.end(), {"--nproc", std::to_string(command.nproc)});
+  if (command.threads > 0) {
+    words.insert(words.end(), {"--threads", std::to_string(command.threads)});
+  }
+  if (command.by_layer) words.emplace_back("--by-layer");
+  if (!command.output.empty()) words.insert(words.end(), {"--output", command.output});
+  return words;
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,31 @@
+// The command line of `penstock profile`, as both programs read it.
+//
+// `penstock` parses it for its help and its errors, `penstock-runtime` parses the same words and
+// does it.  Knows no tensors.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "penstock/config/override.h"
+
+namespace penstock::cli {
+
+struct ProfileCommand {
+  std::string config;                       // Path of the JSON file.
+  std::int64_t nproc = 0;                   // Ranks; 0: as many as the mesh has.
+  std::vector<config::Override> overrides;  // In the order given.
+  double seconds = 1.0;                     // For each kind of layer.
+  std::int32_t threads = 0;  // 0: as many as the launcher gives one of the ranks on this machine.
+  bool by_layer = false;     // Each layer is a stage, in place of those of the configuration.
+  std::string output;        // Path of the costs; empty: none are written.
+};
+
+// Declares the options on `app`; they are in `command` once the app has parsed.
+void declare_profile(CLI::App& app, ProfileCommand& command);
+
+// The words after `profile` that give the same command again.
+std::vector<std::string> words_of(const ProfileCommand& command);
+
+}  // namespace penstock::cli

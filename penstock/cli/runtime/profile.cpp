@@ -1,0 +1,225 @@
+#include "penstock/cli/runtime/profile.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/randint.h>
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+#include "penstock/cli/costs_file.h"
+#include "penstock/cli/text_table.h"
+#include "penstock/config/read.h"
+#include "penstock/config/resolve.h"
+#include "penstock/core/atomic_file.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/launch/rank_environment.h"
+#include "penstock/lower/programs.h"
+#include "penstock/partition/partition.h"
+#include "penstock/partition/segment_ranges.h"
+#include "penstock/run/from_config.h"
+#include "penstock/run/run_memory.h"
+
+namespace penstock::cli {
+namespace {
+
+using probe::ModelTimes;
+using probe::PassTimes;
+using probe::Spread;
+
+constexpr double kMilliseconds = 1e3;
+
+// Of a microbatch, in milliseconds.
+struct Cost {
+  double forward = 0.0;
+  double backward = 0.0;
+  double input = 0.0;
+  double weight = 0.0;
+
+  Cost& operator+=(const PassTimes& times) {
+    forward += kMilliseconds * times.forward.median;
+    backward += kMilliseconds * times.backward.median;
+    input += kMilliseconds * times.input.median;
+    weight += kMilliseconds * times.weight.median;
+    return *this;
+  }
+};
+
+// The loss counts as part of the last layer; it has no weights.
+std::vector<Cost> costs_of_layers(const ModelTimes& times, std::size_t layers) {
+  std::vector<Cost> costs(layers);
+  for (const probe::TimedKind& kind : times.kinds) {
+    for (const std::int64_t layer : kind.layers) {
+      costs[static_cast<std::size_t>(layer)] += kind.times;
+    }
+  }
+  costs.back() += times.loss;
+  return costs;
+}
+
+// Layers that are computed again have their forward in their backward, too.
+std::vector<Cost> costs_of_stages(const std::vector<Cost>& layers,
+                                  const partition::Partition& partition,
+                                  const partition::ModelMeta& model,
+                                  const partition::Recomputation& recomputation) {
+  std::vector<Cost> costs;
+  for (std::int32_t s = 0; s < partition.stages(); ++s) {
+    Cost& stage = costs.emplace_back();
+    const StageId id(s);
+    for (const auto& range : partition::segment_ranges(model, partition.first_layer(id),
+                                                       partition.end_layer(id), recomputation)) {
+      for (auto i = range.first; i < range.end; ++i) {
+        const Cost& layer = layers[static_cast<std::size_t>(i)];
+        const double again = range.is_recomputed ? layer.forward : 0.0;
+        stage.forward += layer.forward;
+        stage.backward += layer.backward + again;
+        stage.input += layer.input + again;
+        stage.weight += layer.weight;
+      }
+    }
+  }
+  return costs;
+}
+
+simulate::Costs costs_file_of(const std::vector<Cost>& stages) {
+  const auto all = [&](double Cost::* member) {
+    std::vector<double> numbers;
+    for (const Cost& stage : stages) numbers.push_back(stage.*member);
+    return verify::PerStage(numbers);
+  };
+  return {.forward = all(&Cost::forward),
+          .input = all(&Cost::input),
+          .weight = all(&Cost::weight),
+          .backward = all(&Cost::backward)};
+}
+
+std::string number(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3f", value);
+  return text.data();
+}
+
+// "1.234 +0.100 -0.050": the median, and how far away the quartiles are.
+std::string spread_text(const Spread& spread) {
+  return str(number(kMilliseconds * spread.median), " +",
+             number(kMilliseconds * (spread.upper - spread.median)), " -",
+             number(kMilliseconds * (spread.median - spread.lower)));
+}
+
+TextRow head_of(const char* first) {
+  return {first, "forward", "backward", "input half", "weight half", ""};
+}
+
+std::string kinds_text(const ModelTimes& times) {
+  std::vector<TextRow> rows = {head_of("layers")};
+  const auto add = [&](const std::string& name, const PassTimes& passes) {
+    rows.push_back({name, spread_text(passes.forward), spread_text(passes.backward),
+                    spread_text(passes.input), spread_text(passes.weight), ""});
+  };
+  for (const probe::TimedKind& kind : times.kinds) {
+    add(str(kind.layers.size(), " x ", kind.type), kind.times);
+  }
+  add("loss", times.loss);
+  return text_table(rows);
+}
+
+std::string stages_text(const std::vector<Cost>& stages) {
+  std::vector<TextRow> rows = {head_of("stage")};
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    rows.push_back({std::to_string(s), number(stages[s].forward), number(stages[s].backward),
+                    number(stages[s].input), number(stages[s].weight), ""});
+  }
+  return text_table(rows);
+}
+
+// A line every some seconds, so that nobody waits in silence.
+class ProfileTeller {
+ public:
+  void tell(double share) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - told_ < kEvery) return;
+    told_ = now;
+    std::cerr << "penstock: profile: " << static_cast<int>(100.0 * share) << "% of the time\n";
+  }
+
+ private:
+  static constexpr std::chrono::seconds kEvery{2};
+  std::chrono::steady_clock::time_point told_ = std::chrono::steady_clock::now();
+};
+
+// A microbatch of random tokens.
+run::TrainingInputs random_inputs(const config::ModelConfig& model, std::int64_t vocabulary,
+                                  std::int64_t microbatch) {
+  const auto tokens = [&] {
+    return at::randint(vocabulary, {microbatch, model.sequence_length}, at::kLong);
+  };
+  return {.inputs = tokens(), .targets = tokens()};
+}
+
+// "microbatch of 4 samples, 1 thread".
+std::string run_text(const config::Batch& batch) {
+  const std::int64_t samples = batch.micro_batch_size;
+  const int threads = at::get_num_threads();
+  return str("microbatch of ", samples, samples == 1 ? " sample, " : " samples, ", threads,
+             threads == 1 ? " thread" : " threads");
+}
+
+int threads_of(const ProfileCommand& command, std::int64_t ranks) {
+  if (command.threads > 0) return command.threads;
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) return at::get_num_threads();
+  return launch::threads_of_rank(static_cast<int>(ranks));
+}
+
+int measure(const ProfileCommand& command, const config::Config& config) {
+  const std::int64_t ranks =
+      command.nproc > 0 ? command.nproc : config.mesh.pipe * config.mesh.data.value_or(1);
+  const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);
+  const config::Batch batch = config::resolve_batch(config.batch, mesh);
+  const train::TrainerOptions options = run::options_of(config, mesh, batch);
+  run::Model model = run::model_of(config.model);
+  const auto schedule = lower::training_program(train::program_of(options));
+  at::set_num_threads(threads_of(command, ranks));
+
+  ProfileTeller teller;
+  const ModelTimes times = run::layer_times(
+      options, model.layers, model.loss,
+      random_inputs(config.model, model.vocabulary, batch.micro_batch_size),
+      {.seconds = command.seconds, .progress = [&](double share) { teller.tell(share); }});
+  const std::vector<Cost> layers = costs_of_layers(times, model.layers.size());
+  const partition::ModelMeta meta = nn::meta_of(model.layers);
+  const std::vector<Cost> stages = costs_of_stages(
+      layers, partition::partition(meta, schedule.schedule().stages, options.partition), meta,
+      options.checkpointing);
+  if (!command.output.empty()) {
+    const std::string text =
+        str("// Measured by penstock profile of ", json_quote(command.config), ", by ",
+            command.by_layer ? "layer" : "stage", ", ", run_text(batch), ".  Times in ms.\n",
+            cli::to_json(costs_file_of(command.by_layer ? layers : stages)), "\n");
+    try {
+      write_atomically(command.output, {text});
+    } catch (const Error& error) {
+      throw ConfigError(error.message());
+    }
+  }
+  const std::string text = str("milliseconds of a ", run_text(batch), ": medians of ",
+                               times.repeats, " repeats, and how far away the quartiles are\n\n",
+                               kinds_text(times), "\n", stages_text(stages));
+  std::fputs(text.c_str(), stdout);
+  return static_cast<int>(ExitCode::Ok);
+}
+
+}  // namespace
+
+int run_profile(const ProfileCommand& command) {
+  const config::Config config = config::read_config(command.config, command.overrides).config;
+  try {
+    return measure(command, config);
+  } catch (const Error& error) {
+    throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
+  }
+}
+
+}  // namespace penstock::cli

@@ -1,0 +1,114 @@
+"""penstock profile: every command that takes costs takes those that it writes.
+
+Needs the standard library, and a build with torch.  How long anything takes is not judged.
+"""
+
+from __future__ import annotations
+
+import json
+import unittest
+
+from planning import PlannerTest
+
+CONFIG = {
+    "train_batch_size": 8,
+    "train_micro_batch_size_per_gpu": 2,
+    "model": {"layers": 3, "hidden": 32, "heads": 2, "sequence_length": 16},
+    "mesh": {"pipe": 2},
+}
+KINDS = ("forward", "backward", "input", "weight")
+LAYERS = 5  # The embedding, three blocks, the head.
+
+
+class Profile(PlannerTest):
+    def setUp(self) -> None:
+        super().setUp()
+        self.write("gpt.json", json.dumps(CONFIG))
+
+    def profiled(self, *words: object) -> tuple[str, dict]:
+        ask = ("profile", "gpt.json", "--seconds", "0.01", "-o", "costs.json")
+        out = self.penstock(*ask, *words).out
+        lines = (self.folder / "costs.json").read_text().splitlines()
+        self.assertTrue(lines[0].startswith("// Measured by penstock profile"), lines[0])
+        return out, json.loads("\n".join(line for line in lines if not line.startswith("//")))
+
+    def test_costs_are_of_the_stages_of_the_configuration(self) -> None:
+        out, costs = self.profiled()
+        self.assertIn("milliseconds of a microbatch of 2 samples", out)
+        self.assertEqual(sorted(costs), sorted(KINDS))
+        for kind in KINDS:
+            self.assertEqual(len(costs[kind]), 2)
+            self.assertGreater(min(costs[kind]), 0.0)
+        for line in ("1 x Embedding", "3 x Block", "1 x Head", "loss"):
+            self.assertIn(line, out)
+        shown = [float(word) for word in out.splitlines()[-1].split()]
+        last = [round(costs[kind][1], 3) for kind in KINDS]
+        self.assertEqual(shown, [1.0, *last])
+
+    def test_simulate_search_and_schedule_take_them(self) -> None:
+        _, costs = self.profiled()
+        sizes = ("--ranks", "2", "--microbatches", "4")
+        told = self.penstock("simulate", "1f1b", *sizes, "--costs", "costs.json", "--json")
+        busy = [rank["busy"] for rank in json.loads(told.out)["ranks"]]
+        for stage in (0, 1):
+            expected = 4 * (costs["forward"][stage] + costs["backward"][stage])
+            self.assertAlmostEqual(busy[stage], expected, places=6)
+        words = ("--stages-per-rank", "1", "--rounds", "1", "--json", "--costs", "costs.json")
+        found = json.loads(self.penstock("search", *sizes, *words).out)
+        self.assertGreater(found["makespan"], 0.0)
+        words = ("--replicas", "2", "--lost", "1", "--json", "--costs", "costs.json")
+        self.penstock("schedule", "reroute", "1f1b", *sizes, *words)
+
+    def test_plan_takes_those_of_stages_and_of_layers(self) -> None:
+        ask = ("plan", "gpt.json", "--world", "2", "--memory", "1GB", "--costs", "costs.json")
+        self.penstock("memory", "gpt.json", "--layers", "layers.json")
+        self.profiled()
+        out = self.penstock(*ask, "--layers", "layers.json").out
+        self.assertIn("milliseconds of 2 stages, shared out by operations", out)
+        self.assertIn("links   not given", out)
+        _, costs = self.profiled("--by-layer")
+        for kind in KINDS:
+            self.assertEqual(len(costs[kind]), LAYERS)
+            self.assertEqual(len(set(costs[kind][1:4])), 1)  # The blocks are alike.
+        out = self.penstock(*ask, "--layers", "layers.json").out
+        self.assertIn(f"milliseconds of {LAYERS} layers, of microbatches of 2 samples", out)
+        self.assertNotIn("shared out", out)
+
+    def test_layers_that_are_computed_again_cost_their_forward_twice(self) -> None:
+        out, costs = self.profiled("--set", "pipeline.activation_checkpoint_interval=1")
+        medians = {}
+        for line in out.splitlines():
+            name, _, rest = line.partition(" x ")
+            if rest and name.isdigit():
+                cells = rest.split()
+                medians[cells[0]] = (float(cells[1]), float(cells[4]))
+            elif line.startswith("loss"):
+                medians["loss"] = (float(line.split()[1]), float(line.split()[4]))
+        forward, backward = (
+            sum(count * medians[kind][i] for kind, count in (("Block", 3), ("Embedding", 1)))
+            + medians["Head"][i]
+            for i in (0, 1)
+        )
+        # The loss is computed once; the table is rounded to a thousandth for each of 6.
+        told = sum(costs["backward"]) - medians["loss"][1]
+        again = told - backward
+        self.assertGreaterEqual(again, 3 * medians["Block"][0] - 0.01)
+        self.assertLessEqual(again, forward + medians["loss"][0] + 0.01)
+
+    def test_threads_are_those_of_a_rank(self) -> None:
+        self.assertIn(", 1 thread: ", self.profiled("--threads", "1")[0])
+        self.assertIn(", 2 threads: ", self.profiled("--threads", "2")[0])
+
+    def test_bad_input_is_refused(self) -> None:
+        self.refuse("none.json", "profile", "none.json")
+        self.refuse("--seconds", "profile", "gpt.json", "--seconds", "soon")
+        self.refuse("no/such", "profile", "gpt.json", "--seconds", "0", "-o", "no/such/costs.json")
+        self.profiled()
+        four = ("--set", "mesh.pipe=4", "--set", "train_batch_size=8", "--layers", "layers.json")
+        self.penstock("memory", "gpt.json", "--layers", "layers.json")
+        ask = ("plan", "gpt.json", "--world", "4", "--memory", "1GB", "--costs", "costs.json")
+        self.refuse("2 stages; the configuration's own layout has 4", *ask, *four)
+
+
+if __name__ == "__main__":
+    unittest.main()
