@@ -64,6 +64,22 @@ class Plan(PlannerTest):
         # A replica of four has 2 of 8 microbatches, and all stages: F, I and W in milliseconds.
         self.assertAlmostEqual(one["parts"]["compute"], 2 * (10 + 30 + 2 * 20 + 2 * 20) / 1000)
 
+    def test_ranks_that_share_cores_take_turns_and_the_explanation_says_it(self) -> None:
+        self.measure("--microbatch-sizes", "2")
+        words = ("--layers", "layers.json", "--no-recompute", "--zero", "0")
+        alone = self.planned(*words)["candidates"]
+        shared = self.planned(*words, "--cores-per-node", "2")["candidates"]
+        parts = {each["data"]: each["parts"] for each in shared if each["pipe"] == 1}
+        # Four replicas on two cores: all that they do takes twice as long.
+        self.assertAlmostEqual(
+            parts[4]["cores"], sum(time for name, time in parts[4].items() if name != "cores")
+        )
+        self.assertEqual({each["parts"]["cores"] for each in alone}, {0})
+        ask = ("plan", "gpt.json", "--world", "4", "--memory", "1GB", *DEVICE, *words)
+        told = self.penstock(*ask, "--explain", "1", "--cores-per-node", "2").out
+        self.assertIn("other ranks of the node compute on its cores", told)
+        self.assertNotIn("of the node", self.penstock(*ask, "--explain", "1").out)
+
 
 if __name__ == "__main__":
     unittest.main()

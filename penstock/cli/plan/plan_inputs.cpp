@@ -153,7 +153,8 @@ Times times_from_device(const PlanInputs& inputs, const config::Config& config,
 [[noreturn]] void refuse_link(const PlanInputs& inputs) {
   throw ConfigError(str("plan: --link ", in_quotes(inputs.link),
                         ": expected a bandwidth and a latency of intra and inter, such as "
-                        "intra=300GB/s:5us,inter=25GB/s:10us"));
+                        "intra=300GB/s:5us,inter=25GB/s:10us"),
+                    {"sizes are whole numbers: 2500MB/s for two and a half gigabytes"});
 }
 
 double latency_of(const PlanInputs& inputs, const std::string& text) {

@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""Low-rank adapters of a Hugging Face folder's model, against transformers and PEFT.
+
+The adapters that `penstock train` saves are the same bits in every pipeline, in every stage of
+ZeRO, and behind a resume.  They are those of a plain loop over transformers' model with the same
+products beside its linears, and of PEFT's, which loads them.  Merged, they give the model's folder
+back with their products added to their linears, and nothing else.
+Usage: adapter_test.py PENSTOCK, run by a Python that has torch.
+Skipped, with exit code 77 and the reason, where transformers is not installed; without PEFT, its
+part is passed over aloud.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+try:
+    import transformers
+except ImportError as error:
+    print(f"skipped: {error}; pip install -r tools/python_requirements.txt")
+    sys.exit(77)
+
+import torch
+from safetensors.torch import load_file
+
+SIZES = {"vocab_size": 120, "bos_token_id": 0, "eos_token_id": 0}
+MODELS = {
+    "llama": transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        **SIZES,
+    ),
+    "gpt2": transformers.GPT2Config(
+        n_positions=32,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        **SIZES,
+    ),
+}
+TARGETS = {"llama": "[qv]_proj|down_proj", "gpt2": "c_attn|c_proj"}
+RANK, ALPHA = 4, 8.0
+SEQUENCE, BATCH, STEPS = 16, 4, 20
+OPTIMIZER = {"lr": 5e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+PREFIX = "base_model.model."
+# In float; an update of AdamW is of the size of the learning rate, whatever the gradient's.
+LOSS_BOUND, ADAPTER_BOUND = 1e-5, 1e-4
+
+
+class Runs:
+    def __init__(self, penstock: str, folder: Path, family: str) -> None:
+        self.penstock, self.folder, self.number = penstock, folder, 0
+        self.targets = TARGETS[family]
+        self.base = folder / "base"
+        model = transformers.AutoModelForCausalLM.from_config(MODELS[family])
+        model.save_pretrained(self.base)
+        tokens = torch.randint(0, SIZES["vocab_size"], (8 * BATCH * SEQUENCE + 1,))
+        self.samples = tokens.unfold(0, SEQUENCE + 1, SEQUENCE)
+        self.corpus = folder / "corpus.bin"
+        self.corpus.write_bytes(tokens.to(torch.uint16).numpy().tobytes())
+
+    def train(self, pipe=1, data=1, adapter=None, save=None, fails=False, words=(), **changes):
+        self.number += 1
+        saved = save or self.folder / f"saved-{self.number}"
+        of_data = {"path": str(self.corpus), "format": "uint16", "shuffle": False}
+        config = {
+            "train_batch_size": BATCH,
+            "train_micro_batch_size_per_gpu": 1,
+            "model": {
+                "type": "hugging_face",
+                "path": str(self.base),
+                "sequence_length": SEQUENCE,
+                "adapter": {"rank": RANK, "alpha": ALPHA, "targets": self.targets}
+                | (adapter or {}),
+            },
+            "data": of_data | {"validation": str(self.corpus)},
+            "optimizer": {"type": "AdamW", "params": OPTIMIZER},
+            "mesh": {"pipe": pipe, "data": data},
+            "run": {"steps": STEPS, "eval_batches": 1},
+        } | changes
+        path = self.folder / "config.json"
+        path.write_text(json.dumps(config))
+        self.run = self.folder / f"run-{self.number}"
+        command = [self.penstock, "train", path, "--save", saved, "--run", self.run, *words]
+        done = subprocess.run(command, text=True, capture_output=True, check=False)
+        assert (done.returncode != 0) == fails, done.stdout + done.stderr
+        return done.stderr if fails else saved
+
+    def losses(self) -> list[float]:
+        lines = map(json.loads, (self.run / "metrics.jsonl").read_text().splitlines())
+        return [line["loss"] for line in lines if "loss" in line]
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    whole = {}
+    for file in folder.glob("*.safetensors"):
+        whole |= load_file(file)
+    return whole
+
+
+def expect_same(one: Path, other: Path) -> None:
+    a, b = tensors(one), tensors(other)
+    assert a.keys() == b.keys(), set(a) ^ set(b)
+    for name, tensor in a.items():
+        assert torch.equal(tensor, b[name]), name
+
+
+class Adapted(torch.nn.Module):
+    """A linear of transformers with an adapter beside it."""
+
+    def __init__(self, linear: torch.nn.Module, a: torch.Tensor, b: torch.Tensor) -> None:
+        super().__init__()
+        self.linear = linear
+        self.a, self.b = torch.nn.Parameter(a.clone()), torch.nn.Parameter(b.clone())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + (x @ self.a.T) @ self.b.T * (ALPHA / RANK)
+
+
+def adapted_by_hand(model: torch.nn.Module, start: Path) -> dict[str, torch.nn.Parameter]:
+    first = tensors(start)
+    model.requires_grad_(False)
+    trained = {}
+    for name in sorted({each[len(PREFIX) :].rsplit(".lora_", 1)[0] for each in first}):
+        parent, _, last = name.rpartition(".")
+        one, other = (f"{PREFIX}{name}.lora_{which}.weight" for which in "AB")
+        adapted = Adapted(model.get_submodule(name), first[one], first[other])
+        setattr(model.get_submodule(parent), last, adapted)
+        trained |= {one: adapted.a, other: adapted.b}
+    return trained
+
+
+def adapted_by_peft(model: torch.nn.Module, start: Path):
+    import peft
+
+    model = peft.PeftModel.from_pretrained(model, start, is_trainable=True)
+    trained = {
+        name.replace(".default", ""): each
+        for name, each in model.named_parameters()
+        if each.requires_grad
+    }
+    return model, trained
+
+
+def plain_loop(model, trained: dict[str, torch.nn.Parameter], samples: torch.Tensor) -> list[float]:
+    optimizer = torch.optim.AdamW(trained.values(), **OPTIMIZER)
+    batches, losses = samples.split(BATCH), []
+    for step in range(STEPS):
+        batch = batches[step % len(batches)]
+        logits = model(batch[:, :-1]).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def expect_near(what: str, runs: Runs, saved: Path, losses: list[float], trained) -> None:
+    off = max(abs(a - b) for a, b in zip(runs.losses(), losses, strict=True))
+    ours = tensors(saved)
+    assert ours.keys() == trained.keys(), set(ours) ^ set(trained)
+    worst = max((ours[name] - each.detach()).abs().max().item() for name, each in trained.items())
+    print(f"{what}: losses differ by {off:.1e}, adapters by {worst:.1e}", flush=True)
+    assert off <= LOSS_BOUND and worst <= ADAPTER_BOUND
+
+
+def expect_merged(runs: Runs, adapters: Path, merged: Path) -> None:
+    base, parts, whole = tensors(runs.base), tensors(adapters), tensors(merged)
+    transformers.AutoModelForCausalLM.from_pretrained(merged)
+    assert base.keys() == whole.keys(), set(base) ^ set(whole)
+    for name, tensor in base.items():
+        linear = PREFIX + name.removesuffix(".weight")
+        if f"{linear}.lora_A.weight" not in parts:
+            assert torch.equal(whole[name], tensor), name
+            continue
+        product = parts[f"{linear}.lora_B.weight"] @ parts[f"{linear}.lora_A.weight"]
+        product = (product.T if "c_" in name else product) * (ALPHA / RANK)
+        assert (whole[name] - tensor - product).abs().max() < 1e-6, name
+        assert not torch.equal(whole[name], tensor), name
+
+
+def check(penstock: str, folder: Path, family: str) -> None:
+    runs = Runs(penstock, folder, family)
+
+    def load():
+        return transformers.AutoModelForCausalLM.from_pretrained(runs.base, dtype=torch.float32)
+
+    still = {"type": "AdamW", "params": {"lr": 0.0}}
+    start = runs.train(optimizer=still)
+    one = runs.train()
+    model = load()
+    trained = adapted_by_hand(model, start)
+    losses = plain_loop(model, trained, runs.samples)
+    expect_near(f"{family}, by hand", runs, one, losses, trained)
+    try:
+        model, trained = adapted_by_peft(load(), start)
+    except ImportError as error:
+        print(f"passed over: {error}; PEFT was not compared", flush=True)
+    else:
+        losses = plain_loop(model, trained, runs.samples)
+        expect_near(f"{family}, PEFT", runs, one, losses, trained)
+
+    expect_same(runs.train(pipe=2), one)
+    expect_same(runs.train(pipe=2, schedule={"name": "zb_h1"}), one)
+    whole = runs.train(pipe=2, data=2)
+    for stage in (1, 2, 3):
+        expect_same(runs.train(pipe=2, data=2, zero_optimization={"stage": stage}), whole)
+    expect_merged(runs, whole, runs.train(pipe=2, data=2, adapter={"merge": True}))
+
+    kept = {"checkpoint": {"directory": str(folder / "kept"), "save_interval": STEPS // 2}}
+    half = {"steps": STEPS // 2, "eval_batches": 1}
+    runs.train(**kept, run=half)
+    expect_same(runs.train(**kept, words=("--resume", "auto")), one)
+
+    told = runs.train(adapter={"targets": "query"}, fails=True)
+    assert 'model.adapter.targets = "query": matches no linear of the model' in told, told
+    assert "its linears are " + {"llama": "q_proj, k", "gpt2": "c_attn, c"}[family] in told, told
+    told = runs.train(save=runs.base, fails=True)
+    assert "adapters need a folder of their own" in told, told
+
+
+def main(penstock: str) -> None:
+    torch.manual_seed(7)
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    for family in MODELS:
+        with tempfile.TemporaryDirectory(prefix="penstock-adapters-") as name:
+            check(penstock, Path(name), family)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
