@@ -3,7 +3,7 @@
     >>> import penstock
     >>> schedule = penstock.schedule.generate("zbv", ranks=4, microbatches=8)
 
-penstock.schedule: generate, verify, simulate and draw schedules, without torch.
+penstock.schedule: generate, verify, simulate, search and draw schedules; plan layouts.  No torch.
 penstock.lint: the same of a schedule object of torch.distributed.pipelining, or of a file.
 penstock.pipe.schedule: DeepSpeed's schedules, by another import line.
 penstock.initialize: an engine that trains a module or a penstock.pipe.PipelineModule.

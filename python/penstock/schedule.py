@@ -1,4 +1,4 @@
-"""Pipeline schedules as programs: generate, verify, simulate, search, draw.  Needs no torch.
+"""Pipeline schedules as programs: generate, verify, simulate, search, plan, draw.  Needs no torch.
 
     >>> from penstock.schedule import generate, simulate, verify
     >>> schedule = generate("zbv", ranks=4, microbatches=8)
@@ -25,14 +25,17 @@ from typing import Literal
 
 from penstock import _arguments, _planning
 from penstock._arguments import Cost
+from penstock._plan import Candidate, Plan, plan
 from penstock._planning import Diagnostic, Found, RankSimulation, Schedule, Simulation, Verdict
 from penstock.errors import ConfigError
 
 __all__ = [
+    "Candidate",
     "Channels",
     "Cost",
     "Diagnostic",
     "Found",
+    "Plan",
     "Program",
     "RankSimulation",
     "Schedule",
@@ -42,6 +45,7 @@ __all__ = [
     "load",
     "names",
     "parse",
+    "plan",
     "render",
     "search",
     "simulate",
@@ -362,5 +366,5 @@ def _options(
     )
 
 
-for _class in (Diagnostic, Found, RankSimulation, Schedule, Simulation, Verdict):
+for _class in (Candidate, Diagnostic, Found, Plan, RankSimulation, Schedule, Simulation, Verdict):
     _class.__module__ = __name__  # Where users find them; help() and errors say so.

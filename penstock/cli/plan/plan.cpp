@@ -137,6 +137,7 @@ std::string formatted(const PlanCommand& command, const PlanQuestion& question,
                       const Plans& plans) {
   if (command.format == "json") return plan_json(question, plans);
   if (command.format == "csv") return plan_csv(question, plans);
+  if (command.format == "svg") return plan_svg(plans);
   if (command.format == "html") return plan_page(question, plans);
   const std::string why = command.explain ? plan_explanation(plans, *command.explain) : "";
   return plan_text(question, plans) + why;
@@ -209,9 +210,9 @@ void declare_results(CLI::App& app, PlanCommand& command) {
   app.add_option("--write", command.write,
                  "write the configuration of the first candidate, or of that of --explain, to FILE")
       ->type_name("FILE");
-  app.add_option("--format", command.format, "text, csv, json or html")
+  app.add_option("--format", command.format, "text, csv, json, svg or html")
       ->type_name("FORM")
-      ->check(CLI::IsMember({"text", "csv", "json", "html"}))
+      ->check(CLI::IsMember({"text", "csv", "json", "svg", "html"}))
       ->capture_default_str();
   app.add_option("-o,--output", command.output, "write the result to FILE")->type_name("FILE");
 }

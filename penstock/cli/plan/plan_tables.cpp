@@ -118,6 +118,19 @@ std::vector<std::size_t> frontier(const Plans& plans) {
   return numbers;
 }
 
+std::vector<render::FrontierPoint> points_of(const Plans& plans) {
+  const std::vector<std::size_t> best = frontier(plans);
+  std::vector<render::FrontierPoint> points;
+  for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
+    const Candidate& each = plans.candidates[i];
+    points.push_back({.label = str(i + 1, ": ", to_string(each.layout)),
+                      .milliseconds = each.time.step() * 1000.0,
+                      .bytes = static_cast<double>(each.peak()),
+                      .is_best = std::ranges::find(best, i) != best.end()});
+  }
+  return points;
+}
+
 std::vector<std::string> equals_of(const Candidate& candidate) {
   std::vector<std::string> names;
   for (const Layout& each : candidate.equals) names.push_back(to_string(each));
@@ -139,14 +152,17 @@ std::string equals_text(const Plans& plans) {
   return text.empty() ? "" : str(text, "\n");
 }
 
-std::string json_of(const PlanQuestion& question, const Candidate& candidate) {
+enum class Frontier : bool { No, Yes };
+
+std::string json_of(const PlanQuestion& question, const Candidate& candidate, Frontier frontier) {
   const Layout& layout = candidate.layout;
   std::vector<std::string> parts;
   for (const Part& part : kParts) {
     parts.push_back(str("\"", part.name, "\": ", shortest(candidate.time.*part.time)));
   }
-  std::vector<std::string> equals;
+  std::vector<std::string> equals, peak_at;
   for (const std::string& name : equals_of(candidate)) equals.push_back(json_quote(name));
+  for (const std::string& place : candidate.peak_at) peak_at.push_back(json_quote(place));
   const double samples = samples_per_second(candidate);
   return str(
       "    {\"pipe\": ", layout.mesh.pipe, ", \"data\": ", layout.mesh.data,
@@ -158,8 +174,9 @@ std::string json_of(const PlanQuestion& question, const Candidate& candidate) {
       "],\n     \"step\": ", shortest(candidate.time.step()), ", \"parts\": {", join(parts, ", "),
       "},\n     \"samples_per_second\": ", shortest(samples),
       ", \"tokens_per_second\": ", shortest(samples * static_cast<double>(question.positions())),
-      ",\n     \"peak\": [", join(candidate.peak_bytes, ", "),
-      "], \"bound_by\": ", json_quote(bound_by(candidate.time)), ",\n     \"equals\": [",
+      ",\n     \"peak\": [", join(candidate.peak_bytes, ", "), "], \"peak_at\": [",
+      join(peak_at, ", "), "],\n     \"bound_by\": ", json_quote(bound_by(candidate.time)),
+      ", \"on_frontier\": ", frontier == Frontier::Yes ? "true" : "false", ",\n     \"equals\": [",
       join(equals, ", "), "]}");
 }
 
@@ -215,7 +232,12 @@ std::string plan_csv(const PlanQuestion& question, const Plans& plans) {
 
 std::string plan_json(const PlanQuestion& question, const Plans& plans) {
   std::vector<std::string> candidates;
-  for (const Candidate& each : plans.candidates) candidates.push_back(json_of(question, each));
+  const std::vector<std::size_t> best = frontier(plans);
+  for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
+    const bool is_best = std::ranges::find(best, i) != best.end();
+    candidates.push_back(
+        json_of(question, plans.candidates[i], is_best ? Frontier::Yes : Frontier::No));
+  }
   std::vector<std::string> too_large;
   for (const layout::TooLarge& each : plans.too_large) too_large.push_back(json_of(each));
   const layout::Request& request = question.request;
@@ -227,19 +249,15 @@ std::string plan_json(const PlanQuestion& question, const Plans& plans) {
       "\n  ],\n  \"too_large\": [\n", join(too_large, ",\n"), "\n  ]\n}\n");
 }
 
+std::string plan_svg(const Plans& plans) { return render::frontier_svg(points_of(plans)); }
+
 std::string plan_page(const PlanQuestion& question, const Plans& plans) {
   const layout::Request& request = question.request;
-  std::vector<render::FrontierPoint> points;
   std::vector<render::Timeline> timelines;
   const std::vector<std::size_t> best = frontier(plans);
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     const Candidate& each = plans.candidates[i];
-    const bool is_best = std::ranges::find(best, i) != best.end();
-    points.push_back({.label = str(i + 1, ": ", to_string(each.layout)),
-                      .milliseconds = each.time.step() * 1000.0,
-                      .bytes = static_cast<double>(each.peak()),
-                      .is_best = is_best});
-    if (!is_best) continue;
+    if (std::ranges::find(best, i) == best.end()) continue;
     const layout::Prepared prepared = layout::prepare(request, each);
     render::Timeline timeline = render::simulated_timeline(
         prepared.schedule, simulate::simulate(prepared.schedule, prepared.costs));
@@ -253,7 +271,7 @@ std::string plan_page(const PlanQuestion& question, const Plans& plans) {
   const render::Figure figure{
       .title = "Time against memory",
       .note = "Nothing here is both faster and smaller than a filled point; its timeline is above.",
-      .svg = render::frontier_svg(points)};
+      .svg = plan_svg(plans)};
   return render::timeline_page(
       str("Layouts of ", question.config, " on ", request.choices.world, " ranks"), timelines,
       {&table, 1}, {&figure, 1});

@@ -23,7 +23,9 @@ struct PlanQuestion {
 std::string plan_text(const PlanQuestion& question, const layout::Plans& plans);
 std::string plan_csv(const PlanQuestion& question, const layout::Plans& plans);
 std::string plan_json(const PlanQuestion& question, const layout::Plans& plans);
-// The frontier of time against memory, and the timeline of every candidate that is on it.
+// The picture of times against memory, with the line of those that nothing beats in both.
+std::string plan_svg(const layout::Plans& plans);
+// The same, and the timeline of every candidate that is on it.
 // Throws: ConfigError for timelines that are too long for a page.
 std::string plan_page(const PlanQuestion& question, const layout::Plans& plans);
 
