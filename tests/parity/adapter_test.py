@@ -25,7 +25,7 @@ except ImportError as error:
     sys.exit(77)
 
 import torch
-from safetensors.torch import load_file
+from adapters import PREFIX, adapted_by_hand, adapted_by_peft, tensors
 
 SIZES = {"vocab_size": 120, "bos_token_id": 0, "eos_token_id": 0}
 MODELS = {
@@ -53,7 +53,6 @@ TARGETS = {"llama": "[qv]_proj|down_proj", "gpt2": "c_attn|c_proj"}
 RANK, ALPHA = 4, 8.0
 SEQUENCE, BATCH, STEPS = 16, 4, 20
 OPTIMIZER = {"lr": 5e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
-PREFIX = "base_model.model."
 # In float; an update of AdamW is of the size of the learning rate, whatever the gradient's.
 LOSS_BOUND, ADAPTER_BOUND = 1e-5, 1e-4
 
@@ -102,55 +101,11 @@ class Runs:
         return [line["loss"] for line in lines if "loss" in line]
 
 
-def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    whole = {}
-    for file in folder.glob("*.safetensors"):
-        whole |= load_file(file)
-    return whole
-
-
 def expect_same(one: Path, other: Path) -> None:
     a, b = tensors(one), tensors(other)
     assert a.keys() == b.keys(), set(a) ^ set(b)
     for name, tensor in a.items():
         assert torch.equal(tensor, b[name]), name
-
-
-class Adapted(torch.nn.Module):
-    """A linear of transformers with an adapter beside it."""
-
-    def __init__(self, linear: torch.nn.Module, a: torch.Tensor, b: torch.Tensor) -> None:
-        super().__init__()
-        self.linear = linear
-        self.a, self.b = torch.nn.Parameter(a.clone()), torch.nn.Parameter(b.clone())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x) + (x @ self.a.T) @ self.b.T * (ALPHA / RANK)
-
-
-def adapted_by_hand(model: torch.nn.Module, start: Path) -> dict[str, torch.nn.Parameter]:
-    first = tensors(start)
-    model.requires_grad_(False)
-    trained = {}
-    for name in sorted({each[len(PREFIX) :].rsplit(".lora_", 1)[0] for each in first}):
-        parent, _, last = name.rpartition(".")
-        one, other = (f"{PREFIX}{name}.lora_{which}.weight" for which in "AB")
-        adapted = Adapted(model.get_submodule(name), first[one], first[other])
-        setattr(model.get_submodule(parent), last, adapted)
-        trained |= {one: adapted.a, other: adapted.b}
-    return trained
-
-
-def adapted_by_peft(model: torch.nn.Module, start: Path):
-    import peft
-
-    model = peft.PeftModel.from_pretrained(model, start, is_trainable=True)
-    trained = {
-        name.replace(".default", ""): each
-        for name, each in model.named_parameters()
-        if each.requires_grad
-    }
-    return model, trained
 
 
 def plain_loop(model, trained: dict[str, torch.nn.Parameter], samples: torch.Tensor) -> list[float]:
@@ -201,7 +156,7 @@ def check(penstock: str, folder: Path, family: str) -> None:
     start = runs.train(optimizer=still)
     one = runs.train()
     model = load()
-    trained = adapted_by_hand(model, start)
+    trained = adapted_by_hand(model, start, ALPHA / RANK)
     losses = plain_loop(model, trained, runs.samples)
     expect_near(f"{family}, by hand", runs, one, losses, trained)
     try:

@@ -2,8 +2,9 @@
 """A real model: SmolLM2-135M-Instruct, against transformers and a plain PyTorch loop.
 
 Logits; perplexity on 200 kB of the Python standard library; the tokens behind a prompt; by how
-much 30 steps of fine-tuning on 2 pipeline stages x 2 replicas with ZeRO 2 lower the loss; and that
-transformers loads the result and writes with it.  Prints every figure with its bound.
+much 30 steps of fine-tuning on 2 pipeline stages x 2 replicas with ZeRO 2 lower the loss; that
+transformers loads the result and writes with it; and low-rank adapters after 20 steps against
+PEFT's, or, where it is missing, against the same products by hand.  Prints every figure with its bound.
 Usage: smollm.py PENSTOCK PARITY_DUMP [FOLDER], run by a Python that has torch and pip.  FOLDER is
 what tests/fetch_smollm.py made, or makes; without one, it is made and removed again.
 Skipped, with exit code 77 and the reason, where transformers or the model cannot be had.
@@ -27,6 +28,7 @@ except ImportError as error:
     sys.exit(77)
 
 import torch
+from adapters import adapted_by_hand, adapted_by_peft, tensors
 from safetensors.torch import load_file, save_file
 
 FETCH = Path(__file__).resolve().parents[1] / "fetch_smollm.py"
@@ -37,7 +39,9 @@ GREEDY_TOKENS = 48
 SAMPLES = 8 * BATCH  # To tune on, again and again.
 OPTIMIZER = {"lr": 2e-5, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 CLIPPING = 1.0
-BOUNDS = {"logits": 1e-4, "perplexity": 1e-4, "loss lowered by": 0.01}
+ADAPTER = {"rank": 8, "alpha": 16, "targets": "q_proj|v_proj"}
+ADAPTER_STEPS = 20
+BOUNDS = {"logits": 1e-4, "perplexity": 1e-4, "loss lowered by": 0.01, "adapters": 1e-4}
 
 
 def standard_library() -> str:
@@ -135,7 +139,26 @@ class Check:
         self.expect("loss lowered by", abs(ours - expected) / expected, detail)
         return tuned
 
-    def train(self, corpus: Path, saved: Path) -> None:
+    def adapters(self) -> None:
+        few, start, trained = (self.folder / name for name in ("few.bin", "start", "adapters"))
+        still = {"type": "AdamW", "params": {"lr": 0.0}}
+        self.train(few, start, adapter=ADAPTER, steps=1, optimizer=still)
+        self.train(few, trained, adapter=ADAPTER, steps=ADAPTER_STEPS)
+        model, ours = load(self.model), tensors(trained)
+        try:
+            model, theirs = adapted_by_peft(model, start)
+        except ImportError as error:
+            print(f"passed over: {error}; adapters are compared with the same by hand", flush=True)
+            theirs = adapted_by_hand(model, start, ADAPTER["alpha"] / ADAPTER["rank"])
+        plain_loop(model, samples_of(few, TUNED_SEQUENCE), ADAPTER_STEPS)
+        assert ours.keys() == theirs.keys(), set(ours) ^ set(theirs)
+        off = max((ours[name] - each.detach()).abs().max().item() for name, each in theirs.items())
+        moved = max(each.abs().max().item() for name, each in ours.items() if "lora_B" in name)
+        self.expect("adapters", off, f"the largest of a B is {moved:.1e}")
+
+    def train(
+        self, corpus: Path, saved: Path, adapter=None, steps=STEPS, optimizer=None
+    ) -> None:
         config = self.folder / "tune.json"
         data = {"path": str(corpus), "format": "uint16", "shuffle": False}
         config.write_text(
@@ -147,13 +170,14 @@ class Check:
                         "type": "hugging_face",
                         "path": str(self.model),
                         "sequence_length": TUNED_SEQUENCE,
+                        "adapter": adapter or {},
                     },
                     "data": {**data, "validation": str(corpus)},
-                    "optimizer": {"type": "AdamW", "params": OPTIMIZER},
+                    "optimizer": optimizer or {"type": "AdamW", "params": OPTIMIZER},
                     "gradient_clipping": CLIPPING,
                     "zero_optimization": {"stage": 2},
                     "mesh": {"pipe": 2, "data": 2},
-                    "run": {"steps": STEPS, "eval_batches": 1},
+                    "run": {"steps": steps, "eval_batches": 1},
                 }
             )
         )
@@ -181,13 +205,14 @@ class Check:
             self.failed.append("greedy")
 
 
-def plain_loop(model, samples: torch.Tensor) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), **OPTIMIZER)
+def plain_loop(model, samples: torch.Tensor, steps: int = STEPS) -> None:
+    trained = [each for each in model.parameters() if each.requires_grad]
+    optimizer = torch.optim.AdamW(trained, **OPTIMIZER)
     batches = samples.split(BATCH)
-    for step in range(STEPS):
+    for step in range(steps):
         optimizer.zero_grad()
         loss_of(model, batches[step % len(batches)]).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIPPING)
+        torch.nn.utils.clip_grad_norm_(trained, CLIPPING)
         optimizer.step()
 
 
@@ -205,6 +230,7 @@ def main(penstock: str, dump: str, model: str | None = None) -> int:
         check.perplexity(theirs, corpus)
         check.greedy(theirs)
         check.writes(check.tuning(theirs, corpus))
+        check.adapters()
         assert not check.failed, f"beyond the bound: {check.failed}"
     return 0
 

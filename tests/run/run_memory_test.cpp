@@ -40,6 +40,7 @@ struct Case {
   std::int64_t samples = 4;  // Of a microbatch.
   std::int64_t hidden = 64;
   bool tied = false;
+  bool adapted = false;  // A decoder: low-rank adapters alone are trained.
   config::OptimizerType optimizer = config::OptimizerType::AdamW;
   offload::Place states = offload::Place::Device;
   offload::Place parameters = offload::Place::Device;
@@ -52,8 +53,9 @@ std::string name(const testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
   return str(c.model, "_", c.schedule, "_", c.pipe, "x", c.data, "_zero", c.zero,
              c.interval > 0 ? str("_recomputed", c.interval) : "", c.tied ? "_tied" : "",
-             c.optimizer == config::OptimizerType::Sgd ? "_sgd" : "", c.hidden > 64 ? "_wide" : "",
-             c.states == kFile ? "_in_file" : "", c.parameters == kFile ? "_paged_from_file" : "",
+             c.adapted ? "_adapted" : "", c.optimizer == config::OptimizerType::Sgd ? "_sgd" : "",
+             c.hidden > 64 ? "_wide" : "", c.states == kFile ? "_in_file" : "",
+             c.parameters == kFile ? "_paged_from_file" : "",
              c.type == at::kFloat ? "" : str("_", c10::toString(c.type)),
              c.sums ? "_summed_apart" : "",
              c.persistent > 0 ? str("_persistent", c.persistent) : "", "_m", c.microbatches);
@@ -68,13 +70,15 @@ nn::Loss loss_of(const Case& c) {
 
 std::vector<nn::LayerSpec> model_of(const Case& c) {
   if (is_decoder(c)) {
-    return nn::decoder_layers({.vocabulary = 3000,
+    nn::DecoderOptions options{.vocabulary = 3000,
                                .layers = 6,
                                .hidden = c.hidden,
                                .intermediate = 2 * c.hidden,
                                .kv_heads = 2,
                                .head_dim = c.hidden / 4,
-                               .tie_embeddings = c.tied});
+                               .tie_embeddings = c.tied};
+    if (c.adapted) options.adapter = nn::AdapterOptions();
+    return nn::decoder_layers(options);
   }
   const nn::GptOptions options{.layers = 6,
                                .hidden = c.hidden,
@@ -195,12 +199,16 @@ INSTANTIATE_TEST_SUITE_P(
     name);
 
 // Their loss is over a vocabulary that makes logits larger than all else.
-INSTANTIATE_TEST_SUITE_P(Decoders, RunMemory,
-                         testing::Values(Case{.model = "decoder"},
-                                         Case{.model = "decoder", .pipe = 2, .data = 2, .zero = 2},
-                                         Case{.model = "decoder", .pipe = 2, .tied = true},
-                                         Case{.model = "decoder", .type = at::kBFloat16}),
-                         name);
+INSTANTIATE_TEST_SUITE_P(
+    Decoders, RunMemory,
+    testing::Values(
+        Case{.model = "decoder"}, Case{.model = "decoder", .pipe = 2, .data = 2, .zero = 2},
+        Case{.model = "decoder", .pipe = 2, .tied = true},
+        Case{.model = "decoder", .adapted = true},
+        Case{.model = "decoder", .pipe = 2, .adapted = true},
+        Case{.model = "decoder", .pipe = 2, .data = 2, .zero = 3, .tied = true, .adapted = true},
+        Case{.model = "decoder", .type = at::kBFloat16}),
+    name);
 
 // With parameters that stay whole: biases and norms, then most of a block.
 INSTANTIATE_TEST_SUITE_P(
