@@ -3,8 +3,9 @@
 
 Logits; perplexity on 200 kB of the Python standard library; the tokens behind a prompt; by how
 much 30 steps of fine-tuning on 2 pipeline stages x 2 replicas with ZeRO 2 lower the loss; that
-transformers loads the result and writes with it; and low-rank adapters after 20 steps against
-PEFT's, or, where it is missing, against the same products by hand.  Prints every figure with its bound.
+transformers loads the result and writes with it; and low-rank adapters after 20 steps, against
+PEFT's, or, where it is missing, against the same products by hand.  Prints every figure with its
+bound.
 Usage: smollm.py PENSTOCK PARITY_DUMP [FOLDER], run by a Python that has torch and pip.  FOLDER is
 what tests/fetch_smollm.py made, or makes; without one, it is made and removed again.
 Skipped, with exit code 77 and the reason, where transformers or the model cannot be had.
@@ -156,9 +157,7 @@ class Check:
         moved = max(each.abs().max().item() for name, each in ours.items() if "lora_B" in name)
         self.expect("adapters", off, f"the largest of a B is {moved:.1e}")
 
-    def train(
-        self, corpus: Path, saved: Path, adapter=None, steps=STEPS, optimizer=None
-    ) -> None:
+    def train(self, corpus: Path, saved: Path, adapter=None, steps=STEPS, optimizer=None) -> None:
         config = self.folder / "tune.json"
         data = {"path": str(corpus), "format": "uint16", "shuffle": False}
         config.write_text(
