@@ -437,8 +437,9 @@ class Run {
       index.total_bytes += parse_integer(lines.front()).value_or(0);
       index.names.emplace_back(lines.begin() + 1, lines.end() - 1);
     }
-    model.put_in_place(index, advanced());
+    // First, so that a model is never there without its tokenizer.
     if (model_.folder) hugging_face::copy_other_files(config_.model.path, config_.run.save);
+    model.put_in_place(index, advanced());
     tell(str("weights saved to ", config_.run.save));
   }
 

@@ -15,3 +15,8 @@ def test_a_plan_that_measures_is_given_what_memory_is(words):
 @pytest.mark.parametrize("words", [["--layers", "l.json"], ["--layers=l.json"], ["--help"]])
 def test_one_that_does_not_measure_needs_no_torch(words):
     assert _program.environment(["plan", *words]) == _program.environment(["simulate"])
+
+
+@pytest.mark.parametrize("command", ["profile", "selftest"])
+def test_so_do_the_other_commands_that_run_layers(command):
+    assert _program.environment([command]) == _program.environment(["memory"])
