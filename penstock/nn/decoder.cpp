@@ -379,6 +379,15 @@ std::vector<DecoderParameter> shapes_of(const DecoderOptions& options, const Par
   return parameters;
 }
 
+// Behind all others, so that random weights are those of a model without adapters.
+void fill_adapters(Layer& layer) {
+  for (auto& each : layer.named_parameters()) {
+    if (!is_of_adapter(each.key())) continue;
+    fill_adapter(each.key(), each.value());
+    each.value().requires_grad_(true);
+  }
+}
+
 void check_adapter(const DecoderOptions& options) {
   if (!options.adapter) return;
   const std::vector<std::string> names = linear_names(options);
@@ -425,15 +434,12 @@ std::vector<LayerSpec> decoder_layers(const DecoderOptions& options, FillParamet
                         const auto layer = part.make({options, at::kCPU});
                         const torch::NoGradGuard no_grad;
                         for (auto& each : layer->named_parameters()) {
-                          const bool is_adapter = is_of_adapter(each.key());
-                          if (options.adapter) each.value().requires_grad_(is_adapter);
-                          if (is_adapter) {
-                            fill_adapter(each.key(), each.value());
-                            continue;
-                          }
+                          if (options.adapter) each.value().requires_grad_(false);
+                          if (is_of_adapter(each.key())) continue;
                           fill(is_tied_head ? embedding : penstock::str(part.name, ".", each.key()),
                                each.value());
                         }
+                        fill_adapters(*layer);
                         return layer;
                       }});
   }

@@ -91,6 +91,25 @@ TEST(Validate, HeadsDivideHidden) {
   EXPECT_EQ(refusal(R"({"model": {"type": "mlp", "hidden": 130}})"), "no error");
 }
 
+TEST(Validate, AHuggingFaceModelIsAFoldersAndAdaptersAreIts) {
+  const auto model = [](const std::string& values) {
+    return refusal(R"({"model": {"type": )" + values + "}}");
+  };
+  EXPECT_EQ(model(R"("hugging_face")"),
+            "gpt.json:1:20: model.path is missing: type \"hugging_face\" needs the folder of a "
+            "model");
+  const std::string folder = R"("hugging_face", "path": "m")";
+  EXPECT_EQ(model(folder), "no error");
+  EXPECT_EQ(model(folder + R"(, "adapter": {"rank": 8, "targets": "q_proj", "merge": true})"),
+            "no error");
+  EXPECT_NE(model(folder + R"(, "adapter": {"rank": 8, "targets": "q_("})")
+                .find("model.adapter.targets = \"q_(\": not a regular expression"),
+            std::string::npos);
+  EXPECT_NE(model(folder + R"(, "adapter": {"rnak": 8})").find("did you mean \"rank\""),
+            std::string::npos);
+  EXPECT_NE(model(R"("gpt", "adapter": {"rank": 8})").find("model.type"), std::string::npos);
+}
+
 TEST(Validate, APartitionHasWhatItsMethodNeeds) {
   EXPECT_EQ(refusal(R"({"pipeline": {"partition": "layer_cost"}})"),
             "gpt.json:1:28: pipeline.layer_costs is missing: partition \"layer_cost\" needs one "
