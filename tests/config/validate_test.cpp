@@ -105,7 +105,7 @@ TEST(Validate, AHuggingFaceModelIsAFoldersAndAdaptersAreIts) {
   EXPECT_NE(model(folder + R"(, "adapter": {"rank": 8, "targets": "q_("})")
                 .find("model.adapter.targets = \"q_(\": not a regular expression"),
             std::string::npos);
-  EXPECT_NE(model(folder + R"(, "adapter": {"rnak": 8})").find("did you mean \"rank\""),
+  EXPECT_NE(model(folder + R"(, "adapter": {"ranks": 8})").find("did you mean \"rank\""),
             std::string::npos);
   EXPECT_NE(model(R"("gpt", "adapter": {"rank": 8})").find("model.type"), std::string::npos);
 }
