@@ -66,7 +66,7 @@ class Plan(PlannerTest):
 
     def test_ranks_that_share_cores_take_turns_and_the_explanation_says_it(self) -> None:
         self.measure("--microbatch-sizes", "2")
-        words = ("--layers", "layers.json", "--no-recompute", "--zero", "0")
+        words = ("--layers", "layers.json", "--no-recompute", "--zero", "0", "--top", "400")
         alone = self.planned(*words)["candidates"]
         shared = self.planned(*words, "--cores-per-node", "2")["candidates"]
         parts = {each["data"]: each["parts"] for each in shared if each["pipe"] == 1}
