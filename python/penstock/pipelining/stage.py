@@ -137,8 +137,14 @@ class _PipelineStageBase:
         self._part(kind, bwd_chunk_id).backward(loss)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, **more: Any) -> None:
-        """Runs the W of a microbatch."""
+        """Runs the W of a microbatch.  Raises AssertionError where its I did not run, as torch does."""
         del more
+        if (BACKWARD_WEIGHT, bwd_chunk_id) not in self.parts:
+            raise AssertionError(
+                f"stage {self.stage_index}, microbatch {bwd_chunk_id}: backward_weight_one_chunk() "
+                f"runs behind backward_one_chunk(full_backward=False), in a function that is "
+                f"registered for W"
+            )
         self._part(BACKWARD_WEIGHT, bwd_chunk_id).backward(None)
 
     def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:

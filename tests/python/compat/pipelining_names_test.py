@@ -6,7 +6,8 @@ import copy
 
 import pytest
 import torch
-from penstock.pipelining import _ScheduleForwardOnly, schedules, stage
+import torch.distributed as distributed
+from penstock.pipelining import PipelineStage, _ScheduleForwardOnly, schedules, stage
 from penstock.pipelining._backward import (
     stage_backward,
     stage_backward_input,
@@ -72,3 +73,15 @@ def test_a_backward_of_one_s_own(in_halves):
         torch.testing.assert_close(gradient, plain.grad)
     for each, expected in zip(module.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(each.grad, expected.grad)
+
+
+def test_a_weights_backward_without_its_inputs_is_told(tmp_path):
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    try:
+        alone = PipelineStage(torch.nn.Linear(2, 2), 0, 1, torch.device("cpu"))
+        with pytest.raises(AssertionError, match=r"backward_one_chunk\(full_backward=False\)"):
+            alone.backward_weight_one_chunk(bwd_chunk_id=0)
+    finally:
+        distributed.destroy_process_group()
