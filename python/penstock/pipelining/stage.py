@@ -137,7 +137,7 @@ class _PipelineStageBase:
         self._part(kind, bwd_chunk_id).backward(loss)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, **more: Any) -> None:
-        """Runs the W of a microbatch.  Raises AssertionError where its I did not run, as torch does."""
+        """Runs the W of a microbatch.  Raises AssertionError, as torch, where its I did not run."""
         del more
         if (BACKWARD_WEIGHT, bwd_chunk_id) not in self.parts:
             raise AssertionError(
