@@ -5,7 +5,7 @@
 
 compatibility.ini has it.  Modules that stand for theirs raise lacking() for names that they do not
 have, penstock.swap reads which module stands for which, and docs/compatibility.md is made of it.
-Reads no modules, and imports none.
+Reads no modules, and imports only those that are asked for as attributes of their package.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import Any
 
 __all__ = ["Fate", "Module", "fate", "lacking", "modules", "refusal", "refuse_in"]
 
@@ -109,9 +112,15 @@ def lacking(ours: str, name: str) -> AttributeError:
 
 
 def refuse_in(names: dict[str, Any]) -> None:
-    """Has a module of ours say why it lacks what it lacks.  names: its globals()."""
-    names["__getattr__"] = partial(_raise, names["__name__"])
+    """Has a module of ours say why it lacks what it lacks.  names: its globals().
+
+    Modules inside of a package are its attributes, as theirs are, which import them all at once.
+    """
+    names["__getattr__"] = partial(_module_or_refusal, names["__name__"], "__path__" in names)
 
 
-def _raise(ours: str, name: str) -> NoReturn:
+def _module_or_refusal(ours: str, is_package: bool, name: str) -> ModuleType:
+    inside = f"{ours}.{name}"
+    if is_package and not name.startswith("_") and find_spec(inside):
+        return import_module(inside)
     raise lacking(ours, name)

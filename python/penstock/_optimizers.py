@@ -138,7 +138,7 @@ def check_takes_slices(
         raise ConfigError(
             f"{configuration.name}: optimizer {kind.__name__} looks at {what}, and {why}"
         )
-    if not configuration.values.get("zero_allow_untested_optimizer", False):
+    if not configuration.get("zero_allow_untested_optimizer", False):
         raise ConfigError(
             f"{configuration.name}: optimizer {kind.__name__} may look at {what}, as LAMB does, "
             f"and {why}",

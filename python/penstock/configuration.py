@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,22 +41,32 @@ class Batch:
 _OF_ONE_RANK = ("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state")
 
 
-@dataclass(frozen=True)
-class Configuration:
-    """What was read, of the keys' kinds.  values: without those that are "auto" or None.
+@dataclass(frozen=True, eq=False)
+class Configuration(Mapping[str, Any]):
+    """What was read, of the keys' kinds; a mapping of what was given, as DeepSpeed's engine.config.
 
+    given: that mapping, without what is "auto" or None.
     settings: all keys that engines use, by section, with the defaults of those that are not given.
     name: of where it came from, for messages.  judged: what the reader made of it.
     """
 
-    values: Mapping[str, Any]
+    given: Mapping[str, Any]
     settings: Mapping[str, Any]
     name: str
     judged: _planning.ReadConfiguration
 
+    def __getitem__(self, key: str) -> Any:
+        return self.given[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.given)
+
+    def __len__(self) -> int:
+        return len(self.given)
+
     def section(self, key: str) -> Mapping[str, Any]:
         """What was given of a section; empty where it is absent."""
-        found: Mapping[str, Any] = self.values.get(key, {})
+        found: Mapping[str, Any] = self.given.get(key, {})
         return found
 
     def facts(self) -> list[tuple[str, str]]:
@@ -74,7 +84,7 @@ class Configuration:
                     (f"config {path}", json.dumps(value, default=lambda each: type(each).__name__))
                 )
 
-        add("", self.values)
+        add("", self.given)
         return found
 
     def tell_what_has_no_effect(

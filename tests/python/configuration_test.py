@@ -98,7 +98,7 @@ def test_what_is_left_open_is_absent():
             "optimizer": {"type": "Adam", "params": {"foreach": None}},
         }
     )
-    assert config.values == {
+    assert dict(config) == {
         "train_batch_size": 2,
         "zero_optimization": {},
         "optimizer": {"type": "Adam", "params": {"foreach": None}},

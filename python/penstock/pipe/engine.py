@@ -346,7 +346,7 @@ class PipelineEngine(Steps):
 
     def _program(self) -> Schedule:
         model = self.module
-        section = self.config.values.get("schedule")
+        section = self.config.get("schedule")
         if section is not None:
             chosen, per_rank = section, None
             if isinstance(section, Mapping):
