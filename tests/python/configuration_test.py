@@ -82,7 +82,7 @@ def test_what_a_file_says_has_a_place(tmp_path):
     with pytest.raises(ConfigError, match=r'ds\.json:3:11: unknown key "enabel" in fp16'):
         read(file)
     file.write_text('{"train_batch_size": 2, "schedule": {"name": "zbv"}, "aio": {"x": [1, 2.5]}}')
-    assert read(file).values == {
+    assert dict(read(file)) == {
         "train_batch_size": 2,
         "schedule": {"name": "zbv"},
         "aio": {"x": [1, 2.5]},

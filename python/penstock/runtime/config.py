@@ -45,12 +45,12 @@ class DeepSpeedConfig:
         self.train_batch_size = batch.train_batch_size
         self.train_micro_batch_size_per_gpu = batch.train_micro_batch_size_per_gpu
         self.gradient_accumulation_steps = batch.gradient_accumulation_steps
-        self.zero_config = get_zero_config(self._read.values)
+        self.zero_config = get_zero_config(self._read)
         self.zero_optimization_stage = int(self.zero_config.stage)
         self.zero_enabled = self.zero_optimization_stage > 0
 
     def __getattr__(self, name: str) -> Any:
-        values = self.__dict__["_read"].values if "_read" in self.__dict__ else {}
+        values = self.__dict__.get("_read", {})
         if name not in values:
             raise AttributeError(f"the configuration has no {name!r}")
         return values[name]

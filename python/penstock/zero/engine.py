@@ -220,6 +220,8 @@ class Engine(Steps, torch.nn.Module):
         self.micro_steps += 1
         if not ends:
             return
+        if self._is_boundary:  # Some call step() there alone, as Accelerate does.
+            self.micro_steps += -self.micro_steps % self.gradient_accumulation_steps()
         self._model.sum_gradients()
         with self._replicas.telling_others():
             squares = self._model.squared_norms()

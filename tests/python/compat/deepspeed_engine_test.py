@@ -215,6 +215,7 @@ def check_a_script_owns_the_boundary(group):
             for name, values in engine.module_state_dict().items():
                 torch.testing.assert_close(values, expected[name])
         assert (counted.global_steps, owned.global_steps, free.global_steps) == (1, 1, 1)
+        assert counted.micro_steps == owned.micro_steps == 3
         assert counted.global_samples == free.global_samples == 12
         with pytest.raises(penstock.ConfigError, match="every step"):
             free.set_gradient_accumulation_boundary(True)
