@@ -36,7 +36,7 @@ def value_of(path, value):
     for section in sections:
         inner = inner.setdefault(section, {})
     inner[key] = value
-    found = read(values).values
+    found = read(values)
     for each in path.split("."):
         found = found[each]
     return found
