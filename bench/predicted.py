@@ -100,17 +100,11 @@ class Plan:
         ]
 
     def find(self, layout: Layout) -> tuple[int, dict]:
-        """Its number and the candidate, or one that is equal to it."""
+        """The candidate and its number."""
         for number, candidate in enumerate(self.candidates, 1):
-            if any(self.is_of(each, layout) for each in [candidate, *candidate["equals"]]):
+            if all(candidate[name] == value for name, value in layout._asdict().items()):
                 return number, candidate
         sys.exit(f"no candidate is {layout.text()}")
-
-    @staticmethod
-    def is_of(candidate: dict | str, layout: Layout) -> bool:
-        if isinstance(candidate, str):
-            return False
-        return all(candidate[name] == value for name, value in layout._asdict().items())
 
     def write(self, number: int, path: Path) -> None:
         self.bench.penstock([*self.command, "--explain", str(number), "--write", str(path)])

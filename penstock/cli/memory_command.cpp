@@ -1,21 +1,11 @@
 #include "penstock/cli/memory_command.h"
 
-#include <algorithm>
-#include <iterator>
-
-#include "penstock/cli/overrides.h"
 #include "penstock/core/text.h"
 
 namespace penstock::cli {
 
 void declare_memory(CLI::App& app, MemoryCommand& command) {
-  app.add_option("config", command.config, "JSON file of the run; see examples/gpt.json")
-      ->required()
-      ->type_name("CONFIG");
-  app.add_option("--nproc", command.nproc, "ranks (default: mesh.pipe x mesh.data)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1 << 20));
-  declare_set(app, command.overrides, "zero_optimization.stage=2");
+  declare_run(app, command.run, "zero_optimization.stage=2");
   CLI::Option* json = app.add_flag("--json", command.json, "print the result as JSON");
   app.add_flag("--parameters", command.parameters,
                "print which replica holds and updates which parameter")
@@ -41,9 +31,7 @@ void declare_memory(CLI::App& app, MemoryCommand& command) {
 }
 
 std::vector<std::string> words_of(const MemoryCommand& command) {
-  std::vector<std::string> words = {command.config};
-  std::ranges::move(words_of(command.overrides), std::back_inserter(words));
-  if (command.nproc > 0) words.insert(words.end(), {"--nproc", std::to_string(command.nproc)});
+  std::vector<std::string> words = words_of(command.run);
   if (command.json) words.emplace_back("--json");
   if (command.parameters) words.emplace_back("--parameters");
   if (!command.layers.empty()) words.insert(words.end(), {"--layers", command.layers});

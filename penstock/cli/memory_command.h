@@ -8,14 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "penstock/config/override.h"
+#include "penstock/cli/asked_run.h"
 
 namespace penstock::cli {
 
 struct MemoryCommand {
-  std::string config;                       // Path of the JSON file.
-  std::int64_t nproc = 0;                   // Ranks; 0: as many as the mesh has.
-  std::vector<config::Override> overrides;  // In the order given.
+  AskedRun run;
   bool json = false;
   bool parameters = false;  // Who has which, instead of how many bytes.
   std::string layers;       // Path of a file of single layers' numbers; empty: none is written.

@@ -1,21 +1,11 @@
 #include "penstock/cli/profile_command.h"
 
-#include <algorithm>
-#include <iterator>
-
-#include "penstock/cli/overrides.h"
 #include "penstock/core/text.h"
 
 namespace penstock::cli {
 
 void declare_profile(CLI::App& app, ProfileCommand& command) {
-  app.add_option("config", command.config, "JSON file of the run; see examples/gpt.json")
-      ->required()
-      ->type_name("CONFIG");
-  app.add_option("--nproc", command.nproc, "ranks (default: mesh.pipe x mesh.data)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1 << 20));
-  declare_set(app, command.overrides, "train_micro_batch_size_per_gpu=4");
+  declare_run(app, command.run, "train_micro_batch_size_per_gpu=4");
   app.add_option("--seconds", command.seconds, "how long each kind of layer is run")
       ->type_name("S")
       ->capture_default_str()
@@ -40,9 +30,8 @@ void declare_profile(CLI::App& app, ProfileCommand& command) {
 }
 
 std::vector<std::string> words_of(const ProfileCommand& command) {
-  std::vector<std::string> words = {command.config, "--seconds", shortest(command.seconds)};
-  std::ranges::move(words_of(command.overrides), std::back_inserter(words));
-  if (command.nproc > 0) words.insert(words.end(), {"--nproc", std::to_string(command.nproc)});
+  std::vector<std::string> words = words_of(command.run);
+  words.insert(words.end(), {"--seconds", shortest(command.seconds)});
   if (command.threads > 0) {
     words.insert(words.end(), {"--threads", std::to_string(command.threads)});
   }

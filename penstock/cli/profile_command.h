@@ -8,15 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "penstock/config/override.h"
+#include "penstock/cli/asked_run.h"
 
 namespace penstock::cli {
 
 struct ProfileCommand {
-  std::string config;                       // Path of the JSON file.
-  std::int64_t nproc = 0;                   // Ranks; 0: as many as the mesh has.
-  std::vector<config::Override> overrides;  // In the order given.
-  double seconds = 1.0;                     // For each kind of layer.
+  AskedRun run;
+  double seconds = 1.0;      // For each kind of layer.
   std::int32_t threads = 0;  // 0: as many as the launcher gives one of the ranks on this machine.
   bool by_layer = false;     // Each layer is a stage, in place of those of the configuration.
   std::string output;        // Path of the costs; empty: none are written.

@@ -10,13 +10,11 @@ namespace penstock {
 
 ProgressLines::ProgressLines(Output& output, std::string doing, std::uint64_t bytes,
                              std::chrono::nanoseconds every)
-    : output_(output), doing_(std::move(doing)), bytes_(bytes), every_(every) {}
+    : output_(output), doing_(std::move(doing)), bytes_(bytes), pace_(every) {}
 
 void ProgressLines::add(std::uint64_t bytes) {
   done_ += std::min(bytes, bytes_ - done_);
-  const Clock::time_point now = Clock::now();
-  if (now - told_ < every_) return;
-  told_ = now;
+  if (!pace_.is_due()) return;
   output_.write(str("penstock: ", doing_, ": ", mebibytes(done_), " of ", mebibytes(bytes_), "\n"));
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "penstock/core/output.h"
+#include "penstock/core/pace.h"
 
 namespace penstock {
 
@@ -23,14 +24,11 @@ class ProgressLines {
   void add(std::uint64_t bytes);
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   Output& output_;
   std::string doing_;
   std::uint64_t bytes_;
-  std::chrono::nanoseconds every_;
+  Pace pace_;
   std::uint64_t done_ = 0;
-  Clock::time_point told_ = Clock::now();
 };
 
 }  // namespace penstock

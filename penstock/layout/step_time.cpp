@@ -205,7 +205,7 @@ StepTime step_parts(const StepInputs& inputs) {
   time.gathers = with_gathers - with_messages + step.gather_after_update();
   time.update = step.update();
   time.sums = all - with_gathers - time.update - step.gather_after_update();
-  time.cores = step_time(inputs) - all;
+  if (shares_cores(inputs.layout, inputs.network)) time.cores = step_time(inputs) - all;
   return time;
 }
 

@@ -69,8 +69,7 @@ std::vector<std::string> runtime_environment() {
 
 memory::LayersFile measure(const PlanInputs& inputs) {
   const TemporaryFile file;
-  MemoryCommand command{.config = inputs.config,
-                        .overrides = inputs.overrides,
+  MemoryCommand command{.run = {.config = inputs.config, .overrides = inputs.overrides},
                         .layers = file.path(),
                         .microbatch_sizes = inputs.microbatch_sizes};
   if (command.microbatch_sizes.empty()) command.microbatch_sizes = {1, 2, 4, 8};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -107,26 +108,26 @@ std::string too_large_text(const Plans& plans) {
              to_string(first->layout), "\n");
 }
 
-// What nothing beats in both time and memory, from the fastest on.
-std::vector<std::size_t> frontier(const Plans& plans) {
-  std::vector<std::size_t> numbers;
-  for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
-    if (numbers.empty() || plans.candidates[i].peak() < plans.candidates[numbers.back()].peak()) {
-      numbers.push_back(i);
-    }
+// By candidate: whether nothing is both faster and smaller.
+std::vector<bool> on_frontier(const Plans& plans) {
+  std::vector<bool> is_on;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const Candidate& each : plans.candidates) {  // From the fastest on.
+    is_on.push_back(each.peak() < least);
+    least = std::min(least, each.peak());
   }
-  return numbers;
+  return is_on;
 }
 
 std::vector<render::FrontierPoint> points_of(const Plans& plans) {
-  const std::vector<std::size_t> best = frontier(plans);
+  const std::vector<bool> is_best = on_frontier(plans);
   std::vector<render::FrontierPoint> points;
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     const Candidate& each = plans.candidates[i];
     points.push_back({.label = str(i + 1, ": ", to_string(each.layout)),
                       .milliseconds = each.time.step() * 1000.0,
                       .bytes = static_cast<double>(each.peak()),
-                      .is_best = std::ranges::find(best, i) != best.end()});
+                      .is_best = is_best[i]});
   }
   return points;
 }
@@ -232,11 +233,10 @@ std::string plan_csv(const PlanQuestion& question, const Plans& plans) {
 
 std::string plan_json(const PlanQuestion& question, const Plans& plans) {
   std::vector<std::string> candidates;
-  const std::vector<std::size_t> best = frontier(plans);
+  const std::vector<bool> is_best = on_frontier(plans);
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
-    const bool is_best = std::ranges::find(best, i) != best.end();
     candidates.push_back(
-        json_of(question, plans.candidates[i], is_best ? Frontier::Yes : Frontier::No));
+        json_of(question, plans.candidates[i], is_best[i] ? Frontier::Yes : Frontier::No));
   }
   std::vector<std::string> too_large;
   for (const layout::TooLarge& each : plans.too_large) too_large.push_back(json_of(each));
@@ -254,10 +254,10 @@ std::string plan_svg(const Plans& plans) { return render::frontier_svg(points_of
 std::string plan_page(const PlanQuestion& question, const Plans& plans) {
   const layout::Request& request = question.request;
   std::vector<render::Timeline> timelines;
-  const std::vector<std::size_t> best = frontier(plans);
+  const std::vector<bool> is_best = on_frontier(plans);
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     const Candidate& each = plans.candidates[i];
-    if (std::ranges::find(best, i) == best.end()) continue;
+    if (!is_best[i]) continue;
     const layout::Prepared prepared = layout::prepare(request, each);
     render::Timeline timeline = render::simulated_timeline(
         prepared.schedule, simulate::simulate(prepared.schedule, prepared.costs));

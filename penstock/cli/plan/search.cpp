@@ -13,6 +13,7 @@
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/core/error.h"
+#include "penstock/core/pace.h"
 #include "penstock/core/text.h"
 #include "penstock/render/number.h"
 #include "penstock/schedule/json.h"
@@ -106,20 +107,10 @@ search::Request request_of(const SearchCommand& command) {
           .memory_max = memory_of(command.memory, "search")};
 }
 
-// A line of progress every some seconds, so that nobody waits in silence.
-class Teller {
- public:
-  void tell(const search::Progress& progress) {
-    if (Clock::now() - told_ < kEvery) return;
-    told_ = Clock::now();
-    std::cerr << "penstock: search: makespan " << significant(progress.makespan) << ", at least "
-              << significant(progress.lower_bound) << ", after " << progress.rounds << " rounds\n";
-  }
-
- private:
-  static constexpr std::chrono::seconds kEvery{5};
-  Clock::time_point told_ = Clock::now();
-};
+void tell(const search::Progress& progress) {
+  std::cerr << "penstock: search: makespan " << significant(progress.makespan) << ", at least "
+            << significant(progress.lower_bound) << ", after " << progress.rounds << " rounds\n";
+}
 
 std::string placement_text(const Result& result) {
   const auto& ranks = result.schedule.facts().homes.of_stages();
@@ -194,9 +185,9 @@ int run_search(const SearchCommand& command, const CLI::App& app) {
     throw ConfigError(str("search: ", name, ": nothing is gathered or reduced in a search"));
   }
   const Clock::time_point end = Clock::now() + time_of(command.time);
-  Teller teller;
+  Pace pace(std::chrono::seconds(5));
   search::Budget budget{.seed = command.seed, .progress = [&](const search::Progress& progress) {
-                          teller.tell(progress);
+                          if (pace.is_due()) tell(progress);
                         }};
   if (command.rounds) {
     budget.rounds = *command.rounds;

@@ -168,11 +168,11 @@ void write_layers(const MemoryCommand& command, const config::Config& config, co
 }  // namespace
 
 int run_memory(const MemoryCommand& command) {
-  const config::Config config = config::read_config(command.config, command.overrides).config;
+  const config::Config config =
+      config::read_config(command.run.config, command.run.overrides).config;
   at::set_num_threads(1);  // As in a rank: kernels may take memory for each thread.
   try {
-    const std::int64_t ranks =
-        command.nproc > 0 ? command.nproc : config.mesh.pipe * config.mesh.data.value_or(1);
+    const std::int64_t ranks = command.run.ranks(config.mesh);
     const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);
     const config::Batch batch = config::resolve_batch(config.batch, mesh);
     if (!command.layers.empty()) {
@@ -185,7 +185,7 @@ int run_memory(const MemoryCommand& command) {
                                                   : as_text(mesh, told_ranks);
     std::fputs(text.c_str(), stdout);
   } catch (const Error& error) {
-    throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
+    throw Error(str(command.run.config, ": ", error.message()), error.notes(), error.exit_code());
   }
   return static_cast<int>(ExitCode::Ok);
 }

@@ -15,6 +15,7 @@
 #include "penstock/config/resolve.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
+#include "penstock/core/pace.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/rank_environment.h"
 #include "penstock/lower/programs.h"
@@ -135,20 +136,9 @@ std::string stages_text(const std::vector<Cost>& stages) {
   return text_table(rows);
 }
 
-// A line every some seconds, so that nobody waits in silence.
-class ProfileTeller {
- public:
-  void tell(double share) {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - told_ < kEvery) return;
-    told_ = now;
-    std::cerr << "penstock: profile: " << static_cast<int>(100.0 * share) << "% of the time\n";
-  }
-
- private:
-  static constexpr std::chrono::seconds kEvery{2};
-  std::chrono::steady_clock::time_point told_ = std::chrono::steady_clock::now();
-};
+void tell(double share) {
+  std::cerr << "penstock: profile: " << static_cast<int>(100.0 * share) << "% of the time\n";
+}
 
 // A microbatch of random tokens.
 run::TrainingInputs random_inputs(const config::ModelConfig& model, std::int64_t vocabulary,
@@ -174,8 +164,7 @@ int threads_of(const ProfileCommand& command, std::int64_t ranks) {
 }
 
 int measure(const ProfileCommand& command, const config::Config& config) {
-  const std::int64_t ranks =
-      command.nproc > 0 ? command.nproc : config.mesh.pipe * config.mesh.data.value_or(1);
+  const std::int64_t ranks = command.run.ranks(config.mesh);
   const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);
   const config::Batch batch = config::resolve_batch(config.batch, mesh);
   const train::TrainerOptions options = run::options_of(config, mesh, batch);
@@ -183,11 +172,13 @@ int measure(const ProfileCommand& command, const config::Config& config) {
   const auto schedule = lower::training_program(train::program_of(options));
   at::set_num_threads(threads_of(command, ranks));
 
-  ProfileTeller teller;
-  const ModelTimes times = run::layer_times(
-      options, model.layers, model.loss,
-      random_inputs(config.model, model.vocabulary, batch.micro_batch_size),
-      {.seconds = command.seconds, .progress = [&](double share) { teller.tell(share); }});
+  Pace pace(std::chrono::seconds(2));
+  const ModelTimes times =
+      run::layer_times(options, model.layers, model.loss,
+                       random_inputs(config.model, model.vocabulary, batch.micro_batch_size),
+                       {.seconds = command.seconds, .progress = [&](double share) {
+                          if (pace.is_due()) tell(share);
+                        }});
   const std::vector<Cost> layers = costs_of_layers(times, model.layers.size());
   const partition::ModelMeta meta = nn::meta_of(model.layers);
   const std::vector<Cost> stages = costs_of_stages(
@@ -195,7 +186,7 @@ int measure(const ProfileCommand& command, const config::Config& config) {
       options.checkpointing);
   if (!command.output.empty()) {
     const std::string text =
-        str("// Measured by penstock profile of ", json_quote(command.config), ", by ",
+        str("// Measured by penstock profile of ", json_quote(command.run.config), ", by ",
             command.by_layer ? "layer" : "stage", ", ", run_text(batch), ".  Times in ms.\n",
             cli::to_json(costs_file_of(command.by_layer ? layers : stages)), "\n");
     try {
@@ -214,11 +205,12 @@ int measure(const ProfileCommand& command, const config::Config& config) {
 }  // namespace
 
 int run_profile(const ProfileCommand& command) {
-  const config::Config config = config::read_config(command.config, command.overrides).config;
+  const config::Config config =
+      config::read_config(command.run.config, command.run.overrides).config;
   try {
     return measure(command, config);
   } catch (const Error& error) {
-    throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
+    throw Error(str(command.run.config, ": ", error.message()), error.notes(), error.exit_code());
   }
 }
 

@@ -1,0 +1,31 @@
+#include "penstock/cli/asked_run.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "penstock/cli/overrides.h"
+
+namespace penstock::cli {
+
+std::int64_t AskedRun::ranks(const config::MeshConfig& mesh) const {
+  return nproc > 0 ? nproc : mesh.pipe * mesh.data.value_or(1);
+}
+
+void declare_run(CLI::App& app, AskedRun& run, const std::string& example) {
+  app.add_option("config", run.config, "JSON file of the run; see examples/gpt.json")
+      ->required()
+      ->type_name("CONFIG");
+  app.add_option("--nproc", run.nproc, "ranks (default: mesh.pipe x mesh.data)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20));
+  declare_set(app, run.overrides, example);
+}
+
+std::vector<std::string> words_of(const AskedRun& run) {
+  std::vector<std::string> words = {run.config};
+  std::ranges::move(words_of(run.overrides), std::back_inserter(words));
+  if (run.nproc > 0) words.insert(words.end(), {"--nproc", std::to_string(run.nproc)});
+  return words;
+}
+
+}  // namespace penstock::cli
