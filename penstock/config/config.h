@@ -22,22 +22,28 @@ struct AdapterConfig {
   std::int64_t rank = 0;  // 0: none, all weights are trained.
   double alpha = 16.0;
   std::string targets = "q_proj|v_proj|c_attn";
-  bool merge = false;  // Save the model with the adapters added, not these alone.
+  double dropout = 0.0;  // Probability that an element of an adapter's input is 0.
+  std::string path;      // A folder of adapters to begin with; empty: new ones.
+  bool merge = false;    // Save the model with the adapters added, not these alone.
 
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
 };
+
+// Where a folder's model has its first weights from; as hugging_face::FirstWeights.
+enum class FirstWeights : std::uint8_t { Folder, Random };
 
 struct ModelConfig {
   ModelType type = ModelType::Gpt;
   std::int64_t layers = 4;    // Transformer blocks (gpt) or Linear-ReLU-Linear blocks (mlp).
   std::int64_t hidden = 128;  // Width of the residual stream.
   std::int64_t heads = 4;     // Attention heads; must divide hidden.
-  std::int64_t sequence_length = 128;  // Tokens (bytes) per sample.
-  std::int64_t vocabulary = 256;       // Token ids are below it; 256: bytes.
-  bool tie_embeddings = false;         // The head's weight is the embedding's.
-  double dropout = 0.0;                // Probability of a zero.
-  std::string path;                    // For HuggingFace: the folder.
-  AdapterConfig adapter;               // For HuggingFace.
+  std::int64_t sequence_length = 128;           // Tokens (bytes) per sample.
+  std::int64_t vocabulary = 256;                // Token ids are below it; 256: bytes.
+  bool tie_embeddings = false;                  // The head's weight is the embedding's.
+  double dropout = 0.0;                         // Probability of a zero.
+  std::string path;                             // For HuggingFace: the folder.
+  FirstWeights weights = FirstWeights::Folder;  // For HuggingFace.
+  AdapterConfig adapter;                        // For HuggingFace.
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
@@ -58,9 +64,12 @@ struct DataConfig {
   // A file or a folder, of text or of tokens; empty: `sources`, or the Python standard library's.
   std::string path;
   DataFormat format = DataFormat::Auto;
-  std::vector<DataSource> sources;  // Of tokens, instead of a path.
-  bool shuffle = true;              // With tokens: another order in each epoch.
-  std::string validation;           // Of tokens; empty: the last 5 % of each source.
+  std::vector<DataSource> sources;      // Of tokens, instead of a path.
+  bool shuffle = true;                  // With tokens: another order in each epoch.
+  std::string validation;               // Of tokens; empty: the last 5 % of each source.
+  bool attend_across_documents = true;  // Of tokens: a sample's documents see each other.
+  // Otherwise: the token that ends a document; absent: what the notes of the files say.
+  std::optional<std::int64_t> document_end;
 
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
@@ -238,6 +247,7 @@ struct RunConfig {
   std::int64_t sample_bytes = 200;  // Bytes of text generated at the end; 0: none.
   std::int64_t timeline_steps = 0;  // The first steps, recorded in timeline.csv; 0: none.
   std::string save;                 // Directory for the weights; empty: not saved.
+  std::int64_t save_interval = 0;   // Steps between such saves; 0: only at the end.
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };

@@ -33,6 +33,11 @@ inline constexpr std::array<Name<ModelType>, 3> kModelTypes = {{
     {ModelType::HuggingFace, "hugging_face"},
 }};
 
+inline constexpr std::array<Name<FirstWeights>, 2> kFirstWeights = {{
+    {FirstWeights::Folder, "folder"},
+    {FirstWeights::Random, "random"},
+}};
+
 inline constexpr std::array<Name<Transport>, 4> kTransports = {{
     {Transport::Auto, "auto"},
     {Transport::Gloo, "gloo"},
@@ -156,6 +161,10 @@ void visit_adapter(Visitor& v, Adapter& a) {
     v.field("alpha", a.alpha, Number{}, "an adapter's product is added alpha / rank times");
     v.field("targets", a.targets, Pattern{},
             "a regular expression for the last part of linears' names: those have adapters");
+    v.field("dropout", a.dropout, Number{.low = 0, .high = 1, .without_high = true},
+            "probability of a zero in what an adapter gets, in training");
+    v.field("path", a.path, Text{},
+            "a folder of adapters, as PEFT saves them, to begin with; empty: new ones");
     v.field(
         "merge", a.merge, Flag{},
         "run.save gets the whole model, adapters added; false: the adapters, as PEFT reads them");
@@ -170,6 +179,8 @@ void visit_model(Visitor& v, Model& m) {
   v.when(is_folder, {"model.type", "\"hugging_face\""}, [&] {
     v.field("path", m.path, Text{.may_be_empty = false},
             "a Hugging Face folder: the model, and its weights at the start");
+    v.field("weights", m.weights, Choice<FirstWeights>{kFirstWeights},
+            "weights at the start: folder: the folder's; random: drawn from seed");
     v.section("adapter", [&] { visit_adapter(v, m.adapter); });
   });
   v.when(!is_folder, own, [&] {
@@ -188,8 +199,27 @@ void visit_model(Visitor& v, Model& m) {
   });
 }
 
-template <class Visitor, class Data>
-void visit_data(Visitor& v, Data& d) {
+// Attention within documents alone.
+template <class Visitor, class ConfigT>
+void visit_documents(Visitor& v, ConfigT& c) {
+  auto& d = c.data;
+  const std::string type = Choice<ModelType>{kModelTypes}.write(c.model.type);
+  v.effective(Condition::equals("model.type", type, "\"hugging_face\""), [&] {
+    v.field("attend_across_documents", d.attend_across_documents, Flag{},
+            "of tokens: whether a sample's documents see each other; false: positions begin again "
+            "with each");
+    v.effective(Condition::equals("data.attend_across_documents",
+                                  Flag{}.write(d.attend_across_documents), "false"),
+                [&] {
+                  v.field("document_end", d.document_end, Optional{Integer{0, 1 << 24}},
+                          "token that ends a document; null: what the notes of the files say");
+                });
+  });
+}
+
+template <class Visitor, class ConfigT>
+void visit_data(Visitor& v, ConfigT& c) {
+  auto& d = c.data;
   v.field("path", d.path, Text{},
           "a file or folder, of text or of tokens; empty: Python's own sources");
   v.field("format", d.format, Choice<DataFormat>{kDataFormats},
@@ -199,6 +229,7 @@ void visit_data(Visitor& v, Data& d) {
   v.field("shuffle", d.shuffle, Flag{}, "of tokens: each epoch has an order of its own");
   v.field("validation", d.validation, Text{},
           "a token file or a folder of them; empty: the last 5 % of each source of tokens");
+  visit_documents(v, c);
 }
 
 template <class Visitor, class Pipeline>
@@ -404,6 +435,11 @@ void visit_run(Visitor& v, ConfigT& c) {
   v.field("timeline_steps", r.timeline_steps, Integer{0, kManySteps},
           "first steps recorded in timeline.csv, for penstock report; 0: none");
   v.field("save", r.save, Text{}, "folder for the weights; empty: not saved");
+  v.effective(Condition::given("run.save", !r.save.empty()), [&] {
+    v.field("save_interval", r.save_interval, Integer{0, kManySteps},
+            "steps between saves of that folder, each in place of the one before; 0: one, at the "
+            "end");
+  });
 }
 
 template <class Visitor, class Checkpoint>
@@ -446,7 +482,7 @@ void visit_config(Visitor& v, ConfigT& c) {
           "steps between reports; \"Infinity\": none");
   v.field("seed", c.seed, Integer{}, "of initialisation and data order");
   v.section("model", [&] { visit_model(v, c.model); });
-  v.section("data", [&] { visit_data(v, c.data); });
+  v.section("data", [&] { visit_data(v, c); });
   v.section("mesh", [&] {
     v.field("pipe", c.mesh.pipe, Integer{1, kManyRanks}, "pipeline ranks");
     v.field("data", c.mesh.data, Optional{Integer{1, kManyRanks}},

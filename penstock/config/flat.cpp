@@ -11,12 +11,13 @@ namespace penstock::config {
 namespace {
 
 // The data, the model and the program are compared themselves, wherever they are.
-constexpr std::array<std::string_view, 14> kOfOneRank = {
+constexpr std::array<std::string_view, 15> kOfOneRank = {
     "steps_per_print",
     "data.path",
     "data.sources",
     "data.validation",
     "model.path",
+    "model.adapter.path",
     "schedule.file",
     "zero_optimization.offload_param.nvme_path",
     "zero_optimization.offload_optimizer.nvme_path",

@@ -138,4 +138,12 @@ std::vector<std::string> TokenSource::tokenizers() const {
   return {all.begin(), all.end()};
 }
 
+std::set<std::optional<std::int64_t>> TokenSource::document_ends() const {
+  std::set<std::optional<std::int64_t>> all;
+  for (const TokenFile& file : files_) {
+    all.insert(file.note() ? file.note()->end_of_text : std::nullopt);
+  }
+  return all;
+}
+
 }  // namespace penstock::data

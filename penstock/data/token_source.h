@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +46,9 @@ class TokenSource {
   std::string fingerprint() const;
   // Hashes of the tokenizers that made the files, as far as notes say.
   std::vector<std::string> tokenizers() const;
+  // Which tokens end a document, as notes say; absent is a file whose note, or lack of one, says
+  // none.
+  std::set<std::optional<std::int64_t>> document_ends() const;
 
  private:
   std::string path_;

@@ -2,10 +2,15 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <set>
 #include <string_view>
 
 #include "penstock/core/error.h"
+#include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
+#include "penstock/hugging_face/config_fields.h"
+#include "penstock/json/tree.h"
 #include "penstock/weights/atomic_file.h"
 
 namespace penstock::hugging_face {
@@ -28,12 +33,95 @@ std::string config_text(const ModelFolder& model, const std::string& base,
   return str("{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n",
              "  \"base_model_name_or_path\": ", json_quote(base), ",\n  \"r\": ", adapter.rank,
              ",\n  \"lora_alpha\": ", shortest(adapter.alpha),
-             ",\n  \"lora_dropout\": 0.0,\n  \"bias\": \"none\",\n  \"target_modules\": [",
-             join(targets, ", "), "],\n  \"fan_in_fan_out\": ", is_gpt2(model) ? "true" : "false",
+             ",\n  \"lora_dropout\": ", shortest(adapter.dropout),
+             ",\n  \"bias\": \"none\",\n  \"target_modules\": [", join(targets, ", "),
+             "],\n  \"fan_in_fan_out\": ", is_gpt2(model) ? "true" : "false",
              ",\n  \"inference_mode\": true\n}\n");
 }
 
+// What config.json of the adapters says, where it is not what the run's configuration says.
+void check_config(const std::string& folder, const nn::AdapterOptions& adapter) {
+  const std::string file = str(folder, "/", kConfigName);
+  std::error_code error;
+  if (!fs::is_regular_file(file, error)) {
+    throw ConfigError(
+        str("model.adapter.path = ", quoted_path(folder), ": has no ", kConfigName, " in it"));
+  }
+  const std::string text = read_file("the configuration of adapters", file, json::kBytesMax);
+  const json::Value config =
+      json::parse(std::make_shared<json::Source>(json::Source{.name = file, .text = text}));
+  ConfigFields fields(config);
+  fields.choice("peft_type", "LORA", {"LORA"});
+  for (const char* const key : {"use_dora", "use_rslora"}) {
+    if (fields.flag(key, false)) fields.refuse(key, "penstock has false only");
+  }
+  if (fields.count("r") != adapter.rank) {
+    fields.refuse("r", str("model.adapter.rank is ", adapter.rank));
+  }
+  if (fields.number("lora_alpha") != adapter.alpha) {
+    fields.refuse("lora_alpha", str("model.adapter.alpha is ", shortest(adapter.alpha)));
+  }
+  fields.finish();
+}
+
+std::vector<nn::DecoderParameter> parameters_of(const ModelFolder& model,
+                                                const nn::AdapterOptions& adapter) {
+  nn::DecoderOptions options = model.options();
+  options.adapter = adapter;
+  std::vector<nn::DecoderParameter> parameters = nn::decoder_parameters(options);
+  std::erase_if(parameters, [](const auto& each) { return !nn::is_of_adapter(each.name); });
+  return parameters;
+}
+
+void check_tensors(const std::string& folder, const std::map<std::string, at::Tensor>& stored,
+                   const std::vector<nn::DecoderParameter>& parameters) {
+  std::vector<std::string> problems;
+  std::set<std::string> known;
+  for (const nn::DecoderParameter& each : parameters) {
+    known.insert(each.name);
+    const auto found = stored.find(each.name);
+    if (found == stored.end()) {
+      problems.push_back(str(each.name, " is missing"));
+    } else if (found->second.sizes() != at::IntArrayRef(each.shape)) {
+      problems.push_back(str(each.name, " is [", join(found->second.sizes().vec(), ", "),
+                             "] and the model's is [", join(each.shape, ", "), "]"));
+    }
+  }
+  for (const auto& [name, tensor] : stored) {
+    if (!known.contains(name)) problems.push_back(str(name, " is of no linear that is adapted"));
+  }
+  if (problems.empty()) return;
+  constexpr std::size_t kTold = 8;
+  if (problems.size() > kTold) {
+    const std::size_t more = problems.size() - kTold;
+    problems.resize(kTold);
+    problems.push_back(str("and ", more, " more"));
+  }
+  throw ConfigError(str("the adapters in ", quoted_path(folder),
+                        " are not those that model.adapter.targets asks for"),
+                    problems);
+}
+
 }  // namespace
+
+SavedAdapters read_adapters(const std::string& folder, const ModelFolder& model,
+                            const nn::AdapterOptions& adapter) {
+  check_config(folder, adapter);
+  auto stored = std::make_shared<std::map<std::string, at::Tensor>>();
+  std::uint64_t hash = 0;
+  for (auto& [name, tensor] : weights::read_safetensors(str(folder, "/", kTensorsName))) {
+    const std::string_view own(name);
+    const std::size_t skipped = own.starts_with(kPrefix) ? kPrefix.size() : 0;
+    hash = mix(hash ^ stable_hash(name) ^
+               stable_hash({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}));
+    stored->emplace(own.substr(skipped), tensor);
+  }
+  check_tensors(folder, *stored, parameters_of(model, adapter));
+  const auto fill = [stored](const std::string& name, at::Tensor& to) {
+    to.copy_(stored->at(name));
+  };
+  return {.fill = fill, .facts = {{"model adapters", str(hash)}}};
+}
 
 weights::NamedTensors adapters_of(const weights::NamedTensors& state) {
   weights::NamedTensors adapters;

@@ -5,6 +5,8 @@
 // Source: the files that PEFT 0.21 writes.
 #pragma once
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "penstock/hugging_face/folder.h"
 #include "penstock/nn/adapter.h"
@@ -19,6 +21,18 @@ weights::NamedTensors adapters_of(const weights::NamedTensors& state);
 // REQUIRES: each adapter's linear is in `state`.
 weights::NamedTensors merged(const weights::NamedTensors& state, const ModelFolder& model,
                              const nn::AdapterOptions& adapter);
+
+// The adapters of a folder that PEFT or penstock saved, to begin with.
+struct SavedAdapters {
+  nn::FillParameter fill;  // Gives an adapter's parameter its value.
+  // What tells them from others.
+  std::vector<std::pair<std::string, std::string>> facts;
+};
+
+// Throws: ConfigError for a folder without adapters, and for a rank, an alpha or linears that are
+// not those of `adapter`; CheckpointError for files that break their format.
+SavedAdapters read_adapters(const std::string& folder, const ModelFolder& model,
+                            const nn::AdapterOptions& adapter);
 
 // Refuses a folder that has a model: loaders would take its files for the adapters' model.
 // Throws: ConfigError.

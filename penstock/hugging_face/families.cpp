@@ -219,4 +219,11 @@ nn::DecoderOptions read_options(const json::Value& config) {
   return options;
 }
 
+double read_standard_deviation(const json::Value& config) {
+  ConfigFields fields(config);
+  const double deviation = fields.number("initializer_range", 0.02);
+  fields.finish();
+  return deviation;
+}
+
 }  // namespace penstock::hugging_face

@@ -96,7 +96,7 @@ std::vector<std::int64_t> token_list(const json::Value& value) {
 
 }  // namespace
 
-ModelFolder::ModelFolder(const std::string& path) : path_(path) {
+ModelFolder::ModelFolder(const std::string& path, FirstWeights weights) : path_(path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
     throw ConfigError(str("model.path = ", quoted_path(path), ": no such folder"));
@@ -108,8 +108,11 @@ ModelFolder::ModelFolder(const std::string& path) : path_(path) {
                        "a whole model"});
   }
   config_ = read_file("the configuration of a model", file, json::kBytesMax);
-  options_ = read_options(
-      json::parse(std::make_shared<json::Source>(json::Source{.name = file, .text = config_})));
+  const json::Value config =
+      json::parse(std::make_shared<json::Source>(json::Source{.name = file, .text = config_}));
+  options_ = read_options(config);
+  standard_deviation_ = read_standard_deviation(config);
+  if (weights == FirstWeights::Random) return;
   tensors_ = std::make_shared<const weights::TensorFiles>(path);
   check_tensors();
 }
@@ -162,20 +165,28 @@ void ModelFolder::check_tensors() const {
                         problems);
 }
 
-std::vector<nn::LayerSpec> ModelFolder::layers(
-    const std::optional<nn::AdapterOptions>& adapter) const {
+std::vector<nn::LayerSpec> ModelFolder::layers(const LayerChoices& choices) const {
   nn::DecoderOptions options = options_;
-  options.adapter = adapter;
-  return nn::decoder_layers(options, [folder = *this](const std::string& name, at::Tensor& to) {
-    folder.tensors_->read(folder.stored_name(name), to);
-  });
+  options.adapter = choices.adapter;
+  options.document_end = choices.document_end;
+  nn::FillParameter fill = nn::normal_parameters(standard_deviation_);
+  if (tensors_) {
+    fill = [folder = *this](const std::string& name, at::Tensor& to) {
+      folder.tensors_->read(folder.stored_name(name), to);
+    };
+  }
+  return nn::decoder_layers(options, std::move(fill), choices.fill_of_adapters);
 }
 
 checkpoint::ScalarType ModelFolder::type_of(const std::string& parameter) const {
+  if (!tensors_) return checkpoint::ScalarType::F32;
   return tensors_->tensors().at(stored_name(parameter)).type;
 }
 
 std::vector<std::pair<std::string, std::string>> ModelFolder::facts() const {
+  if (!tensors_) {
+    return {{"model config.json", str(stable_hash(config_))}, {"model weights", "random"}};
+  }
   std::uint64_t samples = 0;
   std::string all;
   for (const auto& [name, tensor] : tensors_->tensors()) {

@@ -3,6 +3,7 @@
 // run/ trains one, C++ users make their layers of one.  docs/hugging_face.md says what is
 // supported.  Knows no ranks: a rank reads the tensors of the layers that it makes.
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,24 +16,37 @@
 
 namespace penstock::hugging_face {
 
+// Where the first weights are from.
+enum class FirstWeights : std::uint8_t {
+  Folder,
+  Random,  // Normal, of config.json's initializer_range; norms 1, biases 0.
+};
+
+// What the layers have that the folder does not say.
+struct LayerChoices {
+  std::optional<nn::AdapterOptions> adapter;  // Present: adapters alone are trained.
+  nn::FillParameter fill_of_adapters = nn::fill_adapter;
+  std::optional<std::int64_t> document_end;  // As DecoderOptions::document_end.
+};
+
 class ModelFolder {
  public:
-  // Reads config.json and the headers of the weights.
+  // Reads config.json and the headers of the weights; where these are random, the folder needs
+  // none.
   // Throws: ConfigError for a family or a value that is not supported (families.h), and for a
   // folder that cannot be read; CheckpointError for files that break their format, and for tensors
   // that are missing, not the model's, of another shape or no floating type, each by its name.
-  explicit ModelFolder(const std::string& path);
+  explicit ModelFolder(const std::string& path, FirstWeights weights = FirstWeights::Folder);
 
   const nn::DecoderOptions& options() const { return options_; }
   // config.json, as it was read.
   const std::string& config() const { return config_; }
 
-  // The model with the folder's weights, which are read when a layer is made; with adapters, where
-  // they are given, which alone are trained.
+  // The model.  The folder's weights are read when a layer is made.
   // Throws: ConfigError for adapters of linears that the model has not.
-  std::vector<nn::LayerSpec> layers(const std::optional<nn::AdapterOptions>& adapter = {}) const;
+  std::vector<nn::LayerSpec> layers(const LayerChoices& choices = {}) const;
 
-  // The type that a parameter has in the folder.
+  // The type that a parameter has in the folder; F32 of random ones.
   checkpoint::ScalarType type_of(const std::string& parameter) const;
 
   // What tells this model from another one: of config.json, of the tensors, and of some bytes of
@@ -46,7 +60,8 @@ class ModelFolder {
   std::string path_;
   std::string config_;
   nn::DecoderOptions options_;
-  std::shared_ptr<const weights::TensorFiles> tensors_;
+  double standard_deviation_ = 0.0;                      // Of random weights.
+  std::shared_ptr<const weights::TensorFiles> tensors_;  // None where weights are random.
 };
 
 // The tokens that end a text: eos_token_id of generation_config.json, or else of config.json; none

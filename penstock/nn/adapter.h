@@ -18,6 +18,7 @@ struct AdapterOptions {
   double alpha = 16.0;
   // A regular expression (ECMAScript) for the last part of a linear's name, whole.
   std::string targets = "q_proj|v_proj|c_attn";
+  double dropout = 0.0;  // Probability that an element of an adapter's input is 0, in training.
 
   double scale() const { return alpha / static_cast<double>(rank); }
   // Whether the linear "q_proj" gets one.

@@ -2,102 +2,32 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/embedding.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/gelu.h>
-#include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
-#include <ATen/ops/silu.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/nn/rms_norm.h"
+#include "penstock/nn/decoder_modules.h"
 
 namespace penstock::nn {
 namespace {
 
-// Makes a decoder's modules, whose parameters have no values yet.
-struct Making {
-  const DecoderOptions& options;
-  c10::Device device;
-
-  bool is_gpt2() const { return options.form == DecoderForm::Gpt2; }
-  at::Tensor parameter(at::IntArrayRef shape) const {
-    return at::empty(shape, at::dtype(at::kFloat).device(device));
-  }
-};
-
-// x W + b, with W as the form stores it.
-class Projection : public torch::nn::Module {
- public:
-  Projection(const Making& making, const char* name, std::int64_t in, std::int64_t out,
-             bool has_bias)
-      : is_in_out_(making.is_gpt2()) {
-    weight_ = register_parameter(
-        "weight", is_in_out_ ? making.parameter({in, out}) : making.parameter({out, in}));
-    if (has_bias) bias_ = register_parameter("bias", making.parameter({out}));
-    const auto& adapter = making.options.adapter;
-    if (!adapter || !adapter->adapts(name)) return;
-    adapter_in_ = add(kAdapterIn, making.parameter({adapter->rank, in}));
-    adapter_out_ = add(kAdapterOut, making.parameter({out, adapter->rank}));
-    scale_ = adapter->scale();
-  }
-
-  at::Tensor forward(const at::Tensor& x) const {
-    const at::Tensor y = at::linear(x, is_in_out_ ? weight_.t() : weight_,
-                                    bias_.defined() ? std::optional(bias_) : std::nullopt);
-    if (!adapter_in_.defined()) return y;
-    return y + at::linear(at::linear(x, adapter_in_), adapter_out_) * scale_;
-  }
-
- private:
-  at::Tensor add(std::string_view name, at::Tensor weight) {
-    return register_module(std::string(name), std::make_shared<torch::nn::Module>())
-        ->register_parameter("weight", std::move(weight));
-  }
-
-  bool is_in_out_;
-  at::Tensor weight_;
-  at::Tensor bias_;
-  at::Tensor adapter_in_;  // Undefined, as the next, where there is none.
-  at::Tensor adapter_out_;
-  double scale_ = 0.0;
-};
-
-using ProjectionPointer = std::shared_ptr<Projection>;
-
-class NormModule : public torch::nn::Module {
- public:
-  NormModule(const Making& making, NormKind kind, std::int64_t width)
-      : kind_(kind), epsilon_(making.options.norm_epsilon) {
-    weight_ = register_parameter("weight", making.parameter({width}));
-    if (kind == NormKind::Layer) bias_ = register_parameter("bias", making.parameter({width}));
-  }
-  NormModule(const Making& making, std::int64_t width)
-      : NormModule(making, making.options.norm, width) {}
-
-  at::Tensor forward(const at::Tensor& x) const {
-    return kind_ == NormKind::Layer ? at::layer_norm(x, weight_.sizes(), weight_, bias_, epsilon_)
-                                    : rms_norm(x, weight_, epsilon_);
-  }
-
- private:
-  NormKind kind_;
-  double epsilon_;
-  at::Tensor weight_;
-  at::Tensor bias_;
-};
-
-using NormPointer = std::shared_ptr<NormModule>;
+// [samples, sequence]: at which place of its sample each token's document begins.
+at::Tensor document_starts(const at::Tensor& tokens, std::int64_t document_end) {
+  const at::Tensor places = at::arange(tokens.size(1), tokens.options());
+  const at::Tensor is_behind_end = tokens.slice(1, 0, -1) == document_end;
+  at::Tensor begins = at::zeros_like(tokens);  // A place where a document begins, else 0.
+  begins.slice(1, 1).copy_(is_behind_end * places.slice(0, 1));
+  return std::get<0>(begins.cummax(1));
+}
 
 class DecoderEmbedding : public DecoderLayer {
  public:
-  explicit DecoderEmbedding(const Making& making) {
+  explicit DecoderEmbedding(const Making& making) : document_end_(making.options.document_end) {
     const DecoderOptions& options = making.options;
     tokens_ = making.parameter({options.vocabulary, options.hidden});
     if (making.is_gpt2()) {
@@ -111,18 +41,25 @@ class DecoderEmbedding : public DecoderLayer {
   }
 
   at::Tensor forward(const at::Tensor& tokens) override { return embedded(tokens, 0); }
+  Values forward_values(const Values& inputs) override {
+    const at::Tensor& tokens = the_only(inputs, "a decoder");
+    if (!document_end_) return forward(tokens);
+    const at::Tensor starts = document_starts(tokens, *document_end_);
+    return {embedded(tokens, -starts), starts};
+  }
   at::Tensor continue_behind(std::int64_t past, KeyValueCache& /*cache*/,
                              const at::Tensor& tokens) override {
     return embedded(tokens, past);
   }
 
  private:
-  // Of tokens whose first has the position `first`.
-  at::Tensor embedded(const at::Tensor& tokens, std::int64_t first) const {
+  // Of tokens whose positions are their places plus `offset`: a number, or one for each.
+  template <class Offset>
+  at::Tensor embedded(const at::Tensor& tokens, const Offset& offset) const {
     const at::Tensor embedded = at::embedding(tokens_, tokens);
     if (!positions_.defined()) return embedded;
-    const at::Tensor positions = at::arange(first, first + tokens.size(1), tokens.options());
-    return embedded + at::embedding(positions_, positions);
+    const at::Tensor places = at::arange(tokens.size(1), tokens.options());
+    return embedded + at::embedding(positions_, places + offset);
   }
 
   at::Tensor add(const char* name, at::Tensor weight) {
@@ -130,154 +67,9 @@ class DecoderEmbedding : public DecoderLayer {
         ->register_parameter("weight", std::move(weight));
   }
 
+  std::optional<std::int64_t> document_end_;
   at::Tensor tokens_;
   at::Tensor positions_;
-};
-
-class DecoderAttention : public torch::nn::Module {
- public:
-  DecoderAttention(const Making& making, std::optional<std::int64_t> window)
-      : heads_(making.options.heads),
-        kv_heads_(making.options.kv_heads),
-        head_dim_(making.options.head_dim),
-        window_(window) {
-    const DecoderOptions& options = making.options;
-    const std::int64_t hidden = options.hidden;
-    const std::int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_;
-    if (making.is_gpt2()) {
-      projections_ = {add(making, "c_attn", hidden, q + 2 * kv, options.qkv_bias)};
-    } else {
-      projections_ = {add(making, "q_proj", hidden, q, options.qkv_bias),
-                      add(making, "k_proj", hidden, kv, options.qkv_bias),
-                      add(making, "v_proj", hidden, kv, options.qkv_bias)};
-    }
-    output_ = add(making, making.is_gpt2() ? "c_proj" : "o_proj", q, hidden, options.output_bias);
-    if (options.normalizes_queries_and_keys) {
-      q_norm_ =
-          register_module("q_norm", std::make_shared<NormModule>(making, NormKind::Rms, head_dim_));
-      k_norm_ =
-          register_module("k_norm", std::make_shared<NormModule>(making, NormKind::Rms, head_dim_));
-    }
-    if (options.rotary) rotary_.emplace(*options.rotary, head_dim_);
-  }
-
-  // With a cache, of tokens that follow those in it, and are put there.
-  at::Tensor forward(const at::Tensor& x, KeyValueCache* cache = nullptr) {
-    const std::int64_t past = cache == nullptr ? 0 : cache->tokens();
-    std::vector<at::Tensor> parts = queries_keys_values(x);
-    const at::Tensor queries = prepared(parts[0], heads_, q_norm_, past);
-    at::Tensor keys = prepared(parts[1], kv_heads_, k_norm_, past);
-    at::Tensor values = by_heads(parts[2], kv_heads_).transpose(1, 2);
-    if (cache != nullptr) {
-      cache->append(keys, values);
-      keys = cache->keys();
-      values = cache->values();
-    }
-    const std::optional<at::Tensor> mask = mask_of(x, past);
-    const at::Tensor mixed = at::scaled_dot_product_attention(
-        queries, repeated(keys), repeated(values), mask, /*dropout_p=*/0.0,
-        /*is_causal=*/!mask && past == 0);
-    return output_->forward(
-        mixed.transpose(1, 2).reshape({x.size(0), x.size(1), heads_ * head_dim_}));
-  }
-
- private:
-  ProjectionPointer add(const Making& making, const char* name, std::int64_t in, std::int64_t out,
-                        bool has_bias) {
-    return register_module(name, std::make_shared<Projection>(making, name, in, out, has_bias));
-  }
-
-  std::vector<at::Tensor> queries_keys_values(const at::Tensor& x) const {
-    if (projections_.size() == 1) {
-      const std::int64_t q = heads_ * head_dim_, kv = kv_heads_ * head_dim_;
-      return projections_[0]->forward(x).split_with_sizes({q, kv, kv}, -1);
-    }
-    return {projections_[0]->forward(x), projections_[1]->forward(x), projections_[2]->forward(x)};
-  }
-
-  // [microbatch, sequence, heads, head_dim]
-  at::Tensor by_heads(const at::Tensor& x, std::int64_t heads) const {
-    return x.view({x.size(0), x.size(1), heads, head_dim_});
-  }
-
-  // [microbatch, heads, sequence, head_dim]
-  at::Tensor prepared(const at::Tensor& x, std::int64_t heads, const NormPointer& norm,
-                      std::int64_t first) {
-    const at::Tensor split = by_heads(x, heads);
-    const at::Tensor turned = (norm ? norm->forward(split) : split).transpose(1, 2);
-    return rotary_ ? rotary_->turn(turned, first) : turned;
-  }
-
-  // Each head of keys or values for all heads of queries that share it.
-  at::Tensor repeated(const at::Tensor& x) const {
-    if (heads_ == kv_heads_) return x;
-    const std::int64_t group = heads_ / kv_heads_;
-    return x.unsqueeze(2)
-        .expand({x.size(0), kv_heads_, group, x.size(2), head_dim_})
-        .reshape({x.size(0), heads_, x.size(2), head_dim_});
-  }
-
-  // Which keys a query of x sees, behind `past` others; absent: all up to its own.
-  std::optional<at::Tensor> mask_of(const at::Tensor& x, std::int64_t past) {
-    const std::int64_t queries = x.size(1), keys = past + queries;
-    const bool sees_all = past == 0 || queries == 1;
-    if (sees_all && (!window_ || *window_ >= keys)) return std::nullopt;
-    const std::int64_t window = window_.value_or(keys);
-    if (!mask_.defined() || mask_.size(0) != queries || mask_.size(1) != keys ||
-        mask_.device() != x.device()) {
-      const torch::NoGradGuard no_grad;
-      const at::Tensor positions = at::arange(keys, at::dtype(at::kLong).device(x.device()));
-      const at::Tensor distances = positions.slice(0, past).unsqueeze(1) - positions.unsqueeze(0);
-      mask_ = (distances >= 0).logical_and(distances < window);
-    }
-    return mask_;
-  }
-
-  std::int64_t heads_;
-  std::int64_t kv_heads_;
-  std::int64_t head_dim_;
-  std::optional<std::int64_t> window_;
-  std::vector<ProjectionPointer> projections_;  // One for all three, or three.
-  ProjectionPointer output_;
-  NormPointer q_norm_;
-  NormPointer k_norm_;
-  std::optional<Rotary> rotary_;
-  at::Tensor mask_;  // The last one: [queries, keys].
-};
-
-class DecoderFeedForward : public torch::nn::Module {
- public:
-  explicit DecoderFeedForward(const Making& making) : kind_(making.options.mlp) {
-    const std::int64_t hidden = making.options.hidden, width = making.options.intermediate;
-    if (kind_ == MlpKind::SwiGlu) gate_ = add(making, "gate_proj", hidden, width);
-    in_ = add(making, making.is_gpt2() ? "c_fc" : "up_proj", hidden, width);
-    out_ = add(making, making.is_gpt2() ? "c_proj" : "down_proj", width, hidden);
-  }
-
-  at::Tensor forward(const at::Tensor& x) const { return out_->forward(activated(x)); }
-
- private:
-  ProjectionPointer add(const Making& making, const char* name, std::int64_t in, std::int64_t out) {
-    return register_module(
-        name, std::make_shared<Projection>(making, name, in, out, making.options.mlp_bias));
-  }
-
-  at::Tensor activated(const at::Tensor& x) const {
-    switch (kind_) {
-      case MlpKind::Gelu:
-        return at::gelu(in_->forward(x));
-      case MlpKind::GeluTanh:
-        return at::gelu(in_->forward(x), "tanh");
-      case MlpKind::SwiGlu:
-        return at::silu(gate_->forward(x)) * in_->forward(x);
-    }
-    return x;
-  }
-
-  MlpKind kind_;
-  ProjectionPointer gate_;
-  ProjectionPointer in_;
-  ProjectionPointer out_;
 };
 
 class DecoderBlock : public DecoderLayer {
@@ -294,15 +86,22 @@ class DecoderBlock : public DecoderLayer {
     mlp_ = register_module("mlp", std::make_shared<DecoderFeedForward>(making));
   }
 
-  at::Tensor forward(const at::Tensor& x) override { return forward(x, nullptr); }
+  at::Tensor forward(const at::Tensor& x) override {
+    return behind(x, attention_->forward(attention_norm_->forward(x)));
+  }
+  Values forward_values(const Values& inputs) override {
+    if (inputs.size() != 2) return Layer::forward_values(inputs);
+    const at::Tensor &x = inputs[0], &starts = inputs[1];
+    return {behind(x, attention_->forward_within(attention_norm_->forward(x), starts)), starts};
+  }
   at::Tensor continue_behind(std::int64_t /*past*/, KeyValueCache& cache,
                              const at::Tensor& x) override {
-    return forward(x, &cache);
+    return behind(x, attention_->forward(attention_norm_->forward(x), &cache));
   }
 
  private:
-  at::Tensor forward(const at::Tensor& x, KeyValueCache* cache) {
-    const at::Tensor attended = x + attention_->forward(attention_norm_->forward(x), cache);
+  at::Tensor behind(const at::Tensor& x, const at::Tensor& attention) const {
+    const at::Tensor attended = x + attention;
     return attended + mlp_->forward(mlp_norm_->forward(attended));
   }
 
@@ -319,6 +118,8 @@ class DecoderNorm : public DecoderLayer {
     for (const auto& each : norm_->named_parameters()) register_parameter(each.key(), each.value());
   }
   at::Tensor forward(const at::Tensor& x) override { return norm_->forward(x); }
+  // Behind it nothing asks for documents.
+  Values forward_values(const Values& inputs) override { return forward(inputs.front()); }
 
  private:
   std::shared_ptr<NormModule> norm_;
@@ -380,10 +181,10 @@ std::vector<DecoderParameter> shapes_of(const DecoderOptions& options, const Par
 }
 
 // Behind all others, so that random weights are those of a model without adapters.
-void fill_adapters(Layer& layer) {
+void fill_adapters(Layer& layer, const std::string& name, const FillParameter& fill) {
   for (auto& each : layer.named_parameters()) {
     if (!is_of_adapter(each.key())) continue;
-    fill_adapter(each.key(), each.value());
+    fill(penstock::str(name, ".", each.key()), each.value());
     each.value().requires_grad_(true);
   }
 }
@@ -423,7 +224,8 @@ FillParameter normal_parameters(double standard_deviation) {
   };
 }
 
-std::vector<LayerSpec> decoder_layers(const DecoderOptions& options, FillParameter fill) {
+std::vector<LayerSpec> decoder_layers(const DecoderOptions& options, FillParameter fill,
+                                      FillParameter fill_of_adapters) {
   check_adapter(options);
   const std::vector<Part> parts = parts_of(options);
   const std::string embedding = penstock::str(parts.front().name, ".", embedding_of(options));
@@ -439,7 +241,7 @@ std::vector<LayerSpec> decoder_layers(const DecoderOptions& options, FillParamet
                           fill(is_tied_head ? embedding : penstock::str(part.name, ".", each.key()),
                                each.value());
                         }
-                        fill_adapters(*layer);
+                        fill_adapters(*layer, part.name, fill_of_adapters);
                         return layer;
                       }});
   }

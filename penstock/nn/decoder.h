@@ -3,8 +3,9 @@
 // hugging_face/ makes the options from a folder's config.json; C++ users fill them in themselves.
 // Parameters have the names and shapes that Hugging Face's transformers gives them, so a folder's
 // tensors are the model's without a change.  Knows no files and no text.
-// Shapes: tokens [microbatch, sequence] int64; between layers [microbatch, sequence, hidden];
-// logits [microbatch, sequence, vocabulary].
+// Shapes: tokens [microbatch, sequence] int64; between layers [microbatch, sequence, hidden], and
+// with DecoderOptions::document_end also [microbatch, sequence] int64, at which place of the sample
+// each token's document begins; logits [microbatch, sequence, vocabulary].
 // Source: Radford et al., GPT-2 (2019); Touvron et al., LLaMA (2023); Su et al., RoFormer (2021);
 // Ainslie et al., GQA (2023).  Checked against transformers 5.23 (tests/parity/decoder_test.py).
 #pragma once
@@ -60,6 +61,9 @@ struct DecoderOptions {
   // absent for every layer.
   std::vector<std::optional<std::int64_t>> windows;
   bool tie_embeddings = false;  // The head's weight is the token embedding.
+  // Present: this token ends a document.  Positions begin again behind it, and no token sees those
+  // of other documents: logits are those of each document alone, up to rounding.
+  std::optional<std::int64_t> document_end;
   // Present: linears of blocks have adapters, which alone are trained.
   std::optional<AdapterOptions> adapter;
 };
@@ -85,10 +89,11 @@ class DecoderLayer : public Layer {
 // "transformer", "transformer.h.0", ..., "transformer.ln_f", "lm_head".  Their types are
 // "DecoderEmbedding", "DecoderBlock", "DecoderNorm" and "DecoderHead"; each is a DecoderLayer.
 // `fill` is called for each parameter of a layer when that is made, on the rank that makes it.
-// A tied head is filled as the embedding.  Adapters are filled by fill_adapter().
+// A tied head is filled as the embedding.  `fill_of_adapters` is called for those of adapters.
 // Throws: ConfigError, with the names, for an adapter whose targets are no linears of the model.
 std::vector<LayerSpec> decoder_layers(const DecoderOptions& options,
-                                      FillParameter fill = normal_parameters());
+                                      FillParameter fill = normal_parameters(),
+                                      FillParameter fill_of_adapters = fill_adapter);
 
 struct DecoderParameter {
   std::string name;
@@ -98,7 +103,8 @@ struct DecoderParameter {
 // What adapters may be beside, each once: "q_proj", "k_proj", ...; the last parts of the names.
 std::vector<std::string> linear_names(const DecoderOptions& options);
 
-// All parameters of the model, in its order, those that are tied once.  Makes no tensor.
+// All parameters of the model, those of adapters too, in its order, those that are tied once.
+// Makes no tensor.
 std::vector<DecoderParameter> decoder_parameters(const DecoderOptions& options);
 
 }  // namespace penstock::nn

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 #include <ATen/ops/where.h>
@@ -58,9 +59,22 @@ void Rotary::prepare(const at::Tensor& x, std::int64_t first) {
 
 at::Tensor Rotary::turn(const at::Tensor& x, std::int64_t first) {
   prepare(x, first);
+  return turned(x, cosines_, sines_);
+}
+
+at::Tensor Rotary::turn_at(const at::Tensor& x, const at::Tensor& positions) {
+  prepare(x, 0);
+  const auto of_tokens = [&](const at::Tensor& table) {
+    return at::embedding(table, positions).unsqueeze(1);
+  };
+  return turned(x, of_tokens(cosines_), of_tokens(sines_));
+}
+
+at::Tensor Rotary::turned(const at::Tensor& x, const at::Tensor& cosines,
+                          const at::Tensor& sines) const {
   const std::int64_t half = head_dim_ / 2;
   const at::Tensor partners = at::cat({x.slice(-1, half).neg(), x.slice(-1, 0, half)}, -1);
-  return x * cosines_ + partners * sines_;
+  return x * cosines + partners * sines;
 }
 
 }  // namespace penstock::nn

@@ -35,8 +35,13 @@ class Rotary {
 
   // Shapes: x and the result are [..., sequence, head_dim]; token i is at position `first` + i.
   at::Tensor turn(const at::Tensor& x, std::int64_t first = 0);
+  // With a position for each token.
+  // Shapes: x and the result are [samples, heads, sequence, head_dim], positions are
+  // [samples, sequence] int64, below `sequence`.
+  at::Tensor turn_at(const at::Tensor& x, const at::Tensor& positions);
 
  private:
+  at::Tensor turned(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines) const;
   void prepare(const at::Tensor& x, std::int64_t first);
 
   RotaryOptions options_;

@@ -10,6 +10,7 @@
 
 #include "penstock/core/content_hash.h"
 #include "penstock/core/error.h"
+#include "penstock/core/ignored_target.h"
 #include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
 
@@ -68,6 +69,10 @@ std::vector<std::string> list_files(const fs::path& root) {
 }
 
 }  // namespace
+
+void keep_within_documents(Batch& batch, std::int64_t document_end) {
+  batch.target.masked_fill_(batch.input == document_end, kIgnoredTarget);
+}
 
 TextData TextData::load(const std::string& path, const std::function<void()>& advanced) {
   TextData data;

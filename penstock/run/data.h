@@ -20,6 +20,9 @@ struct Batch {
   at::Tensor target;
 };
 
+// Leaves out what no token of its own document predicts: the one behind a document's end.
+void keep_within_documents(Batch& batch, std::int64_t document_end);
+
 class TextData {
  public:
   // A file: its last 5 % are validation.  A directory, searched through: every file without a NUL

@@ -57,8 +57,8 @@ class Evaluation {
 
   void open() {
     const Phase reading(progress_, "reading the model's description", Files::Used);
-    model_ = model_of(config_.model);
-    corpus_.emplace(config_, model_.vocabulary);
+    model_ = model_of(config_);
+    corpus_.emplace(config_, model_);
   }
 
   void build() {
@@ -85,8 +85,7 @@ class Evaluation {
       all.emplace_back("config " + key, value);
     }
     using train::operator+;
-    if (model_.folder) all = std::move(all) + model_.folder->facts();
-    return std::move(all) + corpus_->facts();
+    return std::move(all) + model_.facts + corpus_->facts();
   }
 
   ExitCode evaluate() {

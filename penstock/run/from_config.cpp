@@ -1,11 +1,14 @@
 #include "penstock/run/from_config.h"
 
+#include <set>
 #include <utility>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/hugging_face/adapter_folder.h"
 #include "penstock/nn/token_loss.h"
 #include "penstock/partition/method.h"
+#include "penstock/run/run_data.h"
 
 namespace penstock::run {
 namespace {
@@ -49,31 +52,81 @@ std::vector<nn::LayerSpec> own_layers(const config::ModelConfig& model) {
                                               : nn::byte_mlp_layers(options);
 }
 
-Model model_of_folder(const config::ModelConfig& model) {
-  hugging_face::ModelFolder folder(model.path);
+std::optional<nn::AdapterOptions> adapter_of(const config::AdapterConfig& adapter) {
+  if (adapter.rank == 0) return std::nullopt;
+  return nn::AdapterOptions{.rank = adapter.rank,
+                            .alpha = adapter.alpha,
+                            .targets = adapter.targets,
+                            .dropout = adapter.dropout};
+}
+
+// What the notes of all token files say.
+std::int64_t noted_document_end(const config::Config& config, std::int64_t vocabulary) {
+  std::set<std::optional<std::int64_t>> ends;
+  for (const data::SourceOptions& source : token_sources(config.data)) {
+    ends.merge(data::TokenSource(source, vocabulary, config.model.sequence_length).document_ends());
+  }
+  if (ends.size() == 1 && *ends.begin()) return **ends.begin();
+  std::vector<std::string> tokens;
+  for (const auto& end : ends) tokens.push_back(end ? std::to_string(*end) : "none");
+  throw ConfigError(
+      str("data.attend_across_documents = false: no token is known that ends a document; ",
+          ends.empty() ? std::string("the data are no token files")
+                       : str("the notes of the token files name ", join(tokens, ", "))),
+      {"give the token with data.document_end"});
+}
+
+std::optional<std::int64_t> document_end_of(const config::Config& config, std::int64_t vocabulary) {
+  if (config.data.attend_across_documents) return std::nullopt;
+  const std::int64_t end =
+      config.data.document_end ? *config.data.document_end : noted_document_end(config, vocabulary);
+  if (end < vocabulary) return end;
+  throw ConfigError(
+      str("data.document_end = ", end, ": the model's vocabulary has 0 to ", vocabulary - 1));
+}
+
+hugging_face::FirstWeights make_weights(config::FirstWeights weights) {
+  return weights == config::FirstWeights::Random ? hugging_face::FirstWeights::Random
+                                                 : hugging_face::FirstWeights::Folder;
+}
+
+Model model_of_folder(const config::Config& config) {
+  const config::ModelConfig& model = config.model;
+  const hugging_face::ModelFolder folder(model.path, make_weights(model.weights));
   const nn::DecoderOptions& options = folder.options();
   if (!options.rotary && model.sequence_length > options.positions) {
     throw ConfigError(str("model.sequence_length = ", model.sequence_length, ": the model in ",
                           quoted_path(model.path), " has ", options.positions, " positions"));
   }
-  return {.layers = folder.layers(adapter_of(model)),
+  hugging_face::LayerChoices choices{.adapter = adapter_of(model.adapter),
+                                     .document_end = document_end_of(config, options.vocabulary)};
+  train::Facts facts = folder.facts();
+  if (choices.adapter && !model.adapter.path.empty()) {
+    const auto saved = hugging_face::read_adapters(model.adapter.path, folder, *choices.adapter);
+    choices.fill_of_adapters = saved.fill;
+    facts.insert(facts.end(), saved.facts.begin(), saved.facts.end());
+  }
+  if (choices.document_end) facts.emplace_back("end of a document", str(*choices.document_end));
+  return {.layers = folder.layers(choices),
           .loss = nn::Loss(nn::mean_token_loss).of_any_type(),
           .vocabulary = options.vocabulary,
-          .folder = std::move(folder)};
+          .folder = folder,
+          .adapter = choices.adapter,
+          .document_end = choices.document_end,
+          .facts = std::move(facts)};
 }
 
 }  // namespace
 
-std::optional<nn::AdapterOptions> adapter_of(const config::ModelConfig& model) {
-  const config::AdapterConfig& adapter = model.adapter;
-  if (model.type != config::ModelType::HuggingFace || adapter.rank == 0) return std::nullopt;
-  return nn::AdapterOptions{
-      .rank = adapter.rank, .alpha = adapter.alpha, .targets = adapter.targets};
+Model model_of(const config::Config& config) {
+  const config::ModelConfig& model = config.model;
+  if (model.type == config::ModelType::HuggingFace) return model_of_folder(config);
+  return {.layers = own_layers(model), .loss = nn::next_byte_loss, .vocabulary = model.vocabulary};
 }
 
-Model model_of(const config::ModelConfig& model) {
-  if (model.type == config::ModelType::HuggingFace) return model_of_folder(model);
-  return {.layers = own_layers(model), .loss = nn::next_byte_loss, .vocabulary = model.vocabulary};
+Model model_without_data(config::Config config) {
+  if (!config.data.document_end) config.data.document_end = 0;
+  return model_of(config);
 }
 
 train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,

@@ -10,6 +10,7 @@
 #include "penstock/config/resolve.h"
 #include "penstock/hugging_face/folder.h"
 #include "penstock/nn/gpt.h"
+#include "penstock/train/facts.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::run {
@@ -19,17 +20,24 @@ struct Model {
   std::vector<nn::LayerSpec> layers;
   nn::Loss loss;
   std::int64_t vocabulary = nn::kVocabulary;
-  // Of model.type "hugging_face": the folder that the layers' weights come from.
+  // Of model.type "hugging_face": the folder that it is of, and its adapters, if it has any.
   std::optional<hugging_face::ModelFolder> folder;
+  std::optional<nn::AdapterOptions> adapter;
+  // Attention stays within documents, which end with this token; absent: it does not.
+  std::optional<std::int64_t> document_end;
+  // By which ranks see whether they have the same weights to begin with.
+  train::Facts facts;
 };
 
-// None for a model that is trained whole.
-std::optional<nn::AdapterOptions> adapter_of(const config::ModelConfig& model);
-
-// Reads config.json and the headers of the weights, where the model is a folder's.
-// Throws: as hugging_face::ModelFolder; ConfigError where the model has fewer positions than
-// model.sequence_length, or no linear that model.adapter.targets matches.
-Model model_of(const config::ModelConfig& model);
+// Reads config.json and the headers of the weights, where the model is a folder's; the notes of
+// token files, where these have to say what ends a document.
+// Throws: as hugging_face::ModelFolder and hugging_face::read_adapters(); ConfigError where the
+// model has fewer positions than model.sequence_length, no linear that model.adapter.targets
+// matches, or nothing says what ends a document.
+Model model_of(const config::Config& config);
+// The same without the data, for who asks for memory and times alone: what ends a document changes
+// neither.
+Model model_without_data(config::Config config);
 
 train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,
                                  const config::Batch& batch);

@@ -14,7 +14,6 @@
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utf8.h"
-#include "penstock/hugging_face/adapter_folder.h"
 #include "penstock/measure/metrics_lines.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/offload/system_memory.h"
@@ -28,13 +27,13 @@
 #include "penstock/run/run_checkpoints.h"
 #include "penstock/run/run_data.h"
 #include "penstock/run/run_files.h"
+#include "penstock/run/saved_model.h"
 #include "penstock/run/timeline.h"
 #include "penstock/run/watch.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/train/handshake.h"
 #include "penstock/train/trainer.h"
 #include "penstock/weights/atomic_file.h"
-#include "penstock/weights/new_model.h"
 
 namespace penstock::run {
 namespace {
@@ -114,16 +113,13 @@ class Run {
 
   void load_model() {
     const Phase reading(progress_, "reading the model's description", Files::Used);
-    model_ = model_of(config_.model);
-    adapter_ = adapter_of(config_.model);
-    if (!model_.folder || config_.run.save.empty()) return;
-    saves_adapters() ? hugging_face::check_adapter_target(config_.run.save)
-                     : hugging_face::check_target(config_.run.save);
+    model_ = model_of(config_);
+    if (!config_.run.save.empty()) SavedModel::check_folder(config_, model_);
   }
 
   void load_data() {
     const Phase reading(progress_, "reading data", Files::Used);
-    data_ = open_data(config_, model_.vocabulary, batch_.train_batch_size, advanced());
+    data_ = open_data(config_, model_, batch_.train_batch_size, advanced());
   }
 
   void build() {
@@ -135,6 +131,7 @@ class Run {
     options.loss_scale = data_->loss_scale();
     if (offloads(options.offload)) offload::give_freed_memory_back();
     trainer_.emplace(options, model_.layers, model_.loss, communicator_);
+    saved_model_.emplace(config_, model_, *trainer_, communicator_, progress_);
     checkpoints_.emplace(
         config_, *trainer_, communicator_, progress_, options.facts,
         [this](const std::string& text) {
@@ -151,8 +148,7 @@ class Run {
       all.emplace_back("config " + key, value);
     }
     using train::operator+;
-    if (model_.folder) all = std::move(all) + model_.folder->facts();
-    return std::move(all) + data_->facts();
+    return std::move(all) + model_.facts + data_->facts();
   }
 
   void write_plan() {
@@ -264,6 +260,8 @@ class Run {
       const std::int64_t interval = config_.run.eval_interval;
       if (last || (interval > 0 && step % interval == 0)) validate(step);
       checkpoints_->after(report, last);  // What goes on from it has all lines up to its step.
+      const std::int64_t save_interval = config_.run.save_interval;
+      if (!last && save_interval > 0 && step % save_interval == 0) save();
     }
     if (metrics_) metrics_->finish();
     sample();
@@ -344,103 +342,9 @@ class Run {
     files_->finish();
   }
 
-  // Replica 0 writes: each of its ranks a shard, then rank 0 the index.
   void save() {
-    const Phase saving(progress_, "saving", Files::Used);
-    if (saves_adapters()) return save_adapters();
-    std::optional<weights::NewModel> model;
-    if (is_root()) {
-      model.emplace(config_.run.save);
-      communicator_.put("saved as", str(model->series()));
-    }
-    const mesh::Coordinate at = trainer_->layout().mesh.coordinate(communicator_.rank());
-    const auto whole = trainer_->rank_model().whole_parameters();
-    if (at.data == 0) {
-      weights::NamedTensors tensors = state();
-      if (adapter_) tensors = hugging_face::merged(tensors, *model_.folder, *adapter_);
-      std::string names;
-      std::size_t bytes = 0;
-      for (auto& [name, tensor] : tensors) {
-        tensor = as_saved(name, tensor);
-        names += name + "\n";
-        bytes += tensor.nbytes();
-      }
-      const auto series = parse_integer(communicator_.get("saved as")).value_or(1);
-      weights::write_safetensors(
-          str(config_.run.save, "/",
-              checkpoint::model_file(at.pipe, mesh_.pipe, static_cast<std::int32_t>(series))),
-          tensors, {{"format", "pt"}}, advanced());
-      communicator_.put(str("saved/", at.pipe), str(bytes, "\n", names));
-    }
-    if (is_root()) put_in_place(*model);
-  }
-
-  bool saves_adapters() const { return adapter_ && !config_.model.adapter.merge; }
-
-  // Of this rank's stages; REQUIRES: its parameters are whole.
-  weights::NamedTensors state() {
-    weights::NamedTensors tensors;
-    for (const stage::Stage& stage : trainer_->rank_model().stages()) {
-      for (const auto& [name, tensor] : stage.layers().state()) tensors.emplace_back(name, tensor);
-    }
-    return tensors;
-  }
-
-  std::string adapter_part(std::int32_t pipe) const {
-    return str(config_.run.save, "/adapter_model.part-", pipe, ".safetensors");
-  }
-
-  // Replica 0 writes: each of its ranks a part, from which rank 0 makes the one file.
-  void save_adapters() {
-    if (is_root()) {
-      std::error_code error;
-      std::filesystem::create_directories(config_.run.save, error);
-      if (error) throw CheckpointError(str(quoted_path(config_.run.save), ": ", error.message()));
-      communicator_.put("saved as", "adapters");
-    }
-    const mesh::Coordinate at = trainer_->layout().mesh.coordinate(communicator_.rank());
-    const auto whole = trainer_->rank_model().whole_parameters();
-    if (at.data == 0) {
-      communicator_.get("saved as");
-      weights::write_safetensors(adapter_part(at.pipe), hugging_face::adapters_of(state()), {},
-                                 advanced());
-      communicator_.put(str("saved/", at.pipe), "");
-    }
-    if (!is_root()) return;
-    weights::NamedTensors all;
-    for (std::int32_t pipe = 0; pipe < mesh_.pipe; ++pipe) {
-      const execute::WaitMark wait(progress_, "waiting for the ranks' adapters");
-      communicator_.get(str("saved/", pipe));
-      for (auto& each : weights::read_safetensors(adapter_part(pipe))) all.push_back(each);
-    }
-    hugging_face::write_adapters(config_.run.save, all, *model_.folder, config_.model.path,
-                                 *adapter_);
-    for (std::int32_t pipe = 0; pipe < mesh_.pipe; ++pipe) {
-      std::error_code ignored;
-      std::filesystem::remove(adapter_part(pipe), ignored);
-    }
-    tell(str("adapters saved to ", config_.run.save));
-  }
-
-  // A folder's weights keep the types that they have there.
-  at::Tensor as_saved(const std::string& name, const at::Tensor& tensor) const {
-    return model_.folder ? tensor.to(weights::type_of(model_.folder->type_of(name))) : tensor;
-  }
-
-  void put_in_place(weights::NewModel& model) {
-    checkpoint::ModelIndex index{
-        .series = model.series(),
-        .config = model_.folder ? model_.folder->config() : config::to_text(config_)};
-    for (std::int32_t pipe = 0; pipe < mesh_.pipe; ++pipe) {
-      const execute::WaitMark wait(progress_, "waiting for the ranks' shards");
-      auto lines = penstock::split(communicator_.get(str("saved/", pipe)), '\n');
-      index.total_bytes += parse_integer(lines.front()).value_or(0);
-      index.names.emplace_back(lines.begin() + 1, lines.end() - 1);
-    }
-    // First, so that a model is never there without its tokenizer.
-    if (model_.folder) hugging_face::copy_other_files(config_.model.path, config_.run.save);
-    model.put_in_place(index, advanced());
-    tell(str("weights saved to ", config_.run.save));
+    const std::string line = saved_model_->write();
+    if (is_root()) tell(line);
   }
 
   const config::ReadConfig& read_;
@@ -453,9 +357,9 @@ class Run {
   execute::Progress progress_;
   InjectedFaults faults_{hooks_.faults, communicator_.rank(), hooks_.start, progress_};
   Model model_;
-  std::optional<nn::AdapterOptions> adapter_;
   std::unique_ptr<RunData> data_;
   std::optional<train::Trainer> trainer_;
+  std::optional<SavedModel> saved_model_;
   std::optional<RunCheckpoints> checkpoints_;
   std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   std::optional<RunFiles> files_;  // On rank 0, as the next.

@@ -46,8 +46,12 @@ class TextOfRun : public RunData {
 
 class TokensOfRun : public RunData {
  public:
-  TokensOfRun(const data::SampleOptions& options, std::int64_t batch_size)
-      : samples_(options), batch_size_(batch_size), sequence_length_(options.sequence_length) {}
+  TokensOfRun(const data::SampleOptions& options, std::int64_t batch_size,
+              std::optional<std::int64_t> document_end)
+      : samples_(options),
+        batch_size_(batch_size),
+        sequence_length_(options.sequence_length),
+        document_end_(document_end) {}
 
   Batch training(std::int64_t step, std::int64_t first, std::int64_t count) const override {
     return batch_of(&data::TokenSamples::training, (step - 1) * batch_size_ + first, count);
@@ -73,6 +77,7 @@ class TokensOfRun : public RunData {
     for (std::int64_t i = 0; i < count; ++i) {
       (samples_.*read)(first + i, row(batch.input, i), row(batch.target, i));
     }
+    if (document_end_) keep_within_documents(batch, *document_end_);
     return batch;
   }
 
@@ -84,6 +89,7 @@ class TokensOfRun : public RunData {
   data::TokenSamples samples_;
   std::int64_t batch_size_;
   std::int64_t sequence_length_;
+  std::optional<std::int64_t> document_end_;
 };
 
 std::optional<data::TokenFormat> make_format(config::DataFormat format) {
@@ -136,6 +142,11 @@ std::unique_ptr<RunData> open_text(const config::Config& config, std::int64_t vo
     throw ConfigError(str("data.validation = ", quoted_path(config.data.validation),
                           ": is for token files, and data path ", quoted_path(path), " is text"));
   }
+  if (!config.data.attend_across_documents) {
+    throw ConfigError(
+        str("data.attend_across_documents = false: is for token files, and data path ",
+            quoted_path(path), " is text"));
+  }
   if (vocabulary < nn::kVocabulary) {
     throw ConfigError(str("the model's vocabulary is ", vocabulary,
                           ": text is read as bytes, which take ", nn::kVocabulary));
@@ -165,10 +176,11 @@ std::vector<data::SourceOptions> token_sources(const config::DataConfig& data) {
   return sources;
 }
 
-std::unique_ptr<RunData> open_data(const config::Config& config, std::int64_t vocabulary,
+std::unique_ptr<RunData> open_data(const config::Config& config, const Model& model,
                                    std::int64_t batch_size, const std::function<void()>& advanced) {
-  if (!names_tokens(config.data)) return open_text(config, vocabulary, batch_size, advanced);
-  return std::make_unique<TokensOfRun>(sample_options(config, vocabulary), batch_size);
+  if (!names_tokens(config.data)) return open_text(config, model.vocabulary, batch_size, advanced);
+  return std::make_unique<TokensOfRun>(sample_options(config, model.vocabulary), batch_size,
+                                       model.document_end);
 }
 
 }  // namespace penstock::run

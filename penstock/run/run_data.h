@@ -15,6 +15,7 @@
 #include "penstock/config/config.h"
 #include "penstock/data/token_source.h"
 #include "penstock/run/data.h"
+#include "penstock/run/from_config.h"
 #include "penstock/train/facts.h"
 #include "penstock/train/microbatches.h"
 
@@ -47,10 +48,10 @@ class RunData {
 // Throws: ConfigError where its format is one of tokens, and it names no file.
 std::vector<data::SourceOptions> token_sources(const config::DataConfig& data);
 
-// What `data` of the configuration names.  `vocabulary`: the model's.  `batch_size`: that of a
-// step, all replicas.  `advanced` is called after each file.
+// What `data` of the configuration names, for that model.  `batch_size`: that of a step, all
+// replicas.  `advanced` is called after each file.
 // Throws: ConfigError for data that are not there, too small, or do not fit the model's vocabulary.
-std::unique_ptr<RunData> open_data(const config::Config& config, std::int64_t vocabulary,
+std::unique_ptr<RunData> open_data(const config::Config& config, const Model& model,
                                    std::int64_t batch_size, const std::function<void()>& advanced);
 
 }  // namespace penstock::run

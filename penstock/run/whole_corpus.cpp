@@ -19,10 +19,10 @@ std::span<std::int64_t> values_of(const at::Tensor& row) {
 
 }  // namespace
 
-WholeCorpus::WholeCorpus(const config::Config& config, std::int64_t vocabulary)
-    : sequence_length_(config.model.sequence_length) {
+WholeCorpus::WholeCorpus(const config::Config& config, const Model& model)
+    : sequence_length_(config.model.sequence_length), document_end_(model.document_end) {
   for (const data::SourceOptions& source : token_sources(config.data)) {
-    sources_.emplace_back(source, vocabulary, sequence_length_);
+    sources_.emplace_back(source, model.vocabulary, sequence_length_);
     samples_ += sources_.back().samples();
   }
   if (!sources_.empty()) return;
@@ -52,6 +52,7 @@ Batch WholeCorpus::read(std::int64_t first, std::int64_t count) const {
   for (std::int64_t i = 0; i < count && first + i < samples_; ++i) {
     read_sample(first + i, batch.input[i], batch.target[i]);
   }
+  if (document_end_) keep_within_documents(batch, *document_end_);
   return batch;
 }
 

@@ -4,12 +4,14 @@
 // Shapes: as in run_data.h.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "penstock/config/config.h"
 #include "penstock/data/token_source.h"
 #include "penstock/run/data.h"
+#include "penstock/run/from_config.h"
 #include "penstock/train/facts.h"
 
 namespace penstock::run {
@@ -17,7 +19,7 @@ namespace penstock::run {
 class WholeCorpus {
  public:
   // Throws: ConfigError for text, and as data::TokenSource.
-  WholeCorpus(const config::Config& config, std::int64_t vocabulary);
+  WholeCorpus(const config::Config& config, const Model& model);
 
   std::int64_t samples() const { return samples_; }
   // Of the files, also those that are in no sample.
@@ -36,6 +38,7 @@ class WholeCorpus {
 
   std::vector<data::TokenSource> sources_;
   std::int64_t sequence_length_;
+  std::optional<std::int64_t> document_end_;
   std::int64_t samples_ = 0;
 };
 

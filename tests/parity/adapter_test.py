@@ -12,8 +12,6 @@ part is passed over aloud.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -25,29 +23,14 @@ except ImportError as error:
     sys.exit(77)
 
 import torch
-from adapters import PREFIX, adapted_by_hand, adapted_by_peft, tensors
+from adapters import PREFIX, adapted_by_hand, adapted_by_peft
+from folder_runs import TINY_GPT2, TINY_LLAMA, FolderRuns, expect_same, quiet, tensors, write_tokens
 
 SIZES = {"vocab_size": 120, "bos_token_id": 0, "eos_token_id": 0}
+UNDROPPED = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 MODELS = {
-    "llama": transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-        **SIZES,
-    ),
-    "gpt2": transformers.GPT2Config(
-        n_positions=32,
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        **SIZES,
-    ),
+    "llama": transformers.LlamaConfig(num_hidden_layers=2, **TINY_LLAMA, **SIZES),
+    "gpt2": transformers.GPT2Config(n_layer=2, **TINY_GPT2, **UNDROPPED, **SIZES),
 }
 TARGETS = {"llama": "[qv]_proj|down_proj", "gpt2": "c_attn|c_proj"}
 RANK, ALPHA = 4, 8.0
@@ -57,55 +40,25 @@ OPTIMIZER = {"lr": 5e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 LOSS_BOUND, ADAPTER_BOUND = 1e-5, 1e-4
 
 
-class Runs:
+class Runs(FolderRuns):
     def __init__(self, penstock: str, folder: Path, family: str) -> None:
-        self.penstock, self.folder, self.number = penstock, folder, 0
-        self.targets = TARGETS[family]
-        self.base = folder / "base"
-        model = transformers.AutoModelForCausalLM.from_config(MODELS[family])
-        model.save_pretrained(self.base)
         tokens = torch.randint(0, SIZES["vocab_size"], (8 * BATCH * SEQUENCE + 1,))
         self.samples = tokens.unfold(0, SEQUENCE + 1, SEQUENCE)
-        self.corpus = folder / "corpus.bin"
-        self.corpus.write_bytes(tokens.to(torch.uint16).numpy().tobytes())
-
-    def train(self, pipe=1, data=1, adapter=None, save=None, fails=False, words=(), **changes):
-        self.number += 1
-        saved = save or self.folder / f"saved-{self.number}"
-        of_data = {"path": str(self.corpus), "format": "uint16", "shuffle": False}
+        corpus = str(write_tokens(folder / "corpus.bin", tokens))
+        self.adapter = {"rank": RANK, "alpha": ALPHA, "targets": TARGETS[family]}
         config = {
             "train_batch_size": BATCH,
             "train_micro_batch_size_per_gpu": 1,
-            "model": {
-                "type": "hugging_face",
-                "path": str(self.base),
-                "sequence_length": SEQUENCE,
-                "adapter": {"rank": RANK, "alpha": ALPHA, "targets": self.targets}
-                | (adapter or {}),
-            },
-            "data": of_data | {"validation": str(self.corpus)},
+            "data": {"path": corpus, "format": "uint16", "shuffle": False, "validation": corpus},
             "optimizer": {"type": "AdamW", "params": OPTIMIZER},
-            "mesh": {"pipe": pipe, "data": data},
             "run": {"steps": STEPS, "eval_batches": 1},
-        } | changes
-        path = self.folder / "config.json"
-        path.write_text(json.dumps(config))
-        self.run = self.folder / f"run-{self.number}"
-        command = [self.penstock, "train", path, "--save", saved, "--run", self.run, *words]
-        done = subprocess.run(command, text=True, capture_output=True, check=False)
-        assert (done.returncode != 0) == fails, done.stdout + done.stderr
-        return done.stderr if fails else saved
+        }
+        super().__init__(penstock, folder, config, {"sequence_length": SEQUENCE})
+        self.base = self.make("base", MODELS[family])
 
-    def losses(self) -> list[float]:
-        lines = map(json.loads, (self.run / "metrics.jsonl").read_text().splitlines())
-        return [line["loss"] for line in lines if "loss" in line]
-
-
-def expect_same(one: Path, other: Path) -> None:
-    a, b = tensors(one), tensors(other)
-    assert a.keys() == b.keys(), set(a) ^ set(b)
-    for name, tensor in a.items():
-        assert torch.equal(tensor, b[name]), name
+    def train(self, pipe=1, replicas=1, adapter=None, **changes):
+        model = {"adapter": self.adapter | (adapter or {})}
+        return super().train(self.base, pipe, replicas, model=model, **changes)
 
 
 def plain_loop(model, trained: dict[str, torch.nn.Parameter], samples: torch.Tensor) -> list[float]:
@@ -169,10 +122,27 @@ def check(penstock: str, folder: Path, family: str) -> None:
 
     expect_same(runs.train(pipe=2), one)
     expect_same(runs.train(pipe=2, schedule={"name": "zb_h1"}), one)
-    whole = runs.train(pipe=2, data=2)
+    whole = runs.train(pipe=2, replicas=2)
     for stage in (1, 2, 3):
-        expect_same(runs.train(pipe=2, data=2, zero_optimization={"stage": stage}), whole)
-    expect_merged(runs, whole, runs.train(pipe=2, data=2, adapter={"merge": True}))
+        expect_same(runs.train(pipe=2, replicas=2, zero_optimization={"stage": stage}), whole)
+    expect_merged(runs, whole, runs.train(pipe=2, replicas=2, adapter={"merge": True}))
+
+    dropped = {"dropout": 0.2}
+    dropping = runs.train(adapter=dropped)
+    assert not torch.equal(*(each[max(each)] for each in map(tensors, (dropping, one))))
+    expect_same(runs.train(pipe=2, schedule={"name": "zb_h1"}, adapter=dropped), dropping)
+    again = {"pipeline": {"activation_checkpoint_interval": 1}}
+    expect_same(runs.train(adapter=dropped, **again), dropping)
+
+    # Going on from what was saved.
+    onward = {"path": str(one)}
+    expect_same(runs.train(pipe=2, replicas=2, adapter=onward, optimizer=still), one)
+    told = runs.train(adapter=onward | {"rank": RANK + 1}, fails=True)
+    assert f"r = {RANK}: model.adapter.rank is {RANK + 1}" in told, told
+    told = runs.train(adapter=onward | {"targets": "v_proj|c_attn"}, fails=True)
+    assert "are not those that model.adapter.targets asks for" in told, told
+    told = runs.train(adapter=onward | {"path": str(runs.base)}, fails=True)
+    assert "has no adapter_config.json" in told, told
 
     kept = {"checkpoint": {"directory": str(folder / "kept"), "save_interval": STEPS // 2}}
     half = {"steps": STEPS // 2, "eval_batches": 1}
@@ -188,9 +158,7 @@ def check(penstock: str, folder: Path, family: str) -> None:
 
 def main(penstock: str) -> None:
     torch.manual_seed(7)
-    torch.set_num_threads(1)
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
+    quiet()
     for family in MODELS:
         with tempfile.TemporaryDirectory(prefix="penstock-adapters-") as name:
             check(penstock, Path(name), family)

@@ -5,16 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
+from folder_runs import tensors
 
 PREFIX = "base_model.model."
-
-
-def tensors(folder: Path) -> dict[str, torch.Tensor]:
-    whole = {}
-    for file in folder.glob("*.safetensors"):
-        whole |= load_file(file)
-    return whole
 
 
 class Adapted(torch.nn.Module):

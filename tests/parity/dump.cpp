@@ -3,8 +3,9 @@
 //   parity_dump steps FOLDER         initial.safetensors, then step-1.safetensors, step-2, step-3:
 //                                    batch, loss and every gradient of a run on one rank
 //   parity_dump logits WEIGHTS FILE  tokens and logits of the model that `penstock train` saved
-//   parity_dump folder FOLDER BATCHES FILE  of a Hugging Face folder: logits and gradients of the
-//                                    first batch, and the loss of a step with each
+//   parity_dump folder FOLDER BATCHES FILE [END]  of a Hugging Face folder: logits and gradients of
+//                                    the first batch, and the loss of a step with each; END: the
+//                                    token that ends a document, where attention stays within
 #include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -13,6 +14,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 
 #include "penstock/comm/communicator.h"
@@ -91,7 +93,8 @@ at::Tensor named(const NamedTensors& tensors, const std::string& name) {
 }
 
 // Of batches input and target [steps, samples, sequence].
-void dump_folder(const std::string& folder, const std::string& batches, const std::string& path) {
+void dump_folder(const std::string& folder, const std::string& batches, const std::string& path,
+                 std::optional<std::int64_t> document_end) {
   const NamedTensors read = weights::read_safetensors(batches);
   const at::Tensor inputs = named(read, "input"), targets = named(read, "target");
   const train::TrainerOptions options{
@@ -99,8 +102,9 @@ void dump_folder(const std::string& folder, const std::string& batches, const st
       .optimizer = {.lr = 1e-3, .betas = {0.9, 0.95}, .weight_decay = 0.1},
       .loss_scale = train::LossScale::tokens()};
   comm::run_ranks(1, [&](comm::Communicator& communicator) {
-    train::Trainer trainer(options, hugging_face::ModelFolder(folder).layers(), nn::mean_token_loss,
-                           communicator);
+    train::Trainer trainer(options,
+                           hugging_face::ModelFolder(folder).layers({.document_end = document_end}),
+                           nn::mean_token_loss, communicator);
     NamedTensors dump = {{"logits", trainer.infer(inputs[0])}};
     trainer.compute_gradients(inputs[0], targets[0]);
     for (const auto& [name, tensor] : trainer.parameters()) {
@@ -125,12 +129,13 @@ int main(int argc, char** argv) {
       dump_steps(words[1]);
     } else if (words.size() == 3 && words[0] == "logits") {
       dump_logits(words[1], words[2]);
-    } else if (words.size() == 4 && words[0] == "folder") {
-      dump_folder(words[1], words[2], words[3]);
+    } else if ((words.size() == 4 || words.size() == 5) && words[0] == "folder") {
+      dump_folder(words[1], words[2], words[3],
+                  words.size() == 5 ? parse_integer(words[4]) : std::nullopt);
     } else {
       std::fprintf(stderr,
                    "usage: parity_dump steps FOLDER | logits WEIGHTS FILE | "
-                   "folder FOLDER BATCHES FILE\n");
+                   "folder FOLDER BATCHES FILE [END]\n");
       return 2;
     }
   } catch (const std::exception& error) {

@@ -2,7 +2,7 @@
 """Models that transformers makes, with random weights, compute the same in penstock.
 
 Logits, every gradient and the losses of 20 steps of AdamW, for each family with its options on and
-off.  Usage: hugging_face_test.py PARITY_DUMP [CASE...], run by a Python that has torch.
+off; the same of documents that do not see each other, which transformers computes one at a time.  Usage: hugging_face_test.py PARITY_DUMP [CASE...], run by a Python that has torch.
 Skipped, with exit code 77 and the reason, where transformers is not installed.
 """
 
@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 
 VOCABULARY, SAMPLES, SEQUENCE, STEPS = 96, 4, 24, 20
 BOUND = 1e-5
+DOCUMENT_END = 5
 ENDS = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
 LLAMA = {
     "hidden_size": 32,
@@ -97,6 +98,9 @@ CASES = {
     ),
 }
 
+# Learned positions, rotary ones, windows and norms of queries.
+APART = ("gpt2", "llama", "mistral", "qwen3, tied, biases, windows")
+
 
 def random_model(config):
     """With no parameter at a value that hides a mistake, as a bias of 0 does."""
@@ -109,22 +113,36 @@ def random_model(config):
     return model.eval()
 
 
-def batches():
+def batches(document_end):
     text = torch.randint(VOCABULARY, (STEPS, SAMPLES, SEQUENCE + 1))
+    if document_end is not None:
+        text[torch.rand(text.shape) < 0.1] = document_end
+        text[0, 0, :3] = document_end  # Documents of one token, the first of the sample among them.
     targets = text[..., 1:].clone()
     targets[:, 0, :9] = -100  # Not as many in each microbatch.
     targets[:, 3, 20:] = -100
     return {"input": text[..., :-1].contiguous(), "target": targets}
 
 
-def loss_of(model, inputs, targets):
-    logits = model(inputs).logits
+def logits_of(model, inputs, document_end):
+    if document_end is None:
+        return model(inputs).logits
+    samples = []
+    for sample in inputs:
+        ends = (sample == document_end).nonzero().flatten() + 1
+        documents = [each for each in sample.tensor_split(ends) if each.numel() > 0]
+        samples.append(torch.cat([model(each[None]).logits for each in documents], 1))
+    return torch.cat(samples)
+
+
+def loss_of(model, inputs, targets, document_end):
+    logits = logits_of(model, inputs, document_end)
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()), logits
 
 
-def theirs(model, data):
+def theirs(model, data, document_end):
     """What parity_dump writes, by transformers and a plain loop."""
-    loss, logits = loss_of(model, data["input"][0], data["target"][0])
+    loss, logits = loss_of(model, data["input"][0], data["target"][0], document_end)
     loss.backward()
     result = {"logits": logits.detach()}
     for name, parameter in model.named_parameters():
@@ -133,7 +151,7 @@ def theirs(model, data):
     losses = []
     for inputs, targets in zip(data["input"], data["target"], strict=True):
         optimizer.zero_grad()
-        loss, _ = loss_of(model, inputs, targets)
+        loss, _ = loss_of(model, inputs, targets, document_end)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -157,17 +175,19 @@ def main(dump: str, *names: str) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(20261124)
     failed = []
-    for name, (config, arguments) in CASES.items():
+    apart = [(f"{name}, documents apart", CASES[name], DOCUMENT_END) for name in APART]
+    for name, (config, arguments), end in [(*each, None) for each in CASES.items()] + apart:
         if names and name not in names:
             continue
         with tempfile.TemporaryDirectory(prefix="penstock-parity-") as where:
             folder, data, out = (Path(where) / each for each in ("model", "data", "out"))
             model = random_model(config(**arguments))
             model.save_pretrained(folder)
-            tokens = batches()
+            tokens = batches(end)
             save_file(tokens, data)
-            subprocess.run([dump, "folder", folder, data, out], check=True)
-            found = differences(load_file(out), theirs(model, tokens))
+            words = [] if end is None else [str(end)]
+            subprocess.run([dump, "folder", folder, data, out, *words], check=True)
+            found = differences(load_file(out), theirs(model, tokens, end))
         print(name, ", ".join(f"{kind} {value:.1e}" for kind, value in found.items()), sep=": ")
         if not all(value <= BOUND for value in found.values()):
             failed.append(name)

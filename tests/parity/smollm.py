@@ -29,7 +29,8 @@ except ImportError as error:
     sys.exit(77)
 
 import torch
-from adapters import adapted_by_hand, adapted_by_peft, tensors
+from adapters import adapted_by_hand, adapted_by_peft
+from folder_runs import tensors
 from safetensors.torch import load_file, save_file
 
 FETCH = Path(__file__).resolve().parents[1] / "fetch_smollm.py"

@@ -40,7 +40,8 @@ struct Case {
   std::int64_t samples = 4;  // Of a microbatch.
   std::int64_t hidden = 64;
   bool tied = false;
-  bool adapted = false;  // A decoder: low-rank adapters alone are trained.
+  bool adapted = false;    // A decoder: low-rank adapters alone are trained.
+  bool documents = false;  // A decoder: attention stays within documents.
   config::OptimizerType optimizer = config::OptimizerType::AdamW;
   offload::Place states = offload::Place::Device;
   offload::Place parameters = offload::Place::Device;
@@ -53,9 +54,9 @@ std::string name(const testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
   return str(c.model, "_", c.schedule, "_", c.pipe, "x", c.data, "_zero", c.zero,
              c.interval > 0 ? str("_recomputed", c.interval) : "", c.tied ? "_tied" : "",
-             c.adapted ? "_adapted" : "", c.optimizer == config::OptimizerType::Sgd ? "_sgd" : "",
-             c.hidden > 64 ? "_wide" : "", c.states == kFile ? "_in_file" : "",
-             c.parameters == kFile ? "_paged_from_file" : "",
+             c.adapted ? "_adapted" : "", c.documents ? "_documents" : "",
+             c.optimizer == config::OptimizerType::Sgd ? "_sgd" : "", c.hidden > 64 ? "_wide" : "",
+             c.states == kFile ? "_in_file" : "", c.parameters == kFile ? "_paged_from_file" : "",
              c.type == at::kFloat ? "" : str("_", c10::toString(c.type)),
              c.sums ? "_summed_apart" : "",
              c.persistent > 0 ? str("_persistent", c.persistent) : "", "_m", c.microbatches);
@@ -78,6 +79,7 @@ std::vector<nn::LayerSpec> model_of(const Case& c) {
                                .head_dim = c.hidden / 4,
                                .tie_embeddings = c.tied};
     if (c.adapted) options.adapter = nn::AdapterOptions();
+    if (c.documents) options.document_end = 0;
     return nn::decoder_layers(options);
   }
   const nn::GptOptions options{.layers = 6,
@@ -207,6 +209,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.model = "decoder", .adapted = true},
         Case{.model = "decoder", .pipe = 2, .adapted = true},
         Case{.model = "decoder", .pipe = 2, .data = 2, .zero = 3, .tied = true, .adapted = true},
+        Case{.model = "decoder", .documents = true},
+        Case{.model = "decoder", .pipe = 2, .interval = 1, .documents = true},
         Case{.model = "decoder", .type = at::kBFloat16}),
     name);
 

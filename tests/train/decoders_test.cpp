@@ -31,6 +31,7 @@ nn::DecoderOptions options_of_form(const std::string& form) {
     options.qkv_bias = options.tie_embeddings = options.normalizes_queries_and_keys = true;
     options.windows = {std::nullopt, 4, std::nullopt, 4, 4};
   }
+  if (form == "Documents") options.document_end = 7;
   if (form == "Gpt2") {
     options.form = nn::DecoderForm::Gpt2;
     options.kv_heads = options.heads;
@@ -91,7 +92,7 @@ TEST_P(Decoders, HaveTheBitsOfWholeReplicasInEveryZeroStage) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Forms, Decoders, testing::Values("Llama", "Qwen", "Gpt2"));
+INSTANTIATE_TEST_SUITE_P(Forms, Decoders, testing::Values("Llama", "Documents", "Qwen", "Gpt2"));
 
 }  // namespace
 }  // namespace penstock::train

@@ -137,14 +137,14 @@ run::TrainingInputs inputs_of(const config::ModelConfig& model, const config::Ba
 
 std::vector<PipeRank> told(const config::Config& config, const mesh::Shape& mesh,
                            const config::Batch& batch) {
-  const run::Model model = run::model_of(config.model);
+  const run::Model model = run::model_without_data(config);
   return run::run_memory(run::options_of(config, mesh, batch), model.layers, model.loss,
                          inputs_of(config.model, batch));
 }
 
 // What single layers take, for each size of microbatch, of no layout.
 void write_layers(const MemoryCommand& command, const config::Config& config, config::Batch batch) {
-  run::Model model = run::model_of(config.model);
+  run::Model model = run::model_without_data(config);
   memory::LayersFile file{.made_for = memory::made_for(config),
                           .model = nn::meta_of(model.layers),
                           .sample_bytes = sample_bytes(config.model)};

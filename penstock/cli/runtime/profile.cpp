@@ -168,7 +168,7 @@ int measure(const ProfileCommand& command, const config::Config& config) {
   const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);
   const config::Batch batch = config::resolve_batch(config.batch, mesh);
   const train::TrainerOptions options = run::options_of(config, mesh, batch);
-  run::Model model = run::model_of(config.model);
+  run::Model model = run::model_without_data(config);
   const auto schedule = lower::training_program(train::program_of(options));
   at::set_num_threads(threads_of(command, ranks));
 

@@ -1,0 +1,147 @@
+#include "penstock/run/saved_model.h"
+
+#include <filesystem>
+#include <optional>
+
+#include "penstock/config/write.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/hugging_face/adapter_folder.h"
+
+namespace penstock::run {
+namespace {
+
+bool saves_adapters(const config::Config& config, const Model& model) {
+  return model.adapter && !config.model.adapter.merge;
+}
+
+}  // namespace
+
+void SavedModel::check_folder(const config::Config& config, const Model& model) {
+  if (!model.folder) return;
+  saves_adapters(config, model) ? hugging_face::check_adapter_target(config.run.save)
+                                : hugging_face::check_target(config.run.save);
+}
+
+std::string SavedModel::write() {
+  const execute::Phase saving(progress_, "saving", execute::Files::Used);
+  ++saves_;
+  const bool are_adapters = saves_adapters(config_, model_);
+  are_adapters ? write_adapters() : write_model();
+  const execute::WaitMark wait(progress_, "waiting for the model to be in place");
+  communicator_.barrier("saved");
+  return str(are_adapters ? "adapters" : "weights", " saved to ", folder());
+}
+
+// Of this save alone.
+std::string SavedModel::key(std::string_view what) const {
+  return str("saved ", saves_, "/", what);
+}
+
+void SavedModel::write_model() {
+  std::optional<weights::NewModel> model;
+  if (is_root()) {
+    model.emplace(folder());
+    communicator_.put(key("series"), str(model->series()));
+  }
+  const mesh::Coordinate at = trainer_.layout().mesh.coordinate(communicator_.rank());
+  const auto whole = trainer_.rank_model().whole_parameters();
+  if (at.data == 0) write_shard(at.pipe);
+  if (is_root()) put_in_place(*model);
+}
+
+void SavedModel::write_shard(std::int32_t pipe) {
+  weights::NamedTensors tensors = state();
+  if (model_.adapter) tensors = hugging_face::merged(tensors, *model_.folder, *model_.adapter);
+  std::string names;
+  std::size_t bytes = 0;
+  for (auto& [name, tensor] : tensors) {
+    tensor = as_saved(name, tensor);
+    names += name + "\n";
+    bytes += tensor.nbytes();
+  }
+  const auto series = parse_integer(communicator_.get(key("series"))).value_or(1);
+  const std::string file = checkpoint::model_file(pipe, trainer_.layout().mesh.shape().pipe,
+                                                  static_cast<std::int32_t>(series));
+  weights::write_safetensors(str(folder(), "/", file), tensors, {{"format", "pt"}},
+                             [this] { progress_.advance(); });
+  // A store keeps all that is put there, and names stay the same.
+  communicator_.put(key(str(pipe)), str(bytes, "\n", saves_ == 1 ? names : ""));
+}
+
+void SavedModel::put_in_place(weights::NewModel& model) {
+  const std::int32_t pipe_ranks = trainer_.layout().mesh.shape().pipe;
+  names_.resize(static_cast<std::size_t>(pipe_ranks));
+  checkpoint::ModelIndex index{
+      .series = model.series(),
+      .config = model_.folder ? model_.folder->config() : config::to_text(config_)};
+  for (std::int32_t pipe = 0; pipe < pipe_ranks; ++pipe) {
+    const std::string told = wait_for(pipe);
+    const std::size_t line = told.find('\n');
+    std::string& names = names_[static_cast<std::size_t>(pipe)];
+    if (saves_ == 1) names = told.substr(line + 1);
+    index.total_bytes += parse_integer(told.substr(0, line)).value_or(0);
+    std::vector<std::string> lines = penstock::split(names, '\n');
+    index.names.emplace_back(lines.begin(), lines.end() - 1);
+  }
+  // First, so that a model is never there without its tokenizer.
+  if (model_.folder) hugging_face::copy_other_files(config_.model.path, folder());
+  model.put_in_place(index, [this] { progress_.advance(); });
+}
+
+void SavedModel::write_adapters() {
+  if (is_root()) {
+    std::error_code error;
+    std::filesystem::create_directories(folder(), error);
+    if (error) throw CheckpointError(str(quoted_path(folder()), ": ", error.message()));
+    communicator_.put(key("folder"), "made");
+  }
+  const mesh::Coordinate at = trainer_.layout().mesh.coordinate(communicator_.rank());
+  const auto whole = trainer_.rank_model().whole_parameters();
+  if (at.data == 0) {
+    communicator_.get(key("folder"));
+    weights::write_safetensors(adapter_part(at.pipe), hugging_face::adapters_of(state()), {},
+                               [this] { progress_.advance(); });
+    communicator_.put(key(str(at.pipe)), "");
+  }
+  if (is_root()) join_adapters();
+}
+
+std::string SavedModel::adapter_part(std::int32_t pipe) const {
+  return str(folder(), "/adapter_model.part-", pipe, ".safetensors");
+}
+
+// PEFT reads one file.
+void SavedModel::join_adapters() {
+  const std::int32_t pipe_ranks = trainer_.layout().mesh.shape().pipe;
+  weights::NamedTensors all;
+  for (std::int32_t pipe = 0; pipe < pipe_ranks; ++pipe) {
+    wait_for(pipe);
+    for (auto& each : weights::read_safetensors(adapter_part(pipe))) all.push_back(each);
+  }
+  hugging_face::write_adapters(folder(), all, *model_.folder, config_.model.path, *model_.adapter);
+  for (std::int32_t pipe = 0; pipe < pipe_ranks; ++pipe) {
+    std::error_code ignored;
+    std::filesystem::remove(adapter_part(pipe), ignored);
+  }
+}
+
+weights::NamedTensors SavedModel::state() const {
+  weights::NamedTensors tensors;
+  for (const stage::Stage& stage : trainer_.rank_model().stages()) {
+    for (const auto& [name, tensor] : stage.layers().state()) tensors.emplace_back(name, tensor);
+  }
+  return tensors;
+}
+
+// A folder's weights keep the types that they have there.
+at::Tensor SavedModel::as_saved(const std::string& name, const at::Tensor& tensor) const {
+  return model_.folder ? tensor.to(weights::type_of(model_.folder->type_of(name))) : tensor;
+}
+
+std::string SavedModel::wait_for(std::int32_t pipe) {
+  const execute::WaitMark wait(progress_, "waiting for the ranks' shards");
+  return communicator_.get(key(str(pipe)));
+}
+
+}  // namespace penstock::run

@@ -1,0 +1,67 @@
+// The model that a run saves for other programs: a folder of weights, or of adapters.
+//
+// run.cpp has one.  Of the first replica each rank writes its stages' tensors, and rank 0 makes
+// them a model in place of the one that is there.  docs/weights.md has the layout.
+// Invariant: whenever a process stops, the folder has a whole model, or none as before the first.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/config/config.h"
+#include "penstock/execute/progress.h"
+#include "penstock/run/from_config.h"
+#include "penstock/train/trainer.h"
+#include "penstock/weights/new_model.h"
+#include "penstock/weights/safetensors.h"
+
+namespace penstock::run {
+
+class SavedModel {
+ public:
+  // All outlive it.
+  SavedModel(const config::Config& config, const Model& model, train::Trainer& trainer,
+             comm::Communicator& communicator, execute::Progress& progress)
+      : config_(config),
+        model_(model),
+        trainer_(trainer),
+        communicator_(communicator),
+        progress_(progress) {}
+
+  // Throws: ConfigError where the folder has files that would be loaded instead.
+  static void check_folder(const config::Config& config, const Model& model);
+
+  // Collective; over when all is in place.  REQUIRES: run.save names a folder.
+  // Returns: a line for people, "weights saved to out".
+  // Throws: CheckpointError for a file that cannot be written.
+  std::string write();
+
+ private:
+  bool is_root() const { return communicator_.rank().value == 0; }
+  const std::string& folder() const { return config_.run.save; }
+  std::string key(std::string_view what) const;
+
+  void write_model();
+  void write_shard(std::int32_t pipe);
+  void put_in_place(weights::NewModel& model);
+
+  void write_adapters();
+  std::string adapter_part(std::int32_t pipe) const;
+  void join_adapters();
+
+  // Of this rank's stages; REQUIRES: its parameters are whole.
+  weights::NamedTensors state() const;
+  at::Tensor as_saved(const std::string& name, const at::Tensor& tensor) const;
+  std::string wait_for(std::int32_t pipe);
+
+  const config::Config& config_;
+  const Model& model_;
+  train::Trainer& trainer_;
+  comm::Communicator& communicator_;
+  execute::Progress& progress_;
+  std::int64_t saves_ = 0;
+  std::vector<std::string> names_;  // On rank 0, by pipe rank: what a shard has, a name a line.
+};
+
+}  // namespace penstock::run
