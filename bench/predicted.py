@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What `penstock plan` predicts of 12 layouts of 2 and 4 ranks, against what they take.
 
-Two models: a GPT of equal blocks, and an MLP whose head is heavier than its blocks.  Of each, runs
-of all layouts alternate, with the stages that the plan cut for them.  The plan's costs come from
-three of the layouts, the medians over their runs of what `penstock report` fits: forwards and
-backwards from 1F1B on two stages, the halves of a backward from ZB-H1, and from two replicas what
-sums take.  An update's memory traffic comes from what 1F1B's steps take beside the pipeline.
-The other nine layouts lend the plan nothing.  Prints JSON lines; progress goes to standard error.
+Two models: a GPT of equal blocks, and an MLP whose head is heavier than its blocks.  Predictions are
+made before the layouts run, from four runs of their own, each as often as there are rounds: of what
+`penstock report` fits, forwards and backwards from 1F1B on two stages, the halves of a backward from
+ZB-H1, and what sums take from two replicas, as medians.  An update's memory traffic comes from what
+1F1B's steps take beside the pipeline; how much longer computations take where ranks share cores
+comes from 1F1B on four stages.  Then runs of all layouts alternate, with the stages that the plan
+cut for them.  Prints JSON lines; progress goes to standard error.
 """
 
 import argparse
@@ -46,6 +47,8 @@ class Layout(NamedTuple):
 PIPELINE = Layout(2, 1, 0, "1f1b", 1)
 HALVES = Layout(2, 1, 0, "zb_h1", 1)
 REPLICAS = Layout(1, 2, 0, "1f1b", 1)
+LENDERS = [PIPELINE, HALVES, REPLICAS]  # Of costs, with the configuration's own stages.
+CROWDED = Layout(4, 1, 0, "1f1b", 1)
 LAYOUTS = [
     PIPELINE,
     Layout(2, 1, 0, "gpipe", 1),
@@ -54,7 +57,7 @@ LAYOUTS = [
     Layout(2, 1, 0, "zbv", 2),
     REPLICAS,
     Layout(1, 2, 1, "1f1b", 1),
-    Layout(4, 1, 0, "1f1b", 1),
+    CROWDED,
     Layout(4, 1, 0, "zbv", 2),
     Layout(2, 2, 0, "1f1b", 1),
     Layout(2, 2, 2, "interleaved_1f1b", 2),
@@ -82,6 +85,12 @@ def configuration(model: dict) -> dict:
         "mesh": {"pipe": PIPELINE.pipe, "data": PIPELINE.data},
         "schedule": {"name": PIPELINE.schedule},
     }
+
+
+class Run(NamedTuple):
+    step: float  # Milliseconds, as the next.
+    rest: float  # Beside the pipeline.
+    fit: dict  # Costs by `penstock report`.
 
 
 class Plan:
@@ -119,8 +128,8 @@ class Bench:
         self.layers = folder / f"{name}.layers.json"
         self.costs = folder / f"{name}.costs.json"
         self.steps: dict[Layout, list[float]] = {each: [] for each in LAYOUTS}  # Milliseconds.
-        self.rest: dict[Layout, list[float]] = {each: [] for each in LAYOUTS}
-        self.fits: dict[Layout, list[dict]] = {each: [] for each in LAYOUTS}
+        self.lent: dict[Layout, list[Run]] = {each: [] for each in LENDERS}
+        self.predicted: dict[Layout, float] = {}
         self.config.write_text(json.dumps(configuration(MODELS[name])))
         self.penstock(
             ["memory", str(self.config), "--layers", str(self.layers),
@@ -135,7 +144,7 @@ class Bench:
             sys.exit(f"penstock {' '.join(arguments)} ended with {done.returncode}:\n{done.stderr}")
         return done.stdout
 
-    def run(self, layout: Layout, config: Path, label: str) -> None:
+    def run(self, layout: Layout, config: Path, label: str) -> "Run":
         run = self.folder / f"{self.name}-{LAYOUTS.index(layout)}-{label}"
         fields = {
             "mesh.pipe": layout.pipe, "mesh.data": layout.data,
@@ -153,17 +162,15 @@ class Bench:
         costs = run / "costs.json"
         report = self.penstock(["report", str(run), "--costs", str(costs)])
         makespan = next(x for x in report.splitlines() if x.startswith("makespan, median"))
-        self.steps[layout].append(step)
-        self.rest[layout].append(step - float(makespan.split()[2]))
         text = "\n".join(x for x in costs.read_text().splitlines() if not x.startswith("//"))
-        self.fits[layout].append(json.loads(text))
         print(f"{self.name} {label} {layout.text()}: {step:.1f} ms", file=sys.stderr, flush=True)
+        return Run(step, step - float(makespan.split()[2]), json.loads(text))
 
     def calibrate(self) -> list[str]:
         """Writes the costs file; returns what the plan takes beside it."""
 
         def median(layout: Layout, key: str) -> list[float] | float:
-            values = [fit[key] for fit in self.fits[layout] if key in fit]
+            values = [run.fit[key] for run in self.lent[layout] if key in run.fit]
             if not isinstance(values[0], list):
                 return statistics.median(values)
             return [statistics.median(column) for column in zip(*values, strict=True)]
@@ -176,47 +183,55 @@ class Bench:
         trial = Plan(self, 2, ["--bandwidth", "1e9", "--link", link])
         update = 1000 * trial.find(PIPELINE)[1]["parts"]["update"]
         sums = 1000 * trial.find(REPLICAS)[1]["parts"]["sums"]
-        bandwidth = 1e9 * update / statistics.median(self.rest[PIPELINE])
+        bandwidth = 1e9 * update / statistics.median(run.rest for run in self.lent[PIPELINE])
         bytes_per_second = 1e9 * sums / median(REPLICAS, "reduce")
         link = f"intra={bytes_per_second:.0f}B/s:{1000 * costs['latency']:.0f}us"
         return ["--bandwidth", f"{bandwidth:.0f}", "--link", link]
 
+    def crowding(self, options: list[str]) -> list[str]:
+        """A step grows in proportion to the crowding where ranks share cores."""
+        config, rounds = self.cut(CROWDED, options), range(self.rounds)
+        took = statistics.median(self.run(CROWDED, config, f"lends {n}").step for n in rounds)
+
+        def step(crowding: float) -> float:
+            plan = Plan(self, 4, [*options, "--crowding", str(crowding)])
+            return 1000 * plan.find(CROWDED)[1]["step"]
+
+        crowding = 1.0 + (took - step(1.0)) / (step(2.0) - step(1.0))
+        return ["--crowding", f"{max(crowding, 1.0):.4f}"]
+
+    def cut(self, layout: Layout, options: list[str]) -> Path:
+        """A configuration with the plan's stages for it."""
+        config = self.folder / f"{self.name}-{LAYOUTS.index(layout)}.json"
+        plan = Plan(self, layout.pipe * layout.data, options)
+        number, candidate = plan.find(layout)
+        plan.write(number, config)
+        self.predicted[layout] = 1000 * candidate["step"]
+        return config
+
     def measure(self) -> list[str]:
-        """Rounds of all layouts; the first one has the configuration's own stages, to cut by."""
-        first = [PIPELINE, HALVES, REPLICAS]
-        for layout in first:
-            self.run(layout, self.config, "first")
+        """The options of the plan that made the predictions."""
+        for number in range(self.rounds):
+            for layout in LENDERS:
+                self.lent[layout].append(self.run(layout, self.config, f"lends {number}"))
         options = self.calibrate()
-        plans = {world: Plan(self, world, options) for world in (2, 4)}
-        configs = {}
-        for index, layout in enumerate(LAYOUTS):
-            configs[layout] = self.folder / f"{self.name}-{index}.json"
-            plan = plans[layout.pipe * layout.data]
-            plan.write(plan.find(layout)[0], configs[layout])
-        for of_layout in (self.steps, self.rest, self.fits):
-            for layout in first:
-                of_layout[layout].clear()
-        for layout in first:  # The costs are of the configuration's own stages.
-            configs[layout] = self.config
+        options += self.crowding(options)
+        configs = {layout: self.cut(layout, options) for layout in LAYOUTS}
         for number in range(self.rounds):
             for layout in LAYOUTS if number % 2 == 0 else reversed(LAYOUTS):
-                self.run(layout, configs[layout], str(number))
-        return self.calibrate()
+                self.steps[layout].append(self.run(layout, configs[layout], str(number)).step)
+        return options
 
     def results(self) -> list[dict]:
         options = self.measure()
         lines = []
-        predicted, measured = {}, {}
+        predicted, measured = self.predicted, {}
         for layout in LAYOUTS:
-            plan = Plan(self, layout.pipe * layout.data, options)
-            candidate = plan.find(layout)[1]
-            predicted[layout] = 1000 * candidate["step"]
             measured[layout] = statistics.median(self.steps[layout])
             lines.append(
                 {
                     "model": self.name,
                     "layout": layout.text(),
-                    "costs_from": layout in (PIPELINE, HALVES, REPLICAS),
                     "predicted_ms": round(predicted[layout], 1),
                     "median_ms": round(measured[layout], 1),
                     "min_ms": round(min(self.steps[layout]), 1),

@@ -24,6 +24,9 @@ struct Network {
   LinkSpeed inter;
   std::int32_t ranks_per_node = 0;  // 0: all ranks are on one node.
   std::int32_t cores_per_node = 0;  // 0: each rank has a device of its own.
+  // How many times longer computations take while ranks share a core, besides the wait for it: each
+  // finds the others' data in the core's caches.
+  double crowding = 1.0;
 
   const LinkSpeed& between(Rank a, Rank b) const;
   // The slowest of a ring of ranks first, first + 1, ..., first + count - 1.

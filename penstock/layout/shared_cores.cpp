@@ -39,10 +39,11 @@ std::vector<Change> changes_of(const simulate::Simulation& simulation) {
 }
 
 // How many times longer everything takes, with so many that compute on each node.
-double stretch(const Nodes& computing, std::int32_t cores) {
-  std::int32_t most = cores;
+double stretch(const Nodes& computing, const Network& network) {
+  std::int32_t most = 0;
   for (const auto& [node, count] : computing) most = std::max(most, count);
-  return static_cast<double>(most) / cores;
+  if (most <= network.cores_per_node) return 1.0;
+  return network.crowding * most / network.cores_per_node;
 }
 
 }  // namespace
@@ -62,7 +63,7 @@ double time_on_shared_cores(const simulate::Simulation& simulation, double updat
   double now = 0.0;
   double stretched = 0.0;
   for (const Change& change : changes_of(simulation)) {
-    stretched += (change.time - now) * stretch(computing, network.cores_per_node);
+    stretched += (change.time - now) * stretch(computing, network);
     now = change.time;
     for (const auto& [node, count] : nodes[change.rank]) computing[node] += change.begins * count;
   }
@@ -70,7 +71,7 @@ double time_on_shared_cores(const simulate::Simulation& simulation, double updat
   for (const Nodes& of_rank : nodes) {
     for (const auto& [node, count] : of_rank) all[node] += count;
   }
-  return stretched + update * stretch(all, network.cores_per_node);
+  return stretched + update * stretch(all, network);
 }
 
 }  // namespace penstock::layout

@@ -1,10 +1,10 @@
 // What a simulated step takes where the ranks of a node are more than its cores.
 //
 // Step times ask it.  Ranks that compute share the cores of their node evenly: while k of them
-// compute on c < k cores, each computes at c / k of its speed.  All ranks are slowed down alike,
-// those of the most loaded node as much as the others, so the order of events stays, and time is
-// stretched wherever too many ranks compute.  Exact for one node and messages that take no time.
-// Source: processor sharing (Kleinrock 1967).
+// compute on c < k cores, each computes at c / k of its speed, over Network::crowding.  All ranks
+// are slowed down alike, those of the most loaded node as much as the others, so the order of
+// events stays, and time is stretched wherever too many ranks compute.  Exact for one node and
+// messages that take no time. Source: processor sharing (Kleinrock 1967).
 #pragma once
 #include "penstock/layout/layout.h"
 #include "penstock/layout/network.h"

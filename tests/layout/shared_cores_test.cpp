@@ -18,6 +18,17 @@ simulate::Simulation gpipe() {
 
 constexpr Layout kTwoStages{.mesh = {.pipe = 2, .data = 1}};
 
+TEST(SharedCores, CrowdingMakesLongerWhatIsShared) {
+  const double apart = time_on_shared_cores(gpipe(), 0.0, kTwoStages, {.cores_per_node = 2});
+  const double shared = time_on_shared_cores(gpipe(), 0.0, kTwoStages, {.cores_per_node = 1});
+  const Network crowded{.cores_per_node = 1, .crowding = 1.5};
+  // What two ranks do at a time, which one core makes as much longer again.
+  EXPECT_DOUBLE_EQ(time_on_shared_cores(gpipe(), 0.0, kTwoStages, crowded),
+                   shared + 0.5 * 2.0 * (shared - apart));
+  const Network enough{.cores_per_node = 2, .crowding = 1.5};
+  EXPECT_DOUBLE_EQ(time_on_shared_cores(gpipe(), 0.0, kTwoStages, enough), apart);
+}
+
 TEST(SharedCores, RanksThatTakeTurnsTakeTheSumOfTheirWork) {
   const simulate::Simulation step = gpipe();
   EXPECT_DOUBLE_EQ(step.makespan, 9.0);

@@ -2,7 +2,8 @@
 """Models that transformers makes, with random weights, compute the same in penstock.
 
 Logits, every gradient and the losses of 20 steps of AdamW, for each family with its options on and
-off; the same of documents that do not see each other, which transformers computes one at a time.  Usage: hugging_face_test.py PARITY_DUMP [CASE...], run by a Python that has torch.
+off; the same of documents that do not see each other, which transformers computes one at a time.
+Usage: hugging_face_test.py PARITY_DUMP [CASE...], run by a Python that has torch.
 Skipped, with exit code 77 and the reason, where transformers is not installed.
 """
 

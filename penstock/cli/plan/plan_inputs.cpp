@@ -215,12 +215,21 @@ void declare_plan_inputs(CLI::App& app, PlanInputs& inputs) {
       ->type_name("N")
       ->group("Costs and links")
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--cores-per-node", inputs.cores_per_node,
-                 "cores of a node, where its ranks compute on them (default: each\n"
-                 "rank has a device)")
-      ->type_name("N")
+  CLI::Option* const cores =
+      app.add_option("--cores-per-node", inputs.cores_per_node,
+                     "cores of a node, where its ranks compute on them (default: each\n"
+                     "rank has a device)")
+          ->type_name("N")
+          ->group("Costs and links")
+          ->check(CLI::Range(1, 1 << 20));
+  app.add_option("--crowding", inputs.crowding,
+                 "how many times longer computations take while ranks share a core, besides the\n"
+                 "wait for it")
+      ->type_name("X")
       ->group("Costs and links")
-      ->check(CLI::Range(1, 1 << 20));
+      ->needs(cores)
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, 100.0));
 }
 
 void check_plan_inputs(const PlanInputs& inputs) {
@@ -277,7 +286,8 @@ Times times_of(const PlanInputs& inputs, const config::Config& config,
 
 Links links_of(const PlanInputs& inputs, const Times& times) {
   layout::Network network{.ranks_per_node = inputs.ranks_per_node,
-                          .cores_per_node = inputs.cores_per_node};
+                          .cores_per_node = inputs.cores_per_node,
+                          .crowding = inputs.crowding};
   if (inputs.link.empty()) {
     if (!times.link) return {network, "not given with --link: messages and sums take no time"};
     network.intra = network.inter = *times.link;

@@ -28,6 +28,7 @@ struct PlanInputs {
   std::string link;
   std::int32_t ranks_per_node = 0;
   std::int32_t cores_per_node = 0;
+  double crowding = 1.0;
 };
 
 void declare_plan_inputs(CLI::App& app, PlanInputs& inputs);
