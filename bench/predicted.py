@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """What `penstock plan` predicts of 12 layouts of 2 and 4 ranks, against what they take.
 
-Two models: a GPT of equal blocks, and an MLP whose head is heavier than its blocks.  Predictions are
-made before the layouts run, from four runs of their own, each as often as there are rounds: of what
-`penstock report` fits, forwards and backwards from 1F1B on two stages, the halves of a backward from
-ZB-H1, and what sums take from two replicas, as medians.  An update's memory traffic comes from what
-1F1B's steps take beside the pipeline; how much longer computations take where ranks share cores
-comes from 1F1B on four stages.  Then runs of all layouts alternate, with the stages that the plan
-cut for them.  Prints JSON lines; progress goes to standard error.
+Two models: a GPT of equal blocks, and an MLP whose head is heavier than its blocks.  Predictions
+are made before the layouts run, from four runs of their own, each as often as there are rounds: of
+what `penstock report` fits, forwards and backwards from 1F1B on two stages, the halves of a
+backward from ZB-H1, and what sums take from two replicas, as medians.  An update's memory traffic
+comes from what 1F1B's steps take beside the pipeline; how much longer computations take where ranks
+share cores comes from 1F1B on four stages.  Then runs of all layouts alternate, with the stages
+that the plan cut for them.  Prints JSON lines; progress goes to standard error.
 """
 
 import argparse
