@@ -6,7 +6,7 @@ are made before the layouts run, from four runs of their own, each as often as t
 what `penstock report` fits, forwards and backwards from 1F1B on two stages, the halves of a
 backward from ZB-H1, and what sums take from two replicas, as medians.  An update's memory traffic
 comes from what 1F1B's steps take beside the pipeline; how much longer computations take where ranks
-share cores comes from 1F1B on four stages.  Then runs of all layouts alternate, with the stages
+share cores comes from four replicas.  Then runs of all layouts alternate, with the stages
 that the plan cut for them.  Prints JSON lines; progress goes to standard error.
 """
 
@@ -48,7 +48,7 @@ PIPELINE = Layout(2, 1, 0, "1f1b", 1)
 HALVES = Layout(2, 1, 0, "zb_h1", 1)
 REPLICAS = Layout(1, 2, 0, "1f1b", 1)
 LENDERS = [PIPELINE, HALVES, REPLICAS]  # Of costs, with the configuration's own stages.
-CROWDED = Layout(4, 1, 0, "1f1b", 1)
+CROWDED = Layout(1, 4, 1, "1f1b", 1)  # All compute all the time.
 LAYOUTS = [
     PIPELINE,
     Layout(2, 1, 0, "gpipe", 1),
@@ -57,11 +57,11 @@ LAYOUTS = [
     Layout(2, 1, 0, "zbv", 2),
     REPLICAS,
     Layout(1, 2, 1, "1f1b", 1),
-    CROWDED,
+    Layout(4, 1, 0, "1f1b", 1),
     Layout(4, 1, 0, "zbv", 2),
     Layout(2, 2, 0, "1f1b", 1),
     Layout(2, 2, 2, "interleaved_1f1b", 2),
-    Layout(1, 4, 1, "1f1b", 1),
+    CROWDED,
 ]
 MODELS = {
     "gpt": {"type": "gpt", "layers": 8, "hidden": 256, "heads": 4, "sequence_length": 128},

@@ -24,15 +24,14 @@ constexpr const char* kTensorsName = "adapter_model.safetensors";
 
 bool is_gpt2(const ModelFolder& model) { return model.options().form == nn::DecoderForm::Gpt2; }
 
-std::string config_text(const ModelFolder& model, const std::string& base,
-                        const nn::AdapterOptions& adapter) {
+std::string config_text(const ModelFolder& model, const nn::AdapterOptions& adapter) {
   std::vector<std::string> targets;
   for (const std::string& name : nn::linear_names(model.options())) {
     if (adapter.adapts(name)) targets.push_back(json_quote(name));
   }
   return str("{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n",
-             "  \"base_model_name_or_path\": ", json_quote(base), ",\n  \"r\": ", adapter.rank,
-             ",\n  \"lora_alpha\": ", shortest(adapter.alpha),
+             "  \"base_model_name_or_path\": ", json_quote(fs::absolute(model.path()).string()),
+             ",\n  \"r\": ", adapter.rank, ",\n  \"lora_alpha\": ", shortest(adapter.alpha),
              ",\n  \"lora_dropout\": ", shortest(adapter.dropout),
              ",\n  \"bias\": \"none\",\n  \"target_modules\": [", join(targets, ", "),
              "],\n  \"fan_in_fan_out\": ", is_gpt2(model) ? "true" : "false",
@@ -159,14 +158,13 @@ void check_adapter_target(const std::string& folder) {
 }
 
 void write_adapters(const std::string& folder, const weights::NamedTensors& adapters,
-                    const ModelFolder& model, const std::string& base,
-                    const nn::AdapterOptions& adapter) {
+                    const ModelFolder& model, const nn::AdapterOptions& adapter) {
   const std::string config = str(folder, "/", kConfigName);
   std::error_code error;
   fs::remove(config, error);
   if (error) throw CheckpointError(str(quoted_path(config), ": ", error.message()));
   weights::write_safetensors(str(folder, "/", kTensorsName), adapters, {{"format", "pt"}});
-  weights::write_atomically(config, {config_text(model, fs::absolute(base).string(), adapter)});
+  weights::write_atomically(config, {config_text(model, adapter)});
 }
 
 }  // namespace penstock::hugging_face

@@ -39,10 +39,9 @@ SavedAdapters read_adapters(const std::string& folder, const ModelFolder& model,
 void check_adapter_target(const std::string& folder);
 
 // Makes the tensors the folder's adapters, in place of those that are there.  While the two files
-// are of two adapters, adapter_config.json is away.  `base` is the model's folder.
+// are of two adapters, adapter_config.json is away.
 // Throws: CheckpointError for a file that cannot be written.
 void write_adapters(const std::string& folder, const weights::NamedTensors& adapters,
-                    const ModelFolder& model, const std::string& base,
-                    const nn::AdapterOptions& adapter);
+                    const ModelFolder& model, const nn::AdapterOptions& adapter);
 
 }  // namespace penstock::hugging_face

@@ -38,6 +38,7 @@ class ModelFolder {
   // that are missing, not the model's, of another shape or no floating type, each by its name.
   explicit ModelFolder(const std::string& path, FirstWeights weights = FirstWeights::Folder);
 
+  const std::string& path() const { return path_; }
   const nn::DecoderOptions& options() const { return options_; }
   // config.json, as it was read.
   const std::string& config() const { return config_; }

@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "penstock/config/write.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/adapter_folder.h"
@@ -109,9 +110,11 @@ Model model_of_folder(const config::Config& config) {
   if (choices.document_end) facts.emplace_back("end of a document", str(*choices.document_end));
   return {.layers = folder.layers(choices),
           .loss = nn::Loss(nn::mean_token_loss).of_any_type(),
+          .config = folder.config(),
           .vocabulary = options.vocabulary,
           .folder = folder,
           .adapter = choices.adapter,
+          .merges_adapter = model.adapter.merge,
           .document_end = choices.document_end,
           .facts = std::move(facts)};
 }
@@ -121,7 +124,10 @@ Model model_of_folder(const config::Config& config) {
 Model model_of(const config::Config& config) {
   const config::ModelConfig& model = config.model;
   if (model.type == config::ModelType::HuggingFace) return model_of_folder(config);
-  return {.layers = own_layers(model), .loss = nn::next_byte_loss, .vocabulary = model.vocabulary};
+  return {.layers = own_layers(model),
+          .loss = nn::next_byte_loss,
+          .config = config::to_text(config),
+          .vocabulary = model.vocabulary};
 }
 
 Model model_without_data(config::Config config) {

@@ -19,10 +19,12 @@ namespace penstock::run {
 struct Model {
   std::vector<nn::LayerSpec> layers;
   nn::Loss loss;
+  std::string config;  // The config.json that is saved beside its weights.
   std::int64_t vocabulary = nn::kVocabulary;
   // Of model.type "hugging_face": the folder that it is of, and its adapters, if it has any.
   std::optional<hugging_face::ModelFolder> folder;
   std::optional<nn::AdapterOptions> adapter;
+  bool merges_adapter = false;  // When it is saved.
   // Attention stays within documents, which end with this token; absent: it does not.
   std::optional<std::int64_t> document_end;
   // By which ranks see whether they have the same weights to begin with.

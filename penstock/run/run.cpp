@@ -114,7 +114,7 @@ class Run {
   void load_model() {
     const Phase reading(progress_, "reading the model's description", Files::Used);
     model_ = model_of(config_);
-    if (!config_.run.save.empty()) SavedModel::check_folder(config_, model_);
+    if (!config_.run.save.empty()) SavedModel::check_folder(config_.run.save, model_);
   }
 
   void load_data() {
@@ -131,7 +131,7 @@ class Run {
     options.loss_scale = data_->loss_scale();
     if (offloads(options.offload)) offload::give_freed_memory_back();
     trainer_.emplace(options, model_.layers, model_.loss, communicator_);
-    saved_model_.emplace(config_, model_, *trainer_, communicator_, progress_);
+    saved_model_.emplace(config_.run.save, model_, *trainer_, communicator_, progress_);
     checkpoints_.emplace(
         config_, *trainer_, communicator_, progress_, options.facts,
         [this](const std::string& text) {

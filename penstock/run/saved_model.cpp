@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <optional>
 
-#include "penstock/config/write.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/adapter_folder.h"
@@ -11,26 +10,24 @@
 namespace penstock::run {
 namespace {
 
-bool saves_adapters(const config::Config& config, const Model& model) {
-  return model.adapter && !config.model.adapter.merge;
-}
+bool saves_adapters(const Model& model) { return model.adapter && !model.merges_adapter; }
 
 }  // namespace
 
-void SavedModel::check_folder(const config::Config& config, const Model& model) {
+void SavedModel::check_folder(const std::string& folder, const Model& model) {
   if (!model.folder) return;
-  saves_adapters(config, model) ? hugging_face::check_adapter_target(config.run.save)
-                                : hugging_face::check_target(config.run.save);
+  saves_adapters(model) ? hugging_face::check_adapter_target(folder)
+                        : hugging_face::check_target(folder);
 }
 
 std::string SavedModel::write() {
   const execute::Phase saving(progress_, "saving", execute::Files::Used);
   ++saves_;
-  const bool are_adapters = saves_adapters(config_, model_);
+  const bool are_adapters = saves_adapters(model_);
   are_adapters ? write_adapters() : write_model();
   const execute::WaitMark wait(progress_, "waiting for the model to be in place");
   communicator_.barrier("saved");
-  return str(are_adapters ? "adapters" : "weights", " saved to ", folder());
+  return str(are_adapters ? "adapters" : "weights", " saved to ", folder_);
 }
 
 // Of this save alone.
@@ -41,7 +38,7 @@ std::string SavedModel::key(std::string_view what) const {
 void SavedModel::write_model() {
   std::optional<weights::NewModel> model;
   if (is_root()) {
-    model.emplace(folder());
+    model.emplace(folder_);
     communicator_.put(key("series"), str(model->series()));
   }
   const mesh::Coordinate at = trainer_.layout().mesh.coordinate(communicator_.rank());
@@ -63,7 +60,7 @@ void SavedModel::write_shard(std::int32_t pipe) {
   const auto series = parse_integer(communicator_.get(key("series"))).value_or(1);
   const std::string file = checkpoint::model_file(pipe, trainer_.layout().mesh.shape().pipe,
                                                   static_cast<std::int32_t>(series));
-  weights::write_safetensors(str(folder(), "/", file), tensors, {{"format", "pt"}},
+  weights::write_safetensors(str(folder_, "/", file), tensors, {{"format", "pt"}},
                              [this] { progress_.advance(); });
   // A store keeps all that is put there, and names stay the same.
   communicator_.put(key(str(pipe)), str(bytes, "\n", saves_ == 1 ? names : ""));
@@ -72,9 +69,7 @@ void SavedModel::write_shard(std::int32_t pipe) {
 void SavedModel::put_in_place(weights::NewModel& model) {
   const std::int32_t pipe_ranks = trainer_.layout().mesh.shape().pipe;
   names_.resize(static_cast<std::size_t>(pipe_ranks));
-  checkpoint::ModelIndex index{
-      .series = model.series(),
-      .config = model_.folder ? model_.folder->config() : config::to_text(config_)};
+  checkpoint::ModelIndex index{.series = model.series(), .config = model_.config};
   for (std::int32_t pipe = 0; pipe < pipe_ranks; ++pipe) {
     const std::string told = wait_for(pipe);
     const std::size_t line = told.find('\n');
@@ -85,15 +80,15 @@ void SavedModel::put_in_place(weights::NewModel& model) {
     index.names.emplace_back(lines.begin(), lines.end() - 1);
   }
   // First, so that a model is never there without its tokenizer.
-  if (model_.folder) hugging_face::copy_other_files(config_.model.path, folder());
+  if (model_.folder) hugging_face::copy_other_files(model_.folder->path(), folder_);
   model.put_in_place(index, [this] { progress_.advance(); });
 }
 
 void SavedModel::write_adapters() {
   if (is_root()) {
     std::error_code error;
-    std::filesystem::create_directories(folder(), error);
-    if (error) throw CheckpointError(str(quoted_path(folder()), ": ", error.message()));
+    std::filesystem::create_directories(folder_, error);
+    if (error) throw CheckpointError(str(quoted_path(folder_), ": ", error.message()));
     communicator_.put(key("folder"), "made");
   }
   const mesh::Coordinate at = trainer_.layout().mesh.coordinate(communicator_.rank());
@@ -108,7 +103,7 @@ void SavedModel::write_adapters() {
 }
 
 std::string SavedModel::adapter_part(std::int32_t pipe) const {
-  return str(folder(), "/adapter_model.part-", pipe, ".safetensors");
+  return str(folder_, "/adapter_model.part-", pipe, ".safetensors");
 }
 
 // PEFT reads one file.
@@ -119,7 +114,7 @@ void SavedModel::join_adapters() {
     wait_for(pipe);
     for (auto& each : weights::read_safetensors(adapter_part(pipe))) all.push_back(each);
   }
-  hugging_face::write_adapters(folder(), all, *model_.folder, config_.model.path, *model_.adapter);
+  hugging_face::write_adapters(folder_, all, *model_.folder, *model_.adapter);
   for (std::int32_t pipe = 0; pipe < pipe_ranks; ++pipe) {
     std::error_code ignored;
     std::filesystem::remove(adapter_part(pipe), ignored);

@@ -1,15 +1,16 @@
 // The model that a run saves for other programs: a folder of weights, or of adapters.
 //
-// run.cpp has one.  Of the first replica each rank writes its stages' tensors, and rank 0 makes
-// them a model in place of the one that is there.  docs/weights.md has the layout.
+// run.cpp has one; C++ users make one beside their Trainer.  Of the first replica each rank writes
+// its stages' tensors, and rank 0 makes them a model in place of the one that is there.
+// docs/weights.md has the layout.
 // Invariant: whenever a process stops, the folder has a whole model, or none as before the first.
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "penstock/comm/communicator.h"
-#include "penstock/config/config.h"
 #include "penstock/execute/progress.h"
 #include "penstock/run/from_config.h"
 #include "penstock/train/trainer.h"
@@ -20,26 +21,25 @@ namespace penstock::run {
 
 class SavedModel {
  public:
-  // All outlive it.
-  SavedModel(const config::Config& config, const Model& model, train::Trainer& trainer,
+  // The model is that of the trainer; all outlive this.
+  SavedModel(std::string folder, const Model& model, train::Trainer& trainer,
              comm::Communicator& communicator, execute::Progress& progress)
-      : config_(config),
+      : folder_(std::move(folder)),
         model_(model),
         trainer_(trainer),
         communicator_(communicator),
         progress_(progress) {}
 
   // Throws: ConfigError where the folder has files that would be loaded instead.
-  static void check_folder(const config::Config& config, const Model& model);
+  static void check_folder(const std::string& folder, const Model& model);
 
-  // Collective; over when all is in place.  REQUIRES: run.save names a folder.
+  // Collective; over when all is in place.
   // Returns: a line for people, "weights saved to out".
   // Throws: CheckpointError for a file that cannot be written.
   std::string write();
 
  private:
   bool is_root() const { return communicator_.rank().value == 0; }
-  const std::string& folder() const { return config_.run.save; }
   std::string key(std::string_view what) const;
 
   void write_model();
@@ -55,7 +55,7 @@ class SavedModel {
   at::Tensor as_saved(const std::string& name, const at::Tensor& tensor) const;
   std::string wait_for(std::int32_t pipe);
 
-  const config::Config& config_;
+  std::string folder_;
   const Model& model_;
   train::Trainer& trainer_;
   comm::Communicator& communicator_;

@@ -19,7 +19,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["Fate", "Module", "fate", "lacking", "modules", "refusal", "refuse_in"]
+__all__ = ["DEEPSPEED", "Fate", "Module", "fate", "lacking", "modules", "refusal", "refuse_in"]
+
+# Of DeepSpeed's versions, the one whose names and behaviour the table is of.
+DEEPSPEED = "0.19.8"
 
 _FILE = Path(__file__).with_name("compatibility.ini")
 

@@ -8,7 +8,8 @@
 While the script runs, and in the processes that multiprocessing spawns from it, what it imports
 from torch.distributed.pipelining is penstock.pipelining, with its modules schedules, stage and
 microbatch; and deepspeed is penstock, with those modules that penstock has under the same names,
-whether DeepSpeed is installed or not.
+whether DeepSpeed is installed or not.  importlib.metadata tells of a package deepspeed, of the version
+whose names penstock follows: libraries ask for it before they use the package.
 
 --check runs nothing: it reads the script and prints which of their names it uses, in which lines,
 and what becomes of each.  Exit codes: 0: all work, though some may differ; 1: some are refused, or
@@ -21,9 +22,10 @@ import importlib
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
@@ -54,6 +56,22 @@ class _Swapped(Loader):
         module.__spec__ = self._spec
 
 
+class _StandIn(Distribution):
+    """What importlib.metadata knows of the package that penstock stands in for."""
+
+    _FILES = {
+        "METADATA": "Metadata-Version: 2.1\nName: deepspeed\n"
+        f"Version: {_compatibility.DEEPSPEED}\n",
+        "top_level.txt": "deepspeed\n",
+    }
+
+    def read_text(self, filename: str) -> str | None:
+        return self._FILES.get(filename)
+
+    def locate_file(self, path: Any) -> Any:
+        return Path(__file__).parent / path
+
+
 class _Finder(MetaPathFinder):
     def __init__(self, modules: dict[str, str]) -> None:
         self._modules = modules
@@ -76,6 +94,10 @@ class _Finder(MetaPathFinder):
                 name=name,
             )
         return None
+
+    def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
+        wanted = getattr(context, "name", None)
+        return [_StandIn()] if wanted is None or wanted.lower() == "deepspeed" else []
 
     def _module_for(self, name: str) -> str | None:
         """Its own of the same name, where the table has no other."""

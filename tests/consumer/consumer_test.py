@@ -1,15 +1,34 @@
 #!/usr/bin/env python3
-"""Installs a build of penstock, moves it, and builds and runs the project beside this file with it.
+"""Installs a build of penstock, moves it, and builds and runs projects with it.
 
+The project beside this file compares a pipeline with a plain loop.  examples/cpp/finetune_llama
+saves, bit for bit, what `penstock train` does with the same numbers in a configuration.
 Usage: consumer_test.py CMAKE BUILD_FOLDER TORCH_DIR.  Everything happens in a temporary folder.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import random
+import struct
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+VOCABULARY = 100
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-5,
+    "initializer_range": 0.1,
+}
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
@@ -20,6 +39,57 @@ def run(*command: str | Path, cwd: Path | None = None) -> str:
         line = " ".join(str(word) for word in command)
         sys.exit(f"{line}\nended with {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def build_project(cmake: str, source: Path, build: Path, prefix: Path, torch: str) -> None:
+    run(
+        *(cmake, "-S", source, "-B", build),
+        "-DCMAKE_BUILD_TYPE=Release",
+        "-DCMAKE_CXX_FLAGS_RELEASE=-DNDEBUG",  # Compiled once, run for a moment.
+        *(f"-DCMAKE_PREFIX_PATH={prefix}", f"-DTorch_DIR={torch}"),
+    )
+    run(cmake, "--build", build)
+
+
+def train(penstock: Path, folder: Path, model: dict, saved: Path, **changes) -> None:
+    """As examples/cpp/finetune_llama does on 4 ranks."""
+    config = {
+        "train_batch_size": 8,
+        "gradient_accumulation_steps": 4,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "zero_optimization": {"stage": 2},
+        "seed": 0,
+        "model": {"type": "hugging_face", "sequence_length": 128, **model},
+        "data": {"path": str(folder / "corpus.bin")},
+        "mesh": {"pipe": 2, "data": 2},
+        "run": {"steps": 20, "eval_batches": 1, **changes},
+    }
+    (folder / "train.json").write_text(json.dumps(config))
+    words = ("--save", saved, "--run", folder / f"run of {saved.name}")
+    run(penstock, "train", folder / "train.json", *words)
+
+
+def check_finetuning(program: Path, penstock: Path, folder: Path) -> None:
+    draw = random.Random(7)
+    tokens = [(7 * i + draw.randrange(3)) % VOCABULARY for i in range(40 * 128 + 1)]
+    (folder / "corpus.bin").write_bytes(struct.pack(f"<{len(tokens)}H", *tokens))
+    note = {"penstock_corpus": 1, "token_bytes": 2, "tokens": len(tokens), "masked": False}
+    note |= {"vocabulary": VOCABULARY, "end_of_text": None}
+    note |= {"tokenizer": "none", "tokenizer_hash": "0"}
+    (folder / "corpus.bin.json").write_text(json.dumps(note))
+    (folder / "bare").mkdir()
+    (folder / "bare/config.json").write_text(json.dumps(LLAMA))
+    model, theirs, ours = (folder / name for name in ("model", "by the program", "by the example"))
+    train(penstock, folder, {"path": str(folder / "bare"), "weights": "random"}, model, steps=1)
+    train(penstock, folder, {"path": str(model)}, theirs)
+    words = (program, model, folder / "corpus.bin", ours)
+    told = run(penstock, "launch", "--nproc", "4", "--", *words)
+    losses = [float(line.split()[-1]) for line in told.splitlines() if " loss " in line]
+    assert len(losses) == 20 and losses[-1] < losses[0], told
+    files = {path.name: path.read_bytes() for path in ours.iterdir()}
+    assert files == {path.name: path.read_bytes() for path in theirs.iterdir()}, sorted(files)
+    assert sum(name.endswith(".safetensors") for name in files) == 2, sorted(files)
 
 
 def main(cmake: str, build: str, torch: str) -> None:
@@ -35,15 +105,13 @@ def main(cmake: str, build: str, torch: str) -> None:
             text = path.read_text()
             for place in (build, str(folder / "installed")):
                 assert place not in text, f"{path} names {place}"
-        run(
-            *(cmake, "-S", source, "-B", folder / "build"),
-            "-DCMAKE_BUILD_TYPE=Release",
-            "-DCMAKE_CXX_FLAGS_RELEASE=-DNDEBUG",  # Compiled once, run for a moment.
-            *(f"-DCMAKE_PREFIX_PATH={prefix}", f"-DTorch_DIR={torch}"),
-        )
-        run(cmake, "--build", folder / "build")
+        os.environ["LD_LIBRARY_PATH"] = str(Path(torch).parents[2] / "lib")  # docs/install.md
+        build_project(cmake, source, folder / "build", prefix, torch)
         run(folder / "build/consumer")
-    print("installed, moved, built against, and trained: same losses as the plain loop")
+        example = source.parent.parent / "examples/cpp/finetune_llama"
+        build_project(cmake, example, folder / "example", prefix, torch)
+        check_finetuning(folder / "example/finetune_llama", prefix / "bin/penstock", folder)
+    print("installed, moved, built against, and trained: as the plain loop, and as penstock train")
 
 
 if __name__ == "__main__":

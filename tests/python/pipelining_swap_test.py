@@ -102,6 +102,22 @@ def test_spawned_processes_are_swapped_too(swap, tmp_path):
         assert (tmp_path / rank).read_text() == "penstock.pipelining.schedules"
 
 
+DEEPSPEED_ASKED_FOR = """
+import importlib.metadata
+from importlib.util import find_spec
+
+assert find_spec("deepspeed") is not None
+print(importlib.metadata.version("deepspeed"), importlib.metadata.metadata("DeepSpeed")["Name"])
+print("deepspeed" in importlib.metadata.packages_distributions())
+"""
+
+
+def test_libraries_that_ask_for_the_package_find_it(swap):
+    done = swap(DEEPSPEED_ASKED_FOR)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0.19.8 deepspeed\nTrue\n"
+
+
 DEEPSPEED_TRAINING = """
 import argparse
 import torch

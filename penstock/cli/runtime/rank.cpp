@@ -13,18 +13,17 @@
 #include "penstock/cli/runtime/peer_watch.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/exception_text.h"
-#include "penstock/comm/own_address.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
 #include "penstock/core/text.h"
 #include "penstock/execute/progress.h"
 #include "penstock/launch/control.h"
 #include "penstock/launch/environment.h"
-#include "penstock/launch/port.h"
 #include "penstock/launch/stop_signals.h"
 #include "penstock/launch/verdict.h"
 #include "penstock/lower/plan.h"
 #include "penstock/run/device.h"
+#include "penstock/run/rank_process.h"
 #include "penstock/run/run.h"
 #include "penstock/train/handshake.h"
 
@@ -32,16 +31,11 @@ namespace penstock::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using launch::LauncherKind;
 using std::chrono::milliseconds;
 
 milliseconds to_ms(double seconds) {
   return milliseconds(static_cast<std::int64_t>(seconds * 1e3));
 }
-
-// A restarted or requeued job keeps its id, and what the last start left in a store or a rendezvous
-// file is not for this one.
-std::string restart_count() { return launch::restart_count(launch::process_variable); }
 
 comm::Transport transport_of(config::Transport transport) {
   switch (transport) {
@@ -57,38 +51,12 @@ comm::Transport transport_of(config::Transport transport) {
   return comm::Transport::Auto;
 }
 
-// Where rank 0's store listens.  Not on c10d's own socket, which listens on every address of this
-// host, but where others may know this host by any of them.
-int store_socket(const std::string& address, std::uint16_t port) {
-  if (const auto socket = launch::process_variable("PENSTOCK_STORE_FD")) {
-    return static_cast<int>(parse_integer(*socket).value_or(-1));
-  }
-  const bool is_ipv4 = !address.empty() && address.find(':') == std::string::npos;
-  return is_ipv4 ? launch::listen_on(address, port).socket.release() : -1;
-}
-
-comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self, const TrainCommand& command,
-                               const config::Config& config, c10::Device device) {
-  launch::check_single_address(command.host);
-  comm::Rendezvous rendezvous{.kind = comm::Rendezvous::Kind::Client,
-                              .host = self.master_addr,
-                              .port = self.master_port.value_or(0),
-                              .prefix = restart_count(),
-                              .rank = self.rank,
-                              .world_size = self.world_size,
-                              .listen = command.host,
-                              .transport = transport_of(config.launch.transport),
-                              .device = device};
-  if (self.kind == LauncherKind::None || !self.master_port) {
-    rendezvous.kind = comm::Rendezvous::Kind::File;
-    rendezvous.path = str(config.run.directory, "/rendezvous-", self.job_id, "-", restart_count());
-  } else if (self.rank.value == 0 && !self.agent_store) {
-    rendezvous.kind = comm::Rendezvous::Kind::Server;
-    rendezvous.socket = store_socket(
-        command.host.empty() ? comm::own_address_named(self.master_addr) : command.host,
-        rendezvous.port);
-  }
-  return rendezvous;
+run::ProcessOptions process_options(const TrainCommand& command, const config::Config& config,
+                                    c10::Device device) {
+  return {.host = command.host,
+          .folder = config.run.directory,
+          .transport = transport_of(config.launch.transport),
+          .device = device};
 }
 
 // Turns the executor's progress into reports, and remembers the last for an error's sake.
@@ -167,8 +135,8 @@ class RankProcess {
     const auto self = launch::from_process_environment();
     const c10::Device device =
         run::choose_device(launch.device, self.local_rank.value_or(self.rank.value));
-    communicator_ = comm::connect(rendezvous_of(self, command_, read.config, device),
-                                  to_ms(launch.startup_seconds));
+    communicator_ = run::connect_process(self, process_options(command_, read.config, device),
+                                         to_ms(launch.startup_seconds));
     const ExitCode code = work_(read, *communicator_, device, hooks());
     communicator_.reset();
     return code;
@@ -180,7 +148,7 @@ class RankProcess {
             .watch = [this](const execute::Progress& progress) { watch(progress); },
             .unwatch = [this] { unwatch(); },
             .faults = command_.faults,
-            .start = parse_integer(restart_count()).value_or(0) + 1,
+            .start = parse_integer(launch::restart_count(launch::process_variable)).value_or(0) + 1,
             .stop_requested =
                 [this] {
                   const auto by_launcher = control_.stop_requested();

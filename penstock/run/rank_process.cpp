@@ -1,0 +1,79 @@
+#include "penstock/run/rank_process.h"
+
+#include <cstdint>
+#include <filesystem>
+
+#include "penstock/comm/own_address.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/launch/port.h"
+#include "penstock/launch/rank_environment.h"
+
+namespace penstock::run {
+namespace {
+
+using launch::LauncherKind;
+
+// A restarted or requeued job keeps its id, and what the last start left in a store or a rendezvous
+// file is not for this one.
+std::string restart_count() { return launch::restart_count(launch::process_variable); }
+
+// Where rank 0's store listens.  Not on c10d's own socket, which listens on every address of this
+// host, but where others may know this host by any of them.
+int store_socket(const std::string& address, std::uint16_t port) {
+  if (const auto socket = launch::process_variable("PENSTOCK_STORE_FD")) {
+    return static_cast<int>(parse_integer(*socket).value_or(-1));
+  }
+  const bool is_ipv4 = !address.empty() && address.find(':') == std::string::npos;
+  return is_ipv4 ? launch::listen_on(address, port).socket.release() : -1;
+}
+
+// The file where ranks meet without a store.
+std::string meeting_file(const launch::LauncherEnvironment& self, const std::string& folder) {
+  if (!folder.empty()) return str(folder, "/rendezvous-", self.job_id, "-", restart_count());
+  if (self.world_size == 1) {
+    return std::filesystem::temp_directory_path() / str("rendezvous-", launch::make_job_id());
+  }
+  throw ConfigError(str("rank ", self.rank, " of ", self.world_size, ", started by ",
+                        name_of(self.kind), ": nothing says where the ranks meet"),
+                    {"set MASTER_ADDR and MASTER_PORT, or give ProcessOptions::folder"});
+}
+
+comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self,
+                               const ProcessOptions& options) {
+  launch::check_single_address(options.host);
+  comm::Rendezvous rendezvous{.kind = comm::Rendezvous::Kind::Client,
+                              .host = self.master_addr,
+                              .port = self.master_port.value_or(0),
+                              .prefix = restart_count(),
+                              .rank = self.rank,
+                              .world_size = self.world_size,
+                              .listen = options.host,
+                              .transport = options.transport,
+                              .device = options.device};
+  if (self.kind == LauncherKind::None || !self.master_port) {
+    rendezvous.kind = comm::Rendezvous::Kind::File;
+    rendezvous.path = meeting_file(self, options.folder);
+  } else if (self.rank.value == 0 && !self.agent_store) {
+    rendezvous.kind = comm::Rendezvous::Kind::Server;
+    rendezvous.socket = store_socket(
+        options.host.empty() ? comm::own_address_named(self.master_addr) : options.host,
+        rendezvous.port);
+  }
+  return rendezvous;
+}
+
+}  // namespace
+
+std::unique_ptr<comm::Communicator> connect_process(const ProcessOptions& options,
+                                                    std::chrono::milliseconds deadline) {
+  return connect_process(launch::from_process_environment(), options, deadline);
+}
+
+std::unique_ptr<comm::Communicator> connect_process(const launch::LauncherEnvironment& self,
+                                                    const ProcessOptions& options,
+                                                    std::chrono::milliseconds deadline) {
+  return comm::connect(rendezvous_of(self, options), deadline);
+}
+
+}  // namespace penstock::run
