@@ -8,8 +8,8 @@
 While the script runs, and in the processes that multiprocessing spawns from it, what it imports
 from torch.distributed.pipelining is penstock.pipelining, with its modules schedules, stage and
 microbatch; and deepspeed is penstock, with those modules that penstock has under the same names,
-whether DeepSpeed is installed or not.  importlib.metadata tells of a package deepspeed, of the version
-whose names penstock follows: libraries ask for it before they use the package.
+whether DeepSpeed is installed or not.  importlib.metadata tells of a package deepspeed, of the
+version whose names penstock follows: libraries ask for it before they use the package.
 
 --check runs nothing: it reads the script and prints which of their names it uses, in which lines,
 and what becomes of each.  Exit codes: 0: all work, though some may differ; 1: some are refused, or

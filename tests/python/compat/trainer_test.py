@@ -1,7 +1,7 @@
 """transformers' Trainer with a DeepSpeed configuration runs on penstock.swap, DeepSpeed absent.
 
 It asks importlib.metadata for DeepSpeed's version before it uses the package.  Losses are those of
-the same Trainer under torch's DistributedDataParallel, and after a resume those of the whole run.
+the same script on DeepSpeed, and after a resume those of the whole run.
 """
 
 import json
@@ -13,6 +13,12 @@ import pytest
 
 pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
 
+# By accumulation: recorded on 2026-11-24 from DeepSpeed 0.19.8 on two CPU ranks, with transformers
+# 5.23.0, accelerate 1.15.0 and torch 2.13.0; ZeRO 0, 2 and 3 gave the same.
+RECORDED = {
+    1: [4.171441555023193, 4.178007125854492, 4.1667280197143555, 4.164270401000977],
+    2: [4.174724578857422, 4.165122985839844, 4.169947624206543, 4.1730427742004395],
+}
 STEPS = 4
 BOUND = 1e-5  # Of losses, in float.
 
@@ -39,11 +45,10 @@ config = {
     "gradient_clipping": "auto",
     "zero_optimization": {"stage": stage, "reduce_bucket_size": "auto"},
 }
-chosen = {"use_cpu": True} if stage < 0 else {"deepspeed": config}
 arguments = TrainingArguments(
     output_dir=folder, per_device_train_batch_size=4, gradient_accumulation_steps=accumulation,
     max_steps=STEPS, logging_steps=1, learning_rate=1e-3, warmup_steps=2, save_steps=2,
-    save_strategy="steps", report_to=[], seed=5, disable_tqdm=True, ddp_backend="gloo", **chosen
+    save_strategy="steps", report_to=[], seed=5, disable_tqdm=True, ddp_backend="gloo", deepspeed=config
 )
 set_seed(1)
 model = LlamaForCausalLM(LlamaConfig(
@@ -55,7 +60,7 @@ trainer = Trainer(model=model, args=arguments, train_dataset=Data())
 at = f"{folder}/checkpoint-2"
 trainer.train(resume_from_checkpoint=at if resumes else None)
 is_deepspeed = trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
-assert is_deepspeed == (stage >= 0), trainer.accelerator.distributed_type
+assert is_deepspeed, trainer.accelerator.distributed_type
 trainer.save_model(f"{folder}/final")
 if trainer.args.process_index == 0:
     with open(f"{folder}/losses.json", "w") as file:
@@ -68,11 +73,10 @@ def losses_of(tmp_path):
     def run(folder, stage, accumulation=1, resumes=False):
         script = tmp_path / "script.py"
         script.write_text(SCRIPT)
-        swapped = [] if stage < 0 else ["-m", "penstock.swap"]
         words = [script, tmp_path / folder, stage, accumulation, int(resumes)]
         ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
         done = subprocess.run(
-            [sys.executable, *ranks, *swapped, *map(str, words)],
+            [sys.executable, *ranks, "-m", "penstock.swap", *map(str, words)],
             capture_output=True,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
@@ -85,14 +89,9 @@ def losses_of(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("accumulation", [1, 2])
-def test_losses_are_those_of_data_parallelism_and_of_the_whole_run_after_a_resume(
-    losses_of, accumulation
-):
-    expected = losses_of("plain", -1, accumulation)
-    assert len(expected) == STEPS and expected[-1] < expected[0]
+@pytest.mark.parametrize("accumulation", RECORDED)
+def test_losses_are_those_of_deepspeed_and_after_a_resume_of_the_whole_run(losses_of, accumulation):
+    expected = pytest.approx(RECORDED[accumulation], abs=BOUND)
     for stage in (0, 1, 2, 3):
-        found = losses_of(f"stage{stage}", stage, accumulation)
-        assert found == pytest.approx(expected, abs=BOUND), stage
-    resumed = losses_of("stage2", 2, accumulation, resumes=True)
-    assert resumed == pytest.approx(expected, abs=BOUND)
+        assert losses_of(f"stage{stage}", stage, accumulation) == expected, stage
+    assert losses_of("stage2", 2, accumulation, resumes=True) == expected
