@@ -1,7 +1,7 @@
 // The learning rate of each step, as a share of the optimizer's own.
 //
-// The Trainer asks before each of its updates, and penstock.lr_schedules asks through the bindings.
-// So one configuration has one curve, in C++ and in Python.
+// The Trainer asks before each of its updates.  penstock.lr_schedules asks through the bindings: it
+// has the same curve one step later, as DeepSpeed has.
 // Units: steps of the optimizer, from 0; a step that was skipped for an overflow does not count.
 // Source: deepspeed.runtime.lr_schedules, which takes step i with the rate of i - 1; of the cosine:
 // Loshchilov and Hutter, SGDR, arXiv 1608.03983, one cycle.

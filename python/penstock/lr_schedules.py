@@ -2,14 +2,14 @@
 
     scheduler = WarmupCosineLR(optimizer, total_num_steps=1000, warmup_num_steps=100)
 
-Each is a scheduler of torch: `step()` after every step of the optimizer.  The step with number i,
-from 0, is taken with the rate of i.  `step(batch_iteration)` goes to what DeepSpeed has there: the
-rate of that number, but of LRRangeTest that of the next one.
+Each is a scheduler of torch: `step()` after every step of the optimizer.  Step i of the optimizer,
+from 0, has the rate that it has in DeepSpeed.  A warmup is there one step behind its formula: step
+i has the rate of i - 1, and step 0 warmup_min_lr, or 0 of WarmupCosineLR.
+`step(batch_iteration)` goes to the rate that DeepSpeed has behind that step of the optimizer.
 last_batch_iteration: where to begin; the next step() goes to the one behind it.  -1: at step 0.
 Units: steps of the optimizer.
 
-Source: deepspeed.runtime.lr_schedules, whose warmups take step i with the rate of i - 1, and step 0
-with warmup_min_lr or 0.
+Source: deepspeed.runtime.lr_schedules.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ Rate = float | Sequence[float]
 class _Course(LRScheduler):
     """Learning rates as a function of the step's number and the group's."""
 
-    _ahead = 0  # The number of a step is that of DeepSpeed's batch iteration, and this.
-
     def __init__(self, optimizer: Optimizer, last_batch_iteration: int) -> None:
         super().__init__(optimizer)
         if last_batch_iteration >= 0:
@@ -49,15 +47,15 @@ class _Course(LRScheduler):
 
     @property
     def last_batch_iteration(self) -> int:
-        """What step() without an argument counts up."""
-        return self.last_epoch - self._ahead
+        """The step of the optimizer behind which this is; -1: before the first."""
+        return self.last_epoch - 1
 
     def step(self, batch_iteration: int | None = None) -> None:
         """Goes to the next step, or to the one of a batch iteration."""
         if batch_iteration is None:
             super().step()
             return
-        self.last_epoch = batch_iteration + self._ahead
+        self.last_epoch = batch_iteration + 1
         for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(rate)
@@ -76,8 +74,10 @@ class _Course(LRScheduler):
 def _check(warmup_num_steps: int, warmup_type: str) -> int:
     if warmup_type not in ("log", "linear"):
         raise ValueError(f'warmup_type is {warmup_type!r}, must be "log" or "linear"')
-    if warmup_num_steps < 0:
-        raise ValueError(f"warmup_num_steps is {warmup_num_steps}, must be at least 0")
+    if not isinstance(warmup_num_steps, int) or warmup_num_steps < 0:
+        raise ValueError(
+            f"warmup_num_steps is {warmup_num_steps!r}, must be an integer, at least 0"
+        )
     return max(_planning.WARMUP_STEPS_MIN, warmup_num_steps)
 
 
@@ -110,7 +110,7 @@ class WarmupLR(_Course):
 
     def _rate(self, group: int, step: int) -> float:
         low, high = self.min_lrs[group], self.max_lrs[group]
-        return low + (high - low) * self._share(step)
+        return low + (high - low) * self._share(max(0, step - 1))
 
     def _share(self, step: int) -> float:
         return _planning.warmup_share(self.warmup_type, step, self.warmup_num_steps)
@@ -149,7 +149,8 @@ class WarmupDecayLR(WarmupLR):
 class WarmupCosineLR(_Course):
     """Rises to the optimizer's own rate, and falls along half a cosine until total_num_steps.
 
-    warmup_min_ratio, cos_min_ratio: the first and the last rate, as shares of the optimizer's.
+    warmup_min_ratio, cos_min_ratio: where the rise begins and the fall ends, as shares of the
+        optimizer's rate.
     """
 
     def __init__(
@@ -172,9 +173,15 @@ class WarmupCosineLR(_Course):
     def _rate(self, group: int, step: int) -> float:
         return float(self.base_lrs[group]) * self._share(step)
 
+    def get_lr_ratio(self) -> float:
+        """The rates of the next step, as a share of the optimizer's own."""
+        return self._share(self.last_epoch)
+
     def _share(self, step: int) -> float:
+        if step == 0:
+            return 0.0
         return _planning.warmup_cosine_share(
-            step,
+            step - 1,
             self.total_num_steps,
             self.warmup_min_ratio,
             self.warmup_num_steps,
@@ -189,8 +196,6 @@ class LRRangeTest(_Course):
     lr_range_test_step_size: steps in which it grows by lr_range_test_step_rate of the first rate;
     lr_range_test_staircase: in one jump at their end.
     """
-
-    _ahead = 1
 
     def __init__(
         self,
@@ -228,9 +233,8 @@ class OneCycle(_Course):
     cycle_momentum: betas[0] goes from cycle_max_mom to cycle_min_mom and back, betas[1] is 0.99;
         then it grows by decay_mom_rate.  Step 0 has cycle_min_mom, as in DeepSpeed.  Of an
         optimizer without betas nothing is set.
+    cycle_min_mom, cycle_max_mom: for all parameter groups, or one for each.
     """
-
-    _ahead = 1
 
     def __init__(
         self,
@@ -244,8 +248,8 @@ class OneCycle(_Course):
         cycle_second_stair_count: int | None = None,
         decay_step_size: int = 0,
         cycle_momentum: bool = True,
-        cycle_min_mom: float = 0.8,
-        cycle_max_mom: float = 0.9,
+        cycle_min_mom: Rate = 0.8,
+        cycle_max_mom: Rate = 0.9,
         decay_mom_rate: float = 0.0,
         last_batch_iteration: int = -1,
     ) -> None:
@@ -253,47 +257,58 @@ class OneCycle(_Course):
         self.min_lrs = _per_group("cycle_min_lr", cycle_min_lr, groups)
         self.max_lrs = _per_group("cycle_max_lr", cycle_max_lr, groups)
         first, second = cycle_first_step_size, cycle_second_step_size
-        self.sizes = (first, first if second is None else second)
-        if self.sizes[0] < 1 or self.sizes[1] < 0:
+        self.first_step_size = first
+        self.second_step_size = first if second is None else second
+        if self.first_step_size < 1 or self.second_step_size < 0:
             raise ValueError(
-                f"cycle_first_step_size is {self.sizes[0]}, must be at least 1, and "
-                f"cycle_second_step_size {self.sizes[1]}, must be at least 0"
+                f"cycle_first_step_size is {self.first_step_size}, must be at least 1, and "
+                f"cycle_second_step_size {self.second_step_size}, must be at least 0"
             )
+        self.total_size = self.first_step_size + self.second_step_size
+        self.step_ratio = self.first_step_size / self.total_size
         first, second = cycle_first_stair_count, cycle_second_stair_count
-        self.stairs = (first, first if second is None else second)
+        self.first_stair_count = first
+        self.second_stair_count = first if second is None else second
         self.decay_step_size = decay_step_size
         self.decay_rates = (decay_lr_rate, decay_mom_rate)
-        self.moms = (cycle_min_mom, cycle_max_mom)
+        self.min_moms = _per_group("cycle_min_mom", cycle_min_mom, groups)
+        self.max_moms = _per_group("cycle_max_mom", cycle_max_mom, groups)
         self.cycle_momentum = cycle_momentum and "betas" in optimizer.defaults
         super().__init__(optimizer, last_batch_iteration)
 
     def step(self, batch_iteration: int | None = None) -> None:
         """Also sets the momentum."""
         super().step(batch_iteration)
-        if self.cycle_momentum:
-            first = self._momentum(self.last_epoch) if self.last_epoch else self.moms[0]
-            for group in self.optimizer.param_groups:
-                group["betas"] = (first, 0.99)
+        if not self.cycle_momentum:
+            return
+        first = [(low, 0.99) for low in self.min_moms]
+        betas = self._betas(self.last_epoch) if self.last_epoch else first
+        for group, each in zip(self.optimizer.param_groups, betas, strict=True):
+            group["betas"] = each
+
+    def get_mom(self) -> list[tuple[float, float]] | None:
+        """The betas of where the cycle is, by parameter group; None where none are set."""
+        return self._betas(self.last_epoch) if self.cycle_momentum else None
 
     def _rate(self, group: int, step: int) -> float:
         low, high = self.min_lrs[group], self.max_lrs[group]
-        if step <= sum(self.sizes):
+        if step <= self.total_size:
             return low + (high - low) * self._height(step)
         return low / self._decay(0, step)
 
-    def _momentum(self, step: int) -> float:
-        low, high = self.moms
-        if step <= sum(self.sizes):
-            return high - (high - low) * self._height(step)
-        return high * self._decay(1, step)
+    def _betas(self, step: int) -> list[tuple[float, float]]:
+        both = zip(self.min_moms, self.max_moms, strict=True)
+        if step <= self.total_size:
+            return [(high - (high - low) * self._height(step), 0.99) for low, high in both]
+        return [(high * self._decay(1, step), 0.99) for _, high in both]
 
     def _height(self, step: int) -> float:
         """Where the cycle is: 1 at its peak."""
-        whole, (up, down) = sum(self.sizes), self.sizes
+        whole, up, down = self.total_size, self.first_step_size, self.second_step_size
         now = 1.0 + step / whole - math.floor(1 + step / whole)
-        peak, at = up / whole, step % whole
+        peak, at = self.step_ratio, step % whole
         rises = now <= peak
-        stairs = self.stairs[not rises]
+        stairs = self.first_stair_count if rises else self.second_stair_count
         if stairs:
             done = at * stairs / up if at <= up else (whole - at) * stairs / down
             return math.floor(done) / stairs
@@ -302,7 +317,7 @@ class OneCycle(_Course):
     def _decay(self, which: int, step: int) -> float:
         if not self.decay_step_size:
             return 1.0
-        return 1 + self.decay_rates[which] * (step - sum(self.sizes)) / self.decay_step_size
+        return 1 + self.decay_rates[which] * (step - self.total_size) / self.decay_step_size
 
 
 def _per_group(name: str, rate: Rate, groups: int) -> list[float]:

@@ -59,14 +59,13 @@ class _Swapped(Loader):
 class _StandIn(Distribution):
     """What importlib.metadata knows of the package that penstock stands in for."""
 
-    _FILES = {
-        "METADATA": "Metadata-Version: 2.1\nName: deepspeed\n"
-        f"Version: {_compatibility.DEEPSPEED}\n",
-        "top_level.txt": "deepspeed\n",
-    }
-
     def read_text(self, filename: str) -> str | None:
-        return self._FILES.get(filename)
+        version = _compatibility.DEEPSPEED
+        files = {
+            "METADATA": f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {version}\n",
+            "top_level.txt": "deepspeed\n",
+        }
+        return files.get(filename)
 
     def locate_file(self, path: Any) -> Any:
         return Path(__file__).parent / path

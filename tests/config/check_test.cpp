@@ -200,7 +200,7 @@ TEST(ConfigCheck, SaysTheSameOfInitialize) {
             "4:74 optimizer.params.max_grad_norm refused | = 1.0: DeepSpeed refuses it, too; use "
             "gradient_clipping\n"
             "4:79 optimizer.params.amsgrad used\n"
-            "5:17 scheduler.type different | step i has the rate of i; DeepSpeed's that of i - 1\n"
+            "5:17 scheduler.type used\n"
             "5:48 scheduler.params.warmup_num_steps used\n"
             "5:71 scheduler.params.warmup_type used\n"
             "6:16 pipeline.stages different | must be num_stages of the PipelineModule, or "

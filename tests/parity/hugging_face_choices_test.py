@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 try:
@@ -65,7 +66,7 @@ def check_documents(runs: Runs) -> None:
         for sample in batch:
             ends = (sample[:-1] == END).nonzero().flatten() + 1
             begins = [0, *ends.tolist(), SEQUENCE + 1]
-            for first, end in zip(begins, begins[1:], strict=False):
+            for first, end in pairwise(begins):
                 document = sample[first:end]
                 if document.numel() < 2:
                     continue

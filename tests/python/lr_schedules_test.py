@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from penstock.lr_schedules import LRRangeTest, WarmupCosineLR, WarmupDecayLR, WarmupLR
+from penstock.lr_schedules import LRRangeTest, OneCycle, WarmupCosineLR, WarmupDecayLR, WarmupLR
 
 
 def course(kind, steps, lr=0.1, **options):
@@ -25,10 +25,10 @@ def test_warmup():
     linear = course(
         WarmupLR, 6, warmup_min_lr=1, warmup_max_lr=5, warmup_num_steps=4, warmup_type="linear"
     )
-    assert linear == pytest.approx([1, 2, 3, 4, 5, 5])
+    assert linear == pytest.approx([1, 1, 2, 3, 4, 5])
     logarithmic = course(WarmupLR, 10, warmup_num_steps=8)  # To the optimizer's own.
-    assert logarithmic[:8] == pytest.approx([0.1 * math.log(i + 1, 8) for i in range(8)])
-    assert logarithmic[7:] == pytest.approx([0.1] * 3)
+    assert logarithmic[1:9] == pytest.approx([0.1 * math.log(i + 1, 8) for i in range(8)])
+    assert logarithmic[8:] == pytest.approx([0.1] * 2)
 
 
 def test_decay():
@@ -40,13 +40,13 @@ def test_decay():
         warmup_num_steps=5,
         warmup_type="linear",
     )
-    assert rates == pytest.approx([0.02 * i for i in [0, 1, 2, 3, 4, 5, 4, 3, 2, 1, 0, 0]])
+    assert rates == pytest.approx([0.02 * i for i in [0, 0, 1, 2, 3, 4, 5, 4, 3, 2, 1, 0]])
 
 
 def test_cosine():
     rates = course(
         WarmupCosineLR,
-        14,
+        15,
         lr=2.0,
         total_num_steps=12,
         warmup_num_steps=4,
@@ -54,12 +54,12 @@ def test_cosine():
         warmup_min_ratio=0.2,
         cos_min_ratio=0.1,
     )
-    assert rates[:4] == pytest.approx([0.4, 0.8, 1.2, 1.6])
+    assert rates[:5] == pytest.approx([0.0, 0.4, 0.8, 1.2, 1.6])
     falling = [2 * (0.1 + 0.9 * (1 + math.cos(math.pi * i / 8)) / 2) for i in range(1, 9)]
-    assert rates[4:12] == pytest.approx(falling)
+    assert rates[5:13] == pytest.approx(falling)
     recorded = [1.931492, 1.736396, 1.444415, 1.1, 0.755585, 0.463604, 0.268508, 0.2, 0.2]
-    assert rates[4:13] == pytest.approx(recorded, abs=1e-6)  # From DeepSpeed 0.19.8.
-    assert rates[11:] == pytest.approx([0.2] * 3)
+    assert rates[5:14] == pytest.approx(recorded, abs=1e-6)  # From DeepSpeed 0.19.8.
+    assert rates[12:] == pytest.approx([0.2] * 3)
 
 
 def test_range():
@@ -69,12 +69,29 @@ def test_range():
     assert stairs == pytest.approx([0.1, 0.1, 0.2, 0.2])
 
 
+def test_momenta_of_each_group():
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))]} for _ in range(2)]
+    optimizer = torch.optim.Adam(groups, lr=0.1)
+    moms = {"cycle_min_mom": [0.5, 0.6], "cycle_max_mom": [0.9, 0.8]}
+    options = {"cycle_min_lr": 0.1, "cycle_max_lr": 0.2, "cycle_first_step_size": 2}
+    cycle = OneCycle(optimizer, **options, **moms)
+    assert cycle.get_mom() == [(0.9, 0.99), (0.8, 0.99)]
+    for at_both in ([0.7, 0.7], [0.5, 0.6], [0.7, 0.7], [0.9, 0.8]):
+        optimizer.step()
+        cycle.step()
+        assert [first for first, _ in cycle.get_mom()] == pytest.approx(at_both)
+        assert [group["betas"] for group in optimizer.param_groups] == cycle.get_mom()
+    assert OneCycle(optimizer, **options, cycle_momentum=False).get_mom() is None
+    with pytest.raises(ValueError, match="cycle_max_mom has 3 rates"):
+        OneCycle(optimizer, **options, cycle_max_mom=[0.9] * 3)
+
+
 def test_each_group_has_its_own():
     groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (1.0, 2.0)]
     optimizer = torch.optim.SGD(groups, lr=0.5)
     scheduler = WarmupLR(optimizer, warmup_min_lr=[0.5, 1.0], warmup_num_steps=2)
     assert scheduler.get_last_lr() == [0.5, 1.0]
-    for _ in range(2):
+    for _ in range(3):
         optimizer.step()
         scheduler.step()
     assert scheduler.get_last_lr() == [1.0, 2.0]
@@ -101,6 +118,7 @@ def test_bad_arguments():
     for kind, options, words in [
         (WarmupLR, {"warmup_type": "cosine"}, 'must be "log" or "linear"'),
         (WarmupLR, {"warmup_num_steps": -1}, "warmup_num_steps is -1"),
+        (WarmupLR, {"warmup_num_steps": None}, "warmup_num_steps is None, must be an integer"),
         (LRRangeTest, {"lr_range_test_step_size": 0}, "must be at least 1"),
     ]:
         with pytest.raises(ValueError) as caught:

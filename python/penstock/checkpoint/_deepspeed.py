@@ -158,7 +158,7 @@ def _take_common(first: Mapping[str, Any], found: Imported) -> None:
         kind = first.get("ds_config", {}).get("scheduler", {}).get("type")
         state = dict(course)
         if set(state) == {"last_batch_iteration"}:
-            state = {"last_epoch": state["last_batch_iteration"]}
+            state = {"last_epoch": state["last_batch_iteration"] + 1}
         found.lr_scheduler = {"type": kind, "state": state}
 
 

@@ -48,7 +48,8 @@ config = {
 arguments = TrainingArguments(
     output_dir=folder, per_device_train_batch_size=4, gradient_accumulation_steps=accumulation,
     max_steps=STEPS, logging_steps=1, learning_rate=1e-3, warmup_steps=2, save_steps=2,
-    save_strategy="steps", report_to=[], seed=5, disable_tqdm=True, ddp_backend="gloo", deepspeed=config
+    save_strategy="steps", report_to=[], seed=5, disable_tqdm=True, ddp_backend="gloo",
+    deepspeed=config,
 )
 set_seed(1)
 model = LlamaForCausalLM(LlamaConfig(
