@@ -76,7 +76,8 @@ bool has_adapters(const Manifest& manifest) {
 AdapterConfig adapter_config_of(const Manifest& manifest) {
   std::set<std::string> targets;
   for (const Tensor& tensor : manifest.tensors) {
-    if (tensor.state == kWeight && tensor.name.find(str(".", kAdapterIn, ".")) != std::string::npos) {
+    if (tensor.state == kWeight &&
+        tensor.name.find(str(".", kAdapterIn, ".")) != std::string::npos) {
       targets.emplace(linear_of(tensor.name));
     }
   }
@@ -86,9 +87,8 @@ AdapterConfig adapter_config_of(const Manifest& manifest) {
           .alpha = number_of(manifest, "model.adapter.alpha"),
           .dropout = number_of(manifest, "model.adapter.dropout"),
           .targets = {targets.begin(), targets.end()},
-          .is_in_out = std::ranges::any_of(kInOut, [&](std::string_view name) {
-            return targets.contains(std::string(name));
-          })};
+          .is_in_out = std::ranges::any_of(
+              kInOut, [&](std::string_view name) { return targets.contains(std::string(name)); })};
 }
 
 }  // namespace penstock::checkpoint

@@ -144,8 +144,7 @@ std::vector<ModelFile> files_of_model(const Manifest& manifest, const ExportOpti
   for (const Tensor& tensor : manifest.tensors) {
     if (tensor.state != kWeight || (are_adapters && !is_of_adapter(tensor.name))) continue;
     const std::uint64_t bytes = exported_bytes(tensor, options);
-    const bool has_room =
-        !files.empty() && bytes <= room && files.back().bytes <= room - bytes;
+    const bool has_room = !files.empty() && bytes <= room && files.back().bytes <= room - bytes;
     if (!has_room) files.emplace_back();
     files.back().tensors.push_back(&tensor);
     files.back().bytes += bytes;

@@ -57,10 +57,10 @@ struct Export {
 
 // Makes the folder `to` with the weights, flushed to the disk; it is there whole or not at all.
 // `advanced` is called after each portion that is read, with its bytes.
-// Throws: ConfigError where something is at `to` already, unless it is an empty folder, for a finite
-// value that the type does not have, and for a model with adapters beside its weights, which no
-// loader would apply; CheckpointError as SavedCheckpoint::read(), and with
-// the path and the system's reason.
+// Throws: ConfigError where something is at `to` already, unless it is an empty folder, for a
+// finite value that the type does not have, and for a model with adapters beside its weights, which
+// no loader would apply; CheckpointError as SavedCheckpoint::read(), and with the path and the
+// system's reason.
 Export export_weights(SavedCheckpoint& from, const std::string& to, const ExportOptions& options,
                       const std::function<void(std::uint64_t)>& advanced = {});
 

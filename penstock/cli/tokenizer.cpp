@@ -31,8 +31,8 @@ int exit_code_of(pid_t child, const std::string& name) {
     if (Clock::now() > deadline) {
       ::kill(child, SIGKILL);
       launch::reap(child);
-      throw ConfigError(str(name, " -m penstock.tokenize.text did not answer for ",
-                            kTokenizerSeconds, " s"));
+      throw ConfigError(
+          str(name, " -m penstock.tokenize.text did not answer for ", kTokenizerSeconds, " s"));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }

@@ -46,8 +46,8 @@ void check_config(const std::string& folder, const nn::AdapterOptions& adapter) 
   const std::string file = str(folder, "/", kAdapterConfigName);
   std::error_code error;
   if (!fs::is_regular_file(file, error)) {
-    throw ConfigError(
-        str("model.adapter.path = ", quoted_path(folder), ": has no ", kAdapterConfigName, " in it"));
+    throw ConfigError(str("model.adapter.path = ", quoted_path(folder), ": has no ",
+                          kAdapterConfigName, " in it"));
   }
   const std::string text = read_file("the configuration of adapters", file, json::kBytesMax);
   const json::Value config =

@@ -153,9 +153,9 @@ class Run {
                      batch_.train_batch_size * config_.model.sequence_length,
                      config_.steps_per_print, trainer_->steps_taken(),
                      goes_on_here ? std::string_view(earlier) : std::string_view());
-    samples_->begin_files(
-        *files_, goes_on_here ? measure::lines_up_to(earlier_lines(kSamplesFile), trainer_->steps_taken())
-                              : std::string());
+    samples_->begin_files(*files_, goes_on_here ? measure::lines_up_to(earlier_lines(kSamplesFile),
+                                                                       trainer_->steps_taken())
+                                                : std::string());
     note_start(measure::steps_behind(trainer_->steps_taken(), earlier));
     hooks_.messages.write(summary());
   }

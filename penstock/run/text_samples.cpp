@@ -51,8 +51,7 @@ std::string_view end_of(std::string_view text, std::size_t bytes) {
   return text;
 }
 
-GenerateOptions options_of(const config::Config& config, const Model& model,
-                           const RunData& data) {
+GenerateOptions options_of(const config::Config& config, const Model& model, const RunData& data) {
   GenerateOptions options{.window = std::numeric_limits<std::int64_t>::max(),
                           .sampling = {.temperature = kTemperature},
                           .seed = config.seed};
@@ -98,8 +97,7 @@ void TextSamples::prepare(comm::Communicator& communicator, execute::Progress& p
 
 Tokens TextSamples::prompt() const {
   const std::string& text = config_.run.sample_prompt;
-  Tokens tokens = data_.is_text() ? as_tokens(text)
-                                  : hooks_.tokens_of(text, model_.folder->path());
+  Tokens tokens = data_.is_text() ? as_tokens(text) : hooks_.tokens_of(text, model_.folder->path());
   check(tokens);
   return tokens;
 }
@@ -144,8 +142,7 @@ void TextSamples::keep(std::int64_t step, const Tokens& tokens) {
                 ", \"text\": ", json_quote(as_text(text)));
     files_->replace("sample.txt", *whole);
     constexpr std::size_t kPromptShown = 60;
-    const std::string shown =
-        goes_on ? str(end_of(*prompt, kPromptShown), text) : text;
+    const std::string shown = goes_on ? str(end_of(*prompt, kPromptShown), text) : text;
     show_(str("sample (after the prompt's \"...\"):\n...", as_text(shown), "\n"));
   } else {
     show_(str("sample, as tokens: ", join(tokens, ","), "\n"));

@@ -98,10 +98,10 @@ std::uint64_t bytes_to_read(const Manifest& manifest, const ExportOptions& optio
 }  // namespace
 
 int run_export(const CheckpointCommand& command) {
-  const ExportOptions options{.what = command.adapters ? checkpoint::Exported::Adapters
-                                                       : checkpoint::Exported::Model,
-                              .type = type_to_export(command.type),
-                              .file_bytes_max = file_bytes_max(command.shard_bytes_max)};
+  const ExportOptions options{
+      .what = command.adapters ? checkpoint::Exported::Adapters : checkpoint::Exported::Model,
+      .type = type_to_export(command.type),
+      .file_bytes_max = file_bytes_max(command.shard_bytes_max)};
   SavedCheckpoint from(newest_at(command.path));
   Output output(STDERR_FILENO);
   ProgressLines progress(output, str("exporting ", from.folder()),
@@ -112,10 +112,10 @@ int run_export(const CheckpointCommand& command) {
     write_output(json_of(made, from, options), "");
     return static_cast<int>(ExitCode::Ok);
   }
-  std::string text = str("exported: the ", command.adapters ? "adapters" : "weights", " of ", from.folder(), ", step ",
-                         from.manifest().step, "\nto: ", made.folder, ", ", mebibytes(made.bytes),
-                         " in ", counted(made.files.size(), "file", "files"),
-                         "\ntensors: ", types_in(made, options), "\n");
+  std::string text = str(
+      "exported: the ", command.adapters ? "adapters" : "weights", " of ", from.folder(), ", step ",
+      from.manifest().step, "\nto: ", made.folder, ", ", mebibytes(made.bytes), " in ",
+      counted(made.files.size(), "file", "files"), "\ntensors: ", types_in(made, options), "\n");
   if (made.not_converted > 0) {
     text += str("not converted: ", counted(made.not_converted, "tensor", "tensors"),
                 " of other types than F32, F16 and BF16\n");
