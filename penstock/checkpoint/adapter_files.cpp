@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <memory>
 #include <set>
 #include <variant>
@@ -36,12 +35,6 @@ double number_of(const Manifest& manifest, const std::string& key) {
   throw CheckpointError(str("the checkpoint's fact ", key, " is no number"));
 }
 
-std::string text_of(const Manifest& manifest, const std::string& key) {
-  const json::Value value = value_of(manifest, key);
-  if (const auto* text = std::get_if<std::string>(&value.data)) return *text;
-  throw CheckpointError(str("the checkpoint's fact ", key, " is no text"));
-}
-
 // "q_proj" of "layers.0.self_attn.q_proj.lora_A.weight".
 std::string_view linear_of(std::string_view parameter) {
   const std::string_view linear = parameter.substr(0, parameter.find(str(".", kAdapterIn, ".")));
@@ -59,7 +52,7 @@ std::string to_text(const AdapterConfig& config) {
   std::vector<std::string> targets;
   for (const std::string& target : config.targets) targets.push_back(json_quote(target));
   return str("{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n",
-             "  \"base_model_name_or_path\": ", json_quote(config.base),
+             "  \"base_model_name_or_path\": ", config.base ? json_quote(*config.base) : "null",
              ",\n  \"r\": ", config.rank, ",\n  \"lora_alpha\": ", shortest(config.alpha),
              ",\n  \"lora_dropout\": ", shortest(config.dropout),
              ",\n  \"bias\": \"none\",\n  \"target_modules\": [", join(targets, ", "),
@@ -82,8 +75,7 @@ AdapterConfig adapter_config_of(const Manifest& manifest) {
     }
   }
   if (targets.empty()) throw CheckpointError("the checkpoint has no adapters");
-  return {.base = std::filesystem::absolute(text_of(manifest, "model.path")).string(),
-          .rank = static_cast<std::int64_t>(number_of(manifest, "model.adapter.rank")),
+  return {.rank = static_cast<std::int64_t>(number_of(manifest, "model.adapter.rank")),
           .alpha = number_of(manifest, "model.adapter.alpha"),
           .dropout = number_of(manifest, "model.adapter.dropout"),
           .targets = {targets.begin(), targets.end()},

@@ -5,6 +5,7 @@
 // Source: the files that PEFT 0.21 writes; Hu et al., LoRA (2021), for what the numbers mean.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,7 @@ inline constexpr std::string_view kAdapterOut = "lora_B";  // B, under their lin
 bool is_of_adapter(std::string_view parameter);
 
 struct AdapterConfig {
-  std::string base;  // The folder of the model that they are for.
+  std::optional<std::string> base;  // The folder of the model that they are for, where it is known.
   std::int64_t rank = 0;
   double alpha = 0.0;
   double dropout = 0.0;
@@ -37,7 +38,8 @@ struct AdapterConfig {
 std::string to_text(const AdapterConfig& config);
 
 bool has_adapters(const Manifest& manifest);
-// Of the checkpoint of a run, whose facts have the numbers.
+// Of the checkpoint of a run, whose facts have the numbers; they do not have `base`, which may have
+// another path on another host.
 // Throws: CheckpointError for a checkpoint without adapters, or without those facts.
 AdapterConfig adapter_config_of(const Manifest& manifest);
 

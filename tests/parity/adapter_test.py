@@ -114,6 +114,8 @@ def check_export(runs: Runs, checkpoints: Path, one: Path) -> None:
     expect_same(exported, one)
     said, saved = (json.loads((each / "adapter_config.json").read_text()) for each in (exported, one))
     assert set(said.pop("target_modules")) == set(saved.pop("target_modules"))
+    assert Path(saved.pop("base_model_name_or_path")) == runs.base
+    assert said.pop("base_model_name_or_path") is None  # Hosts may have it at different places.
     assert said == saved, (said, saved)
     done = export("refused")
     assert done.returncode == 2 and "--adapters writes the adapters" in done.stderr, done
