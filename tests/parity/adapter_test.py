@@ -112,7 +112,8 @@ def check_export(runs: Runs, checkpoints: Path, one: Path) -> None:
     assert done.returncode == 0 and "exported: the adapters of" in done.stdout, done
     exported = runs.folder / "exported"
     expect_same(exported, one)
-    said, saved = (json.loads((each / "adapter_config.json").read_text()) for each in (exported, one))
+    files = (each / "adapter_config.json" for each in (exported, one))
+    said, saved = (json.loads(file.read_text()) for file in files)
     assert set(said.pop("target_modules")) == set(saved.pop("target_modules"))
     assert Path(saved.pop("base_model_name_or_path")) == runs.base
     assert said.pop("base_model_name_or_path") is None  # Hosts may have it at different places.
