@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "penstock/core/text.h"
+#include "penstock/partition/ownership.h"
 #include "penstock/schedule/generators/generators.h"
 
 namespace penstock::layout {
@@ -32,8 +33,11 @@ std::vector<Order> orders(std::int32_t pipe, std::int32_t microbatches, std::int
 }
 
 bool go_together(const Layout& layout, const Choices& choices) {
-  const bool has_pieces_in_files = layout.offload == Offload::StatesAndParameters;
-  if (has_pieces_in_files) return layout.zero == ZeroStage::Parameters;
+  if (layout.offload == Offload::StatesAndParameters) {
+    return partition::SharingRules{
+        .stage = layout.zero, .ranks = layout.mesh.data, .one_rank_has_pieces = true}
+        .come_and_go();
+  }
   return layout.mesh.data > 1 || layout.zero == choices.zero.front();
 }
 
