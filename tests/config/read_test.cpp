@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "\"activation_checkpointing\"?"},
         Refused{"{\"tensorboard\": {\"enabled\": true}}",
                 "1:29: tensorboard.enabled = true: the run directory has the metrics, as JSON "
-                "lines, and the curves; leave it out"},
+                "lines; use python -m penstock.board RUN"},
         Refused{"{\"lr\": 1}", "1:2: unknown key \"lr\"; did you mean \"optimizer.params.lr\"?"},
         Refused{"{\"xyzzyplugh\": 1}", "1:2: unknown key \"xyzzyplugh\""},
         Refused{"{\"model\": {\"layrs\": 2}}",

@@ -1,18 +1,16 @@
 """Where metrics can go: TensorBoard's event files, Weights & Biases, tables.
 
-A writer takes the values of one step under their tags.  The libraries are the users' own, and are
-imported when a writer is made.
+A writer takes the values of one step under their tags.
 """
 
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.errors import ConfigError
+from penstock._boards import event_files, weights_and_biases
 
 # A line's keys in the metrics, and the tags on a board.
 TAGS = {
@@ -44,21 +42,11 @@ class Writer(Protocol):
         """The end; `text` is the run's sample, if it has one."""
 
 
-def _library(name: str, package: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"this board needs the package {package}: pip install {package} ({error})"
-        ) from error
-
-
 class TensorBoard:
     """Event files in `folder`; what an earlier board wrote there counts for nothing any more."""
 
     def __init__(self, folder: Path) -> None:
-        library = _library("torch.utils.tensorboard", "tensorboard")
-        self._writer = library.SummaryWriter(str(folder), purge_step=0)
+        self._writer = event_files(folder, purge_step=0)
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """As scalars."""
@@ -80,8 +68,7 @@ class WeightsAndBiases:
     """A new offline run in `run`/wandb; `wandb sync` sends it later."""
 
     def __init__(self, run: Path, project: str) -> None:
-        self._library = _library("wandb", "wandb")
-        self._run = self._library.init(
+        self._run = weights_and_biases(
             project=project, name=run.resolve().name, dir=str(run), mode="offline"
         )
 
