@@ -26,6 +26,7 @@ TAGS = {
 _TABLES = {
     "steps.csv": [tag for key, tag in TAGS.items() if key != "val_loss"],
     "validations.csv": [TAGS["val_loss"]],
+    "samples.csv": ["text"],
 }
 
 
@@ -35,11 +36,14 @@ class Writer(Protocol):
     def write(self, step: int, values: dict[str, float]) -> None:
         """The values of `step`, by tag."""
 
+    def write_text(self, step: int, text: str) -> None:
+        """A text that the model wrote after `step`, with its prompt."""
+
     def flush(self) -> None:
         """After it, readers find what was written."""
 
-    def close(self, text: str | None) -> None:
-        """The end; `text` is the run's sample, if it has one."""
+    def close(self) -> None:
+        """The end."""
 
 
 class TensorBoard:
@@ -53,14 +57,16 @@ class TensorBoard:
         for tag, value in values.items():
             self._writer.add_scalar(tag, value, step)
 
+    def write_text(self, step: int, text: str) -> None:
+        """As the text "sample"."""
+        self._writer.add_text("sample", text, step)
+
     def flush(self) -> None:
         """To the file."""
         self._writer.flush()
 
-    def close(self, text: str | None) -> None:
-        """`text` is the text "sample"."""
-        if text is not None:
-            self._writer.add_text("sample", text)
+    def close(self) -> None:
+        """Closes the file."""
         self._writer.close()
 
 
@@ -76,18 +82,20 @@ class WeightsAndBiases:
         """As one line of its history."""
         self._run.log(values, step=step)
 
+    def write_text(self, step: int, text: str) -> None:
+        """In the run's summary, which has the last one."""
+        self._run.summary["sample"] = text
+
     def flush(self) -> None:
         """wandb writes by itself."""
 
-    def close(self, text: str | None) -> None:
-        """`text` is in the run's summary."""
-        if text is not None:
-            self._run.summary["sample"] = text
+    def close(self) -> None:
+        """Ends the run."""
         self._run.finish()
 
 
 class Tables:
-    """`folder`/steps.csv and `folder`/validations.csv, which are begun anew."""
+    """`folder`/steps.csv, validations.csv and samples.csv, which are begun anew."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -104,12 +112,16 @@ class Tables:
             if own := {tag: value for tag, value in values.items() if tag in tags}:
                 self._rows[name].writerow({"step": step, **own})
 
+    def write_text(self, step: int, text: str) -> None:
+        """As a row of samples.csv."""
+        self._rows["samples.csv"].writerow({"step": step, "text": text})
+
     def flush(self) -> None:
         """To the files."""
         for file in self._files.values():
             file.flush()
 
-    def close(self, text: str | None) -> None:
+    def close(self) -> None:
         """Closes the files."""
         for file in self._files.values():
             file.close()
