@@ -132,20 +132,22 @@ void TextSamples::write(std::int64_t step, train::Trainer& trainer, execute::Pro
 void TextSamples::keep(std::int64_t step, const Tokens& tokens) {
   Tokens all = prompt_;
   all.insert(all.end(), tokens.begin(), tokens.end());
-  const std::optional<std::string> prompt = text_of(prompt_), whole = text_of(all);
+  if (!prompt_text_) prompt_text_ = text_of(prompt_);
+  const std::optional<std::string> whole = text_of(all);
+  const std::string title = str("step ", step, "/", config_.run.steps, "  sample");
   std::string line = str("{\"step\": ", step);
-  if (prompt && whole) {
+  if (prompt_text_ && whole) {
     // A tokenizer may write a token otherwise at the beginning of a text.
-    const bool goes_on = whole->starts_with(*prompt);
-    const std::string text = goes_on ? whole->substr(prompt->size()) : *whole;
-    line += str(", \"prompt\": ", json_quote(as_text(*prompt)),
+    const bool goes_on = whole->starts_with(*prompt_text_);
+    const std::string text = goes_on ? whole->substr(prompt_text_->size()) : *whole;
+    line += str(", \"prompt\": ", json_quote(as_text(*prompt_text_)),
                 ", \"text\": ", json_quote(as_text(text)));
     files_->replace("sample.txt", *whole);
     constexpr std::size_t kPromptShown = 60;
-    const std::string shown = goes_on ? str(end_of(*prompt, kPromptShown), text) : text;
-    show_(str("sample (after the prompt's \"...\"):\n...", as_text(shown), "\n"));
+    const std::string shown = goes_on ? str(end_of(*prompt_text_, kPromptShown), text) : text;
+    show_(str(title, " (after the prompt's \"...\"):\n...", as_text(shown), "\n"));
   } else {
-    show_(str("sample, as tokens: ", join(tokens, ","), "\n"));
+    show_(str(title, ", as tokens: ", join(tokens, ","), "\n"));
   }
   files_->append(kSamplesFile, str(line, ", \"prompt_tokens\": [", join(prompt_, ", "),
                                    "], \"tokens\": [", join(tokens, ", "), "]}\n"));

@@ -60,6 +60,7 @@ class TextSamples {
   Show show_;
   RunFiles* files_ = nullptr;  // On rank 0.
   std::vector<std::int64_t> prompt_;
+  std::optional<std::string> prompt_text_;  // On rank 0, once a text has been written.
   GenerateOptions options_;
   bool is_text_lost_ = false;  // The tokenizer did not answer, which has been told.
 };
