@@ -91,7 +91,10 @@ void RemoteRanks::serve(std::size_t host) {
   link.connection->pump();
   if (link.connection->has_heard()) link.heard_ms = seen_.now_ms;
   while (const auto frame = link.connection->next()) take(host, *frame);
-  if (link.connection->is_over() && !link.over_ms) link.over_ms = seen_.now_ms;
+  if (!link.ended_ms && link.connection->ending()) link.ended_ms = seen_.now_ms;
+  // What it leaves behind may hold its output open.
+  const bool has_left = link.ended_ms && seen_.now_ms - *link.ended_ms > kExitMs;
+  if ((has_left || link.connection->is_over()) && !link.over_ms) link.over_ms = seen_.now_ms;
 }
 
 // Whether it is gone, silent, or another version's.

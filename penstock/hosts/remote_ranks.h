@@ -56,7 +56,8 @@ class RemoteRanks : public launch::Ranks {
     bool is_told = false;  // What to run.
     bool is_lost = false;
     std::int64_t heard_ms = 0;
-    std::optional<std::int64_t> over_ms{};  // Since when its output has ended.
+    std::optional<std::int64_t> ended_ms{};  // Since when its process has.
+    std::optional<std::int64_t> over_ms{};   // Since when its output has.
   };
 
   void serve(std::size_t host);

@@ -75,6 +75,13 @@ class HostsTest(ProcessTest):
         return self.start_run(*words).wait()
 
 
+    def agents(self) -> list[int]:
+        """The processes `penstock host`, without the guards that they fork."""
+        words = b"/penstock\0host\0"
+        pids = [p for p in self.left() if Path(f"/proc/{p}/cmdline").read_bytes().endswith(words)]
+        return [pid for pid in pids if int(support.stat_of(pid)[1]) not in pids]
+
+
 class Started(HostsTest):
     def test_ranks_have_deepspeeds_variables_and_words(self) -> None:
         script = self.file("show.py", SHOW)
@@ -187,11 +194,7 @@ class Ended(HostsTest):
         script = self.file("child.py", CHILD)
         started = self.start_run("-H", "hosts", "--heartbeat", 2, "--no_local_rank", script)
         started.await_text("runs", times=4)
-        agents = [
-            pid
-            for pid in self.left()
-            if Path(f"/proc/{pid}/cmdline").read_bytes().endswith(b"/penstock\0host\0")
-        ]
+        agents = self.agents()
         self.assertEqual(len(agents), 2)
         os.kill(max(agents), signal.SIGSTOP)
         result = started.wait()

@@ -20,6 +20,7 @@ from support import BUILD, PENSTOCK, ProcessTest, losses
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/bin:/sbin") or ""
 HEARTBEAT_SECONDS = 3
+IMPORTS_SECONDS = 300.0  # Far beyond what an import of torch takes.
 SCRIPT = """import argparse, os, signal, time
 import deepspeed, torch
 import torch.distributed as dist
@@ -52,6 +53,8 @@ class SshTest(ProcessTest):
         if not SSHD or not shutil.which("ssh"):
             self.skipTest("no ssh and sshd on this machine")
         self.two = hosts.Cable()
+        self.started: list[support.Started] = []
+        self.addCleanup(self.reap)
         self.addCleanup(self.two.remove)
         try:
             self.two.make()
@@ -60,6 +63,11 @@ class SshTest(ProcessTest):
         self.start_daemons()
         text = f"{hosts.MASTER} slots=2\n{hosts.OTHER} slots=2\n"
         (self.folder / "hosts").write_text(text)
+
+    def reap(self) -> None:
+        """What was started on the hosts, which are removed by now."""
+        for each in self.started:
+            each.process.wait(10)
 
     def key(self, name: str) -> Path:
         path = self.folder / name
@@ -77,7 +85,7 @@ class SshTest(ProcessTest):
         for host, address in enumerate((hosts.MASTER, hosts.OTHER)):
             config = self.folder / f"sshd-{host}"
             config.write_text(common + f"ListenAddress {address}\nPort 2222\n")
-            self.start(*self.two.on(host), SSHD, "-D", "-e", "-f", config)
+            self.started.append(self.start(*self.two.on(host), SSHD, "-D", "-e", "-f", config))
         (self.folder / "client").write_text(
             f"IdentityFile {own}\nStrictHostKeyChecking no\nUserKnownHostsFile /dev/null\n"
             "LogLevel ERROR\n"
@@ -99,13 +107,15 @@ class SshTest(ProcessTest):
                 time.sleep(0.1)
 
     def start_run(self, *words: object, **variables: str) -> support.Started:
-        return self.start(
+        started = self.start(
             *self.two.on(0),
             *(PENSTOCK, "run", "-H", "hosts", "--ssh_port", 2222),
             *("--launcher_args", f"-F {self.folder / 'client'}"),
             *("--heartbeat", HEARTBEAT_SECONDS, *words),
             environment=self.environment(HOME=str(self.folder), **variables),
         )
+        self.started.append(started)
+        return started
 
     def others(self) -> list[int]:
         """The processes on both hosts that are not of the daemons."""
@@ -154,8 +164,8 @@ class PenstockTrain(SshTest):
     def test_a_killed_launcher_leaves_nothing(self) -> None:
         started = self.start_training("out")
         started.await_step(2)
-        launcher = support.children(support.children(started.pid)[0])
-        os.kill(launcher[0] if launcher else started.pid, signal.SIGKILL)
+        (launcher,) = support.children(started.pid)  # Of unshare.
+        os.kill(launcher, signal.SIGKILL)
         self.assert_hosts_are_left_alone(within=10)
         started.process.wait(10)
 
@@ -187,11 +197,11 @@ class DeepSpeedScript(SshTest):
         return self.start_run(
             *("--swap", "train.py", "--deepspeed_config", "ds.json", "--steps", steps),
             PENSTOCK_PYTHON=support.TORCH_PYTHON,
-            PYTHONPATH=os.environ.get("PENSTOCK_TEST_PACKAGE", str(BUILD / "python")),
+            PYTHONPATH=str(BUILD / "python"),
         )
 
     def test_two_hosts_train_it(self) -> None:
-        result = self.start_script(5).wait()
+        result = self.start_script(5).wait(IMPORTS_SECONDS)
         self.assert_code(result, 0)
         for rank in range(2):
             lines = [line for line in result.out.splitlines() if f"rank {rank} of 2 step" in line]
@@ -200,7 +210,7 @@ class DeepSpeedScript(SshTest):
 
     def test_a_rank_that_is_killed_ends_both_hosts(self) -> None:
         started = self.start_script(100_000)
-        started.await_text("rank 1 of 2 step 2")
+        started.await_text("rank 1 of 2 step 2", patience=IMPORTS_SECONDS)
         os.kill(self.rank_pid(1), signal.SIGKILL)
         result = started.wait()
         self.assert_code(result, 4)

@@ -40,6 +40,7 @@ struct RunCommand {
   bool is_program = false;
   bool has_local_rank = true;
   bool swaps = false;
+  bool is_ignored = false;
 };
 
 std::vector<std::string> blank_separated(const std::string& text) {
@@ -195,7 +196,7 @@ void declare_program(CLI::App& app, RunCommand& command) {
   app.add_flag("--no_python,--no-python", command.is_program, "SCRIPT is a program");
   app.add_flag("--no_local_rank{false},--no-local-rank{false}", command.has_local_rank,
                "do not pass --local_rank=N to SCRIPT");
-  app.add_flag("--no_ssh_check,--force_multi", "taken, and not used");
+  app.add_flag("--no_ssh_check,--force_multi", command.is_ignored, "taken, and not used");
   app.add_option("--log-dir,--enable_each_rank_log", command.log_dir,
                  "rank R writes to DIR/rank-R.log of its host")
       ->type_name("DIR");
