@@ -113,16 +113,6 @@ class _Finder(MetaPathFinder):
             return None
 
 
-class _Refusals(MetaPathFinder):
-    """Behind all others: says why what a script imports from a package of ours is not there."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
-        package, _, last = name.rpartition(".")
-        reason = _compatibility.refusal(package, last)
-        if reason is not None:
-            raise ImportError(reason, name=name)
-
-
 def install() -> None:
     """From now on imports are swapped.
 
@@ -136,7 +126,6 @@ def install() -> None:
     if late:
         raise RuntimeError(f"penstock.swap: {', '.join(late)} is imported already")
     sys.meta_path.insert(0, _Finder(modules))
-    sys.meta_path.append(_Refusals())
 
 
 def _in_spawned_processes(script: str) -> None:

@@ -50,6 +50,9 @@ def test_a_name_is_there_or_says_why_not(module, name):
             for each, of in modules().items()
             if of.instead == modules()[module].instead
         )
+        with pytest.raises(ImportError) as imported:
+            exec(f"from {modules()[module].instead} import {name}", {})
+        assert str(imported.value) == str(error.value)
     else:
         # As an import statement finds it: a submodule may not be an attribute yet.
         namespace = {}
@@ -233,6 +236,35 @@ def test_a_swapped_import_of_what_is_lacking_says_why(tmp_path):
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ran.returncode == 1
         assert words in ran.stderr.splitlines()[-1], ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("from penstock.zero.partition_parameters import AllGatherHandle", "has no AllGatherHandle: "),
+        ("from penstock.pipelining.stage import _RecvInfo as r", "how torch's stages describe"),
+        ("from penstock import initialize, init_inference", "engines train"),
+        ("from penstock.zero import Inti", "cannot import name 'Inti' from 'penstock.zero'"),
+    ],
+)
+def test_an_import_without_swap_says_why_too(line, words):
+    with pytest.raises(ImportError, match=re.escape(words)):
+        exec(line, {})
+
+
+def test_who_asks_carefully_is_told_no():
+    """hasattr() and getattr() with a default, also in the frame of an import statement."""
+    from penstock.pipelining import stage
+
+    assert not hasattr(stage, "_RecvInfo")
+    assert getattr(stage, "_RecvInfo", 7) == 7
+    try:
+        from penstock.pipelining.stage import _RecvInfo
+    except ImportError as error:
+        assert error.name == "penstock.pipelining.stage"
+        assert not hasattr(stage, "_RecvInfo")
+    else:
+        raise AssertionError(_RecvInfo)
 
 
 def test_members_that_the_table_has_are_of_classes_that_are_there():
