@@ -22,7 +22,17 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-__all__ = ["DEEPSPEED", "Fate", "Module", "fate", "lacking", "modules", "refusal", "refuse_in"]
+__all__ = [
+    "DEEPSPEED",
+    "Fate",
+    "Module",
+    "fate",
+    "lacking",
+    "member",
+    "modules",
+    "refusal",
+    "refuse_in",
+]
 
 # Of DeepSpeed's versions, the one whose names and behaviour the table is of.
 DEEPSPEED = "0.19.8"
@@ -127,6 +137,17 @@ def lacking(ours: str, name: str) -> AttributeError | ImportError:
 def _is_importing(frame: FrameType) -> bool:
     """Whether what runs there now is the part of an import statement that asks for a name."""
     return opcode.opname[frame.f_code.co_code[frame.f_lasti]] == "IMPORT_FROM"
+
+
+def member(ours: str, owner: str, of: Any, name: str) -> Any:
+    """What the __getattr__ of a class of ours ends in.  Raises AttributeError, with the reason.
+
+    owner: the class, by its name in the table.  of: the object.
+    """
+    reason = refusal(ours, f"{owner}.{name}")
+    if reason is not None:
+        raise AttributeError(reason)
+    return object.__getattribute__(of, name)  # Once more, for what raised: a property, maybe.
 
 
 def refuse_in(names: dict[str, Any]) -> None:

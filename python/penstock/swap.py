@@ -12,7 +12,8 @@ whether DeepSpeed is installed or not.  importlib.metadata tells of a package de
 version whose names penstock follows: libraries ask for it before they use the package.
 
 --check runs nothing: it reads the script and prints which of their names it uses, in which lines,
-and what becomes of each.  Exit codes: 0: all work, though some may differ; 1: some are refused, or
+and what becomes of each; of members of engines, schedules and stages, too, where it is certain
+that they are such.  Exit codes: 0: all work, though some may differ; 1: some are refused, or
 not known; 2: there is no such script, or it is no Python.
 """
 

@@ -31,8 +31,9 @@ member of a class. [Pipelining](pipelining.md) and
 `python -m penstock.swap --check train.py` reads a script. It says which of these names it uses, in
 which lines, and what becomes of each. Nothing runs. Exit codes: 0: all work, though some may
 differ; 1: one is refused or not known; 2: the script cannot be read. It sees imports, attributes of
-what was imported, and members of what `initialize()` returned. Names in strings and other files,
-which the script imports, it does not see.
+what was imported, and members of engines, schedules, stages and traced models, where the script
+assigns these to a word. A member that the tables do not have is told where one of a like name is
+there. Names in strings and other files, which the script imports, it does not see.
 """
 
 

@@ -27,7 +27,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from penstock._compatibility import refuse_in
+from penstock._compatibility import refusal, refuse_in
 from penstock.errors import ConfigError
 from penstock.pipelining._graph import remove_assertions
 from penstock.pipelining._splitting import Made, split_into_stages
@@ -123,6 +123,12 @@ class Pipe(nn.Module):
             name: where for stage in stages for name, where in stage.tied_parameters.items()
         }
         self._info = PipeInfo(graph, len(stages), self.tied_parameters)
+
+    def __getattr__(self, name: str) -> Any:
+        reason = refusal(__name__, f"Pipe.{name}")
+        if reason is not None:
+            raise AttributeError(reason)
+        return super().__getattr__(name)
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         flat: tuple[Any, ...] = self.split_gm(*args, **kwargs)
