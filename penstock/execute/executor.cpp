@@ -300,8 +300,8 @@ struct Executor::Impl {
                       " returned while it ran on another thread: it must wait for its threads"));
     }
     if (runs.begun[i] == 1 || (runs.begun[i] == 0 && !schedule::is_compute(action.op))) return;
-    throw Error(str("what stands in for ", action, " ran it ", runs.begun[i],
-                    " times, must run it once"));
+    throw Error(
+        str("what stands in for ", action, " ran it ", runs.begun[i], " times, must run it once"));
   }
 
   // Takes what the instruction computes on, which its function may do on two threads at once.

@@ -91,9 +91,7 @@ class _Reader:
         if _is_theirs(path) or not _is_theirs(self._imported.get(word, "")):
             self._imported[word] = path
 
-    def _attribute(
-        self, node: ast.Attribute, objects: Objects
-    ) -> Iterator[tuple[int, str, Fate]]:
+    def _attribute(self, node: ast.Attribute, objects: Objects) -> Iterator[tuple[int, str, Fate]]:
         path = self._path(node)
         if path is not None and _is_theirs(path):
             yield node.lineno, path, _fate_of(path)

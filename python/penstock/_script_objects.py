@@ -45,9 +45,7 @@ _LIKE = 0.9  # How like two names must be: one letter more, less or swapped in s
 class Objects:
     """Of one file.  path: what an expression stands for, by the imports."""
 
-    def __init__(
-        self, nodes: Sequence[ast.AST], path: Callable[[ast.expr], str | None]
-    ) -> None:
+    def __init__(self, nodes: Sequence[ast.AST], path: Callable[[ast.expr], str | None]) -> None:
         self._path = path
         self._kinds: dict[str, int] = {}  # By word: "self.engine".
         self._own = {

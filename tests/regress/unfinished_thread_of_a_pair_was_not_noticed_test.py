@@ -22,7 +22,7 @@ PLACEMENT = [[0, 3], [1, 2]]
 
 
 class Meeting(torch.autograd.Function):
-    """Passes a value on, and the gradient; while `barrier` is set, not before the other has come."""
+    """Passes a value on, and the gradient; with a barrier, not before the other has come."""
 
     barrier = None
     count = 0

@@ -325,7 +325,10 @@ def test_a_swapped_import_of_what_is_lacking_says_why(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("from penstock.zero.partition_parameters import AllGatherHandle", "has no AllGatherHandle: "),
+        (
+            "from penstock.zero.partition_parameters import AllGatherHandle",
+            "has no AllGatherHandle: ",
+        ),
         ("from penstock.pipelining.stage import _RecvInfo as r", "how torch's stages describe"),
         ("from penstock import initialize, init_inference", "engines train"),
         ("from penstock.zero import Inti", "cannot import name 'Inti' from 'penstock.zero'"),
