@@ -61,6 +61,8 @@ struct Replaced {
   std::function<void()> run;
 };
 // Gets one, or the two of an overlapped pair.  Runs what computes once; the rest if it wants to.
+// It may run the two at once, on threads that it waits for.  REQUIRES: where it fails without
+// having waited, the executor and the step's inputs outlive its threads.
 using Instead = std::function<void(const std::vector<Replaced>&)>;
 
 class Executor {

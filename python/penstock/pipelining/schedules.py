@@ -313,6 +313,9 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
     ) -> None:
         """For functions of one's own: the F of the last stage has computed the loss."""
 
+    def _assert_unsharded(self, stage: _PipelineStageBase) -> None:
+        """For functions of one's own: the parameters of a stage are whole while its actions run."""
+
     def _maybe_get_loss(self, stage: _PipelineStageBase, mb_index: int) -> torch.Tensor | None:
         """For functions of one's own: the loss of a microbatch, detached; None of other stages."""
         has_loss = stage.is_last and self._running is not None

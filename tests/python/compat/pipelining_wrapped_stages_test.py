@@ -14,13 +14,8 @@ import warnings
 import ranks
 import torch
 import torch.distributed as dist
-from models import LOOP, PLACEMENTS, stages_of
-from penstock.pipelining import schedules
-from penstock.pipelining.schedules import (
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
-    PipelineScheduleMulti,
-)
+from models import CPU, LOOP, PLACEMENTS
+from penstock.pipelining.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -32,6 +27,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+
+from penstock import pipelining
 
 WORLD_SIZE = 4
 WIDTH, HIDDEN, BATCH, MICROBATCHES, STEPS = 8, 16, 16, 4, 5
@@ -68,22 +65,42 @@ class Checkpointed(torch.nn.Module):
         return checkpoint(self.block, x, use_reentrant=False)
 
 
-def _ddp(block, mesh):
+def plain(block, mesh):
+    return block
+
+
+def ddp(block, mesh):
     return DistributedDataParallel(block, process_group=mesh["dp"].get_group())
 
 
-def _sharded(block, mesh):
+def sharded(block, mesh):
     fully_shard(block.up, mesh=mesh["dp"])
     return fully_shard(block, mesh=mesh["dp"])
 
 
-def _tensor_parallel(block, mesh):
+def tensor_parallel(block, mesh):
     plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
     return parallelize_module(block, mesh["tp"], plan)
 
 
-def _both(block, mesh):
-    return _sharded(_tensor_parallel(block, mesh), mesh)
+def both(block, mesh):
+    return sharded(tensor_parallel(block, mesh), mesh)
+
+
+def compiled(block, mesh):
+    return torch.compile(block, backend="aot_eager")
+
+
+def checkpointed(block, mesh):
+    return Checkpointed(block)
+
+
+def all_together(block, mesh, backend="aot_eager"):
+    """In torchtitan's order: tensor parallel, checkpointed, compiled, sharded."""
+    if mesh["tp"].size() > 1:
+        block = tensor_parallel(block, mesh)
+    block = torch.compile(Checkpointed(block), backend=backend)
+    return fully_shard(block, mesh=mesh["dp"])
 
 
 def _placement(name, ranks_of_pipe):
@@ -96,11 +113,14 @@ def _placement(name, ranks_of_pipe):
 class Training:
     """Some schedule over wrapped blocks, and the same blocks whole, each with its optimizer."""
 
-    def __init__(self, name, wrap, shape):
-        """shape: of the mesh: ranks of a pipeline, replicas, ranks of a layer."""
+    def __init__(self, name, wrap, shape, of=pipelining):
+        """shape: of the mesh: ranks of a pipeline, replicas, ranks of a layer.
+
+        of: penstock.pipelining, or torch.distributed.pipelining.
+        """
         self.mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "tp"))
-        kind = schedules.get_schedule_class(name)
-        is_single = not issubclass(kind, PipelineScheduleMulti)
+        kind = of.schedules.get_schedule_class(name)
+        is_single = not issubclass(kind, of.schedules.PipelineScheduleMulti)
         placement = _placement(name, shape[0])
         here = placement[self.mesh["pp"].get_local_rank()]
         count = sum(map(len, placement))
@@ -109,7 +129,10 @@ class Training:
         self.plain = torch.nn.Sequential(*(Block() for _ in range(count)))
         self.blocks = {index: copy.deepcopy(self.plain[index]) for index in here}
         modules = {index: wrap(block, self.mesh) for index, block in self.blocks.items()}
-        stages = stages_of(modules, count, self.mesh["pp"])
+        stages = [
+            of.PipelineStage(module, index, count, CPU, group=self.mesh["pp"].get_group())
+            for index, module in modules.items()
+        ]
         self.loss_fn = torch.nn.MSELoss()
         self.schedule = kind(stages[0] if is_single else stages, MICROBATCHES, self.loss_fn)
         of_blocks = [each for block in self.blocks.values() for each in block.parameters()]
@@ -134,30 +157,30 @@ class Training:
 
     def compare(self, of):
         for index, block in self.blocks.items():
-            plain = dict(self.plain[index].named_parameters())
+            expected = dict(self.plain[index].named_parameters())
             for name, each in block.named_parameters():
-                mine, whole = _whole(of(each)), of(plain[name])
-                assert _difference(mine, whole) <= BOUND, (index, name, _difference(mine, whole))
+                difference_of = difference(whole(of(each)), of(expected[name]))
+                assert difference_of <= BOUND, (index, name, difference_of)
 
 
-def _whole(value):
+def whole(value):
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def _difference(mine, expected):
+def difference(mine, expected):
     return (mine.detach() - expected.detach()).abs().max().item()
 
 
-def _trains_as_the_unsplit_model(wrap, shapes):
+def trains_as_the_unsplit_model(wrap, shapes, names=SCHEDULES):
     """In every schedule; the quick tier has one of them, on the first shape."""
-    for name, shape in ranks.cases(itertools.product(SCHEDULES, shapes), quick=1):
+    for name, shape in ranks.cases(itertools.product(names, shapes), quick=1):
         training = Training(name, wrap, shape)
         generator = torch.Generator().manual_seed(1)
         for step in range(STEPS):
             x, y = torch.randn(2, BATCH, WIDTH, generator=generator).unbind()
             losses = training.step(x, y)
             where = (name, shape, step)
-            assert losses is None or _difference(*losses) <= BOUND, where
+            assert losses is None or difference(*losses) <= BOUND, where
             training.compare(lambda each: each.grad)
             training.optimizer.step()
             training.optimizer.zero_grad()
@@ -184,8 +207,8 @@ def check_halves_of_a_backward_stay_halves(group):
     backward cannot be split.
     """
     del group
-    shapes = [(lambda block, mesh: block, TWICE), (_ddp, (2, 2, 1)), (_sharded, (2, 2, 1))]
-    for wrap, shape in [*shapes, (_tensor_parallel, TWICE), (_both, TWICE)]:
+    shapes = [(plain, TWICE), (ddp, (2, 2, 1)), (sharded, (2, 2, 1))]
+    for wrap, shape in [*shapes, (tensor_parallel, TWICE), (both, TWICE)]:
         training = Training("InterleavedZeroBubble", wrap, shape)
         stages = {stage.stage_index: stage for stage in training.schedule._stages}
         counts = []
@@ -207,7 +230,7 @@ def check_halves_of_a_backward_stay_halves(group):
             warnings.simplefilter("always")
             x, y = torch.randn(2, BATCH, WIDTH, generator=torch.Generator().manual_seed(1)).unbind()
             losses = training.step(x, y)
-        assert losses is None or _difference(*losses) <= BOUND
+        assert losses is None or difference(*losses) <= BOUND
         training.compare(lambda each: each.grad)
         assert not [note for note in notes if "cannot be split" in str(note.message)]
         assert len(counts) == 2 * len(stages) * MICROBATCHES
@@ -216,39 +239,43 @@ def check_halves_of_a_backward_stay_halves(group):
 
 def check_distributed_data_parallel(group):
     del group
-    _trains_as_the_unsplit_model(_ddp, [(2, 2, 1)])
+    trains_as_the_unsplit_model(ddp, [(2, 2, 1)])
 
 
 def check_fully_shard(group):
     del group
-    _trains_as_the_unsplit_model(_sharded, [(2, 2, 1)])
+    trains_as_the_unsplit_model(sharded, [(2, 2, 1)])
 
 
 def check_compiled(group):
     del group
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*compiled graph cannot be split")
-
-        def wrap(block, mesh):
-            return torch.compile(block, backend="aot_eager")
-
-        _trains_as_the_unsplit_model(wrap, [TWICE])
+        trains_as_the_unsplit_model(compiled, [TWICE])
 
 
 def check_checkpointed_activations(group):
     del group
-    _trains_as_the_unsplit_model(lambda block, mesh: Checkpointed(block), [TWICE])
+    trains_as_the_unsplit_model(checkpointed, [TWICE])
 
 
 def check_tensor_parallel(group):
     del group
-    _trains_as_the_unsplit_model(_tensor_parallel, [(2, 1, 2)])
+    trains_as_the_unsplit_model(tensor_parallel, [(2, 1, 2)])
+
+
+def check_all_together(group):
+    """Two ranks of each layer, or two replicas of each stage."""
+    del group
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*cannot be split")
+        trains_as_the_unsplit_model(all_together, [TWICE, (2, 2, 1)])
 
 
 def check_tensor_parallel_and_fully_shard(group):
     """With two ranks of a pipeline, and with two replicas: both at a time need eight ranks."""
     del group
-    _trains_as_the_unsplit_model(_both, [(2, 1, 2), (1, 2, 2)])
+    trains_as_the_unsplit_model(both, [(2, 1, 2), (1, 2, 2)])
 
 
 test_check = ranks.tests_of(__file__, WORLD_SIZE)
