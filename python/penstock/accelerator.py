@@ -23,6 +23,8 @@ refuse_in(globals())
 class Accelerator:
     """The CPU."""
 
+    _name = "cpu"
+
     def is_available(self) -> bool:
         """True: there is one."""
         return True
@@ -45,8 +47,9 @@ class Accelerator:
         return torch.device(self.device_name(device_index))
 
     def device_count(self) -> int:
-        """1."""
-        return 1
+        """As many as ranks of this machine, as a launcher has said it in LOCAL_SIZE; 1 without."""
+        given = os.environ.get("LOCAL_SIZE", "")
+        return max(1, int(given)) if given.isdecimal() else 1
 
     def communication_backend_name(self) -> str:
         """Of torch.distributed: "gloo"."""

@@ -41,6 +41,7 @@ from penstock.configuration import Batch
 from penstock.errors import ConfigError, Error
 from penstock.pipelining._groups import resolve, telling_who_connects
 from penstock.utils._fragments import Fragments
+from penstock.utils._leaves import mark_configured
 from penstock.zero._gathering import GatheredParameters
 from penstock.zero._model import ReplicatedModel, facts_of
 from penstock.zero._precision import cast, gradient_scale_of, type_of
@@ -103,6 +104,7 @@ class Engine(Steps, torch.nn.Module):
             given = None if model_parameters is None else list(model_parameters)
             if self._type is not None:
                 cast(model, self._type)
+            mark_configured(model, self.config.section("zero_optimization").get("leaf_module", {}))
             trainable = [each for each in model.parameters() if each.requires_grad]
             self.optimizer = make_optimizer(self.config, given or trainable, optimizer)
             check_new(self.optimizer, is_whole=self._zero.stage == 0 and self._type is None)
