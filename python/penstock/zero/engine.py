@@ -191,16 +191,17 @@ class Engine(Steps, torch.nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Inside, backward() adds to this replica's gradients and never sums; nothing is counted.
 
-        For ZeRO 0 and 1.  Raises ConfigError for stages 2 and 3, which share gradients, and for a
-        second one inside; step() inside is an Error.
+        For ZeRO 0 and 1.  Raises ConfigError, here an AssertionError, too, for stages 2 and 3, which
+        share gradients, and for a second one inside; so does step() inside.
         """
         if self.zero_optimization_partition_gradients():
-            raise ConfigError(
-                f"no_sync() is for ZeRO 0 and 1: under stage {self.zero_optimization_stage()} "
-                f"replicas share gradients; use set_gradient_accumulation_boundary(False)"
+            raise _OutOfPlace(
+                f"no_sync context manager is incompatible with zero_optimization.stage "
+                f"{self.zero_optimization_stage()}, under which replicas share gradients: use "
+                f"set_gradient_accumulation_boundary(False)"
             )
         if self._is_local:
-            raise ConfigError("no_sync() inside no_sync()")
+            raise _OutOfPlace("no_sync context manager reentry is unsupported: leave the first one")
         self._is_local = True
         try:
             yield
@@ -215,7 +216,10 @@ class Engine(Steps, torch.nn.Module):
         lr_kwargs: of the scheduler's step().
         """
         if self._is_local:
-            raise ConfigError("step() inside no_sync(): gradients are summed after it")
+            raise _OutOfPlace(
+                "It is illegal to call Engine.step() inside no_sync context manager: gradients are "
+                "summed after it"
+            )
         self._model.let_go()
         self._update.was_applied = False
         ends = self.is_gradient_accumulation_boundary() or not self._is_managed
@@ -418,6 +422,10 @@ class Engine(Steps, torch.nn.Module):
             *facts_of(self.module),
             *facts_of_optimizer(self.optimizer),
         ]
+
+
+class _OutOfPlace(ConfigError, AssertionError):
+    """A call where it has no place; scripts for DeepSpeed expect its kind and its first words."""
 
 
 class _Course(EngineCourse):
