@@ -133,7 +133,7 @@ class Fragments:
             self.model.set_whole(number, values)
 
     def _sum(self, what: str) -> None:
-        """Gradients of a script's own backwards, where the step's are complete: not in no_sync()."""
+        """Gradients of a script's own backwards, if the step's are complete: not in no_sync()."""
         engine = self._engine()
         if what != _GRADIENT or engine is None or engine._is_local:
             return

@@ -191,8 +191,8 @@ class Engine(Steps, torch.nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Inside, backward() adds to this replica's gradients and never sums; nothing is counted.
 
-        For ZeRO 0 and 1.  Raises ConfigError, here an AssertionError, too, for stages 2 and 3, which
-        share gradients, and for a second one inside; so does step() inside.
+        For ZeRO 0 and 1.  Raises ConfigError, here an AssertionError, too, for stages 2 and 3,
+        which share gradients, and for a second one inside; so does step() inside.
         """
         if self.zero_optimization_partition_gradients():
             raise _OutOfPlace(
