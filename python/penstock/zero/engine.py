@@ -195,13 +195,13 @@ class Engine(Steps, torch.nn.Module):
         which share gradients, and for a second one inside; so does step() inside.
         """
         if self.zero_optimization_partition_gradients():
-            raise _OutOfPlace(
+            raise _PlaceError(
                 f"no_sync context manager is incompatible with zero_optimization.stage "
                 f"{self.zero_optimization_stage()}, under which replicas share gradients: use "
                 f"set_gradient_accumulation_boundary(False)"
             )
         if self._is_local:
-            raise _OutOfPlace("no_sync context manager reentry is unsupported: leave the first one")
+            raise _PlaceError("no_sync context manager reentry is unsupported: leave the first one")
         self._is_local = True
         try:
             yield
@@ -216,7 +216,7 @@ class Engine(Steps, torch.nn.Module):
         lr_kwargs: of the scheduler's step().
         """
         if self._is_local:
-            raise _OutOfPlace(
+            raise _PlaceError(
                 "It is illegal to call Engine.step() inside no_sync context manager: gradients are "
                 "summed after it"
             )
@@ -424,7 +424,7 @@ class Engine(Steps, torch.nn.Module):
         ]
 
 
-class _OutOfPlace(ConfigError, AssertionError):
+class _PlaceError(ConfigError, AssertionError):
     """A call where it has no place; scripts for DeepSpeed expect its kind and its first words."""
 
 

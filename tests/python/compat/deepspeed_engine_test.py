@@ -230,7 +230,7 @@ def check_no_sync(group):
         with engine.no_sync():
             for number in range(2):
                 engine.backward(engine(inputs_of(number)).square().mean())
-            with pytest.raises(penstock.Error, match="no_sync .* reentry"), engine.no_sync():
+            with pytest.raises(penstock.Error, match=r"no_sync .* reentry"), engine.no_sync():
                 pass
             with pytest.raises(penstock.Error, match=r"step\(\) inside no_sync"):
                 engine.step()
