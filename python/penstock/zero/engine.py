@@ -40,6 +40,7 @@ from penstock.checkpoint._saved import write_weights
 from penstock.configuration import Batch
 from penstock.errors import ConfigError, Error
 from penstock.pipelining._groups import resolve, telling_who_connects
+from penstock.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
 from penstock.utils._fragments import Fragments
 from penstock.utils._leaves import mark_configured
 from penstock.zero._gathering import GatheredParameters
@@ -327,6 +328,28 @@ class Engine(Steps, torch.nn.Module):
     def is_compiled(self) -> bool:
         """Whether the module is."""
         return self.module._compiled_call_impl is not None
+
+    def offload_states(
+        self,
+        include: Iterable[OffloadStateTypeEnum] | None = None,
+        device: OffloadDeviceEnum | str = OffloadDeviceEnum.cpu,
+        pin_memory: bool = True,
+        non_blocking: bool = False,
+    ) -> None:
+        """Leaves states where they are: in host memory already, as parameters and gradients are.
+
+        Raises ValueError for what is no state, and ConfigError for files.
+        """
+        for each in include or ():
+            OffloadStateTypeEnum(each)
+        if OffloadDeviceEnum(device) is OffloadDeviceEnum.nvme:
+            raise ConfigError(
+                'offload_states(device="nvme"): zero_optimization.offload_optimizer and '
+                "offload_param say what is in files, for the whole run"
+            )
+
+    def reload_states(self, non_blocking: bool = False) -> None:
+        """Leaves states where they are: where the rank computes."""
 
     def empty_partition_cache(self) -> None:
         """Lets go of parameters that the last forward has returned; all others have gone."""

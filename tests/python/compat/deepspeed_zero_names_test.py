@@ -11,6 +11,8 @@ from penstock.runtime.zero.leaf_module_config import (
     DEFAULT_LEAF_MODULE_CLASSES,
     DeepSpeedZeroLeafModuleConfig,
 )
+from penstock.runtime.zero.offload_config import OffloadStateTypeEnum
+from penstock.runtime.zero.offload_states import get_state_devices
 from penstock.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from penstock.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from penstock.utils import get_z3_leaf_modules
@@ -89,6 +91,17 @@ def test_a_configuration_marks_modules():
     marks = {"classes": ["Tanh", "Nowhere"], "names": ["2"], "name_suffixes": ["nowhere"]}
     engine, _ = start(model, zero={"leaf_module": marks})
     assert get_z3_leaf_modules(engine.module) == [model[1], model[2]]
+
+
+def test_states_are_where_they_are_asked_to_be():
+    engine, _ = start()
+    engine.offload_states(include=[OffloadStateTypeEnum.optim_states], pin_memory=False)
+    assert get_state_devices(engine, "lp_params") == {torch.device("cpu")}
+    engine.reload_states()
+    with pytest.raises(ValueError, match="no_state"):
+        engine.offload_states(include=["no_state"])
+    with pytest.raises(penstock.ConfigError, match="say what is in files"):
+        engine.offload_states(device="nvme")
 
 
 def test_nothing_is_said_of_cuda():
