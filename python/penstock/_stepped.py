@@ -34,6 +34,8 @@ class _Told:
     optimizer: itself.  loss_scale, cur_scale: that of losses; loss_scaler: has them, too.
     overflow: whether the last step was skipped.  clip_grad: the largest norm; 0: any.
     averaged_gradients: by parameter group, of this rank's parts, as long as they are there.
+    fp32_partitioned_groups_flat: masters of this rank's parts, which `state` is by; fp16_groups: of
+    each, those parts.
     needs_scaler(): whether a backward of the script's own has to begin with a scaled loss.
     _global_grad_norm: the last step's, before clipping; 0 before any.
     """
@@ -102,6 +104,8 @@ _TOLD: dict[str, Callable[[Any, Any], Any]] = {
     "overflow": lambda _, update: update.has_overflowed,
     "clip_grad": lambda _, update: update.clipping,
     "averaged_gradients": lambda _, update: update.gradients(),
+    "fp32_partitioned_groups_flat": lambda _, update: list(update.masters),
+    "fp16_groups": lambda _, update: [[part] for part in update.parts()],
     "needs_scaler": lambda _, update: lambda: update.needs_scale,
     "_global_grad_norm": lambda _, update: update.norm,
 }

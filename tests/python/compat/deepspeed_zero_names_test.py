@@ -62,6 +62,18 @@ def test_an_optimizer_says_whether_losses_have_to_be_scaled():
     assert optimizer._global_grad_norm == engine.get_global_grad_norm() > 0
 
 
+def test_an_optimizer_has_masters_by_which_its_states_are():
+    engine, optimizer = start(bf16={"enabled": True})
+    engine.backward(engine(torch.ones(1, 2, dtype=torch.bfloat16)).sum())
+    engine.step()
+    masters = optimizer.fp32_partitioned_groups_flat
+    assert [optimizer.state[each]["step"].item() for each in masters] == [1.0] * 2
+    for master, parts in zip(masters, optimizer.fp16_groups, strict=True):
+        assert torch.equal(
+            torch.cat([each.flatten() for each in parts]), master.bfloat16().flatten()
+        )
+
+
 def test_what_builds_operators_has_something_in_its_place():
     assert penstock.ops.__compatible_ops__[AsyncIOBuilder.NAME]
     builder = CPUAdamBuilder()
