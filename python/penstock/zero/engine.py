@@ -485,7 +485,11 @@ class _Course(EngineCourse):
         engine.micro_steps = taken if is_whole else steps
 
 
+class _LossError(TypeError, AssertionError):
+    """What is no loss; scripts for DeepSpeed expect the second kind."""
+
+
 def _check_loss(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise TypeError(f"loss is {what}, must be a tensor of one element")
+        raise _LossError(f"loss is {what}, must be a scalar tensor, which has one element")

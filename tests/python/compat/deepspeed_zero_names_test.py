@@ -74,6 +74,13 @@ def test_an_optimizer_has_masters_by_which_its_states_are():
         )
 
 
+def test_what_is_no_loss_is_said_to_be_none():
+    engine, _ = start()
+    for kind in (TypeError, AssertionError):
+        with pytest.raises(kind, match=r"loss is \(2,\), must be a scalar tensor"):
+            engine.scale(torch.ones(2))
+
+
 def test_what_builds_operators_has_something_in_its_place():
     assert penstock.ops.__compatible_ops__[AsyncIOBuilder.NAME]
     builder = CPUAdamBuilder()
