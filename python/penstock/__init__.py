@@ -49,13 +49,17 @@ __all__ = [
 ]
 
 
-_MODULES = ("accelerator", "checkpoint", "checkpointing", "comm", "ops", "runtime", "utils", "zero")
+_MODULES = (
+    *("accelerator", "checkpoint", "checkpointing", "comm", "git_version_info", "moe", "ops"),
+    *("runtime", "utils", "zero"),
+)
 _FROM = {
     "DeepSpeedConfig": "penstock.runtime.config",
     "DeepSpeedConfigError": "penstock.runtime.config",
     "DeepSpeedEngine": "penstock.runtime.engine",
     "PipelineEngine": "penstock.pipe.engine",
     "PipelineModule": "penstock.pipe.module",
+    "DeepSpeedOptimizer": "penstock.runtime.base_optimizer",
     "get_accelerator": "penstock.accelerator",
     "log_dist": "penstock.utils",
     "logger": "penstock.utils",

@@ -15,7 +15,7 @@ import opcode
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,10 +45,12 @@ class Fate:
     """Of a name.  verdict: "works", "differs", "refused" or "unknown".
 
     note: how it differs, or why it is refused and what to use in its place.
+    is_late: it can be imported, so that what mentions it goes on, and is refused when it is called.
     """
 
     verdict: str
     note: str = ""
+    is_late: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ def _module(entries: Iterable[str]) -> Module:
             rest = Fate("refused", text)
         elif verdict == "works":
             names.update(dict.fromkeys(text.split(), Fate("works")))
+        elif verdict == "late":
+            names.update(dict.fromkeys(listed, Fate("refused", text, is_late=True)))
         else:
             names.update(dict.fromkeys(listed, Fate(verdict, text)))
     return Module(instead, rest, names)
@@ -118,6 +122,25 @@ def refusal(ours: str, name: str) -> str | None:
         if module.instead == ours and (found := fate(theirs, name)).verdict == "refused":
             return f"{owner or 'penstock'} has no {member}: {found.note}"
     return None
+
+
+@cache
+def stand_in(ours: str, name: str) -> type | None:
+    """A class of that name, which is none of anything, and refuses to be called.
+
+    None where the table does not say that a module of ours has one.
+    """
+    names = [each.names for each in modules().values() if each.instead == ours]
+    if not any(name in each and each[name].is_late for each in names):
+        return None
+    reason = refusal(ours, name)
+
+    def refuse(kind: type, *arguments: Any, **keywords: Any) -> Any:
+        from penstock.errors import ConfigError
+
+        raise ConfigError(str(reason))
+
+    return type(name, (), {"__new__": refuse, "__module__": ours, "__doc__": reason})
 
 
 def lacking(ours: str, name: str) -> AttributeError | ImportError:
@@ -158,8 +181,11 @@ def refuse_in(names: dict[str, Any]) -> None:
     names["__getattr__"] = partial(_module_or_refusal, names["__name__"], "__path__" in names)
 
 
-def _module_or_refusal(ours: str, is_package: bool, name: str) -> ModuleType:
+def _module_or_refusal(ours: str, is_package: bool, name: str) -> ModuleType | type:
     inside = f"{ours}.{name}"
     if is_package and not name.startswith("_") and find_spec(inside):
         return import_module(inside)
+    found = stand_in(ours, name)
+    if found is not None:
+        return found
     raise lacking(ours, name)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock._runtime import GradientScale
     from penstock._update import Update
 
-__all__ = ["tell"]
+__all__ = ["OfEngine", "tell"]
 
 
 def tell(optimizer: torch.optim.Optimizer, update: Update) -> None:
@@ -34,12 +34,16 @@ class _Told:
     optimizer: itself.  loss_scale, cur_scale: that of losses; loss_scaler: has them, too.
     overflow: whether the last step was skipped.  clip_grad: the largest norm; 0: any.
     averaged_gradients: by parameter group, of this rank's parts, as long as they are there.
+    fp32_partitioned_groups_flat: masters of this rank's parts, which `state` is by; fp16_groups: of
+    each, those parts.
+    needs_scaler(): whether a backward of the script's own has to begin with a scaled loss.
+    _global_grad_norm: the last step's, before clipping; 0 before any.
     """
 
     _plain_class: type
 
     def __getattr__(self, name: str) -> Any:
-        update = self.__dict__.get("_update_of", lambda: None)()
+        update = self.__dict__.get("_update_of", _none)()
         if update is None or name not in _TOLD:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return _TOLD[name](self, update)
@@ -52,6 +56,33 @@ class _Told:
 def _plain(kind: Any) -> Any:
     """An optimizer of a script's class, to be filled."""
     return kind.__new__(kind)
+
+
+class OfEngine(type):
+    """Of classes that an optimizer is an instance of when an engine steps it: nobody makes one.
+
+    stages: of ZeRO, that the engine is of.
+    """
+
+    _stages: tuple[int, ...]
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], names: dict[str, Any], stages: tuple[int, ...]
+    ) -> OfEngine:
+        made = super().__new__(cls, name, bases, names)
+        made._stages = stages
+        return made
+
+    def __init__(cls, *made: Any, stages: tuple[int, ...]) -> None:
+        super().__init__(*made)
+
+    def __instancecheck__(cls, value: object) -> bool:
+        update = value.__dict__.get("_update_of", _none)() if isinstance(value, _Told) else None
+        return update is not None and update.stage in cls._stages
+
+
+def _none() -> None:
+    """Of what no engine steps."""
 
 
 class _LossScaler:
@@ -73,6 +104,10 @@ _TOLD: dict[str, Callable[[Any, Any], Any]] = {
     "overflow": lambda _, update: update.has_overflowed,
     "clip_grad": lambda _, update: update.clipping,
     "averaged_gradients": lambda _, update: update.gradients(),
+    "fp32_partitioned_groups_flat": lambda _, update: list(update.masters),
+    "fp16_groups": lambda _, update: [[part] for part in update.parts()],
+    "needs_scaler": lambda _, update: lambda: update.needs_scale,
+    "_global_grad_norm": lambda _, update: update.norm,
 }
 
 

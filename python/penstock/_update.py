@@ -71,6 +71,8 @@ class Update:
     updated: the numbers of the parameters that it was made for.
     masters: by part of these, as parameters go.
     is_short: parameters are of 16 bits: a step that overflows is skipped.
+    stage: of ZeRO.  norm: of the last step's gradient.
+    needs_scale: losses are multiplied by the loss scale, as under fp16.
     """
 
     def __init__(
@@ -88,6 +90,9 @@ class Update:
         self.clipping = float(config.settings["gradient_clipping"])
         self.scale = scale
         self.was_applied = self.has_overflowed = False
+        self.stage = settings.stage
+        self.norm = 0.0
+        self.needs_scale = bool(config.settings["fp16"]["enabled"])
         self._replicated = replicated
         made_for = {id(each) for group in optimizer.param_groups for each in group["params"]}
         self.updated = [i for i, each in enumerate(replicated.parameters) if id(each) in made_for]
@@ -139,6 +144,7 @@ class Update:
         skipped, and the loss scale falls; else it is a penstock.Error, which says `where`.
         """
         self.was_applied = False
+        self.norm = norm
         scale = self.scale.value
         try:
             self.was_applied = self._update.apply(norm, step, where, self._step)
@@ -160,6 +166,10 @@ class Update:
             return []
         first = self._first[number]
         return list(zip(parts[number], self.masters[first:], strict=False))
+
+    def parts(self) -> list[torch.Tensor]:
+        """Of this rank, in the order of their masters."""
+        return [part for number in self.updated for part, _ in self.parts_of(number)]
 
     def gradients(self) -> dict[int, list[torch.Tensor | None]]:
         """Of this rank's parts, by parameter group; loss scale and clipping are still to come."""

@@ -23,6 +23,8 @@ refuse_in(globals())
 class Accelerator:
     """The CPU."""
 
+    _name = "cpu"
+
     def is_available(self) -> bool:
         """True: there is one."""
         return True
@@ -45,8 +47,9 @@ class Accelerator:
         return torch.device(self.device_name(device_index))
 
     def device_count(self) -> int:
-        """1."""
-        return 1
+        """As many as ranks of this machine, as a launcher has said it in LOCAL_SIZE; 1 without."""
+        given = os.environ.get("LOCAL_SIZE", "")
+        return max(1, int(given)) if given.isdecimal() else 1
 
     def communication_backend_name(self) -> str:
         """Of torch.distributed: "gloo"."""
@@ -120,16 +123,16 @@ class Accelerator:
         return tensor.device.type == "cpu"
 
     def supported_dtypes(self) -> list[torch.dtype]:
-        """Types that models train in."""
-        return [torch.float, torch.bfloat16, torch.half]
+        """Types that scripts may choose; the engines train in float16 on any CPU."""
+        return [torch.float, torch.bfloat16, *[torch.half] * self.is_fp16_supported()]
 
     def is_bf16_supported(self) -> bool:
         """Whether models in bfloat16 train."""
         return True
 
     def is_fp16_supported(self) -> bool:
-        """Whether models in float16 train."""
-        return True
+        """Whether this CPU computes in float16 by itself: else scripts choose bfloat16."""
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
 def _of_process(key: str) -> int:

@@ -133,9 +133,11 @@ class Fragments:
             self.model.set_whole(number, values)
 
     def _sum(self, what: str) -> None:
-        """Gradients of a script's own backwards, where the step's are complete."""
+        """Gradients of a script's own backwards, if the step's are complete: not in no_sync()."""
         engine = self._engine()
-        if what == _GRADIENT and engine is not None and self.model.has_gradients:
+        if what != _GRADIENT or engine is None or engine._is_local:
+            return
+        if self.model.has_gradients:
             engine.allreduce_gradients()
 
     def _read(self, what: str, part: torch.Tensor, master: torch.Tensor) -> torch.Tensor | None:

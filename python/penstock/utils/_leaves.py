@@ -5,15 +5,19 @@ They change nothing here: an operator brings what it reads, in whatever order ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from penstock import _torch  # noqa: F401  (Says what to install.)
 
 # isort: split
 import torch
 
+from penstock.runtime.zero.leaf_module_config import DeepSpeedZeroLeafModuleConfig
+
 __all__ = [
     "get_z3_leaf_modules",
+    "mark_configured",
     "set_z3_leaf_module",
     "set_z3_leaf_modules",
     "set_z3_leaf_modules_by_name",
@@ -82,6 +86,15 @@ def set_z3_leaf_modules_by_suffix(
     return _set_names(
         model, module_name_suffixes, raise_if_not_found, lambda name, word: name.endswith(word)
     )
+
+
+def mark_configured(model: torch.nn.Module, section: Mapping[str, Any]) -> None:
+    """Marks what zero_optimization.leaf_module says; what the model lacks is passed over."""
+    if section:
+        said = DeepSpeedZeroLeafModuleConfig(**section)
+        set_z3_leaf_modules(model, said.classes, raise_if_not_found=False)
+        set_z3_leaf_modules_by_name(model, said.names, raise_if_not_found=False)
+        set_z3_leaf_modules_by_suffix(model, said.name_suffixes, raise_if_not_found=False)
 
 
 def _set_classes(

@@ -108,8 +108,8 @@ class Home:
             show(self.parameters[number], is_away=not self._is_open)
         if changed:
             raise Error(
-                f"{', '.join(map(self._word, changed))}: changed while it was gathered, and the "
-                f"change is lost",
+                f"{', '.join(map(self._word, changed))}: in-place modification while it was "
+                f"gathered, which is lost",
                 ("GatheredParameters(..., modifier_rank=0) takes what rank 0 makes of it",),
             )
 

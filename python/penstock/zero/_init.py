@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock import configuration
+from penstock._distributed import init_distributed
 from penstock.errors import ConfigError
 from penstock.zero._gathering import GatheredParameters
 from penstock.zero._parameters import is_zero
@@ -43,7 +44,7 @@ class Init:
     Parameters on the meta device stay there; Module.to_empty() spreads what it makes of them.
 
     module: spreads it at once, without a context.
-    data_parallel_group: a process group; None: the default one, which is joined if need be.
+    data_parallel_group: a process group; None: the default one.  That is joined at once.
     config_dict_or_path, config: a configuration, of which zero_optimization, fp16 and bf16 count.
     dtype: what floating-point parameters and buffers are cast to; None: as the configuration says.
     enabled: False: does nothing.
@@ -81,6 +82,8 @@ class Init:
         self._writing = Writing()
         self._under_construction: set[int] = set()
         self._undo: list[Callable[[], None]] = []
+        if enabled:
+            init_distributed()
         if module is not None and enabled:
             self._spread_all(module)
 

@@ -114,9 +114,16 @@ class ZeroParameter(torch.nn.Parameter):
     all_gather_coalesced = all_gather
 
     def partition(
-        self, param_list: Iterable[ZeroParameter] | None = None, has_been_updated: bool = False
+        self,
+        param_list: Iterable[ZeroParameter] | None = None,
+        has_been_updated: bool = False,
+        free_data: bool = True,
     ) -> None:
-        """Collective: the end of all_gather().  has_been_updated: to what rank 0 has made of it."""
+        """Collective: the end of all_gather().  has_been_updated: to what rank 0 has made of it.
+
+        free_data: taken, and not used: memory is freed when nobody reads it.
+        """
+        del free_data
         for each in [self] if param_list is None else param_list:
             place = each._ds_place
             if place.number is not None and place.is_gathered:

@@ -1,5 +1,7 @@
 """Parameters under ZeRO 3, by DeepSpeed's names.
 
+partitioned_param_data_shape: what DeepSpeed's parameters have whose values are away.
+
 `penstock.runtime.zero.partition_parameters` is this module.
 """
 
@@ -20,3 +22,5 @@ __all__ = [
 ]
 
 refuse_in(globals())
+
+partitioned_param_data_shape = [0]

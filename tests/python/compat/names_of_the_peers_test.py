@@ -54,7 +54,12 @@ def _here(module):
 def test_a_name_is_there_or_says_why_not(module, name):
     found = fate(module, name)
     assert found.verdict in VERDICTS
-    if found.verdict == "refused":
+    if found.is_late:
+        kind = getattr(_here(module), name)
+        assert not isinstance(torch.nn.Linear(1, 1), kind)
+        with pytest.raises(penstock.ConfigError, match=re.escape(found.note)):
+            kind(3, a=4)
+    elif found.verdict == "refused":
         assert not hasattr(_here(module), name)
         with pytest.raises(AttributeError, match=re.escape(f"penstock has no {name}: ")) as error:
             getattr(_here(module), name)
@@ -143,7 +148,7 @@ class Trainer:
 
     def step(self, loss):
         self.engine.backward(loss)
-        self.engine.offload_states()
+        self.engine.set_mom()
         self.other.no_sync().__enter__()
         self.engine.of_the_module()
         dist.all_reduce(loss, op=dist.ReduceOp.SUM)
@@ -168,7 +173,7 @@ def test_a_script_is_read():
         "deepspeed.moe.layer.MoE": ("refused", [5]),
         "deepspeed.initialize": ("works", [10, 11, 23]),
         f"{engine}.backward": ("works", [14]),
-        f"{engine}.offload_states": ("refused", [15]),
+        f"{engine}.set_mom": ("refused", [15]),
         f"{engine}.no_sync": ("differs", [16]),
         "deepspeed.comm.all_reduce": ("works", [18]),
         "deepspeed.comm.ReduceOp.SUM": ("works", [18]),
@@ -311,8 +316,9 @@ def test_check_takes_one_script(tmp_path):
 def test_a_swapped_import_of_what_is_lacking_says_why(tmp_path):
     script = tmp_path / "script.py"
     for line, words in [
-        ("import deepspeed.moe", "deepspeed.moe is not in penstock: there is no expert"),
-        ("from deepspeed.moe.layer import MoE", "deepspeed.moe is not in penstock"),
+        ("import deepspeed.domino", "deepspeed.domino is not in penstock: there is no tensor"),
+        ("from deepspeed.domino.layer import A", "deepspeed.domino is not in penstock"),
+        ("from deepspeed.moe.layer import MoE; MoE(4)", "penstock has no MoE: there is no expert"),
         ("from deepspeed import init_inference", "penstock has no init_inference: engines train"),
     ]:
         script.write_text(line)

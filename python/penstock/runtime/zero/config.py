@@ -19,6 +19,7 @@ from typing import Any
 
 from penstock import configuration
 from penstock._compatibility import refuse_in
+from penstock.runtime.zero.leaf_module_config import DeepSpeedZeroLeafModuleConfig
 from penstock.runtime.zero.offload_config import (
     DeepSpeedZeroOffloadOptimizerConfig,
     DeepSpeedZeroOffloadParamConfig,
@@ -104,7 +105,8 @@ class DeepSpeedZeroConfig:
     given: by key, or by attribute.  Of older keys it says which one is in their place.
     Attributes are DeepSpeed's: `prefetch_bucket_size` of `stage3_prefetch_bucket_size`.
 
-    Raises ConfigError, a ValueError, for keys and values that initialize() refuses.
+    Raises ConfigError, a ValueError, for keys and values that initialize() refuses.  Where no stage
+    is given it is 0, and keys of all stages are taken.
     """
 
     stage: ZeroStageEnum
@@ -114,9 +116,10 @@ class DeepSpeedZeroConfig:
 
     def __init__(self, **given: Any) -> None:
         keys = _without_older({_key_of(name): value for name, value in given.items()})
-        read = configuration.read({"zero_optimization": keys}, needs_sizes=False)
+        of_any_stage = {"stage": int(ZeroStageEnum.max_stage), **keys}
+        read = configuration.read({"zero_optimization": of_any_stage}, needs_sizes=False)
         said = read.section("zero_optimization")
-        self.stage = ZeroStageEnum(int(said.get("stage", 0)))
+        self.stage = ZeroStageEnum(int(said["stage"]) if "stage" in keys else 0)
         self.overlap_comm = bool(said.get("overlap_comm", self.stage == ZeroStageEnum.weights))
         for name, default in _DEFAULTS.items():
             value = said.get(_key_of(name), default)
@@ -127,7 +130,7 @@ class DeepSpeedZeroConfig:
         self.offload_optimizer = (
             None if optimizer is None else DeepSpeedZeroOffloadOptimizerConfig(**optimizer)
         )
-        self.leaf_module: Mapping[str, Any] = said.get("leaf_module", {})
+        self.leaf_module = DeepSpeedZeroLeafModuleConfig(**(keys.get("leaf_module") or {}))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"zero_optimization has no {name!r}")
