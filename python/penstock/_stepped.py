@@ -76,7 +76,11 @@ class OfEngine(type):
 
     def __instancecheck__(cls, value: object) -> bool:
         update = value.__dict__.get("_update_of", _none)() if isinstance(value, _Told) else None
-        return update is not None and update.stage in cls._stages
+        return update is not None and update.stage in cls._stages and cls._holds(value, update)
+
+    def _holds(cls, optimizer: Any, update: Any) -> bool:
+        """What else must be true; classes may have their own."""
+        return True
 
 
 def _none() -> None:
@@ -84,13 +88,28 @@ def _none() -> None:
 
 
 class _LossScaler:
-    """What losses are multiplied by.  cur_hysteresis: overflows that are left until it falls."""
+    """What losses are multiplied by.  cur_hysteresis: overflows that are left until it falls.
+
+    As loss_scale_config it also has cur_iter: steps so far, and what the section fp16 says:
+    scale_window, min_loss_scale; None where the scale is fixed.
+    """
 
     def __init__(self, scale: GradientScale) -> None:
         state = scale.state()
         self.loss_scale = self.cur_scale = scale.value
         self.dynamic = state is not None
         self.cur_hysteresis = None if state is None else state["lives"]
+
+    def with_config(self, update: Update) -> _LossScaler:
+        """The same, as loss_scale_config."""
+        said = update.fp16 if self.dynamic else {}
+        self.dynamic_loss_scale = self.dynamic
+        self.use_grad_scaling = update.needs_scale
+        self.cur_iter = update.steps
+        self.scale_factor = 2.0 if self.dynamic else None
+        self.scale_window = said.get("loss_scale_window")
+        self.min_loss_scale = said.get("min_loss_scale")
+        return self
 
 
 _TOLD: dict[str, Callable[[Any, Any], Any]] = {
@@ -99,6 +118,8 @@ _TOLD: dict[str, Callable[[Any, Any], Any]] = {
     "cur_scale": lambda _, update: update.scale.value,
     "dynamic_loss_scale": lambda _, update: update.scale.state() is not None,
     "loss_scaler": lambda _, update: _LossScaler(update.scale),
+    "loss_scale_config": lambda _, update: _LossScaler(update.scale).with_config(update),
+    "low_precision_dtype": lambda _, update: update.short_type,
     "overflow": lambda _, update: update.has_overflowed,
     "clip_grad": lambda _, update: update.clipping,
     "averaged_gradients": lambda _, update: update.gradients(),
