@@ -214,8 +214,9 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
      "use pipeline.activation_checkpoint_interval"},
     {"activation_checkpointing.profile", "false", kNoTimes, kUseProfiler},
 
-    {"checkpoint.tag_validation", "\"Warn\" \"WARN\" \"Ignore\" \"IGNORE\"",
-     "the ranks' tags are not compared"},
+    {"checkpoint.tag_validation",
+     "\"Fail\" \"FAIL\" \"Warn\" \"WARN\" \"Ignore\" \"IGNORE\"",
+     "tags that differ between ranks are always an error"},
     {"checkpoint.load_universal", "false", kAnyLayout},
     {"checkpoint.use_node_local_storage", "false", "all ranks write to one folder"},
     {"checkpoint.parallel_write.pipeline_stage checkpoint.checkpoint_serialization "

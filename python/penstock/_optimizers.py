@@ -178,8 +178,11 @@ def check_scheduler(
     optimizer: torch.optim.Optimizer,
     given: Course | Callable[[torch.optim.Optimizer], Course] | None,
 ) -> None:
-    """Raises ConfigError for a scheduler of torch's that sets the rates of another optimizer."""
-    if isinstance(given, torch.optim.lr_scheduler.LRScheduler) and given.optimizer is not optimizer:
+    """Raises ConfigError for a scheduler of torch's that sets none of the optimizer's rates."""
+    if not isinstance(given, torch.optim.lr_scheduler.LRScheduler):
+        return
+    own = {id(each) for each in optimizer.param_groups}
+    if own.isdisjoint(id(each) for each in given.optimizer.param_groups):
         raise AssertedError(
             f"lr_scheduler {type(given).__name__} sets the rates of another optimizer than the "
             f"engine's: give that optimizer, too, or a function that makes the scheduler"

@@ -36,6 +36,8 @@ class _Told:
     averaged_gradients: by parameter group, of this rank's parts, as long as they are there.
     needs_scaler(): whether a backward of the script's own has to begin with a scaled loss.
     _global_grad_norm: the last step's, before clipping; 0 before any.
+    fp32_groups: by parameter group, what it updates on this rank; fp32_groups_flat, and under ZeRO
+    single_partition_of_fp32_groups and fp32_partitioned_groups_flat: a flat copy of each of these.
     """
 
     _plain_class: type
@@ -126,6 +128,22 @@ _TOLD: dict[str, Callable[[Any, Any], Any]] = {
     "needs_scaler": lambda _, update: lambda: update.needs_scale,
     "_global_grad_norm": lambda _, update: update.norm,
 }
+
+
+def _masters(optimizer: Any) -> list[list[torch.Tensor]]:
+    return [[each.detach() for each in group["params"]] for group in optimizer.param_groups]
+
+
+def _flat_masters(optimizer: Any, update: Any) -> list[torch.Tensor]:
+    import torch
+
+    groups = [[each.flatten() for each in group] for group in _masters(optimizer)]
+    return [torch.cat(group) if group else torch.empty(0) for group in groups]
+
+
+_TOLD["fp32_groups"] = lambda optimizer, _: _masters(optimizer)
+for _name in ("fp32_groups_flat", "single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
+    _TOLD[_name] = _flat_masters
 
 
 @cache

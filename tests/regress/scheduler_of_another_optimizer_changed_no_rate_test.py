@@ -29,3 +29,17 @@ def test_that_of_the_given_optimizer_is_taken():
         model=model, config=config, optimizer=optimizer, lr_scheduler=scheduler
     )[3]
     assert taken is scheduler
+
+
+def test_that_of_an_optimizer_with_the_same_groups_is_taken():
+    """As libraries make it, which put another class in the place of an optimizer."""
+    model = torch.nn.Linear(2, 2)
+    first = torch.optim.Adam(model.parameters())
+    scheduler = LambdaLR(first, lambda epoch: 2.0**epoch)
+    second = torch.optim.AdamW(first.param_groups)
+    engine = penstock.initialize(
+        model=model, config={"train_batch_size": 1}, optimizer=second, lr_scheduler=scheduler
+    )[0]
+    engine.backward(engine(torch.ones(1, 2)).sum())
+    engine.step()
+    assert engine.get_lr() == [2e-3]
