@@ -51,7 +51,7 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
     {"data_types.keep_in_fp32_modules", "*", kWholeModel},
     {"pipeline.pipe_partitioned pipeline.grad_partitioned", "*", kNoTensors},
     {"pipeline.use_reentrant", "*", "activations are computed again without a nested backward"},
-    {"activation_checkpointing.partition_activations", "false",
+    {"activation_checkpointing.partition_activations", "*",
      "activations are cut only under tensor parallelism, which penstock lacks"},
     {"activation_checkpointing.cpu_checkpointing", "false",
      "activations are where the rank computes"},
