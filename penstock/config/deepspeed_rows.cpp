@@ -51,7 +51,7 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
     {"data_types.keep_in_fp32_modules", "*", kWholeModel},
     {"pipeline.pipe_partitioned pipeline.grad_partitioned", "*", kNoTensors},
     {"pipeline.use_reentrant", "*", "activations are computed again without a nested backward"},
-    {"activation_checkpointing.partition_activations", "false",
+    {"activation_checkpointing.partition_activations", "*",
      "activations are cut only under tensor parallelism, which penstock lacks"},
     {"activation_checkpointing.cpu_checkpointing", "false",
      "activations are where the rank computes"},
@@ -215,8 +215,9 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
      "use pipeline.activation_checkpoint_interval"},
     {"activation_checkpointing.profile", "false", kNoTimes, kUseProfiler},
 
-    {"checkpoint.tag_validation", "\"Warn\" \"WARN\" \"Ignore\" \"IGNORE\"",
-     "the ranks' tags are not compared"},
+    {"checkpoint.tag_validation",
+     "\"Fail\" \"FAIL\" \"Warn\" \"WARN\" \"Ignore\" \"IGNORE\"",
+     "tags that differ between ranks are always an error"},
     {"checkpoint.load_universal", "false", kAnyLayout},
     {"checkpoint.use_node_local_storage", "false", "all ranks write to one folder"},
     {"checkpoint.parallel_write.pipeline_stage checkpoint.checkpoint_serialization "

@@ -181,7 +181,8 @@ void check_offload(const Config& config, const Origins& origins, Problems& probl
   const ZeroConfig& zero = config.zero_optimization;
   check_folder(zero.offload_optimizer, "zero_optimization.offload_optimizer", origins, problems);
   check_folder(zero.offload_param, "zero_optimization.offload_param", origins, problems);
-  if (zero.offload_param.device == OffloadDevice::None || zero.stage == ZeroStage::Parameters)
+  // In host memory they are in every stage.
+  if (zero.offload_param.device != OffloadDevice::Nvme || zero.stage == ZeroStage::Parameters)
     return;
   problems.add(first_given(origins, {"zero_optimization.offload_param.device"}),
                str("zero_optimization.offload_param.device = ",

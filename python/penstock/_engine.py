@@ -39,7 +39,10 @@ class Steps:
     dp_world_size, dp_rank: how many replicas there are, and which one this is.
     global_steps, global_samples: of the optimizer so far, and all that they took.
     monitor: the boards of the configuration (penstock.monitor), which rank 0 writes to.
+    sparse_tensor_module_names: nothing: gradients are whole tensors.
     """
+
+    sparse_tensor_module_names: frozenset[str] = frozenset()
 
     optimizer: torch.optim.Optimizer
     config: Configuration

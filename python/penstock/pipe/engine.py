@@ -25,6 +25,7 @@ from penstock._engine import Steps, compare_sizes
 from penstock._optimizers import (
     Course,
     Given,
+    check_scheduler,
     check_takes_slices,
     described,
     facts_of_optimizer,
@@ -136,6 +137,7 @@ class PipelineEngine(Steps):
             if self._type is not None:
                 cast(model, self._type)
             self.optimizer = self._make_optimizer(optimizer, model_parameters)
+            check_scheduler(self.optimizer, lr_scheduler)
         self._communicator = _groups.connect(group)
         self._all = self._communicator.make_group(range(topology.world_size()))
         stages = model._stages()

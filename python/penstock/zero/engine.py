@@ -29,6 +29,7 @@ from penstock._engine import EngineCourse, Steps, size_of
 from penstock._optimizers import (
     Course,
     Given,
+    check_scheduler,
     check_takes_slices,
     facts_of_optimizer,
     make_optimizer,
@@ -108,6 +109,7 @@ class Engine(Steps, torch.nn.Module):
             mark_configured(model, self.config.section("zero_optimization").get("leaf_module", {}))
             trainable = [each for each in model.parameters() if each.requires_grad]
             self.optimizer = make_optimizer(self.config, given or trainable, optimizer)
+            check_scheduler(self.optimizer, lr_scheduler)
             check_new(self.optimizer, is_whole=self._zero.stage == 0 and self._type is None)
             check_takes_slices(self.config, self.optimizer, self._zero, self.dp_world_size)
         self._replicas = Replicas.of(group)
