@@ -19,6 +19,7 @@
 #include "penstock/offload/system_memory.h"
 #include "penstock/render/recording_trace.h"
 #include "penstock/render/schedule_svg.h"
+#include "penstock/run/adapting.h"
 #include "penstock/run/event_log.h"
 #include "penstock/run/from_config.h"
 #include "penstock/run/generate.h"
@@ -138,7 +139,16 @@ class Run {
           if (is_root()) tell("penstock: " + text);
         },
         [this](measure::RunEvent event) { note(std::move(event)); });
+    adapting_.emplace(config_.schedule, config_.launch, *trainer_, communicator_, progress_,
+                      Adapting::Ears{
+                          .tell = [this](const std::string& text) { tell("penstock: " + text); },
+                          .note = [this](measure::RunEvent event) { note(std::move(event)); },
+                          .write =
+                              [this](const std::string& name, std::string content) {
+                                files_->replace(name, std::move(content));
+                              }});
     checkpoints_->resume();
+    adapting_->resume();
   }
 
   // What every rank has read for itself.
@@ -231,14 +241,19 @@ class Run {
     for (std::int64_t step = first; step <= config_.run.steps; ++step) {
       const auto start = std::chrono::steady_clock::now();
       const bool recorded = step <= last_recorded;
-      if (recorded) trainer_->executor().record_next_run();
+      if (recorded) {
+        trainer_->executor().record_next_run();
+      } else {
+        adapting_->before();
+      }
+      const std::optional<std::int64_t> program = adapting_->program();
       const bool is_asked = hooks_.stop_requested && hooks_.stop_requested();
       if (is_asked || is_time_over()) trainer_->words().stop = true;
       checkpoints_->ask();
       const train::StepReport report = train_step(step);
       if (metrics_) {
         const execute::WorkMark writing(progress_, "writing metrics", Files::Used);
-        metrics_->step(report, seconds_since(start));
+        metrics_->step(report, seconds_since(start), program);
       }
       if (recorded) timeline_.add(step, trainer_->executor());
       const bool last = step == config_.run.steps || report.words.stop;
@@ -259,6 +274,7 @@ class Run {
       }
       const std::int64_t interval = config_.run.eval_interval;
       if (last || (interval > 0 && step % interval == 0)) validate(step);
+      if (!last) adapting_->after(step);
       checkpoints_->after(report, last);  // What goes on from it has all lines up to its step.
       const std::int64_t save_interval = config_.run.save_interval;
       if (!last && save_interval > 0 && step % save_interval == 0) save();
@@ -361,6 +377,7 @@ class Run {
   std::optional<train::Trainer> trainer_;
   std::optional<SavedModel> saved_model_;
   std::optional<RunCheckpoints> checkpoints_;
+  std::optional<Adapting> adapting_;
   std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   std::optional<RunFiles> files_;  // On rank 0, as the next.
   std::optional<Metrics> metrics_;
