@@ -228,22 +228,25 @@ void Adapting::announce(const adapt::Proposal& proposal, std::int64_t step) {
         .file = name + ".csv"});
 }
 
+std::string Adapting::plan_of_root(std::optional<adapt::Proposal>& proposal) {
+  const execute::WorkMark work(progress_, "searching for a program");
+  proposal = search();
+  const double gain = proposal->gain();
+  return gain <= 0 || gain < config_.adapt_gain ? std::string(kStays) : text_of_plan(*proposal);
+}
+
 void Adapting::change(std::int64_t step) {
   const std::string key = str("plan/", ++plans_);
   std::optional<adapt::Proposal> proposal;  // Of rank 0.
-  std::optional<Plan> plan;
-  {
-    const WaitMark wait(progress_, "waiting for the plan of rank 0");
-    plan = comm::or_fail(communicator_, [&] {
-      if (!is_root()) return read_plan(communicator_.get(key));
-      proposal = search();
-      const double gain = proposal->gain();
-      const bool stays = gain <= 0 || gain < config_.adapt_gain;
-      const std::string text = stays ? std::string(kStays) : text_of_plan(*proposal);
+  std::optional<Plan> plan = comm::or_fail(communicator_, [&] {
+    if (is_root()) {
+      const std::string text = plan_of_root(proposal);
       communicator_.put(key, text);
       return read_plan(text);
-    });
-  }
+    }
+    const WaitMark wait(progress_, "waiting for the plan of rank 0");
+    return read_plan(communicator_.get(key));
+  });
   if (!plan) return;
   program_before_ = trainer_.layout().schedule.schedule();
   trainer_.change_program(std::move(plan->program));

@@ -58,6 +58,7 @@ class Adapting {
   void conclude(const adapt::WindowCosts& window);
   void judge(const adapt::Judgement& judged, std::int64_t step);
   adapt::Proposal search() const;
+  std::string plan_of_root(std::optional<adapt::Proposal>& proposal);
   void change(std::int64_t step);
   void announce(const adapt::Proposal& proposal, std::int64_t step);
   void tell(const measure::RunEvent& event);
