@@ -21,9 +21,7 @@ bool forwards_differ(const WindowCosts& before, const WindowCosts& now, double s
 }  // namespace
 
 Adaptation::Adaptation(std::size_t stages, const Settings& settings)
-    : settings_(settings),
-      known_(stages),
-      plans_with_reference_(settings.adapts == Adapts::Yes) {}
+    : settings_(settings), known_(stages), plans_with_reference_(settings.adapts == Adapts::Yes) {}
 
 Outcome Adaptation::after(const WindowCosts& window) {
   known_.learn(window);

@@ -8,7 +8,8 @@
 //      measured costs when its schedule was chosen.
 //   2. A window in which costs differ from those of the reference (cost_change.h) is told, and is
 //      the next reference.  So a change is told once.  A program is looked for.
-//   3. The first window of a new program is judged: when its steps are not faster, the run goes back
+//   3. The first window of a new program is judged: when its steps are not faster, the run goes
+//   back
 //      to the program before.  Then the next window is the reference, and nothing is looked for
 //      until costs change.  When forwards, which no program changes, take another time, costs have
 //      changed instead, and the program is not judged.

@@ -19,8 +19,8 @@ Text objection_to_sizes(const Schedule& now, const Schedule& next) {
     return {};
   }
   const auto sizes = [](const Schedule& schedule) {
-    return str(schedule.ranks(), " ranks, ", schedule.stages, " stages and ",
-               schedule.microbatches, " microbatches");
+    return str(schedule.ranks(), " ranks, ", schedule.stages, " stages and ", schedule.microbatches,
+               " microbatches");
   };
   return str("it has ", sizes(next), ", the run has ", sizes(now));
 }

@@ -29,7 +29,8 @@ class Window {
   WindowCosts costs() const;
 
   // When messages set out in the newest step, and when their receivers began and ended to wait for
-  // them: a place of its own for each, as to_numbers() has it.  The first kMicrobatches of each hop.
+  // them: a place of its own for each, as to_numbers() has it.  The first kMicrobatches of each
+  // hop.
   static constexpr std::size_t kMicrobatches = 32;
   std::vector<double> message_times() const { return messages_; }
   // The latency that the sum of all ranks' message_times() says.  Of messages that their receivers

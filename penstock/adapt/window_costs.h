@@ -39,8 +39,7 @@ struct WindowCosts {
 // that have different parts is the vector of all parts.  Steps are left out.
 // Law: from_numbers(to_numbers(c), c.stages.size(), c.ranks.size()) is c, but for its steps.
 std::vector<double> to_numbers(const WindowCosts& costs);
-WindowCosts from_numbers(const std::vector<double>& numbers, std::size_t stages,
-                         std::size_t ranks);
+WindowCosts from_numbers(const std::vector<double>& numbers, std::size_t stages, std::size_t ranks);
 
 // Of the vectors of replicas of one rank: each number is that of the replica that is slower.
 std::vector<double> slowest(const std::vector<std::vector<double>>& of_replicas);

@@ -36,12 +36,13 @@ std::string text_of(const Told& told, const WindowCosts& now,
   std::vector<std::string> changes;
   for (const StageChange& each : told.change.stages) {
     if (changes.size() == kStagesNamed) {
-      changes.push_back(str(told.change.stages.size() - kStagesNamed, " more stages take another time"));
+      changes.push_back(
+          str(told.change.stages.size() - kStagesNamed, " more stages take another time"));
       break;
     }
     changes.push_back(str("stage ", each.stage, " (rank ", program.rank_of(each.stage),
-                          " of the pipe) takes ", ms(each.now), " a microbatch, ",
-                          ms(each.before), " before"));
+                          " of the pipe) takes ", ms(each.now), " a microbatch, ", ms(each.before),
+                          " before"));
   }
   if (const auto& step = told.change.step) {
     changes.push_back(str("a step takes ", ms(step->now), ", ", ms(step->before), " before"));
@@ -64,9 +65,9 @@ std::string text_of_change(const Proposal& proposal, std::int64_t first_step) {
 }
 
 std::string text_of(const Judgement& judged) {
-  const std::string times = str("the new order takes ", ms(judged.now), " a step, ",
-                                ms(judged.before), " before: ", less(judged.gain()), ", ",
-                                less(judged.simulated_gain), " by simulation");
+  const std::string times =
+      str("the new order takes ", ms(judged.now), " a step, ", ms(judged.before),
+          " before: ", less(judged.gain()), ", ", less(judged.simulated_gain), " by simulation");
   return judged.stays ? times : times + "; the run goes back to the order before";
 }
 

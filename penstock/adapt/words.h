@@ -13,7 +13,8 @@ namespace penstock::adapt {
 
 // "costs have changed: stage 1 (rank 1 of the pipe) takes 12.4 ms a microbatch, 6.1 ms before; a
 // step takes 61 ms, 40.2 ms before (steps 42 to 61, before: 2 to 21)".
-std::string text_of(const Told& told, const WindowCosts& now, const verify::VerifiedSchedule& program);
+std::string text_of(const Told& told, const WindowCosts& now,
+                    const verify::VerifiedSchedule& program);
 
 // "another order of the same work would take 9.3% less by simulation", with what to do.
 std::string text_of_chance(const Proposal& proposal, double least_gain);

@@ -402,8 +402,8 @@ std::string Executor::where(std::int32_t index) const {
   const std::string instruction = at < plan_->instructions.size()
                                       ? lower::to_string(plan_->instructions[at])
                                       : std::string("the end of the step");
-  return str("rank ", plan_->rank, ", ", plan_->schedule, ", instruction ", index, " (", instruction,
-             "): ");
+  return str("rank ", plan_->rank, ", ", plan_->schedule, ", instruction ", index, " (",
+             instruction, "): ");
 }
 
 }  // namespace penstock::execute

@@ -16,16 +16,16 @@
 namespace penstock::measure {
 
 enum class RunEventKind : std::uint8_t {
-  Started,     // All ranks are there; the first step comes next.
-  Resumed,     // From a checkpoint; follows Started.
-  Saved,       // A checkpoint has its name.
-  SaveFailed,  // It has none.
-  Failed,      // The ranks have ended by an error.
-  Restarting,  // The launcher starts them again; follows Failed.
+  Started,         // All ranks are there; the first step comes next.
+  Resumed,         // From a checkpoint; follows Started.
+  Saved,           // A checkpoint has its name.
+  SaveFailed,      // It has none.
+  Failed,          // The ranks have ended by an error.
+  Restarting,      // The launcher starts them again; follows Failed.
   CostsChanged,    // Stages take another time than before.
   ProgramChanged,  // The ranks go on with another order of actions.
   ProgramJudged,   // After some steps of it.
-  Stopped,     // As asked, before the last step.
+  Stopped,         // As asked, before the last step.
   Finished,
 };
 

@@ -73,58 +73,51 @@ adapt::Settings settings_of(const config::ScheduleConfig& config) {
 
 }  // namespace
 
-Adapting::Adapting(const config::ScheduleConfig& config, const config::LaunchConfig& launch,
-                   train::Trainer& trainer, comm::Communicator& communicator,
-                   execute::Progress& progress, Ears ears)
-    : config_(config),
+Adapting::Adapting(const config::Config& config, c10::Device device, train::Trainer& trainer,
+                   comm::Communicator& communicator, execute::Progress& progress, Ears ears)
+    : config_(config.schedule),
       trainer_(trainer),
       communicator_(communicator),
       progress_(progress),
       ears_(std::move(ears)),
-      patience_(std::min(kSecondsMax, kShareOfSilence * launch.heartbeat_seconds)),
+      sums_(config.numerics.invariant ? adapt::Sums::Invariant : adapt::Sums::InOrderOfProgram),
+      patience_(std::min(kSecondsMax, kShareOfSilence * config.launch.heartbeat_seconds)),
+      measures_(config_.window_steps > 0 && device.is_cpu()),
+      no_plans_(adapt::objection_to_planning(trainer.layout().schedule, sums_)),
       adaptation_(static_cast<std::size_t>(trainer.layout().schedule.schedule().stages),
-                  settings_of(config)) {
-  const bool is_on_host = trainer_.device().is_cpu();
-  measures_ = config_.window_steps > 0 && is_on_host;
-  const verify::VerifiedSchedule& program = trainer_.layout().schedule;
-  no_plans_ = adapt::objection_to_planning(program, sums());
-  adapts_ = config_.adapt && program.schedule().ranks() > 1;
+                  settings_of(config_)) {
   if (!config_.adapt) return;
-  if (!is_on_host) {
-    throw ConfigError("schedule.adapt = true: the ranks compute on a device, whose times are not "
-                      "measured",
-                      {"take schedule.adapt = false, or launch.device = \"cpu\""});
+  const schedule::Schedule& program = trainer_.layout().schedule.schedule();
+  if (!device.is_cpu()) {
+    throw ConfigError(
+        "schedule.adapt = true: the ranks compute on a device, whose times are not measured",
+        {"take schedule.adapt = false, or launch.device = \"cpu\""});
   }
-  if (adapts_ && no_plans_) {
-    throw ConfigError(str("schedule.adapt = true: ", schedule::title(program.schedule()),
+  adapts_ = program.ranks() > 1;
+  if (!adapts_) {
+    if (is_root()) ears_.tell(str("schedule.adapt = true has no effect: ", *no_plans_));
+  } else if (no_plans_) {
+    throw ConfigError(str("schedule.adapt = true: ", schedule::title(program),
                           " has no other order: ", *no_plans_),
                       {"take schedule.adapt = false, or another schedule"});
   }
-  if (!adapts_ && is_root()) {
-    ears_.tell(str("schedule.adapt = true has no effect: ", no_plans_.value_or("")));
-  }
-}
-
-adapt::Sums Adapting::sums() const {
-  return trainer_.sums() == train::GradientSums::Invariant ? adapt::Sums::Invariant
-                                                           : adapt::Sums::InOrderOfProgram;
 }
 
 std::optional<std::int64_t> Adapting::program() const {
   if (!adapts_) return {};
-  return 1 + trainer_.program_changes();
+  return 1 + trainer_.program().changes();
 }
 
 void Adapting::resume() {
-  if (!adapts_ || trainer_.saved_program().empty()) return;
+  if (!adapts_ || trainer_.program().saved().empty()) return;
   const auto objection = [&]() -> std::optional<std::string> {
     try {
-      auto program = schedule::parse_csv(trainer_.saved_program(), "adapted");
+      auto program = schedule::parse_csv(trainer_.program().saved(), "adapted");
       const auto next = verify::VerifiedSchedule::from(program);
-      if (auto text = adapt::objection_to_change(trainer_.layout().schedule, next, sums())) {
+      if (auto text = adapt::objection_to_change(trainer_.layout().schedule, next, sums_)) {
         return text;
       }
-      trainer_.change_program(std::move(program));
+      trainer_.program().change(std::move(program));
       return {};
     } catch (const ScheduleError& error) {
       return error.message();
@@ -147,12 +140,12 @@ void Adapting::before() {
   is_recording_ = measures_ && !std::exchange(is_first_, false);
   if (!is_recording_) return;
   if (!window_) begin_window();
-  trainer_.executor().record_next_run();
+  trainer_.program().executor().record_next_run();
 }
 
 void Adapting::after(std::int64_t step) {
   if (!std::exchange(is_recording_, false)) return;
-  window_->add(step, measured_events(trainer_.executor(), step, communicator_.rank()));
+  window_->add(step, measured_events(trainer_.program().executor(), step, communicator_.rank()));
   if (window_->steps() < config_.window_steps) return;
   const adapt::WindowCosts window = share();
   window_.reset();
@@ -170,8 +163,8 @@ adapt::WindowCosts Adapting::share() {
   const std::vector<double> numbers = adapt::to_numbers(mine);
   const std::vector<double> replicas = here.over_replicas(numbers, "sharing measured costs");
   const std::vector<double> slowest = adapt::slowest(by_replica(replicas, numbers.size()));
-  adapt::WindowCosts all = adapt::from_numbers(sum_over_pipe(here, slowest), mine.stages.size(),
-                                               mine.ranks.size());
+  adapt::WindowCosts all =
+      adapt::from_numbers(sum_over_pipe(here, slowest), mine.stages.size(), mine.ranks.size());
   all.first_step = first;
   all.last_step = last;
   return all;
@@ -199,7 +192,7 @@ void Adapting::conclude(const adapt::WindowCosts& window) {
 void Adapting::judge(const adapt::Judgement& judged, std::int64_t step) {
   tell({.kind = RunEventKind::ProgramJudged, .step = step, .reason = adapt::text_of(judged)});
   if (judged.stays) return;
-  trainer_.change_program(std::exchange(program_before_, {}));
+  trainer_.program().change(std::exchange(program_before_, {}));
   adaptation_.went_back();
   is_first_ = true;
 }
@@ -207,7 +200,7 @@ void Adapting::judge(const adapt::Judgement& judged, std::int64_t step) {
 adapt::Proposal Adapting::search() const {
   const auto begun = std::chrono::steady_clock::now();
   return adapt::propose(
-      trainer_.layout().schedule, adaptation_.known().costs(), sums(),
+      trainer_.layout().schedule, adaptation_.known().costs(), sums_,
       {.rounds = kRounds,
        .stop = [&] { return std::chrono::steady_clock::now() - begun > patience_; },
        .progress = [&](const search::Progress&) { progress_.advance(); }});
@@ -218,9 +211,9 @@ void Adapting::announce(const adapt::Proposal& proposal, std::int64_t step) {
   const std::string name = str("schedule-after-", step);
   const verify::VerifiedSchedule& program = trainer_.layout().schedule;
   ears_.write(name + ".csv", schedule::to_csv(program.schedule()));
-  ears_.write(name + ".svg",
-              render::schedule_svg(
-                  program, simulate::simulate(program, adaptation_.known().costs())));
+  ears_.write(
+      name + ".svg",
+      render::schedule_svg(program, simulate::simulate(program, adaptation_.known().costs())));
   tell({.kind = RunEventKind::ProgramChanged,
         .step = step,
         .layout = schedule::title(program.schedule()),
@@ -249,7 +242,7 @@ void Adapting::change(std::int64_t step) {
   });
   if (!plan) return;
   program_before_ = trainer_.layout().schedule.schedule();
-  trainer_.change_program(std::move(plan->program));
+  trainer_.program().change(std::move(plan->program));
   adaptation_.changed(plan->gain);
   is_first_ = true;
   if (is_root()) announce(*proposal, step);

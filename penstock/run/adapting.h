@@ -1,12 +1,14 @@
 // Measures what steps cost while a run trains, tells when that changes, and lets the ranks change
 // to another program, if the configuration says so.
 //
-// run.h has one on every rank.  Each rank measures its own computations; every schedule.window_steps all
-// ranks share their numbers, so they decide alike (adapt/adaptation.h).  Rank 0 looks for a program
-// and hands it to the others as a text; a Trainer changes to it on all ranks or on none.
-// Ranks that compute on a device are not measured: the device is still at work when an instruction
-// is over.
+// run.h has one on every rank.  Each rank measures its own computations; every
+// schedule.window_steps all ranks share their numbers, so they decide alike (adapt/adaptation.h).
+// Rank 0 looks for a program and hands it to the others as a text; a Trainer changes to it on all
+// ranks or on none. Ranks that compute on a device are not measured: the device is still at work
+// when an instruction is over.
 #pragma once
+#include <c10/core/Device.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -35,9 +37,8 @@ class Adapting {
 
   // All that is a reference outlives it.
   // Throws: ConfigError for a run that is to change its program, and cannot.
-  Adapting(const config::ScheduleConfig& config, const config::LaunchConfig& launch,
-           train::Trainer& trainer, comm::Communicator& communicator, execute::Progress& progress,
-           Ears ears);
+  Adapting(const config::Config& config, c10::Device device, train::Trainer& trainer,
+           comm::Communicator& communicator, execute::Progress& progress, Ears ears);
 
   // Goes on with the program of the checkpoint that the run was resumed from, if it had changed and
   // fits.  Collective.
@@ -52,7 +53,6 @@ class Adapting {
 
  private:
   bool is_root() const { return communicator_.rank().value == 0; }
-  adapt::Sums sums() const;
   void begin_window();
   adapt::WindowCosts share();
   void conclude(const adapt::WindowCosts& window);
@@ -68,6 +68,7 @@ class Adapting {
   comm::Communicator& communicator_;
   execute::Progress& progress_;
   Ears ears_;
+  adapt::Sums sums_;
   std::chrono::duration<double> patience_;  // For a search: the other ranks wait for it.
   bool measures_ = false;
   bool adapts_ = false;
@@ -75,7 +76,7 @@ class Adapting {
   adapt::Adaptation adaptation_;
   std::optional<adapt::Window> window_;
   bool is_recording_ = false;
-  bool is_first_ = true;               // The next step pays for what is new.
+  bool is_first_ = true;  // The next step pays for what is new.
   std::int64_t plans_ = 0;
   schedule::Schedule program_before_;  // While a new one is not judged yet.
 };

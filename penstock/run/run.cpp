@@ -139,14 +139,13 @@ class Run {
           if (is_root()) tell("penstock: " + text);
         },
         [this](measure::RunEvent event) { note(std::move(event)); });
-    adapting_.emplace(config_.schedule, config_.launch, *trainer_, communicator_, progress_,
-                      Adapting::Ears{
-                          .tell = [this](const std::string& text) { tell("penstock: " + text); },
-                          .note = [this](measure::RunEvent event) { note(std::move(event)); },
-                          .write =
-                              [this](const std::string& name, std::string content) {
-                                files_->replace(name, std::move(content));
-                              }});
+    adapting_.emplace(
+        config_.schedule, config_.launch, *trainer_, communicator_, progress_,
+        Adapting::Ears{
+            .tell = [this](const std::string& text) { tell("penstock: " + text); },
+            .note = [this](measure::RunEvent event) { note(std::move(event)); },
+            .write = [this](const std::string& name,
+                            std::string content) { files_->replace(name, std::move(content)); }});
     checkpoints_->resume();
     adapting_->resume();
   }
@@ -242,7 +241,7 @@ class Run {
       const auto start = std::chrono::steady_clock::now();
       const bool recorded = step <= last_recorded;
       if (recorded) {
-        trainer_->executor().record_next_run();
+        trainer_->program().executor().record_next_run();
       } else {
         adapting_->before();
       }
@@ -255,7 +254,7 @@ class Run {
         const execute::WorkMark writing(progress_, "writing metrics", Files::Used);
         metrics_->step(report, seconds_since(start), program);
       }
-      if (recorded) timeline_.add(step, trainer_->executor());
+      if (recorded) timeline_.add(step, trainer_->program().executor());
       const bool last = step == config_.run.steps || report.words.stop;
       if (recorded && (step == last_recorded || last)) write_timeline();
       if (report.words.stop) {
@@ -339,8 +338,8 @@ class Run {
 
   void write_timeline() {
     const Phase writing(progress_, "writing the timeline", Files::Used);
-    const measure::Recording recording =
-        timeline_.gather(trainer_->layout().mesh, trainer_->executor().plan(), communicator_);
+    const measure::Recording recording = timeline_.gather(
+        trainer_->layout().mesh, trainer_->program().executor().plan(), communicator_);
     if (!is_root()) return;
     files_->replace("timeline.csv", measure::to_text(recording));
     files_->replace("timeline.json", render::chrome_trace(render::trace_of(recording)));

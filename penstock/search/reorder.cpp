@@ -27,8 +27,7 @@ Stages stages_of(const Reorder& request) {
 }
 
 bool keeps_to(const verify::VerifiedSchedule& order, const Reorder& request) {
-  const auto peaks =
-      simulate::simulate(order, request.costs, simulate::Detail::Totals).peak_memory;
+  const auto peaks = simulate::simulate(order, request.costs, simulate::Detail::Totals).peak_memory;
   for (std::size_t rank = 0; rank < peaks.size(); ++rank) {
     if (peaks[rank] > request.memory_max[rank] * (1.0 + kRounding)) return false;
   }
@@ -40,8 +39,7 @@ class Reordering {
   Reordering(const Reorder& request, const Budget& budget)
       : request_(request),
         budget_(budget),
-        variant_(stages_of(request), Placement::Any,
-                 request.schedule.facts().homes.of_stages()) {}
+        variant_(stages_of(request), Placement::Any, request.schedule.facts().homes.of_stages()) {}
 
   Reordered run() {
     learn_what_there_is();
@@ -92,11 +90,11 @@ class Reordering {
   }
 
   verify::VerifiedSchedule verified(const Order& order) const {
-    return with_whole_backwards(verify::VerifiedSchedule::from(
-                                    variant_.problem().schedule_of(order),
-                                    {.activation = request_.costs.activation,
-                                     .keep = request_.costs.keep}),
-                                request_.costs);
+    return with_whole_backwards(
+        verify::VerifiedSchedule::from(
+            variant_.problem().schedule_of(order),
+            {.activation = request_.costs.activation, .keep = request_.costs.keep}),
+        request_.costs);
   }
 
   // Where a whole backward costs less than its halves, the order that there is may have more of

@@ -8,11 +8,9 @@
 #include <limits>
 #include <span>
 
-#include "penstock/adapt/objection.h"
 #include "penstock/comm/or_fail.h"
 #include "penstock/config/learning_rate.h"
 #include "penstock/config/optimizer_states.h"
-#include "penstock/core/content_hash.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
@@ -89,11 +87,6 @@ void check(const std::vector<Microbatches>& batches, std::int32_t microbatches,
   });
 }
 
-lower::Plan lower_here(const Layout& layout, const verify::VerifiedSchedule& schedule,
-                       const comm::Communicator& communicator) {
-  return lower::lower(schedule, layout.partition, layout.mesh, communicator.rank());
-}
-
 }  // namespace
 
 Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layers, nn::Loss loss,
@@ -115,7 +108,8 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layer
     communicator_.link(lower::peers(plan));
   }
   rank_model_ = std::make_unique<RankModel>(options_, layers_, layout_, communicator_, progress_);
-  train_ = rank_model_->training_executor(std::move(plan));
+  program_ = std::make_unique<TrainingProgram>(std::move(plan), layout_, *rank_model_,
+                                               options_.sums, communicator_, progress_);
   const execute::WorkMark work(progress_, "making masters and optimizer states",
                                execute::Files::Used);
   comm::or_fail(communicator_, [this] {
@@ -176,7 +170,8 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
       inputs.loss_factors.assign(first, first + options_.microbatches);
       for (double& factor : inputs.loss_factors) factor *= update_->scale().value();
     }
-    const execute::StepResult result = rank_model_->run(*train_, program_name_.c_str(), inputs);
+    const execute::StepResult result =
+        rank_model_->run(program_->executor(), program_->name().c_str(), inputs);
     for (const at::Tensor& loss : result.losses) {
       if (loss.defined()) losses.push_back(loss.item<double>());
     }
@@ -228,29 +223,6 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
          "lower optimizer.params.lr, or set gradient_clipping"});
   }
   return kOverflow;
-}
-
-void Trainer::change_program(schedule::Schedule program) {
-  const execute::WaitMark wait(progress_, "changing the program");
-  agree_on("program",
-           {{"schedule", schedule::title(program)},
-            {"program", content_hash(schedule::to_csv(program))}},
-           communicator_, {communicator_.all_ranks()});
-  // All ranks find the same from here on.
-  auto next = verify::VerifiedSchedule::from(std::move(program));
-  const auto sums = options_.sums == GradientSums::Invariant ? adapt::Sums::Invariant
-                                                             : adapt::Sums::InOrderOfProgram;
-  if (const auto objection = adapt::objection_to_change(layout_.schedule, next, sums)) {
-    throw ScheduleError(str("program ", schedule::title(next.schedule()), " cannot take the place of ",
-                            schedule::title(layout_.schedule.schedule()), ": ", *objection));
-  }
-  lower::Plan plan = lower_here(layout_, next, communicator_);
-  communicator_.link(lower::peers(plan));
-  earlier_plans_.push_back(train_->shared_plan());
-  train_ = rank_model_->training_executor(std::move(plan));
-  layout_.schedule = std::move(next);
-  ++program_changes_;
-  program_name_ = str("train by program ", program_changes_);
 }
 
 StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values& targets) {

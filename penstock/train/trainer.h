@@ -16,8 +16,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "penstock/comm/communicator.h"
@@ -26,6 +24,7 @@
 #include "penstock/train/microbatches.h"
 #include "penstock/train/rank_model.h"
 #include "penstock/train/trainer_options.h"
+#include "penstock/train/training_program.h"
 #include "penstock/update/optimizer.h"
 #include "penstock/update/update.h"
 
@@ -85,18 +84,6 @@ class Trainer {
   nn::Values infer(const nn::Values& inputs);
   at::Tensor infer(const at::Tensor& input);
 
-  // From the next step on, the ranks run `program`, which has its messages, in the place of that of
-  // layout().  Not a bit of what is trained changes by it.  What executor() had replaced is gone.
-  // Collective over all ranks, between steps.
-  // Throws, on every rank: DifferenceError when they were given different programs; ScheduleError
-  // for one that does not verify, or to which there is an objection (adapt/objection.h).  The
-  // program is then the one before.
-  void change_program(schedule::Schedule program);
-  std::int64_t program_changes() const { return program_changes_; }
-  // As a text, that of the run that a checkpoint was saved by; empty: it had changed none.
-  const std::string& saved_program() const { return saved_program_; }
-  void set_saved_program(std::string text) { saved_program_ = std::move(text); }
-
   // Of this rank, to be set; the next StepReport has those of all ranks.  They stay.
   StepWords& words() { return words_; }
 
@@ -109,9 +96,8 @@ class Trainer {
   const Layout& layout() const { return layout_; }
   RankModel& rank_model() { return *rank_model_; }
   const RankModel& rank_model() const { return *rank_model_; }
-  execute::Executor& executor() { return *train_; }
-  c10::Device device() const { return options_.device; }
-  GradientSums sums() const { return options_.sums; }
+  // Of layout().schedule; it may change between steps.
+  TrainingProgram& program() { return *program_; }
   // This rank's trainable parameters, in model order (rank_model.h).
   const std::vector<stage::NamedParameter>& parameters() const { return rank_model_->parameters(); }
   // With the masters of what this rank updates.
@@ -136,17 +122,12 @@ class Trainer {
   execute::Progress& progress_;
   Layout layout_;
   std::unique_ptr<RankModel> rank_model_;
-  std::unique_ptr<execute::Executor> train_;
+  std::unique_ptr<TrainingProgram> program_;
   std::unique_ptr<execute::Executor> evaluate_;
   std::unique_ptr<execute::Executor> infer_;
   std::unique_ptr<update::Update> update_;
   std::unique_ptr<update::Optimizer> optimizer_;
   std::int64_t steps_taken_ = 0;  // Skipped ones, too.
-  std::int64_t program_changes_ = 0;
-  std::string program_name_ = "train";  // Runs of one name read parameters alike.
-  std::string saved_program_;
-  // Another thread may still read where this rank stood in them.
-  std::vector<std::shared_ptr<const lower::Plan>> earlier_plans_;
   StepWords words_;
 };
 

@@ -131,14 +131,14 @@ checkpoint::Texts values_of(Trainer& trainer) {
   if (const auto scale = trainer.updates().scale().state()) {
     values[kScale] = str(shortest(scale->value), " ", scale->lives, " ", scale->clean_steps);
   }
-  if (trainer.program_changes() > 0) {
+  if (trainer.program().changes() > 0) {
     values[kProgram] = schedule::to_csv(trainer.layout().schedule.schedule());
   }
   return values;
 }
 
 void set_values(Trainer& trainer, const checkpoint::Texts& values) {
-  if (const std::string* program = find(values, kProgram)) trainer.set_saved_program(*program);
+  if (const std::string* program = find(values, kProgram)) trainer.program().set_saved(*program);
   if (const std::string* skipped = find(values, kSkipped)) {
     trainer.updates().set_skipped_steps(number_in<std::int64_t>(*skipped, kSkipped));
   }

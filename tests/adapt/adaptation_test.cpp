@@ -24,8 +24,7 @@ constexpr std::int32_t kRanks = 4;
 constexpr Sums kSums = Sums::InOrderOfProgram;
 
 VerifiedSchedule program(const std::string& name, std::int32_t microbatches = 8) {
-  return lower::training_program(
-      {.schedule = name, .ranks = kRanks, .microbatches = microbatches});
+  return lower::training_program({.schedule = name, .ranks = kRanks, .microbatches = microbatches});
 }
 
 VerifiedSchedule lowered(schedule::Schedule order) {
@@ -152,7 +151,8 @@ TEST(Proposal, IsFasterAndHasNoObjection) {
 TEST(Proposal, IsTheSameEachTime) {
   const auto now = program("1f1b");
   const Costs costs = of_stage(1, 1.7);
-  EXPECT_EQ(propose(now, costs, kSums, {.rounds = 2}).program, propose(now, costs, kSums, {.rounds = 2}).program);
+  EXPECT_EQ(propose(now, costs, kSums, {.rounds = 2}).program,
+            propose(now, costs, kSums, {.rounds = 2}).program);
 }
 
 TEST(Proposal, IsWhatRunsWhereNothingIsFaster) {
@@ -194,8 +194,9 @@ TEST(Objection, TheOrderOfSumsCountsUnlessTheyAreInvariant) {
   const auto split = lowered(testing_support::rows({"0F0,0F1,0B0,0I1,0W1", "1F0,1F1,1I0,1W0,1B1"}));
   EXPECT_EQ(objection_to_change(now, split, Sums::InOrderOfProgram), std::nullopt);
   EXPECT_EQ(objection_to_planning(now, kSums), std::nullopt);
-  EXPECT_EQ(objection_to_planning(back, kSums),
-            "stage 0 adds the gradients of microbatches in the order 1 0, which would have to stay");
+  EXPECT_EQ(
+      objection_to_planning(back, kSums),
+      "stage 0 adds the gradients of microbatches in the order 1 0, which would have to stay");
   EXPECT_EQ(objection_to_planning(back, Sums::Invariant), std::nullopt);
   // A search does not keep it either, and finds what does with these sums.
   EXPECT_EQ(propose(back, {}, kSums, {.rounds = 1}).gain(), 0);

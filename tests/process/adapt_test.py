@@ -1,7 +1,7 @@
 """Runs whose costs change, and that change their programs.  Standard library only.
 
-Actions are made slow by injected faults: they sleep, so that times are those of a larger machine, whatever else
-this one does.
+Actions are made slow by injected faults: they sleep, so that times are those of a larger machine,
+whatever else this one does.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ RANKS = 4
 UNIT = 0.004  # Of a forward; a backward is two.
 COSTS = {"F": 1, "B": 2, "I": 1, "W": 1}
 CHANGED = re.compile(
-    r"penstock: from step (\d+) on another order, by simulation .* ms a step for .* ms: ([\d.]+)% less"
+    r"penstock: from step (\d+) on another order, by simulation .* ms a step for .* ms: "
+    r"([\d.]+)% less"
 )
 JUDGED = re.compile(
-    r"penstock: the new order takes .* ms a step, .* ms before: ([\d.]+)% less, ([\d.]+)% less by simulation\n"
+    r"penstock: the new order takes .* ms a step, .* ms before: ([\d.]+)% less, "
+    r"([\d.]+)% less by simulation\n"
 )
 
 
@@ -89,7 +91,8 @@ class Adapt(ComebackTest):
         self.assert_code(result, 0)
         told = re.findall(r"penstock: costs have changed: .*", result.err)
         self.assertEqual(len(told), 1, result.err)
-        self.assertRegex(told[0], r"stage 2 \(rank 2 of the pipe\) takes .* ms a microbatch, .* before")
+        takes = r"stage 2 \(rank 2 of the pipe\) takes .* ms a microbatch, .* before"
+        self.assertRegex(told[0], takes)
         self.assertIn("(steps 6 to 9, before: 2 to 5)", told[0])
         self.assertRegex(told[0], r"another order .* less by simulation|no order of the same work")
         self.assertEqual(len(events_of(self.folder / "run", "costs_changed")), 1)

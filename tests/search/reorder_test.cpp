@@ -13,8 +13,7 @@ namespace penstock::search {
 namespace {
 
 verify::VerifiedSchedule made(const char* name, std::int32_t ranks, std::int32_t microbatches) {
-  return lower::training_program(
-      {.schedule = name, .ranks = ranks, .microbatches = microbatches});
+  return lower::training_program({.schedule = name, .ranks = ranks, .microbatches = microbatches});
 }
 
 std::vector<double> peaks_of(const verify::VerifiedSchedule& schedule) {
@@ -44,8 +43,7 @@ TEST(Reorder, EachRankKeepsToItsOwnMemory) {
     const Reordered found =
         reorder({.schedule = now, .costs = costs, .memory_max = peaks_of(now)}, {.rounds = 2});
     for (std::size_t rank = 0; rank < 4; ++rank) {
-      EXPECT_LE(found.schedule.facts().peak_activations[rank],
-                now.facts().peak_activations[rank])
+      EXPECT_LE(found.schedule.facts().peak_activations[rank], now.facts().peak_activations[rank])
           << name << " rank " << rank;
     }
     EXPECT_LE(found.simulation.makespan, simulate::simulate(now, costs).makespan) << name;

@@ -19,8 +19,7 @@ constexpr std::int32_t kMicrobatches = 4;
 constexpr int kSteps = 6;
 
 schedule::Schedule program(const char* name, std::int32_t ranks = 2) {
-  return lower::training_program(
-             {.schedule = name, .ranks = ranks, .microbatches = kMicrobatches})
+  return lower::training_program({.schedule = name, .ranks = ranks, .microbatches = kMicrobatches})
       .schedule();
 }
 
@@ -28,8 +27,7 @@ schedule::Schedule program(const char* name, std::int32_t ranks = 2) {
 schedule::Schedule with_halves(std::int32_t rank) {
   schedule::Schedule order = search::compute_order_of(program("1f1b"));
   schedule::Schedule split = schedule::split_backwards(order);
-  order.programs[static_cast<std::size_t>(rank)] =
-      split.programs[static_cast<std::size_t>(rank)];
+  order.programs[static_cast<std::size_t>(rank)] = split.programs[static_cast<std::size_t>(rank)];
   order.name = "halves";
   return lower::with_messages(order, "penstock");
 }
@@ -104,10 +102,10 @@ TEST_P(ChangedPrograms, KeepEveryBit) {
     }
     const Trained stayed = train_with(options, kind, batches, [](Trainer&, int) {});
     const Trained changed = train_with(options, kind, batches, [](Trainer& trainer, int step) {
-      if (step == 2) trainer.change_program(program("1f1b"));
-      if (step == 4) trainer.change_program(with_halves(0));
-      if (step == 5) trainer.change_program(with_halves(1));
-      EXPECT_EQ(trainer.program_changes(), step < 2 ? 0 : step < 4 ? 1 : step < 5 ? 2 : 3);
+      if (step == 2) trainer.program().change(program("1f1b"));
+      if (step == 4) trainer.program().change(with_halves(0));
+      if (step == 5) trainer.program().change(with_halves(1));
+      EXPECT_EQ(trainer.program().changes(), step < 2 ? 0 : step < 4 ? 1 : step < 5 ? 2 : 3);
     });
     EXPECT_TRUE(same(stayed, changed));
   }
@@ -129,7 +127,7 @@ TEST(ChangeProgram, RanksThatDisagreeAreTold) {
         if (step != 3) return;
         const std::int32_t rank = trainer.rank_model().coordinate().pipe;
         try {
-          trainer.change_program(with_halves(rank));
+          trainer.program().change(with_halves(rank));
           ADD_FAILURE() << "nobody noticed";
         } catch (const DifferenceError& error) {
           EXPECT_NE(error.message().find("ranks 0 and 1 do not run the same thing: rank 0 has "
@@ -138,7 +136,7 @@ TEST(ChangeProgram, RanksThatDisagreeAreTold) {
               << error.message();
           ++told;
         }
-        EXPECT_EQ(trainer.program_changes(), 0);
+        EXPECT_EQ(trainer.program().changes(), 0);
       });
   EXPECT_EQ(told, 2);
   EXPECT_TRUE(same(stayed, same_as_before));
@@ -150,7 +148,7 @@ TEST(ChangeProgram, WhatWouldChangeResultsIsRefusedAndTheRunGoesOn) {
   std::atomic<int> refused = 0;
   const auto refuse = [&](Trainer& trainer, schedule::Schedule next, const std::string& why) {
     try {
-      trainer.change_program(std::move(next));
+      trainer.program().change(std::move(next));
       ADD_FAILURE() << "taken: " << why;
     } catch (const ScheduleError& error) {
       EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
@@ -188,7 +186,7 @@ TEST(ChangeProgram, ARankThatFailsIsNamedByThoseThatWait) {
       return;
     }
     try {
-      trainer.change_program(program("1f1b"));
+      trainer.program().change(program("1f1b"));
     } catch (const CommError& error) {
       EXPECT_NE(error.message().find("rank 1 failed: no more"), std::string::npos)
           << error.message();
