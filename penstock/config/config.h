@@ -85,6 +85,10 @@ struct ScheduleConfig {
   std::string name = "1f1b";  // A registered schedule; empty when `file` is given.
   std::string file;           // With a program, instead of a name.
   std::optional<std::int64_t> stages_per_rank;  // Absent: as many as the schedule has.
+  std::int64_t window_steps = 20;  // In which costs are measured together; 0: they are not.
+  double cost_change = 0.25;       // The share by which a stage's time has to change to be told.
+  bool adapt = false;              // Whether the ranks change to a faster order of actions.
+  double adapt_gain = 0.03;        // The share of a step that it has to save, by simulation.
 
   friend bool operator==(const ScheduleConfig&, const ScheduleConfig&) = default;
 };

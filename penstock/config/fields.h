@@ -202,6 +202,25 @@ void visit_schedule(Visitor& v, Schedule& s) {
           "stages that a rank holds; null: as many as the schedule has");
 }
 
+// What becomes of costs that are measured while a run trains.
+template <class Visitor, class Schedule>
+void visit_adapt(Visitor& v, Schedule& s) {
+  v.field("window_steps", s.window_steps, Integer{0, kManySteps},
+          "steps in which costs are measured together, to be compared with later ones; 0: none are "
+          "measured");
+  v.effective(Condition::at_least("schedule.window_steps", s.window_steps, 1), [&] {
+    v.field("cost_change", s.cost_change, Number{.low = 0, .high = 1e6, .without_low = true},
+            "share by which the time of a stage, or of a step, has to change to be told");
+  });
+  v.field("adapt", s.adapt, Flag{},
+          "the ranks change to another order of the same work, when measured costs say that it is "
+          "faster");
+  v.effective(Condition::flag("schedule.adapt", s.adapt), [&] {
+    v.field("adapt_gain", s.adapt_gain, Number{.low = 0, .high = 1, .without_high = true},
+            "share of a step that it has to save, by simulation");
+  });
+}
+
 template <class Visitor, class Offload>
 void visit_offload(Visitor& v, Offload& o, std::string_view section, std::string_view device_help) {
   const Choice<OffloadDevice> devices{kOffloadDevices};
@@ -446,7 +465,10 @@ void visit_config(Visitor& v, ConfigT& c) {
             "data-parallel ranks; null: world size / pipe");
   });
   v.section("pipeline", [&] { visit_pipeline(v, c.pipeline); });
-  v.section("schedule", [&] { visit_schedule(v, c.schedule); });
+  v.section("schedule", [&] {
+    visit_schedule(v, c.schedule);
+    visit_adapt(v, c.schedule);
+  });
   v.section("zero_optimization", [&] { visit_zero(v, c); });
   v.section("bf16", [&] {
     v.field("enabled", c.bf16.enabled, Flag{},

@@ -353,6 +353,11 @@ struct Executor::Impl {
     return ran;
   }
 
+  void say_ran(const Instruction& instruction) const {
+    if (!progress.ran || instruction.kind == Kind::AwaitSend) return;
+    progress.ran(schedule::to_string(instruction.action));
+  }
+
   void finish(const StepInputs& step) {
     progress.instruction.store(-1, std::memory_order_relaxed);
     {
@@ -386,8 +391,8 @@ struct Executor::Impl {
 Executor::Executor(lower::Plan plan, std::vector<stage::Stage*> chunks,
                    std::vector<StageHooks*> hooks, comm::Communicator& communicator,
                    Progress& progress)
-    : plan_(std::move(plan)),
-      impl_(std::make_unique<Impl>(plan_, std::move(chunks), std::move(hooks), communicator,
+    : plan_(std::make_shared<const lower::Plan>(std::move(plan))),
+      impl_(std::make_unique<Impl>(*plan_, std::move(chunks), std::move(hooks), communicator,
                                    progress)) {}
 
 Executor::~Executor() = default;
@@ -400,13 +405,13 @@ void Executor::replace(schedule::Op op, Instead instead) {
 void Executor::replace_pairs(Instead instead) { impl_->instead_of_pairs = std::move(instead); }
 
 StepResult Executor::run(const StepInputs& inputs) {
-  const auto microbatches = static_cast<std::size_t>(plan_.microbatches);
+  const auto microbatches = static_cast<std::size_t>(plan_->microbatches);
   impl_->result.losses.assign(microbatches, {});
   impl_->result.outputs.assign(microbatches, {});
   events_.clear();
-  if (recording_) events_.reserve(plan_.instructions.size() + 1);
+  if (recording_) events_.reserve(plan_->instructions.size() + 1);
   Progress& progress = impl_->progress;
-  progress.plan.store(&plan_, std::memory_order_release);
+  progress.plan.store(plan_.get(), std::memory_order_release);
   std::int32_t index = 0;
   const at::NoGradGuard no_grad;  // A stage turns it on for its layers.
   impl_->communicator.check_interrupt();
@@ -415,16 +420,18 @@ StepResult Executor::run(const StepInputs& inputs) {
     for (stage::Stage* stage : impl_->chunks)
       stage->begin_step(inputs.step, inputs.first_microbatch);
     impl_->mailbox.begin(inputs.inputs);
-    for (const Instruction& instruction : plan_.instructions) {
+    for (const Instruction& instruction : plan_->instructions) {
       progress.instruction.store(index, std::memory_order_relaxed);
       if (progress.arrived) progress.arrived(schedule::to_string(instruction.action));
       if (recording_) {
         Event event = begin_event(index);
         impl_->execute(instruction, inputs, &event);
+        impl_->say_ran(instruction);
         event.end_ns = now_ns();
         events_.push_back(event);
       } else {
         impl_->execute(instruction, inputs, nullptr);
+        impl_->say_ran(instruction);
       }
       progress.counter.fetch_add(1, std::memory_order_relaxed);
       ++index;
@@ -459,11 +466,11 @@ void Executor::fail(std::int32_t index) {
 
 std::string Executor::where(std::int32_t index) const {
   const auto at = static_cast<std::size_t>(index);
-  const std::string instruction = at < plan_.instructions.size()
-                                      ? lower::to_string(plan_.instructions[at])
+  const std::string instruction = at < plan_->instructions.size()
+                                      ? lower::to_string(plan_->instructions[at])
                                       : std::string("the end of the step");
-  return str("rank ", plan_.rank, ", ", plan_.schedule, ", instruction ", index, " (", instruction,
-             "): ");
+  return str("rank ", plan_->rank, ", ", plan_->schedule, ", instruction ", index, " (",
+             instruction, "): ");
 }
 
 }  // namespace penstock::execute

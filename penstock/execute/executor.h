@@ -73,7 +73,9 @@ class Executor {
            comm::Communicator& communicator, Progress& progress);
   ~Executor();
 
-  const lower::Plan& plan() const { return plan_; }
+  const lower::Plan& plan() const { return *plan_; }
+  // For who keeps it longer than this: another thread may read it by way of the progress.
+  std::shared_ptr<const lower::Plan> shared_plan() const { return plan_; }
 
   // Runs the plan once.  A training plan leaves the gradients in the stages' parameters; the hooks
   // sum them over the replicas when they are final.
@@ -97,7 +99,7 @@ class Executor {
   // other ranks.
   void fail(std::int32_t index);
 
-  lower::Plan plan_;
+  std::shared_ptr<const lower::Plan> plan_;
   bool recording_ = false;
   std::vector<Event> events_;
   std::unique_ptr<Impl> impl_;

@@ -18,6 +18,7 @@
 #include "penstock/offload/system_memory.h"
 #include "penstock/render/recording_trace.h"
 #include "penstock/render/schedule_svg.h"
+#include "penstock/run/adapting.h"
 #include "penstock/run/event_log.h"
 #include "penstock/run/from_config.h"
 #include "penstock/run/injected_faults.h"
@@ -121,7 +122,15 @@ class Run {
           if (is_root()) tell("penstock: " + text);
         },
         [this](measure::RunEvent event) { note(std::move(event)); });
+    adapting_.emplace(
+        config_.schedule, config_.launch, *trainer_, communicator_, progress_,
+        Adapting::Ears{
+            .tell = [this](const std::string& text) { tell("penstock: " + text); },
+            .note = [this](measure::RunEvent event) { note(std::move(event)); },
+            .write = [this](const std::string& name,
+                            std::string content) { files_->replace(name, std::move(content)); }});
     checkpoints_->resume();
+    adapting_->resume();
   }
 
   // What every rank has read for itself.
@@ -217,16 +226,21 @@ class Run {
     for (std::int64_t step = first; step <= config_.run.steps; ++step) {
       const auto start = std::chrono::steady_clock::now();
       const bool recorded = step <= last_recorded;
-      if (recorded) trainer_->executor().record_next_run();
+      if (recorded) {
+        trainer_->program().executor().record_next_run();
+      } else {
+        adapting_->before();
+      }
+      const std::optional<std::int64_t> program = adapting_->program();
       const bool is_asked = hooks_.stop_requested && hooks_.stop_requested();
       if (is_asked || is_time_over()) trainer_->words().stop = true;
       checkpoints_->ask();
       const train::StepReport report = train_step(step);
       if (metrics_) {
         const execute::WorkMark writing(progress_, "writing metrics", Files::Used);
-        metrics_->step(report, seconds_since(start));
+        metrics_->step(report, seconds_since(start), program);
       }
-      if (recorded) timeline_.add(step, trainer_->executor());
+      if (recorded) timeline_.add(step, trainer_->program().executor());
       const bool last = step == config_.run.steps || report.words.stop;
       if (recorded && (step == last_recorded || last)) write_timeline();
       if (report.words.stop) {
@@ -246,6 +260,7 @@ class Run {
       const std::int64_t interval = config_.run.eval_interval;
       if (last || (interval > 0 && step % interval == 0)) validate(step);
       if (!last && samples_->is_due(step)) samples_->write(step, *trainer_, progress_);
+      if (!last) adapting_->after(step);
       checkpoints_->after(report, last);  // What goes on from it has all lines up to its step.
       const std::int64_t save_interval = config_.run.save_interval;
       if (!last && save_interval > 0 && step % save_interval == 0) save();
@@ -296,8 +311,8 @@ class Run {
 
   void write_timeline() {
     const Phase writing(progress_, "writing the timeline", Files::Used);
-    const measure::Recording recording =
-        timeline_.gather(trainer_->layout().mesh, trainer_->executor().plan(), communicator_);
+    const measure::Recording recording = timeline_.gather(
+        trainer_->layout().mesh, trainer_->program().executor().plan(), communicator_);
     if (!is_root()) return;
     files_->replace("timeline.csv", measure::to_text(recording));
     files_->replace("timeline.json", render::chrome_trace(render::trace_of(recording)));
@@ -335,6 +350,7 @@ class Run {
   std::optional<SavedModel> saved_model_;
   std::optional<TextSamples> samples_;
   std::optional<RunCheckpoints> checkpoints_;
+  std::optional<Adapting> adapting_;
   std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   std::optional<RunFiles> files_;  // On rank 0, as the next.
   std::optional<Metrics> metrics_;
