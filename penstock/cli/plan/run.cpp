@@ -82,7 +82,8 @@ hosts::Variables variables_of_files() {
 std::string python() {
   const char* const chosen = std::getenv("PENSTOCK_PYTHON");
   const char* const path = std::getenv("PATH");
-  return launch::resolve_program(chosen == nullptr ? "python3" : chosen, path == nullptr ? "" : path);
+  return launch::resolve_program(chosen == nullptr ? "python3" : chosen,
+                                 path == nullptr ? "" : path);
 }
 
 // The words of every rank, and where "--local_rank" stands in them.

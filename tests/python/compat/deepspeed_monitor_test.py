@@ -1,7 +1,6 @@
 """The boards of an engine: DeepSpeed's keys tensorboard, wandb and csv_monitor, on two ranks."""
 
 import csv
-import glob
 import os
 import sys
 import tempfile
@@ -155,7 +154,7 @@ def check_a_folder_that_cannot_be_made_is_an_error_on_all_ranks(group):
         Path(folder, "job").write_text("")
     dist.barrier()
     error = ConfigError if dist.get_rank() == 0 else CommError
-    with pytest.raises(error, match="csv_monitor.output_path = .*cannot make the folder"):
+    with pytest.raises(error, match=r"csv_monitor\.output_path = .*cannot make the folder"):
         penstock.initialize(model=torch.nn.Linear(3, 1), config=config_of(folder))
 
 
@@ -247,7 +246,7 @@ def test_an_offline_run_of_weights_and_biases_is_made(tmp_path, monkeypatch):
     monitor = MonitorMaster(DeepSpeedMonitorConfig(wandb=section))
     monitor.write_events([("Train/Samples/lr", 0.25, 8), ("Train/Samples/train_loss", 2.0, 8)])
     monitor.close()
-    assert glob.glob(str(tmp_path / "wandb" / "offline-run-*" / "*.wandb"))
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch):
