@@ -1,7 +1,6 @@
 """The boards of an engine: DeepSpeed's keys tensorboard, wandb and csv_monitor, on two ranks."""
 
 import csv
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -46,6 +45,10 @@ def table(folder, name, job="job"):
     return [(int(step), float(value)) for step, value in rows]
 
 
+def tables(folder):
+    return sorted(path.name for path in Path(folder, "job").iterdir())
+
+
 def train(engine, steps):
     """Returns by step the mean of this rank's losses."""
     losses = []
@@ -79,10 +82,7 @@ def check_rank_0_writes_each_step_by_samples(group):
         found = table(folder, "train_loss")
         assert [step for step, _ in found] == steps
         assert [value for _, value in found] == pytest.approx(expected, rel=1e-6)
-    assert sorted(os.listdir(Path(folder, "job"))) == [
-        "Train_Samples_lr.csv",
-        "Train_Samples_train_loss.csv",
-    ]
+    assert tables(folder) == ["Train_Samples_lr.csv", "Train_Samples_train_loss.csv"]
 
 
 def check_fp16_has_its_loss_scale(group):
@@ -115,7 +115,7 @@ def check_a_backward_of_the_scripts_own_has_no_loss(group):
         engine(torch.ones(2, 3)).mean().backward()
         engine.step()
     dist.barrier()
-    assert os.listdir(Path(folder, "job")) == ["Train_Samples_lr.csv"]
+    assert tables(folder) == ["Train_Samples_lr.csv"]
 
 
 def check_a_pipeline_has_its_loss_and_that_of_evaluations(group):
