@@ -59,6 +59,7 @@ RemoteRanks::~RemoteRanks() {
 
 void RemoteRanks::start_all() {
   seen_.ranks.resize(static_cast<std::size_t>(hosts_[0].run.world_size));
+  for (launch::RankRecord& rank : seen_.ranks) rank.was_started = false;
   for (std::size_t host = 0; host < hosts_.size(); ++host) {
     links_[host].connection = std::make_unique<Connection>(hosts_[host].command);
   }
@@ -169,7 +170,7 @@ void RemoteRanks::take(std::size_t host, const Frame& frame) {
   if (frame.verb == Verb::Failed) {
     std::vector<std::string> texts = decode_texts(frame.body);
     const auto code = texts.empty() ? std::nullopt : parse_integer(texts[0]);
-    if (!code || texts.size() < 2) return;
+    if (!code || *code < 1 || *code > 255 || texts.size() < 2) return;
     const std::string cause = str("host ", hosts_[host].name, ": ", launch::printable(texts[1]));
     texts.erase(texts.begin(), texts.begin() + 2);
     for (std::string& note : texts) note = launch::printable(note);
@@ -199,6 +200,7 @@ void RemoteRanks::take_rank_frame(std::size_t rank, const Frame& frame) {
   } else if (frame.verb == Verb::Errors) {
     errors_.write(frame.body);
   } else if (frame.verb == Verb::Started) {
+    record.was_started = true;
     record.pid = parse_integer(frame.body).value_or(0);
     record.state = '?';
   } else if (frame.verb == Verb::State && frame.body.size() == 1) {

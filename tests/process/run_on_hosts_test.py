@@ -161,6 +161,7 @@ class Ended(HostsTest):
             "ssh: connect to host gone port 22: No route to host"
         )
         self.assert_ended(result, 2, cause)
+        self.assertNotIn("ranks were ended", result.err)
         self.assertIn(f"note: this must work, and ask nothing: {self.ssh} gone true", result.err)
 
     def test_a_program_that_a_host_lacks(self) -> None:

@@ -108,9 +108,10 @@ void check(const RunCommand& command, const Words& words) {
                        "another program comes after --: penstock run --hostfile hosts -- penstock "
                        "train gpt.json"});
   }
-  if (!(command.heartbeat_seconds > 0 && command.heartbeat_seconds <= launch::kSecondsMax)) {
-    throw ConfigError(str("run: --heartbeat ", command.heartbeat_seconds,
-                          ": must be above 0 and at most ", launch::kSecondsMax));
+  constexpr double kLeast = 2;  // Hosts say something each second.
+  if (!(command.heartbeat_seconds >= kLeast && command.heartbeat_seconds <= launch::kSecondsMax)) {
+    throw ConfigError(str("run: --heartbeat ", command.heartbeat_seconds, ": must be from ", kLeast,
+                          " to ", launch::kSecondsMax));
   }
   if (command.launcher != "ssh" && command.launcher != "pdsh") {
     throw ConfigError(str("run: --launcher ", command.launcher, ": hosts are reached by ssh"),
