@@ -28,7 +28,8 @@ bool is_variable_name(std::string_view name) {
 bool is_exported(std::string_view name) {
   if (std::ranges::find(kOwn, name) != kOwn.end()) return false;
   return std::ranges::find(kNames, name) != kNames.end() ||
-         std::ranges::any_of(kPrefixes, [&](std::string_view each) { return name.starts_with(each); });
+         std::ranges::any_of(kPrefixes,
+                             [&](std::string_view each) { return name.starts_with(each); });
 }
 
 }  // namespace

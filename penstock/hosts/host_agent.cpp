@@ -3,9 +3,11 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -149,6 +151,7 @@ class HostAgent {
       if (!run_) throw Error("the launcher's words about the run cannot be read");
       enter_folder();
       find_master();
+      find_interface();
       options_ = launch_options(*run_);
       ranks_ = std::make_unique<launch::RankProcesses>(
           options_, seen_, [this](std::size_t rank, std::string_view line) {
@@ -182,6 +185,19 @@ class HostAgent {
       run_->master_addr = run_->peer.empty() ? "127.0.0.1" : address_on_the_way_to(run_->peer);
     }
     if (run_->master_port == 0 && !is_ipv4(run_->master_addr)) run_->master_port = kUsualPort;
+  }
+
+  // Torch's Gloo else takes the address of the host's name, which may be a loopback one.
+  void find_interface() {
+    constexpr const char* kName = "GLOO_SOCKET_IFNAME";
+    const auto has_name = [](const auto& variable) { return variable.first == kName; };
+    if (run_->hosts == 1 || std::getenv(kName) != nullptr ||
+        std::ranges::any_of(run_->variables, has_name)) {
+      return;
+    }
+    const std::string name =
+        interface_on_the_way_to(run_->first_rank == 0 ? run_->peer : run_->master_addr);
+    if (!name.empty()) run_->variables.emplace_back(kName, name);
   }
 
   void fail(const Error& error) {

@@ -15,8 +15,8 @@
 namespace penstock::hosts {
 
 struct HostRun {
-  std::string folder;                // In which the program runs.
-  std::vector<std::string> program;  // Words.
+  std::string folder;                          // In which the program runs.
+  std::vector<std::string> program;            // Words.
   std::optional<std::size_t> local_rank_word;  // As in launch::LaunchOptions.
   Variables variables;
   std::string job_id;
@@ -24,8 +24,8 @@ struct HostRun {
   int first_rank = 0;
   int nproc = 1;
   int world_size = 1;
-  int host = 0;   // The number of this one.
-  int hosts = 1;  // Of the run.
+  int host = 0;             // The number of this one.
+  int hosts = 1;            // Of the run.
   std::string peer;         // Another host's address or name, for the way to it; "": there is none.
   std::string master_addr;  // "": the host finds its own, by the way to `peer`.
   std::uint16_t master_port = 0;  // 0: the host chooses a free one.  REQUIRES: not 0 but on host 0.

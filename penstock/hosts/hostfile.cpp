@@ -55,7 +55,8 @@ class Parser {
       return complain(in_quotes(host), " is no name of a host; ", kForm);
     }
     const auto [before, is_new] = lines_.emplace(host, line_);
-    if (!is_new) return complain("host ", in_quotes(host), " is in line ", before->second, " already");
+    if (!is_new)
+      return complain("host ", in_quotes(host), " is in line ", before->second, " already");
     if (const auto slots = slots_of(words)) hosts_.push_back({host, *slots});
   }
 
@@ -101,7 +102,8 @@ bool is_host_name(std::string_view name) {
   constexpr std::string_view kOthers = "._-@:%[]";
   if (name.empty() || name.front() == '-') return false;
   for (const char c : name) {
-    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    const bool is_plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     if (!is_plain && kOthers.find(c) == std::string_view::npos) return false;
   }
   return true;

@@ -33,6 +33,7 @@ std::string seconds_text(double seconds) { return str(shortest(seconds), " s"); 
 RemoteRanks::RemoteRanks(const std::vector<RemoteHost>& hosts, const RemoteOptions& options,
                          launch::Observation& seen, Output& output, Output& errors)
     : hosts_(hosts),
+      places_(hosts),
       options_(options),
       seen_(seen),
       output_(output),
@@ -58,6 +59,7 @@ RemoteRanks::~RemoteRanks() {
 
 void RemoteRanks::start_all() {
   seen_.ranks.resize(static_cast<std::size_t>(hosts_[0].run.world_size));
+  for (launch::RankRecord& rank : seen_.ranks) rank.was_started = false;
   for (std::size_t host = 0; host < hosts_.size(); ++host) {
     links_[host].connection = std::make_unique<Connection>(hosts_[host].command);
   }
@@ -109,14 +111,14 @@ void RemoteRanks::check(std::size_t host) {
                                 behind_colon(link.connection->last_words()));
     if (!link.is_told) {
       const bool has_greeted = link.connection->greeting().has_value();
-      return lose(host, verdict_of(str("cannot start penstock on ", where, ": ", how),
-                                   ExitCode::Usage,
-                                   has_greeted ? std::vector<std::string>{}
-                                               : std::vector<std::string>{str(
-                                                     "this must work, and ask nothing: ",
-                                                     options_.job, hosts_[host].name, " true")}));
+      return lose(
+          host, verdict_of(str("cannot start penstock on ", where, ": ", how), ExitCode::Usage,
+                           has_greeted ? std::vector<std::string>{}
+                                       : std::vector<std::string>{
+                                             str("this must work, and ask nothing: ", options_.job,
+                                                 hosts_[host].name, " true")}));
     }
-    return lose(host, verdict_of(str("the connection to ", where, ", with ", ranks_text(host),
+    return lose(host, verdict_of(str("the connection to ", where, ", with ", places_.text(host),
                                      ", ended: ", how),
                                  ExitCode::PeerLost));
   }
@@ -129,7 +131,7 @@ void RemoteRanks::check(std::size_t host) {
   }
   check_greeting(host);
   if (static_cast<double>(seen_.now_ms - link.heard_ms) < options_.heartbeat_seconds * 1000) return;
-  lose(host, verdict_of(str(where, ", with ", ranks_text(host), ", stopped answering for ",
+  lose(host, verdict_of(str(where, ", with ", places_.text(host), ", stopped answering for ",
                             seconds_text(options_.heartbeat_seconds)),
                         ExitCode::Hang));
 }
@@ -168,16 +170,15 @@ void RemoteRanks::take(std::size_t host, const Frame& frame) {
   if (frame.verb == Verb::Failed) {
     std::vector<std::string> texts = decode_texts(frame.body);
     const auto code = texts.empty() ? std::nullopt : parse_integer(texts[0]);
-    if (!code || texts.size() < 2) return;
-    const std::string cause =
-        str("host ", hosts_[host].name, ": ", launch::printable(texts[1]));
+    if (!code || *code < 1 || *code > 255 || texts.size() < 2) return;
+    const std::string cause = str("host ", hosts_[host].name, ": ", launch::printable(texts[1]));
     texts.erase(texts.begin(), texts.begin() + 2);
     for (std::string& note : texts) note = launch::printable(note);
     lose(host, {.root_cause = cause, .notes = texts, .exit_code = static_cast<int>(*code)});
   } else if (frame.verb == Verb::Port && host == 0 && master_addr_.empty()) {
     take_port(frame.body);
   } else if (frame.rank < hosts_[host].run.nproc) {
-    take_rank_frame(first_rank(host) + static_cast<std::size_t>(frame.rank), frame);
+    take_rank_frame(places_.first_rank(host) + static_cast<std::size_t>(frame.rank), frame);
   }
 }
 
@@ -199,6 +200,7 @@ void RemoteRanks::take_rank_frame(std::size_t rank, const Frame& frame) {
   } else if (frame.verb == Verb::Errors) {
     errors_.write(frame.body);
   } else if (frame.verb == Verb::Started) {
+    record.was_started = true;
     record.pid = parse_integer(frame.body).value_or(0);
     record.state = '?';
   } else if (frame.verb == Verb::State && frame.body.size() == 1) {
@@ -228,38 +230,36 @@ void RemoteRanks::lose(std::size_t host, Verdict verdict) {
   link.connection->send({.verb = Verb::End});
   link.connection->pump();
   link.connection->close_input();  // Whatever is left there ends.
-  for (int rank = 0; rank < hosts_[host].run.nproc; ++rank) {
-    end_rank(first_rank(host) + static_cast<std::size_t>(rank), {Ending::Kind::Signalled, SIGKILL});
+  for (std::size_t rank = places_.first_rank(host); rank < places_.end_rank(host); ++rank) {
+    end_rank(rank, {Ending::Kind::Signalled, SIGKILL});
   }
   if (!loss_) loss_ = std::move(verdict);
 }
 
 void RemoteRanks::send(std::size_t rank, const launch::LauncherMessage& message) {
-  const std::size_t host = host_number(rank);
+  const std::size_t host = places_.host_of(rank);
   if (!alive(rank) || !links_[host].is_told) return;
-  links_[host].connection->send({.verb = Verb::Message,
-                                 .rank = static_cast<int>(rank - first_rank(host)),
-                                 .body = launch::encode(message)});
+  links_[host].connection->send(
+      {.verb = Verb::Message, .rank = places_.local_rank(rank), .body = launch::encode(message)});
 }
 
 // A rank that has not been started never is.
 void RemoteRanks::signal(std::size_t rank, int number) {
   if (!alive(rank)) return;
-  const std::size_t host = host_number(rank);
+  const std::size_t host = places_.host_of(rank);
   if (!links_[host].is_told) {
     if (number != SIGCONT) end_rank(rank, {Ending::Kind::Signalled, number});
     return;
   }
-  links_[host].connection->send({.verb = Verb::Signal,
-                                 .rank = static_cast<int>(rank - first_rank(host)),
-                                 .body = std::to_string(number)});
+  links_[host].connection->send(
+      {.verb = Verb::Signal, .rank = places_.local_rank(rank), .body = std::to_string(number)});
 }
 
 std::vector<std::string> RemoteRanks::abandon() {
   std::vector<std::string> notes;
   for (std::size_t host = 0; host < hosts_.size(); ++host) {
     if (!has_alive(host)) continue;
-    notes.push_back(str("host ", hosts_[host].name, " does not say that ", ranks_text(host),
+    notes.push_back(str("host ", hosts_[host].name, " does not say that ", places_.text(host),
                         " ended; the connection is cut, by which they end"));
     lose(host, {});
   }
@@ -267,24 +267,10 @@ std::vector<std::string> RemoteRanks::abandon() {
 }
 
 bool RemoteRanks::has_alive(std::size_t host) const {
-  for (int rank = 0; rank < hosts_[host].run.nproc; ++rank) {
-    if (alive(first_rank(host) + static_cast<std::size_t>(rank))) return true;
+  for (std::size_t rank = places_.first_rank(host); rank < places_.end_rank(host); ++rank) {
+    if (alive(rank)) return true;
   }
   return false;
 }
-
-std::string RemoteRanks::ranks_text(std::size_t host) const {
-  const HostRun& run = hosts_[host].run;
-  if (run.nproc == 1) return str("rank ", run.first_rank);
-  return str("ranks ", run.first_rank, " to ", run.first_rank + run.nproc - 1);
-}
-
-std::size_t RemoteRanks::host_number(std::size_t rank) const {
-  std::size_t host = hosts_.size() - 1;
-  while (first_rank(host) > rank) --host;
-  return host;
-}
-
-std::string RemoteRanks::host_of(std::size_t rank) const { return hosts_[host_number(rank)].name; }
 
 }  // namespace penstock::hosts

@@ -13,16 +13,10 @@
 
 #include "penstock/core/output.h"
 #include "penstock/hosts/connection.h"
-#include "penstock/hosts/host_run.h"
+#include "penstock/hosts/rank_places.h"
 #include "penstock/launch/ranks.h"
 
 namespace penstock::hosts {
-
-struct RemoteHost {
-  std::string name;
-  std::vector<std::string> command;  // That connects, and runs `penstock host` there.
-  HostRun run;                       // But for master_addr and master_port, where they are to be found.
-};
 
 struct RemoteOptions {
   double connect_seconds = 60;
@@ -47,7 +41,9 @@ class RemoteRanks : public launch::Ranks {
   void signal(std::size_t rank, int number) override;
   std::vector<std::string> abandon() override;
   std::optional<launch::Verdict> loss() const override { return loss_; }
-  std::string host_of(std::size_t rank) const override;
+  std::string host_of(std::size_t rank) const override {
+    return hosts_[places_.host_of(rank)].name;
+  }
   std::int64_t settle_ms() const override { return 1000; }
 
  private:
@@ -71,13 +67,9 @@ class RemoteRanks : public launch::Ranks {
   void lose(std::size_t host, launch::Verdict verdict);
   void end_rank(std::size_t rank, const launch::Ending& ending);
   bool has_alive(std::size_t host) const;
-  std::string ranks_text(std::size_t host) const;
-  std::size_t host_number(std::size_t rank) const;
-  std::size_t first_rank(std::size_t host) const {
-    return static_cast<std::size_t>(hosts_[host].run.first_rank);
-  }
 
   const std::vector<RemoteHost>& hosts_;
+  const RankPlaces places_;
   const RemoteOptions& options_;
   launch::Observation& seen_;
   Output& output_;

@@ -1,6 +1,7 @@
 #include "penstock/hosts/route.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <sys/socket.h>
 
@@ -17,8 +18,9 @@ namespace penstock::hosts {
 namespace {
 
 [[noreturn]] void throw_no_way(const std::string& peer, const std::string& why) {
-  throw ConfigError(str("cannot find out the address at which host ", peer, " reaches rank 0: ", why),
-                    {"name it: --master_addr ADDRESS"});
+  throw ConfigError(
+      str("cannot find out the address at which host ", peer, " reaches rank 0: ", why),
+      {"name it: --master_addr ADDRESS"});
 }
 
 sockaddr_in resolve(const std::string& peer) {
@@ -59,6 +61,25 @@ std::string address_on_the_way_to(const std::string& peer) {
   char text[INET_ADDRSTRLEN];
   ::inet_ntop(AF_INET, &own.sin_addr, text, sizeof text);
   return text;
+}
+
+std::string interface_on_the_way_to(const std::string& peer) {
+  std::string address;
+  try {
+    address = address_on_the_way_to(peer);
+  } catch (const ConfigError&) {
+    return "";
+  }
+  ifaddrs* found = nullptr;
+  if (::getifaddrs(&found) != 0) return "";
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(found, ::freeifaddrs);
+  for (const ifaddrs* each = found; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
+    const auto* own = reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
+    char text[INET_ADDRSTRLEN];
+    if (address == ::inet_ntop(AF_INET, &own->sin_addr, text, sizeof text)) return each->ifa_name;
+  }
+  return "";
 }
 
 }  // namespace penstock::hosts

@@ -15,4 +15,7 @@ std::string address_of_this_end();
 // Throws: ConfigError where there is no way.
 std::string address_on_the_way_to(const std::string& peer);
 
+// The name of that interface, for Gloo; "": it cannot be found out.
+std::string interface_on_the_way_to(const std::string& peer);
+
 }  // namespace penstock::hosts

@@ -77,8 +77,8 @@ std::vector<RemoteHost> remote_hosts(const HostsOptions& options) {
 std::vector<std::string> plain_ssh(std::optional<int> port,
                                    const std::vector<std::string>& others) {
   std::vector<std::string> words = {"ssh", "-T"};
-  for (const char* option : {"BatchMode=yes", "ConnectTimeout=20", "ServerAliveInterval=10",
-                             "ServerAliveCountMax=3"}) {
+  for (const char* option :
+       {"BatchMode=yes", "ConnectTimeout=20", "ServerAliveInterval=10", "ServerAliveCountMax=3"}) {
     words.insert(words.end(), {"-o", option});
   }
   if (port) words.insert(words.end(), {"-p", std::to_string(*port)});

@@ -21,16 +21,17 @@ const Host& find_host(const std::vector<Host>& hosts, const std::string& name,
   if (found != hosts.end()) return *found;
   std::vector<std::string> names;
   for (const Host& host : hosts) names.push_back(host.name);
-  throw ConfigError(str(option, ": host ", in_quotes(name), " is not in the hostfile",
-                        did_you_mean(name, names)),
-                    {"its hosts are " + join(names, ", ")});
+  throw ConfigError(
+      str(option, ": host ", in_quotes(name), " is not in the hostfile", did_you_mean(name, names)),
+      {"its hosts are " + join(names, ", ")});
 }
 
 int slot_of(const std::string& text, const Host& host, const std::string& option) {
   const auto slot = parse_integer(text);
   if (slot && *slot >= 0 && *slot < host.slots) return static_cast<int>(*slot);
   throw ConfigError(str(option, ": ", in_quotes(text), " is no slot of host ", host.name,
-                        ", which has ", host.slots == 1 ? "slot 0" : str("slots 0 to ", host.slots - 1)));
+                        ", which has ",
+                        host.slots == 1 ? "slot 0" : str("slots 0 to ", host.slots - 1)));
 }
 
 Named parse(const std::string& text, const std::vector<Host>& hosts, const std::string& option) {

@@ -223,7 +223,9 @@ class Launch {
 
   void add_memory_note() {
     const RankRecord* root = verdict_->rank ? &seen_.ranks[verdict_->rank->index()] : nullptr;
-    if (root == nullptr || !processes_.host_of(verdict_->rank->index()).empty() || root->ending != Ending{Ending::Kind::Signalled, SIGKILL}) return;
+    const bool is_elsewhere = root && !processes_.host_of(verdict_->rank->index()).empty();
+    const Ending killed{Ending::Kind::Signalled, SIGKILL};
+    if (root == nullptr || is_elsewhere || root->ending != killed) return;
     const std::int64_t kills = oom_kills().value_or(0) - oom_kills_before_.value_or(0);
     if (kills <= 0) return;
     verdict_->notes.insert(verdict_->notes.begin(),

@@ -134,6 +134,7 @@ std::string describe_other_endings(const std::vector<RankRecord>& ranks, std::op
   int others = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if ((but && but->index() == rank) || !ranks[rank].ending) continue;
+    if (!ranks[rank].was_started) continue;
     const Ending& ending = *ranks[rank].ending;
     const bool signalled = ending.kind == Ending::Kind::Signalled;
     ++counts[signalled ? "by " + to_string(ending) : to_string(ending)];

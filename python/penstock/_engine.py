@@ -51,7 +51,7 @@ class Steps:
     _checkpoints: Checkpoints
 
     def _begin(self, config: Configuration, dp_world_size: int, dp_rank: int) -> None:
-        """Raises ConfigError for sizes that do not fit the replicas, and boards that do not open."""
+        """Raises ConfigError for sizes that do not fit the replicas, or boards that do not open."""
         self.dp_world_size = dp_world_size
         self.dp_rank = dp_rank
         self._batch: Batch = config.batch(dp_world_size)

@@ -37,8 +37,9 @@ TEST(HostFrame, ComesWholeHoweverItsBytesCome) {
 
 TEST(HostFrame, RefusesWhatIsNone) {
   for (const std::string text :
-       {"hello\n", "alive 0\n", "alive -1 0\n", "alive 0 99999999999\n", "alive 0 x\n", "Alive 0 0\n",
-        "alive 0 0 0\n", "\n", "aliveeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee"}) {
+       {"hello\n", "alive 0\n", "alive -1 0\n", "alive 0 99999999999\n", "alive 0 x\n",
+        "Alive 0 0\n", "alive 0 0 0\n", "\n",
+        "aliveeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee"}) {
     FrameReader reader;
     reader.add(text);
     EXPECT_FALSE(reader.next()) << text;
@@ -50,8 +51,9 @@ TEST(HostFrame, RefusesWhatIsNone) {
 
 TEST(HostFrame, AnEndingComesBack) {
   using Kind = launch::Ending::Kind;
-  for (const launch::Ending ending : {launch::Ending{Kind::Exited, 0}, launch::Ending{Kind::Exited, 75},
-                                      launch::Ending{Kind::Signalled, 9}}) {
+  for (const launch::Ending ending :
+       {launch::Ending{Kind::Exited, 0}, launch::Ending{Kind::Exited, 75},
+        launch::Ending{Kind::Signalled, 9}}) {
     EXPECT_EQ(parse_ending(encode_ending(ending)), ending);
   }
   for (const char* text : {"", "exited", "exited x", "exited 300", "died 3", "exited 1 2"}) {

@@ -15,7 +15,8 @@ std::string refusal(const std::string& text) {
 
 TEST(Hostfile, HasHostsInItsOrder) {
   const auto hosts = parse_hostfile(
-      "# the cluster\n\nworker-2 slots=4\n  worker-1\tslots=2 max_slots=8  # old\nme@10.0.0.3 slots=1",
+      "# the cluster\n\nworker-2 slots=4\n  worker-1\tslots=2 max_slots=8  # old\nme@10.0.0.3 "
+      "slots=1",
       "hosts");
   EXPECT_EQ(hosts, (std::vector<Host>{{"worker-2", 4}, {"worker-1", 2}, {"me@10.0.0.3", 1}}));
 }

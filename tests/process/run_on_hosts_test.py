@@ -74,7 +74,6 @@ class HostsTest(ProcessTest):
     def run_hosts(self, *words: object) -> support.Result:
         return self.start_run(*words).wait()
 
-
     def agents(self) -> list[int]:
         """The processes `penstock host`, without the guards that they fork."""
         words = b"/penstock\0host\0"
@@ -126,7 +125,8 @@ class Started(HostsTest):
         self.assertEqual(len(result.out), 2 * 4000 * 100)
 
     def test_logs_are_by_rank(self) -> None:
-        self.assert_code(self.run_hosts("-H", "hosts", "--log-dir", "logs", "--", "echo", "word"), 0)
+        result = self.run_hosts("-H", "hosts", "--log-dir", "logs", "--", "echo", "word")
+        self.assert_code(result, 0)
         names = sorted(path.name for path in (self.folder / "logs").iterdir())
         self.assertEqual(names, [f"rank-{rank}.log" for rank in range(4)])
 
@@ -161,6 +161,7 @@ class Ended(HostsTest):
             "ssh: connect to host gone port 22: No route to host"
         )
         self.assert_ended(result, 2, cause)
+        self.assertNotIn("ranks were ended", result.err)
         self.assertIn(f"note: this must work, and ask nothing: {self.ssh} gone true", result.err)
 
     def test_a_program_that_a_host_lacks(self) -> None:

@@ -38,7 +38,7 @@ for step in range(args.steps):
     loss = (engine(x) - x.sum(1, keepdim=True)).square().mean()
     engine.backward(loss)
     engine.step()
-    print(f"rank {dist.get_rank()} of {dist.get_world_size()} step {step} loss {loss:.6f}", flush=True)
+    print("rank", dist.get_rank(), "of", dist.get_world_size(), "step", step, flush=True)
     time.sleep(0.02)
 """
 CONFIG = """{"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2},
@@ -130,12 +130,13 @@ class SshTest(ProcessTest):
         names = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left]
         self.assertEqual(left, [], f"processes are left: {names}")
 
+    def ranks(self) -> dict[str, int]:
+        """Processes of ranks, as this process knows them, which sees all namespaces."""
+        pids = self.others()
+        return {found["RANK"]: p for p in pids if "RANK" in (found := support.environment_of(p))}
+
     def rank_pid(self, rank: int) -> int:
-        """As this process knows it, which sees all namespaces of processes."""
-        for pid in self.others():
-            if support.environment_of(pid).get("RANK") == str(rank):
-                return pid
-        raise AssertionError(f"no process of rank {rank}")
+        return self.ranks()[str(rank)]
 
     def start_training(self, run: str, steps: int = 100_000) -> support.Started:
         tiny = self.config(run={"steps": steps})
@@ -177,11 +178,10 @@ class PenstockTrain(SshTest):
         self.assertIn(result.code, (4, 5), result.text)
         (cause,) = support.root_causes(result.err)
         self.assertIn(hosts.OTHER, result.err)
-        ranks = lambda: [p for p in self.others() if "RANK" in support.environment_of(p)]  # noqa: E731
         deadline = time.monotonic() + 3 * HEARTBEAT_SECONDS
-        while ranks() and time.monotonic() < deadline:
+        while (left := self.ranks()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        self.assertEqual(ranks(), [], cause)
+        self.assertEqual(left, {}, cause)
 
 
 class DeepSpeedScript(SshTest):

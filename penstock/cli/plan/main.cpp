@@ -117,8 +117,8 @@ int run(int argc, char** argv) {
     if (!subcommand->parsed()) continue;
     const std::string& name = subcommand->get_name();
     if (!program.empty() && name != "launch" && name != "run") {
-      throw penstock::ConfigError(penstock::str(name, ": unexpected word \"",
-                                                program.front(), "\" after --"));
+      throw penstock::ConfigError(
+          penstock::str(name, ": unexpected word \"", program.front(), "\" after --"));
     }
     return command();
   }

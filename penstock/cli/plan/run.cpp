@@ -82,7 +82,8 @@ hosts::Variables variables_of_files() {
 std::string python() {
   const char* const chosen = std::getenv("PENSTOCK_PYTHON");
   const char* const path = std::getenv("PATH");
-  return launch::resolve_program(chosen == nullptr ? "python3" : chosen, path == nullptr ? "" : path);
+  return launch::resolve_program(chosen == nullptr ? "python3" : chosen,
+                                 path == nullptr ? "" : path);
 }
 
 // The words of every rank, and where "--local_rank" stands in them.
@@ -107,9 +108,10 @@ void check(const RunCommand& command, const Words& words) {
                        "another program comes after --: penstock run --hostfile hosts -- penstock "
                        "train gpt.json"});
   }
-  if (!(command.heartbeat_seconds > 0 && command.heartbeat_seconds <= launch::kSecondsMax)) {
-    throw ConfigError(str("run: --heartbeat ", command.heartbeat_seconds,
-                          ": must be above 0 and at most ", launch::kSecondsMax));
+  constexpr double kLeast = 2;  // Hosts say something each second.
+  if (!(command.heartbeat_seconds >= kLeast && command.heartbeat_seconds <= launch::kSecondsMax)) {
+    throw ConfigError(str("run: --heartbeat ", command.heartbeat_seconds, ": must be from ", kLeast,
+                          " to ", launch::kSecondsMax));
   }
   if (command.launcher != "ssh" && command.launcher != "pdsh") {
     throw ConfigError(str("run: --launcher ", command.launcher, ": hosts are reached by ssh"),

@@ -29,6 +29,7 @@ class Monitor(ABC):
 
     def close(self) -> None:
         """Nothing is written after it."""
+        return
 
 
 def is_first_rank() -> bool:

@@ -29,9 +29,7 @@ class WandbMonitor(Monitor):
         self.project = wandb_config.project
         self._run: Any = None
         if self.enabled and is_first_rank():
-            self._run = weights_and_biases(
-                project=self.project, group=self.group, entity=self.team
-            )
+            self._run = weights_and_biases(project=self.project, group=self.group, entity=self.team)
 
     def log(
         self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None

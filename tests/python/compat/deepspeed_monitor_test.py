@@ -1,8 +1,6 @@
 """The boards of an engine: DeepSpeed's keys tensorboard, wandb and csv_monitor, on two ranks."""
 
 import csv
-import glob
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -47,6 +45,10 @@ def table(folder, name, job="job"):
     return [(int(step), float(value)) for step, value in rows]
 
 
+def tables(folder):
+    return sorted(path.name for path in Path(folder, "job").iterdir())
+
+
 def train(engine, steps):
     """Returns by step the mean of this rank's losses."""
     losses = []
@@ -80,10 +82,7 @@ def check_rank_0_writes_each_step_by_samples(group):
         found = table(folder, "train_loss")
         assert [step for step, _ in found] == steps
         assert [value for _, value in found] == pytest.approx(expected, rel=1e-6)
-    assert sorted(os.listdir(Path(folder, "job"))) == [
-        "Train_Samples_lr.csv",
-        "Train_Samples_train_loss.csv",
-    ]
+    assert tables(folder) == ["Train_Samples_lr.csv", "Train_Samples_train_loss.csv"]
 
 
 def check_fp16_has_its_loss_scale(group):
@@ -116,7 +115,7 @@ def check_a_backward_of_the_scripts_own_has_no_loss(group):
         engine(torch.ones(2, 3)).mean().backward()
         engine.step()
     dist.barrier()
-    assert os.listdir(Path(folder, "job")) == ["Train_Samples_lr.csv"]
+    assert tables(folder) == ["Train_Samples_lr.csv"]
 
 
 def check_a_pipeline_has_its_loss_and_that_of_evaluations(group):
@@ -155,7 +154,7 @@ def check_a_folder_that_cannot_be_made_is_an_error_on_all_ranks(group):
         Path(folder, "job").write_text("")
     dist.barrier()
     error = ConfigError if dist.get_rank() == 0 else CommError
-    with pytest.raises(error, match="csv_monitor.output_path = .*cannot make the folder"):
+    with pytest.raises(error, match=r"csv_monitor\.output_path = .*cannot make the folder"):
         penstock.initialize(model=torch.nn.Linear(3, 1), config=config_of(folder))
 
 
@@ -247,7 +246,7 @@ def test_an_offline_run_of_weights_and_biases_is_made(tmp_path, monkeypatch):
     monitor = MonitorMaster(DeepSpeedMonitorConfig(wandb=section))
     monitor.write_events([("Train/Samples/lr", 0.25, 8), ("Train/Samples/train_loss", 2.0, 8)])
     monitor.close()
-    assert glob.glob(str(tmp_path / "wandb" / "offline-run-*" / "*.wandb"))
+    assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch):
