@@ -145,7 +145,15 @@ class PipelineScheduleSingle(_PipelineSchedule):
             scale_grads,
             loss_weight,
         )
-        self._stage = stage
+
+    @property
+    def _stage(self) -> _PipelineStageBase:
+        """The stage.  May be set, before the first step."""
+        return self._stages[0]
+
+    @_stage.setter
+    def _stage(self, stage: _PipelineStageBase) -> None:
+        self._stages = [stage]
 
 
 class ScheduleGPipe(PipelineScheduleSingle):

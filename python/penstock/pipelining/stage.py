@@ -185,6 +185,9 @@ class _PipelineStageBase:
                 f"not by {grad_scale_factor}"
             )
 
+    def clear_runtime_states(self) -> None:
+        """Does nothing: nothing of a step is left when it ends."""
+
     def _part(self, kind: _ComputationType, microbatch: int) -> _Part:
         part = self.parts.get((kind, microbatch))
         if part is None:

@@ -204,7 +204,7 @@ def make(model, x, lr):
     stage.output_chunk.append(stage.output_chunks)
     pipe = pipeline(model, (x,))
     first = pipe.build_stage(0, "cpu")
-    first.clear_runtime_states()
+    first.fwd_cache
     print(pipe.replicated_params)
     kind = get_schedule_class("1f1b")
     other = kind(first, 4)
