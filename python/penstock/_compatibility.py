@@ -19,7 +19,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-__all__ = ["DEEPSPEED", "Fate", "Module", "fate", "lacking", "modules", "refusal", "refuse_in"]
+__all__ = [
+    "DEEPSPEED",
+    "Fate",
+    "Module",
+    "fate",
+    "has_own_row",
+    "lacking",
+    "modules",
+    "refusal",
+    "refuse_in",
+]
 
 # Of DeepSpeed's versions, the one whose names and behaviour the table is of.
 DEEPSPEED = "0.19.8"
@@ -97,6 +107,12 @@ def fate(module: str, name: str) -> Fate:
     if within is not None:
         return Fate("works") if within.instead else within.rest
     return found.rest
+
+
+def has_own_row(module: str, name: str) -> bool:
+    """Whether the table says something of this very name in a module of theirs."""
+    found = modules().get(module)
+    return found is not None and name in found.names
 
 
 def refusal(ours: str, name: str) -> str | None:

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock import _torch, configuration
-from penstock._compatibility import lacking, refuse_in
+from penstock._compatibility import has_own_row, lacking, refuse_in
 from penstock._engine import Steps, compare_sizes
 from penstock._optimizers import (
     Course,
@@ -63,6 +63,10 @@ class PipelineError(Error):
 
 
 _HOST = torch.device("cpu")
+_WALKS = """
+    parameters named_parameters buffers named_buffers modules named_modules children named_children
+    training train eval state_dict
+""".split()
 
 
 @dataclass
@@ -306,13 +310,23 @@ class PipelineEngine(Steps):
     def reset_activation_shape(self) -> None:
         """Changes nothing: shapes may change from microbatch to microbatch."""
 
+    def empty_partition_cache(self) -> None:
+        """Changes nothing: no parameters come and go."""
+
     def destroy(self) -> None:
         """Drops gradients and the data; connections go with the engine."""
         self._replicated.drop_gradients()
         self.training_dataloader = self._iterator = None
 
     def __getattr__(self, name: str) -> Any:
-        raise lacking("penstock.pipe.engine", f"PipelineEngine.{name}")
+        """Its module's walks over parameters and layers, and attributes of the module's own."""
+        module = self.__dict__.get("module")
+        is_own = not hasattr(torch.nn.Module, name) and name[0] != "_"
+        own = f"PipelineEngine.{name}"
+        if module is not None and (name in _WALKS or (is_own and hasattr(module, name))):
+            if not has_own_row("deepspeed.runtime.pipe.engine", own):
+                return getattr(module, name)
+        raise lacking("penstock.pipe.engine", own)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Raises PipelineError: a step is a whole program."""

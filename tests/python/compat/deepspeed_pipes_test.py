@@ -9,7 +9,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from penstock.errors import CommError, ConfigError
-from penstock.pipe import LayerSpec, PipelineModule, PipelineParallelGrid
+from penstock.pipe import DualPipeVModule, LayerSpec, PipelineModule, PipelineParallelGrid
 from penstock.pipe.topology import (
     PipeDataParallelTopology,
     PipeModelDataParallelTopology,
@@ -215,6 +215,43 @@ def check_methods_of_partition(group):
         assert _engine(5, partition_method=method).module.parts == parts
     with pytest.raises(ConfigError, match='must be "uniform", "parameters", "type:REGEX"'):
         _engine(partition_method="best")
+
+
+def check_an_engine_has_what_its_module_has(group):
+    del group
+    engine = _engine()
+    engine.module.own = "mine"
+    assert engine.own == "mine"
+    assert [id(each) for each in engine.parameters()] == [*map(id, engine.module.parameters())]
+    assert dict(engine.named_parameters()).keys() == engine.state_dict().keys()
+    engine.eval()
+    assert not engine.module.training and not engine.training
+    for name in ("load_state_dict", "half", "_modules", "zero_grad", "grid", "absent"):
+        with pytest.raises(AttributeError, match=name):
+            getattr(engine, name)
+
+
+def check_two_stages_of_a_rank_have_the_losses_of_one(group):
+    """DualPipeVModule: this rank's layers are the outer or the inner ones."""
+    del group
+    losses = []
+    for kind in (PipelineModule, DualPipeVModule):
+        torch.manual_seed(0)
+        layers = [LayerSpec(torch.nn.Linear, WIDTH, WIDTH) for _ in range(4)]
+        module = kind(
+            layers, num_stages=2, loss_fn=torch.nn.functional.mse_loss, partition_method="uniform"
+        )
+        config = {
+            "train_micro_batch_size_per_gpu": 2,
+            "gradient_accumulation_steps": 4,
+            "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
+        }
+        engine = penstock.initialize(model=module, config=config)[0]
+        engine.empty_partition_cache()
+        losses.append([engine.train_batch(_batches(4, seed)).item() for seed in range(3)])
+    held = {name.split(".")[0] for name, _ in module.named_parameters()}
+    assert held == ({"0", "3"} if engine.stage_id == 0 else {"1", "2"})
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 test_check = ranks.tests_of(__file__, WORLD_SIZE)
