@@ -142,7 +142,11 @@ def _flat_masters(optimizer: Any, update: Any) -> list[torch.Tensor]:
 
 
 _TOLD["fp32_groups"] = lambda optimizer, _: _masters(optimizer)
-for _name in ("fp32_groups_flat", "single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
+for _name in (
+    "fp32_groups_flat",
+    "single_partition_of_fp32_groups",
+    "fp32_partitioned_groups_flat",
+):
     _TOLD[_name] = _flat_masters
 
 
