@@ -239,15 +239,18 @@ struct CheckpointConfig {
 };
 
 struct RunConfig {
-  std::string directory;            // Empty: runs/<config name>-<time or job id>.
-  std::int64_t steps = 100;         // Optimizer steps.
-  double minutes = 0.0;             // Then it stops, as if it were asked to; 0: no limit.
-  std::int64_t eval_interval = 0;   // Steps between validations; 0: only at the end.
-  std::int64_t eval_batches = 8;    // Global batches averaged by one validation.
-  std::int64_t sample_bytes = 200;  // Bytes of text generated at the end; 0: none.
-  std::int64_t timeline_steps = 0;  // The first steps, recorded in timeline.csv; 0: none.
-  std::string save;                 // Directory for the weights; empty: not saved.
-  std::int64_t save_interval = 0;   // Steps between such saves; 0: only at the end.
+  std::string directory;             // Empty: runs/<config name>-<time or job id>.
+  std::int64_t steps = 100;          // Optimizer steps.
+  double minutes = 0.0;              // Then it stops, as if it were asked to; 0: no limit.
+  std::int64_t eval_interval = 0;    // Steps between validations; 0: only at the end.
+  std::int64_t eval_batches = 8;     // Global batches averaged by one validation.
+  std::int64_t sample_bytes = 200;   // Bytes of a text that the model writes; 0: none.
+  std::int64_t sample_tokens = 0;    // Of a folder's model: tokens of such a text; 0: none.
+  std::string sample_prompt;         // It goes on from this; empty: from a sample of the data.
+  std::int64_t sample_interval = 0;  // Steps between such texts; 0: one, at the end.
+  std::int64_t timeline_steps = 0;   // The first steps, recorded in timeline.csv; 0: none.
+  std::string save;                  // Directory for the weights; empty: not saved.
+  std::int64_t save_interval = 0;    // Steps between such saves; 0: only at the end.
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };

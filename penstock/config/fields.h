@@ -349,11 +349,31 @@ void visit_launch(Visitor& v, ConfigT& c) {
           "what ranks compute on; auto: cuda where there is a device, else cpu");
 }
 
-template <class Model>
-Condition makes_text(const Model& m) {
-  const std::string type = Choice<ModelType>{kModelTypes}.write(m.type);
-  return Condition::equals("model.type", type, "\"gpt\"") ||
-         Condition::equals("model.type", type, "\"mlp\"");
+// The texts that a model writes on the way.
+template <class Visitor, class ConfigT>
+void visit_samples(Visitor& v, ConfigT& c) {
+  auto& r = c.run;
+  const std::string type = Choice<ModelType>{kModelTypes}.write(c.model.type);
+  const auto is = [&](const char* model) { return Condition::equals("model.type", type, model); };
+  const Condition writes_bytes = is("\"gpt\"") || is("\"mlp\"");
+  v.effective(writes_bytes, [&] {
+    v.field("sample_bytes", r.sample_bytes, Integer{0, 1 << 24},
+            "bytes of a text that the model writes at the end; 0: none");
+  });
+  v.effective(is("\"hugging_face\""), [&] {
+    v.field("sample_tokens", r.sample_tokens, Integer{0, 1 << 24},
+            "tokens of a text that the model writes at the end; 0: none");
+  });
+  const Condition writes_tokens =
+      Condition::above_zero("run.sample_tokens", static_cast<double>(r.sample_tokens));
+  v.effective(writes_tokens, [&] {
+    v.field("sample_prompt", r.sample_prompt, Text{},
+            "what that text goes on from; empty: the first half of a sample of the data");
+  });
+  v.effective(writes_bytes || writes_tokens, [&] {
+    v.field("sample_interval", r.sample_interval, Integer{0, kManySteps},
+            "steps between such texts on the way; 0: one at the end alone");
+  });
 }
 
 template <class Visitor, class ConfigT>
@@ -368,10 +388,7 @@ void visit_run(Visitor& v, ConfigT& c) {
           "steps between validations; 0: only at the end");
   v.field("eval_batches", r.eval_batches, Integer{1, kManySteps},
           "global batches averaged by one validation");
-  v.effective(makes_text(c.model), [&] {
-    v.field("sample_bytes", r.sample_bytes, Integer{0, 1 << 24},
-            "bytes of text generated at the end");
-  });
+  visit_samples(v, c);
   v.field("timeline_steps", r.timeline_steps, Integer{0, kManySteps},
           "first steps recorded in timeline.csv, for penstock report; 0: none");
   v.field("save", r.save, Text{}, "folder for the weights; empty: not saved");

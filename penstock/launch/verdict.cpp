@@ -51,8 +51,12 @@ void add_rank_notes(const Observation& seen, Verdict& verdict,
   }
 }
 
+char state_of(const Observation& seen, const RankRecord& record) {
+  return record.state ? *record.state : seen.process_state(record.pid);
+}
+
 bool is_stopped(const Observation& seen, const RankRecord& record) {
-  const char state = record.ending || record.pid == 0 ? '?' : seen.process_state(record.pid);
+  const char state = record.ending || record.pid == 0 ? '?' : state_of(seen, record);
   return state == 'T' || state == 't';
 }
 
@@ -73,7 +77,7 @@ namespace {
 // A rank of another launcher may be on another host.
 std::string process_text(const Observation& seen, const RankRecord& record) {
   if (record.pid == 0) return "what its process does is not known";
-  return str("process ", record.pid, " ", describe_process_state(seen.process_state(record.pid)));
+  return str("process ", record.pid, " ", describe_process_state(state_of(seen, record)));
 }
 
 }  // namespace

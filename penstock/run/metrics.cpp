@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <vector>
 
 #include "penstock/core/text.h"
 #include "penstock/measure/metrics_lines.h"
@@ -53,11 +52,8 @@ Metrics::Metrics(RunFiles& files, Output& progress, std::int64_t steps,
 }
 
 std::string Metrics::keep_earlier(std::string_view text) {
-  std::vector<measure::MetricsLine> lines = measure::metrics_lines(text);
-  std::erase_if(lines, [&](const auto& line) { return line.step > resumed_step_; });
-  render::add_losses(curve_, lines);
-  std::string kept;
-  for (const measure::MetricsLine& line : lines) kept.append(line.text).append("\n");
+  std::string kept = measure::lines_up_to(text, resumed_step_);
+  render::add_losses(curve_, measure::metrics_lines(kept));
   return kept;
 }
 

@@ -207,7 +207,7 @@ class PipelineEngine(Steps):
         self._norm = norm = self._update.norm_of(summed)
         with self._run.telling_others():
             self._update.apply(norm, self.global_steps, f" at loss {loss:g}")
-        self._count_step(f"loss {loss:g}, norm {norm:g}")
+        self._count_step(f"loss {loss:g}, norm {norm:g}", loss=loss)
         return torch.tensor(loss)
 
     def eval_batch(
@@ -255,6 +255,7 @@ class PipelineEngine(Steps):
         result: Any = losses if self._is_last else None
         if reduce_output is not None:
             mean, _ = self._combine(losses, count)
+            self.monitor.write_events([("Train/Samples/eval_loss", mean, self.global_samples)])
             result = torch.tensor(mean) if bcast_loss or self._is_last else None
         return (result, outputs) if return_logits else result
 
@@ -314,8 +315,9 @@ class PipelineEngine(Steps):
         """Changes nothing: no parameters come and go."""
 
     def destroy(self) -> None:
-        """Drops gradients and the data; connections go with the engine."""
+        """Drops gradients and the data, and ends boards; connections go with the engine."""
         self._replicated.drop_gradients()
+        self.monitor.close()
         self.training_dataloader = self._iterator = None
 
     def __getattr__(self, name: str) -> Any:

@@ -138,6 +138,7 @@ class Engine(Steps, torch.nn.Module):
         self._is_boundary: bool | None = None  # As the script has set it.
         self._is_local = False  # Inside no_sync().
         self._taken = 0  # Microbatches of this step.
+        self._losses: list[torch.Tensor] = []  # Of them, where a board wants to know.
         self.training_dataloader: DataLoader[Any] | None = None
         if training_data is not None:
             self.training_dataloader = self.deepspeed_io(training_data, collate_fn=collate_fn)
@@ -175,6 +176,8 @@ class Engine(Steps, torch.nn.Module):
         weight = 1.0 if scale_wrt_gas else float(self.gradient_accumulation_steps())
         ends = self.is_gradient_accumulation_boundary() and not self._is_local
         self._model.backward(loss, ends=ends, retain_graph=retain_graph, weight=weight)
+        if self.monitor.is_writing:
+            self._losses.append(loss.detach().float() * weight)
         self._taken += not self._is_managed
         return loss.detach() * (weight / self.gradient_accumulation_steps())
 
@@ -234,7 +237,12 @@ class Engine(Steps, torch.nn.Module):
             taken, self._taken = self._taken, 0
             of_one = self.train_micro_batch_size_per_gpu() * self.dp_world_size
             samples = None if self._is_managed else taken * of_one
-            self._count_step(f"norm {self._norm:g}", samples)
+            self._count_step(f"norm {self._norm:g}", samples, self._mean_loss())
+
+    def _mean_loss(self) -> float | None:
+        """Of the step's microbatches on this rank; None where backward() was not the engine's."""
+        losses, self._losses = self._losses, []
+        return torch.stack(losses).mean().item() if losses else None
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the next backward() and step() are the last of the optimizer's step.
@@ -331,8 +339,12 @@ class Engine(Steps, torch.nn.Module):
         self._model.let_go()
 
     def destroy(self) -> None:
-        """Drops gradients and what forwards have returned; connections go with the engine."""
+        """Drops gradients and what forwards have returned, and ends boards.
+
+        Connections go with the engine.
+        """
         self._model.let_go()
+        self.monitor.close()
         self._model.drop_gradients()
         self._fragments.forget()
 
@@ -444,6 +456,7 @@ class _Course(EngineCourse):
     def drop_step(self) -> None:
         """The step begins anew."""
         engine = self._plain
+        engine._losses.clear()
         engine.micro_steps -= engine.micro_steps % engine.gradient_accumulation_steps()
 
     def go_on(self, counters: Mapping[str, int]) -> None:
