@@ -49,7 +49,10 @@ __all__ = [
 ]
 
 
-_MODULES = ("accelerator", "checkpoint", "checkpointing", "comm", "ops", "runtime", "utils", "zero")
+_MODULES = (
+    *("accelerator", "checkpoint", "checkpointing", "comm", "git_version_info", "moe", "ops"),
+    *("runtime", "utils", "zero"),
+)
 _FROM = {
     "ADAM_OPTIMIZER": "penstock.runtime.config",
     "DeepSpeedConfig": "penstock.runtime.config",
@@ -60,6 +63,7 @@ _FROM = {
     "LAMB_OPTIMIZER": "penstock.runtime.config",
     "MUON_OPTIMIZER": "penstock.runtime.config",
     "add_tuning_arguments": "penstock.runtime.lr_schedules",
+    "DeepSpeedOptimizer": "penstock.runtime.base_optimizer",
     "get_accelerator": "penstock.accelerator",
     "log_dist": "penstock.utils",
     "logger": "penstock.utils",

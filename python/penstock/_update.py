@@ -174,6 +174,10 @@ class Update:
         first = self._first[number]
         return list(zip(parts[number], self.masters[first:], strict=False))
 
+    def parts(self) -> list[torch.Tensor]:
+        """Of this rank, in the order of their masters."""
+        return [part for number in self.updated for part, _ in self.parts_of(number)]
+
     def gradients(self) -> dict[int, list[torch.Tensor | None]]:
         """Of this rank's parts, by parameter group; loss scale and clipping are still to come."""
         of_master = {

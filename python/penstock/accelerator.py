@@ -123,16 +123,16 @@ class Accelerator:
         return tensor.device.type == "cpu"
 
     def supported_dtypes(self) -> list[torch.dtype]:
-        """Types that models train in."""
-        return [torch.float, torch.bfloat16, torch.half]
+        """Types that scripts may choose; the engines train in float16 on any CPU."""
+        return [torch.float, torch.bfloat16, *[torch.half] * self.is_fp16_supported()]
 
     def is_bf16_supported(self) -> bool:
         """Whether models in bfloat16 train."""
         return True
 
     def is_fp16_supported(self) -> bool:
-        """Whether models in float16 train."""
-        return True
+        """Whether this CPU computes in float16 by itself: else scripts choose bfloat16."""
+        return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
 def _of_process(key: str) -> int:

@@ -140,19 +140,33 @@ def install() -> None:
 
 
 def _in_spawned_processes(script: str) -> None:
-    """Has multiprocessing import the script by way of this module, where it spawns processes."""
+    """Has multiprocessing import the script by way of this module, where it spawns processes.
+
+    script: its path; or its name as a module, which is not imported again if it is a package's
+    __main__, as multiprocessing has it.
+    """
     from multiprocessing import spawn
 
     prepare = spawn.get_preparation_data
 
     def prepare_swapped(name: str) -> dict[str, Any]:
         data = prepare(name)
-        if "init_main_from_path" in data:
-            os.environ[_SCRIPT] = script
+        by_name = data.pop("init_main_from_name", None)
+        if by_name is not None or "init_main_from_path" in data:
+            os.environ[_SCRIPT] = script if by_name is None else by_name
             data["init_main_from_path"] = __file__
         return data
 
     spawn.get_preparation_data = prepare_swapped
+
+
+def _names_in_spawned(script: str) -> dict[str, Any]:
+    """Of a script in a process that it spawned: what is looked up there."""
+    if Path(script).is_absolute():
+        return runpy.run_path(script, run_name="__mp_main__")
+    if script.endswith("__main__"):
+        return {}
+    return runpy.run_module(script, run_name="__mp_main__", alter_sys=True)
 
 
 def check(script: str) -> int:
@@ -198,6 +212,7 @@ def main(arguments: Sequence[str]) -> None:
     sys.argv = [script, *rest]
     if by_name:
         sys.path.insert(0, str(Path.cwd()))
+        _in_spawned_processes(script)
         runpy.run_module(script, run_name="__main__", alter_sys=True)
     else:
         _in_spawned_processes(str(path.absolute()))
@@ -212,4 +227,4 @@ elif __name__ == "__mp_main__":
     import penstock.swap
 
     penstock.swap.install()
-    globals().update(runpy.run_path(os.environ[_SCRIPT], run_name="__mp_main__"))
+    globals().update(_names_in_spawned(os.environ[_SCRIPT]))

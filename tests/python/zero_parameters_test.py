@@ -161,7 +161,8 @@ def check_changes_that_nobody_was_to_make(group):
     model = mixed()
     engine, _ = initialize(model, 3)
 
-    weight, words = model.first.weight, r'(?s)"first.weight": changed .* modifier_rank=0'
+    weight = model.first.weight
+    words = r'(?s)"first.weight": in-place modification .* modifier_rank=0'
     with pytest.raises(penstock.Error, match=words), GatheredParameters(weight):  # noqa: SIM117
         with torch.no_grad():
             weight.add_(1)

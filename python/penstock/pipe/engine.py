@@ -63,10 +63,10 @@ class PipelineError(Error):
 
 
 _HOST = torch.device("cpu")
-_WALKS = """
-    parameters named_parameters buffers named_buffers modules named_modules children named_children
-    training train eval state_dict
-""".split()
+_WALKS = {
+    *("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules"),
+    *("children", "named_children", "training", "train", "eval", "state_dict"),
+}
 
 
 @dataclass
@@ -312,7 +312,7 @@ class PipelineEngine(Steps):
         """Changes nothing: shapes may change from microbatch to microbatch."""
 
     def empty_partition_cache(self) -> None:
-        """Changes nothing: no parameters come and go."""
+        """Changes nothing."""
 
     def destroy(self) -> None:
         """Drops gradients and the data, and ends boards; connections go with the engine."""
@@ -322,13 +322,12 @@ class PipelineEngine(Steps):
 
     def __getattr__(self, name: str) -> Any:
         """Its module's walks over parameters and layers, and attributes of the module's own."""
-        module = self.__dict__.get("module")
+        module, own = self.__dict__.get("module"), f"PipelineEngine.{name}"
         is_own = not hasattr(torch.nn.Module, name) and name[0] != "_"
-        own = f"PipelineEngine.{name}"
-        if module is not None and (name in _WALKS or (is_own and hasattr(module, name))):
-            if not has_own_row("deepspeed.runtime.pipe.engine", own):
-                return getattr(module, name)
-        raise lacking("penstock.pipe.engine", own)
+        is_there = module is not None and (name in _WALKS or (is_own and hasattr(module, name)))
+        if not is_there or has_own_row("deepspeed.runtime.pipe.engine", own):
+            raise lacking("penstock.pipe.engine", own)
+        return getattr(module, name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Raises PipelineError: a step is a whole program."""

@@ -97,7 +97,13 @@ class Fragments:
             begin += part.numel()
 
     def full(self, number: int, what: str) -> torch.Tensor | None:
-        """Collective: of the whole parameter; None where no rank has anything yet."""
+        """Collective: of the whole parameter; None where no rank has anything yet.
+
+        A gradient inside no_sync() is this replica's own.
+        """
+        if what == _GRADIENT and self._is_local:
+            own = self.model.parameters[number].grad
+            return None if own is None else own / self._update.scale.value
         self._sum(what)
         mine = self._mine(number, what)
         shape = self.model.parameters[number].shape
@@ -132,8 +138,13 @@ class Fragments:
         if what == _WEIGHT:
             self.model.set_whole(number, values)
 
+    @property
+    def _is_local(self) -> bool:
+        engine = self._engine()
+        return engine is not None and engine._is_local
+
     def _sum(self, what: str) -> None:
-        """Gradients of a script's own backwards, where the step's are complete."""
+        """Gradients of a script's own backwards, if the step's are complete."""
         engine = self._engine()
         if what == _GRADIENT and engine is not None and self.model.has_gradients:
             engine.allreduce_gradients()

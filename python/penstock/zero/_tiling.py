@@ -19,7 +19,7 @@ class TiledLinear(torch.nn.Module):
     linear_cls: what makes a tile, with `kwargs` besides.  init_linear: has the values to begin
     with.
 
-    linears[i][j]: from the i-th share of the inputs to the j-th of the outputs; those of the last
+    linears[i][j]: from the j-th share of the inputs to the i-th of the outputs; those of the last
     share of the inputs have the bias.
     """
 
@@ -45,9 +45,9 @@ class TiledLinear(torch.nn.Module):
         rows = [
             torch.nn.ModuleList(
                 linear_cls(b - a, d - c, bias=bias and b == in_features, **kwargs)
-                for c, d in pairwise(self.out_parts)
+                for a, b in pairwise(self.in_parts)
             )
-            for a, b in pairwise(self.in_parts)
+            for c, d in pairwise(self.out_parts)
         ]
         self.linears = torch.nn.ModuleList(rows)
         if init_linear is not None:
@@ -57,16 +57,16 @@ class TiledLinear(torch.nn.Module):
         """The layer's outputs."""
         shares = inputs if self.input_is_already_split else self._split(inputs)
         outputs: list[Any] = []
-        for j in range(len(self.out_parts) - 1):
-            terms = [row[j](share) for row, share in zip(self._rows(), shares, strict=True)]
+        for row in self._rows():
+            terms = [tile(share) for tile, share in zip(row, shares, strict=True)]
             outputs.append(sum(terms[1:], terms[0]))
         return torch.cat(outputs, dim=-1) if self.combine_out_splits else outputs
 
     @torch.no_grad()
     def copy_params_from(self, other: torch.nn.Linear) -> None:
         """The values of a whole layer, into tiles that are whole here."""
-        for row, (a, b) in zip(self._rows(), pairwise(self.in_parts), strict=True):
-            for tile, (c, d) in zip(row, pairwise(self.out_parts), strict=True):
+        for row, (c, d) in zip(self._rows(), pairwise(self.out_parts), strict=True):
+            for tile, (a, b) in zip(row, pairwise(self.in_parts), strict=True):
                 tile.weight.copy_(other.weight[c:d, a:b])
                 if tile.bias is not None:
                     tile.bias.copy_(other.bias[c:d])

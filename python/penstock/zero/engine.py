@@ -41,6 +41,7 @@ from penstock.checkpoint._saved import write_weights
 from penstock.configuration import Batch
 from penstock.errors import ConfigError, Error
 from penstock.pipelining._groups import resolve, telling_who_connects
+from penstock.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
 from penstock.utils._fragments import Fragments
 from penstock.utils._leaves import mark_configured
 from penstock.zero._gathering import GatheredParameters
@@ -196,16 +197,17 @@ class Engine(Steps, torch.nn.Module):
     def no_sync(self) -> Iterator[None]:
         """Inside, backward() adds to this replica's gradients and never sums; nothing is counted.
 
-        For ZeRO 0 and 1.  Raises ConfigError for stages 2 and 3, which share gradients, and for a
-        second one inside; step() inside is an Error.
+        For ZeRO 0 and 1.  Raises ConfigError, here an AssertionError, too, for stages 2 and 3,
+        which share gradients, and for a second one inside; so does step() inside.
         """
         if self.zero_optimization_partition_gradients():
-            raise ConfigError(
-                f"no_sync() is for ZeRO 0 and 1: under stage {self.zero_optimization_stage()} "
-                f"replicas share gradients; use set_gradient_accumulation_boundary(False)"
+            raise _PlaceError(
+                f"no_sync context manager is incompatible with zero_optimization.stage "
+                f"{self.zero_optimization_stage()}, under which replicas share gradients: use "
+                f"set_gradient_accumulation_boundary(False)"
             )
         if self._is_local:
-            raise ConfigError("no_sync() inside no_sync()")
+            raise _PlaceError("no_sync context manager reentry is unsupported: leave the first one")
         self._is_local = True
         try:
             yield
@@ -220,7 +222,10 @@ class Engine(Steps, torch.nn.Module):
         lr_kwargs: of the scheduler's step().
         """
         if self._is_local:
-            raise ConfigError("step() inside no_sync(): gradients are summed after it")
+            raise _PlaceError(
+                "It is illegal to call Engine.step() inside no_sync context manager: gradients are "
+                "summed after it"
+            )
         self._model.let_go()
         self._update.was_applied = False
         ends = self.is_gradient_accumulation_boundary() or not self._is_managed
@@ -334,6 +339,28 @@ class Engine(Steps, torch.nn.Module):
         """Whether the module is."""
         return self.module._compiled_call_impl is not None
 
+    def offload_states(
+        self,
+        include: Iterable[OffloadStateTypeEnum] | None = None,
+        device: OffloadDeviceEnum | str = OffloadDeviceEnum.cpu,
+        pin_memory: bool = True,
+        non_blocking: bool = False,
+    ) -> None:
+        """Leaves states where they are: in host memory already, as parameters and gradients are.
+
+        Raises ValueError for what is no state, and ConfigError for files.
+        """
+        for each in include or ():
+            OffloadStateTypeEnum(each)
+        if OffloadDeviceEnum(device) is OffloadDeviceEnum.nvme:
+            raise ConfigError(
+                'offload_states(device="nvme"): zero_optimization.offload_optimizer and '
+                "offload_param say what is in files, for the whole run"
+            )
+
+    def reload_states(self, non_blocking: bool = False) -> None:
+        """Leaves states where they are: where the rank computes."""
+
     def empty_partition_cache(self) -> None:
         """Lets go of parameters that the last forward has returned; all others have gone."""
         self._model.let_go()
@@ -434,6 +461,10 @@ class Engine(Steps, torch.nn.Module):
         ]
 
 
+class _PlaceError(ConfigError, AssertionError):
+    """A call where it has no place; scripts for DeepSpeed expect its kind and its first words."""
+
+
 class _Course(EngineCourse):
     """With the microbatches that the script has given."""
 
@@ -469,7 +500,11 @@ class _Course(EngineCourse):
         engine.micro_steps = taken if is_whole else steps
 
 
+class _LossError(TypeError, AssertionError):
+    """What is no loss; scripts for DeepSpeed expect the second kind."""
+
+
 def _check_loss(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise TypeError(f"loss is {what}, must be a tensor of one element")
+        raise _LossError(f"loss is {what}, must be a scalar tensor, which has one element")

@@ -230,7 +230,7 @@ def check_no_sync(group):
         with engine.no_sync():
             for number in range(2):
                 engine.backward(engine(inputs_of(number)).square().mean())
-            with pytest.raises(penstock.Error, match=r"no_sync\(\) inside"), engine.no_sync():
+            with pytest.raises(penstock.Error, match=r"no_sync .* reentry"), engine.no_sync():
                 pass
             with pytest.raises(penstock.Error, match=r"step\(\) inside no_sync"):
                 engine.step()
@@ -247,7 +247,7 @@ def check_no_sync(group):
         assert engine.global_steps == 1
     for stage in (2, 3):
         engine = start(stage)
-        with pytest.raises(penstock.Error, match="is for ZeRO 0 and 1"), engine.no_sync():
+        with pytest.raises(AssertionError, match="use set_gradient_accu"), engine.no_sync():
             pass
 
 

@@ -4,6 +4,7 @@ import logging
 import os
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
@@ -105,6 +106,7 @@ def test_the_accelerator_is_the_cpu():
     assert 2**20 < cpu.memory_allocated() <= cpu.max_memory_allocated() < cpu.total_memory()
     assert 0 < cpu.available_memory() <= cpu.total_memory()
     assert torch.bfloat16 in cpu.supported_dtypes()
+    assert (torch.half in cpu.supported_dtypes()) is cpu.is_fp16_supported()
     assert cpu.on_accelerator(first)
     assert not cpu.is_pinned(cpu.pin_memory(first))
 
@@ -190,6 +192,11 @@ def test_groups_of_experts_are_refused():
         groups.nothing  # noqa: B018
 
 
+def test_ranks_of_this_machine_are_counted_as_devices(monkeypatch):
+    monkeypatch.setenv("LOCAL_SIZE", "4")
+    assert get_accelerator().device_count() == 4
+
+
 @pytest.mark.parametrize(("ins", "outs"), [(1, 1), (2, 3), (3, 2)])
 def test_a_linear_layer_in_tiles_is_the_whole_one(ins, outs):
     torch.manual_seed(1)
@@ -198,6 +205,9 @@ def test_a_linear_layer_in_tiles_is_the_whole_one(ins, outs):
     x = torch.randn(4, 7)
     torch.testing.assert_close(tiled(x), whole(x))
     assert sum(each.numel() for each in tiled.parameters()) == 40
+    for i, (first, end) in enumerate(pairwise(tiled.out_parts)):
+        for j, (left, right) in enumerate(pairwise(tiled.in_parts)):
+            assert torch.equal(tiled.linears[i][j].weight, whole.weight[first:end, left:right])
     apart = penstock.zero.TiledLinear(
         7, 5, in_splits=ins, out_splits=outs, init_linear=whole, combine_out_splits=False,
         input_is_already_split=True,

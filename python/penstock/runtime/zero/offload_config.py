@@ -11,6 +11,7 @@ __all__ = [
     "DeepSpeedZeroOffloadOptimizerConfig",
     "DeepSpeedZeroOffloadParamConfig",
     "OffloadDeviceEnum",
+    "OffloadStateTypeEnum",
 ]
 
 refuse_in(globals())
@@ -22,6 +23,16 @@ class OffloadDeviceEnum(str, enum.Enum):
     none = "none"
     cpu = "cpu"
     nvme = "nvme"
+
+
+class OffloadStateTypeEnum(str, enum.Enum):
+    """What an engine has: optimizer states, masters of 32 bits, parameters, gradients, buckets."""
+
+    optim_states = "optim_states"
+    hp_params = "hp_params"
+    lp_params = "lp_params"
+    lp_grads = "lp_grads"
+    contiguous_grad_buffer = "contiguous_grad_buffer"
 
 
 @dataclass

@@ -8,5 +8,5 @@ __all__ = ["DeepSpeedZeroOptimizer_Stage3"]
 refuse_in(globals())
 
 
-class DeepSpeedZeroOptimizer_Stage3(metaclass=OfEngine, stages=(3,)):
+class DeepSpeedZeroOptimizer_Stage3(metaclass=OfEngine, stages=(3,)):  # noqa: N801
     """What an engine of stage 3 steps; it is of torch's class, too."""

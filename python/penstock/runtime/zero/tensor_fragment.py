@@ -1,36 +1,8 @@
-"""DeepSpeed's place for what optimizers have of parameters (penstock/utils/_fragments.py)."""
+"""The module `penstock.utils.tensor_fragment` by DeepSpeed's later name: one module, not a copy."""
 
-from penstock._compatibility import refuse_in
-from penstock.utils._fragments import (
-    safe_get_full_fp32_param,
-    safe_get_full_grad,
-    safe_get_full_optimizer_state,
-    safe_get_local_fp32_param,
-    safe_get_local_grad,
-    safe_get_local_optimizer_state,
-    safe_set_full_fp32_param,
-    safe_set_full_grad,
-    safe_set_full_optimizer_state,
-    safe_set_local_fp32_param,
-    safe_set_local_grad,
-    safe_set_local_optimizer_state,
-    safe_update_full_grad_vectorized,
-)
+import sys
 
-__all__ = [
-    "safe_get_full_fp32_param",
-    "safe_get_full_grad",
-    "safe_get_full_optimizer_state",
-    "safe_get_local_fp32_param",
-    "safe_get_local_grad",
-    "safe_get_local_optimizer_state",
-    "safe_set_full_fp32_param",
-    "safe_set_full_grad",
-    "safe_set_full_optimizer_state",
-    "safe_set_local_fp32_param",
-    "safe_set_local_grad",
-    "safe_set_local_optimizer_state",
-    "safe_update_full_grad_vectorized",
-]
+from penstock.utils import tensor_fragment
+from penstock.utils.tensor_fragment import *  # noqa: F403  (For type checkers.)
 
-refuse_in(globals())
+sys.modules[__name__] = tensor_fragment
