@@ -194,8 +194,8 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
      "true: an optimizer that is not torch's treats elements one by one, and runs under every ZeRO "
      "stage"},
     {"zero_force_ds_cpu_optimizer", "*", "torch's optimizers run on the CPU"},
-    {"dump_state", "false", "engine.config has all values"},
-    {"wall_clock_breakdown memory_breakdown", "false", kNoTimes, kUseProfiler},
+    {"dump_state", "*", "engine.config has all values"},
+    {"wall_clock_breakdown memory_breakdown", "*", kNoTimes, kUseProfiler},
     {"disable_python_gc", "false", "Python collects as it is told to", "call gc.disable()"},
     {"log_level", "*", "the log is logging.getLogger(\"penstock\")"},
 

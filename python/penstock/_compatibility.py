@@ -27,6 +27,7 @@ __all__ = [
     "Fate",
     "Module",
     "fate",
+    "has_own_row",
     "lacking",
     "member",
     "modules",
@@ -110,6 +111,12 @@ def fate(module: str, name: str) -> Fate:
     if within is not None:
         return Fate("works") if within.instead else within.rest
     return found.rest
+
+
+def has_own_row(module: str, name: str) -> bool:
+    """Whether the table says something of this very name in a module of theirs."""
+    found = modules().get(module)
+    return found is not None and name in found.names
 
 
 def refusal(ours: str, name: str) -> str | None:

@@ -144,7 +144,7 @@ def check_takes_slices(
             f"{configuration.name}: optimizer {kind.__name__} looks at {what}, and {why}"
         )
     if not configuration.get("zero_allow_untested_optimizer", False):
-        raise ConfigError(
+        raise AssertedError(
             f"{configuration.name}: optimizer {kind.__name__} may look at {what}, as LAMB does, "
             f"and {why}",
             (

@@ -38,8 +38,8 @@ class _Told:
     each, those parts.
     needs_scaler(): whether a backward of the script's own has to begin with a scaled loss.
     _global_grad_norm: the last step's, before clipping; 0 before any.
-    fp32_groups: by parameter group, what it updates on this rank; fp32_groups_flat, and under ZeRO
-    single_partition_of_fp32_groups and fp32_partitioned_groups_flat: a flat copy of each of these.
+    fp32_groups: by parameter group, the masters; fp32_groups_flat, or, under ZeRO 1 and 2,
+    single_partition_of_fp32_groups: of each group a flat copy.
     """
 
     _plain_class: type
@@ -116,6 +116,17 @@ class _LossScaler:
         return self
 
 
+def _masters(optimizer: Any) -> list[list[torch.Tensor]]:
+    return [[each.detach() for each in group["params"]] for group in optimizer.param_groups]
+
+
+def _flat_masters(optimizer: Any) -> list[torch.Tensor]:
+    import torch
+
+    groups = [[each.flatten() for each in group] for group in _masters(optimizer)]
+    return [torch.cat(group) if group else torch.empty(0) for group in groups]
+
+
 _TOLD: dict[str, Callable[[Any, Any], Any]] = {
     "optimizer": lambda optimizer, _: optimizer,
     "loss_scale": lambda _, update: update.scale.value,
@@ -128,26 +139,13 @@ _TOLD: dict[str, Callable[[Any, Any], Any]] = {
     "clip_grad": lambda _, update: update.clipping,
     "averaged_gradients": lambda _, update: update.gradients(),
     "fp32_partitioned_groups_flat": lambda _, update: list(update.masters),
+    "fp32_groups": lambda optimizer, _: _masters(optimizer),
+    "fp32_groups_flat": lambda optimizer, _: _flat_masters(optimizer),
+    "single_partition_of_fp32_groups": lambda optimizer, _: _flat_masters(optimizer),
     "fp16_groups": lambda _, update: [[part] for part in update.parts()],
     "needs_scaler": lambda _, update: lambda: update.needs_scale,
     "_global_grad_norm": lambda _, update: update.norm,
 }
-
-
-def _masters(optimizer: Any) -> list[list[torch.Tensor]]:
-    return [[each.detach() for each in group["params"]] for group in optimizer.param_groups]
-
-
-def _flat_masters(optimizer: Any, update: Any) -> list[torch.Tensor]:
-    import torch
-
-    groups = [[each.flatten() for each in group] for group in _masters(optimizer)]
-    return [torch.cat(group) if group else torch.empty(0) for group in groups]
-
-
-_TOLD["fp32_groups"] = lambda optimizer, _: _masters(optimizer)
-for _name in ("fp32_groups_flat", "single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
-    _TOLD[_name] = _flat_masters
 
 
 @cache

@@ -48,7 +48,9 @@ def configure(
     """
     del mpu_, partition_activations, contiguous_checkpointing, num_checkpoints, synchronize, profile
     if checkpoint_in_cpu:
-        raise ConfigError("checkpoint_in_cpu must be False: activations are where the rank computes")
+        raise ConfigError(
+            "checkpoint_in_cpu must be False: activations are where the rank computes"
+        )
     if deepspeed_config is not None:
         configuration.read(deepspeed_config, needs_sizes=False)
     global _is_configured

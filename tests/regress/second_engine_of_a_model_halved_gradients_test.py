@@ -46,4 +46,6 @@ def test_the_last_engine_alone_counts(stage, is_own):
 
 @pytest.mark.parametrize("is_own", [False, True])
 def test_the_first_one_refuses_nothing_under_fp16(is_own):
-    assert change_of_weights(stage=0, is_own=is_own, fp16=True) == pytest.approx([1.0] * 4, abs=2e-3)
+    assert change_of_weights(stage=0, is_own=is_own, fp16=True) == pytest.approx(
+        [1.0] * 4, abs=2e-3
+    )

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock import _torch, configuration
-from penstock._compatibility import lacking, refuse_in
+from penstock._compatibility import has_own_row, lacking, refuse_in
 from penstock._engine import Steps, compare_sizes
 from penstock._optimizers import (
     Course,
@@ -63,6 +63,10 @@ class PipelineError(Error):
 
 
 _HOST = torch.device("cpu")
+_WALKS = {
+    *("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules"),
+    *("children", "named_children", "training", "train", "eval", "state_dict"),
+}
 
 
 @dataclass
@@ -307,6 +311,9 @@ class PipelineEngine(Steps):
     def reset_activation_shape(self) -> None:
         """Changes nothing: shapes may change from microbatch to microbatch."""
 
+    def empty_partition_cache(self) -> None:
+        """Changes nothing."""
+
     def destroy(self) -> None:
         """Drops gradients and the data, and ends boards; connections go with the engine."""
         self._replicated.drop_gradients()
@@ -314,7 +321,13 @@ class PipelineEngine(Steps):
         self.training_dataloader = self._iterator = None
 
     def __getattr__(self, name: str) -> Any:
-        raise lacking("penstock.pipe.engine", f"PipelineEngine.{name}")
+        """Its module's walks over parameters and layers, and attributes of the module's own."""
+        module, own = self.__dict__.get("module"), f"PipelineEngine.{name}"
+        is_own = not hasattr(torch.nn.Module, name) and name[0] != "_"
+        is_there = module is not None and (name in _WALKS or (is_own and hasattr(module, name)))
+        if not is_there or has_own_row("deepspeed.runtime.pipe.engine", own):
+            raise lacking("penstock.pipe.engine", own)
+        return getattr(module, name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Raises PipelineError: a step is a whole program."""

@@ -18,9 +18,7 @@ from penstock._compatibility import refuse_in
 from penstock.errors import AssertedError
 
 if importlib.util.find_spec("pydantic") is None:
-    raise ImportError(
-        f"{__name__} needs pydantic, and this Python has none: pip install pydantic"
-    )
+    raise ImportError(f"{__name__} needs pydantic, and this Python has none: pip install pydantic")
 
 # isort: split
 from pydantic import BaseModel, ConfigDict

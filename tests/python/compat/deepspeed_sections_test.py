@@ -7,10 +7,10 @@ import logging
 
 import pytest
 import torch
+from penstock.errors import AssertedError
 from penstock.runtime import lr_schedules
 
 import penstock
-from penstock.errors import AssertedError
 
 pydantic = pytest.importorskip("pydantic")
 
@@ -164,5 +164,5 @@ def test_an_older_command_line_and_hjson_name_a_configuration(tmp_path):
     engine = penstock.initialize(config=str(path), model=torch.nn.Linear(2, 2))[0]
     assert engine.optimizer_name() == "adam"
     path.write_text("{train_batch_size: 1\n train_batch_size: 2}")
-    with pytest.raises(penstock.ParseError, match="config.json:1"):
+    with pytest.raises(penstock.ParseError, match=r"config\.json:1"):
         penstock.initialize(config=str(path), model=torch.nn.Linear(2, 2))

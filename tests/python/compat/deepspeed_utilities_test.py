@@ -105,3 +105,13 @@ def test_loss_scale_config_counts_steps_that_are_skipped():
         engine.step()
     told = optimizer.loss_scale_config
     assert (told.cur_iter, told.cur_scale, engine.skipped_steps) == (2, 8.0, 1)
+
+
+def test_masters_by_parameter_group():
+    bf16 = {"bf16": {"enabled": True}}
+    for optimizer in (stepped({"type": "Adam"}, **bf16), stepped({"type": "Adam"})):
+        assert [each.dtype for each in optimizer.fp32_groups[0]] == [torch.float] * 2
+        (flat,) = optimizer.fp32_groups_flat
+        assert torch.equal(flat, torch.cat([each.flatten() for each in optimizer.fp32_groups[0]]))
+    shared = stepped({"type": "Adam"}, **bf16, zero_optimization={"stage": 1})
+    assert [each.numel() for each in shared.single_partition_of_fp32_groups] == [6]
