@@ -50,7 +50,9 @@ std::optional<Plan> read_plan(const std::string& text) {
 }
 
 // Every rank gets the sum of all ranks' numbers at each place.
-std::vector<double> sum_over_pipe(train::RankModel& here, const std::vector<double>& mine) {
+std::vector<double> sum_over_pipe(train::RankModel& here, const std::vector<double>& mine,
+                                  execute::Progress& progress) {
+  const WaitMark wait(progress, "sharing measured costs");
   const at::Tensor shared = at::zeros({std::ssize(mine)}, at::kDouble);
   auto* value = shared.data_ptr<double>();
   std::ranges::copy(mine, value);
@@ -155,16 +157,16 @@ void Adapting::after(std::int64_t step) {
 // Each rank puts its numbers where the others have zeros; of replicas, the slower one's count.
 adapt::WindowCosts Adapting::share() {
   train::RankModel& here = trainer_.rank_model();
-  const WaitMark wait(progress_, "sharing measured costs");
-  const auto latency = window_->latency_of(sum_over_pipe(here, window_->message_times()));
+  const auto latency =
+      window_->latency_of(sum_over_pipe(here, window_->message_times(), progress_));
   adapt::WindowCosts mine = window_->costs();
   const std::int64_t first = mine.first_step, last = mine.last_step;
   if (here.coordinate().pipe == 0) mine.latency = latency;
   const std::vector<double> numbers = adapt::to_numbers(mine);
   const std::vector<double> replicas = here.over_replicas(numbers, "sharing measured costs");
   const std::vector<double> slowest = adapt::slowest(by_replica(replicas, numbers.size()));
-  adapt::WindowCosts all =
-      adapt::from_numbers(sum_over_pipe(here, slowest), mine.stages.size(), mine.ranks.size());
+  adapt::WindowCosts all = adapt::from_numbers(sum_over_pipe(here, slowest, progress_),
+                                               mine.stages.size(), mine.ranks.size());
   all.first_step = first;
   all.last_step = last;
   return all;

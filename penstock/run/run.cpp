@@ -123,7 +123,7 @@ class Run {
         },
         [this](measure::RunEvent event) { note(std::move(event)); });
     adapting_.emplace(
-        config_.schedule, config_.launch, *trainer_, communicator_, progress_,
+        config_, device_, *trainer_, communicator_, progress_,
         Adapting::Ears{
             .tell = [this](const std::string& text) { tell("penstock: " + text); },
             .note = [this](measure::RunEvent event) { note(std::move(event)); },
