@@ -13,6 +13,7 @@ what one of them lacks, it says.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -151,7 +152,7 @@ def _from_hjson(text: str, of_json: ParseError) -> dict[str, Any]:
     Hjson has comments, and keys and texts without quotes.
     """
     try:
-        import hjson
+        hjson = importlib.import_module("hjson")
     except ImportError:
         raise of_json from None
 

@@ -20,7 +20,8 @@ class _Named(type):
     """Of classes that an optimizer is an instance of, too, when a configuration has named it."""
 
     def __instancecheck__(cls, value: object) -> bool:
-        names = {each.__name__ for each in cls.__subclasses__()} | {cls.__name__}
+        kinds: list[type] = [cls, *cls.__subclasses__()]
+        names = {each.__name__ for each in kinds}
         return super().__instancecheck__(value) or (
             isinstance(value, torch.optim.Optimizer) and vars(value).get("_stands_for") in names
         )

@@ -34,4 +34,4 @@ def required_torch_version(
 
 def register_grad_hook(param: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Any:
     """Has `hook` called with the parameter whenever its gradient has grown; what removes that."""
-    return param.register_post_accumulate_grad_hook(hook)
+    return param.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]

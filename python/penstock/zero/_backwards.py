@@ -32,7 +32,7 @@ _NEEDS_SCALE = (
 
 
 # By parameter: the Backwards of the engine that was made last of those that have it.
-_last: WeakIdKeyDictionary = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]
+_last: Any = WeakIdKeyDictionary()
 
 
 class Backwards:

@@ -57,12 +57,20 @@ def test_groups_without_experts_are_as_they_were():
         split_params_into_different_moe_groups_for_optimizer(7)
 
 
-def stepped(section, **options):
-    config = {"train_batch_size": 1, "optimizer": section, **options}
-    return penstock.initialize(model=torch.nn.Linear(2, 2), config=config)[1]
+@pytest.fixture
+def stepped():
+    """Makes an optimizer that an engine steps; engines live as long as the case."""
+    engines = []
+
+    def make(section, **options):
+        config = {"train_batch_size": 1, "optimizer": section, **options}
+        engines.append(penstock.initialize(model=torch.nn.Linear(2, 2), config=config)[0])
+        return engines[-1].optimizer
+
+    return make
 
 
-def test_an_adam_of_a_configuration_is_a_fused_one():
+def test_an_adam_of_a_configuration_is_a_fused_one(stepped):
     adam = stepped({"type": "Adam"})
     assert isinstance(adam, FusedAdam) and not isinstance(adam, DeepSpeedCPUAdam)
     own = stepped({"type": "Adam", "params": {"torch_adam": True}})
@@ -75,7 +83,7 @@ def test_an_adam_of_a_configuration_is_a_fused_one():
     assert isinstance(FusedAdam([torch.ones(1)]), FusedAdam)
 
 
-def test_optimizers_in_16_bits_are_known_by_class():
+def test_optimizers_in_16_bits_are_known_by_class(stepped):
     bf16, fp16 = {"bf16": {"enabled": True}}, {"fp16": {"enabled": True, "loss_scale_window": 7}}
     fused = stepped({"type": "Adam"}, **fp16)
     assert isinstance(fused, FP16_Optimizer) and not isinstance(fused, FP16_UnfusedOptimizer)
@@ -107,7 +115,7 @@ def test_loss_scale_config_counts_steps_that_are_skipped():
     assert (told.cur_iter, told.cur_scale, engine.skipped_steps) == (2, 8.0, 1)
 
 
-def test_masters_by_parameter_group():
+def test_masters_by_parameter_group(stepped):
     bf16 = {"bf16": {"enabled": True}}
     for optimizer in (stepped({"type": "Adam"}, **bf16), stepped({"type": "Adam"})):
         assert [each.dtype for each in optimizer.fp32_groups[0]] == [torch.float] * 2
