@@ -70,8 +70,7 @@ class Engine(Steps, torch.nn.Module):
     With bf16 or fp16 enabled the model is cast in place, and the optimizer updates copies of 32
     bits.
 
-    Attributes: module, optimizer, lr_scheduler, training_dataloader, device; micro_steps,
-    global_steps, global_samples, skipped_steps.
+    Attributes: module, optimizer, lr_scheduler, training_dataloader, device; counts of steps.
 
     Raises ConfigError for what does not fit, and CommError where the ranks do not have the same.
     """
