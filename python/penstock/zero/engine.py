@@ -45,6 +45,7 @@ from penstock.runtime.zero.offload_config import OffloadDeviceEnum, OffloadState
 from penstock.utils._fragments import Fragments
 from penstock.utils._leaves import mark_configured
 from penstock.zero._gathering import GatheredParameters
+from penstock.zero._losses import check_loss
 from penstock.zero._model import ReplicatedModel, facts_of
 from penstock.zero._precision import cast, gradient_scale_of, type_of
 from penstock.zero._replicas import Replicas
@@ -69,8 +70,7 @@ class Engine(Steps, torch.nn.Module):
     With bf16 or fp16 enabled the model is cast in place, and the optimizer updates copies of 32
     bits.
 
-    Attributes: module, optimizer, lr_scheduler, training_dataloader, device; micro_steps,
-    global_steps, global_samples, skipped_steps.
+    Attributes: module, optimizer, lr_scheduler, training_dataloader, device; counts of steps.
 
     Raises ConfigError for what does not fit, and CommError where the ranks do not have the same.
     """
@@ -173,7 +173,7 @@ class Engine(Steps, torch.nn.Module):
         `loss.backward()`, by the script itself, adds the same; step() sums it over the replicas.
         Under fp16 that is `engine.scale(loss).backward()`.
         """
-        _check_loss(loss)
+        check_loss(loss)
         weight = 1.0 if scale_wrt_gas else float(self.gradient_accumulation_steps())
         ends = self.is_gradient_accumulation_boundary() and not self._is_local
         self._model.backward(loss, ends=ends, retain_graph=retain_graph, weight=weight)
@@ -184,7 +184,7 @@ class Engine(Steps, torch.nn.Module):
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """`loss` times the loss scale, for a backward() by the script itself."""
-        _check_loss(loss)
+        check_loss(loss)
         return self._model.scaled(loss)
 
     def allreduce_gradients(self, bucket_size: int | None = None) -> None:
@@ -498,13 +498,3 @@ class _Course(EngineCourse):
         taken = counters.get("micro_steps", steps)
         is_whole = taken % engine.gradient_accumulation_steps() == 0
         engine.micro_steps = taken if is_whole else steps
-
-
-class _LossError(TypeError, AssertionError):
-    """What is no loss; scripts for DeepSpeed expect the second kind."""
-
-
-def _check_loss(loss: Any) -> None:
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise _LossError(f"loss is {what}, must be a scalar tensor, which has one element")
