@@ -1,8 +1,8 @@
-"""torch.distributed.pipelining itself on the models of pipelining_wrapped_stages_test.py.
+"""torch.distributed.pipelining itself on the models of wrapped_models.py.
 
 Four ranks.  After 5 steps of SGD, losses and parameters are the same with both, to 1e-6, but for
 what torch gets wrong: WRONG lists it, and one step shows it.  That penstock's are the unsplit
-model's in all of them, the other file shows.
+model's in all of them, pipelining_wrapped_stages_test.py shows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import ranks
 import torch
 import torch.distributed as dist
 import torch.distributed.pipelining as torchs
-from pipelining_wrapped_stages_test import (
+from wrapped_models import (
     BATCH,
     BOUND,
     SCHEDULES,

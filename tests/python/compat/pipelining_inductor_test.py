@@ -1,7 +1,7 @@
 """Stages that torch's inductor has compiled, with whole and with split backwards.
 
 It takes a C++ compiler and half a minute for its first graph, so all of this is the long tier's.
-The bound is that of pipelining_wrapped_stages_test.py: fused kernels round in another order.
+Fused kernels round in another order; the bound is that of wrapped_models.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import warnings
 import pytest
 import ranks
 import torch
-from pipelining_wrapped_stages_test import TWICE, all_together, trains_as_the_unsplit_model
+from wrapped_models import TWICE, all_together, trains_as_the_unsplit_model
 
 WORLD_SIZE = 4
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs g++")
