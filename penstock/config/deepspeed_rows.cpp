@@ -215,8 +215,7 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
      "use pipeline.activation_checkpoint_interval"},
     {"activation_checkpointing.profile", "false", kNoTimes, kUseProfiler},
 
-    {"checkpoint.tag_validation",
-     "\"Fail\" \"FAIL\" \"Warn\" \"WARN\" \"Ignore\" \"IGNORE\"",
+    {"checkpoint.tag_validation", "\"Fail\" \"FAIL\" \"Warn\" \"WARN\" \"Ignore\" \"IGNORE\"",
      "tags that differ between ranks are always an error"},
     {"checkpoint.load_universal", "false", kAnyLayout},
     {"checkpoint.use_node_local_storage", "false", "all ranks write to one folder"},
