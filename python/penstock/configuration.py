@@ -125,13 +125,48 @@ def read(config: Mapping[str, Any] | str | Path, *, needs_sizes: bool = True) ->
     Raises ParseError for what is no JSON, or has a key twice, and ConfigError for a file that
     cannot be read, and for all keys that are unknown or ask for what penstock lacks.
     """
-    if isinstance(config, Mapping):
-        name = "config"
-        judged = _planning.parse_configuration(as_json(config, name), needs_sizes)
+    name = "config" if isinstance(config, Mapping) else str(config)
+    short = _with_whole_names(config if isinstance(config, Mapping) else _values_in(name))
+    if short is not None or isinstance(config, Mapping):
+        judged = _planning.parse_configuration(as_json(short or config, name), needs_sizes)
     else:
-        name = str(config)
         judged = _planning.read_configuration(name, needs_sizes)
     return Configuration(_given(judged.values), json.loads(judged.settings), name, judged)
+
+
+STAGE3 = {
+    "prefetch_bucket_size",
+    "param_persistence_threshold",
+    "model_persistence_threshold",
+    "max_live_parameters",
+    "max_reuse_distance",
+    "gather_16bit_weights_on_model_save",
+    "module_granularity_threshold",
+    "use_all_reduce_for_fetch_params",
+    "allgather_sequential",
+    "partition_stream_chunk_size",
+}
+"""Keys of zero_optimization that begin with "stage3_", without it: DeepSpeed takes either."""
+
+
+def _with_whole_names(config: Any) -> dict[str, Any] | None:
+    """With keys of STAGE3 as the reader knows them; None where there are none to be changed."""
+    section = config.get("zero_optimization") if isinstance(config, Mapping) else None
+    if not isinstance(section, Mapping):
+        return None
+    short = {key for key in STAGE3 & section.keys() if f"stage3_{key}" not in section}
+    if not short:
+        return None
+    whole = {f"stage3_{key}" if key in short else key: value for key, value in section.items()}
+    return {**config, "zero_optimization": whole}
+
+
+def _values_in(path: str) -> Any:
+    """Of a file; None of one that the reader has to object to."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
