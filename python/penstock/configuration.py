@@ -125,10 +125,14 @@ def read(config: Mapping[str, Any] | str | Path, *, needs_sizes: bool = True) ->
     Raises ParseError for what is no JSON, or has a key twice, and ConfigError for a file that
     cannot be read, and for all keys that are unknown or ask for what penstock lacks.
     """
-    name = "config" if isinstance(config, Mapping) else str(config)
-    short = _with_whole_names(config if isinstance(config, Mapping) else _values_in(name))
-    if short is not None or isinstance(config, Mapping):
-        judged = _planning.parse_configuration(as_json(short or config, name), needs_sizes)
+    if isinstance(config, Mapping):
+        name = "config"
+        values: Mapping[str, Any] | None = _with_whole_names(config) or config
+    else:
+        name = str(config)
+        values = _with_whole_names(_values_in(name))
+    if values is not None:
+        judged = _planning.parse_configuration(as_json(values, name), needs_sizes)
     else:
         judged = _planning.read_configuration(name, needs_sizes)
     return Configuration(_given(judged.values), json.loads(judged.settings), name, judged)

@@ -5,7 +5,6 @@ import json
 
 import pytest
 import torch
-from penstock import configuration
 from penstock.moe.layer import MoE
 from penstock.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder
 from penstock.runtime.base_optimizer import DeepSpeedOptimizer, ZeROOptimizer
@@ -21,6 +20,7 @@ from penstock.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from penstock.utils import get_z3_leaf_modules
 
 import penstock
+from penstock import configuration
 
 # By stage of ZeRO, the classes that an engine's optimizer is of.
 CLASSES = {
