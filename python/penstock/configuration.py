@@ -128,9 +128,13 @@ def read(config: Mapping[str, Any] | str | Path, *, needs_sizes: bool = True) ->
     """
     if isinstance(config, Mapping):
         name = "config"
-        judged = _planning.parse_configuration(as_json(config, name), needs_sizes)
+        values: Mapping[str, Any] | None = _with_whole_names(config) or config
     else:
         name = str(config)
+        values = _with_whole_names(_values_in(name))
+    if values is not None:
+        judged = _planning.parse_configuration(as_json(values, name), needs_sizes)
+    else:
         judged = _from_file(name, needs_sizes)
     return Configuration(_given(judged.values), json.loads(judged.settings), name, judged)
 
@@ -169,6 +173,41 @@ def _from_hjson(text: str, of_json: ParseError) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise of_json
     return found
+
+
+STAGE3 = {
+    "prefetch_bucket_size",
+    "param_persistence_threshold",
+    "model_persistence_threshold",
+    "max_live_parameters",
+    "max_reuse_distance",
+    "gather_16bit_weights_on_model_save",
+    "module_granularity_threshold",
+    "use_all_reduce_for_fetch_params",
+    "allgather_sequential",
+    "partition_stream_chunk_size",
+}
+"""Keys of zero_optimization that begin with "stage3_", without it: DeepSpeed takes either."""
+
+
+def _with_whole_names(config: Any) -> dict[str, Any] | None:
+    """With keys of STAGE3 as the reader knows them; None where there are none to be changed."""
+    section = config.get("zero_optimization") if isinstance(config, Mapping) else None
+    if not isinstance(section, Mapping):
+        return None
+    short = {key for key in STAGE3 & section.keys() if f"stage3_{key}" not in section}
+    if not short:
+        return None
+    whole = {f"stage3_{key}" if key in short else key: value for key, value in section.items()}
+    return {**config, "zero_optimization": whole}
+
+
+def _values_in(path: str) -> Any:
+    """Of a file; None of one that the reader has to object to."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """Names around ZeRO that scripts for DeepSpeed import: classes, builders, marks, the timer."""
 
 import importlib
+import json
 
 import pytest
 import torch
 from penstock.moe.layer import MoE
 from penstock.ops.op_builder import AsyncIOBuilder, CPUAdamBuilder
 from penstock.runtime.base_optimizer import DeepSpeedOptimizer, ZeROOptimizer
+from penstock.runtime.zero.config import DeepSpeedZeroConfig
 from penstock.runtime.zero.leaf_module_config import (
     DEFAULT_LEAF_MODULE_CLASSES,
     DeepSpeedZeroLeafModuleConfig,
@@ -18,6 +20,7 @@ from penstock.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 from penstock.utils import get_z3_leaf_modules
 
 import penstock
+from penstock import configuration
 
 # By stage of ZeRO, the classes that an engine's optimizer is of.
 CLASSES = {
@@ -121,6 +124,22 @@ def test_states_are_where_they_are_asked_to_be():
         engine.offload_states(include=["no_state"])
     with pytest.raises(penstock.ConfigError, match="say what is in files"):
         engine.offload_states(device="nvme")
+
+
+@pytest.mark.parametrize("in_a_file", [False, True])
+def test_keys_of_stage_3_may_be_short(tmp_path, in_a_file):
+    zero = {"stage": 3, "param_persistence_threshold": 3, "stage3_prefetch_bucket_size": 9}
+    config = {"train_batch_size": 1, "zero_optimization": zero}
+    if in_a_file:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    read = configuration.read(tmp_path / "config.json" if in_a_file else config)
+    found = read.settings["zero_optimization"]
+    assert found["stage3_param_persistence_threshold"] == 3
+    assert found["stage3_prefetch_bucket_size"] == 9
+    assert DeepSpeedZeroConfig(**zero).param_persistence_threshold == 3
+    zero["stage3_param_persistence_threshold"] = 4  # Both are there.
+    with pytest.raises(penstock.ConfigError, match='unknown key "param_persistence_threshold"'):
+        configuration.read(config)
 
 
 def test_nothing_is_said_of_cuda():

@@ -5,7 +5,7 @@
 
 Which keys there are, of which kinds, and what penstock refuses, the C++ library says, as it does to
 initialize() (penstock/configuration.py).  Here are DeepSpeed's defaults of those that are absent,
-and the names of its attributes.
+and the names of its attributes (penstock.configuration.STAGE3).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ZeroStageEnum(int, enum.Enum):
     max_stage = 3
 
 
-# By attribute; keys have the same names, but for those of _PREFIXED, which begin with "stage3_".
+# By attribute; keys have the same names, but for those of STAGE3, which begin with "stage3_".
 _DEFAULTS: dict[str, Any] = {
     "contiguous_gradients": True,
     "reduce_scatter": True,
@@ -76,18 +76,6 @@ _DEFAULTS: dict[str, Any] = {
     "override_module_apply": True,
     "log_trace_cache_warnings": False,
     "enable_sanity_checks": False,
-}
-_PREFIXED = {
-    "prefetch_bucket_size",
-    "param_persistence_threshold",
-    "model_persistence_threshold",
-    "max_live_parameters",
-    "max_reuse_distance",
-    "gather_16bit_weights_on_model_save",
-    "module_granularity_threshold",
-    "use_all_reduce_for_fetch_params",
-    "allgather_sequential",
-    "partition_stream_chunk_size",
 }
 # By an older key: the one in its place, and what is said there of true; None: nothing.
 _ON_CPU = {"device": "cpu"}
@@ -149,7 +137,7 @@ def get_zero_config(param_dict: Mapping[str, Any]) -> DeepSpeedZeroConfig:
 
 
 def _key_of(name: str) -> str:
-    return f"stage3_{name}" if name in _PREFIXED else name
+    return f"stage3_{name}" if name in configuration.STAGE3 else name
 
 
 def _without_older(keys: Mapping[str, Any]) -> dict[str, Any]:
