@@ -12,8 +12,6 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-std::size_t index(Kind kind) { return static_cast<std::size_t>(kind); }
-
 // A kind of turn of a stage, or the W of some stages together.
 struct Series {
   Kind kind = Kind::Forward;

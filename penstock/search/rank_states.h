@@ -2,8 +2,9 @@
 //
 // A state says how many turns of each stage and kind the rank has done; a step is one more turn.
 // Turns of a stage and kind keep the order of their microbatches, so a rank of one stage and 8
-// microbatches has 165 states, and a memory limit leaves fewer.  Every order of the rank is a way
-// through its states, and every way is an order that fits the memory.
+// microbatches has 165 states, and a memory limit leaves fewer.  Stages whose W are alike share
+// them: which one is next makes no difference.  Every order of the rank is a way through its
+// states, and every way is an order that fits the memory.
 //
 // Given when each turn may start, narrow() finds which steps are on a way that is in time, and what
 // that says of the turns' starts: all that a single rank can tell, with nothing lost.
@@ -21,7 +22,8 @@
 
 namespace penstock::search {
 
-// A turn and its microbatch, in [0, 3 * cells): see turn_id().
+// A turn and its microbatch, in [0, 3 * cells).  Of stages that share their W, the k-th of all of
+// these W is the k-th one of the first stage's, the second one's, and so on.
 using TurnId = std::uint32_t;
 inline TurnId turn_id(const Chains& chains, Kind kind, std::size_t stage, std::size_t microbatch) {
   return static_cast<TurnId>(static_cast<std::size_t>(kind) * chains.cells() +
@@ -43,6 +45,7 @@ struct Step {
 class RankStates {
  public:
   // Absent where there are more than `steps_max` steps.
+  // REQUIRES: all microbatches cost the same.
   static std::optional<RankStates> of(const Problem& problem, std::size_t rank,
                                       std::size_t steps_max);
 
