@@ -156,9 +156,12 @@ class Search {
   }
 
   Piece piece(Piece::Kind kind, std::size_t number, double effort) const {
-    const auto of = static_cast<std::uint64_t>(rounds_) * 64 + number;
-    return {
-        .kind = kind, .seed = mix(mix(budget_.seed) + of), .effort = effort, .stop = budget_.stop};
+    const auto of = static_cast<std::uint64_t>(rounds_) * 1024 + number;
+    return {.kind = kind,
+            .seed = mix(mix(budget_.seed) + of),
+            .effort = effort,
+            .best = rounds_ > 0 ? best().best().makespan : kStuck,
+            .stop = budget_.stop};
   }
 
   // Of the variants that may still become the fastest, the fastest ones most often; and a proof for
@@ -173,14 +176,22 @@ class Search {
     if (open.empty()) return pieces;
     Random random(mix(budget_.seed) + static_cast<std::uint64_t>(rounds_));
     const auto effort = static_cast<double>(rounds_);
+    constexpr double kGlance = 0.02;
+    for (std::size_t i = 0; rounds_ == 1 && i < variants_.size(); ++i) {
+      const bool is_open = std::ranges::find(open, i) != open.end();
+      if (is_open && variants_[i].can_prove()) {
+        pieces.emplace_back(i, piece(Piece::Kind::Prove, kPieces + i, kGlance));
+      }
+    }
     const auto drawn = [&] {
       std::size_t which = 0;
       while (which + 1 < open.size() && random.chance(0.5)) ++which;
       return open[which];
     };
+    std::size_t number = 0;
     const auto add = [&](std::size_t which, Piece::Kind kind) {
       if (kind == Piece::Kind::Prove && !variants_[which].can_prove()) kind = Piece::Kind::Repair;
-      pieces.emplace_back(which, piece(kind, pieces.size(), effort));
+      pieces.emplace_back(which, piece(kind, number++, effort));
     };
     add(drawn(), Piece::Kind::Prove);
     add(*std::ranges::min_element(

@@ -199,12 +199,14 @@ Finding Variant::prove(const Piece& piece) const {
     finding.ways = std::make_shared<const Ways>(std::move(*ways));
   }
   Random random(piece.seed);
-  const double high = best_.makespan;
+  const double high = std::min(best_.makespan, piece.best);
   double low = bound_.makespan - stages_.costs.optimizer;
   std::int64_t steps = 0;
+  bool is_first = true;
   while (low < high && static_cast<double>(steps) < kProveSteps * piece.effort && !piece.stop()) {
     double share = 1.0;
-    while (share > kDoubt && random.chance(0.5)) share /= 2.0;
+    while (!is_first && share > kDoubt && random.chance(0.5)) share /= 2.0;
+    is_first = false;
     const double end = share == 1.0 ? just_below(high) : low + share * (high - low);
     const auto left = static_cast<std::int64_t>(kProveSteps * piece.effort) - steps;
     const Attempt now =

@@ -37,6 +37,7 @@ struct Piece {
   Kind kind = Kind::Begin;
   std::uint64_t seed = 1;
   double effort = 1.0;  // 1: some hundredths of a second.
+  double best = kStuck;  // Makespan of the best order of all variants.
   std::function<bool()> stop;
 };
 

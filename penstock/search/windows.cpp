@@ -17,9 +17,8 @@ std::optional<Ways> Ways::of(const Problem& problem, std::size_t steps_max) {
   Ways ways{.problem = &problem};
   const Chains& chains = problem.chains();
   for (std::size_t rank = 0; rank < problem.ranks(); ++rank) {
-    auto states = RankStates::of(problem, rank, steps_max);
+    auto states = RankStates::of(problem, rank, steps_max / problem.ranks());
     if (!states) return {};
-    steps_max -= states->steps().size();
     ways.ranks.push_back(std::move(*states));
   }
   const std::size_t turns = problem.turns();

@@ -27,7 +27,7 @@ struct Ways {
     double after = 0.0;  // From the start of the one that makes it to that of the one that takes it.
   };
 
-  // Absent where the ranks together have more than `steps_max` steps.
+  // Absent where a rank has more than its share of `steps_max` steps.
   // REQUIRES: all microbatches cost the same.  `problem` must outlive this.
   static std::optional<Ways> of(const Problem& problem, std::size_t steps_max);
 
