@@ -112,8 +112,8 @@ class Branching {
     for (auto step = begin; step != end; ++step) {
       if (start(*step) > fork.start && start(*step) >= over) continue;
       constexpr double kStartShare = 0.3, kLuck = 0.6;
-      const double urgency = windows.of(step->turn).last + kStartShare * start(*step) +
-                             kLuck * time * random_.unit();
+      const double urgency =
+          windows.of(step->turn).last + kStartShare * start(*step) + kLuck * time * random_.unit();
       if (urgency >= most_urgent) continue;
       most_urgent = urgency;
       best = step;

@@ -25,7 +25,7 @@ enum class Answer : std::uint8_t {
 
 struct Attempt {
   Answer answer = Answer::Open;
-  bool has_branched = false;  // Else windows alone gave the answer.
+  bool has_branched = false;        // Else windows alone gave the answer.
   std::optional<Order> order = {};  // Of a Yes.
   std::int64_t steps = 0;           // Looked at.
 };

@@ -93,8 +93,7 @@ class Rules {
              problem_.chains().microbatches(each.stages.front()) == turns;
     });
     if (alike == series_.end()) {
-      series_.push_back(
-          {.kind = Kind::Weight, .stages = {stage}, .turns = turns, .size = size});
+      series_.push_back({.kind = Kind::Weight, .stages = {stage}, .turns = turns, .size = size});
     } else {
       alike->stages.push_back(stage);
       alike->turns += turns;
@@ -105,7 +104,8 @@ class Rules {
     std::size_t count = 0;
     for (std::size_t at = 1; at < series_.size() && series_[at].kind == Kind::Input; at += 2) {
       const std::uint16_t stage = series_[at].stages.front();
-      if (std::ranges::find(weights.stages, stage) != weights.stages.end()) count += done(state, at);
+      if (std::ranges::find(weights.stages, stage) != weights.stages.end())
+        count += done(state, at);
     }
     return count;
   }

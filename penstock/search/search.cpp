@@ -116,7 +116,8 @@ class Search {
   Result run() {
     std::vector<std::pair<std::size_t, Piece>> pieces;
     for (std::size_t i = 0; i < variants_.size(); ++i) {
-      const double effort = 0.5 * std::min(1.0, kFullPieces / static_cast<double>(variants_.size()));
+      const double effort =
+          0.5 * std::min(1.0, kFullPieces / static_cast<double>(variants_.size()));
       pieces.emplace_back(i, piece(Piece::Kind::Begin, i, effort));
     }
     // The first round is never cut, so that there is an answer.
@@ -194,8 +195,8 @@ class Search {
       pieces.emplace_back(which, piece(kind, number++, effort));
     };
     add(drawn(), Piece::Kind::Prove);
-    add(*std::ranges::min_element(
-            open, {}, [&](std::size_t i) { return variants_[i].bound().makespan; }),
+    add(*std::ranges::min_element(open, {},
+                                  [&](std::size_t i) { return variants_[i].bound().makespan; }),
         Piece::Kind::Prove);
     add(drawn(), Piece::Kind::Repair);
     add(drawn(), Piece::Kind::Tune);

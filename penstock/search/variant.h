@@ -36,7 +36,7 @@ struct Piece {
   };
   Kind kind = Kind::Begin;
   std::uint64_t seed = 1;
-  double effort = 1.0;  // 1: some hundredths of a second.
+  double effort = 1.0;   // 1: some hundredths of a second.
   double best = kStuck;  // Makespan of the best order of all variants.
   std::function<bool()> stop;
 };
@@ -70,7 +70,7 @@ class Variant {
   Stages stages_;
   Placement placement_;
   Problem problem_;
-  Problem fewer_;  // With fewer microbatches, on which blocks are tried.
+  Problem fewer_;   // With fewer microbatches, on which blocks are tried.
   Problem halves_;  // What is proven is proven of backwards that cost no more than whole ones.
   simulate::LowerBound bound_;
   std::shared_ptr<const Ways> ways_;

@@ -2,8 +2,8 @@
 //
 // Every rank narrows the windows of its turns (rank_states.h), and what a turn makes narrows the
 // window of its taker on another rank, until nothing changes.  What is left out, no order that is
-// through in time does.  Where a window is empty, or a rank has no way left, there is no such order.
-// What is lost: a rank does not see that two windows of another rank depend on each other.
+// through in time does.  Where a window is empty, or a rank has no way left, there is no such
+// order. What is lost: a rank does not see that two windows of another rank depend on each other.
 // Source: constraint propagation for job shops: Baptiste, Le Pape and Nuijten, Constraint-Based
 // Scheduling, 2001.
 #pragma once
@@ -24,7 +24,8 @@ struct Ways {
   struct Partner {
     TurnId turn = 0;
     std::uint32_t rank = 0;
-    double after = 0.0;  // From the start of the one that makes it to that of the one that takes it.
+    double after =
+        0.0;  // From the start of the one that makes it to that of the one that takes it.
   };
 
   // Absent where a rank has more than its share of `steps_max` steps.
@@ -33,8 +34,8 @@ struct Ways {
 
   const Problem* problem = nullptr;
   std::vector<RankStates> ranks;
-  std::vector<Turn> turns;      // By id.
-  std::vector<double> times;    // By turn.
+  std::vector<Turn> turns;                     // By id.
+  std::vector<double> times;                   // By turn.
   std::vector<std::optional<Partner>> takers;  // By turn.
   std::vector<std::optional<Partner>> makers;
 };
