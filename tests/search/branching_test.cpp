@@ -131,6 +131,7 @@ TEST(Branching, NeverRefusesTheTimeOfAnOrder) {
 
 // tests/golden/optimal_small.txt: "2 1 loop 4 2 15", and 0 for any memory.
 TEST(Branching, ProvesEveryOptimumThatIsKnown) {
+  int lines = 0;
   for (const std::string& line : testing_support::golden_lines("optimal_small.txt")) {
     const auto words = split(line, ' ');
     const std::int32_t per_rank = std::stoi(words.at(1));
@@ -147,7 +148,9 @@ TEST(Branching, ProvesEveryOptimumThatIsKnown) {
     EXPECT_EQ(attempt(*ways, optimum - 0.5, {.steps = kMuchWork}).answer, Answer::No) << line;
     const Attempt met = attempt(*ways, optimum, {.steps = kMuchWork});
     EXPECT_EQ(met.answer, Answer::Yes) << line;
+    ++lines;
   }
+  EXPECT_EQ(lines, 124);
 }
 
 TEST(Branching, KnowsEqualMicrobatches) {
