@@ -27,7 +27,7 @@ std::vector<Finding> run_pieces(const std::vector<Work>& work) {
 }
 
 std::uint64_t seed_of_piece(std::uint64_t seed, std::int64_t round, std::size_t number) {
-  return mix(mix(seed) + static_cast<std::uint64_t>(round) * 64 + number);
+  return mix(mix(seed) + static_cast<std::uint64_t>(round) * 1024 + number);
 }
 
 }  // namespace penstock::search

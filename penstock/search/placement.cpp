@@ -22,31 +22,6 @@ std::vector<Rank> placed(const Stages& stages, schedule::Placement stage_of) {
   return ranks;
 }
 
-// A backward of one piece may cost less than its halves.  A half then counts no more than its share
-// of the whole, so that the bounds hold for either.
-simulate::Costs of_halves(const Stages& stages) {
-  simulate::Costs costs = stages.costs;
-  if (!costs.backward) return costs;
-  std::vector<std::vector<double>> input;
-  std::vector<std::vector<double>> weight;
-  for (std::int32_t s = 0; s < stages.ranks * stages.per_rank; ++s) {
-    input.emplace_back();
-    weight.emplace_back();
-    for (std::int32_t m = 0; m < stages.microbatches; ++m) {
-      const StageId stage(s);
-      const Microbatch microbatch(m);
-      const double whole = costs.backward->at(stage, microbatch);
-      input.back().push_back(std::min(whole, costs.input.at(stage, microbatch)));
-      weight.back().push_back(
-          std::min(whole - input.back().back(), costs.weight.at(stage, microbatch)));
-    }
-  }
-  costs.backward.reset();
-  costs.input = verify::PerStage(std::move(input));
-  costs.weight = verify::PerStage(std::move(weight));
-  return costs;
-}
-
 // All that the ranks have to do, in no useful order.
 schedule::Schedule actions_of(const Stages& stages, const std::vector<Rank>& rank_of_stage) {
   schedule::Schedule schedule{.name = "search",
@@ -105,6 +80,29 @@ std::vector<Rank> renumbered(const std::vector<Rank>& ranks, std::int32_t count)
 
 }  // namespace
 
+simulate::Costs of_halves(const Stages& stages) {
+  simulate::Costs costs = stages.costs;
+  if (!costs.backward) return costs;
+  std::vector<std::vector<double>> input;
+  std::vector<std::vector<double>> weight;
+  for (std::int32_t s = 0; s < stages.ranks * stages.per_rank; ++s) {
+    input.emplace_back();
+    weight.emplace_back();
+    for (std::int32_t m = 0; m < stages.microbatches; ++m) {
+      const StageId stage(s);
+      const Microbatch microbatch(m);
+      const double whole = costs.backward->at(stage, microbatch);
+      input.back().push_back(std::min(whole, costs.input.at(stage, microbatch)));
+      weight.back().push_back(
+          std::min(whole - input.back().back(), costs.weight.at(stage, microbatch)));
+    }
+  }
+  costs.backward.reset();
+  costs.input = verify::PerStage(std::move(input));
+  costs.weight = verify::PerStage(std::move(weight));
+  return costs;
+}
+
 std::string_view to_string(Placement placement) {
   switch (placement) {
     case Placement::Loop:
@@ -132,6 +130,32 @@ std::vector<LowerBound> bounds_of(const Stages& stages, const std::vector<Rank>&
                        .homes = rank_of_stage,
                        .memory_max = stages.limits()},
                       of_halves(stages));
+}
+
+std::optional<std::vector<std::vector<Rank>>> all_placements(const Stages& stages,
+                                                             std::size_t most) {
+  if (!stages.costs.links.empty()) return {};  // Ranks have names then.
+  const auto count = static_cast<std::size_t>(stages.ranks * stages.per_rank);
+  std::vector<std::vector<Rank>> placements = {{}};
+  for (std::size_t s = 0; s < count; ++s) {
+    std::vector<std::vector<Rank>> longer;
+    for (const std::vector<Rank>& begun : placements) {
+      std::vector<std::int32_t> held(static_cast<std::size_t>(stages.ranks));
+      for (const Rank rank : begun) ++held[rank.index()];
+      for (std::int32_t rank = 0; rank < stages.ranks; ++rank) {
+        const std::int32_t holds = held[static_cast<std::size_t>(rank)];
+        if (holds == stages.per_rank) continue;
+        longer.push_back(begun);
+        longer.back().emplace_back(rank);
+        if (holds == 0) break;  // Ranks that hold nothing yet are alike.
+      }
+    }
+    placements = std::move(longer);
+    constexpr std::size_t kBegun = 8;  // Some are begun that have no end.
+    if (placements.size() > kBegun * most) return {};
+  }
+  if (placements.size() > most) return {};
+  return placements;
 }
 
 std::vector<std::vector<Rank>> with_small_bounds(const Stages& stages, std::size_t count,

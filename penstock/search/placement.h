@@ -45,6 +45,15 @@ std::vector<Rank> to_and_fro(const Stages& stages);
 std::vector<std::vector<Rank>> with_small_bounds(const Stages& stages, std::size_t count,
                                                  std::uint64_t seed);
 
+// Every placement with equally many stages on each rank, whatever the ranks' names; absent where
+// there are more than `most`, or links make ranks differ.
+std::optional<std::vector<std::vector<Rank>>> all_placements(const Stages& stages,
+                                                             std::size_t most);
+
+// A backward of one piece may cost less than its halves.  A half then counts no more than its share
+// of the whole, so that bounds hold for either.
+simulate::Costs of_halves(const Stages& stages);
+
 // What no order with the stages on these ranks can beat.
 std::vector<simulate::LowerBound> bounds_of(const Stages& stages,
                                             const std::vector<Rank>& rank_of_stage);

@@ -16,8 +16,12 @@ namespace {
 
 using simulate::LowerBound;
 
-// Of placements that are neither of the known ones, for each number of stages per rank.
+// Of placements that are neither of the known ones, for each number of stages per rank: all of
+// them, if there are no more than these, or some.
+constexpr std::size_t kAll = 128;
 constexpr std::size_t kOthers = 6;
+// How many placements have a full first piece; where there are more, each has less.
+constexpr double kFullPieces = 8.0;
 // More actions than this would take hours.
 constexpr std::int64_t kTurnsMax = 4'000'000;
 
@@ -108,7 +112,9 @@ class Search {
   Result run() {
     std::vector<std::pair<std::size_t, Piece>> pieces;
     for (std::size_t i = 0; i < variants_.size(); ++i) {
-      pieces.emplace_back(i, piece(Piece::Kind::Begin, i, 0.5));
+      const double effort =
+          0.5 * std::min(1.0, kFullPieces / static_cast<double>(variants_.size()));
+      pieces.emplace_back(i, piece(Piece::Kind::Begin, i, effort));
     }
     // The first round is never cut, so that there is an answer.
     for (auto& [variant, each] : pieces) each.stop = [] { return false; };
@@ -129,8 +135,11 @@ class Search {
     } else if (placement == Placement::V) {
       placements = {to_and_fro(stages)};
     } else {
-      placements = with_small_bounds(stages, kOthers, budget_.seed);
-      any_bounds_.push_back(bound_of_any(stages));
+      auto all = all_placements(stages, kAll);
+      const bool has_all = all.has_value();
+      placements = has_all ? std::move(*all) : with_small_bounds(stages, kOthers, budget_.seed);
+      if (!has_all) any_bounds_.push_back(bound_of_any(stages));
+      if (has_all) all_of_.push_back(stages.per_rank);
     }
     for (std::vector<Rank>& ranks : placements) {
       const double needed = memory_of_one(stages, ranks);
@@ -147,10 +156,12 @@ class Search {
     return {.kind = kind,
             .seed = seed_of_piece(budget_.seed, rounds_, number),
             .effort = effort,
+            .best = rounds_ > 0 ? best().best().makespan : kStuck,
             .stop = budget_.stop};
   }
 
-  // Of the variants that may still become the fastest, the fastest ones most often.
+  // Of the variants that may still become the fastest, the fastest ones most often; and a proof for
+  // the one whose bound is the bound of all.
   std::vector<std::pair<std::size_t, Piece>> next_pieces() const {
     std::vector<std::size_t> open;
     for (std::size_t i = 0; i < variants_.size(); ++i) {
@@ -160,12 +171,30 @@ class Search {
     std::vector<std::pair<std::size_t, Piece>> pieces;
     if (open.empty()) return pieces;
     Random random(mix(budget_.seed) + static_cast<std::uint64_t>(rounds_));
-    for (std::size_t i = 0; i < kPieces; ++i) {
+    const auto effort = static_cast<double>(rounds_);
+    constexpr double kGlance = 0.02;
+    for (std::size_t i = 0; rounds_ == 1 && i < variants_.size(); ++i) {
+      const bool is_open = std::ranges::find(open, i) != open.end();
+      if (is_open && variants_[i].can_prove()) {
+        pieces.emplace_back(i, piece(Piece::Kind::Prove, kPieces + i, kGlance));
+      }
+    }
+    const auto drawn = [&] {
       std::size_t which = 0;
       while (which + 1 < open.size() && random.chance(0.5)) ++which;
-      const Piece::Kind kind = i + 1 < kPieces ? Piece::Kind::Repair : Piece::Kind::Tune;
-      pieces.emplace_back(open[which], piece(kind, i, static_cast<double>(rounds_)));
-    }
+      return open[which];
+    };
+    std::size_t number = 0;
+    const auto add = [&](std::size_t which, Piece::Kind kind) {
+      if (kind == Piece::Kind::Prove && !variants_[which].can_prove()) kind = Piece::Kind::Repair;
+      pieces.emplace_back(which, piece(kind, number++, effort));
+    };
+    add(drawn(), Piece::Kind::Prove);
+    add(*std::ranges::min_element(open, {},
+                                  [&](std::size_t i) { return variants_[i].bound().makespan; }),
+        Piece::Kind::Prove);
+    add(drawn(), Piece::Kind::Repair);
+    add(drawn(), Piece::Kind::Tune);
     return pieces;
   }
 
@@ -192,7 +221,10 @@ class Search {
       if (each.makespan < lowest.makespan) lowest = each;
     };
     for (const Variant& variant : variants_) {
-      if (variant.placement() != Placement::Any) lower(variant.bound());
+      if (variant.placement() != Placement::Any ||
+          std::ranges::find(all_of_, variant.stages().per_rank) != all_of_.end()) {
+        lower(variant.bound());
+      }
     }
     for (const LowerBound& each : any_bounds_) lower(each);
     return lowest;
@@ -206,6 +238,7 @@ class Search {
   std::deque<Variant> variants_;
   std::vector<std::vector<Rank>> known_;
   std::vector<LowerBound> any_bounds_;
+  std::vector<std::int32_t> all_of_;  // Stages per rank whose placements are all searched.
   std::int64_t rounds_ = 0;
   std::int64_t simulated_ = 0;
 };

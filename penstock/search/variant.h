@@ -4,9 +4,11 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "penstock/search/branching.h"
 #include "penstock/search/placement.h"
 #include "penstock/search/problem.h"
 #include "penstock/search/repair.h"
@@ -20,6 +22,9 @@ struct Finding {
   std::optional<Block> block = {};  // Of which the solution began, if it did.
   double block_cost = kStuck;       // Of the block alone, on fewer microbatches.
   std::int64_t simulated = 0;
+  std::optional<simulate::LowerBound> bound = {};  // Where a higher one is proven.
+  std::shared_ptr<const Ways> ways = {};
+  bool has_given_up = false;  // Nothing can be proven: there are too many ways.
 };
 
 struct Piece {
@@ -27,10 +32,12 @@ struct Piece {
     Begin,   // From the generators, and from some random blocks.
     Tune,    // Changes the best block, or new ones.
     Repair,  // Changes the best order.
+    Prove,   // Raises the bound, or finds an order on the way.
   };
   Kind kind = Kind::Begin;
   std::uint64_t seed = 1;
-  double effort = 1.0;  // 1: some hundredths of a second.
+  double effort = 1.0;   // 1: some hundredths of a second.
+  double best = kStuck;  // Makespan of the best order of all variants.
   std::function<bool()> stop;
 };
 
@@ -43,6 +50,7 @@ class Variant {
   const Problem& problem() const { return problem_; }
   const simulate::LowerBound& bound() const { return bound_; }  // The highest one.
   const Solution& best() const { return best_; }
+  bool can_prove() const { return can_prove_; }
 
   // Changes nothing, so that pieces can run at once.
   Finding run(const Piece& piece) const;
@@ -50,16 +58,23 @@ class Variant {
 
  private:
   Finding begin(const Piece& piece) const;
-  Finding tune(const Piece& piece) const;
+  Finding tune(const Piece& piece, const simulate::LowerBound& bound) const;
   Finding repair(const Piece& piece) const;
-  Finding finish(Order order, std::int64_t simulated, const Piece& piece) const;
-  double enough() const;
+  Finding prove(const Piece& piece) const;
+  void raise_bound(Finding& finding) const;
+  Finding finish(const Order& order, std::int64_t simulated, const Piece& piece,
+                 const simulate::LowerBound& bound) const;
+  double enough(const simulate::LowerBound& bound) const;
+  simulate::LowerBound proven(double end, bool has_branched) const;
 
   Stages stages_;
   Placement placement_;
   Problem problem_;
-  Problem fewer_;  // With fewer microbatches, on which blocks are tried.
+  Problem fewer_;   // With fewer microbatches, on which blocks are tried.
+  Problem halves_;  // What is proven is proven of backwards that cost no more than whole ones.
   simulate::LowerBound bound_;
+  std::shared_ptr<const Ways> ways_;
+  bool can_prove_;
   Solution best_;
   std::optional<Block> block_;
   double block_cost_ = kStuck;

@@ -52,6 +52,7 @@ TEST(Search, MeetsEveryOptimumThatIsKnown) {
     const Result result = search(request, {.rounds = 3});
     EXPECT_EQ(result.simulation.makespan, optimum) << line;
     EXPECT_LE(result.bound.makespan, optimum) << line;
+    EXPECT_TRUE(result.is_optimal()) << line;
     ++lines;
   }
   EXPECT_EQ(lines, 124);
@@ -123,6 +124,26 @@ TEST(Search, PlacesStagesAnywhereWhereThatIsBetter) {
   const Result result = search(request, {.rounds = 2});
   EXPECT_EQ(result.placement, Placement::Any);
   EXPECT_LE(result.bound.makespan, result.placed_bound.makespan);
+}
+
+// An embedding of 0.3 stages and a head of 1.7, on any of the 105 placements.
+TEST(Search, ProvesThatNoPlacementIsFaster) {
+  const auto stages = [](double of_one) {
+    std::vector<double> times(8, of_one);
+    times.front() *= 0.3;
+    times.back() *= 1.7;
+    return times;
+  };
+  const Request request{
+      .ranks = 4,
+      .microbatches = 8,
+      .stages_per_rank = {2},
+      .placements = {Placement::Loop, Placement::V, Placement::Any},
+      .costs = {
+          .forward = stages(1), .input = stages(1.2), .weight = stages(0.8), .latency = 0.05}};
+  const Result result = search(request, {.rounds = 6});
+  EXPECT_TRUE(result.is_optimal());
+  EXPECT_NEAR(result.simulation.makespan, 52.15, 1e-6);
 }
 
 TEST(Search, SaysWhatWouldFitWhereNothingDoes) {
