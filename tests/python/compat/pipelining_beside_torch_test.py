@@ -16,15 +16,12 @@ import torch.distributed.pipelining as torchs
 from wrapped_models import (
     BATCH,
     BOUND,
-    SCHEDULES,
     STEPS,
     TWICE,
     WIDTH,
     Training,
-    all_together,
     both,
     checkpointed,
-    compiled,
     ddp,
     difference,
     plain,
@@ -37,26 +34,25 @@ from penstock import pipelining
 
 WORLD_SIZE = 4
 REPLICATED = (2, 2, 1)
-CASES = [
+WRAPS = [
     (plain, TWICE),
     (ddp, REPLICATED),
     (sharded, REPLICATED),
-    (compiled, TWICE),
     (checkpointed, TWICE),
     (tensor_parallel, TWICE),
     (both, TWICE),
-    (all_together, TWICE),
-    (all_together, REPLICATED),
 ]
-SPLIT = ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV")
+ZERO_BUBBLE = ("InterleavedZeroBubble", "ZBVZeroBubble")
+CASES = [
+    *((name, *case) for name in ZERO_BUBBLE for case in WRAPS),
+    ("DualPipeV", ddp, REPLICATED),
+    ("DualPipeV", sharded, REPLICATED),
+    ("GPipe", plain, TWICE),
+    ("Interleaved1F1B", sharded, REPLICATED),
+]
 # What torch 2.13 gets wrong where backwards are split: gradients of replicas and of shards of
 # layers are not summed, or not there; with replicas the second step fails.
-WRONG = {(name, wrap) for name in SPLIT for wrap in (ddp, sharded, both)}
-
-
-def _is_compared(name, wrap):
-    """Compiled modules with split backwards torch refuses, or does not claim to train."""
-    return name not in SPLIT or wrap not in (compiled, all_together)
+WRONG = {(name, wrap) for name in (*ZERO_BUBBLE, "DualPipeV") for wrap in (ddp, sharded, both)}
 
 
 def _train(name, wrap, shape, of, steps):
@@ -84,8 +80,7 @@ def _most(mine, theirs):
 def check_torch_trains_the_same(group):
     del group
     warnings.filterwarnings("ignore", message=".*cannot be split")
-    cases = [(n, *case) for n in SCHEDULES for case in CASES if _is_compared(n, case[0])]
-    for name, wrap, shape in ranks.cases(cases, quick=1):
+    for name, wrap, shape in ranks.cases(CASES, quick=1):
         steps = 1 if (name, wrap) in WRONG else STEPS
         most = _most(*(_train(name, wrap, shape, of, steps) for of in (pipelining, torchs)))
         print(name, wrap.__name__, shape, most, flush=True)
