@@ -2,10 +2,10 @@
 """Holds `penstock search` against exact optima, which OR-tools' CP-SAT proves.
 
 Random small problems: up to 4 ranks and 8 microbatches, one or two stages per rank, uneven costs,
-a latency, a memory limit.  Each is solved by both.  No makespan may be below the proven optimum, and
-no lower bound above it.  How often and how nearly the optimum is met is printed.  It fails where the
-optimum is met in less than 95 % of the proven cases, where the mean distance to it is 1 % or more,
-or where the mean distance to the search's own lower bound is.
+a latency, a memory limit.  Each is solved by both.  No makespan may be below the proven optimum,
+and no lower bound above it.  How often and how nearly the optimum is met is printed.  It fails
+where the optimum is met in less than 95 % of the proven cases, where the mean distance to it is
+1 % or more, or where the mean distance to the search's own lower bound is.
 
     tests/search/oracle_campaign.py [--cases N] [--seed N] [--rounds N] [--seconds S]
 
