@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from penstock.checkpoint._checkpoints import Checkpoints, Wanted
+from penstock.comm import get_local_rank
 from penstock.errors import CommError, ConfigError
 from penstock.monitor.config import DeepSpeedMonitorConfig
 from penstock.monitor.monitor import MonitorMaster
@@ -37,6 +39,7 @@ class Steps:
     """A base of engines, which make the optimizer.
 
     dp_world_size, dp_rank: how many replicas there are, and which one this is.
+    world_size, global_rank, local_rank: of all processes, and this one's among all and on its host.
     global_steps, global_samples: of the optimizer so far, and all that they took.
     monitor: the boards of the configuration (penstock.monitor), which rank 0 writes to.
     sparse_tensor_module_names: nothing: gradients are whole tensors.
@@ -54,6 +57,9 @@ class Steps:
         """Raises ConfigError for sizes that do not fit the replicas, or boards that do not open."""
         self.dp_world_size = dp_world_size
         self.dp_rank = dp_rank
+        self.world_size = dist.get_world_size()
+        self.global_rank = dist.get_rank()
+        self.local_rank = get_local_rank()
         self._batch: Batch = config.batch(dp_world_size)
         # Replicas that a gradient is the mean of: one, where it is their sum.
         sums = config.settings["gradient_allreduce_op"] == "sum"

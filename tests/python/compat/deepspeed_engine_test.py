@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 import pickle
 
 import pytest
@@ -78,6 +79,16 @@ def full_gradients(engine):
     found = {name: safe_get_full_grad(p) for name, p in engine.module.named_parameters()}
     assert found.pop("frozen") is None
     return found
+
+
+def check_an_engine_knows_its_place(group):
+    engine = start(0)
+    assert (engine.world_size, engine.global_rank) == (WORLD_SIZE, dist.get_rank())
+    os.environ["LOCAL_RANK"] = "5"  # As a launcher says it; the processes' own is put back.
+    try:
+        assert start(0).local_rank == 5
+    finally:
+        os.environ["LOCAL_RANK"] = str(engine.local_rank)
 
 
 def check_full_gradients_states_and_weights_are_those_of_one_process(group):
