@@ -91,6 +91,7 @@ fuzz: ## Feed every parser a million made-up inputs, at most 10 CPU minutes each
 soak: build ## Kill and stop ranks, fail disks and networks, train for long; many times
 	$(PYTHON) tests/process/soak.py
 	$(PYTHON) tests/process/comeback_soak.py
+	$(PYTHON) tests/process/adapt_soak.py
 	$(PYTHON) tests/process/network_soak.py || test $$? = 77
 	$(PYTHON) tests/torn/errors_soak.py
 	$(PYTHON) tests/process/stop_soak.py

@@ -68,8 +68,10 @@ struct PythonPipeline {
 
   Tensors run(const std::vector<Tensors>& inputs, const std::optional<PythonLoss>& loss,
               const std::optional<std::vector<double>>& loss_factors) {
-    const execute::StepInputs step = inputs_of(inputs, loss, loss_factors);
-    return without_gil(communicator, [&] { return pipeline->run(step).losses; });
+    training = inputs_of(inputs, loss, loss_factors);
+    Tensors losses = without_gil(communicator, [&] { return pipeline->run(training).losses; });
+    training = {};
+    return losses;
   }
 
   Tensors evaluate(const std::vector<Tensors>& inputs, const std::optional<PythonLoss>& loss,
@@ -81,14 +83,16 @@ struct PythonPipeline {
 
   // Calls `instead` with what it stands in for: stage, operation, microbatch, and what runs it.
   void replace(const std::string& operation, const PythonInstead& instead) {
-    const execute::Instead call = [instead](const std::vector<execute::Replaced>& replaced) {
+    const execute::Instead call = [this, instead](const std::vector<execute::Replaced>& replaced) {
       with_gil([&] {
         std::vector<PythonReplaced> actions;
+        // A thread of the function's may still run one when a step has failed.
+        const py::object self = py::cast(this, py::return_value_policy::reference);
         for (const auto& [action, run] : replaced) {
           std::optional<std::int32_t> microbatch;
           if (action.microbatch) microbatch = action.microbatch->value;
           actions.emplace_back(action.stage.value, std::string(to_string(action.op)), microbatch,
-                               py::cpp_function([&run] { run_from_python(run); }));
+                               py::cpp_function([self, run = run] { run_from_python(run); }));
         }
         instead(actions);
       });
@@ -116,6 +120,7 @@ struct PythonPipeline {
   comm::Communicator& communicator;
   std::shared_ptr<PythonLayer> last;  // Of the stages, which are in rising order.
   std::optional<Pipeline> pipeline;
+  execute::StepInputs training;  // Of the step that runs, or has failed.
 };
 
 }  // namespace

@@ -15,7 +15,14 @@
 
 namespace penstock::checkpoint {
 
+// Of the weights in a checkpoint.
+enum class Exported : std::uint8_t {
+  Model,     // All of them.
+  Adapters,  // Low-rank adapters alone, as PEFT's files (adapter_files.h).
+};
+
 struct ExportOptions {
+  Exported what = Exported::Model;
   // F32, BF16 or F16: the type of all weights in one of these types.  Absent: as they are saved.
   std::optional<ScalarType> type;
   // Of the tensors in a file; a larger tensor has a file of its own.  As Hugging Face's tools have.
@@ -35,8 +42,9 @@ ScalarType exported_type(const Tensor& tensor, const ExportOptions& options);
 
 // Which weights of the manifest go to which file, in order of their names: model.safetensors alone,
 // or model-00001-of-0000N.safetensors and so on.  The manifest has to outlive them.
+// Of adapters it is one file, whatever its size.
 // REQUIRES: file_bytes_max > 0; is_convertible(type).
-// Throws: CheckpointError for a checkpoint without weights.
+// Throws: CheckpointError for a checkpoint without such weights.
 std::vector<ModelFile> files_of_model(const Manifest& manifest, const ExportOptions& options);
 
 struct Export {
@@ -49,9 +57,10 @@ struct Export {
 
 // Makes the folder `to` with the weights, flushed to the disk; it is there whole or not at all.
 // `advanced` is called after each portion that is read, with its bytes.
-// Throws: ConfigError where something is at `to` already, unless it is an empty folder, and for a
-// finite value that the type does not have; CheckpointError as SavedCheckpoint::read(), and with
-// the path and the system's reason.
+// Throws: ConfigError where something is at `to` already, unless it is an empty folder, for a
+// finite value that the type does not have, and for a model with adapters beside its weights, which
+// no loader would apply; CheckpointError as SavedCheckpoint::read(), and with the path and the
+// system's reason.
 Export export_weights(SavedCheckpoint& from, const std::string& to, const ExportOptions& options,
                       const std::function<void(std::uint64_t)>& advanced = {});
 

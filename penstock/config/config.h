@@ -85,6 +85,10 @@ struct ScheduleConfig {
   std::string name = "1f1b";  // A registered schedule; empty when `file` is given.
   std::string file;           // With a program, instead of a name.
   std::optional<std::int64_t> stages_per_rank;  // Absent: as many as the schedule has.
+  std::int64_t window_steps = 20;  // In which costs are measured together; 0: they are not.
+  double cost_change = 0.25;       // The share by which a stage's time has to change to be told.
+  bool adapt = false;              // Whether the ranks change to a faster order of actions.
+  double adapt_gain = 0.03;        // The share of a step that it has to save, by simulation.
 
   friend bool operator==(const ScheduleConfig&, const ScheduleConfig&) = default;
 };
@@ -239,15 +243,18 @@ struct CheckpointConfig {
 };
 
 struct RunConfig {
-  std::string directory;            // Empty: runs/<config name>-<time or job id>.
-  std::int64_t steps = 100;         // Optimizer steps.
-  double minutes = 0.0;             // Then it stops, as if it were asked to; 0: no limit.
-  std::int64_t eval_interval = 0;   // Steps between validations; 0: only at the end.
-  std::int64_t eval_batches = 8;    // Global batches averaged by one validation.
-  std::int64_t sample_bytes = 200;  // Bytes of text generated at the end; 0: none.
-  std::int64_t timeline_steps = 0;  // The first steps, recorded in timeline.csv; 0: none.
-  std::string save;                 // Directory for the weights; empty: not saved.
-  std::int64_t save_interval = 0;   // Steps between such saves; 0: only at the end.
+  std::string directory;             // Empty: runs/<config name>-<time or job id>.
+  std::int64_t steps = 100;          // Optimizer steps.
+  double minutes = 0.0;              // Then it stops, as if it were asked to; 0: no limit.
+  std::int64_t eval_interval = 0;    // Steps between validations; 0: only at the end.
+  std::int64_t eval_batches = 8;     // Global batches averaged by one validation.
+  std::int64_t sample_bytes = 200;   // Bytes of a text that the model writes; 0: none.
+  std::int64_t sample_tokens = 0;    // Of a folder's model: tokens of such a text; 0: none.
+  std::string sample_prompt;         // It goes on from this; empty: from a sample of the data.
+  std::int64_t sample_interval = 0;  // Steps between such texts; 0: one, at the end.
+  std::int64_t timeline_steps = 0;   // The first steps, recorded in timeline.csv; 0: none.
+  std::string save;                  // Directory for the weights; empty: not saved.
+  std::int64_t save_interval = 0;    // Steps between such saves; 0: only at the end.
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
 };

@@ -51,7 +51,7 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
     {"data_types.keep_in_fp32_modules", "*", kWholeModel},
     {"pipeline.pipe_partitioned pipeline.grad_partitioned", "*", kNoTensors},
     {"pipeline.use_reentrant", "*", "activations are computed again without a nested backward"},
-    {"activation_checkpointing.partition_activations", "false",
+    {"activation_checkpointing.partition_activations", "*",
      "activations are cut only under tensor parallelism, which penstock lacks"},
     {"activation_checkpointing.cpu_checkpointing", "false",
      "activations are where the rank computes"},
@@ -94,8 +94,6 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
      "use penstock schedule compare and penstock simulate"},
     {"autotuning.*", "*", "means nothing without autotuning.enabled"},
     {"flops_profiler.*", "*", "means nothing without flops_profiler.enabled"},
-    {"wandb.*", "*", "means nothing without wandb.enabled"},
-    {"csv_monitor.*", "*", "means nothing without csv_monitor.enabled"},
     {"comet.*", "*", "means nothing without comet.enabled"},
     {"elasticity.enabled", "false", "the number of ranks is fixed during a run"},
     {"elasticity.*", "*", "means nothing without elasticity.enabled"},
@@ -106,7 +104,6 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
     {"progressive_layer_drop.*", "*", "means nothing without progressive_layer_drop.enabled"},
     {"compression_training.*", "", "nothing is compressed"},
     {"comms_logger.*", "*", "means nothing without comms_logger.enabled"},
-    {"tensorboard.*", "*", "means nothing without tensorboard.enabled"},
     {"zero_optimization.offload_param.buffer_count zero_optimization.offload_param.buffer_size "
      "zero_optimization.offload_param.max_in_cpu zero_optimization.offload_param.pin_memory",
      "*", "what is used next is read while one bucket of parameters is copied"},
@@ -179,8 +176,12 @@ constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
     {"zero_optimization.cpu_offload_use_pin_memory", "*",
      "what is used next is read while one bucket of parameters is copied"},
     {"comms_logger.enabled flops_profiler.enabled", "false", kTimes, kUseReport},
-    {"tensorboard.enabled wandb.enabled csv_monitor.enabled comet.enabled", "false",
-     "the run directory has the metrics, as JSON lines, and the curves"},
+    {"tensorboard.enabled wandb.enabled csv_monitor.enabled", "false",
+     "the run directory has the metrics, as JSON lines", "use python -m penstock.board RUN"},
+    {"tensorboard.*", "*", "means nothing without tensorboard.enabled"},
+    {"wandb.*", "*", "means nothing without wandb.enabled"},
+    {"csv_monitor.*", "*", "means nothing without csv_monitor.enabled"},
+    {"comet.enabled", "false", "the run directory has the metrics, as JSON lines"},
     {"tensor_parallel.*", "", "there is no tensor parallelism", "use mesh.pipe and mesh.data"},
 });
 
@@ -193,8 +194,8 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
      "true: an optimizer that is not torch's treats elements one by one, and runs under every ZeRO "
      "stage"},
     {"zero_force_ds_cpu_optimizer", "*", "torch's optimizers run on the CPU"},
-    {"dump_state", "false", "engine.config has all values"},
-    {"wall_clock_breakdown memory_breakdown", "false", kNoTimes, kUseProfiler},
+    {"dump_state", "*", "engine.config has all values"},
+    {"wall_clock_breakdown memory_breakdown", "*", kNoTimes, kUseProfiler},
     {"disable_python_gc", "false", "Python collects as it is told to", "call gc.disable()"},
     {"log_level", "*", "the log is logging.getLogger(\"penstock\")"},
 
@@ -214,8 +215,8 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
      "use pipeline.activation_checkpoint_interval"},
     {"activation_checkpointing.profile", "false", kNoTimes, kUseProfiler},
 
-    {"checkpoint.tag_validation", "\"Warn\" \"WARN\" \"Ignore\" \"IGNORE\"",
-     "the ranks' tags are not compared"},
+    {"checkpoint.tag_validation", "\"Fail\" \"FAIL\" \"Warn\" \"WARN\" \"Ignore\" \"IGNORE\"",
+     "tags that differ between ranks are always an error"},
     {"checkpoint.load_universal", "false", kAnyLayout},
     {"checkpoint.use_node_local_storage", "false", "all ranks write to one folder"},
     {"checkpoint.parallel_write.pipeline_stage checkpoint.checkpoint_serialization "
@@ -235,8 +236,8 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
      "*", kInHostMemory},
 
     {"comms_logger.enabled flops_profiler.enabled", "false", kNoTimes, kUseProfiler},
-    {"tensorboard.enabled wandb.enabled csv_monitor.enabled comet.enabled", "false",
-     "an engine writes no metrics", "write them where you call it"},
+    {"comet.enabled", "false", "an engine does not write to Comet",
+     "use tensorboard, wandb or csv_monitor"},
     {"tensor_parallel.*", "", "there is no tensor parallelism", "use a PipelineModule"},
     {"model.* data.* mesh.* numerics.* launch.* run.*", "", kOfTrain},
     {"checkpoint.directory checkpoint.save_interval checkpoint.save_minutes checkpoint.keep_last "

@@ -202,6 +202,25 @@ void visit_schedule(Visitor& v, Schedule& s) {
           "stages that a rank holds; null: as many as the schedule has");
 }
 
+// What becomes of costs that are measured while a run trains.
+template <class Visitor, class Schedule>
+void visit_adapt(Visitor& v, Schedule& s) {
+  v.field("window_steps", s.window_steps, Integer{0, kManySteps},
+          "steps in which costs are measured together, to be compared with later ones; 0: none are "
+          "measured");
+  v.effective(Condition::at_least("schedule.window_steps", s.window_steps, 1), [&] {
+    v.field("cost_change", s.cost_change, Number{.low = 0, .high = 1e6, .without_low = true},
+            "share by which the time of a stage, or of a step, has to change to be told");
+  });
+  v.field("adapt", s.adapt, Flag{},
+          "the ranks change to another order of the same work, when measured costs say that it is "
+          "faster");
+  v.effective(Condition::flag("schedule.adapt", s.adapt), [&] {
+    v.field("adapt_gain", s.adapt_gain, Number{.low = 0, .high = 1, .without_high = true},
+            "share of a step that it has to save, by simulation");
+  });
+}
+
 template <class Visitor, class Offload>
 void visit_offload(Visitor& v, Offload& o, std::string_view section, std::string_view device_help) {
   const Choice<OffloadDevice> devices{kOffloadDevices};
@@ -349,11 +368,31 @@ void visit_launch(Visitor& v, ConfigT& c) {
           "what ranks compute on; auto: cuda where there is a device, else cpu");
 }
 
-template <class Model>
-Condition makes_text(const Model& m) {
-  const std::string type = Choice<ModelType>{kModelTypes}.write(m.type);
-  return Condition::equals("model.type", type, "\"gpt\"") ||
-         Condition::equals("model.type", type, "\"mlp\"");
+// The texts that a model writes on the way.
+template <class Visitor, class ConfigT>
+void visit_samples(Visitor& v, ConfigT& c) {
+  auto& r = c.run;
+  const std::string type = Choice<ModelType>{kModelTypes}.write(c.model.type);
+  const auto is = [&](const char* model) { return Condition::equals("model.type", type, model); };
+  const Condition writes_bytes = is("\"gpt\"") || is("\"mlp\"");
+  v.effective(writes_bytes, [&] {
+    v.field("sample_bytes", r.sample_bytes, Integer{0, 1 << 24},
+            "bytes of a text that the model writes at the end; 0: none");
+  });
+  v.effective(is("\"hugging_face\""), [&] {
+    v.field("sample_tokens", r.sample_tokens, Integer{0, 1 << 24},
+            "tokens of a text that the model writes at the end; 0: none");
+  });
+  const Condition writes_tokens =
+      Condition::above_zero("run.sample_tokens", static_cast<double>(r.sample_tokens));
+  v.effective(writes_tokens, [&] {
+    v.field("sample_prompt", r.sample_prompt, Text{},
+            "what that text goes on from; empty: the first half of a sample of the data");
+  });
+  v.effective(writes_bytes || writes_tokens, [&] {
+    v.field("sample_interval", r.sample_interval, Integer{0, kManySteps},
+            "steps between such texts on the way; 0: one at the end alone");
+  });
 }
 
 template <class Visitor, class ConfigT>
@@ -368,10 +407,7 @@ void visit_run(Visitor& v, ConfigT& c) {
           "steps between validations; 0: only at the end");
   v.field("eval_batches", r.eval_batches, Integer{1, kManySteps},
           "global batches averaged by one validation");
-  v.effective(makes_text(c.model), [&] {
-    v.field("sample_bytes", r.sample_bytes, Integer{0, 1 << 24},
-            "bytes of text generated at the end");
-  });
+  visit_samples(v, c);
   v.field("timeline_steps", r.timeline_steps, Integer{0, kManySteps},
           "first steps recorded in timeline.csv, for penstock report; 0: none");
   v.field("save", r.save, Text{}, "folder for the weights; empty: not saved");
@@ -429,7 +465,10 @@ void visit_config(Visitor& v, ConfigT& c) {
             "data-parallel ranks; null: world size / pipe");
   });
   v.section("pipeline", [&] { visit_pipeline(v, c.pipeline); });
-  v.section("schedule", [&] { visit_schedule(v, c.schedule); });
+  v.section("schedule", [&] {
+    visit_schedule(v, c.schedule);
+    visit_adapt(v, c.schedule);
+  });
   v.section("zero_optimization", [&] { visit_zero(v, c); });
   v.section("bf16", [&] {
     v.field("enabled", c.bf16.enabled, Flag{},

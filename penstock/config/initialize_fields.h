@@ -27,6 +27,20 @@ inline constexpr std::array<Name<GradientSum>, 2> kGradientSums = {{
     {GradientSum::Sum, "sum"},
 }};
 
+// Where an engine writes what its steps come to (python/penstock/monitor).
+struct BoardConfig {
+  bool enabled = false;
+  std::string output_path;
+  std::string job_name = "DeepSpeedJobName";
+};
+
+struct WandbConfig {
+  bool enabled = false;
+  std::string group;  // Empty: none, as of the next.
+  std::string team;
+  std::string project = "deepspeed";
+};
+
 // The values that are judged, in places of their own.
 struct InitializeConfig {
   InitializeConfig() {
@@ -42,6 +56,9 @@ struct InitializeConfig {
   bool dataloader_drop_last = false;
   bool managed_gradient_accumulation = true;
   GradientSum gradient_allreduce_op = GradientSum::Mean;
+  BoardConfig tensorboard;
+  BoardConfig csv_monitor;
+  WandbConfig wandb;
 };
 
 // Of an argument of the optimizer's class.
@@ -104,6 +121,33 @@ void visit_initialize_zero(Visitor& v, Values& c) {
   });
 }
 
+template <class Visitor, class Board>
+void visit_board(Visitor& v, Board& board, std::string_view name, std::string_view meaning) {
+  v.section(name, [&] {
+    v.field("enabled", board.enabled, Flag{}, meaning);
+    v.effective(Condition::flag(str(name, ".enabled"), board.enabled), [&] {
+      v.field("output_path", board.output_path, Text{}, "a folder; \"\": where the script runs");
+      v.field("job_name", board.job_name, Text{}, "the folder in it that the files are in");
+    });
+  });
+}
+
+// What rank 0 writes at the end of each step of the optimizer.
+template <class Visitor, class Values>
+void visit_monitors(Visitor& v, Values& c) {
+  visit_board(v, c.tensorboard, "tensorboard",
+              "rank 0 writes loss, lr and loss scale as event files");
+  visit_board(v, c.csv_monitor, "csv_monitor", "the same as tables, a file each");
+  v.section("wandb", [&] {
+    v.field("enabled", c.wandb.enabled, Flag{}, "the same to Weights & Biases");
+    v.effective(Condition::flag("wandb.enabled", c.wandb.enabled), [&] {
+      v.field("group", c.wandb.group, Text{false}, "of runs");
+      v.field("team", c.wandb.team, Text{false}, "whose the run is; null: the user's own");
+      v.field("project", c.wandb.project, Text{}, "that the run is in");
+    });
+  });
+}
+
 template <class Visitor, class Values>
 void visit_initialize(Visitor& v, Values& c) {
   visit_batch(v, c.config.batch);
@@ -131,6 +175,7 @@ void visit_initialize(Visitor& v, Values& c) {
   v.section("bf16", [&] { v.field("enabled", c.config.bf16.enabled, Flag{}, "casts the model"); });
   v.section("fp16", [&] { visit_fp16(v, c.config.fp16); });
   visit_data_types(v, c.config);
+  visit_monitors(v, c);
 }
 
 }  // namespace penstock::config

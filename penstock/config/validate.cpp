@@ -163,6 +163,13 @@ void check_schedule(const ScheduleConfig& schedule, const Origins& origins, Prob
   }
 }
 
+void check_adapt(const ScheduleConfig& schedule, const Origins& origins, Problems& problems) {
+  if (!schedule.adapt || schedule.window_steps > 0) return;
+  problems.add(first_given(origins, {"schedule.window_steps", "schedule.adapt"}),
+               "schedule.window_steps = 0: schedule.adapt is true, and needs costs that are "
+               "measured; take 1 or more, or leave it out");
+}
+
 void check_zero(const Config& config, const Origins& origins, Problems& problems) {
   if (!config.numerics.invariant || config.zero_optimization.stage == ZeroStage::Off) return;
   problems.add(first_given(origins, {"zero_optimization.stage", "numerics.invariant"}),
@@ -181,7 +188,8 @@ void check_offload(const Config& config, const Origins& origins, Problems& probl
   const ZeroConfig& zero = config.zero_optimization;
   check_folder(zero.offload_optimizer, "zero_optimization.offload_optimizer", origins, problems);
   check_folder(zero.offload_param, "zero_optimization.offload_param", origins, problems);
-  if (zero.offload_param.device == OffloadDevice::None || zero.stage == ZeroStage::Parameters)
+  // In host memory they are in every stage.
+  if (zero.offload_param.device != OffloadDevice::Nvme || zero.stage == ZeroStage::Parameters)
     return;
   problems.add(first_given(origins, {"zero_optimization.offload_param.device"}),
                str("zero_optimization.offload_param.device = ",
@@ -248,6 +256,7 @@ void validate(const Config& config, const Origins& origins) {
   check_warmup(config, origins, problems);
   check_data(config.data, origins, problems);
   check_schedule(config.schedule, origins, problems);
+  check_adapt(config.schedule, origins, problems);
   check_zero(config, origins, problems);
   check_offload(config, origins, problems);
   check_types(config, origins, problems);

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <exception>
+#include <mutex>
 #include <utility>
 
 #include "penstock/comm/exception_text.h"
@@ -228,63 +229,133 @@ struct Executor::Impl {
       return;
     }
     const Instead& instead = instead_of[static_cast<std::size_t>(action.op)];
-    instead ? run_instead(instead, {&instruction}, step, event) : perform(instruction, step, event);
+    instead ? run_instead(instead, {&instruction}, step, event)
+            : note(perform(instruction, step), event);
+  }
+
+  // What an instruction has done: when its input had come, or 0 where there was none to wait for,
+  // and the bytes that it sent.
+  struct Ran {
+    std::int64_t ready_ns = 0;
+    std::int64_t bytes = 0;
+  };
+
+  static void note(const Ran& ran, Event* event) {
+    if (event == nullptr) return;
+    if (ran.ready_ns > 0) event->ready_ns = ran.ready_ns;
+    event->bytes = ran.bytes;
+  }
+
+  // What a function that stands in for actions has run of them.  It may do so on threads of its
+  // own, which may outlast it when it fails.
+  struct Runs {
+    explicit Runs(std::size_t count) : begun(count, 0), ended(count, 0) {}
+
+    std::mutex mutex;
+    std::vector<int> begun;
+    std::vector<int> ended;
+    bool over = false;
+    Ran last;
+  };
+
+  // Whether part `i` is to run now.  Throws: Error when the function is over.
+  static bool begins(Runs& runs, std::size_t i, const schedule::Action& action) {
+    const std::scoped_lock lock(runs.mutex);
+    if (runs.over) throw Error(str(action, " runs only in the function that stands in for it"));
+    return ++runs.begun[i] == 1;
   }
 
   void run_instead(const Instead& instead, const std::vector<const Instruction*>& instructions,
                    const StepInputs& step, Event* event) {
+    const auto runs = std::make_shared<Runs>(instructions.size());
     std::vector<Replaced> replaced;
-    std::vector<int> runs(instructions.size(), 0);
     for (std::size_t i = 0; i < instructions.size(); ++i) {
       const Instruction& each = *instructions[i];
-      replaced.push_back({.action = each.action, .run = [&, i] {
-                            if (++runs[i] == 1) perform(each, step, event);
+      replaced.push_back({.action = each.action, .run = [this, runs, i, &each, &step] {
+                            if (!begins(*runs, i, each.action)) return;
+                            const at::NoGradGuard no_grad;  // As in run(), on this thread.
+                            const Ran ran = perform(each, step);
+                            const std::scoped_lock lock(runs->mutex);
+                            runs->last = ran;
+                            ++runs->ended[i];
                           }});
     }
-    instead(replaced);
-    for (std::size_t i = 0; i < instructions.size(); ++i) {
-      const schedule::Action& action = instructions[i]->action;
-      if (runs[i] == 1 || (runs[i] == 0 && !schedule::is_compute(action.op))) continue;
-      throw Error(
-          str("what stands in for ", action, " ran it ", runs[i], " times, must run it once"));
+    try {
+      instead(replaced);
+    } catch (...) {
+      const std::scoped_lock lock(runs->mutex);
+      runs->over = true;
+      throw;
     }
+    const std::scoped_lock lock(runs->mutex);
+    runs->over = true;
+    for (std::size_t i = 0; i < instructions.size(); ++i) check_ran(*runs, i, *instructions[i]);
+    note(runs->last, event);
   }
 
-  void perform(const Instruction& instruction, const StepInputs& step, Event* event) {
-    const auto came = [&] {
-      if (event != nullptr) event->ready_ns = now_ns();
-    };
+  static void check_ran(const Runs& runs, std::size_t i, const Instruction& instruction) {
+    const schedule::Action& action = instruction.action;
+    if (runs.ended[i] < std::min(runs.begun[i], 1)) {
+      throw Error(str("what stands in for ", action,
+                      " returned while it ran on another thread: it must wait for its threads"));
+    }
+    if (runs.begun[i] == 1 || (runs.begun[i] == 0 && !schedule::is_compute(action.op))) return;
+    throw Error(
+        str("what stands in for ", action, " ran it ", runs.begun[i], " times, must run it once"));
+  }
+
+  // Takes what the instruction computes on, which its function may do on two threads at once.
+  template <class Taken>
+  nn::Values take(const Taken& taken, Ran& ran) {
+    const std::scoped_lock lock(taking);
+    nn::Values values = taken();
+    ran.ready_ns = now_ns();
+    return values;
+  }
+
+  Ran perform(const Instruction& instruction, const StepInputs& step) {
+    Ran ran;
     switch (instruction.kind) {
       case Kind::Forward: {
-        const nn::Values inputs = forward_inputs(instruction, step);
-        came();
-        return compute(instruction, [&] { forward(instruction, inputs, step); });
+        const nn::Values inputs = take([&] { return forward_inputs(instruction, step); }, ran);
+        compute(instruction, [&] { forward(instruction, inputs, step); });
+        break;
       }
       case Kind::Backward:
       case Kind::BackwardInput: {
-        const nn::Values gradients = backward_gradients(instruction, step);
-        came();
-        return compute(instruction, [&] { backward(instruction, gradients, step); });
+        const nn::Values gradients =
+            take([&] { return backward_gradients(instruction, step); }, ran);
+        compute(instruction, [&] { backward(instruction, gradients, step); });
+        break;
       }
       case Kind::BackwardWeight:
-        return compute(instruction, [&] { backward_weight(instruction, step); });
-      case Kind::Send: {
-        const std::int64_t bytes = send(instruction);
-        if (event != nullptr) event->bytes = bytes;
-        return;
-      }
+        compute(instruction, [&] { backward_weight(instruction, step); });
+        break;
+      case Kind::Send:
+        ran.bytes = send(instruction);
+        break;
       case Kind::Receive:
-        return mailbox.receive(instruction);
+        mailbox.receive(instruction);
+        break;
       case Kind::AwaitSend:
-        return mailbox.await(instruction);
+        mailbox.await(instruction);
+        break;
       case Kind::ReduceGradients:
         if (is_final(step)) hook(instruction).reduce(instruction.action.microbatch);
-        return;
+        break;
       case Kind::Unshard:
-        return hook(instruction).unshard();
+        hook(instruction).unshard();
+        break;
       case Kind::Reshard:
-        return hook(instruction).reshard();
+        hook(instruction).reshard();
+        break;
     }
+    return ran;
+  }
+
+  void say_ran(const Instruction& instruction) const {
+    if (!progress.ran || instruction.kind == Kind::AwaitSend) return;
+    progress.ran(schedule::to_string(instruction.action));
   }
 
   void finish(const StepInputs& step) {
@@ -306,6 +377,7 @@ struct Executor::Impl {
   Progress& progress;
   c10::Device device;
   Mailbox mailbox;
+  std::mutex taking;
   std::array<Instead, schedule::kOps> instead_of;  // By op.
   Instead instead_of_pairs;
   const Instruction* first_of_pair = nullptr;  // That waits for the other one.
@@ -319,8 +391,8 @@ struct Executor::Impl {
 Executor::Executor(lower::Plan plan, std::vector<stage::Stage*> chunks,
                    std::vector<StageHooks*> hooks, comm::Communicator& communicator,
                    Progress& progress)
-    : plan_(std::move(plan)),
-      impl_(std::make_unique<Impl>(plan_, std::move(chunks), std::move(hooks), communicator,
+    : plan_(std::make_shared<const lower::Plan>(std::move(plan))),
+      impl_(std::make_unique<Impl>(*plan_, std::move(chunks), std::move(hooks), communicator,
                                    progress)) {}
 
 Executor::~Executor() = default;
@@ -333,13 +405,13 @@ void Executor::replace(schedule::Op op, Instead instead) {
 void Executor::replace_pairs(Instead instead) { impl_->instead_of_pairs = std::move(instead); }
 
 StepResult Executor::run(const StepInputs& inputs) {
-  const auto microbatches = static_cast<std::size_t>(plan_.microbatches);
+  const auto microbatches = static_cast<std::size_t>(plan_->microbatches);
   impl_->result.losses.assign(microbatches, {});
   impl_->result.outputs.assign(microbatches, {});
   events_.clear();
-  if (recording_) events_.reserve(plan_.instructions.size() + 1);
+  if (recording_) events_.reserve(plan_->instructions.size() + 1);
   Progress& progress = impl_->progress;
-  progress.plan.store(&plan_, std::memory_order_release);
+  progress.plan.store(plan_.get(), std::memory_order_release);
   std::int32_t index = 0;
   const at::NoGradGuard no_grad;  // A stage turns it on for its layers.
   impl_->communicator.check_interrupt();
@@ -348,16 +420,18 @@ StepResult Executor::run(const StepInputs& inputs) {
     for (stage::Stage* stage : impl_->chunks)
       stage->begin_step(inputs.step, inputs.first_microbatch);
     impl_->mailbox.begin(inputs.inputs);
-    for (const Instruction& instruction : plan_.instructions) {
+    for (const Instruction& instruction : plan_->instructions) {
       progress.instruction.store(index, std::memory_order_relaxed);
       if (progress.arrived) progress.arrived(schedule::to_string(instruction.action));
       if (recording_) {
         Event event = begin_event(index);
         impl_->execute(instruction, inputs, &event);
+        impl_->say_ran(instruction);
         event.end_ns = now_ns();
         events_.push_back(event);
       } else {
         impl_->execute(instruction, inputs, nullptr);
+        impl_->say_ran(instruction);
       }
       progress.counter.fetch_add(1, std::memory_order_relaxed);
       ++index;
@@ -392,11 +466,11 @@ void Executor::fail(std::int32_t index) {
 
 std::string Executor::where(std::int32_t index) const {
   const auto at = static_cast<std::size_t>(index);
-  const std::string instruction = at < plan_.instructions.size()
-                                      ? lower::to_string(plan_.instructions[at])
+  const std::string instruction = at < plan_->instructions.size()
+                                      ? lower::to_string(plan_->instructions[at])
                                       : std::string("the end of the step");
-  return str("rank ", plan_.rank, ", ", plan_.schedule, ", instruction ", index, " (", instruction,
-             "): ");
+  return str("rank ", plan_->rank, ", ", plan_->schedule, ", instruction ", index, " (",
+             instruction, "): ");
 }
 
 }  // namespace penstock::execute

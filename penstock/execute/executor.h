@@ -61,6 +61,8 @@ struct Replaced {
   std::function<void()> run;
 };
 // Gets one, or the two of an overlapped pair.  Runs what computes once; the rest if it wants to.
+// It may run the two at once, on threads that it waits for.  REQUIRES: where it fails without
+// having waited, the executor and the step's inputs outlive its threads.
 using Instead = std::function<void(const std::vector<Replaced>&)>;
 
 class Executor {
@@ -71,7 +73,9 @@ class Executor {
            comm::Communicator& communicator, Progress& progress);
   ~Executor();
 
-  const lower::Plan& plan() const { return plan_; }
+  const lower::Plan& plan() const { return *plan_; }
+  // For who keeps it longer than this: another thread may read it by way of the progress.
+  std::shared_ptr<const lower::Plan> shared_plan() const { return plan_; }
 
   // Runs the plan once.  A training plan leaves the gradients in the stages' parameters; the hooks
   // sum them over the replicas when they are final.
@@ -95,7 +99,7 @@ class Executor {
   // other ranks.
   void fail(std::int32_t index);
 
-  lower::Plan plan_;
+  std::shared_ptr<const lower::Plan> plan_;
   bool recording_ = false;
   std::vector<Event> events_;
   std::unique_ptr<Impl> impl_;

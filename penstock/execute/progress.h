@@ -29,6 +29,8 @@ struct Progress {
   // Called by the writer with each place that it comes to, a phase, a mark or an action's text, for
   // failures that are injected there; what it throws is the place's error.  Empty: nothing is.
   std::function<void(std::string_view place)> arrived;
+  // The same with each action that has run, whose time what it does belongs to.
+  std::function<void(std::string_view action)> ran;
 
   void arrive(const char* place) const {
     if (arrived) arrived(place);

@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "penstock/checkpoint/adapter_files.h"
 #include "penstock/core/error.h"
 #include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
@@ -18,33 +19,35 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "base_model.model.";
-constexpr const char* kConfigName = "adapter_config.json";
-constexpr const char* kTensorsName = "adapter_model.safetensors";
+using checkpoint::kAdapterConfigName;
+using checkpoint::kAdapterPrefix;
+using checkpoint::kAdapterTensorsName;
+
+static_assert(checkpoint::kAdapterIn == nn::kAdapterIn);
+static_assert(checkpoint::kAdapterOut == nn::kAdapterOut);
 
 bool is_gpt2(const ModelFolder& model) { return model.options().form == nn::DecoderForm::Gpt2; }
 
-std::string config_text(const ModelFolder& model, const nn::AdapterOptions& adapter) {
+checkpoint::AdapterConfig config_of(const ModelFolder& model, const nn::AdapterOptions& adapter) {
   std::vector<std::string> targets;
   for (const std::string& name : nn::linear_names(model.options())) {
-    if (adapter.adapts(name)) targets.push_back(json_quote(name));
+    if (adapter.adapts(name)) targets.push_back(name);
   }
-  return str("{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n",
-             "  \"base_model_name_or_path\": ", json_quote(fs::absolute(model.path()).string()),
-             ",\n  \"r\": ", adapter.rank, ",\n  \"lora_alpha\": ", shortest(adapter.alpha),
-             ",\n  \"lora_dropout\": ", shortest(adapter.dropout),
-             ",\n  \"bias\": \"none\",\n  \"target_modules\": [", join(targets, ", "),
-             "],\n  \"fan_in_fan_out\": ", is_gpt2(model) ? "true" : "false",
-             ",\n  \"inference_mode\": true\n}\n");
+  return {.base = fs::absolute(model.path()).string(),
+          .rank = adapter.rank,
+          .alpha = adapter.alpha,
+          .dropout = adapter.dropout,
+          .targets = targets,
+          .is_in_out = is_gpt2(model)};
 }
 
 // What config.json of the adapters says, where it is not what the run's configuration says.
 void check_config(const std::string& folder, const nn::AdapterOptions& adapter) {
-  const std::string file = str(folder, "/", kConfigName);
+  const std::string file = str(folder, "/", kAdapterConfigName);
   std::error_code error;
   if (!fs::is_regular_file(file, error)) {
-    throw ConfigError(
-        str("model.adapter.path = ", quoted_path(folder), ": has no ", kConfigName, " in it"));
+    throw ConfigError(str("model.adapter.path = ", quoted_path(folder), ": has no ",
+                          kAdapterConfigName, " in it"));
   }
   const std::string text = read_file("the configuration of adapters", file, json::kBytesMax);
   const json::Value config =
@@ -108,9 +111,9 @@ SavedAdapters read_adapters(const std::string& folder, const ModelFolder& model,
   check_config(folder, adapter);
   auto stored = std::make_shared<std::map<std::string, at::Tensor>>();
   std::uint64_t hash = 0;
-  for (auto& [name, tensor] : weights::read_safetensors(str(folder, "/", kTensorsName))) {
+  for (auto& [name, tensor] : weights::read_safetensors(str(folder, "/", kAdapterTensorsName))) {
     const std::string_view own(name);
-    const std::size_t skipped = own.starts_with(kPrefix) ? kPrefix.size() : 0;
+    const std::size_t skipped = own.starts_with(kAdapterPrefix) ? kAdapterPrefix.size() : 0;
     hash = mix(hash ^ stable_hash(name) ^
                stable_hash({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}));
     stored->emplace(own.substr(skipped), tensor);
@@ -125,7 +128,7 @@ SavedAdapters read_adapters(const std::string& folder, const ModelFolder& model,
 weights::NamedTensors adapters_of(const weights::NamedTensors& state) {
   weights::NamedTensors adapters;
   for (const auto& [name, tensor] : state) {
-    if (nn::is_of_adapter(name)) adapters.emplace_back(str(kPrefix, name), tensor);
+    if (nn::is_of_adapter(name)) adapters.emplace_back(str(kAdapterPrefix, name), tensor);
   }
   return adapters;
 }
@@ -159,12 +162,12 @@ void check_adapter_target(const std::string& folder) {
 
 void write_adapters(const std::string& folder, const weights::NamedTensors& adapters,
                     const ModelFolder& model, const nn::AdapterOptions& adapter) {
-  const std::string config = str(folder, "/", kConfigName);
+  const std::string config = str(folder, "/", kAdapterConfigName);
   std::error_code error;
   fs::remove(config, error);
   if (error) throw CheckpointError(str(quoted_path(config), ": ", error.message()));
-  weights::write_safetensors(str(folder, "/", kTensorsName), adapters, {{"format", "pt"}});
-  weights::write_atomically(config, {config_text(model, adapter)});
+  weights::write_safetensors(str(folder, "/", kAdapterTensorsName), adapters, {{"format", "pt"}});
+  weights::write_atomically(config, {checkpoint::to_text(config_of(model, adapter))});
 }
 
 }  // namespace penstock::hugging_face

@@ -17,10 +17,11 @@ using Kind = Fault::Kind;
 
 constexpr double kSecondsMax = 1e6;
 
-constexpr std::array<std::pair<std::string_view, Kind>, 5> kKinds = {
+constexpr std::array<std::pair<std::string_view, Kind>, 6> kKinds = {
     {{"kill", Kind::Kill},
      {"stop", Kind::Stop},
      {"delay", Kind::Delay},
+     {"slow", Kind::Slow},
      {"exception", Kind::Exception},
      {"enospc", Kind::NoSpace}}};
 
@@ -32,7 +33,7 @@ bool happens_later(Kind kind) { return kind == Kind::Kill || kind == Kind::Stop;
 
 // The key that says the seconds of a fault; "" where it has none.
 std::string_view seconds_key(Kind kind) {
-  if (kind == Kind::Delay) return "seconds";
+  if (kind == Kind::Delay || kind == Kind::Slow) return "seconds";
   return happens_later(kind) ? "after" : "";
 }
 
@@ -80,10 +81,12 @@ class Reader {
       for (const std::string& each : split(text_.substr(colon + 1), ',')) read_key(each);
     }
     if (!has("rank")) fail("it names no rank", {"for example rank=0"});
-    if (fault_.kind == Kind::Delay && !has("seconds")) {
-      fail("a delay has no length", {"for example seconds=2"});
+    if (seconds_key(fault_.kind) == "seconds" && !has("seconds")) {
+      fail(fault_.kind == Kind::Delay ? "a delay has no length" : "how slow is not said",
+           {"for example seconds=2"});
     }
     check_step();
+    if (fault_.kind == Kind::Slow) check_slow();
     return fault_;
   }
 
@@ -106,6 +109,7 @@ class Reader {
     const std::size_t equals = pair.find('=');
     const std::string key = pair.substr(0, equals);
     std::vector<std::string> known = {"rank", "step", "at", "start"};
+    if (fault_.kind == Kind::Slow) known.emplace_back("until");
     if (const auto seconds = seconds_key(fault_.kind); !seconds.empty()) {
       known.emplace_back(seconds);
     }
@@ -119,6 +123,7 @@ class Reader {
     const std::string value = pair.substr(equals + 1);
     if (key == "rank") fault_.rank = Rank(static_cast<std::int32_t>(integer(key, value, 0)));
     if (key == "step") fault_.step = integer(key, value, 1);
+    if (key == "until") fault_.until = integer(key, value, 1);
     if (key == "start") fault_.start = integer(key, value, 1);
     if (key == "at") fault_.at = place(value);
     if (key == seconds_key(fault_.kind)) fault_.seconds = seconds(key, value);
@@ -157,6 +162,15 @@ class Reader {
          {"leave step out"});
   }
 
+  void check_slow() const {
+    if (place_of(fault_.at) != nullptr) {
+      fail(str("at=", fault_.at, " is no action, and slow is said of actions"),
+           {str("ops of a schedule: ", join(words_of_ops(), ", "), "; or an action: 1SEND_B3")});
+    }
+    if (!fault_.until || *fault_.until >= fault_.step.value_or(1)) return;
+    fail(str("until=", *fault_.until, " is before step=", fault_.step.value_or(1)));
+  }
+
   std::string_view text_;
   Fault fault_;
   std::vector<std::string> seen_;
@@ -174,6 +188,8 @@ const std::vector<Place>& places() {
       {.word = "loss", .name = "sharing the loss and the gradient norm"},
       {.word = "update", .name = "updating parameters"},
       {.word = "gather", .name = "gathering updated parameters"},
+      {.word = "costs", .name = "sharing measured costs"},
+      {.word = "program", .name = "changing the program"},
       {.word = "validate", .name = "validating"},
       {.word = "save", .name = "saving a checkpoint"},
       {.word = "sample", .name = "generating text"},
@@ -190,9 +206,10 @@ std::string to_string(const Fault& fault) {
   if (fault.step) text += str(",step=", *fault.step);
   if (fault.at != Fault().at) text += ",at=" + fault.at;
   if (fault.start != 1) text += str(",start=", fault.start);
-  if (fault.seconds > 0 || fault.kind == Kind::Delay) {
+  if (fault.seconds > 0 || seconds_key(fault.kind) == "seconds") {
     text += str(",", seconds_key(fault.kind), "=", shortest(fault.seconds));
   }
+  if (fault.until) text += str(",until=", *fault.until);
   return text;
 }
 
@@ -206,6 +223,10 @@ void check_ranks(const std::vector<Fault>& faults, std::int64_t world_size) {
 
 void keep_ranks(std::vector<Fault>& faults, std::int64_t world_size) {
   std::erase_if(faults, [&](const Fault& fault) { return fault.rank.value >= world_size; });
+}
+
+bool is_slow_in(const Fault& fault, std::int64_t step) {
+  return step >= fault.step.value_or(1) && (!fault.until || step <= *fault.until);
 }
 
 bool is_at(const Fault& fault, std::string_view name) {

@@ -19,6 +19,7 @@ struct Fault {
     Kill,       // SIGKILL.
     Stop,       // SIGSTOP: the process is there, and does nothing any more.
     Delay,      // It sleeps.
+    Slow,       // It sleeps whenever it has run such an action, from the step on.
     Exception,  // An Error is thrown.
     NoSpace,    // The next write of a file that appears whole, as a checkpoint's does, finds none.
   };
@@ -30,7 +31,9 @@ struct Fault {
   // A word of places(), an op ("SEND_B"), or an action ("1SEND_B3").
   std::string at = "step";
   std::int64_t start = 1;  // Of the run: 2 is its first restart.
-  double seconds = 0;      // Delay: how long.  Kill, Stop: how long after it comes to the place.
+  // Delay, Slow: how long.  Kill, Stop: how long after it comes to the place.
+  double seconds = 0;
+  std::optional<std::int64_t> until;  // Slow: the last step that is slow.
   friend bool operator==(const Fault&, const Fault&) = default;
 };
 
@@ -52,6 +55,9 @@ void check_ranks(const std::vector<Fault>& faults, std::int64_t world_size);
 
 // Takes out the faults of ranks that a run of `world_size` ranks does not have.
 void keep_ranks(std::vector<Fault>& faults, std::int64_t world_size);
+
+// Of Slow: whether it happens in that step.
+bool is_slow_in(const Fault& fault, std::int64_t step);
 
 // Whether a fault's `at` means the place `name`, which is a Place's or an action's text.
 bool is_at(const Fault& fault, std::string_view name);

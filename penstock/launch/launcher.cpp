@@ -23,7 +23,6 @@ namespace {
 
 static_assert(kRanksMax <= static_cast<int>(kGuardedGroupsMax));
 
-constexpr std::int64_t kSettleMs = 300;  // For reports that explain a first failure.
 // A terminal and a wrapper may both pass one Ctrl-C on.
 constexpr std::int64_t kSameSignalMs = 200;
 // A longer tick: this process was itself stopped.
@@ -59,11 +58,12 @@ void open_standard_descriptors() {
 // One launch, from the first process to the last.
 class Launch {
  public:
-  explicit Launch(const LaunchOptions& options)
+  Launch(const LaunchOptions& options, Ranks& ranks, Observation& seen)
       : options_(options),
         grace_ms_(to_ms(options.grace_seconds)),
         oom_kills_before_(oom_kills()),
-        processes_(options, seen_) {
+        seen_(seen),
+        processes_(ranks) {
     seen_.limits = {to_ms(options.heartbeat_seconds), to_ms(options.startup_seconds),
                     to_ms(options.disk_seconds)};
     seen_.must_report = options.channel == ControlChannel::Required;
@@ -77,7 +77,7 @@ class Launch {
       stop_after_step(*signal);
     }
     while (processes_.alive_count() > 0) {
-      processes_.wait(signals_.fd());
+      processes_.wait({{signals_.fd(), POLLIN, 0}});
       advance_clock();
       processes_.hear();
       processes_.bury();
@@ -176,8 +176,10 @@ class Launch {
   // --- Judging and ending -----------------------------------------------------------------------
 
   void judge() {
-    if (const auto failed_ms = first_failure_ms(seen_)) {
-      if (processes_.alive_count() == 0 || seen_.now_ms - *failed_ms >= kSettleMs) {
+    if (auto loss = processes_.loss()) {
+      begin_ending(std::move(*loss));
+    } else if (const auto failed_ms = first_failure_ms(seen_)) {
+      if (processes_.alive_count() == 0 || seen_.now_ms - *failed_ms >= processes_.settle_ms()) {
         begin_ending(*find_failure(seen_));
       }
     } else if (stopped_in_start_up() && processes_.alive_count() > 0) {
@@ -196,6 +198,7 @@ class Launch {
 
   void begin_ending(Verdict verdict) {
     verdict_ = std::move(verdict);
+    name_host();
     add_memory_note();
     ending_started_ = true;
     ending_ms_ = seen_.now_ms;
@@ -209,9 +212,20 @@ class Launch {
     }
   }
 
+  // "rank 2 on worker-1 was killed".
+  void name_host() {
+    if (!verdict_->rank) return;
+    const std::string host = processes_.host_of(verdict_->rank->index());
+    const std::string rank = str("rank ", *verdict_->rank);
+    if (host.empty() || !verdict_->root_cause.starts_with(rank)) return;
+    verdict_->root_cause.insert(rank.size(), " on " + host);
+  }
+
   void add_memory_note() {
     const RankRecord* root = verdict_->rank ? &seen_.ranks[verdict_->rank->index()] : nullptr;
-    if (root == nullptr || root->ending != Ending{Ending::Kind::Signalled, SIGKILL}) return;
+    const bool is_elsewhere = root && !processes_.host_of(verdict_->rank->index()).empty();
+    const Ending killed{Ending::Kind::Signalled, SIGKILL};
+    if (root == nullptr || is_elsewhere || root->ending != killed) return;
     const std::int64_t kills = oom_kills().value_or(0) - oom_kills_before_.value_or(0);
     if (kills <= 0) return;
     verdict_->notes.insert(verdict_->notes.begin(),
@@ -226,7 +240,7 @@ class Launch {
       kill_all();
     } else if (!terminated_ && since_ms >= grace_ms_ / 3) {
       terminated_ = true;
-      processes_.signal_all(SIGTERM);
+      processes_.signal_all(SIGTERM, ranks());
     } else if (killed_ && seen_.now_ms - killed_ms_ > kUnkillableMs) {
       for (std::string& note : processes_.abandon()) verdict_->notes.push_back(std::move(note));
     }
@@ -235,7 +249,7 @@ class Launch {
   void kill_all() {
     terminated_ = killed_ = true;
     killed_ms_ = seen_.now_ms;
-    processes_.signal_all(SIGKILL);
+    processes_.signal_all(SIGKILL, ranks());
   }
 
   // --- The result -------------------------------------------------------------------------------
@@ -283,9 +297,9 @@ class Launch {
   const std::int64_t grace_ms_;
   const std::optional<std::int64_t> oom_kills_before_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  Observation seen_;
   SignalPipe signals_;
-  RankProcesses processes_;
+  Observation& seen_;
+  Ranks& processes_;
 
   bool was_asked_ = false;    // To stop, at any time.
   std::int64_t stop_ms_ = 0;  // When seen_.stop_signal came.
@@ -300,10 +314,17 @@ class Launch {
 
 }  // namespace
 
+LaunchResult watch(const LaunchOptions& options, Ranks& ranks, Observation& seen) {
+  check(options);
+  return Launch(options, ranks, seen).run();
+}
+
 LaunchResult launch(const LaunchOptions& options) {
   check(options);
   open_standard_descriptors();
-  return Launch(options).run();
+  Observation seen;
+  RankProcesses ranks(options, seen);
+  return watch(options, ranks, seen);
 }
 
 std::string summary(const LaunchResult& result) {

@@ -22,11 +22,13 @@
 #pragma once
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "penstock/launch/process.h"
+#include "penstock/launch/ranks.h"
 
 namespace penstock::launch {
 
@@ -45,9 +47,21 @@ enum class ControlChannel : std::uint8_t {
   Required,  // penstock's own: a rank that is not heard of within startup_seconds hangs.
 };
 
+// Where a rank's words go, without a log_dir.
+enum class RankStreams : std::uint8_t {
+  Inherited,  // This process's own.
+  Piped,      // Pipes that this process reads (RankProcesses::streams).
+};
+
 struct LaunchOptions {
   int nproc = 1;                       // Ranks, in [1, kRanksMax].
   std::vector<std::string> program{};  // argv of every rank; without a '/', looked up in PATH.
+  // Where "--local_rank=N" stands in `program`, as DeepSpeed's launcher says it; absent: nowhere.
+  std::optional<std::size_t> local_rank_word{};
+  int first_rank = 0;    // Of this machine's; others are elsewhere.
+  int world_size = 0;    // 0: nproc.
+  std::string job_id{};  // Empty: a new one.
+  RankStreams streams = RankStreams::Inherited;
   // Added to this process's variables, before the ranks' own; a later one replaces an earlier one.
   std::vector<std::pair<std::string, std::string>> environment{};
   std::string log_dir{};  // Rank R writes to log_dir/rank-R.log; empty: to this process's output.
@@ -76,6 +90,9 @@ struct LaunchResult {
 // Throws ConfigError, and leaves nothing running, when they cannot be started: options out of
 // range, port taken, program not executable, log_dir not writable, no more processes.
 LaunchResult launch(const LaunchOptions& options);
+
+// The same for ranks that are started by other means, and seen in `seen`, which is new.
+LaunchResult watch(const LaunchOptions& options, Ranks& ranks, Observation& seen);
 
 // "penstock: <root cause>", then a line "  note: ..." per note; "" when every rank exited 0.
 std::string summary(const LaunchResult& result);

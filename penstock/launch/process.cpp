@@ -34,7 +34,8 @@ struct ChildPlan {
   char* const* environment;
   const std::vector<int>& inherited;
   int output;
-  int null_input;
+  int errors;
+  int input;
   int error_pipe;  // Takes errno when exec fails; closes when it succeeds.
   pid_t parent;
 };
@@ -57,11 +58,12 @@ void reset_signal_handlers() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != plan.parent) ::_exit(127);  // The parent died before the line above.
   reset_signal_handlers();
-  ::dup2(plan.null_input, STDIN_FILENO);
+  ::dup2(plan.input, STDIN_FILENO);
   if (plan.output >= 0) {
     ::dup2(plan.output, STDOUT_FILENO);
     ::dup2(plan.output, STDERR_FILENO);
   }
+  if (plan.errors >= 0) ::dup2(plan.errors, STDERR_FILENO);
   for (const int fd : plan.inherited) ::fcntl(fd, F_SETFD, 0);
   sigset_t none;
   sigemptyset(&none);
@@ -131,7 +133,8 @@ Process start_process(const ProcessOptions& options) {
                                   .environment = environment.data(),
                                   .inherited = options.inherited,
                                   .output = options.output,
-                                  .null_input = null_input.get(),
+                                  .errors = options.errors,
+                                  .input = options.input < 0 ? null_input.get() : options.input,
                                   .error_pipe = write_end.get(),
                                   .parent = ::getpid()});
   if (pid < 0) throw_cannot_start("fork");

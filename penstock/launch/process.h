@@ -19,7 +19,9 @@ struct ProcessOptions {
   std::vector<std::string> arguments{};    // argv, the name included.
   std::vector<std::string> environment{};  // "NAME=value".
   std::vector<int> inherited{};            // Descriptors the child keeps, under the same numbers.
+  int input = -1;                          // Its stdin; -1: /dev/null.
   int output = -1;                         // Its stdout and stderr; -1: this process's own.
+  int errors = -1;                         // Its stderr; -1: as `output` says.
 };
 
 // A running child.  The kernel kills it (SIGKILL) when the thread that started it ends.
@@ -28,7 +30,7 @@ struct Process {
   FileDescriptor pidfd{};  // Readable when it ends; empty where the kernel has no pidfd.
 };
 
-// Starts a child: own process group, stdin from /dev/null, no descriptors but the ones named.
+// Starts a child: own process group, no descriptors but the ones named.
 // Throws ConfigError when it cannot be started or executed.
 Process start_process(const ProcessOptions& options);
 

@@ -39,8 +39,11 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& inheri
   }
   for (const auto& [name, value] : options.environment) variables[name] = value;
   variables.emplace("OMP_NUM_THREADS", std::to_string(threads_of_rank(options.nproc)));
-  variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(own.rank);
-  variables["WORLD_SIZE"] = variables["LOCAL_WORLD_SIZE"] = std::to_string(options.nproc);
+  const int world_size = options.world_size == 0 ? options.nproc : options.world_size;
+  variables["RANK"] = std::to_string(options.first_rank + own.local_rank);
+  variables["LOCAL_RANK"] = std::to_string(own.local_rank);
+  variables["WORLD_SIZE"] = std::to_string(world_size);
+  variables["LOCAL_WORLD_SIZE"] = std::to_string(options.nproc);
   variables["MASTER_ADDR"] = options.host;
   variables["MASTER_PORT"] = std::to_string(own.master_port);
   variables["PENSTOCK_CONTROL_FD"] = std::to_string(own.control_fd);

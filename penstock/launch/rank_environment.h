@@ -12,7 +12,7 @@
 namespace penstock::launch {
 
 struct RankVariables {
-  int rank = 0;
+  int local_rank = 0;
   std::uint16_t master_port = 0;
   int control_fd = -1;
   std::optional<int> store_fd{};  // Rank 0 only.

@@ -49,7 +49,25 @@ Channel make_channel() {
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
+// A pipe, of which the rank has the other end.
+struct Pipe {
+  FileDescriptor reading;
+  FileDescriptor writing;
+};
+
+Pipe make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw ConfigError(str("cannot start a rank: pipe: ", std::strerror(errno)),
+                      {"the limit of open files: ulimit -n"});
+  }
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
 Port make_port(const LaunchOptions& options) {
+  const bool has_rank_0 = options.first_rank == 0;
+  if (!has_rank_0) return {.number = options.master_port};
   if (options.store_socket == StoreSocket::Launcher) {
     return listen_on(options.host, options.master_port);
   }
@@ -60,8 +78,11 @@ Port make_port(const LaunchOptions& options) {
 
 }  // namespace
 
-RankProcesses::RankProcesses(const LaunchOptions& options, Observation& seen)
-    : options_(options), seen_(seen), inherited_(process_environment()) {}
+RankProcesses::RankProcesses(const LaunchOptions& options, Observation& seen, Overhear overhear)
+    : options_(options),
+      seen_(seen),
+      overhear_(std::move(overhear)),
+      inherited_(process_environment()) {}
 
 RankProcesses::~RankProcesses() {
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
@@ -73,7 +94,9 @@ void RankProcesses::start_all() {
   const char* path = std::getenv("PATH");
   const std::string program = resolve_program(options_.program[0], path == nullptr ? "" : path);
   const Port port = make_port(options_);
-  RankVariables shared{.master_port = port.number, .job_id = make_job_id()};
+  master_port_ = port.number;
+  RankVariables shared{.master_port = port.number,
+                       .job_id = options_.job_id.empty() ? make_job_id() : options_.job_id};
   if (port.socket) shared.store_fd = port.socket.get();
   for (int rank = 0; rank < options_.nproc; ++rank) {
     start(program, rank, shared);
@@ -83,26 +106,37 @@ void RankProcesses::start_all() {
 
 void RankProcesses::start(const std::string& program, int rank, const RankVariables& shared) {
   Channel channel = make_channel();
-  const FileDescriptor log = open_log(options_.log_dir, rank);
+  const FileDescriptor log = open_log(options_.log_dir, options_.first_rank + rank);
+  Pipe output, errors;
+  if (options_.streams == RankStreams::Piped && !log) {
+    output = make_pipe();
+    errors = make_pipe();
+  }
   RankVariables own = shared;
-  own.rank = rank;
+  own.local_rank = rank;
   own.control_fd = channel.rank_end.get();
   ProcessOptions process{.path = program,
                          .arguments = options_.program,
                          .environment = rank_environment(inherited_, options_, own),
                          .inherited = {own.control_fd},
-                         .output = log.get()};
+                         .output = output.writing ? output.writing.get() : log.get(),
+                         .errors = errors.writing.get()};
+  if (options_.local_rank_word) {
+    const auto place = static_cast<std::ptrdiff_t>(*options_.local_rank_word);
+    process.arguments.insert(process.arguments.begin() + place, str("--local_rank=", rank));
+  }
   if (own.store_fd) process.inherited.push_back(*own.store_fd);
   processes_.push_back(start_process(process));
   guard_.watch(processes_.back().pid);
   channels_.push_back(std::move(channel.launcher_end));
+  streams_.push_back({std::move(output.reading), std::move(errors.reading)});
   seen_.ranks.emplace_back();
   seen_.ranks.back().pid = processes_.back().pid;
   ++alive_count_;
 }
 
-void RankProcesses::wait(int other_fd) const {
-  std::vector<pollfd> wanted{{other_fd, POLLIN, 0}};
+void RankProcesses::wait(std::vector<pollfd> others) const {
+  std::vector<pollfd> wanted = std::move(others);
   int timeout_ms = kTickMs;
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
     if (channels_[rank]) wanted.push_back({channels_[rank].get(), POLLIN, 0});
@@ -133,6 +167,7 @@ void RankProcesses::hear_one(std::size_t rank) {
 }
 
 void RankProcesses::enter(std::size_t rank, std::string_view line) {
+  if (overhear_) overhear_(rank, line);
   RankRecord& record = seen_.ranks[rank];
   if (const auto message = parse_rank_message(line)) {
     enter_message(record, *message, seen_.now_ms);
@@ -160,18 +195,14 @@ Ending RankProcesses::kill_and_reap(std::size_t rank) {
   return reap(process.pid);
 }
 
-void RankProcesses::send(std::size_t rank, const LauncherMessage& message) const {
+void RankProcesses::send(std::size_t rank, const LauncherMessage& message) {
   if (!channels_[rank]) return;
   const std::string line = encode(message);
   ::send(channels_[rank].get(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
-void RankProcesses::signal(std::size_t rank, int number) const {
+void RankProcesses::signal(std::size_t rank, int number) {
   if (alive(rank)) signal_group(processes_[rank].pid, number);
-}
-
-void RankProcesses::signal_all(int number) const {
-  for (std::size_t rank = 0; rank < processes_.size(); ++rank) signal(rank, number);
 }
 
 std::vector<std::string> RankProcesses::abandon() {

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,38 +15,46 @@
 #include "penstock/launch/launcher.h"
 #include "penstock/launch/process.h"
 #include "penstock/launch/rank_environment.h"
+#include "penstock/launch/ranks.h"
 #include "penstock/launch/verdict.h"
 
 namespace penstock::launch {
 
-class RankProcesses {
+// The reading ends of what a rank writes; without RankStreams::Piped, none.
+struct Streams {
+  FileDescriptor output;
+  FileDescriptor errors;
+};
+
+// Ranks are counted from 0 here, whatever options.first_rank is.
+class RankProcesses : public Ranks {
  public:
+  // A line that a rank has written to its control channel, before it is read.
+  using Overhear = std::function<void(std::size_t rank, std::string_view line)>;
+
   // Both must outlive this; `seen.ranks` grows with every rank started.
-  RankProcesses(const LaunchOptions& options, Observation& seen);
-  RankProcesses(RankProcesses&&) = delete;
-  ~RankProcesses();  // Kills the ranks that are left, for when something threw.
+  RankProcesses(const LaunchOptions& options, Observation& seen, Overhear overhear = {});
+  ~RankProcesses() override;  // Kills the ranks that are left, for when something threw.
 
-  // Throws ConfigError as launch() does; the ranks started so far die with this object.
-  void start_all();
+  void start_all() override;
 
-  std::size_t alive_count() const { return alive_count_; }
-  bool alive(std::size_t rank) const { return !seen_.ranks[rank].ending; }
+  std::size_t alive_count() const override { return alive_count_; }
+  bool alive(std::size_t rank) const override { return !seen_.ranks[rank].ending; }
 
-  // Until a message, an end, input on `other_fd`, or a tick has passed.
-  void wait(int other_fd) const;
-  // Enters all messages that have arrived, as of seen.now_ms.
-  void hear();
-  // Enters and buries the ranks that have ended; the rest of their process group ends with them.
-  void bury();
+  void wait(std::vector<pollfd> others) const override;
+  void hear() override;
+  // The rest of a rank's process group ends with it.
+  void bury() override;
 
-  // To a rank that is alive and listens; dropped when its channel is full.
-  void send(std::size_t rank, const LauncherMessage& message) const;
-  // To a rank's process group.
-  void signal(std::size_t rank, int number) const;
-  void signal_all(int number) const;
+  // Dropped when the rank's channel is full.
+  void send(std::size_t rank, const LauncherMessage& message) override;
+  void signal(std::size_t rank, int number) override;
 
-  // Leaves behind the ranks that even SIGKILL does not end; a note about each.
-  std::vector<std::string> abandon();
+  std::vector<std::string> abandon() override;
+
+  // MASTER_PORT.  REQUIRES: start_all() has returned.
+  std::uint16_t master_port() const { return master_port_; }
+  Streams& streams(std::size_t rank) { return streams_[rank]; }
 
  private:
   void start(const std::string& program, int rank, const RankVariables& shared);
@@ -55,10 +64,13 @@ class RankProcesses {
 
   const LaunchOptions& options_;
   Observation& seen_;
+  const Overhear overhear_;
   const std::vector<std::string> inherited_;  // Variables.
   Guard guard_;
   std::vector<Process> processes_;  // By rank, as the next.
   std::vector<FileDescriptor> channels_;
+  std::vector<Streams> streams_;
+  std::uint16_t master_port_ = 0;
   std::size_t alive_count_ = 0;
 };
 

@@ -51,8 +51,12 @@ void add_rank_notes(const Observation& seen, Verdict& verdict,
   }
 }
 
+char state_of(const Observation& seen, const RankRecord& record) {
+  return record.state ? *record.state : seen.process_state(record.pid);
+}
+
 bool is_stopped(const Observation& seen, const RankRecord& record) {
-  const char state = record.ending || record.pid == 0 ? '?' : seen.process_state(record.pid);
+  const char state = record.ending || record.pid == 0 ? '?' : state_of(seen, record);
   return state == 'T' || state == 't';
 }
 
@@ -73,7 +77,7 @@ namespace {
 // A rank of another launcher may be on another host.
 std::string process_text(const Observation& seen, const RankRecord& record) {
   if (record.pid == 0) return "what its process does is not known";
-  return str("process ", record.pid, " ", describe_process_state(seen.process_state(record.pid)));
+  return str("process ", record.pid, " ", describe_process_state(state_of(seen, record)));
 }
 
 }  // namespace
@@ -130,6 +134,7 @@ std::string describe_other_endings(const std::vector<RankRecord>& ranks, std::op
   int others = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     if ((but && but->index() == rank) || !ranks[rank].ending) continue;
+    if (!ranks[rank].was_started) continue;
     const Ending& ending = *ranks[rank].ending;
     const bool signalled = ending.kind == Ending::Kind::Signalled;
     ++counts[signalled ? "by " + to_string(ending) : to_string(ending)];

@@ -32,6 +32,8 @@ namespace penstock::launch {
 // All that is known of one rank.
 struct RankRecord {
   std::int64_t pid = 0;
+  std::optional<char> state{};  // Of a process elsewhere; absent: process_state says it.
+  bool was_started = true;
   bool said_hello = false;
   bool done = false;      // Finished its work: must end within the start-up limit.
   bool said_bye = false;  // Goes on without the channel: only its exit is watched.

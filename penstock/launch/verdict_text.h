@@ -25,6 +25,8 @@ void add_rank_notes(const Observation& seen, Verdict& verdict,
 
 // The rank that is silent for `limit_ms`: a stopped one first, then the one silent for longest.
 std::optional<std::size_t> silent_rank(const Observation& seen, std::int64_t limit_ms);
+// The state letter of a rank's process.
+char state_of(const Observation& seen, const RankRecord& record);
 // Stopped by a signal or a debugger.
 bool is_stopped(const Observation& seen, const RankRecord& record);
 // "rank 1 stopped answering for 3.0 s (process 1234 is stopped by SIGSTOP; ...)".

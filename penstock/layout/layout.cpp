@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "penstock/core/text.h"
+#include "penstock/partition/ownership.h"
 #include "penstock/schedule/generators/generators.h"
 
 namespace penstock::layout {
@@ -31,16 +32,54 @@ std::vector<Order> orders(std::int32_t pipe, std::int32_t microbatches, std::int
   return fitting;
 }
 
+bool go_together(const Layout& layout, const Choices& choices) {
+  if (layout.offload == Offload::StatesAndParameters) {
+    return partition::SharingRules{
+        .stage = layout.zero, .ranks = layout.mesh.data, .one_rank_has_pieces = true}
+        .come_and_go();
+  }
+  return layout.mesh.data > 1 || layout.zero == choices.zero.front();
+}
+
+// A layout with each of the choices that leave its program as it is.
+void add_with_choices(const Layout& layout, const Choices& choices, std::vector<Layout>& layouts) {
+  for (const ZeroStage zero : choices.zero) {
+    for (const std::int64_t interval : choices.recompute_intervals) {
+      for (const Offload offload : choices.offloads) {
+        Layout chosen = layout;
+        chosen.zero = zero;
+        chosen.recompute_interval = interval;
+        chosen.offload = offload;
+        if (go_together(chosen, choices)) layouts.push_back(std::move(chosen));
+      }
+    }
+  }
+}
+
 }  // namespace
 
+std::string_view in_files(Offload offload) {
+  switch (offload) {
+    case Offload::None:
+      return "";
+    case Offload::States:
+      return "states";
+    case Offload::StatesAndParameters:
+      return "states and parameters";
+  }
+  return "";
+}
+
 std::string to_string(const Layout& layout) {
+  const std::string_view files = in_files(layout.offload);
   const std::string stages =
       layout.stages_per_rank > 1 ? str(" with ", layout.stages_per_rank, " stages per rank") : "";
   return str("pipe ", layout.mesh.pipe, " x data ", layout.mesh.data, ", ZeRO ",
              number_of(layout.zero), ", ", layout.schedule, stages, ", ", layout.microbatches,
              layout.microbatches == 1 ? " microbatch of " : " microbatches of ", layout.microbatch,
              layout.microbatch == 1 ? " sample" : " samples",
-             layout.recompute_interval > 0 ? ", recomputed" : "");
+             layout.recompute_interval > 0 ? ", recomputed" : "",
+             files.empty() ? "" : str(", ", files, " in files"));
 }
 
 std::vector<Layout> all_layouts(const Choices& choices) {
@@ -56,18 +95,12 @@ std::vector<Layout> all_layouts(const Choices& choices) {
       if (count > kMicrobatchesMax) continue;
       const auto microbatches = static_cast<std::int32_t>(count);
       for (const Order& order : orders(pipe, microbatches, choices.layers)) {
-        for (const ZeroStage zero : choices.zero) {
-          for (const std::int64_t interval : choices.recompute_intervals) {
-            layouts.push_back({.mesh = {.pipe = pipe, .data = data},
-                               .zero = zero,
-                               .schedule = order.schedule,
-                               .stages_per_rank = order.stages_per_rank,
-                               .microbatch = microbatch,
-                               .microbatches = microbatches,
-                               .recompute_interval = interval});
-          }
-          if (data == 1) break;
-        }
+        add_with_choices({.mesh = {.pipe = pipe, .data = data},
+                          .schedule = order.schedule,
+                          .stages_per_rank = order.stages_per_rank,
+                          .microbatch = microbatch,
+                          .microbatches = microbatches},
+                         choices, layouts);
       }
     }
   }

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "penstock/config/zero_stage.h"
@@ -14,6 +15,16 @@ namespace penstock::layout {
 
 using config::ZeroStage;
 
+// What is in files while it is not used.
+enum class Offload : std::uint8_t {
+  None,
+  States,               // Of the optimizer, and masters of short types.
+  StatesAndParameters,  // And, with ZeRO 3, what a rank keeps of parameters.
+};
+
+// "", "states", "states and parameters".
+std::string_view in_files(Offload offload);
+
 struct Layout {
   mesh::Shape mesh;
   ZeroStage zero = ZeroStage::Off;
@@ -22,12 +33,13 @@ struct Layout {
   std::int64_t microbatch = 1;          // Samples.
   std::int32_t microbatches = 1;        // Of a step and replica.
   std::int64_t recompute_interval = 0;  // Layers that are computed again together; 0: none are.
+  Offload offload = Offload::None;
 
   std::int32_t stages() const { return mesh.pipe * stages_per_rank; }
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
-// "pipe 4 x data 2, ZeRO 1, 1f1b, microbatches 8 x 2 samples, recomputed"
+// "pipe 4 x data 2, ZeRO 1, 1f1b, 8 microbatches of 2 samples, recomputed, states in files"
 std::string to_string(const Layout& layout);
 
 struct Choices {
@@ -37,11 +49,12 @@ struct Choices {
   std::vector<std::int64_t> microbatches;  // Samples: the sizes to choose from.
   std::vector<ZeroStage> zero;
   std::vector<std::int64_t> recompute_intervals = {0};
+  std::vector<Offload> offloads = {Offload::None};
 };
 
 // Every layout whose sizes fit: pipe and data make up the world, microbatches the batch, no stage
 // is empty, the schedule takes the sizes.  One pipeline rank has one schedule, since they differ in
-// nothing then, and one replica has one stage of ZeRO.
+// nothing then, and one replica has one stage of ZeRO, but for parameters in files.
 std::vector<Layout> all_layouts(const Choices& choices);
 
 }  // namespace penstock::layout

@@ -35,9 +35,12 @@ memory::Sharing sharing_of(const config::Config& config, const Layout& layout) {
   }
   return {.rules = {.stage = layout.zero,
                     .ranks = layout.mesh.data,
-                    .bucket_bytes = zero.reduce_bucket_size * element_bytes(config)},
+                    .bucket_bytes = zero.reduce_bucket_size * element_bytes(config),
+                    .one_rank_has_pieces = layout.offload == Offload::StatesAndParameters},
           .states_per_element = config::states_per_parameter(config.optimizer),
           .state_bytes_per_part = config::counts_steps(config.optimizer) ? 4 : 0,
+          .has_states_in_file = layout.offload != Offload::None,
+          .has_pieces_in_file = layout.offload == Offload::StatesAndParameters,
           .persistence = persistence};
 }
 
@@ -102,7 +105,8 @@ class Planner {
             .network = request_.network,
             .sharing = sharing_of(request_.config, layout),
             .live_page_bytes_max = live_page_bytes_max(),
-            .memory_bandwidth = request_.memory_bandwidth};
+            .memory_bandwidth = request_.memory_bandwidth,
+            .file_bandwidth = request_.file_bandwidth};
   }
 
   double time_of(const Layout& layout, const partition::Partition& partition) {
@@ -128,8 +132,8 @@ class Planner {
 
   // What the states of the fullest rank take at least, whichever rank has which stages.
   std::int64_t least_bytes(const Layout& layout) {
-    const auto key =
-        std::tuple(layout.mesh.pipe, layout.stages_per_rank, layout.zero, layout.microbatch);
+    const auto key = std::tuple(layout.mesh.pipe, layout.stages_per_rank, layout.zero,
+                                layout.microbatch, layout.offload);
     auto [place, is_new] = least_bytes_.try_emplace(key);
     if (is_new) {
       std::vector<std::vector<StageId>> alone;
@@ -181,7 +185,7 @@ class Planner {
   std::map<std::pair<std::int64_t, std::int32_t>, partition::Partition> balanced_;
   std::map<Program, std::shared_ptr<const VerifiedSchedule>> schedules_;
   std::size_t cached_actions_ = 0;
-  std::map<std::tuple<std::int32_t, std::int32_t, ZeroStage, std::int64_t>, std::int64_t>
+  std::map<std::tuple<std::int32_t, std::int32_t, ZeroStage, std::int64_t, Offload>, std::int64_t>
       least_bytes_;
 };
 
@@ -210,10 +214,10 @@ void check(const config::Config& config) {
   if (zero.offload_optimizer.device != config::OffloadDevice::None ||
       zero.offload_param.device != config::OffloadDevice::None) {
     throw ConfigError(
-        "plan: offload_optimizer and offload_param are not planned with: how long "
-        "files and host memory take is not known",
-        {"leave them out, with --set zero_optimization.offload_optimizer.device=none "
-         "and the same of offload_param"});
+        "plan: the configuration offloads, and each layout says that for itself",
+        {"--offload DIR=SPEED tries layouts with files in DIR, beside those without",
+         "leave the configuration's out, with --set "
+         "zero_optimization.offload_optimizer.device=none and the same of offload_param"});
   }
 }
 
@@ -302,9 +306,9 @@ TooLarge least_memory(const Request& request, std::size_t count) {
   return least;
 }
 
-config::Config configuration_of(const config::Config& config, const Candidate& candidate) {
+config::Config configuration_of(const Request& request, const Candidate& candidate) {
   const Layout& layout = candidate.layout;
-  config::Config changed = config;
+  config::Config changed = request.config;
   changed.mesh = {.pipe = layout.mesh.pipe, .data = layout.mesh.data};
   changed.schedule = {.name = layout.schedule, .stages_per_rank = layout.stages_per_rank};
   changed.batch = {.train_batch_size = layout.microbatch * layout.microbatches * layout.mesh.data,
@@ -316,6 +320,12 @@ config::Config configuration_of(const config::Config& config, const Candidate& c
   changed.pipeline.layer_costs.clear();
   changed.pipeline.type_regex.clear();
   changed.pipeline.activation_checkpoint_interval = layout.recompute_interval;
+  const config::OffloadConfig in_files{.device = config::OffloadDevice::Nvme,
+                                       .nvme_path = request.file_folder};
+  if (layout.offload != Offload::None) changed.zero_optimization.offload_optimizer = in_files;
+  if (layout.offload == Offload::StatesAndParameters) {
+    changed.zero_optimization.offload_param = in_files;
+  }
   return changed;
 }
 

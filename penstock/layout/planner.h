@@ -32,6 +32,8 @@ struct Request {
   // Of the layers, for microbatches of so many samples.
   std::function<std::vector<LayerTimes>(std::int64_t microbatch)> times_of;
   double memory_bandwidth = 0.0;  // Of the device; 0: not known.
+  double file_bandwidth = 0.0;    // Of files, reading and writing, for each rank.
+  std::string file_folder = {};   // Where they are, for configurations that are written.
   std::int32_t top = 10;          // Candidates to find, those that are equal as one.
 };
 
@@ -80,6 +82,6 @@ Prepared prepare(const Request& request, const Candidate& candidate);
 TooLarge least_memory(const Request& request, std::size_t count = 50);
 
 // The configuration with the candidate's layout, as `penstock train` takes it.
-config::Config configuration_of(const config::Config& config, const Candidate& candidate);
+config::Config configuration_of(const Request& request, const Candidate& candidate);
 
 }  // namespace penstock::layout

@@ -19,7 +19,16 @@ struct StageWork {
   double output = 0.0;      // Bytes of a microbatch.
   double parameters = 0.0;  // Bytes, here and below.
   double gradients = 0.0;
+  double states = 0.0;  // Whole; replicas may have shares of them.
 };
+
+// Of the optimizer, and the master of a short type.
+double state_bytes(const memory::Parameter& parameter, const memory::Sharing& sharing) {
+  constexpr std::int64_t kMasterBytes = 4;
+  const std::int64_t masters = parameter.element_bytes < kMasterBytes ? 1 : 0;
+  const std::int64_t bytes = std::max(parameter.element_bytes, kMasterBytes);
+  return static_cast<double>(parameter.elements * (sharing.states_per_element + masters) * bytes);
+}
 
 StageWork work_of(const StepInputs& inputs, StageId stage) {
   StageWork work;
@@ -35,7 +44,9 @@ StageWork work_of(const StepInputs& inputs, StageId stage) {
     work.output = static_cast<double>(layer.output);
     for (const memory::Parameter& each : layer.parameters) {
       work.parameters += static_cast<double>(each.bytes());
-      if (each.is_trainable) work.gradients += static_cast<double>(each.sum_bytes());
+      if (!each.is_trainable) continue;
+      work.gradients += static_cast<double>(each.sum_bytes());
+      work.states += state_bytes(each, inputs.sharing);
     }
   }
   return work;
@@ -46,12 +57,14 @@ enum class Parts : std::uint8_t { Compute, Messages, Gathers, All };
 
 class Step {
  public:
-  explicit Step(const StepInputs& inputs) : in_(inputs), pages_(ranks()), updated_(ranks()) {
+  explicit Step(const StepInputs& inputs)
+      : in_(inputs), pages_(ranks()), updated_(ranks()), states_(ranks()) {
     for (std::int32_t s = 0; s < in_.partition.stages(); ++s) {
       works_.push_back(work_of(in_, StageId(s)));
       const std::size_t rank = in_.schedule.rank_of(StageId(s)).index();
       pages_[rank] += works_.back().parameters;
       updated_[rank] += works_.back().gradients;
+      states_[rank] += works_.back().states;
     }
   }
 
@@ -66,13 +79,8 @@ class Step {
     return costs;
   }
 
-  // Of the slowest rank: gradients, parameters and states are read, the last two written.
-  double update() const {
-    if (in_.memory_bandwidth == 0.0) return 0.0;
-    const double touched = 3.0 + 2.0 * in_.sharing.states_per_element;
-    const double share = in_.sharing.rules.are_cut() ? in_.layout.mesh.data : 1;
-    return std::ranges::max(updated_) * touched / share / in_.memory_bandwidth;
-  }
+  // Of the slowest rank.  Files are read ahead, so that the slower of memory and files counts.
+  double update() const { return std::max(update_in_memory(), update_in_files()); }
 
   double gather_after_update() const {
     if (!in_.sharing.rules.are_cut() || in_.sharing.rules.come_and_go()) return 0.0;
@@ -85,6 +93,32 @@ class Step {
 
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(in_.layout.mesh.pipe); }
+
+  // Replicas that have a share of the states each.
+  double sharers() const { return in_.sharing.rules.are_cut() ? in_.layout.mesh.data : 1; }
+
+  // Gradients, parameters and states are read, the last two written.
+  double update_in_memory() const {
+    if (in_.memory_bandwidth == 0.0) return 0.0;
+    const double touched = 3.0 + 2.0 * in_.sharing.states_per_element;
+    return std::ranges::max(updated_) * touched / sharers() / in_.memory_bandwidth;
+  }
+
+  double update_in_files() const {
+    if (!in_.sharing.has_states_in_file) return 0.0;
+    double most = 0.0;
+    for (std::size_t rank = 0; rank < ranks(); ++rank) {
+      const double pieces = in_.sharing.has_pieces_in_file ? pages_[rank] : 0.0;
+      most = std::max(most, 2.0 * states_[rank] + pieces);
+    }
+    return most / sharers() / in_.file_bandwidth;
+  }
+
+  // A stage's parameters, from the other ranks and from this rank's file.
+  double whole(std::size_t pipe_rank, double bytes) const {
+    if (!in_.sharing.has_pieces_in_file) return collective(pipe_rank, bytes);
+    return collective(pipe_rank, bytes) + bytes / in_.layout.mesh.data / in_.file_bandwidth;
+  }
 
   double collective(std::size_t pipe_rank, double bytes) const {
     const std::int32_t data = in_.layout.mesh.data;
@@ -108,7 +142,7 @@ class Step {
       const StageWork& work = works_[s];
       const std::size_t rank = in_.schedule.rank_of(StageId(static_cast<std::int32_t>(s))).index();
       const bool comes = with_gathers && in_.sharing.rules.come_and_go();
-      const double gather = comes ? collective(rank, work.parameters) : 0.0;
+      const double gather = comes ? whole(rank, work.parameters) : 0.0;
       const bool is_each_time = pages_[rank] > static_cast<double>(in_.live_page_bytes_max);
       const auto row = [&](double pass, bool is_first_pass) {
         const double gathered = beside(pass, gather, work.layers);
@@ -175,6 +209,7 @@ class Step {
   std::vector<StageWork> works_;  // By stage.
   std::vector<double> pages_;     // By rank: bytes of parameters.
   std::vector<double> updated_;   // By rank: bytes of gradients.
+  std::vector<double> states_;    // By rank: bytes of states.
 };
 
 }  // namespace

@@ -8,6 +8,8 @@
 // parameters are gathered after the update, and nothing hides it.  With ZeRO 3 they are gathered
 // for the first forward of a stage, or, where they are more than may be whole at one time, for
 // every pass; the gather of one layer is waited for, and those of others run beside the pass.
+// Files are read and written at their bandwidth: states once a step while they are updated, pieces
+// of parameters with each gather, and once a step when they are written.
 // Where ranks compute on a node's cores (Network::cores_per_node), cores move the data, too: then
 // nothing hides a sum or a gather.
 #pragma once
@@ -35,6 +37,7 @@ struct StepInputs {
   memory::Sharing sharing;
   std::int64_t live_page_bytes_max = 0;
   double memory_bandwidth = 0.0;  // Of the device, for the update; 0: not known, no time.
+  double file_bandwidth = 0.0;    // Of a rank's files; above 0 where the layout has some.
 };
 
 // Where the time of a step goes; the parts add up to it.
@@ -42,9 +45,9 @@ struct StepTime {
   double compute = 0.0;   // Of the busiest rank.
   double bubble = 0.0;    // It waits for other ranks' computations.
   double messages = 0.0;  // For messages between stages.
-  double gathers = 0.0;   // For parameters.
+  double gathers = 0.0;   // For parameters, of other ranks or in files.
   double sums = 0.0;      // For sums of gradients over replicas.
-  double update = 0.0;    // The optimizer's step.
+  double update = 0.0;    // The optimizer's step, with what it reads and writes in files.
   double cores = 0.0;     // For cores, where ranks of a node share them (shared_cores.h).
 
   double step() const { return compute + bubble + messages + gathers + sums + update + cores; }

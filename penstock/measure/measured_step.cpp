@@ -94,21 +94,6 @@ std::int64_t time_behind(Events events, std::size_t at) {
   return time;
 }
 
-std::vector<Computation> computations_of(Events events, std::int64_t origin) {
-  std::vector<Computation> computations;
-  for (std::size_t i = 0; i < events.size(); ++i) {
-    const Event& event = events[i];
-    if (!is_computation(event)) continue;
-    const std::int64_t own = event.end_ns - event.ready_ns;
-    computations.push_back({.action = event.action,
-                            .wait = to_ms(event.ready_ns - event.start_ns),
-                            .start = to_ms(event.ready_ns - origin),
-                            .own = to_ms(own),
-                            .hold = to_ms(own + time_behind(events, i))});
-  }
-  return computations;
-}
-
 std::optional<Reduction> reduction_of(Events events, std::int64_t origin) {
   for (std::size_t i = events.size(); i > 0; --i) {
     const Event& event = events[i - 1];
@@ -187,6 +172,21 @@ std::vector<std::int64_t> origins_of(const Recording& recording, const std::vect
 }
 
 }  // namespace
+
+std::vector<Computation> computations_of(Events events, std::int64_t origin_ns) {
+  std::vector<Computation> computations;
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    const Event& event = events[i];
+    if (!is_computation(event)) continue;
+    const std::int64_t own = event.end_ns - event.ready_ns;
+    computations.push_back({.action = event.action,
+                            .wait = to_ms(event.ready_ns - event.start_ns),
+                            .start = to_ms(event.ready_ns - origin_ns),
+                            .own = to_ms(own),
+                            .hold = to_ms(own + time_behind(events, i))});
+  }
+  return computations;
+}
 
 std::int32_t replicas(const Recording& recording) {
   std::int32_t most = 0;

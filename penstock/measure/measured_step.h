@@ -9,6 +9,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "penstock/measure/recording.h"
@@ -39,6 +40,9 @@ struct Reduction {
   double start = 0.0;
   double end = 0.0;  // Of the step on that rank.
 };
+
+// What one rank computed in one step, as it ran; starts are since `origin_ns`.
+std::vector<Computation> computations_of(std::span<const Event> events, std::int64_t origin_ns);
 
 struct MeasuredStep {
   std::int64_t step = 0;

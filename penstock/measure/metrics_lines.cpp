@@ -50,6 +50,14 @@ std::vector<MetricsLine> metrics_lines(std::string_view text) {
   return lines;
 }
 
+std::string lines_up_to(std::string_view text, std::int64_t step) {
+  std::string kept;
+  for (const MetricsLine& line : metrics_lines(text)) {
+    if (line.step <= step) kept.append(line.text).append("\n");
+  }
+  return kept;
+}
+
 std::int64_t steps_behind(std::int64_t step, std::string_view text) {
   std::int64_t steps = 0;
   for (const MetricsLine& line : metrics_lines(text)) steps = std::max(steps, line.step - step);

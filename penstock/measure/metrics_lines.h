@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,10 @@ inline constexpr std::size_t kMetricsBytesMax = std::size_t{2} << 30;
 // A line that is none, because a process died in it, is left out.
 // Lifetime: what is returned refers to `text`.
 std::vector<MetricsLine> metrics_lines(std::string_view text);
+
+// The lines of `text` that are of steps up to `step`, each with its line feed; of any file whose
+// lines have a step.
+std::string lines_up_to(std::string_view text, std::int64_t step);
 
 // So many of the steps behind `step` have a line in `text`, or a later one has.
 std::int64_t steps_behind(std::int64_t step, std::string_view text);

@@ -32,6 +32,7 @@ const Field kLostSteps{"lost_steps", &RunEvent::lost_steps};
 const Field kPassedOver{"passed_over", &RunEvent::passed_over};
 const Field kSeconds{"seconds", &RunEvent::seconds};
 const Field kReason{"reason", &RunEvent::reason};
+const Field kFile{"file", &RunEvent::file};
 const Field kExitCode{"exit_code", &RunEvent::exit_code};
 const Field kBeforeReady{"before_ready", &RunEvent::before_ready, true};
 const Field kLostBefore{"lost_steps", &RunEvent::lost_steps, true};
@@ -54,6 +55,9 @@ const std::vector<Kind>& kinds() {
       {SaveFailed, "save_failed", {kTime, kStep, kReason}},
       {Failed, "failed", {kTime, kStep, kReason, kExitCode, kBeforeReady}},
       {Restarting, "restarting", {kTime, kAttempt, kPause, kRanks}},
+      {CostsChanged, "costs_changed", {kTime, kStep, kReason}},
+      {ProgramChanged, "program_changed", {kTime, kStep, kLayout, kFile, kReason}},
+      {ProgramJudged, "program_judged", {kTime, kStep, kReason}},
       {Stopped, "stopped", {kTime, kStep, kReason, kExitCode}},
       {Finished, "finished", {kTime, kStep}},
   };

@@ -16,13 +16,16 @@
 namespace penstock::measure {
 
 enum class RunEventKind : std::uint8_t {
-  Started,     // All ranks are there; the first step comes next.
-  Resumed,     // From a checkpoint; follows Started.
-  Saved,       // A checkpoint has its name.
-  SaveFailed,  // It has none.
-  Failed,      // The ranks have ended by an error.
-  Restarting,  // The launcher starts them again; follows Failed.
-  Stopped,     // As asked, before the last step.
+  Started,         // All ranks are there; the first step comes next.
+  Resumed,         // From a checkpoint; follows Started.
+  Saved,           // A checkpoint has its name.
+  SaveFailed,      // It has none.
+  Failed,          // The ranks have ended by an error.
+  Restarting,      // The launcher starts them again; follows Failed.
+  CostsChanged,    // Stages take another time than before.
+  ProgramChanged,  // The ranks go on with another order of actions.
+  ProgramJudged,   // After some steps of it.
+  Stopped,         // As asked, before the last step.
   Finished,
 };
 
@@ -39,6 +42,7 @@ struct RunEvent {
   std::vector<std::string> passed_over;  // Newer checkpoints: why each could not be read.
   double seconds = 0;                    // From the begin of the save to its name.
   std::string reason;                    // One line; of Failed the root cause.
+  std::string file;                      // Of the program, in the run directory.
   std::int64_t exit_code = 0;
   bool before_ready = false;  // No Started is of the ranks that failed.
   // From 1: starts in a row without a new checkpoint.  0: the first one with fewer ranks.

@@ -40,6 +40,10 @@ class Parts {
         return end(event, PartEnd::Stopped);
       case Finished:
         return end(event, PartEnd::Finished);
+      case CostsChanged:
+      case ProgramChanged:
+      case ProgramJudged:
+        return;  // No part begins or ends.
       case Restarting:
         return;  // The part that starts says all of it.
     }

@@ -58,15 +58,31 @@ InjectedFaults::InjectedFaults(const std::vector<Fault>& faults, Rank rank, std:
     return fault.rank == rank && fault.start == start;
   });
   if (pending_.empty()) return;
+  std::ranges::copy_if(pending_, std::back_inserter(slow_),
+                       [](const Fault& fault) { return fault.kind == Fault::Kind::Slow; });
   progress_.arrived = [this](std::string_view place) { arrived(place); };
+  if (!slow_.empty()) progress_.ran = [this](std::string_view action) { ran(action); };
 }
 
-InjectedFaults::~InjectedFaults() { progress_.arrived = nullptr; }
+InjectedFaults::~InjectedFaults() {
+  progress_.arrived = nullptr;
+  progress_.ran = nullptr;
+}
+
+void InjectedFaults::ran(std::string_view action) {
+  const std::int64_t step = progress_.step.load(std::memory_order_relaxed);
+  for (const Fault& fault : slow_) {
+    if (!inject::is_slow_in(fault, step) || !is_at(fault, action)) continue;
+    std::this_thread::sleep_for(std::chrono::duration<double>(fault.seconds));
+  }
+}
 
 void InjectedFaults::arrived(std::string_view place) {
   const std::int64_t step = progress_.step.load(std::memory_order_relaxed);
   const auto is_here = [&](const Fault& fault) {
-    return is_at(fault, place) && (!fault.step || *fault.step == step);
+    const bool is_step = fault.kind == Fault::Kind::Slow ? inject::is_slow_in(fault, step)
+                                                         : !fault.step || *fault.step == step;
+    return is_at(fault, place) && is_step;
   };
   std::vector<Fault> here;
   std::ranges::copy_if(pending_, std::back_inserter(here), is_here);
@@ -74,7 +90,8 @@ void InjectedFaults::arrived(std::string_view place) {
   std::erase_if(pending_, is_here);
   // What ends all comes last.
   std::ranges::stable_partition(here, [](const Fault& fault) {
-    return fault.kind == Fault::Kind::Delay || fault.kind == Fault::Kind::NoSpace;
+    return fault.kind == Fault::Kind::Delay || fault.kind == Fault::Kind::Slow ||
+           fault.kind == Fault::Kind::NoSpace;
   });
   for (const Fault& fault : here) happen(fault, place);
 }
@@ -90,6 +107,8 @@ void InjectedFaults::happen(const Fault& fault, std::string_view place) {
       return signal_after(SIGSTOP, fault.seconds);
     case Fault::Kind::Delay:
       return std::this_thread::sleep_for(std::chrono::duration<double>(fault.seconds));
+    case Fault::Kind::Slow:
+      return;  // From now on: ran().
     case Fault::Kind::Exception:
       throw Error(str("an injected exception (", to_string(fault), ")"));
     case Fault::Kind::NoSpace:

@@ -26,8 +26,10 @@ class InjectedFaults {
  private:
   void arrived(std::string_view place);
   void happen(const inject::Fault& fault, std::string_view place);
+  void ran(std::string_view action);
 
   std::vector<inject::Fault> pending_;
+  std::vector<inject::Fault> slow_;  // Told once each: pending_ has those that were not.
   execute::Progress& progress_;
 };
 

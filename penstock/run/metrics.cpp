@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <vector>
 
 #include "penstock/core/text.h"
 #include "penstock/measure/metrics_lines.h"
@@ -53,22 +52,21 @@ Metrics::Metrics(RunFiles& files, Output& progress, std::int64_t steps,
 }
 
 std::string Metrics::keep_earlier(std::string_view text) {
-  std::vector<measure::MetricsLine> lines = measure::metrics_lines(text);
-  std::erase_if(lines, [&](const auto& line) { return line.step > resumed_step_; });
-  render::add_losses(curve_, lines);
-  std::string kept;
-  for (const measure::MetricsLine& line : lines) kept.append(line.text).append("\n");
+  std::string kept = measure::lines_up_to(text, resumed_step_);
+  render::add_losses(curve_, measure::metrics_lines(kept));
   return kept;
 }
 
-void Metrics::step(const train::StepReport& report, double step_seconds) {
+void Metrics::step(const train::StepReport& report, double step_seconds,
+                   std::optional<std::int64_t> program) {
   const double rate = static_cast<double>(tokens_per_step_) / step_seconds;
   files_.append(
       measure::kMetricsFile,
       str("{\"step\": ", report.step, ", \"loss\": ", json_number(report.loss),
           ", \"lr\": ", json_number(report.lr), ", \"grad_norm\": ", json_number(report.grad_norm),
           scale_of(report), ", \"tokens_per_second\": ", json_number(std::round(rate * 10) / 10),
-          ", \"step_time_seconds\": ", json_number(step_seconds), "}\n"));
+          ", \"step_time_seconds\": ", json_number(step_seconds),
+          program ? str(", \"program\": ", *program) : "", "}\n"));
   if (std::isfinite(report.loss)) {
     curve_.train.push_back({static_cast<double>(report.step), report.loss});
   }

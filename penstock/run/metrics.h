@@ -5,6 +5,7 @@
 // Units: seconds; tokens per second of the whole run; losses in nats per byte.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,7 +26,9 @@ class Metrics {
           std::int64_t steps_per_print, std::int64_t resumed_step, std::string_view earlier);
 
   // Loss, norm and rate print so that they parse back to the same bits.
-  void step(const train::StepReport& report, double step_seconds);
+  // program: the number of the one that it ran by; absent where a run has one only.
+  void step(const train::StepReport& report, double step_seconds,
+            std::optional<std::int64_t> program);
   void validation(std::int64_t step, double loss);
   // Ends a progress line that is being rewritten.
   void finish();

@@ -13,21 +13,21 @@
 #include "penstock/config/write.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/text.h"
-#include "penstock/core/utf8.h"
 #include "penstock/measure/metrics_lines.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/offload/system_memory.h"
 #include "penstock/render/recording_trace.h"
 #include "penstock/render/schedule_svg.h"
+#include "penstock/run/adapting.h"
 #include "penstock/run/event_log.h"
 #include "penstock/run/from_config.h"
-#include "penstock/run/generate.h"
 #include "penstock/run/injected_faults.h"
 #include "penstock/run/metrics.h"
 #include "penstock/run/run_checkpoints.h"
 #include "penstock/run/run_data.h"
 #include "penstock/run/run_files.h"
 #include "penstock/run/saved_model.h"
+#include "penstock/run/text_samples.h"
 #include "penstock/run/timeline.h"
 #include "penstock/run/watch.h"
 #include "penstock/simulate/simulate.h"
@@ -50,27 +50,6 @@ bool offloads(const train::OffloadOptions& options) {
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// The bytes of a model as text that a terminal and a reader of UTF-8 take.
-std::string as_text(std::string_view bytes) {
-  std::string text;
-  while (!bytes.empty()) {
-    const std::size_t length = utf8_length(bytes);
-    const auto byte = static_cast<unsigned char>(bytes[0]);
-    const bool is_control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F;
-    text += length == 0 || is_control ? "\xEF\xBF\xBD" : bytes.substr(0, length);
-    bytes.remove_prefix(std::max<std::size_t>(length, 1));
-  }
-  return text;
-}
-
-// The last `bytes` bytes or fewer, from the beginning of a character.
-std::string_view end_of(std::string_view text, std::size_t bytes) {
-  text.remove_prefix(text.size() - std::min(text.size(), bytes));
-  const auto continues = [&] { return (static_cast<unsigned char>(text[0]) & 0xC0) == 0x80; };
-  while (!text.empty() && continues()) text.remove_prefix(1);
-  return text;
 }
 
 class Run {
@@ -120,6 +99,10 @@ class Run {
   void load_data() {
     const Phase reading(progress_, "reading data", Files::Used);
     data_ = open_data(config_, model_, batch_.train_batch_size, advanced());
+    samples_.emplace(config_, model_, *data_, hooks_, [this](const std::string& text) {
+      if (metrics_) metrics_->finish();
+      hooks_.results.write(text);
+    });
   }
 
   void build() {
@@ -131,6 +114,7 @@ class Run {
     options.loss_scale = data_->loss_scale();
     if (offloads(options.offload)) offload::give_freed_memory_back();
     trainer_.emplace(options, model_.layers, model_.loss, communicator_);
+    samples_->prepare(communicator_, progress_);
     saved_model_.emplace(config_.run.save, model_, *trainer_, communicator_, progress_);
     checkpoints_.emplace(
         config_, *trainer_, communicator_, progress_, options.facts,
@@ -138,7 +122,15 @@ class Run {
           if (is_root()) tell("penstock: " + text);
         },
         [this](measure::RunEvent event) { note(std::move(event)); });
+    adapting_.emplace(
+        config_, device_, *trainer_, communicator_, progress_,
+        Adapting::Ears{
+            .tell = [this](const std::string& text) { tell("penstock: " + text); },
+            .note = [this](measure::RunEvent event) { note(std::move(event)); },
+            .write = [this](const std::string& name,
+                            std::string content) { files_->replace(name, std::move(content)); }});
     checkpoints_->resume();
+    adapting_->resume();
   }
 
   // What every rank has read for itself.
@@ -165,11 +157,14 @@ class Run {
                     [this](const std::string& text) { tell("penstock: " + text); });
     const bool goes_on_here = checkpoints_->goes_on_here();
     const std::string earlier =
-        goes_on_here || events_->goes_on() ? earlier_metrics() : std::string();
+        goes_on_here || events_->goes_on() ? earlier_lines(measure::kMetricsFile) : std::string();
     metrics_.emplace(*files_, hooks_.messages, config_.run.steps,
                      batch_.train_batch_size * config_.model.sequence_length,
                      config_.steps_per_print, trainer_->steps_taken(),
                      goes_on_here ? std::string_view(earlier) : std::string_view());
+    samples_->begin_files(*files_, goes_on_here ? measure::lines_up_to(earlier_lines(kSamplesFile),
+                                                                       trainer_->steps_taken())
+                                                : std::string());
     note_start(measure::steps_behind(trainer_->steps_taken(), earlier));
     hooks_.messages.write(summary());
   }
@@ -202,8 +197,8 @@ class Run {
   }
 
   // What the directory has, of whatever run.
-  std::string earlier_metrics() const {
-    std::ifstream lines(file(measure::kMetricsFile), std::ios::binary);
+  std::string earlier_lines(const char* name) const {
+    std::ifstream lines(file(name), std::ios::binary);
     if (!lines) return {};
     return {std::istreambuf_iterator<char>(lines), {}};
   }
@@ -231,16 +226,21 @@ class Run {
     for (std::int64_t step = first; step <= config_.run.steps; ++step) {
       const auto start = std::chrono::steady_clock::now();
       const bool recorded = step <= last_recorded;
-      if (recorded) trainer_->executor().record_next_run();
+      if (recorded) {
+        trainer_->program().executor().record_next_run();
+      } else {
+        adapting_->before();
+      }
+      const std::optional<std::int64_t> program = adapting_->program();
       const bool is_asked = hooks_.stop_requested && hooks_.stop_requested();
       if (is_asked || is_time_over()) trainer_->words().stop = true;
       checkpoints_->ask();
       const train::StepReport report = train_step(step);
       if (metrics_) {
         const execute::WorkMark writing(progress_, "writing metrics", Files::Used);
-        metrics_->step(report, seconds_since(start));
+        metrics_->step(report, seconds_since(start), program);
       }
-      if (recorded) timeline_.add(step, trainer_->executor());
+      if (recorded) timeline_.add(step, trainer_->program().executor());
       const bool last = step == config_.run.steps || report.words.stop;
       if (recorded && (step == last_recorded || last)) write_timeline();
       if (report.words.stop) {
@@ -259,12 +259,14 @@ class Run {
       }
       const std::int64_t interval = config_.run.eval_interval;
       if (last || (interval > 0 && step % interval == 0)) validate(step);
+      if (!last && samples_->is_due(step)) samples_->write(step, *trainer_, progress_);
+      if (!last) adapting_->after(step);
       checkpoints_->after(report, last);  // What goes on from it has all lines up to its step.
       const std::int64_t save_interval = config_.run.save_interval;
       if (!last && save_interval > 0 && step % save_interval == 0) save();
     }
     if (metrics_) metrics_->finish();
-    sample();
+    if (samples_->any()) samples_->write(trainer_->steps_taken(), *trainer_, progress_);
   }
 
   bool is_time_over() const {
@@ -307,24 +309,10 @@ class Run {
     }
   }
 
-  void sample() {
-    if (config_.run.sample_bytes == 0 || model_.folder) return;
-    const Phase generating(progress_, "generating text");
-    const auto prompt = data_->prompt(config_.model.sequence_length);
-    if (!prompt) return;
-    const std::string text = generate(*trainer_, *prompt, config_.run.sample_bytes, config_.seed);
-    if (!is_root()) return;
-    const execute::WorkMark writing(progress_, "writing the text", Files::Used);
-    files_->replace("sample.txt", *prompt + text);
-    constexpr std::size_t kPromptShown = 60;
-    const std::string shown = std::string(end_of(*prompt, kPromptShown)) + text;
-    hooks_.results.write(str("sample (after the prompt's \"...\"):\n...", as_text(shown), "\n"));
-  }
-
   void write_timeline() {
     const Phase writing(progress_, "writing the timeline", Files::Used);
-    const measure::Recording recording =
-        timeline_.gather(trainer_->layout().mesh, trainer_->executor().plan(), communicator_);
+    const measure::Recording recording = timeline_.gather(
+        trainer_->layout().mesh, trainer_->program().executor().plan(), communicator_);
     if (!is_root()) return;
     files_->replace("timeline.csv", measure::to_text(recording));
     files_->replace("timeline.json", render::chrome_trace(render::trace_of(recording)));
@@ -360,7 +348,9 @@ class Run {
   std::unique_ptr<RunData> data_;
   std::optional<train::Trainer> trainer_;
   std::optional<SavedModel> saved_model_;
+  std::optional<TextSamples> samples_;
   std::optional<RunCheckpoints> checkpoints_;
+  std::optional<Adapting> adapting_;
   std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
   std::optional<RunFiles> files_;  // On rank 0, as the next.
   std::optional<Metrics> metrics_;

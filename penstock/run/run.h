@@ -5,8 +5,10 @@
 #pragma once
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "penstock/comm/communicator.h"
@@ -20,7 +22,7 @@ namespace penstock::run {
 
 // How the world outside the run hears of it and speaks to it; any function may be empty.
 struct RunHooks {
-  Output& results;   // For the sample.
+  Output& results;   // For the model's texts.
   Output& messages;  // For what happens meanwhile.
   // Where this rank stands, from now on until the run is over.
   std::function<void(const execute::Progress& progress)> watch;
@@ -30,6 +32,11 @@ struct RunHooks {
   std::int64_t start = 1;
   // The exit code to end with after this step; nothing: go on.
   std::function<std::optional<ExitCode>()> stop_requested;
+  // The tokenizer in a model's folder.  Throw ConfigError where it cannot be asked.
+  std::function<std::vector<std::int64_t>(const std::string& text, const std::string& folder)>
+      tokens_of;
+  std::function<std::string(const std::vector<std::int64_t>& tokens, const std::string& folder)>
+      text_of;
 };
 
 // Trains on `device`, validates, generates, saves.  Collective over all ranks; rank 0 writes the

@@ -34,8 +34,11 @@ class TextOfRun : public RunData {
                text_.training_bytes(), " bytes to train on, ", text_.validation_bytes(),
                " to validate");
   }
-  std::optional<std::string> prompt(std::int64_t bytes) const override {
-    return text_.prompt(bytes);
+  bool is_text() const override { return true; }
+  std::vector<std::int64_t> prompt(std::int64_t length) const override {
+    const std::string text = text_.prompt(length);
+    return {reinterpret_cast<const unsigned char*>(text.data()),
+            reinterpret_cast<const unsigned char*>(text.data()) + text.size()};
   }
 
  private:
@@ -65,7 +68,12 @@ class TokensOfRun : public RunData {
   train::LossScale loss_scale() const override { return train::LossScale::tokens(); }
   train::Facts facts() const override { return samples_.facts(); }
   std::string summary() const override { return samples_.summary(); }
-  std::optional<std::string> prompt(std::int64_t /*bytes*/) const override { return {}; }
+  bool is_text() const override { return false; }
+  std::vector<std::int64_t> prompt(std::int64_t length) const override {
+    const at::Tensor sample = validation(0, 0, 1).input[0];
+    const auto* first = sample.const_data_ptr<std::int64_t>();
+    return {first, first + std::min(length, sequence_length_)};
+  }
 
  private:
   using Read = void (data::TokenSamples::*)(std::int64_t, std::span<std::int64_t>,

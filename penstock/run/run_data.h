@@ -40,8 +40,10 @@ class RunData {
   virtual train::Facts facts() const = 0;
   // A line for people.
   virtual std::string summary() const = 0;
-  // Text to continue, of so many bytes; nothing where tokens are no bytes.
-  virtual std::optional<std::string> prompt(std::int64_t bytes) const = 0;
+  // Whether a token is a byte of text.
+  virtual bool is_text() const = 0;
+  // What a model may go on from: so many tokens that it is not trained on, if there are any such.
+  virtual std::vector<std::int64_t> prompt(std::int64_t length) const = 0;
 };
 
 // The token files that `data` of the configuration names; none where it names text.

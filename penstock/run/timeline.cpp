@@ -16,16 +16,6 @@ namespace {
 using lower::Instruction;
 using lower::Kind;
 
-// The same for processes of which the steady clock has one origin: those of one boot of one kernel,
-// and of one time namespace.
-std::uint64_t steady_clock_id() {
-  std::string id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
-  std::array<char, 64> link{};
-  if (::readlink("/proc/self/ns/time", link.data(), link.size() - 1) > 0) id += link.data();
-  return stable_hash(id);
-}
-
 measure::Event measured(const execute::Event& event, const lower::Plan& plan, std::int64_t step,
                         Rank rank) {
   measure::Event result{.step = step,
@@ -69,6 +59,24 @@ void shift_to_zero(measure::Recording& recording) {
 }
 
 }  // namespace
+
+// Those of one boot of one kernel, and of one time namespace.
+std::uint64_t steady_clock_id() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  std::array<char, 64> link{};
+  if (::readlink("/proc/self/ns/time", link.data(), link.size() - 1) > 0) id += link.data();
+  return stable_hash(id);
+}
+
+std::vector<measure::Event> measured_events(const execute::Executor& executor, std::int64_t step,
+                                            Rank rank) {
+  std::vector<measure::Event> events;
+  for (const execute::Event& event : executor.events()) {
+    events.push_back(measured(event, executor.plan(), step, rank));
+  }
+  return events;
+}
 
 void Timeline::add(std::int64_t step, const execute::Executor& executor) {
   steps_.emplace_back(step, executor.events());

@@ -15,6 +15,13 @@
 
 namespace penstock::run {
 
+// What a rank did in the step that its executor recorded last.
+std::vector<measure::Event> measured_events(const execute::Executor& executor, std::int64_t step,
+                                            Rank rank);
+
+// The same for processes of which the steady clock has one origin.
+std::uint64_t steady_clock_id();
+
 class Timeline {
  public:
   // Adds the recorded events of one step.

@@ -102,7 +102,7 @@ bool ListScheduler::may_start(std::size_t rank, std::size_t stage) const {
   const RankState& state = ranks_[rank];
   const std::size_t microbatch = next_[stage][0];
   const double size = problem_.size(stage, microbatch);
-  if (state.live.memory() + size > problem_.memory_max()) return false;
+  if (state.live.memory() + size > problem_.memory_max(rank)) return false;
   const auto& [stages, first] = oldest(rank);
   if (problem_.chains().number_of(stage, microbatch) ==
       problem_.chains().number_of(stages.front(), first)) {
@@ -113,7 +113,7 @@ bool ListScheduler::may_start(std::size_t rank, std::size_t stage) const {
     const bool holds_it = next_[each][0] > first && next_[each][index(Kind::Input)] <= first;
     if (holds_it) others -= problem_.size(each, first);
   }
-  return others + all_stages_[rank] <= problem_.memory_max() * (1.0 + kRounding);
+  return others + all_stages_[rank] <= problem_.memory_max(rank) * (1.0 + kRounding);
 }
 
 template <class Use>

@@ -117,17 +117,21 @@ std::string_view to_string(Placement placement) {
   return "";
 }
 
+std::vector<double> Stages::limits() const {
+  if (!memory_of_ranks.empty()) return memory_of_ranks;
+  return std::vector<double>(static_cast<std::size_t>(ranks),
+                             memory_max.value_or(std::numeric_limits<double>::infinity()));
+}
+
 std::vector<Rank> in_a_loop(const Stages& stages) { return placed(stages, schedule::in_a_loop); }
 
 std::vector<Rank> to_and_fro(const Stages& stages) { return placed(stages, schedule::to_and_fro); }
 
 std::vector<LowerBound> bounds_of(const Stages& stages, const std::vector<Rank>& rank_of_stage) {
-  const double memory = stages.memory_max.value_or(std::numeric_limits<double>::infinity());
-  return lower_bounds(
-      {.actions = actions_of(stages, rank_of_stage),
-       .homes = rank_of_stage,
-       .memory_max = std::vector<double>(static_cast<std::size_t>(stages.ranks), memory)},
-      of_halves(stages));
+  return lower_bounds({.actions = actions_of(stages, rank_of_stage),
+                       .homes = rank_of_stage,
+                       .memory_max = stages.limits()},
+                      of_halves(stages));
 }
 
 std::vector<std::vector<Rank>> with_small_bounds(const Stages& stages, std::size_t count,

@@ -31,6 +31,10 @@ struct Stages {
   std::int32_t microbatches = 1;
   simulate::Costs costs;                  // Of single stages.
   std::optional<double> memory_max = {};  // Of each rank's activations.
+  std::vector<double> memory_of_ranks =
+      {};  // By rank, instead of that; empty: no rank has its own.
+
+  std::vector<double> limits() const;  // By rank; infinite: none.
 };
 
 std::vector<Rank> in_a_loop(const Stages& stages);

@@ -45,10 +45,18 @@ Problem::Problem(std::vector<Rank> rank_of_stage, std::int32_t ranks, std::int32
                  const simulate::Costs& costs, std::optional<double> memory_max)
     : Problem({one_chain(std::move(rank_of_stage), microbatches)}, ranks, costs, memory_max) {}
 
+Problem::Problem(std::vector<Rank> rank_of_stage, std::int32_t ranks, std::int32_t microbatches,
+                 const simulate::Costs& costs, std::vector<double> memory_of_ranks)
+    : Problem({one_chain(std::move(rank_of_stage), microbatches)}, ranks, costs, std::nullopt) {
+  memory_max_ = std::move(memory_of_ranks);
+}
+
 Problem::Problem(std::vector<Chain> chains, std::int32_t ranks, const simulate::Costs& costs,
                  std::optional<double> memory_max)
-    : costs_(costs), chains_(std::move(chains), ranks) {
-  if (memory_max) memory_max_ = *memory_max;
+    : costs_(costs),
+      chains_(std::move(chains), ranks),
+      memory_max_(static_cast<std::size_t>(ranks),
+                  memory_max.value_or(std::numeric_limits<double>::infinity())) {
   fill_times();
   fill_handovers();
 }

@@ -8,6 +8,7 @@
 // schedule is lost by that: sorting the actions of each stage delays none of them.
 // Units: those of simulate::Costs.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -54,6 +55,9 @@ class Problem {
   // REQUIRES: costs that fit; every rank in [0, ranks) has a stage.
   Problem(std::vector<Rank> rank_of_stage, std::int32_t ranks, std::int32_t microbatches,
           const simulate::Costs& costs, std::optional<double> memory_max);
+  // The same with a limit for each rank.
+  Problem(std::vector<Rank> rank_of_stage, std::int32_t ranks, std::int32_t microbatches,
+          const simulate::Costs& costs, std::vector<double> memory_of_ranks);
   // REQUIRES: costs that fit.
   Problem(std::vector<Chain> chains, std::int32_t ranks, const simulate::Costs& costs,
           std::optional<double> memory_max);
@@ -89,7 +93,8 @@ class Problem {
     return size_[chains_.cell(stage, microbatch)];
   }
   double keep() const { return costs_.keep; }
-  double memory_max() const { return memory_max_; }  // Infinite: no limit.
+  double memory_max(std::size_t rank) const { return memory_max_[rank]; }  // Infinite: no limit.
+  double memory_max() const { return *std::ranges::max_element(memory_max_); }  // Of any rank.
 
   const simulate::Costs& costs() const { return costs_; }
 
@@ -113,7 +118,7 @@ class Problem {
   std::array<std::vector<double>, 2> transit_;
   std::array<std::vector<double>, 2> transfer_;
   std::vector<double> size_;
-  double memory_max_ = std::numeric_limits<double>::infinity();
+  std::vector<double> memory_max_;  // By rank.
   std::size_t links_ = 0;
 };
 

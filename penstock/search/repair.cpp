@@ -37,7 +37,9 @@ std::size_t near(Random& random, std::size_t at, std::size_t turns, std::size_t 
 }  // namespace
 
 bool fits(const Problem& problem, const std::vector<Turn>& turns) {
-  if (problem.memory_max() == std::numeric_limits<double>::infinity()) return true;
+  if (turns.empty()) return true;
+  const double memory_max = problem.memory_max(problem.chains().rank_of(turns.front().stage));
+  if (memory_max == std::numeric_limits<double>::infinity()) return true;
   verify::LiveActivations live(schedule::Purpose::Train, problem.costs().activation,
                                problem.keep());
   std::vector<std::array<std::uint32_t, kKinds>> next(problem.stages());
@@ -45,7 +47,7 @@ bool fits(const Problem& problem, const std::vector<Turn>& turns) {
     const double size =
         problem.size(turn.stage, next[turn.stage][static_cast<std::size_t>(turn.kind)]++);
     live.start(op_of(turn.kind), size);
-    if (live.memory() > problem.memory_max()) return false;
+    if (live.memory() > memory_max) return false;
     live.end(op_of(turn.kind), size);
   }
   return true;

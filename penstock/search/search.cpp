@@ -1,15 +1,13 @@
 #include "penstock/search/search.h"
 
 #include <algorithm>
-#include <atomic>
 #include <deque>
-#include <thread>
 #include <utility>
 
-#include "penstock/core/background_thread.h"
 #include "penstock/core/check.h"
 #include "penstock/core/text.h"
 #include "penstock/schedule/passes/passes.h"
+#include "penstock/search/pieces.h"
 #include "penstock/search/variant.h"
 #include "penstock/search/whole_backwards.h"
 
@@ -20,8 +18,6 @@ using simulate::LowerBound;
 
 // Of placements that are neither of the known ones, for each number of stages per rank.
 constexpr std::size_t kOthers = 6;
-// Pieces of a round: how many cores can be busy.
-constexpr std::size_t kPieces = 4;
 // More actions than this would take hours.
 constexpr std::int64_t kTurnsMax = 4'000'000;
 
@@ -148,9 +144,10 @@ class Search {
   }
 
   Piece piece(Piece::Kind kind, std::size_t number, double effort) const {
-    const auto of = static_cast<std::uint64_t>(rounds_) * 64 + number;
-    return {
-        .kind = kind, .seed = mix(mix(budget_.seed) + of), .effort = effort, .stop = budget_.stop};
+    return {.kind = kind,
+            .seed = seed_of_piece(budget_.seed, rounds_, number),
+            .effort = effort,
+            .stop = budget_.stop};
   }
 
   // Of the variants that may still become the fastest, the fastest ones most often.
@@ -173,19 +170,9 @@ class Search {
   }
 
   void run_pieces(const std::vector<std::pair<std::size_t, Piece>>& pieces) {
-    std::vector<Finding> findings(pieces.size());
-    std::atomic<std::size_t> next = 0;
-    const auto work = [&] {
-      for (std::size_t i = next++; i < pieces.size(); i = next++) {
-        findings[i] = variants_[pieces[i].first].run(pieces[i].second);
-      }
-    };
-    const std::size_t cores =
-        std::min({kPieces, pieces.size(), std::size_t{std::thread::hardware_concurrency()}});
-    std::vector<std::thread> threads;
-    for (std::size_t i = 1; i < cores; ++i) threads.push_back(start_background_thread(work));
-    work();
-    for (std::thread& thread : threads) thread.join();
+    std::vector<Work> work;
+    for (const auto& [variant, each] : pieces) work.push_back({&variants_[variant], each});
+    std::vector<Finding> findings = search::run_pieces(work);
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       simulated_ += findings[i].simulated;
       variants_[pieces[i].first].learn(std::move(findings[i]));

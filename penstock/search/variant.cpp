@@ -17,7 +17,7 @@ std::int64_t share(double turns, double effort, const Problem& problem) {
 
 Problem problem_of(const Stages& stages, const std::vector<Rank>& ranks,
                    std::int32_t microbatches) {
-  return {ranks, stages.ranks, microbatches, stages.costs, stages.memory_max};
+  return {ranks, stages.ranks, microbatches, stages.costs, stages.limits()};
 }
 
 // A block is as good on some microbatches more than there are ranks as on many.

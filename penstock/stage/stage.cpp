@@ -50,11 +50,15 @@ class Evaluation {
 }  // namespace
 
 Stage::Activation::Activation(std::shared_ptr<ActivationCount> count) : count_(std::move(count)) {
+  const std::scoped_lock lock(count_->mutex);
   ++count_->alive;
   count_->peak = std::max(count_->peak, count_->alive);
 }
 
-Stage::Activation::~Activation() { --count_->alive; }
+Stage::Activation::~Activation() {
+  const std::scoped_lock lock(count_->mutex);
+  --count_->alive;
+}
 
 Stage::Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t first_layer,
              std::int64_t end_layer, std::int64_t seed, std::shared_ptr<ActivationCount> count,
@@ -139,16 +143,24 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
 }
 
 void Stage::keep(Microbatch microbatch, std::unique_ptr<Activation> activation) {
+  const std::scoped_lock lock(count_->mutex);
   if (activations_.size() <= microbatch.index()) activations_.resize(microbatch.index() + 1);
   auto& place = activations_[microbatch.index()];
   PENSTOCK_CHECK(!place, "stage ", id_, " microbatch ", microbatch, " runs forward twice");
   place = std::move(activation);
 }
 
-std::unique_ptr<Stage::Activation>& Stage::activation(Microbatch microbatch) {
+Stage::Activation& Stage::kept(Microbatch microbatch) {
+  const std::scoped_lock lock(count_->mutex);
   PENSTOCK_CHECK(microbatch.index() < activations_.size() && activations_[microbatch.index()],
                  "stage ", id_, " microbatch ", microbatch, " has no activation");
-  return activations_[microbatch.index()];
+  return *activations_[microbatch.index()];
+}
+
+std::unique_ptr<Stage::Activation> Stage::take(Microbatch microbatch) {
+  kept(microbatch);
+  const std::scoped_lock lock(count_->mutex);
+  return std::move(activations_[microbatch.index()]);
 }
 
 const Segment::Kept& Stage::graph(std::size_t segment, Activation& activation) const {
@@ -179,14 +191,14 @@ void Stage::run_inputs(Activation& half, nn::Values& gradients) const {
 }
 
 nn::Values Stage::backward(Microbatch microbatch, const nn::Values& output_gradients) {
-  const std::unique_ptr<Activation> whole = std::move(activation(microbatch));
+  const std::unique_ptr<Activation> whole = take(microbatch);
   nn::Values gradients = output_gradients;
   run_backward([&] { run_whole(*whole, gradients); });
   return gradients;
 }
 
 nn::Values Stage::backward_input(Microbatch microbatch, const nn::Values& output_gradients) {
-  Activation& half = *activation(microbatch);
+  Activation& half = kept(microbatch);
   nn::Values gradients = output_gradients;
   const bool splits = layers_.split_backward();
   run_backward([&] { splits ? run_inputs(half, gradients) : run_whole(half, gradients); });
@@ -195,7 +207,7 @@ nn::Values Stage::backward_input(Microbatch microbatch, const nn::Values& output
 }
 
 void Stage::backward_weight(Microbatch microbatch) {
-  const std::unique_ptr<Activation> half = std::move(activation(microbatch));
+  const std::unique_ptr<Activation> half = take(microbatch);
   PENSTOCK_CHECK(half->is_half, "stage ", id_, " microbatch ", microbatch, " has had no I");
   run_backward([&] {
     for (; !half->segments.empty(); half->segments.pop_back()) half->segments.back().weights.run();
@@ -206,6 +218,10 @@ void Stage::drop_gradients() {
   for (const NamedParameter& parameter : parameters()) parameter.tensor.mutable_grad().reset();
 }
 
-void Stage::drop_activations() { activations_.clear(); }
+void Stage::drop_activations() {
+  std::vector<std::unique_ptr<Activation>> dropped;  // Outside of the lock, which they take.
+  const std::scoped_lock lock(count_->mutex);
+  std::swap(dropped, activations_);
+}
 
 }  // namespace penstock::stage

@@ -7,11 +7,14 @@
 // places of the tuple of values; a place without a gradient is undefined.
 // Invariants: 1. Alive are the microbatches between forward() with a graph and backward() or
 // backward_weight().  2. Weight gradients accumulate in the order of these calls.
+// Thread safety: one thread may run a forward while another one runs a backward, of one stage or of
+// two.
 #pragma once
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +30,7 @@ namespace penstock::stage {
 // Counts live activations over all stages of a rank: the executor's proof that memory is what the
 // schedule says.
 struct ActivationCount {
+  std::mutex mutex;  // Of what stages keep, too.
   std::int32_t alive = 0;
   std::int32_t peak = 0;
 };
@@ -104,7 +108,8 @@ class Stage {
   void run_whole(Activation& whole, nn::Values& gradients) const;
   void run_inputs(Activation& half, nn::Values& gradients) const;
   void keep(Microbatch microbatch, std::unique_ptr<Activation> activation);
-  std::unique_ptr<Activation>& activation(Microbatch microbatch);
+  Activation& kept(Microbatch microbatch);
+  std::unique_ptr<Activation> take(Microbatch microbatch);
 
   StageId id_;
   c10::Device device_;

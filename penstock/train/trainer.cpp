@@ -87,11 +87,6 @@ void check(const std::vector<Microbatches>& batches, std::int32_t microbatches,
   });
 }
 
-lower::Plan lower_here(const Layout& layout, const verify::VerifiedSchedule& schedule,
-                       const comm::Communicator& communicator) {
-  return lower::lower(schedule, layout.partition, layout.mesh, communicator.rank());
-}
-
 }  // namespace
 
 Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layers, nn::Loss loss,
@@ -113,7 +108,8 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layer
     communicator_.link(lower::peers(plan));
   }
   rank_model_ = std::make_unique<RankModel>(options_, layers_, layout_, communicator_, progress_);
-  train_ = rank_model_->training_executor(std::move(plan));
+  program_ = std::make_unique<TrainingProgram>(std::move(plan), layout_, *rank_model_,
+                                               options_.sums, communicator_, progress_);
   const execute::WorkMark work(progress_, "making masters and optimizer states",
                                execute::Files::Used);
   comm::or_fail(communicator_, [this] {
@@ -174,7 +170,8 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
       inputs.loss_factors.assign(first, first + options_.microbatches);
       for (double& factor : inputs.loss_factors) factor *= update_->scale().value();
     }
-    const execute::StepResult result = rank_model_->run(*train_, "train", inputs);
+    const execute::StepResult result =
+        rank_model_->run(program_->executor(), program_->name().c_str(), inputs);
     for (const at::Tensor& loss : result.losses) {
       if (loss.defined()) losses.push_back(loss.item<double>());
     }

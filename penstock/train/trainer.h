@@ -24,6 +24,7 @@
 #include "penstock/train/microbatches.h"
 #include "penstock/train/rank_model.h"
 #include "penstock/train/trainer_options.h"
+#include "penstock/train/training_program.h"
 #include "penstock/update/optimizer.h"
 #include "penstock/update/update.h"
 
@@ -95,7 +96,8 @@ class Trainer {
   const Layout& layout() const { return layout_; }
   RankModel& rank_model() { return *rank_model_; }
   const RankModel& rank_model() const { return *rank_model_; }
-  execute::Executor& executor() { return *train_; }
+  // Of layout().schedule; it may change between steps.
+  TrainingProgram& program() { return *program_; }
   // This rank's trainable parameters, in model order (rank_model.h).
   const std::vector<stage::NamedParameter>& parameters() const { return rank_model_->parameters(); }
   // With the masters of what this rank updates.
@@ -120,7 +122,7 @@ class Trainer {
   execute::Progress& progress_;
   Layout layout_;
   std::unique_ptr<RankModel> rank_model_;
-  std::unique_ptr<execute::Executor> train_;
+  std::unique_ptr<TrainingProgram> program_;
   std::unique_ptr<execute::Executor> evaluate_;
   std::unique_ptr<execute::Executor> infer_;
   std::unique_ptr<update::Update> update_;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr const char* kSkipped = "skipped steps";
 constexpr const char* kScale = "gradient scale";
+constexpr const char* kProgram = "program";
 
 std::set<std::string> names_in(const stage::Stage& stage) {
   std::set<std::string> names;
@@ -130,10 +131,14 @@ checkpoint::Texts values_of(Trainer& trainer) {
   if (const auto scale = trainer.updates().scale().state()) {
     values[kScale] = str(shortest(scale->value), " ", scale->lives, " ", scale->clean_steps);
   }
+  if (trainer.program().changes() > 0) {
+    values[kProgram] = schedule::to_csv(trainer.layout().schedule.schedule());
+  }
   return values;
 }
 
 void set_values(Trainer& trainer, const checkpoint::Texts& values) {
+  if (const std::string* program = find(values, kProgram)) trainer.program().set_saved(*program);
   if (const std::string* skipped = find(values, kSkipped)) {
     trainer.updates().set_skipped_steps(number_in<std::int64_t>(*skipped, kSkipped));
   }

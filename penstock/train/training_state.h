@@ -25,7 +25,8 @@ void make_states(Trainer& trainer,
 // masters, rounded, and what other ranks have set comes.
 void take_over(Trainer& trainer);
 
-// What a run goes on with besides tensors: the gradient scale, and how many steps it skipped.
+// What a run goes on with besides tensors: the gradient scale, how many steps it skipped, and its
+// program, if that has changed.
 checkpoint::Texts values_of(Trainer& trainer);
 // Throws: CheckpointError for texts that are not such.
 void set_values(Trainer& trainer, const checkpoint::Texts& values);

@@ -54,16 +54,23 @@ _MODULES = (
     *("runtime", "utils", "zero"),
 )
 _FROM = {
+    "ADAM_OPTIMIZER": "penstock.runtime.config",
     "DeepSpeedConfig": "penstock.runtime.config",
     "DeepSpeedConfigError": "penstock.runtime.config",
     "DeepSpeedEngine": "penstock.runtime.engine",
     "PipelineEngine": "penstock.pipe.engine",
     "PipelineModule": "penstock.pipe.module",
     "DeepSpeedOptimizer": "penstock.runtime.base_optimizer",
+    "LAMB_OPTIMIZER": "penstock.runtime.config",
+    "MUON_OPTIMIZER": "penstock.runtime.config",
+    "add_tuning_arguments": "penstock.runtime.lr_schedules",
     "get_accelerator": "penstock.accelerator",
     "log_dist": "penstock.utils",
     "logger": "penstock.utils",
 }
+
+
+_NONE = "[none]"  # What DeepSpeed says where it was built of no repository.
 
 
 def __getattr__(name: str) -> Any:
@@ -72,6 +79,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"penstock.{name}")
     if name in _FROM:
         return getattr(importlib.import_module(_FROM[name]), name)
+    if name in ("__git_hash__", "__git_branch__"):
+        return _NONE
     if name in ("__version_major__", "__version_minor__", "__version_patch__"):
         place = ("major", "minor", "patch").index(name.strip("_").removeprefix("version_"))
         return int(__version__.split("+")[0].split(".")[place])

@@ -4,22 +4,36 @@
     'refused'
 
 compatibility.ini has it.  Modules that stand for theirs raise lacking() for names that they do not
-have, penstock.swap reads which module stands for which, and docs/compatibility.md is made of it.
+have, by attribute or by import; penstock.swap reads which module stands for which, and
+docs/compatibility.md is made of it.
 Reads no modules, and imports only those that are asked for as attributes of their package.
 """
 
 from __future__ import annotations
 
+import opcode
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
-__all__ = ["DEEPSPEED", "Fate", "Module", "fate", "lacking", "modules", "refusal", "refuse_in"]
+__all__ = [
+    "DEEPSPEED",
+    "Fate",
+    "Module",
+    "fate",
+    "has_own_row",
+    "lacking",
+    "member",
+    "modules",
+    "refusal",
+    "refuse_in",
+]
 
 # Of DeepSpeed's versions, the one whose names and behaviour the table is of.
 DEEPSPEED = "0.19.8"
@@ -99,6 +113,12 @@ def fate(module: str, name: str) -> Fate:
     return found.rest
 
 
+def has_own_row(module: str, name: str) -> bool:
+    """Whether the table says something of this very name in a module of theirs."""
+    found = modules().get(module)
+    return found is not None and name in found.names
+
+
 def refusal(ours: str, name: str) -> str | None:
     """Why a module of ours lacks a name; None where the table does not refuse it.
 
@@ -130,11 +150,34 @@ def stand_in(ours: str, name: str) -> type | None:
     return type(name, (), {"__new__": refuse, "__module__": ours, "__doc__": reason})
 
 
-def lacking(ours: str, name: str) -> AttributeError:
-    """What a module of ours raises for a name that it does not have."""
+def lacking(ours: str, name: str) -> AttributeError | ImportError:
+    """What the __getattr__ that calls it raises for a name that a module of ours does not have.
+
+    An ImportError, where a statement `from module import name` asks for a name that is refused:
+    Python drops the words of an AttributeError there.  An AttributeError else, as hasattr() needs.
+    """
     owner, _, member = name.rpartition(".")
+    reason = refusal(ours, name)
+    if reason is not None and not owner and _is_importing(sys._getframe(2)):
+        return ImportError(reason, name=ours)
     what = f"{owner!r} object" if owner else f"module {ours!r}"
-    return AttributeError(refusal(ours, name) or f"{what} has no attribute {member!r}")
+    return AttributeError(reason or f"{what} has no attribute {member!r}")
+
+
+def _is_importing(frame: FrameType) -> bool:
+    """Whether what runs there now is the part of an import statement that asks for a name."""
+    return opcode.opname[frame.f_code.co_code[frame.f_lasti]] == "IMPORT_FROM"
+
+
+def member(ours: str, owner: str, of: Any, name: str) -> Any:
+    """What the __getattr__ of a class of ours ends in.  Raises AttributeError, with the reason.
+
+    owner: the class, by its name in the table.  of: the object.
+    """
+    reason = refusal(ours, f"{owner}.{name}")
+    if reason is not None:
+        raise AttributeError(reason)
+    return object.__getattribute__(of, name)  # Once more, for what raised: a property, maybe.
 
 
 def refuse_in(names: dict[str, Any]) -> None:

@@ -18,6 +18,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 from penstock.checkpoint._checkpoints import Checkpoints, Wanted
 from penstock.errors import CommError, ConfigError
+from penstock.monitor.config import DeepSpeedMonitorConfig
+from penstock.monitor.monitor import MonitorMaster
 
 if TYPE_CHECKING:
     import torch
@@ -36,7 +38,11 @@ class Steps:
 
     dp_world_size, dp_rank: how many replicas there are, and which one this is.
     global_steps, global_samples: of the optimizer so far, and all that they took.
+    monitor: the boards of the configuration (penstock.monitor), which rank 0 writes to.
+    sparse_tensor_module_names: nothing: gradients are whole tensors.
     """
+
+    sparse_tensor_module_names: frozenset[str] = frozenset()
 
     optimizer: torch.optim.Optimizer
     config: Configuration
@@ -45,7 +51,7 @@ class Steps:
     _checkpoints: Checkpoints
 
     def _begin(self, config: Configuration, dp_world_size: int, dp_rank: int) -> None:
-        """Raises ConfigError for sizes that do not fit the replicas."""
+        """Raises ConfigError for sizes that do not fit the replicas, or boards that do not open."""
         self.dp_world_size = dp_world_size
         self.dp_rank = dp_rank
         self._batch: Batch = config.batch(dp_world_size)
@@ -57,6 +63,7 @@ class Steps:
         self.global_steps = 0
         self.global_samples = 0
         self.tput_timer = Throughput(self)
+        self.monitor = MonitorMaster(DeepSpeedMonitorConfig.of(config))
 
     def train_batch_size(self) -> int:
         """Samples of a step, over all replicas."""
@@ -292,13 +299,30 @@ class Steps:
             drop_last=self.config.settings["dataloader_drop_last"],
         )
 
-    def _count_step(self, outcome: str, samples: int | None = None) -> None:
-        """One more; it is in the log if the configuration says so.  samples: None: of a batch."""
+    def _count_step(
+        self, outcome: str, samples: int | None = None, loss: float | None = None
+    ) -> None:
+        """One more; it is in the log and on boards if the configuration says so.
+
+        samples: None: of a batch.  loss: of the step, where it is known.
+        """
         self.global_steps += 1
         self.global_samples += self.train_batch_size() if samples is None else samples
         self.tput_timer.begin()
         if self._steps_per_print and self.global_steps % self._steps_per_print == 0:
             _log.info("step %d: %s, lr %s", self.global_steps, outcome, self.get_lr())
+        if self.monitor.is_writing:
+            self._tell_monitor(loss)
+
+    def _tell_monitor(self, loss: float | None) -> None:
+        events: list[tuple[str, float]] = [("lr", rate) for rate in self.get_lr()[:1]]
+        if self.fp16_enabled():
+            events.append(("loss_scale", self.loss_scale))
+        if loss is not None:
+            events.append(("train_loss", loss))
+        self.monitor.write_events(
+            (f"Train/Samples/{name}", value, self.global_samples) for name, value in events
+        )
 
 
 class Throughput:

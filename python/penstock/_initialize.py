@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock._distributed import init_distributed
-from penstock.errors import ConfigError
+from penstock.errors import AssertedError, ConfigError
 
 __all__ = ["add_config_arguments", "initialize"]
 
@@ -38,7 +38,7 @@ def initialize(
 
     model: a torch.nn.Module, over replicas; a penstock.pipe.PipelineModule, in stages.
     config: a dict, or the path of a JSON file (penstock.configuration); config_params and
-        args.deepspeed_config say it, too.
+        args.deepspeed_config say it, too, and args.deepscale_config, its older name.
     optimizer, model_parameters, lr_scheduler, training_data, collate_fn: as the engine says
         (penstock.zero.engine.Engine, penstock.pipe.PipelineEngine).
     distributed_port, dist_init_required: as of penstock.init_distributed().
@@ -51,7 +51,7 @@ def initialize(
     """
     found = [each for each in (config, config_params, _of(args)) if each is not None]
     if not found:
-        raise ConfigError("initialize() needs a config: a dict, or the path of a JSON file")
+        raise AssertedError("initialize() needs a config: a dict, or the path of a JSON file")
     for name, value in (("mpu", mpu), ("mesh_param", mesh_param)):
         if value is not None:
             raise ConfigError(
@@ -80,6 +80,8 @@ def _engine_for(model: Any) -> type[Any]:
     from penstock.pipe import PipelineEngine, PipelineModule
     from penstock.zero.engine import Engine
 
+    if model is None:
+        raise AssertedError("initialize() needs a model: a torch.nn.Module, by the name model")
     if isinstance(model, PipelineModule):
         return PipelineEngine
     if isinstance(model, Module):
@@ -96,6 +98,7 @@ def add_config_arguments(parser: ArgumentParser) -> ArgumentParser:
 
 
 def _of(args: Any) -> str | None:
-    """The file that a command line of DeepSpeed's names."""
-    path = getattr(args, "deepspeed_config", None)
+    """The file that a command line of DeepSpeed's names; deepscale_config is its older word."""
+    found = [getattr(args, name, None) for name in ("deepspeed_config", "deepscale_config")]
+    path = next((each for each in found if each is not None), None)
     return None if path is None else str(path)

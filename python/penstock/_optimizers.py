@@ -14,7 +14,7 @@ import torch
 
 from penstock import lr_schedules
 from penstock.configuration import Configuration
-from penstock.errors import ConfigError
+from penstock.errors import AssertedError, ConfigError
 from penstock.ops.lamb import Lamb
 from penstock.ops.lion import Lion
 
@@ -25,6 +25,7 @@ __all__ = [
     "Course",
     "Given",
     "NoOptimizer",
+    "check_scheduler",
     "check_takes_slices",
     "described",
     "facts_of_optimizer",
@@ -70,9 +71,13 @@ def make_optimizer(
     if "type" not in section:
         return NoOptimizer()
     name, params = str(section["type"]), dict(section.get("params", {}))
+    is_named = name.lower() in ("adam", "adamw") and not params.get("torch_adam", False)
     kind = _optimizer_class(name, params)
     arguments = (list(parameters),)
     made: torch.optim.Optimizer = _make(configuration, f"optimizer {name}", kind, arguments, params)
+    if is_named:  # What isinstance() knows it by (ops/adam.py).
+        is_kept = configuration.settings["zero_optimization"]["offload_optimizer"]["device"]
+        vars(made)["_stands_for"] = "FusedAdam" if is_kept == "none" else "DeepSpeedCPUAdam"
     return made
 
 
@@ -139,7 +144,7 @@ def check_takes_slices(
             f"{configuration.name}: optimizer {kind.__name__} looks at {what}, and {why}"
         )
     if not configuration.get("zero_allow_untested_optimizer", False):
-        raise ConfigError(
+        raise AssertedError(
             f"{configuration.name}: optimizer {kind.__name__} may look at {what}, as LAMB does, "
             f"and {why}",
             (
@@ -167,6 +172,21 @@ _STEPS_BY_ELEMENT = {
     )
 }
 _BY_PARAMETER = (torch.optim.Adafactor, torch.optim.Muon, Lamb)
+
+
+def check_scheduler(
+    optimizer: torch.optim.Optimizer,
+    given: Course | Callable[[torch.optim.Optimizer], Course] | None,
+) -> None:
+    """Raises ConfigError for a scheduler of torch's that sets none of the optimizer's rates."""
+    if not isinstance(given, torch.optim.lr_scheduler.LRScheduler):
+        return
+    own = {id(each) for each in optimizer.param_groups}
+    if own.isdisjoint(id(each) for each in given.optimizer.param_groups):
+        raise AssertedError(
+            f"lr_scheduler {type(given).__name__} sets the rates of another optimizer than the "
+            f"engine's: give that optimizer, too, or a function that makes the scheduler"
+        )
 
 
 def make_scheduler(

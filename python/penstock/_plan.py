@@ -30,6 +30,7 @@ class Candidate:
     number: from 1 on, the fastest first.
     microbatch: samples of one; microbatches: of a step and replica.
     recompute_interval: layers that are computed again together; 0: none are.
+    in_files: "", "states" or "states and parameters": what is in files while it is not used.
     bounds: the first layer of each stage, and the number of layers.
     step: of the simulation; parts: where it goes, which adds up to it.
     peak: the most memory of each pipeline rank; peak_at: the action, or "update", at which.
@@ -47,6 +48,7 @@ class Candidate:
     microbatches: int
     microbatch: int
     recompute_interval: int
+    in_files: str
     bounds: list[int]
     step: float
     parts: dict[str, float]
@@ -193,10 +195,13 @@ def plan(
     costs: str | os.PathLike[str] | None = None,
     link: str | None = None,
     ranks_per_node: int | None = None,
+    cores_per_node: int | None = None,
+    crowding: float | None = None,
     layers: str | os.PathLike[str] | None = None,
     microbatch_sizes: Sequence[int] | None = None,
     zero: Sequence[int] = (0, 1, 2, 3),
     recompute: bool = True,
+    offload: str | None = None,
     top: int = 10,
 ) -> Plan:
     """The layouts of a model on so many ranks, the fastest first, as far as their memory fits.
@@ -207,9 +212,12 @@ def plan(
     costs: a file that `penstock report` fitted to a run of `config`, in their place.
     link: "intra=300GB/s:5us,inter=25GB/s:10us"; None: that of `costs`, else messages take no time.
     ranks_per_node: None: all ranks are on one.
+    cores_per_node: that ranks of a node compute on and share; None: a device each.
+    crowding: how much longer computations take while ranks share a core.
     layers: a file of `penstock memory --layers`; None: layers are measured now, which needs torch.
     microbatch_sizes: samples, to choose from; None: those of `layers`, or 1, 2, 4 and 8.
     zero: stages to choose from.  recompute: whether activations may be computed again.
+    offload: "DIR=SPEED", such as "/scratch=3GB/s": layouts with files in DIR are tried, too.
     top: candidates to find.
 
     Raises ConfigError for what does not fit, and Error where no layout does, which says what would.
@@ -224,6 +232,9 @@ def plan(
         "--costs": None if costs is None else os.fspath(costs),
         "--link": link,
         "--ranks-per-node": _arguments.optional_integer("ranks_per_node", ranks_per_node),
+        "--cores-per-node": _arguments.optional_integer("cores_per_node", cores_per_node),
+        "--crowding": None if crowding is None else _arguments.number("crowding", crowding),
+        "--offload": offload,
         "--layers": os.fspath(found),
         "--microbatch-sizes": ",".join(map(str, microbatch_sizes)) if microbatch_sizes else None,
         "--zero": ",".join(map(str, zero)),

@@ -4,8 +4,9 @@
         print(use.name, use.lines, use.fate.verdict)
 
 Nothing of the script runs.  What it finds: imports, attributes of what was imported, and members of
-an engine that initialize() returned.  What it cannot see: getattr(), names in strings, other files.
-The table of names is penstock/_compatibility.py.
+engines, schedules, stages and traced models that were made of it (_script_objects.py).  What it
+cannot see: getattr(), names in strings, other files.  The table of names is
+penstock/_compatibility.py.
 """
 
 from __future__ import annotations
@@ -17,15 +18,12 @@ from difflib import get_close_matches
 
 from penstock import _compatibility
 from penstock._compatibility import Fate
+from penstock._script_objects import Objects
 from penstock.errors import ParseError
 
 __all__ = ["Use", "uses_in"]
 
 _ROOTS = ("deepspeed", "torch.distributed.pipelining")
-_ENGINES = (
-    ("deepspeed.runtime.engine", "DeepSpeedEngine"),
-    ("deepspeed.runtime.pipe.engine", "PipelineEngine"),
-)
 
 
 @dataclass
@@ -58,7 +56,6 @@ class _Reader:
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self._imported: dict[str, str] = {}  # What each word stands for: "dist": "deepspeed.comm".
-        self._engines: set[str] = set()  # Words for what initialize() returned: "self.engine".
 
     def uses(self) -> Iterator[tuple[int, str, Fate]]:
         nodes = list(ast.walk(self._tree))
@@ -67,13 +64,11 @@ class _Reader:
                 yield from self._import(node)
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 yield from self._import_from(node)
-        for node in nodes:
-            if isinstance(node, ast.Assign):
-                self._assign(node)
+        objects = Objects(nodes, self._path)
         within = {id(each.value) for each in nodes if isinstance(each, ast.Attribute)}
         for node in nodes:
             if isinstance(node, ast.Attribute) and id(node) not in within:
-                yield from self._attribute(node)
+                yield from self._attribute(node, objects)
 
     def _import(self, node: ast.Import) -> Iterator[tuple[int, str, Fate]]:
         for each in node.names:
@@ -96,30 +91,14 @@ class _Reader:
         if _is_theirs(path) or not _is_theirs(self._imported.get(word, "")):
             self._imported[word] = path
 
-    def _assign(self, node: ast.Assign) -> None:
-        """Remembers what is assigned an engine."""
-        value = node.value
-        is_first = isinstance(value, ast.Subscript)  # initialize(...)[0]
-        call = value.value if isinstance(value, ast.Subscript) else value
-        if not isinstance(call, ast.Call) or self._path(call.func) != "deepspeed.initialize":
-            return
-        for target in node.targets:
-            if isinstance(target, ast.Tuple | ast.List) and target.elts and not is_first:
-                self._engines.add(ast.unparse(target.elts[0]))
-            elif is_first:
-                self._engines.add(ast.unparse(target))
-
-    def _attribute(self, node: ast.Attribute) -> Iterator[tuple[int, str, Fate]]:
+    def _attribute(self, node: ast.Attribute, objects: Objects) -> Iterator[tuple[int, str, Fate]]:
         path = self._path(node)
         if path is not None and _is_theirs(path):
             yield node.lineno, path, _fate_of(path)
         while isinstance(node.value, ast.Attribute | ast.Name):
-            if ast.unparse(node.value) in self._engines:
-                for module, owner in _ENGINES:
-                    fate = _compatibility.modules()[module].names.get(f"{owner}.{node.attr}")
-                    if fate is not None:
-                        yield node.lineno, f"{module}.{owner}.{node.attr}", fate
-                        return
+            member = objects.member(node)
+            if member is not None:
+                yield node.lineno, *member
             if isinstance(node.value, ast.Name):
                 return
             node = node.value

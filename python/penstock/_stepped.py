@@ -38,6 +38,8 @@ class _Told:
     each, those parts.
     needs_scaler(): whether a backward of the script's own has to begin with a scaled loss.
     _global_grad_norm: the last step's, before clipping; 0 before any.
+    fp32_groups: by parameter group, the masters; fp32_groups_flat, or, under ZeRO 1 and 2,
+    single_partition_of_fp32_groups: of each group a flat copy.
     """
 
     _plain_class: type
@@ -78,7 +80,11 @@ class OfEngine(type):
 
     def __instancecheck__(cls, value: object) -> bool:
         update = value.__dict__.get("_update_of", _none)() if isinstance(value, _Told) else None
-        return update is not None and update.stage in cls._stages
+        return update is not None and update.stage in cls._stages and cls._holds(value, update)
+
+    def _holds(cls, optimizer: Any, update: Any) -> bool:
+        """What else must be true; classes may have their own."""
+        return True
 
 
 def _none() -> None:
@@ -86,13 +92,39 @@ def _none() -> None:
 
 
 class _LossScaler:
-    """What losses are multiplied by.  cur_hysteresis: overflows that are left until it falls."""
+    """What losses are multiplied by.  cur_hysteresis: overflows that are left until it falls.
+
+    As loss_scale_config it also has cur_iter: steps so far, and what the section fp16 says:
+    scale_window, min_loss_scale; None where the scale is fixed.
+    """
 
     def __init__(self, scale: GradientScale) -> None:
         state = scale.state()
         self.loss_scale = self.cur_scale = scale.value
         self.dynamic = state is not None
         self.cur_hysteresis = None if state is None else state["lives"]
+
+    def with_config(self, update: Update) -> _LossScaler:
+        """The same, as loss_scale_config."""
+        said = update.fp16 if self.dynamic else {}
+        self.dynamic_loss_scale = self.dynamic
+        self.use_grad_scaling = update.needs_scale
+        self.cur_iter = update.steps
+        self.scale_factor = 2.0 if self.dynamic else None
+        self.scale_window = said.get("loss_scale_window")
+        self.min_loss_scale = said.get("min_loss_scale")
+        return self
+
+
+def _masters(optimizer: Any) -> list[list[torch.Tensor]]:
+    return [[each.detach() for each in group["params"]] for group in optimizer.param_groups]
+
+
+def _flat_masters(optimizer: Any) -> list[torch.Tensor]:
+    import torch
+
+    groups = [[each.flatten() for each in group] for group in _masters(optimizer)]
+    return [torch.cat(group) if group else torch.empty(0) for group in groups]
 
 
 _TOLD: dict[str, Callable[[Any, Any], Any]] = {
@@ -101,10 +133,15 @@ _TOLD: dict[str, Callable[[Any, Any], Any]] = {
     "cur_scale": lambda _, update: update.scale.value,
     "dynamic_loss_scale": lambda _, update: update.scale.state() is not None,
     "loss_scaler": lambda _, update: _LossScaler(update.scale),
+    "loss_scale_config": lambda _, update: _LossScaler(update.scale).with_config(update),
+    "low_precision_dtype": lambda _, update: update.short_type,
     "overflow": lambda _, update: update.has_overflowed,
     "clip_grad": lambda _, update: update.clipping,
     "averaged_gradients": lambda _, update: update.gradients(),
     "fp32_partitioned_groups_flat": lambda _, update: list(update.masters),
+    "fp32_groups": lambda optimizer, _: _masters(optimizer),
+    "fp32_groups_flat": lambda optimizer, _: _flat_masters(optimizer),
+    "single_partition_of_fp32_groups": lambda optimizer, _: _flat_masters(optimizer),
     "fp16_groups": lambda _, update: [[part] for part in update.parts()],
     "needs_scaler": lambda _, update: lambda: update.needs_scale,
     "_global_grad_norm": lambda _, update: update.norm,

@@ -18,6 +18,7 @@ from penstock import _torch
 from penstock._optimizers import Course, make_scheduler
 from penstock._stepped import tell
 from penstock.errors import ConfigError
+from penstock.zero._precision import type_of
 
 if TYPE_CHECKING:
     from penstock import _runtime
@@ -73,6 +74,8 @@ class Update:
     is_short: parameters are of 16 bits: a step that overflows is skipped.
     stage: of ZeRO.  norm: of the last step's gradient.
     needs_scale: losses are multiplied by the loss scale, as under fp16.
+    short_type: of 16 bits, that parameters are of; None.  fp16: that section of the configuration.
+    steps: begun so far, with those that were skipped.
     """
 
     def __init__(
@@ -92,7 +95,10 @@ class Update:
         self.was_applied = self.has_overflowed = False
         self.stage = settings.stage
         self.norm = 0.0
-        self.needs_scale = bool(config.settings["fp16"]["enabled"])
+        self.fp16: Mapping[str, Any] = config.settings["fp16"]
+        self.needs_scale = bool(self.fp16["enabled"])
+        self.short_type = type_of(config)
+        self.steps = 0
         self._replicated = replicated
         made_for = {id(each) for group in optimizer.param_groups for each in group["params"]}
         self.updated = [i for i, each in enumerate(replicated.parameters) if id(each) in made_for]
@@ -144,6 +150,7 @@ class Update:
         skipped, and the loss scale falls; else it is a penstock.Error, which says `where`.
         """
         self.was_applied = False
+        self.steps += 1
         self.norm = norm
         scale = self.scale.value
         try:

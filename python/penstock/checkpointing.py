@@ -43,16 +43,14 @@ def configure(
 ) -> None:
     """Takes what changes nothing that is computed, and reads the configuration, if there is one.
 
-    Raises ConfigError for partition_activations and checkpoint_in_cpu, which penstock lacks:
-    activations are where the rank computes.
+    partition_activations: cuts them under tensor parallelism alone, which penstock lacks.
+    Raises ConfigError for checkpoint_in_cpu: activations are where the rank computes.
     """
-    del mpu_, contiguous_checkpointing, num_checkpoints, synchronize, profile
-    for name, value in (
-        ("partition_activations", partition_activations),
-        ("checkpoint_in_cpu", checkpoint_in_cpu),
-    ):
-        if value:
-            raise ConfigError(f"{name} must be False: activations are where the rank computes")
+    del mpu_, partition_activations, contiguous_checkpointing, num_checkpoints, synchronize, profile
+    if checkpoint_in_cpu:
+        raise ConfigError(
+            "checkpoint_in_cpu must be False: activations are where the rank computes"
+        )
     if deepspeed_config is not None:
         configuration.read(deepspeed_config, needs_sizes=False)
     global _is_configured

@@ -13,6 +13,7 @@ what one of them lacks, it says.
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from typing import Any
 
 from penstock import _planning
 from penstock._plain import as_json
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ParseError
 
 __all__ = ["Batch", "Configuration", "read"]
 
@@ -117,7 +118,7 @@ class Configuration(Mapping[str, Any]):
 
 
 def read(config: Mapping[str, Any] | str | Path, *, needs_sizes: bool = True) -> Configuration:
-    """A configuration from a dict, or from a JSON file.
+    """A configuration from a dict, or from a JSON file, or, with the package hjson, an Hjson file.
 
     config: values of a dict may be anything that stands for a value of JSON: numbers of numpy,
         enums, paths, tensors of one element, types of torch.
@@ -134,7 +135,7 @@ def read(config: Mapping[str, Any] | str | Path, *, needs_sizes: bool = True) ->
     if values is not None:
         judged = _planning.parse_configuration(as_json(values, name), needs_sizes)
     else:
-        judged = _planning.read_configuration(name, needs_sizes)
+        judged = _from_file(name, needs_sizes)
     return Configuration(_given(judged.values), json.loads(judged.settings), name, judged)
 
 
@@ -171,6 +172,42 @@ def _values_in(path: str) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+
+
+def _from_file(name: str, needs_sizes: bool) -> _planning.ReadConfiguration:
+    try:
+        return _planning.read_configuration(name, needs_sizes)
+    except ParseError as error:
+        found = _from_hjson(Path(name).read_text(encoding="utf-8"), error)
+    try:
+        return _planning.parse_configuration(as_json(found, name), needs_sizes)
+    except ConfigError as error:
+        raise type(error)(f"{name}: {error.message}", error.notes) from None
+
+
+def _from_hjson(text: str, of_json: ParseError) -> dict[str, Any]:
+    """Of a file that is no JSON; of_json is raised where it is no Hjson either, or none is there.
+
+    Hjson has comments, and keys and texts without quotes.
+    """
+    try:
+        hjson = importlib.import_module("hjson")
+    except ImportError:
+        raise of_json from None
+
+    def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise of_json
+        return found
+
+    try:
+        found = hjson.loads(text, object_pairs_hook=once)
+    except ValueError:
+        raise of_json from None
+    if not isinstance(found, dict):
+        raise of_json
+    return found
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,15 @@
 
 from __future__ import annotations
 
-__all__ = ["CheckpointError", "CommError", "ConfigError", "Error", "ParseError", "ScheduleError"]
+__all__ = [
+    "AssertedError",
+    "CheckpointError",
+    "CommError",
+    "ConfigError",
+    "Error",
+    "ParseError",
+    "ScheduleError",
+]
 
 
 class Error(RuntimeError):
@@ -34,6 +42,10 @@ class ConfigError(Error, ValueError):
     """A value that the user gave: an argument, a configuration, a file that cannot be read."""
 
     _EXIT_CODE = 2
+
+
+class AssertedError(ConfigError, AssertionError):
+    """A ConfigError where DeepSpeed has an assertion, which scripts for it may expect."""
 
 
 class ParseError(Error, ValueError):

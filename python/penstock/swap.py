@@ -12,7 +12,8 @@ whether DeepSpeed is installed or not.  importlib.metadata tells of a package de
 version whose names penstock follows: libraries ask for it before they use the package.
 
 --check runs nothing: it reads the script and prints which of their names it uses, in which lines,
-and what becomes of each.  Exit codes: 0: all work, though some may differ; 1: some are refused, or
+and what becomes of each; of members of engines, schedules and stages, too, where it is certain
+that they are such.  Exit codes: 0: all work, though some may differ; 1: some are refused, or
 not known; 2: there is no such script, or it is no Python.
 """
 
@@ -113,16 +114,6 @@ class _Finder(MetaPathFinder):
             return None
 
 
-class _Refusals(MetaPathFinder):
-    """Behind all others: says why what a script imports from a package of ours is not there."""
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> None:
-        package, _, last = name.rpartition(".")
-        reason = _compatibility.refusal(package, last)
-        if reason is not None:
-            raise ImportError(reason, name=name)
-
-
 def install() -> None:
     """From now on imports are swapped.
 
@@ -136,7 +127,6 @@ def install() -> None:
     if late:
         raise RuntimeError(f"penstock.swap: {', '.join(late)} is imported already")
     sys.meta_path.insert(0, _Finder(modules))
-    sys.meta_path.append(_Refusals())
 
 
 def _in_spawned_processes(script: str) -> None:

@@ -242,7 +242,7 @@ TEST(ConfigCheck, InitializeRefusesWhatDoesNotFitTogether) {
 TEST(ConfigCheck, TakesWhatAsksForNothing) {
   EXPECT_EQ(check_lines(R"({"tensorboard": {"enabled": false, "job_name": "x"}})"),
             "1:18 tensorboard.enabled different | the run directory has the metrics, as JSON "
-            "lines, and the curves\n"
+            "lines\n"
             "1:36 tensorboard.job_name different | means nothing without tensorboard.enabled\n");
   EXPECT_FALSE(refuses(R"({"gradient_predivide_factor": 1.0})"));
   EXPECT_FALSE(refuses(R"({"gradient_predivide_factor": 1})"));
@@ -251,6 +251,17 @@ TEST(ConfigCheck, TakesWhatAsksForNothing) {
   EXPECT_FALSE(refuses(R"({"data_types": {"param_dtype": null, "buffer_dtype": "fp32"}})"));
   EXPECT_TRUE(refuses(R"({"data_types": {"param_dtype": "fp16"}})"));
   EXPECT_TRUE(refuses(R"({"tensorboard": {"enabled": "false"}})"));
+}
+
+TEST(ConfigCheck, InitializeHasBoardsAndNoComet) {
+  const std::string sizes = R"("train_batch_size": 1, )";
+  EXPECT_FALSE(refuses("{" + sizes + R"("tensorboard": {"enabled": true, "job_name": "a"},
+      "csv_monitor": {"enabled": true, "output_path": "b"}, "wandb": {"enabled": true,
+      "group": null, "team": "c", "project": "d"}})",
+                       Taker::Initialize));
+  EXPECT_TRUE(refuses("{" + sizes + R"("comet": {"enabled": true}})", Taker::Initialize));
+  EXPECT_TRUE(
+      refuses("{" + sizes + R"("tensorboard": {"enabled": true, "job": 1}})", Taker::Initialize));
 }
 
 TEST(ConfigCheck, SaysOfOffloadedStatesWhereTheyAre) {

@@ -50,7 +50,8 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
                    "keep_every": 100, "asynchronous": false, "on_failure": "stop",
                    "resume": "auto"},
     "run": {"directory": "out", "steps": 50, "minutes": 30.5, "eval_interval": 10,
-            "eval_batches": 2, "sample_bytes": 0, "timeline_steps": 1, "save": "weights"}})");
+            "eval_batches": 2, "sample_bytes": 0, "sample_interval": 5, "timeline_steps": 1,
+            "save": "weights", "save_interval": 9}})");
   Config expected;
   expected.batch = {16, 2, 4};
   expected.optimizer = {.lr = 3e-4, .betas = {0.8, 0.95}, .eps = 1e-6, .weight_decay = 0.1};
@@ -66,7 +67,16 @@ TEST(ReadConfig, EveryKeyReachesItsField) {
   expected.schedule = {"zbv", "", 2};
   expected.launch = {5, 60.5, 900, 7, 2, Transport::Gloo, Device::Cpu};
   expected.checkpoint = {"kept", 40, 2.5, 3, 100, false, OnFailure::Stop, "auto"};
-  expected.run = {"out", 50, 30.5, 10, 2, 0, 1, "weights"};
+  expected.run = {.directory = "out",
+                  .steps = 50,
+                  .minutes = 30.5,
+                  .eval_interval = 10,
+                  .eval_batches = 2,
+                  .sample_bytes = 0,
+                  .sample_interval = 5,
+                  .timeline_steps = 1,
+                  .save = "weights",
+                  .save_interval = 9};
   EXPECT_EQ(c, expected);
 }
 
@@ -192,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "\"activation_checkpointing\"?"},
         Refused{"{\"tensorboard\": {\"enabled\": true}}",
                 "1:29: tensorboard.enabled = true: the run directory has the metrics, as JSON "
-                "lines, and the curves; leave it out"},
+                "lines; use python -m penstock.board RUN"},
         Refused{"{\"lr\": 1}", "1:2: unknown key \"lr\"; did you mean \"optimizer.params.lr\"?"},
         Refused{"{\"xyzzyplugh\": 1}", "1:2: unknown key \"xyzzyplugh\""},
         Refused{"{\"model\": {\"layrs\": 2}}",

@@ -59,9 +59,10 @@ TEST(Validate, OffloadedParametersNeedStage3AndAFolder) {
   EXPECT_EQ(offload("3", R"("device": "nvme")"),
             "gpt.json:1:64: zero_optimization.offload_param.nvme_path is missing: device \"nvme\" "
             "needs the folder of a file");
-  EXPECT_EQ(offload("2", R"("device": "cpu")"),
-            "gpt.json:1:64: zero_optimization.offload_param.device = \"cpu\": needs "
+  EXPECT_EQ(offload("2", R"("device": "nvme", "nvme_path": "/fast")"),
+            "gpt.json:1:64: zero_optimization.offload_param.device = \"nvme\": needs "
             "zero_optimization.stage 3, and not 2, with which parameters are whole all the time");
+  EXPECT_EQ(offload("0", R"("device": "cpu")"), "no error");
   EXPECT_EQ(offload("3", R"("device": "nvme", "nvme_path": "/fast")"), "no error");
   EXPECT_EQ(offload("3", R"("device": "cpu")"), "no error");
   EXPECT_EQ(offload("1", R"("device": "none")"), "no error");

@@ -138,6 +138,7 @@ TEST(ToText, GivesEachValueItsOrigin) {
     "eval_interval": 0,  // default
     "eval_batches": 8,  // default
     "sample_bytes": 200,  // default
+    "sample_interval": 0,  // default
     "timeline_steps": 0,  // default
     "save": ""  // default
   }

@@ -72,6 +72,9 @@ struct PlannerTest : testing::Test {
   }
 };
 
+const std::vector<Offload> kOffloads = {Offload::None, Offload::States,
+                                        Offload::StatesAndParameters};
+
 constexpr std::int64_t kAny = std::int64_t{1} << 40;
 
 TEST_F(PlannerTest, FindsEveryLayoutWhoseSizesFit) {
@@ -195,9 +198,12 @@ TEST_F(PlannerTest, ComputingAgainTakesLessMemoryAndMoreTime) {
 }
 
 TEST_F(PlannerTest, ItsConfigurationHasTheLayout) {
-  const Plans plans = plan(request(4, 16, kAny));
-  for (const Candidate& each : plans.candidates) {
-    config::Config config = configuration_of({}, each);
+  Request every = request(4, 16, kAny);
+  every.choices.offloads = kOffloads;
+  every.file_bandwidth = 1e4;
+  every.file_folder = "/scratch";
+  for (const Candidate& each : plan(every).candidates) {
+    config::Config config = configuration_of(every, each);
     config.model.layers = kBlocks - 2;
     const config::Config read = config::parse_config(config::to_text(config), "planned").config;
     EXPECT_EQ(read.mesh.pipe, each.layout.mesh.pipe);
@@ -208,7 +214,48 @@ TEST_F(PlannerTest, ItsConfigurationHasTheLayout) {
     EXPECT_EQ(read.pipeline.bounds, each.partition.bounds);
     EXPECT_EQ(read.batch.gradient_accumulation_steps, each.layout.microbatches);
     EXPECT_EQ(read.pipeline.activation_checkpoint_interval, each.layout.recompute_interval);
+    const auto& zero = read.zero_optimization;
+    const config::OffloadConfig files{config::OffloadDevice::Nvme, "/scratch"};
+    const bool has_states = each.layout.offload != Offload::None;
+    const bool has_pieces = each.layout.offload == Offload::StatesAndParameters;
+    EXPECT_EQ(zero.offload_optimizer, has_states ? files : config::OffloadConfig());
+    EXPECT_EQ(zero.offload_param, has_pieces ? files : config::OffloadConfig());
   }
+}
+
+TEST_F(PlannerTest, FilesTakeLessMemoryAndMoreTime) {
+  Request one = request(1, 4, kAny);
+  one.choices.microbatches = {2};
+  one.choices.recompute_intervals = {0};
+  one.choices.offloads = kOffloads;
+  one.file_bandwidth = 100.0;
+  one.config.zero_optimization.stage3_max_live_parameters = 256;
+  one.config.zero_optimization.reduce_bucket_size = 256;
+  const Plans plans = plan(one);
+  ASSERT_EQ(plans.candidates.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(plans.candidates[i].layout.offload, kOffloads[i]);
+  // One replica has pieces in files by ZeRO 3, and nothing else by it.
+  EXPECT_EQ(plans.candidates[1].layout.zero, ZeroStage::Off);
+  EXPECT_EQ(plans.candidates[2].layout.zero, ZeroStage::Parameters);
+  const auto& [memory, states, both] =
+      std::tie(plans.candidates[0], plans.candidates[1], plans.candidates[2]);
+  EXPECT_GT(memory.peak(), states.peak());
+  EXPECT_GT(memory.peak(), both.peak());
+  // Two states of AdamW are read and written.
+  const double state_bytes = kBlocks * 256 * 2 * 4;
+  EXPECT_NEAR(states.time.update, 2 * state_bytes / 100.0, 1e-9);
+  EXPECT_GT(both.time.gathers, 0.0);
+  EXPECT_GT(both.time.update, states.time.update);
+}
+
+TEST_F(PlannerTest, FastFilesCostNothingBesideTheUpdateInMemory) {
+  Request one = request(4, 16, kAny);
+  one.memory_bandwidth = 1e4;
+  one.file_bandwidth = 1e12;
+  one.choices.offloads = {Offload::None};
+  const double without = plan(one).candidates.front().time.step();
+  one.choices.offloads = {Offload::States};
+  EXPECT_NEAR(plan(one).candidates.front().time.step(), without, 1e-9);
 }
 
 TEST_F(PlannerTest, RefusesOffloadThatItKnowsNoTimesOf) {

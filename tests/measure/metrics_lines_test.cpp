@@ -28,6 +28,13 @@ TEST(MetricsLines, WhatIsNoLineIsLeftOut) {
   EXPECT_EQ(metrics_lines("nonsense\n{\"step\": 3}\nmore").size(), 1U);
 }
 
+TEST(MetricsLines, LinesUpToAStepAreWholeAndInTheirOrder) {
+  const std::string text =
+      "{\"step\": 2, \"text\": \"b\"}\n{\"step\": 5}\n{\"step\": 4}\n{\"step\": 1";
+  EXPECT_EQ(lines_up_to(text, 4), "{\"step\": 2, \"text\": \"b\"}\n{\"step\": 4}\n");
+  EXPECT_EQ(lines_up_to(text, 0), "");
+}
+
 TEST(MetricsLines, StepsBehindAStepAreThoseUpToTheLastLine) {
   EXPECT_EQ(steps_behind(4, "{\"step\": 5}\n{\"step\": 19}\n{\"step\": 20, \"lo"), 15);
   EXPECT_EQ(steps_behind(4, "{\"step\": 4}\n"), 0);

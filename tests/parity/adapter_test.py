@@ -12,6 +12,8 @@ part is passed over aloud.
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -99,6 +101,28 @@ def expect_merged(runs: Runs, adapters: Path, merged: Path) -> None:
         assert not torch.equal(whole[name], tensor), name
 
 
+def check_export(runs: Runs, checkpoints: Path, one: Path) -> None:
+    """The adapters of a checkpoint are those that the run saved; the model alone is refused."""
+
+    def export(name: str, *words: str):
+        command = [runs.penstock, "checkpoint", "export", checkpoints, runs.folder / name, *words]
+        return subprocess.run(command, text=True, capture_output=True, check=False)
+
+    done = export("exported", "--adapters")
+    assert done.returncode == 0 and "exported: the adapters of" in done.stdout, done
+    exported = runs.folder / "exported"
+    expect_same(exported, one)
+    files = (each / "adapter_config.json" for each in (exported, one))
+    said, saved = (json.loads(file.read_text()) for file in files)
+    assert set(said.pop("target_modules")) == set(saved.pop("target_modules"))
+    assert Path(saved.pop("base_model_name_or_path")) == runs.base
+    assert said.pop("base_model_name_or_path") is None  # Hosts may have it at different places.
+    assert said == saved, (said, saved)
+    done = export("refused")
+    assert done.returncode == 2 and "--adapters writes the adapters" in done.stderr, done
+    assert not (runs.folder / "refused").exists()
+
+
 def check(penstock: str, folder: Path, family: str) -> None:
     runs = Runs(penstock, folder, family)
 
@@ -148,6 +172,10 @@ def check(penstock: str, folder: Path, family: str) -> None:
     half = {"steps": STEPS // 2, "eval_batches": 1}
     runs.train(**kept, run=half)
     expect_same(runs.train(**kept, words=("--resume", "auto")), one)
+    check_export(runs, folder / "kept", one)
+    # Its last step has been taken: it only saves.
+    words = ("--resume", "auto", "--set", "model.adapter.merge=true")
+    expect_merged(runs, one, runs.train(**kept, words=words))
 
     told = runs.train(adapter={"targets": "query"}, fails=True)
     assert 'model.adapter.targets = "query": matches no linear of the model' in told, told

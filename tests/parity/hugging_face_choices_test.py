@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a run may choose beside its Hugging Face folder: random weights, documents apart, saves on
-the way.
+"""What a run may choose beside its Hugging Face folder: random weights, documents apart, saves and
+texts on the way.
 
 Usage: hugging_face_choices_test.py PENSTOCK, run by a Python that has torch.
 Skipped, with exit code 77 and the reason, where transformers is not installed.
@@ -9,6 +9,7 @@ Skipped, with exit code 77 and the reason, where transformers is not installed.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from itertools import pairwise
@@ -20,6 +21,7 @@ except ImportError as error:
     print(f"skipped: {error}; pip install -r tools/python_requirements.txt")
     sys.exit(77)
 
+import tokenizers
 import torch
 from folder_runs import TINY_LLAMA, FolderRuns, expect_same, quiet, tensors, write_tokens
 
@@ -143,14 +145,61 @@ def check_saves_on_the_way(runs: Runs) -> None:
     expect_same(kept, half)
 
 
+def check_texts_on_the_way(runs: Runs) -> None:
+    """They go on from the prompt, the same in every layout, each once, also behind a resume."""
+    words = tokenizers.models.WordLevel({f"w{i}": i for i in range(120)}, unk_token="w0")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(runs.base / "tokenizer.json"))
+    short = {"eval_batches": 1, "sample_tokens": 6, "sample_interval": 2}
+    run = short | {"steps": STEPS, "sample_prompt": "w5 w9 w7"}
+
+    def lines() -> list[dict]:
+        return [*map(json.loads, (runs.run / "samples.jsonl").read_text().splitlines())]
+
+    runs.train(runs.base, run=run)
+    first = lines()
+    assert [each["step"] for each in first] == [2, 4], first
+    for each in first:
+        assert each["prompt_tokens"] == [5, 9, 7] and each["prompt"] == "w5 w9 w7", each
+        ends = each["tokens"].index(0) + 1 if 0 in each["tokens"] else 6
+        assert len(each["tokens"]) == ends, each
+        assert each["text"].split() == [f"w{token}" for token in each["tokens"]], each
+    assert first[0]["tokens"] != first[1]["tokens"], first
+    whole = (runs.run / "sample.txt").read_text()
+    assert whole == "w5 w9 w7" + first[1]["text"], whole
+    runs.train(runs.base, pipe=2, replicas=2, run=run, zero_optimization={"stage": 3})
+    assert lines() == first, lines()
+    runs.train(runs.base, run=run, words=("--checkpoint-every", "2"))
+    again = ("--resume", "auto", "--checkpoint-every", "2", "--set", "run.steps=6")
+    runs.train(runs.base, run=run, words=("--run", runs.run, *again))
+    runs.run = runs.folder / f"run-{runs.number - 1}"
+    assert lines()[:2] == first and [each["step"] for each in lines()] == [2, 4, 6], lines()
+
+    os.environ["PENSTOCK_PYTHON"] = "/no/python"
+    runs.train(runs.base, run=short | {"steps": 1})
+    (bare,) = lines()
+    halves = runs.samples[:, : SEQUENCE // 2].tolist()
+    assert bare["prompt_tokens"] in halves and "text" not in bare, bare
+    assert not (runs.run / "sample.txt").exists()
+    told = runs.train(runs.base, run=run, fails=True)
+    assert "/no/python is not there" in told and "leave run.sample_prompt empty" in told, told
+    os.environ["PENSTOCK_PYTHON"] = sys.executable
+    told = runs.train(runs.base, run=run | {"sample_prompt": " "}, fails=True)
+    assert 'run.sample_prompt = " ": has no tokens' in told, told
+
+
 def main(penstock: str) -> None:
     torch.manual_seed(7)
     quiet()
+    package = Path(penstock).resolve().parents[1] / "python"
+    os.environ |= {"PENSTOCK_PYTHON": sys.executable, "PYTHONPATH": str(package)}
     with tempfile.TemporaryDirectory(prefix="penstock-parity-") as name:
         runs = Runs(penstock, Path(name))
         check_documents(runs)
         check_random_weights(runs)
         check_saves_on_the_way(runs)
+        check_texts_on_the_way(runs)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ EVERYWHERE = {
     "zero_optimization": {"stage": 1},
     "checkpoint": {"save_interval": 2},
     "run": {"steps": 4, "eval_interval": 2, "eval_batches": 1, "sample_bytes": 2},
+    # The second window is the first that may change the program.
+    "schedule": {"adapt": True, "window_steps": 1, "adapt_gain": 0},
 }
 
 

@@ -65,7 +65,8 @@ class RunDirectory(ProcessTest):
         cls.maker = ProcessTest()
         cls.maker.setUp()
         cls.addClassCleanup(cls.maker.doCleanups)
-        config = cls.maker.config(run={"steps": 6, "eval_interval": 3, "timeline_steps": 2})
+        run = {"steps": 6, "eval_interval": 3, "sample_interval": 4, "timeline_steps": 2}
+        config = cls.maker.config(run=run)
         run = cls.maker.start_train(config, "run", "--save", "run/weights")
         cls.result = run.wait()
         cls.maker.assert_code(cls.result, 0)
@@ -78,7 +79,7 @@ class RunDirectory(ProcessTest):
         names = {path.name for path in self.run_directory.iterdir()}
         expected = {"config.resolved.json", "metrics.jsonl", "loss.svg", "schedule.svg"}
         expected |= {"schedule.csv", "timeline.csv", "timeline.json", "sample.txt", "weights"}
-        expected |= {"events.jsonl"}
+        expected |= {"events.jsonl", "samples.jsonl"}
         self.assertEqual(names, expected)
         self.maker.assert_nothing_left()
 
@@ -200,7 +201,12 @@ class RunDirectory(ProcessTest):
         self.assertEqual(len(prompt), 16)
         self.assertIn(prompt.strip(b"\n"), self.maker.text.read_bytes())
         self.assertEqual(len(generated), 4)
-        self.assertIn("sample", self.result.out)
+        self.assertIn("step 6/6  sample (after", self.result.out)
+        lines = [*map(json.loads, self.file("samples.jsonl").read_text().splitlines())]
+        self.assertEqual([line["step"] for line in lines], [4, 6])
+        self.assertEqual(bytes(lines[1]["prompt_tokens"] + lines[1]["tokens"]), sample)
+        self.assertEqual(lines[0]["prompt_tokens"], lines[1]["prompt_tokens"])
+        self.assertIn("step 4/6  sample (after", self.result.out)
 
     def test_program_is_what_ran(self) -> None:
         program = self.file("schedule.csv")

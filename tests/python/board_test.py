@@ -10,12 +10,17 @@ import time
 import pytest
 
 EVENTS = '{"event": "started", "step": 0}\n'
+TEXTS = "sample/text_summary"  # As TensorBoard calls the texts "sample".
 ENDED = EVENTS + '{"event": "finished", "step": 3}\n'
 
 
 def line(step, loss, key="loss", **more):
     values = {"step": step, key: loss}
     return json.dumps(values | ({} if key == "val_loss" else {"lr": 0.5}) | more) + "\n"
+
+
+def sample(step, text):
+    return json.dumps({"step": step, "prompt": "The river ", "text": text}) + "\n"
 
 
 @pytest.fixture
@@ -57,10 +62,10 @@ def test_tables_have_every_step_and_validation(run, tmp_path):
     assert rows(folder, "validations.csv") == [{"step": "2", "loss/validation": "3.5"}]
 
 
-def wait_for_rows(folder, count):
+def wait_for_rows(folder, count, name="steps.csv"):
     deadline = time.monotonic() + 30
-    while not (folder / "steps.csv").is_file() or len(rows(folder)) < count:
-        assert time.monotonic() < deadline, f"no {count} rows in {folder} after 30 s"
+    while not (folder / name).is_file() or len(rows(folder, name)) < count:
+        assert time.monotonic() < deadline, f"no {count} rows in {folder / name} after 30 s"
         time.sleep(0.05)
 
 
@@ -110,11 +115,27 @@ def test_a_line_that_is_no_metric_is_an_error(run):
     assert 'metrics.jsonl" has a line that is no metric' in board(run, "--csv", run, code=2)
 
 
+def test_samples_are_rows_each_once(run, tmp_path, following):
+    samples, tables = run / "samples.jsonl", tmp_path / "tables"
+    samples.write_text(sample(1, "runs.") + json.dumps({"step": 2, "tokens": [7]}) + "\n")
+    wait_for_rows(tables, 1, "samples.csv")
+    # Of a run that went on from a checkpoint.
+    new = run / "new"
+    new.write_text(sample(1, "runs.") + sample(3, "flows.") + sample(4, "is")[:-9])
+    new.replace(samples)
+    wait_for_rows(tables, 2, "samples.csv")
+    (run / "events.jsonl").write_text(ENDED)
+    _, errors = following.communicate(timeout=30)
+    assert following.returncode == 0, errors
+    read = [(row["step"], row["text"]) for row in rows(tables, "samples.csv")]
+    assert read == [("1", "The river runs."), ("3", "The river flows.")]
+
+
 def test_event_files_hold_what_the_metrics_hold(run):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (run / "sample.txt").write_text("The river runs.")
+    (run / "samples.jsonl").write_text(sample(2, "runs.") + sample(3, "flows."))
     board(run)
     board(run)  # Once more: nothing doubles.
     events = EventAccumulator(str(run / "tensorboard"))
@@ -122,7 +143,8 @@ def test_event_files_hold_what_the_metrics_hold(run):
     read = [(event.step, event.value) for event in events.Scalars("loss/train")]
     assert read == [(1, 4.5), (2, 3.25), (3, 2.125)]
     assert [(event.step, event.value) for event in events.Scalars("loss/validation")] == [(2, 3.5)]
-    assert "sample/text_summary" in events.Tags()["tensors"]
+    texts = {each.step: each.tensor_proto.string_val[0] for each in events.Tensors(TEXTS)}
+    assert texts == {2: b"The river runs.", 3: b"The river flows."}
 
 
 def test_an_offline_run_of_weights_and_biases_is_made(run):

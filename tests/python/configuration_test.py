@@ -65,13 +65,13 @@ def test_what_fits_is_said():
 
 def test_all_keys_that_are_wrong_are_said():
     with pytest.raises(ConfigError) as caught:
-        read({"optimiser": {}, "fp16": {"enabel": True}, "bf16": True, "dump_state": True})
+        read({"optimiser": {}, "fp16": {"enabel": True}, "bf16": True, "sparse_gradients": True})
     text = str(caught.value)
     for words in (
         'unknown key "optimiser"; did you mean "optimizer"?',
         'unknown key "enabel" in fp16; did you mean "enabled"?',
         "bf16: expected an object, found true",
-        "dump_state = true: engine.config has all values",
+        "sparse_gradients = true: gradients are dense",
     ):
         assert words in text
 

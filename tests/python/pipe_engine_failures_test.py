@@ -254,7 +254,6 @@ def check_configurations(group):
     refused("zero_optimization.stage = 4: must be in [0, 3]", zero_optimization={"stage": 4})
     refused("pipeline.stages is 4", pipeline={"stages": 4})
     refused("its argument partition_method", pipeline={"partition": "uniform"})
-    refused("wall_clock_breakdown = true: an engine measures", wall_clock_breakdown=True)
     refused("must be Adam, AdamW, SGD", optimizer={"type": "Adan"})
     refused("params.beta: SGD has no such", optimizer={"type": "SGD", "params": {"beta": 1}})
     refused("use gradient_clipping", optimizer={"type": "SGD", "params": {"max_grad_norm": 1}})

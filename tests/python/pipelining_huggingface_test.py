@@ -35,3 +35,17 @@ def test_traced_models_train_as_they_are(name):
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_that_caches_is_traced_without_its_cache(name):
+    make, layers, _ = MODELS[name]
+    torch.manual_seed(0)
+    model = make().eval()
+    tokens = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(1))
+    expected = model(tokens).logits
+    model.config.use_cache = True
+    pipe = pipeline(model, (), {"input_ids": tokens}, {f"{layers}.2": SplitPoint.BEGINNING})
+    assert model.config.use_cache is True
+    (logits,) = pipe(input_ids=tokens)
+    assert torch.equal(logits, expected)

@@ -198,7 +198,7 @@ def check_wrong_calls_say_so(group):
     inputs, labels = words_of(0, dist.get_rank())
     outputs = engine(inputs, 0)
     with pytest.raises(
-        TypeError, match=rf"loss is \(4, {LENGTH}, {WORDS}\), must be a tensor of one"
+        TypeError, match=rf"loss is \(4, {LENGTH}, {WORDS}\), must be a scalar tensor"
     ):
         engine.backward(outputs)
     loss = loss_of(outputs, labels)

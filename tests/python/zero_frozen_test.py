@@ -218,7 +218,7 @@ def check_gathered_parameters(group):
     train(engine, 1)
     if group.size() == 1:
         return
-    words = r'(?s)"blocks.2.mask": changed .* modifier_rank=0'
+    words = r'(?s)"blocks.2.mask": in-place modification .* modifier_rank=0'
     with pytest.raises(penstock.Error, match=words), GatheredParameters(mask):
         mask.logical_not_()
 

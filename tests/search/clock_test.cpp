@@ -115,20 +115,20 @@ TEST(SearchClock, HasTheMakespanOfTheSimulationForChains) {
 
 TEST(SearchClock, TakesTheOrdersOfGeneratorsAndGivesThemBack) {
   const Stages stages{.ranks = 4, .per_rank = 2, .microbatches = 8};
-  const Problem problem(to_and_fro(stages), 4, 8, {}, {});
+  const Problem problem(to_and_fro(stages), 4, 8, {}, std::nullopt);
   const auto zbv =
       schedule::make_schedule("zbv", {.ranks = 4, .stages_per_rank = 2, .microbatches = 8});
   const auto order = problem.order_of(zbv);
   ASSERT_TRUE(order);
   EXPECT_EQ(problem.schedule_of(*order).programs, zbv.programs);
-  const Problem elsewhere(in_a_loop(stages), 4, 8, {}, {});
+  const Problem elsewhere(in_a_loop(stages), 4, 8, {}, std::nullopt);
   EXPECT_FALSE(elsewhere.order_of(zbv));
 }
 
 TEST(SearchClock, IsStuckWhereRanksWaitForEachOtherOrATurnIsMissing) {
   const Turn f0{0, Kind::Forward}, i0{0, Kind::Input}, w0{0, Kind::Weight};
   const Turn f1{1, Kind::Forward}, i1{1, Kind::Input}, w1{1, Kind::Weight};
-  const Problem problem({Rank(0), Rank(1)}, 2, 1, {}, {});
+  const Problem problem({Rank(0), Rank(1)}, 2, 1, {}, std::nullopt);
   Clock clock(problem);
   EXPECT_NE(clock.run({{f0, i0, w0}, {f1, i1, w1}}), kStuck);
   EXPECT_EQ(clock.makespan(), 5);

@@ -289,6 +289,8 @@ Command declare_checkpoint_command(CLI::App& app) {
                    "bytes in a file, such as 5GB (default), 512MiB or 1000000; a larger tensor has "
                    "a file of its own")
       ->type_name("BYTES");
+  exported->add_flag("--adapters", command->adapters,
+                     "of a run that trains low-rank adapters: these alone, as PEFT loads them");
   CLI::App* const resharded = with_json(with_other(
       declare("reshard",
               "the same checkpoint in another number of files, for storage; no run needs it",

@@ -19,6 +19,7 @@ struct CheckpointCommand {
   checkpoint::Keep keep;
   std::string type = "as-saved";
   std::string shard_bytes_max = "5GB";
+  bool adapters = false;  // Alone.
   std::size_t shards = 0;
   bool json = false;
 };

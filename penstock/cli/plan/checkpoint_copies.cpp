@@ -84,11 +84,13 @@ std::string json_of(const checkpoint::Export& made, const SavedCheckpoint& from,
              "]}\n");
 }
 
-std::uint64_t bytes_of_weights(const Manifest& manifest) {
+// Of the checkpoint's tensors, as they are read.
+std::uint64_t bytes_to_read(const Manifest& manifest, const ExportOptions& options) {
   std::uint64_t bytes = 0;
-  for (const checkpoint::Tensor& each : manifest.tensors) {
-    if (each.state != checkpoint::kWeight) continue;
-    bytes += static_cast<std::uint64_t>(each.elements()) * bytes_of(each.type);
+  for (const checkpoint::ModelFile& file : files_of_model(manifest, options)) {
+    for (const auto* each : file.tensors) {
+      bytes += static_cast<std::uint64_t>(each->elements()) * bytes_of(each->type);
+    }
   }
   return bytes;
 }
@@ -96,22 +98,24 @@ std::uint64_t bytes_of_weights(const Manifest& manifest) {
 }  // namespace
 
 int run_export(const CheckpointCommand& command) {
-  const ExportOptions options{.type = type_to_export(command.type),
-                              .file_bytes_max = file_bytes_max(command.shard_bytes_max)};
+  const ExportOptions options{
+      .what = command.adapters ? checkpoint::Exported::Adapters : checkpoint::Exported::Model,
+      .type = type_to_export(command.type),
+      .file_bytes_max = file_bytes_max(command.shard_bytes_max)};
   SavedCheckpoint from(newest_at(command.path));
   Output output(STDERR_FILENO);
   ProgressLines progress(output, str("exporting ", from.folder()),
-                         bytes_of_weights(from.manifest()));
+                         bytes_to_read(from.manifest(), options));
   const checkpoint::Export made = export_weights(from, command.other, options,
                                                  [&](std::uint64_t bytes) { progress.add(bytes); });
   if (command.json) {
     write_output(json_of(made, from, options), "");
     return static_cast<int>(ExitCode::Ok);
   }
-  std::string text = str("exported: the weights of ", from.folder(), ", step ",
-                         from.manifest().step, "\nto: ", made.folder, ", ", mebibytes(made.bytes),
-                         " in ", counted(made.files.size(), "file", "files"),
-                         "\ntensors: ", types_in(made, options), "\n");
+  std::string text = str(
+      "exported: the ", command.adapters ? "adapters" : "weights", " of ", from.folder(), ", step ",
+      from.manifest().step, "\nto: ", made.folder, ", ", mebibytes(made.bytes), " in ",
+      counted(made.files.size(), "file", "files"), "\ntensors: ", types_in(made, options), "\n");
   if (made.not_converted > 0) {
     text += str("not converted: ", counted(made.not_converted, "tensor", "tensors"),
                 " of other types than F32, F16 and BF16\n");

@@ -12,13 +12,16 @@ namespace penstock::cli {
 // Declares itself on `app`; the returned function runs it after parsing.
 using Command = std::function<int()>;
 
-// The words after the first "--" of the command line, which no option parser may touch.
+// The words of another program's command line, which no option parser may touch.
 using Words = std::vector<std::string>;
 
 Command declare_train_command(CLI::App& app);
 Command declare_evaluate_command(CLI::App& app);
 Command declare_generate_command(CLI::App& app);
 Command declare_launch_command(CLI::App& app, const Words& program);
+// is_any_program: `program` came after "--"; else it is a script.  Both are read when it runs.
+Command declare_run_command(CLI::App& app, const Words& program, const bool& is_any_program);
+Command declare_host_command(CLI::App& app);
 Command declare_schedule_command(CLI::App& app);
 Command declare_compare_command(CLI::App& app);  // schedule compare
 Command declare_diff_command(CLI::App& app);     // schedule diff

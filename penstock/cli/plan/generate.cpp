@@ -6,7 +6,7 @@
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/starting.h"
-#include "penstock/cli/plan/tokenizer.h"
+#include "penstock/cli/tokenizer.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
 #include "penstock/core/text.h"
@@ -16,13 +16,15 @@ namespace {
 
 using Tokens = std::vector<std::int64_t>;
 
+constexpr const char* kWithoutPython = "give tokens by their numbers: --tokens 1,2,3";
+
 Tokens prompt_of(const GenerateCommand& command) {
   if (!command.prompt) {
     if (!command.tokens.empty()) return command.tokens;
     throw ConfigError("generate: nothing to go on from",
                       {"give --prompt TEXT, or --tokens N,N with tokens' numbers"});
   }
-  Tokens tokens = tokens_of(*command.prompt, command.ranks.config);
+  Tokens tokens = tokens_of(*command.prompt, command.ranks.config, kWithoutPython);
   if (!tokens.empty()) return tokens;
   throw ConfigError(str("generate: the prompt ", in_quotes(*command.prompt), " has no tokens"));
 }
@@ -64,12 +66,12 @@ Tokens read_tokens(int file) {
 std::string as_text(const GenerateCommand& command, Tokens prompt, const Tokens& tokens) {
   if (!command.prompt) return join(tokens, ",") + "\n";
   prompt.insert(prompt.end(), tokens.begin(), tokens.end());
-  return text_of(prompt, command.ranks.config) + "\n";
+  return text_of(prompt, command.ranks.config, kWithoutPython) + "\n";
 }
 
 std::string as_json(const GenerateCommand& command, const Tokens& prompt, const Tokens& tokens) {
-  const std::string text =
-      command.prompt ? str(", \"text\": ", json_quote(text_of(tokens, command.ranks.config))) : "";
+  const auto text_after = [&] { return text_of(tokens, command.ranks.config, kWithoutPython); };
+  const std::string text = command.prompt ? str(", \"text\": ", json_quote(text_after())) : "";
   return str("{\"prompt_tokens\": [", join(prompt, ", "), "], \"tokens\": [", join(tokens, ", "),
              "]", text, "}\n");
 }

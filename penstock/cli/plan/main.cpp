@@ -29,6 +29,21 @@ std::string version_text() {
                                      : "torch " + torch + "\ntransports shm, tcp, gloo");
 }
 
+// Where another program's words begin: behind the options of `run`, or at "--".
+char** end_of_own_words(const CLI::App& app, char** begin, char** end) {
+  char** const separator =
+      std::find_if(begin, end, [](const char* word) { return std::string(word) == "--"; });
+  if (begin + 1 >= end || std::string(begin[1]) != "run") return separator;
+  const CLI::App* run = app.get_subcommand("run");
+  for (char** word = begin + 2; word < separator; ++word) {
+    const std::string text = *word;
+    if (!text.starts_with('-')) return word;
+    const CLI::Option* option = run->get_option_no_throw(text);
+    if (option != nullptr && option->get_items_expected_max() > 0) ++word;
+  }
+  return separator;
+}
+
 int run(int argc, char** argv) {
   CLI::App app("penstock trains models by pipeline x data parallelism.", "penstock");
   app.set_version_flag("--version", version_text);
@@ -45,13 +60,12 @@ int run(int argc, char** argv) {
       "  penstock plan gpt.json --world 64 --memory 80GB ...      rank the layouts of a model\n"
       "  penstock config check ds_config.json                     what DeepSpeed's keys come to\n"
       "  penstock launch --nproc 2 -- python3 script.py           start any program's ranks\n"
+      "  penstock run --hostfile hosts train.py ARGS              the same on several hosts\n"
       "Exit codes: 0 ok, 1 failed (verify, diff, simulate: the answer is no), 2 usage or config,\n"
       "3 checkpoints and weights, 4 a rank was lost, 5 hang, 6 not finite, 75 stopped before the "
       "end, 130 Ctrl-C.");
-  // What follows "--" is another program's command line.
-  char** const separator =
-      std::find_if(argv, argv + argc, [](const char* word) { return std::string(word) == "--"; });
-  const penstock::cli::Words program(std::min(separator + 1, argv + argc), argv + argc);
+  penstock::cli::Words program;
+  bool is_any_program = false;
   std::vector<std::pair<CLI::App*, penstock::cli::Command>> commands;
   const auto declare = [&](const char* name, const char* help, const auto& declare_command) {
     CLI::App* subcommand = app.add_subcommand(name, help);
@@ -64,6 +78,10 @@ int run(int argc, char** argv) {
           penstock::cli::declare_generate_command);
   declare("launch", "start a program's ranks on this machine",
           [&](CLI::App& launch) { return penstock::cli::declare_launch_command(launch, program); });
+  declare("run", "start a script's ranks on several hosts, as deepspeed does", [&](CLI::App& run) {
+    return penstock::cli::declare_run_command(run, program, is_any_program);
+  });
+  declare("host", "a host's part of penstock run", penstock::cli::declare_host_command);
   declare("schedule", "print, draw or compare pipeline schedules",
           penstock::cli::declare_schedule_command);
   declare("verify", "prove that a schedule can run, or say why not",
@@ -86,17 +104,21 @@ int run(int argc, char** argv) {
           penstock::cli::declare_checkpoint_command);
   declare("selftest", "prove resume, or compare a layout with one process, for your own config",
           penstock::cli::declare_selftest_command);
+  char** const end = end_of_own_words(app, argv, argv + argc);
+  is_any_program = end != argv + argc && std::string(*end) == "--";
+  program.assign(std::min(end + (is_any_program ? 1 : 0), argv + argc), argv + argc);
   try {
-    app.parse(static_cast<int>(separator - argv), argv);
+    app.parse(static_cast<int>(end - argv), argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // Help or version.
     throw penstock::cli::usage_error(app, error);
   }
   for (const auto& [subcommand, command] : commands) {
     if (!subcommand->parsed()) continue;
-    if (!program.empty() && subcommand->get_name() != "launch") {
-      throw penstock::ConfigError(penstock::str(subcommand->get_name(), ": unexpected word \"",
-                                                program.front(), "\" after --"));
+    const std::string& name = subcommand->get_name();
+    if (!program.empty() && name != "launch" && name != "run") {
+      throw penstock::ConfigError(
+          penstock::str(name, ": unexpected word \"", program.front(), "\" after --"));
     }
     return command();
   }

@@ -9,6 +9,7 @@
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/plan_inputs.h"
 #include "penstock/cli/plan/plan_tables.h"
+#include "penstock/config/optimizer_states.h"
 #include "penstock/config/read.h"
 #include "penstock/config/resolve.h"
 #include "penstock/config/write.h"
@@ -30,6 +31,7 @@ struct PlanCommand {
   std::vector<int> zero = {0, 1, 2, 3};
   bool recompute = true;
   std::int32_t top = 10;
+  std::string offload;  // DIR=SPEED; "": nothing is in files.
   std::optional<std::size_t> explain;
   std::string write;
   std::string format = "text";
@@ -52,6 +54,32 @@ std::int64_t samples_of(const config::Config& config) {
       .train_batch_size;
 }
 
+struct Files {
+  std::string folder;
+  double bandwidth = 0.0;  // 0: none are tried.
+};
+
+Files files_of(const std::string& text) {
+  if (text.empty()) return {};
+  const std::size_t at = text.rfind('=');
+  const std::string speed = at == std::string::npos ? "" : text.substr(at + 1);
+  const auto bytes =
+      speed.ends_with("/s") ? parse_bytes(speed.substr(0, speed.size() - 2)) : std::nullopt;
+  if (at != 0 && bytes && *bytes > 0) {
+    return {.folder = text.substr(0, at), .bandwidth = static_cast<double>(*bytes)};
+  }
+  throw ConfigError(str("plan: --offload ", in_quotes(text),
+                        ": expected a folder and how fast its files are read and written, such as "
+                        "/scratch=3GB/s"),
+                    {"speeds are whole numbers: 2500MB/s"});
+}
+
+// Whether the optimizer has anything that could be in a file.
+bool has_states(const config::Config& config) {
+  return config::states_per_parameter(config.optimizer) > 0 || config.bf16.enabled ||
+         config.fp16.enabled;
+}
+
 layout::Choices choices_of(const PlanCommand& command, const config::Config& config,
                            const memory::LayersFile& layers) {
   layout::Choices choices{.world = static_cast<std::int32_t>(command.world),
@@ -72,6 +100,10 @@ layout::Choices choices_of(const PlanCommand& command, const config::Config& con
   if (command.recompute) {
     const std::int64_t own = config.pipeline.activation_checkpoint_interval;
     choices.recompute_intervals.push_back(std::max<std::int64_t>(own, 1));
+  }
+  if (!command.offload.empty()) {
+    if (has_states(config)) choices.offloads.push_back(layout::Offload::States);
+    choices.offloads.push_back(layout::Offload::StatesAndParameters);
   }
   return choices;
 }
@@ -117,6 +149,9 @@ layout::Choices choices_of(const PlanCommand& command, const config::Config& con
     notes.push_back(str("or take ", world, " ranks: ", to_string(plans.candidates.front().layout)));
     break;
   }
+  if (request.choices.offloads.size() == 1) {
+    notes.push_back("or keep optimizer states in files, with --offload DIR=SPEED");
+  }
   if (request.choices.microbatches.front() > 1) {
     notes.push_back(str("or try smaller microbatches than ", request.choices.microbatches.front(),
                         " samples, with --microbatch-sizes"));
@@ -151,9 +186,11 @@ int run_plan(const PlanCommand& command) {
       config::read_config(command.inputs.config, command.inputs.overrides);
   const std::int64_t memory_max = memory_limit(command.memory);
   check_plan_inputs(command.inputs);
+  files_of(command.offload);
   const memory::LayersFile layers = layers_of(command.inputs, read.config);
   const Times times = times_of(command.inputs, read.config, layers);
   const Links links = links_of(command.inputs, times);
+  const Files files = files_of(command.offload);
   const Request request{.config = read.config,
                         .layers = layers,
                         .choices = choices_of(command, read.config, layers),
@@ -161,6 +198,8 @@ int run_plan(const PlanCommand& command) {
                         .network = links.network,
                         .times_of = times.of,
                         .memory_bandwidth = times.memory_bandwidth,
+                        .file_bandwidth = files.bandwidth,
+                        .file_folder = files.folder,
                         .top = command.top};
   const Plans plans = plans_of(request);
   const std::size_t chosen = command.explain.value_or(1);
@@ -176,7 +215,7 @@ int run_plan(const PlanCommand& command) {
   write_output(formatted(command, question, plans), command.output);
   if (!command.write.empty()) {
     const auto& candidate = plans.candidates[chosen - 1];
-    write_output(config::to_text(layout::configuration_of(read.config, candidate)), command.write);
+    write_output(config::to_text(layout::configuration_of(request, candidate)), command.write);
   }
   return static_cast<int>(ExitCode::Ok);
 }
@@ -198,6 +237,10 @@ void declare_question(CLI::App& app, PlanCommand& command) {
       ->delimiter(',')
       ->check(CLI::Range(0, 3));
   app.add_flag("!--no-recompute", command.recompute, "keep all activations");
+  app.add_option("--offload", command.offload,
+                 "try layouts, too, that keep optimizer states, and with ZeRO 3 parameters, in\n"
+                 "files in DIR, which a rank reads and writes at SPEED: /scratch=3GB/s")
+      ->type_name("DIR=SPEED");
 }
 
 void declare_results(CLI::App& app, PlanCommand& command) {

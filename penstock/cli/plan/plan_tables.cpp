@@ -64,11 +64,15 @@ double samples_per_second(const Candidate& candidate) {
   return static_cast<double>(samples) / candidate.time.step();
 }
 
+bool tries_files(const PlanQuestion& question) {
+  return question.request.choices.offloads.size() > 1;
+}
+
 std::vector<std::string> cells(const PlanQuestion& question, const Candidate& candidate,
                                std::size_t number) {
   const Layout& layout = candidate.layout;
   const double samples = samples_per_second(candidate);
-  return {
+  std::vector<std::string> row = {
       str(number),
       str(layout.mesh.pipe),
       str(layout.mesh.data),
@@ -85,12 +89,17 @@ std::vector<std::string> cells(const PlanQuestion& question, const Candidate& ca
       size(candidate.peak()),
       str("rank ", candidate.fullest_rank(), " at ", candidate.peak_at[candidate.fullest_rank()]),
       bound_by(candidate.time)};
+  if (tries_files(question)) row.emplace_back(layout::in_files(layout.offload));
+  return row;
 }
 
-std::vector<std::string> columns() {
-  return {"#",       "pipe",       "data",    "ZeRO",      "schedule", "per rank", "microbatches",
-          "samples", "recomputed", "step ms", "samples/s", "tokens/s", "bubble",   "peak memory",
-          "where",   "bound by"};
+std::vector<std::string> columns(const PlanQuestion& question) {
+  std::vector<std::string> names = {"#",          "pipe",        "data",         "ZeRO",
+                                    "schedule",   "per rank",    "microbatches", "samples",
+                                    "recomputed", "step ms",     "samples/s",    "tokens/s",
+                                    "bubble",     "peak memory", "where",        "bound by"};
+  if (tries_files(question)) names.emplace_back("in files");
+  return names;
 }
 
 std::string too_large_text(const Plans& plans) {
@@ -170,7 +179,8 @@ std::string json_of(const PlanQuestion& question, const Candidate& candidate, Fr
       ", \"zero\": ", number_of(layout.zero), ", \"schedule\": ", json_quote(layout.schedule),
       ", \"stages_per_rank\": ", layout.stages_per_rank,
       ", \"microbatches\": ", layout.microbatches, ", \"microbatch\": ", layout.microbatch,
-      ", \"recompute_interval\": ", layout.recompute_interval, ",\n     \"bounds\": [",
+      ", \"recompute_interval\": ", layout.recompute_interval,
+      ", \"in_files\": ", json_quote(layout::in_files(layout.offload)), ",\n     \"bounds\": [",
       join(candidate.partition.bounds, ", "),
       "],\n     \"step\": ", shortest(candidate.time.step()), ", \"parts\": {", join(parts, ", "),
       "},\n     \"samples_per_second\": ", shortest(samples),
@@ -195,7 +205,7 @@ std::string difference_text(double part) {
 
 std::string plan_text(const PlanQuestion& question, const Plans& plans) {
   const layout::Request& request = question.request;
-  std::vector<TextRow> rows = {columns()};
+  std::vector<TextRow> rows = {columns(question)};
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     rows.push_back(cells(question, plans.candidates[i], i + 1));
   }
@@ -214,8 +224,8 @@ std::string plan_text(const PlanQuestion& question, const Plans& plans) {
 std::string plan_csv(const PlanQuestion& question, const Plans& plans) {
   std::string text =
       "number,pipe,data,zero,schedule,stages_per_rank,microbatches,microbatch,recompute_interval,"
-      "step_seconds,samples_per_second,tokens_per_second,bubble_seconds,peak_bytes,fullest_rank,"
-      "bound_by,equals\n";
+      "in_files,step_seconds,samples_per_second,tokens_per_second,bubble_seconds,peak_bytes,"
+      "fullest_rank,bound_by,equals\n";
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     const Candidate& each = plans.candidates[i];
     const Layout& layout = each.layout;
@@ -223,7 +233,8 @@ std::string plan_csv(const PlanQuestion& question, const Plans& plans) {
     text +=
         str(i + 1, ",", layout.mesh.pipe, ",", layout.mesh.data, ",", number_of(layout.zero), ",",
             layout.schedule, ",", layout.stages_per_rank, ",", layout.microbatches, ",",
-            layout.microbatch, ",", layout.recompute_interval, ",", shortest(each.time.step()), ",",
+            layout.microbatch, ",", layout.recompute_interval, ",",
+            layout::in_files(layout.offload), ",", shortest(each.time.step()), ",",
             shortest(samples), ",", shortest(samples * static_cast<double>(question.positions())),
             ",", shortest(each.time.bubble), ",", each.peak(), ",", each.fullest_rank(), ",",
             bound_by(each.time), ",", each.equals.size(), "\n");
@@ -264,7 +275,7 @@ std::string plan_page(const PlanQuestion& question, const Plans& plans) {
     timeline.title = str("candidate ", i + 1, ": ", to_string(each.layout));
     timelines.push_back(std::move(timeline));
   }
-  render::Table table{.title = "Candidates", .note = question.costs, .columns = columns()};
+  render::Table table{.title = "Candidates", .note = question.costs, .columns = columns(question)};
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     table.rows.push_back(cells(question, plans.candidates[i], i + 1));
   }

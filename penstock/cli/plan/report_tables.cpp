@@ -60,6 +60,11 @@ std::string event_text(const measure::RunEvent& event) {
           "started again with ", event.ranks, event.ranks == 1 ? " rank" : " ranks",
           event.pause_seconds > 0 ? str(" after ", shortest(event.pause_seconds), " s") : "",
           event.attempt > 0 ? str(", attempt ", event.attempt, " without a new checkpoint") : "");
+    case CostsChanged:
+    case ProgramJudged:
+      return event.reason;
+    case ProgramChanged:
+      return str(event.reason, " (", event.file, ")");
     case Stopped:
       return str("stopped, ", event.reason);
     case Finished:

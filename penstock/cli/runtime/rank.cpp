@@ -9,8 +9,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "penstock/cli/runtime/peer_watch.h"
+#include "penstock/cli/tokenizer.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/exception_text.h"
 #include "penstock/core/error.h"
@@ -153,6 +155,15 @@ class RankProcess {
                 [this] {
                   const auto by_launcher = control_.stop_requested();
                   return by_launcher ? by_launcher : signals_.requested();
+                },
+            .tokens_of =
+                [](const std::string& text, const std::string& folder) {
+                  return tokens_of(text, folder,
+                                   "leave run.sample_prompt empty: texts go on from the data");
+                },
+            .text_of =
+                [](const std::vector<std::int64_t>& tokens, const std::string& folder) {
+                  return text_of(tokens, folder, "samples.jsonl has the tokens");
                 }};
   }
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.board._stream import Line, Metrics
+from penstock.board._stream import Line, Metrics, Samples
 from penstock.board._writers import TAGS, Tables, TensorBoard, WeightsAndBiases, Writer
 from penstock.errors import Error
 
@@ -31,7 +31,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--wandb", metavar="PROJECT", help="an offline run of Weights & Biases, in RUN/wandb"
     )
-    parser.add_argument("--csv", type=Path, metavar="DIR", help="steps.csv and validations.csv")
+    parser.add_argument(
+        "--csv", type=Path, metavar="DIR", help="steps.csv, validations.csv, samples.csv"
+    )
     parser.add_argument(
         "--follow", action="store_true", help="go on until the run has ended, or Ctrl-C"
     )
@@ -51,12 +53,15 @@ def _writers(options: argparse.Namespace) -> dict[str, Writer]:
     return writers
 
 
-def _write(lines: list[Line], writers: Sequence[Writer]) -> None:
+def _write(lines: list[Line], texts: list[tuple[int, str]], writers: Sequence[Writer]) -> None:
     for line in lines:
         # A number that JSON cannot hold is a text: "inf", "nan".
         values = {TAGS[key]: float(value) for key, value in line.items() if key in TAGS}
         for writer in writers:
             writer.write(line["step"], values)
+    for step, text in texts:
+        for writer in writers:
+            writer.write_text(step, text)
     for writer in writers:
         writer.flush()
 
@@ -74,24 +79,22 @@ def _has_ended(run: Path) -> bool:
 
 
 def _copy(options: argparse.Namespace) -> str:
-    metrics = Metrics(options.run)
+    metrics, samples = Metrics(options.run), Samples(options.run)
     writers = _writers(options)
     count = 0
     try:
         while True:
             ended = _has_ended(options.run)  # Before the lines: none comes after it.
             lines = metrics.new_lines()
-            _write(lines, list(writers.values()))
+            _write(lines, samples.new_texts(), list(writers.values()))
             count += len(lines)
             if ended or not options.follow:
                 break
             time.sleep(_PAUSE)
     except KeyboardInterrupt:
         pass
-    sample = options.run / "sample.txt"
-    text = sample.read_text(encoding="utf-8", errors="replace") if sample.is_file() else None
     for writer in writers.values():
-        writer.close(text)
+        writer.close()
     return f"{count} lines of {options.run} -> {', '.join(writers)}"
 
 

@@ -1,18 +1,16 @@
 """Where metrics can go: TensorBoard's event files, Weights & Biases, tables.
 
-A writer takes the values of one step under their tags.  The libraries are the users' own, and are
-imported when a writer is made.
+A writer takes the values of one step under their tags.
 """
 
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.errors import ConfigError
+from penstock._boards import event_files, weights_and_biases
 
 # A line's keys in the metrics, and the tags on a board.
 TAGS = {
@@ -28,6 +26,7 @@ TAGS = {
 _TABLES = {
     "steps.csv": [tag for key, tag in TAGS.items() if key != "val_loss"],
     "validations.csv": [TAGS["val_loss"]],
+    "samples.csv": ["text"],
 }
 
 
@@ -37,42 +36,37 @@ class Writer(Protocol):
     def write(self, step: int, values: dict[str, float]) -> None:
         """The values of `step`, by tag."""
 
+    def write_text(self, step: int, text: str) -> None:
+        """A text that the model wrote after `step`, with its prompt."""
+
     def flush(self) -> None:
         """After it, readers find what was written."""
 
-    def close(self, text: str | None) -> None:
-        """The end; `text` is the run's sample, if it has one."""
-
-
-def _library(name: str, package: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"this board needs the package {package}: pip install {package} ({error})"
-        ) from error
+    def close(self) -> None:
+        """The end."""
 
 
 class TensorBoard:
     """Event files in `folder`; what an earlier board wrote there counts for nothing any more."""
 
     def __init__(self, folder: Path) -> None:
-        library = _library("torch.utils.tensorboard", "tensorboard")
-        self._writer = library.SummaryWriter(str(folder), purge_step=0)
+        self._writer = event_files(folder, purge_step=0)
 
     def write(self, step: int, values: dict[str, float]) -> None:
         """As scalars."""
         for tag, value in values.items():
             self._writer.add_scalar(tag, value, step)
 
+    def write_text(self, step: int, text: str) -> None:
+        """As the text "sample"."""
+        self._writer.add_text("sample", text, step)
+
     def flush(self) -> None:
         """To the file."""
         self._writer.flush()
 
-    def close(self, text: str | None) -> None:
-        """`text` is the text "sample"."""
-        if text is not None:
-            self._writer.add_text("sample", text)
+    def close(self) -> None:
+        """Closes the file."""
         self._writer.close()
 
 
@@ -80,8 +74,7 @@ class WeightsAndBiases:
     """A new offline run in `run`/wandb; `wandb sync` sends it later."""
 
     def __init__(self, run: Path, project: str) -> None:
-        self._library = _library("wandb", "wandb")
-        self._run = self._library.init(
+        self._run = weights_and_biases(
             project=project, name=run.resolve().name, dir=str(run), mode="offline"
         )
 
@@ -89,18 +82,20 @@ class WeightsAndBiases:
         """As one line of its history."""
         self._run.log(values, step=step)
 
+    def write_text(self, step: int, text: str) -> None:
+        """In the run's summary, which has the last one."""
+        self._run.summary["sample"] = text
+
     def flush(self) -> None:
         """wandb writes by itself."""
 
-    def close(self, text: str | None) -> None:
-        """`text` is in the run's summary."""
-        if text is not None:
-            self._run.summary["sample"] = text
+    def close(self) -> None:
+        """Ends the run."""
         self._run.finish()
 
 
 class Tables:
-    """`folder`/steps.csv and `folder`/validations.csv, which are begun anew."""
+    """`folder`/steps.csv, validations.csv and samples.csv, which are begun anew."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -117,12 +112,16 @@ class Tables:
             if own := {tag: value for tag, value in values.items() if tag in tags}:
                 self._rows[name].writerow({"step": step, **own})
 
+    def write_text(self, step: int, text: str) -> None:
+        """As a row of samples.csv."""
+        self._rows["samples.csv"].writerow({"step": step, "text": text})
+
     def flush(self) -> None:
         """To the files."""
         for file in self._files.values():
             file.flush()
 
-    def close(self, text: str | None) -> None:
+    def close(self) -> None:
         """Closes the files."""
         for file in self._files.values():
             file.close()

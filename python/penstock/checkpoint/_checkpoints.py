@@ -49,7 +49,7 @@ from penstock.checkpoint._saved import (
     value_pieces,
 )
 from penstock.checkpoint._values import to_text
-from penstock.errors import CheckpointError, ConfigError
+from penstock.errors import AssertedError, CheckpointError, ConfigError
 from penstock.pipelining._run import telling_others
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Checkpoints:
         buffers = self._own_buffers()
         folders = self._together("save_checkpoint", collect)
         if len(set(folders)) > 1:
-            raise ConfigError(f"save_checkpoint: ranks save to {', '.join(sorted(set(folders)))}")
+            raise AssertedError(f"save_checkpoint: ranks save to {', '.join(sorted(set(folders)))}")
         folder = _torch.load().save_checkpoint(
             self._communicator,
             str(directory),

@@ -16,9 +16,21 @@ __all__ = ["DeepSpeedCPUAdam", "FusedAdam"]
 refuse_in(globals())
 
 
-class FusedAdam(torch.optim.Adam):
+class _Named(type):
+    """Of classes that an optimizer is an instance of, too, when a configuration has named it."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        kinds: list[type] = [cls, *cls.__subclasses__()]
+        names = {each.__name__ for each in kinds}
+        return super().__instancecheck__(value) or (
+            isinstance(value, torch.optim.Optimizer) and vars(value).get("_stands_for") in names
+        )
+
+
+class FusedAdam(torch.optim.Adam, metaclass=_Named):
     """AdamW, or, with adam_w_mode False, Adam, whose weight decay is added to the gradient.
 
+    The "Adam" and "AdamW" of a configuration are instances of it, unless torch_adam says no.
     bias_correction: must be True.  set_grad_none: taken, and not used.
     """
 

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from penstock.pipe.engine import PipelineEngine
     from penstock.pipe.grid import PipelineParallelGrid
     from penstock.pipe.module import LayerSpec, PipelineModule, TiedLayerSpec
+    from penstock.runtime.pipe.dualpipev import DualPipeVModule
 
 __all__ = [
+    "DualPipeVModule",
     "LayerSpec",
     "PipeDataParallelTopology",
     "PipeModelDataParallelTopology",
@@ -47,6 +49,7 @@ __all__ = [
 ]
 
 _WITH_TORCH = {
+    "DualPipeVModule": "penstock.runtime.pipe.dualpipev",
     "LayerSpec": "penstock.pipe.module",
     "PipelineEngine": "penstock.pipe.engine",
     "PipelineModule": "penstock.pipe.module",

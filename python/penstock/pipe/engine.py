@@ -20,11 +20,12 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock import _torch, configuration
-from penstock._compatibility import lacking, refuse_in
+from penstock._compatibility import has_own_row, lacking, refuse_in
 from penstock._engine import Steps, compare_sizes
 from penstock._optimizers import (
     Course,
     Given,
+    check_scheduler,
     check_takes_slices,
     described,
     facts_of_optimizer,
@@ -62,6 +63,10 @@ class PipelineError(Error):
 
 
 _HOST = torch.device("cpu")
+_WALKS = {
+    *("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules"),
+    *("children", "named_children", "training", "train", "eval", "state_dict"),
+}
 
 
 @dataclass
@@ -136,6 +141,7 @@ class PipelineEngine(Steps):
             if self._type is not None:
                 cast(model, self._type)
             self.optimizer = self._make_optimizer(optimizer, model_parameters)
+            check_scheduler(self.optimizer, lr_scheduler)
         self._communicator = _groups.connect(group)
         self._all = self._communicator.make_group(range(topology.world_size()))
         stages = model._stages()
@@ -201,7 +207,7 @@ class PipelineEngine(Steps):
         self._norm = norm = self._update.norm_of(summed)
         with self._run.telling_others():
             self._update.apply(norm, self.global_steps, f" at loss {loss:g}")
-        self._count_step(f"loss {loss:g}, norm {norm:g}")
+        self._count_step(f"loss {loss:g}, norm {norm:g}", loss=loss)
         return torch.tensor(loss)
 
     def eval_batch(
@@ -249,6 +255,7 @@ class PipelineEngine(Steps):
         result: Any = losses if self._is_last else None
         if reduce_output is not None:
             mean, _ = self._combine(losses, count)
+            self.monitor.write_events([("Train/Samples/eval_loss", mean, self.global_samples)])
             result = torch.tensor(mean) if bcast_loss or self._is_last else None
         return (result, outputs) if return_logits else result
 
@@ -304,13 +311,23 @@ class PipelineEngine(Steps):
     def reset_activation_shape(self) -> None:
         """Changes nothing: shapes may change from microbatch to microbatch."""
 
+    def empty_partition_cache(self) -> None:
+        """Changes nothing."""
+
     def destroy(self) -> None:
-        """Drops gradients and the data; connections go with the engine."""
+        """Drops gradients and the data, and ends boards; connections go with the engine."""
         self._replicated.drop_gradients()
+        self.monitor.close()
         self.training_dataloader = self._iterator = None
 
     def __getattr__(self, name: str) -> Any:
-        raise lacking("penstock.pipe.engine", f"PipelineEngine.{name}")
+        """Its module's walks over parameters and layers, and attributes of the module's own."""
+        module, own = self.__dict__.get("module"), f"PipelineEngine.{name}"
+        is_own = not hasattr(torch.nn.Module, name) and name[0] != "_"
+        is_there = module is not None and (name in _WALKS or (is_own and hasattr(module, name)))
+        if not is_there or has_own_row("deepspeed.runtime.pipe.engine", own):
+            raise lacking("penstock.pipe.engine", own)
+        return getattr(module, name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Raises PipelineError: a step is a whole program."""

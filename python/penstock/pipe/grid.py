@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from penstock.errors import CommError, ConfigError
-from penstock.pipe.topology import PipeDataParallelTopology, ProcessTopology
+from penstock.pipe.topology import PipeDataParallelTopology, ProcessTopology, _prime_factors
 from penstock.pipelining import _groups
 
 if TYPE_CHECKING:
@@ -88,6 +88,10 @@ class PipelineParallelGrid:
     def topology(self) -> ProcessTopology:
         """The axes of ranks."""
         return self._topo
+
+    def _is_grid_valid(self) -> bool:
+        """True: a topology that does not fit the ranks makes no grid."""
+        return True
 
     def stage_to_global(self, stage_id: int, **places: int) -> int:
         """The rank of a stage, at this rank's place on all other axes but those that are given."""
@@ -201,14 +205,3 @@ def _compare(topology: ProcessTopology, group: Any) -> None:
                 f"ranks 0 and {rank} differ: the topology is {texts[0]} on rank 0, {text} on rank "
                 f"{rank}"
             )
-
-
-def _prime_factors(number: int) -> list[int]:
-    """In rising order; their product is `number`, at least 1."""
-    found, factor = [], 2
-    while number > 1:
-        while number % factor == 0:
-            found.append(factor)
-            number //= factor
-        factor += 1
-    return found

@@ -133,6 +133,10 @@ class PipelineModule(torch.nn.Module):
             self._spreading = self._spreading_of_init(communicator)
             self._build(placement)
 
+    def set_checkpoint_interval(self, interval: int) -> None:
+        """activation_checkpoint_interval of the engine that is made of it from now on."""
+        self.activation_checkpoint_interval = _arguments.integer("interval", interval)
+
     def topology(self) -> ProcessTopology:
         """The axes of ranks."""
         return self._topology

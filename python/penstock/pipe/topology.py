@@ -177,3 +177,16 @@ class PipeModelDataParallelTopology(ProcessTopology):
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(names) or "nothing"
+
+
+def _prime_factors(number: int) -> list[int]:
+    """In rising order; their product is `number`.  Raises ValueError for one below 1."""
+    if number < 1:
+        raise ValueError(f"{number} has no prime factors: it must be at least 1")
+    found, factor = [], 2
+    while number > 1:
+        while number % factor == 0:
+            found.append(factor)
+            number //= factor
+        factor += 1
+    return found

@@ -74,6 +74,11 @@ class Run:
         """What is raised inside ends the waits of all ranks of the group, with its words."""
         return telling_others(self._communicator)
 
+    def use_loss(self, loss_fn: Callable[..., torch.Tensor] | None) -> None:
+        """From now on losses are what it returns."""
+        for work in self._works:
+            work.loss_fn = loss_fn
+
     def train(self, step: Step, factors: list[float] | None) -> list[torch.Tensor]:
         """Forward and backward; the losses, on the rank of the last stage."""
         with self._at(step) as loss:

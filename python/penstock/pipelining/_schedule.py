@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from penstock import _arguments, _planning
+from penstock._compatibility import member
 from penstock.errors import ScheduleError
 from penstock.pipelining import actions
 from penstock.pipelining._batch import Batch
@@ -83,6 +84,9 @@ class _PipelineSchedule:
         self._order: Order | None = None
         self._with_messages: Order | None = None  # The same as it runs, where somebody asked.
         self._running: Run | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return member("penstock.pipelining.schedules", "_PipelineSchedule", self, name)
 
     @property
     def pipeline_order(self) -> Order:
@@ -212,6 +216,7 @@ class _PipelineSchedule:
             program = self._program()
             communicator = connect(self._stages[0].group, self._stages[0].device)
             self._running = Run(program, self._stages, self._loss_fn, communicator)
+        self._running.use_loss(self._loss_fn)  # Libraries set it between steps.
         return self._running
 
     def _run(

@@ -27,7 +27,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from penstock._compatibility import refuse_in
+from penstock._compatibility import refusal, refuse_in
 from penstock.errors import ConfigError
 from penstock.pipelining._graph import remove_assertions
 from penstock.pipelining._splitting import Made, split_into_stages
@@ -124,6 +124,12 @@ class Pipe(nn.Module):
         }
         self._info = PipeInfo(graph, len(stages), self.tied_parameters)
 
+    def __getattr__(self, name: str) -> Any:
+        reason = refusal(__name__, f"Pipe.{name}")
+        if reason is not None:
+            raise AttributeError(reason)
+        return super().__getattr__(name)
+
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         flat: tuple[Any, ...] = self.split_gm(*args, **kwargs)
         return flat
@@ -182,7 +188,7 @@ def pipeline(
     if split_spec is not None and split_policy is not None:
         raise ValueError("pipeline: there are a split_spec and a split_policy, give one of them")
     given = _distinct((tuple(mb_args), dict(mb_kwargs or {})))
-    with _split_points(module, split_spec or {}):
+    with _split_points(module, split_spec or {}), _without_caches(module):
         program = _export(module, *given)
     traced: fx.GraphModule = program.module()
     arguments = _arguments_of(module, traced, program.call_spec.in_spec, given)
@@ -214,6 +220,23 @@ def _split_points(module: nn.Module, spec: Mapping[str, SplitPoint]) -> Iterator
                 submodule.forward = forward
             elif "forward" in vars(submodule):
                 del submodule.forward
+
+
+@contextlib.contextmanager
+def _without_caches(module: nn.Module) -> Iterator[None]:
+    """Hugging Face models, while they are traced: keys and values for a next token are no tensors.
+
+    An argument use_cache of the model says otherwise.
+    """
+    configs = [getattr(each, "config", None) for each in module.modules()]
+    caching = {id(each): each for each in configs if getattr(each, "use_cache", None) is True}
+    for config in caching.values():
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in caching.values():
+            config.use_cache = True
 
 
 def _submodule(module: nn.Module, name: str) -> nn.Module:

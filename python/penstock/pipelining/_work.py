@@ -58,6 +58,7 @@ class Step:
 class Work:
     """A stage as penstock._runtime runs it.
 
+    loss_fn: of the last stage; may be replaced between steps.
     hooks: None where there is nothing beside forward and backward.
     splits_backward: whether the backward of the module's graph has two halves.
     needs_engine: whether the backward asks torch's engine for something; the runtime sees by
@@ -82,7 +83,7 @@ class Work:
         self._is_first = stage.is_first
         self._is_last = stage.is_last
         self._get_mesh = stage.get_mesh
-        self._loss_fn = loss_fn
+        self.loss_fn = loss_fn
         self._no_sync = _no_sync_of(stage.submod)
         self._program_splits = program_splits and self.splits_backward
         self._looks_at_graph = True
@@ -118,12 +119,12 @@ class Work:
         microbatch, output = self._last
         self._last = (0, None)
         targets = self.step.targets
-        assert self._loss_fn is not None and targets is not None
+        assert self.loss_fn is not None and targets is not None
         if microbatch in self.step.of_nothing:
             zero = _zero(output)
             self.step.losses[microbatch] = zero.detach()
             return zero
-        loss = self._loss_fn(output, targets[microbatch], **self.step.loss_kwargs)
+        loss = self.loss_fn(output, targets[microbatch], **self.step.loss_kwargs)
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"loss_fn returned {_type_of(loss)}, must return a tensor: a scalar")
         self.step.losses[microbatch] = loss.detach()

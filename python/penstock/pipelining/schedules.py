@@ -145,7 +145,15 @@ class PipelineScheduleSingle(_PipelineSchedule):
             scale_grads,
             loss_weight,
         )
-        self._stage = stage
+
+    @property
+    def _stage(self) -> _PipelineStageBase:
+        """The stage.  May be set, before the first step."""
+        return self._stages[0]
+
+    @_stage.setter
+    def _stage(self, stage: _PipelineStageBase) -> None:
+        self._stages = [stage]
 
 
 class ScheduleGPipe(PipelineScheduleSingle):
@@ -312,6 +320,9 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
         self, stage: _PipelineStageBase, output: Any, target_mbs: Any, mb_index: int
     ) -> None:
         """For functions of one's own: the F of the last stage has computed the loss."""
+
+    def _assert_unsharded(self, stage: _PipelineStageBase) -> None:
+        """For functions of one's own: the parameters of a stage are whole while its actions run."""
 
     def _maybe_get_loss(self, stage: _PipelineStageBase, mb_index: int) -> torch.Tensor | None:
         """For functions of one's own: the loss of a microbatch, detached; None of other stages."""

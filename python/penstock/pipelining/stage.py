@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock import _arguments
-from penstock._compatibility import refuse_in
+from penstock._compatibility import member, refuse_in
 from penstock.pipelining import _groups
 from penstock.pipelining._handed_on import GetMesh
 from penstock.pipelining.actions import (
@@ -97,6 +97,9 @@ class _PipelineStageBase:
         # While a function of the user's runs: what it stands in for (_custom.py).
         self.before: _PipelineStageBase | None = None  # Of a schedule, if it is on this rank.
         self.parts: dict[tuple[_ComputationType, int | None], _Part] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return member(__name__, "PipelineStage", self, name)
 
     @property
     def is_first(self) -> bool:
@@ -181,6 +184,9 @@ class _PipelineStageBase:
                 f"stage {self.stage_index}: gradients are scaled by scale_grads of the schedule, "
                 f"not by {grad_scale_factor}"
             )
+
+    def clear_runtime_states(self) -> None:
+        """Does nothing: nothing of a step is left when it ends."""
 
     def _part(self, kind: _ComputationType, microbatch: int) -> _Part:
         part = self.parts.get((kind, microbatch))

@@ -25,6 +25,7 @@ class DeepSpeedConfig:
 
     Attributes are its top-level keys, as they are given; the three sizes of a batch are complete.
     zero_config: its section zero_optimization (penstock/runtime/zero/config.py).
+    monitor_config: its boards (penstock/monitor/config.py).
     mpu, mesh_device: must be None.
     Raises ConfigError, as initialize() does.
     """
@@ -34,6 +35,7 @@ class DeepSpeedConfig:
     ) -> None:
         import torch.distributed as dist
 
+        from penstock.monitor.config import DeepSpeedMonitorConfig
         from penstock.runtime.zero.config import get_zero_config
 
         if mpu is not None or mesh_device is not None:
@@ -46,6 +48,7 @@ class DeepSpeedConfig:
         self.train_micro_batch_size_per_gpu = batch.train_micro_batch_size_per_gpu
         self.gradient_accumulation_steps = batch.gradient_accumulation_steps
         self.zero_config = get_zero_config(self._read)
+        self.monitor_config = DeepSpeedMonitorConfig.of(self._read)
         self.zero_optimization_stage = int(self.zero_config.stage)
         self.zero_enabled = self.zero_optimization_stage > 0
 

@@ -2,13 +2,40 @@
 
 from penstock._compatibility import refuse_in
 from penstock.lr_schedules import LRRangeTest, OneCycle, WarmupCosineLR, WarmupDecayLR, WarmupLR
+from penstock.runtime._tuning import (
+    add_tuning_arguments,
+    get_config_from_args,
+    get_lr_from_config,
+    override_1cycle_params,
+    override_lr_range_test_params,
+    override_params,
+    override_warmupCosineLR_params,
+    override_warmupLR_params,
+    parse_arguments,
+)
 
-__all__ = ["LRRangeTest", "OneCycle", "WarmupCosineLR", "WarmupDecayLR", "WarmupLR"]
+__all__ = [
+    "LRRangeTest",
+    "OneCycle",
+    "WarmupCosineLR",
+    "WarmupDecayLR",
+    "WarmupLR",
+    "add_tuning_arguments",
+    "get_config_from_args",
+    "get_lr_from_config",
+    "override_1cycle_params",
+    "override_lr_range_test_params",
+    "override_params",
+    "override_warmupCosineLR_params",
+    "override_warmupLR_params",
+    "parse_arguments",
+]
 
 refuse_in(globals())
 
 LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR = "LRRangeTest", "OneCycle", "WarmupLR"
 WARMUP_DECAY_LR, WARMUP_COSINE_LR = "WarmupDecayLR", "WarmupCosineLR"
+LR_SCHEDULE = "lr_schedule"
 VALID_LR_SCHEDULES = [LR_RANGE_TEST, ONE_CYCLE, WARMUP_LR, WARMUP_DECAY_LR, WARMUP_COSINE_LR]
 WARMUP_LOG_RATE, WARMUP_LINEAR_RATE = "log", "linear"
 

@@ -9,12 +9,13 @@ Knows no optimizer.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import Variable
+from torch.utils.weak import WeakIdKeyDictionary
 
 from penstock.errors import Error
 from penstock.zero._external import tensors_in
@@ -30,13 +31,18 @@ _NEEDS_SCALE = (
 )
 
 
-class Backwards:
-    """Of one model.
+# By parameter: the Backwards of the engine that was made last of those that have it.
+_last: Any = WeakIdKeyDictionary()
 
+
+class Backwards:
+    """Of one model.  Those of an earlier engine of all its parameters leave gradients alone.
+
+    parameters: those that are trainable.
     running: makes a context in which operators bring what they read.
     factor: what such a backward adds to gradients is multiplied by it.
     scale: that of losses, which such a backward has to begin with; None: it need not.
-    is_engines: the backward that runs is one of the engine; the caller sets it.
+    is_engines: the backward that runs is one of the engine.
     """
 
     def __init__(
@@ -45,8 +51,10 @@ class Backwards:
         running: Callable[[], AbstractContextManager[None]],
         factor: float,
         scale: GradientScale | None,
+        parameters: Sequence[torch.nn.Parameter],
     ) -> None:
         self.is_engines = False
+        self._is_last = True
         self._replica = replica
         self._running = running
         self._factor = factor
@@ -54,6 +62,9 @@ class Backwards:
         self._is_scaled = False
         self._under_way: ExitStack | None = None
         self._on_output = _hook_of(weakref.ref(self))
+        self._parameters = {id(each) for each in parameters}
+        self._formers: list[weakref.ref[Backwards]] = []
+        self._take_over(parameters)
         self._refuse()
 
     @property
@@ -90,6 +101,17 @@ class Backwards:
         if result.requires_grad:
             result.register_hook(begin)  # type: ignore[no-untyped-call]
         return result
+
+    @contextmanager
+    def of_engine(self, factor: float) -> Iterator[None]:
+        """While one of the engine runs, whose loss is multiplied by `factor`."""
+        self.is_engines = True
+        self._have_formers_undo(factor)
+        try:
+            yield
+        finally:
+            self.is_engines = False
+            self._have_formers_undo(1.0)
 
     def check_over(self) -> None:
         """Raises Error where one has begun, and has not come to its end."""
@@ -142,10 +164,30 @@ class Backwards:
         self._replica.accept_backwards(self._factor)
         _at_end(self._refuse)
 
+    def _take_over(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        for each in parameters:
+            former = _last.get(each)
+            backwards = None if former is None else former()
+            _last[each] = weakref.ref(self)
+            if backwards in (None, self) or not backwards._parameters <= self._parameters:
+                continue
+            if backwards._is_last:
+                backwards._is_last = False
+                backwards._refuse()
+                self._formers += [*backwards._formers, former]
+
+    def _have_formers_undo(self, factor: float) -> None:
+        """A replica divides its own factor by that of the loss that another one multiplies."""
+        for former in self._formers:
+            if (backwards := former()) is not None:
+                backwards._replica.accept_backwards(factor)
+
     def _refuse(self) -> None:
         """Those that do not begin with a scaled loss, where it has to be."""
         self._is_scaled = False
-        if self._scale is None:
+        if not self._is_last:
+            self._replica.accept_backwards(1.0)
+        elif self._scale is None:
             self._replica.accept_backwards(self._factor)
         else:
             self._replica.refuse_backwards(_NEEDS_SCALE)

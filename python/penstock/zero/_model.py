@@ -81,7 +81,7 @@ class ReplicatedModel:
         self._share = share
         self._scale = scale
         self._running = _Running(self.replica, replicas, self._home)
-        self._backwards = Backwards(self.replica, self._running, share, scale)
+        self._backwards = Backwards(self.replica, self._running, share, scale, self.parameters)
 
     def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's."""
@@ -118,12 +118,8 @@ class ReplicatedModel:
         factor = self._share * weight
         if self._scale is not None:
             factor *= self._scale.value
-        self._backwards.is_engines = True
-        try:
-            with self._running():
-                self.replica.backward(loss, factor, ends, retain_graph)
-        finally:
-            self._backwards.is_engines = False
+        with self._backwards.of_engine(factor), self._running():
+            self.replica.backward(loss, factor, ends, retain_graph)
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """What a backward of the caller's own begins with."""

@@ -29,6 +29,7 @@ from penstock._engine import EngineCourse, Steps, size_of
 from penstock._optimizers import (
     Course,
     Given,
+    check_scheduler,
     check_takes_slices,
     facts_of_optimizer,
     make_optimizer,
@@ -44,6 +45,7 @@ from penstock.runtime.zero.offload_config import OffloadDeviceEnum, OffloadState
 from penstock.utils._fragments import Fragments
 from penstock.utils._leaves import mark_configured
 from penstock.zero._gathering import GatheredParameters
+from penstock.zero._losses import check_loss
 from penstock.zero._model import ReplicatedModel, facts_of
 from penstock.zero._precision import cast, gradient_scale_of, type_of
 from penstock.zero._replicas import Replicas
@@ -68,8 +70,7 @@ class Engine(Steps, torch.nn.Module):
     With bf16 or fp16 enabled the model is cast in place, and the optimizer updates copies of 32
     bits.
 
-    Attributes: module, optimizer, lr_scheduler, training_dataloader, device; micro_steps,
-    global_steps, global_samples, skipped_steps.
+    Attributes: module, optimizer, lr_scheduler, training_dataloader, device; counts of steps.
 
     Raises ConfigError for what does not fit, and CommError where the ranks do not have the same.
     """
@@ -108,6 +109,7 @@ class Engine(Steps, torch.nn.Module):
             mark_configured(model, self.config.section("zero_optimization").get("leaf_module", {}))
             trainable = [each for each in model.parameters() if each.requires_grad]
             self.optimizer = make_optimizer(self.config, given or trainable, optimizer)
+            check_scheduler(self.optimizer, lr_scheduler)
             check_new(self.optimizer, is_whole=self._zero.stage == 0 and self._type is None)
             check_takes_slices(self.config, self.optimizer, self._zero, self.dp_world_size)
         self._replicas = Replicas.of(group)
@@ -137,6 +139,7 @@ class Engine(Steps, torch.nn.Module):
         self._is_boundary: bool | None = None  # As the script has set it.
         self._is_local = False  # Inside no_sync().
         self._taken = 0  # Microbatches of this step.
+        self._losses: list[torch.Tensor] = []  # Of them, where a board wants to know.
         self.training_dataloader: DataLoader[Any] | None = None
         if training_data is not None:
             self.training_dataloader = self.deepspeed_io(training_data, collate_fn=collate_fn)
@@ -170,16 +173,18 @@ class Engine(Steps, torch.nn.Module):
         `loss.backward()`, by the script itself, adds the same; step() sums it over the replicas.
         Under fp16 that is `engine.scale(loss).backward()`.
         """
-        _check_loss(loss)
+        check_loss(loss)
         weight = 1.0 if scale_wrt_gas else float(self.gradient_accumulation_steps())
         ends = self.is_gradient_accumulation_boundary() and not self._is_local
         self._model.backward(loss, ends=ends, retain_graph=retain_graph, weight=weight)
+        if self.monitor.is_writing:
+            self._losses.append(loss.detach().float() * weight)
         self._taken += not self._is_managed
         return loss.detach() * (weight / self.gradient_accumulation_steps())
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """`loss` times the loss scale, for a backward() by the script itself."""
-        _check_loss(loss)
+        check_loss(loss)
         return self._model.scaled(loss)
 
     def allreduce_gradients(self, bucket_size: int | None = None) -> None:
@@ -237,7 +242,12 @@ class Engine(Steps, torch.nn.Module):
             taken, self._taken = self._taken, 0
             of_one = self.train_micro_batch_size_per_gpu() * self.dp_world_size
             samples = None if self._is_managed else taken * of_one
-            self._count_step(f"norm {self._norm:g}", samples)
+            self._count_step(f"norm {self._norm:g}", samples, self._mean_loss())
+
+    def _mean_loss(self) -> float | None:
+        """Of the step's microbatches on this rank; None where backward() was not the engine's."""
+        losses, self._losses = self._losses, []
+        return torch.stack(losses).mean().item() if losses else None
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the next backward() and step() are the last of the optimizer's step.
@@ -356,8 +366,12 @@ class Engine(Steps, torch.nn.Module):
         self._model.let_go()
 
     def destroy(self) -> None:
-        """Drops gradients and what forwards have returned; connections go with the engine."""
+        """Drops gradients and what forwards have returned, and ends boards.
+
+        Connections go with the engine.
+        """
         self._model.let_go()
+        self.monitor.close()
         self._model.drop_gradients()
         self._fragments.forget()
 
@@ -473,6 +487,7 @@ class _Course(EngineCourse):
     def drop_step(self) -> None:
         """The step begins anew."""
         engine = self._plain
+        engine._losses.clear()
         engine.micro_steps -= engine.micro_steps % engine.gradient_accumulation_steps()
 
     def go_on(self, counters: Mapping[str, int]) -> None:
@@ -483,13 +498,3 @@ class _Course(EngineCourse):
         taken = counters.get("micro_steps", steps)
         is_whole = taken % engine.gradient_accumulation_steps() == 0
         engine.micro_steps = taken if is_whole else steps
-
-
-class _LossError(TypeError, AssertionError):
-    """What is no loss; scripts for DeepSpeed expect the second kind."""
-
-
-def _check_loss(loss: Any) -> None:
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise _LossError(f"loss is {what}, must be a scalar tensor, which has one element")

@@ -119,9 +119,7 @@ def test_what_is_refused_is_refused_by_name(section, words):
     ("section", "words"),
     [
         ({"autotuning": {"enabled": True}}, "nothing is tuned by trial; use penstock"),
-        ({"tensorboard": {"enabled": True}}, "an engine writes no metrics"),
-        ({"wandb": {"enabled": True}}, "an engine writes no metrics"),
-        ({"csv_monitor": {"enabled": True}}, "an engine writes no metrics"),
+        ({"comet": {"enabled": True}}, "use tensorboard, wandb or csv_monitor"),
     ],
 )
 def test_sections_that_are_refused_say_what_to_use(section, words):

@@ -171,7 +171,7 @@ def test_activations_are_computed_again():
     from penstock import checkpointing
 
     assert not checkpointing.is_configured()
-    checkpointing.configure(None, partition_activations=False, contiguous_checkpointing=True)
+    checkpointing.configure(None, partition_activations=True, contiguous_checkpointing=True)
     assert checkpointing.is_configured()
     checkpointing.checkpoint(layer, inputs, scale=2).sum().backward()
     assert calls == [2, 2]

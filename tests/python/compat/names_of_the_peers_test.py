@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from penstock._compatibility import fate, modules
 from penstock._script_names import uses_in
+from penstock.pipelining import PipelineStage, ScheduleInterleaved1F1B
+from penstock.pipelining import pipeline as pipeline_of
 
 import penstock
 
@@ -23,13 +26,23 @@ MEMBERS = [(module, name) for module, name in NAMED if "." in name]
 
 
 @pytest.fixture(scope="module")
-def engines():
-    """By DeepSpeed's names of their classes."""
+def objects(tmp_path_factory):
+    """By the peers' names of their classes."""
     config = {"train_batch_size": 1, "optimizer": {"type": "Adam"}}
     engine, *_ = penstock.initialize(model=torch.nn.Linear(2, 2), config=config)
     model = penstock.pipe.PipelineModule([torch.nn.Tanh()], num_stages=1, loss_fn=torch.sum)
     pipeline, *_ = penstock.initialize(model=model, config={"train_batch_size": 1})
-    yield {"DeepSpeedEngine": engine, "PipelineEngine": pipeline}
+    if not dist.is_initialized():
+        store = f"file://{tmp_path_factory.mktemp('group')}/store"
+        dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    stage = PipelineStage(torch.nn.Linear(2, 2), 0, 1, torch.device("cpu"))
+    yield {
+        "DeepSpeedEngine": engine,
+        "PipelineEngine": pipeline,
+        "PipelineStage": stage,
+        "_PipelineSchedule": ScheduleInterleaved1F1B([stage], 2),
+        "Pipe": pipeline_of(torch.nn.Linear(2, 2), (torch.zeros(1, 2),)),
+    }
     engine.destroy()
 
 
@@ -55,6 +68,9 @@ def test_a_name_is_there_or_says_why_not(module, name):
             for each, of in modules().items()
             if of.instead == modules()[module].instead
         )
+        with pytest.raises(ImportError) as imported:
+            exec(f"from {modules()[module].instead} import {name}", {})
+        assert str(imported.value) == str(error.value)
     else:
         # As an import statement finds it: a submodule may not be an attribute yet.
         namespace = {}
@@ -63,16 +79,16 @@ def test_a_name_is_there_or_says_why_not(module, name):
 
 
 @pytest.mark.parametrize(("module", "name"), MEMBERS)
-def test_a_member_is_there_or_says_why_not(module, name, engines):
+def test_a_member_is_there_or_says_why_not(module, name, objects):
     owner, _, member = name.partition(".")
     found = fate(module, name)
     if found.verdict == "refused":
-        assert not hasattr(engines[owner], member)
+        assert not hasattr(objects[owner], member)
         with pytest.raises(AttributeError, match=re.escape(f"{owner} has no {member}: ")) as error:
-            getattr(engines[owner], member)
+            getattr(objects[owner], member)
         assert str(error.value).endswith(found.note)
     else:
-        assert hasattr(engines[owner], member)
+        assert hasattr(objects[owner], member)
 
 
 def test_the_table_has_all_public_names_of_this_torch():
@@ -91,8 +107,16 @@ def test_the_table_has_all_public_names_of_this_torch():
 
 def test_the_table_names_nothing_that_this_torch_lacks():
     for module, name in NAMED:
-        if module.startswith("torch."):
-            assert hasattr(importlib.import_module(module), name), (module, name)
+        if not module.startswith("torch."):
+            continue
+        owner, _, member = name.rpartition(".")
+        theirs = importlib.import_module(module)
+        if owner:
+            # A member that an object gets when it is made is a word of the module.
+            assert re.search(rf"\b{member}\b", inspect.getsource(theirs)), (module, name)
+            assert hasattr(theirs, owner), (module, name)
+        else:
+            assert hasattr(theirs, name), (module, name)
 
 
 def test_what_is_refused_says_what_to_do():
@@ -159,6 +183,69 @@ def test_a_script_is_read():
         f"{pipelining}.schedules._Action.from_str": ("works", [21]),
         "deepspeed.init_inference": ("refused", [22]),
     }
+
+
+OBJECTS = """
+import deepspeed
+from torch.distributed import pipelining as pp
+from torch.distributed.pipelining import PipelineStage, pipeline
+from torch.distributed.pipelining.schedules import get_schedule_class
+
+class Model:
+    def bakward(self):
+        self.my_step = 1
+
+def make(model, x, lr):
+    stage: PipelineStage = PipelineStage(model, 0, 1, "cpu")
+    schedule = pp.ScheduleZBVZeroBubble([stage], 4)
+    schedule.steps_done = 0
+    schedule.stp()
+    schedule.unshard_ops
+    stage.output_chunk.append(stage.output_chunks)
+    pipe = pipeline(model, (x,))
+    first = pipe.build_stage(0, "cpu")
+    first.fwd_cache
+    print(pipe.replicated_params)
+    kind = get_schedule_class("1f1b")
+    other = kind(first, 4)
+    other.registr_custom_function()
+    again = get_schedule_class("gpipe")(first, 4)
+    again._step_microbatches([])
+
+def train(model, loss):
+    engine = None
+    engine, optimizer, _, _ = deepspeed.initialize(model=model)
+    engine.backwrd(loss)
+    engine.bakward()
+    engine.my_step
+    engine.anything_of_the_module
+    optimizer.stepp()
+    first = "names"
+    first.uper()
+"""
+
+
+def test_members_of_objects_are_told_where_it_is_certain():
+    uses = {use.name: (use.fate.verdict, use.fate.note) for use in uses_in(OBJECTS, "script.py")}
+    owners = ("DeepSpeedEngine", "PipelineStage", "_PipelineSchedule", "Pipe")
+    found = {
+        name.rpartition(".")[2]: told
+        for name, told in uses.items()
+        if name.rpartition(".")[0].rpartition(".")[2] in owners
+    }
+    assert {name: verdict for name, (verdict, _) in found.items()} == {
+        "unshard_ops": "refused",
+        "output_chunk": "unknown",
+        "output_chunks": "refused",
+        "build_stage": "works",
+        "replicated_params": "refused",
+        "registr_custom_function": "unknown",
+        "_step_microbatches": "refused",
+        "backwrd": "unknown",
+    }
+    assert found["output_chunk"][1] == "PipelineStage has output_chunks"
+    assert found["backwrd"][1] == "DeepSpeedEngine has backward"
+    assert found["registr_custom_function"][1] == "_PipelineSchedule has register_custom_function"
 
 
 def test_an_import_that_has_a_way_out_is_still_read():
@@ -239,6 +326,38 @@ def test_a_swapped_import_of_what_is_lacking_says_why(tmp_path):
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ran.returncode == 1
         assert words in ran.stderr.splitlines()[-1], ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "from penstock.zero.partition_parameters import AllGatherHandle",
+            "has no AllGatherHandle: ",
+        ),
+        ("from penstock.pipelining.stage import _RecvInfo as r", "how torch's stages describe"),
+        ("from penstock import initialize, init_inference", "engines train"),
+        ("from penstock.zero import Inti", "cannot import name 'Inti' from 'penstock.zero'"),
+    ],
+)
+def test_an_import_without_swap_says_why_too(line, words):
+    with pytest.raises(ImportError, match=re.escape(words)):
+        exec(line, {})
+
+
+def test_who_asks_carefully_is_told_no():
+    """hasattr() and getattr() with a default, also in the frame of an import statement."""
+    from penstock.pipelining import stage
+
+    assert not hasattr(stage, "_RecvInfo")
+    assert getattr(stage, "_RecvInfo", 7) == 7
+    try:
+        from penstock.pipelining.stage import _RecvInfo
+    except ImportError as error:
+        assert error.name == "penstock.pipelining.stage"
+        assert not hasattr(stage, "_RecvInfo")
+    else:
+        raise AssertionError(_RecvInfo)
 
 
 def test_members_that_the_table_has_are_of_classes_that_are_there():

@@ -1,168 +1,37 @@
 """Stages that are parallel, compiled or checkpointed inside, in every schedule: the unsplit model.
 
 Four ranks.  Losses, gradients and parameters of 5 steps of SGD are those of the whole model on the
-whole batch in one process, to 1e-6.  The values are of magnitude 1 and of 32 bits; sums in another
-order differ by some 1e-7.
+whole batch in one process, to 1e-6.
 """
 
 from __future__ import annotations
 
-import copy
-import itertools
 import warnings
 
 import ranks
 import torch
-import torch.distributed as dist
-from models import LOOP, PLACEMENTS, stages_of
-from penstock.pipelining import schedules
-from penstock.pipelining.schedules import (
-    BACKWARD_INPUT,
-    BACKWARD_WEIGHT,
-    PipelineScheduleMulti,
-)
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
-from torch.nn.parallel import DistributedDataParallel
+from penstock.pipelining.schedules import BACKWARD_INPUT, BACKWARD_WEIGHT
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
+from wrapped_models import (
+    BATCH,
+    BOUND,
+    MICROBATCHES,
+    TWICE,
+    WIDTH,
+    Training,
+    all_together,
+    both,
+    checkpointed,
+    compiled,
+    ddp,
+    difference,
+    plain,
+    sharded,
+    tensor_parallel,
+    trains_as_the_unsplit_model,
+)
 
 WORLD_SIZE = 4
-WIDTH, HIDDEN, BATCH, MICROBATCHES, STEPS = 8, 16, 16, 4, 5
-BOUND = 1e-6
-TWICE = (2, 1, 2)  # The same pipeline of two ranks twice, side by side.
-# The first one is the quick tier's.
-SCHEDULES = [
-    "InterleavedZeroBubble",
-    "ZBVZeroBubble",
-    "GPipe",
-    "1F1B",
-    "Interleaved1F1B",
-    "LoopedBFS",
-    "DualPipeV",
-]
-
-
-class Block(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.up = torch.nn.Linear(WIDTH, HIDDEN)
-        self.down = torch.nn.Linear(HIDDEN, WIDTH)
-
-    def forward(self, x):
-        return x + self.down(torch.tanh(self.up(x)))
-
-
-class Checkpointed(torch.nn.Module):
-    def __init__(self, block):
-        super().__init__()
-        self.block = block
-
-    def forward(self, x):
-        return checkpoint(self.block, x, use_reentrant=False)
-
-
-def _ddp(block, mesh):
-    return DistributedDataParallel(block, process_group=mesh["dp"].get_group())
-
-
-def _sharded(block, mesh):
-    fully_shard(block.up, mesh=mesh["dp"])
-    return fully_shard(block, mesh=mesh["dp"])
-
-
-def _tensor_parallel(block, mesh):
-    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
-    return parallelize_module(block, mesh["tp"], plan)
-
-
-def _both(block, mesh):
-    return _sharded(_tensor_parallel(block, mesh), mesh)
-
-
-def _placement(name, ranks_of_pipe):
-    """Which stages each rank has; alone, a rank has all that a schedule of one rank may have."""
-    if ranks_of_pipe == 2:
-        return PLACEMENTS.get(name, LOOP)
-    return [[0]] if name in ("GPipe", "1F1B") else [[0, 1]]
-
-
-class Training:
-    """Some schedule over wrapped blocks, and the same blocks whole, each with its optimizer."""
-
-    def __init__(self, name, wrap, shape):
-        """shape: of the mesh: ranks of a pipeline, replicas, ranks of a layer."""
-        self.mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "tp"))
-        kind = schedules.get_schedule_class(name)
-        is_single = not issubclass(kind, PipelineScheduleMulti)
-        placement = _placement(name, shape[0])
-        here = placement[self.mesh["pp"].get_local_rank()]
-        count = sum(map(len, placement))
-        self.is_first, self.is_last = 0 in here, count - 1 in here
-        torch.manual_seed(0)
-        self.plain = torch.nn.Sequential(*(Block() for _ in range(count)))
-        self.blocks = {index: copy.deepcopy(self.plain[index]) for index in here}
-        modules = {index: wrap(block, self.mesh) for index, block in self.blocks.items()}
-        stages = stages_of(modules, count, self.mesh["pp"])
-        self.loss_fn = torch.nn.MSELoss()
-        self.schedule = kind(stages[0] if is_single else stages, MICROBATCHES, self.loss_fn)
-        of_blocks = [each for block in self.blocks.values() for each in block.parameters()]
-        self.optimizer = torch.optim.SGD(of_blocks, lr=0.2, momentum=0.9)
-        self.of_plain = torch.optim.SGD(self.plain.parameters(), lr=0.2, momentum=0.9)
-
-    def step(self, x, y):
-        """Of both; the losses, this rank's and the whole model's, on ranks of the last stage."""
-        replicas, replica = self.mesh["dp"].size(), self.mesh["dp"].get_local_rank()
-        mine = slice(replica * BATCH // replicas, (replica + 1) * BATCH // replicas)
-        losses = []
-        ends = {"target": y[mine], "losses": losses} if self.is_last else {}
-        self.schedule.step(*([x[mine]] if self.is_first else []), **ends)
-        self.of_plain.zero_grad()
-        loss = self.loss_fn(self.plain(x), y)
-        loss.backward()
-        if not self.is_last:
-            return None
-        mean = torch.stack(losses).mean()
-        dist.all_reduce(mean, group=self.mesh["dp"].get_group())
-        return mean / replicas, loss.detach()
-
-    def compare(self, of):
-        for index, block in self.blocks.items():
-            plain = dict(self.plain[index].named_parameters())
-            for name, each in block.named_parameters():
-                mine, whole = _whole(of(each)), of(plain[name])
-                assert _difference(mine, whole) <= BOUND, (index, name, _difference(mine, whole))
-
-
-def _whole(value):
-    return value.full_tensor() if isinstance(value, DTensor) else value
-
-
-def _difference(mine, expected):
-    return (mine.detach() - expected.detach()).abs().max().item()
-
-
-def _trains_as_the_unsplit_model(wrap, shapes):
-    """In every schedule; the quick tier has one of them, on the first shape."""
-    for name, shape in ranks.cases(itertools.product(SCHEDULES, shapes), quick=1):
-        training = Training(name, wrap, shape)
-        generator = torch.Generator().manual_seed(1)
-        for step in range(STEPS):
-            x, y = torch.randn(2, BATCH, WIDTH, generator=generator).unbind()
-            losses = training.step(x, y)
-            where = (name, shape, step)
-            assert losses is None or _difference(*losses) <= BOUND, where
-            training.compare(lambda each: each.grad)
-            training.optimizer.step()
-            training.optimizer.zero_grad()
-            training.of_plain.step()
-            training.compare(lambda each: each)
 
 
 class Products(TorchDispatchMode):
@@ -184,8 +53,8 @@ def check_halves_of_a_backward_stay_halves(group):
     backward cannot be split.
     """
     del group
-    shapes = [(lambda block, mesh: block, TWICE), (_ddp, (2, 2, 1)), (_sharded, (2, 2, 1))]
-    for wrap, shape in [*shapes, (_tensor_parallel, TWICE), (_both, TWICE)]:
+    shapes = [(plain, TWICE), (ddp, (2, 2, 1)), (sharded, (2, 2, 1))]
+    for wrap, shape in [*shapes, (tensor_parallel, TWICE), (both, TWICE)]:
         training = Training("InterleavedZeroBubble", wrap, shape)
         stages = {stage.stage_index: stage for stage in training.schedule._stages}
         counts = []
@@ -207,7 +76,7 @@ def check_halves_of_a_backward_stay_halves(group):
             warnings.simplefilter("always")
             x, y = torch.randn(2, BATCH, WIDTH, generator=torch.Generator().manual_seed(1)).unbind()
             losses = training.step(x, y)
-        assert losses is None or _difference(*losses) <= BOUND
+        assert losses is None or difference(*losses) <= BOUND
         training.compare(lambda each: each.grad)
         assert not [note for note in notes if "cannot be split" in str(note.message)]
         assert len(counts) == 2 * len(stages) * MICROBATCHES
@@ -216,39 +85,43 @@ def check_halves_of_a_backward_stay_halves(group):
 
 def check_distributed_data_parallel(group):
     del group
-    _trains_as_the_unsplit_model(_ddp, [(2, 2, 1)])
+    trains_as_the_unsplit_model(ddp, [(2, 2, 1)])
 
 
 def check_fully_shard(group):
     del group
-    _trains_as_the_unsplit_model(_sharded, [(2, 2, 1)])
+    trains_as_the_unsplit_model(sharded, [(2, 2, 1)])
 
 
 def check_compiled(group):
     del group
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*compiled graph cannot be split")
-
-        def wrap(block, mesh):
-            return torch.compile(block, backend="aot_eager")
-
-        _trains_as_the_unsplit_model(wrap, [TWICE])
+        trains_as_the_unsplit_model(compiled, [TWICE])
 
 
 def check_checkpointed_activations(group):
     del group
-    _trains_as_the_unsplit_model(lambda block, mesh: Checkpointed(block), [TWICE])
+    trains_as_the_unsplit_model(checkpointed, [TWICE])
 
 
 def check_tensor_parallel(group):
     del group
-    _trains_as_the_unsplit_model(_tensor_parallel, [(2, 1, 2)])
+    trains_as_the_unsplit_model(tensor_parallel, [(2, 1, 2)])
+
+
+def check_all_together(group):
+    """Two ranks of each layer, or two replicas of each stage."""
+    del group
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*cannot be split")
+        trains_as_the_unsplit_model(all_together, [TWICE, (2, 2, 1)])
 
 
 def check_tensor_parallel_and_fully_shard(group):
     """With two ranks of a pipeline, and with two replicas: both at a time need eight ranks."""
     del group
-    _trains_as_the_unsplit_model(_both, [(2, 1, 2), (1, 2, 2)])
+    trains_as_the_unsplit_model(both, [(2, 1, 2), (1, 2, 2)])
 
 
 test_check = ranks.tests_of(__file__, WORLD_SIZE)

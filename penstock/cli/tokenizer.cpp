@@ -1,15 +1,19 @@
-#include "penstock/cli/plan/tokenizer.h"
+#include "penstock/cli/tokenizer.h"
 
-#include <sys/wait.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "penstock/cli/memory_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/launch/process.h"
 
 namespace penstock::cli {
 namespace {
@@ -17,6 +21,23 @@ namespace {
 std::string python() {
   const char* const given = std::getenv("PENSTOCK_PYTHON");
   return given == nullptr || *given == '\0' ? "python3" : given;
+}
+
+// Returns: the exit code of `child`, whose program is `name`.
+int exit_code_of(pid_t child, const std::string& name) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::chrono::seconds(kTokenizerSeconds);
+  while (!launch::has_ended(child)) {
+    if (Clock::now() > deadline) {
+      ::kill(child, SIGKILL);
+      launch::reap(child);
+      throw ConfigError(
+          str(name, " -m penstock.tokenize.text did not answer for ", kTokenizerSeconds, " s"));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  const launch::Ending ending = launch::reap(child);
+  return ending.kind == launch::Ending::Kind::Exited ? ending.value : 128 + ending.value;
 }
 
 // What the helper prints to `output`, given `input`.  Returns: its exit code.
@@ -27,17 +48,17 @@ int run(std::vector<std::string> words, int input, int output) {
   const pid_t child = ::fork();
   if (child < 0) throw Error(str("cannot start ", words[0], ": ", std::strerror(errno)));
   if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::dup2(input, STDIN_FILENO);
     ::dup2(output, STDOUT_FILENO);
     ::execvp(argv[0], argv.data());
     ::_exit(127);
   }
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  return exit_code_of(child, words[0]);
 }
 
-std::string ask(const std::string& action, const std::string& folder, const std::string& input) {
+std::string ask(const std::string& action, const std::string& folder, const std::string& input,
+                const std::string& without_python) {
   const FileDescriptor in = memory_file("penstock-text"), out = memory_file("penstock-answer");
   write_whole(in.get(), input);
   ::lseek(in.get(), 0, SEEK_SET);
@@ -48,21 +69,23 @@ std::string ask(const std::string& action, const std::string& folder, const std:
                         code == 127 ? " is not there" : str(" ended with ", code)),
                     {"it takes Python with the packages penstock and tokenizers; PENSTOCK_PYTHON "
                      "names another one",
-                     "without Python, give tokens by their numbers: --tokens 1,2,3"});
+                     "without Python, " + without_python});
 }
 
 }  // namespace
 
-std::vector<std::int64_t> tokens_of(const std::string& text, const std::string& folder) {
+std::vector<std::int64_t> tokens_of(const std::string& text, const std::string& folder,
+                                    const std::string& without_python) {
   std::vector<std::int64_t> tokens;
-  for (const std::string& line : split(ask("encode", folder, text), '\n')) {
+  for (const std::string& line : split(ask("encode", folder, text, without_python), '\n')) {
     if (const auto token = parse_integer(line)) tokens.push_back(*token);
   }
   return tokens;
 }
 
-std::string text_of(const std::vector<std::int64_t>& tokens, const std::string& folder) {
-  return ask("decode", folder, join(tokens, "\n"));
+std::string text_of(const std::vector<std::int64_t>& tokens, const std::string& folder,
+                    const std::string& without_python) {
+  return ask("decode", folder, join(tokens, "\n"), without_python);
 }
 
 }  // namespace penstock::cli
