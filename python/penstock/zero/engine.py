@@ -202,12 +202,11 @@ class Engine(Steps, torch.nn.Module):
         """
         if self.zero_optimization_partition_gradients():
             raise _PlaceError(
-                f"no_sync context manager is incompatible with zero_optimization.stage "
-                f"{self.zero_optimization_stage()}, under which replicas share gradients: use "
-                f"set_gradient_accumulation_boundary(False)"
+                f"no_sync(): with zero_optimization.stage {self.zero_optimization_stage()} replicas "
+                f"share gradients: use set_gradient_accumulation_boundary(False)"
             )
         if self._is_local:
-            raise _PlaceError("no_sync context manager reentry is unsupported: leave the first one")
+            raise _PlaceError("no_sync() inside no_sync(): leave the first one")
         self._is_local = True
         try:
             yield
@@ -222,10 +221,7 @@ class Engine(Steps, torch.nn.Module):
         lr_kwargs: of the scheduler's step().
         """
         if self._is_local:
-            raise _PlaceError(
-                "It is illegal to call Engine.step() inside no_sync context manager: gradients are "
-                "summed after it"
-            )
+            raise _PlaceError("step() inside no_sync(): gradients are summed after it")
         self._model.let_go()
         self._update.was_applied = False
         ends = self.is_gradient_accumulation_boundary() or not self._is_managed
