@@ -134,14 +134,13 @@ TEST(Search, ProvesThatNoPlacementIsFaster) {
     times.back() *= 1.7;
     return times;
   };
-  const Request request{.ranks = 4,
-                        .microbatches = 8,
-                        .stages_per_rank = {2},
-                        .placements = {Placement::Loop, Placement::V, Placement::Any},
-                        .costs = {.forward = stages(1),
-                                  .input = stages(1.2),
-                                  .weight = stages(0.8),
-                                  .latency = 0.05}};
+  const Request request{
+      .ranks = 4,
+      .microbatches = 8,
+      .stages_per_rank = {2},
+      .placements = {Placement::Loop, Placement::V, Placement::Any},
+      .costs = {
+          .forward = stages(1), .input = stages(1.2), .weight = stages(0.8), .latency = 0.05}};
   const Result result = search(request, {.rounds = 6});
   EXPECT_TRUE(result.is_optimal());
   EXPECT_NEAR(result.simulation.makespan, 52.15, 1e-6);
