@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Holds `penstock search` against exact optima, which OR-tools' CP-SAT proves.
 
-Random small problems: up to 4 ranks and 8 microbatches, one or two stages per rank, uneven costs,
-a latency, a memory limit.  Each is solved by both.  No makespan may be below the proven optimum,
-and no lower bound above it.  How often and how nearly the optimum is met is printed.  It fails
-where the optimum is met in less than 95 % of the proven cases, where the mean distance to it is
-1 % or more, or where the mean distance to the search's own lower bound is.
+Random small problems: up to 4 ranks and 8 microbatches, one or two stages per rank, uneven costs, a
+latency, a memory limit.  Each is solved by both.  No makespan may be below the proven optimum, and
+no lower bound above it.  How often and how nearly the optimum is met is printed.  It fails where
+that is in less than 95 % of the proven cases, or where the mean distance is 1 % or more: to the
+optimum, or to the search's own lower bound.
 
     tests/search/oracle_campaign.py [--cases N] [--seed N] [--rounds N] [--seconds S]
 
