@@ -98,7 +98,8 @@ TEST_P(ChangedPrograms, KeepEveryBit) {
     const TrainerOptions options = options_of(layout);
     std::vector<Batch2> batches;
     for (int i = 0; i < kSteps; ++i) {
-      batches.push_back(kind.batch(kMicrobatches * layout.data, kSequence));
+      // Two samples in a microbatch: BatchNorm wants as many.
+      batches.push_back(kind.batch(2 * kMicrobatches * layout.data, kSequence));
     }
     const Trained stayed = train_with(options, kind, batches, [](Trainer&, int) {});
     const Trained changed = train_with(options, kind, batches, [](Trainer& trainer, int step) {
