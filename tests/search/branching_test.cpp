@@ -70,7 +70,7 @@ double optimum(const Problem& problem) {
 }
 
 TEST(Branching, CountsTheStatesOfARank) {
-  const Problem any({Rank(0)}, 1, 8, {}, {});
+  const Problem any({Rank(0)}, 1, 8, {}, std::nullopt);
   EXPECT_EQ(RankStates::of(any, 0, kManySteps)->count(), 165U);
   const Problem little({Rank(0)}, 1, 8, {}, 1.0);
   EXPECT_EQ(RankStates::of(little, 0, kManySteps)->count(), 3U * 8 + 1);
@@ -155,9 +155,9 @@ TEST(Branching, ProvesEveryOptimumThatIsKnown) {
 
 TEST(Branching, KnowsEqualMicrobatches) {
   simulate::Costs costs{.forward = std::vector<double>{1, 2}};
-  EXPECT_TRUE(has_equal_microbatches(Problem({Rank(0), Rank(1)}, 2, 3, costs, {})));
+  EXPECT_TRUE(has_equal_microbatches(Problem({Rank(0), Rank(1)}, 2, 3, costs, std::nullopt)));
   costs.forward = verify::PerStage(std::vector<std::vector<double>>{{1, 1, 1}, {2, 2, 3}});
-  EXPECT_FALSE(has_equal_microbatches(Problem({Rank(0), Rank(1)}, 2, 3, costs, {})));
+  EXPECT_FALSE(has_equal_microbatches(Problem({Rank(0), Rank(1)}, 2, 3, costs, std::nullopt)));
 }
 
 TEST(Branching, FindsAllPlacements) {

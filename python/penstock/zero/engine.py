@@ -202,8 +202,8 @@ class Engine(Steps, torch.nn.Module):
         """
         if self.zero_optimization_partition_gradients():
             raise _PlaceError(
-                f"no_sync(): with zero_optimization.stage {self.zero_optimization_stage()} replicas "
-                f"share gradients: use set_gradient_accumulation_boundary(False)"
+                f"no_sync(): replicas share gradients with zero_optimization.stage "
+                f"{self.zero_optimization_stage()}: use set_gradient_accumulation_boundary(False)"
             )
         if self._is_local:
             raise _PlaceError("no_sync() inside no_sync(): leave the first one")
