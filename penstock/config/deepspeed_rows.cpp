@@ -240,6 +240,7 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
      "use tensorboard, wandb or csv_monitor"},
     {"tensor_parallel.*", "", "there is no tensor parallelism", "use a PipelineModule"},
     {"model.* data.* mesh.* numerics.* launch.* run.*", "", kOfTrain},
+    {"schedule.window_steps schedule.cost_change schedule.adapt schedule.adapt_gain", "", kOfTrain},
     {"checkpoint.directory checkpoint.save_interval checkpoint.save_minutes checkpoint.keep_last "
      "checkpoint.keep_every "
      "checkpoint.asynchronous checkpoint.on_failure checkpoint.resume",

@@ -101,7 +101,10 @@ TEST(ToText, GivesEachValueItsOrigin) {
   },
   "schedule": {
     "name": "gpipe",  // --set schedule=gpipe
-    "stages_per_rank": null  // default
+    "stages_per_rank": null,  // default
+    "window_steps": 20,  // default
+    "cost_change": 0.25,  // default
+    "adapt": false  // default
   },
   "zero_optimization": {
     "stage": 0,  // default

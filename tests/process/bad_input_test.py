@@ -170,10 +170,10 @@ class Offload(BadInputTest):
         self.refuse_folder("parameters" + pattern, "offload_param", nvme_path="/proc")
 
     def test_of_parameters_that_are_always_whole(self) -> None:
-        zero = {"stage": 2, "offload_param": {"device": "cpu"}}
+        zero = {"stage": 2, "offload_param": {"device": "nvme", "nvme_path": "."}}
         self.assert_refused(
             self.train(self.config(zero_optimization=zero)),
-            r'offload_param\.device = "cpu": needs zero_optimization\.stage 3, and not 2',
+            r'offload_param\.device = "nvme": needs zero_optimization\.stage 3, and not 2',
         )
 
 
@@ -375,7 +375,7 @@ class CommandLine(BadInputTest):
 
     def test_unknown_words(self) -> None:
         self.refuse_words(
-            r"which command\? there are train, evaluate, generate, launch, schedule, verify"
+            r"which command\? there are train, evaluate, generate, launch, run, schedule"
         )
         self.refuse_words(r'unknown command "rain"; did you mean "train"\?', "rain", "a.json")
         self.refuse_words(r'"--stepz"; did you mean "--steps"\?', "train", "a.json", "--stepz", 3)

@@ -423,6 +423,6 @@ def losses(directory: Path) -> list[tuple[str, str, str]]:
 
 def root_causes(text: str) -> list[str]:
     """The lines that say why a run ended."""
-    said = ("stopping", "pipe(", "resumed", "starting the run", " saved: ")
+    said = ("stopping", "pipe(", "resumed", "starting the run", " saved: ", "costs have changed")
     lines = [line[10:] for line in text.splitlines() if line.startswith("penstock: ")]
     return [line for line in lines if not any(word in line[:40] for word in said)]
