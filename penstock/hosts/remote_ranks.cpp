@@ -36,8 +36,8 @@ RemoteRanks::RemoteRanks(const std::vector<RemoteHost>& hosts, const RemoteOptio
       places_(hosts),
       options_(options),
       seen_(seen),
-      output_(output),
-      errors_(errors),
+      output_(output, static_cast<std::size_t>(hosts[0].run.world_size)),
+      errors_(errors, static_cast<std::size_t>(hosts[0].run.world_size)),
       links_(hosts.size()) {}
 
 RemoteRanks::~RemoteRanks() {
@@ -196,9 +196,9 @@ void RemoteRanks::take_port(const std::string& body) {
 void RemoteRanks::take_rank_frame(std::size_t rank, const Frame& frame) {
   launch::RankRecord& record = seen_.ranks[rank];
   if (frame.verb == Verb::Output) {
-    output_.write(frame.body);
+    output_.write(rank, frame.body);
   } else if (frame.verb == Verb::Errors) {
-    errors_.write(frame.body);
+    errors_.write(rank, frame.body);
   } else if (frame.verb == Verb::Started) {
     record.was_started = true;
     record.pid = parse_integer(frame.body).value_or(0);
@@ -219,6 +219,8 @@ void RemoteRanks::take_rank_frame(std::size_t rank, const Frame& frame) {
 void RemoteRanks::end_rank(std::size_t rank, const Ending& ending) {
   launch::RankRecord& record = seen_.ranks[rank];
   if (record.ending) return;
+  output_.end(rank);
+  errors_.end(rank);
   record.ending = ending;
   record.ending_ms = seen_.now_ms;
 }

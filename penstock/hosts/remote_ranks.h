@@ -14,6 +14,7 @@
 #include "penstock/core/output.h"
 #include "penstock/hosts/connection.h"
 #include "penstock/hosts/rank_places.h"
+#include "penstock/hosts/whole_lines.h"
 #include "penstock/launch/ranks.h"
 
 namespace penstock::hosts {
@@ -72,8 +73,8 @@ class RemoteRanks : public launch::Ranks {
   const RankPlaces places_;
   const RemoteOptions& options_;
   launch::Observation& seen_;
-  Output& output_;
-  Output& errors_;
+  WholeLines output_;  // Of the ranks.
+  WholeLines errors_;
   std::vector<Link> links_;  // By host.
   std::string master_addr_;
   std::uint16_t master_port_ = 0;

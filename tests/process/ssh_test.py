@@ -155,6 +155,7 @@ class PenstockTrain(SshTest):
     def test_a_rank_that_is_killed_is_named_with_its_host(self) -> None:
         started = self.start_training("out")
         started.await_step(2)
+        time.sleep(1.5)  # A rank tells of its step once a second.
         os.kill(self.rank_pid(3), signal.SIGKILL)
         result = started.wait()
         self.assert_code(result, 4)
