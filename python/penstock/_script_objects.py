@@ -124,8 +124,9 @@ def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 def _word(target: ast.expr) -> str:
     """What is assigned; of several, the first, which is initialize()'s engine."""
-    several = isinstance(target, ast.Tuple | ast.List) and target.elts
-    return ast.unparse(target.elts[0] if several else target)
+    if isinstance(target, ast.Tuple | ast.List) and target.elts:
+        return ast.unparse(target.elts[0])
+    return ast.unparse(target)
 
 
 def _like(kind: int, name: str) -> tuple[str, Fate] | None:

@@ -228,7 +228,7 @@ def _without_caches(module: nn.Module) -> Iterator[None]:
 
     An argument use_cache of the model says otherwise.
     """
-    configs = [getattr(each, "config", None) for each in module.modules()]
+    configs: list[Any] = [getattr(each, "config", None) for each in module.modules()]
     caching = {id(each): each for each in configs if getattr(each, "use_cache", None) is True}
     for config in caching.values():
         config.use_cache = False
