@@ -3,11 +3,11 @@
 
 Two models: a GPT of equal blocks, and an MLP whose head is heavier than its blocks.  Predictions
 are made before the layouts run, from four runs of their own, each as often as there are rounds: of
-what `penstock report` fits, forwards and backwards from 1F1B on two stages, the halves of a
-backward from ZB-H1, and what sums take from two replicas, as medians.  An update's memory traffic
-comes from what 1F1B's steps take beside the pipeline; how much longer computations take where ranks
-share cores comes from four replicas.  Then runs of all layouts alternate, with the stages
-that the plan cut for them.  Prints JSON lines; progress goes to standard error.
+what `penstock report --match-step` fits, forwards and backwards from 1F1B on two stages, the halves
+of a backward from ZB-H1, and what sums take from two replicas, as medians.  An update's memory
+traffic comes from what 1F1B's steps take beside the pipeline; how much longer computations take
+where ranks share cores comes from four replicas.  Then runs of all layouts alternate, with the
+stages that the plan cut for them.  Prints JSON lines; progress goes to standard error.
 """
 
 import argparse
@@ -160,7 +160,7 @@ class Bench:
         times = [line["step_time_seconds"] for line in lines if "step_time_seconds" in line]
         step = 1000 * statistics.median(times[WARM_UP:])
         costs = run / "costs.json"
-        report = self.penstock(["report", str(run), "--costs", str(costs)])
+        report = self.penstock(["report", str(run), "--costs", str(costs), "--match-step"])
         makespan = next(x for x in report.splitlines() if x.startswith("makespan, median"))
         text = "\n".join(x for x in costs.read_text().splitlines() if not x.startswith("//"))
         print(f"{self.name} {label} {layout.text()}: {step:.1f} ms", file=sys.stderr, flush=True)

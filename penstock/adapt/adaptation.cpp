@@ -27,9 +27,11 @@ Outcome Adaptation::after(const WindowCosts& window) {
   known_.learn(window);
   if (pending_) return of_new_program(window);
   if (!reference_) return of_reference(window);
-  CostChange change = change_between(*reference_, window, settings_.change);
-  if (!change.any()) return {};
-  return of_change(window, std::move(change));
+  const CostChange change = change_between(*reference_, window, settings_.change);
+  const CostChange earlier = std::exchange(seen_once_, change);
+  CostChange both = lasting(earlier, change);
+  if (!both.any()) return {};
+  return of_change(window, std::move(both));
 }
 
 Outcome Adaptation::of_reference(const WindowCosts& window) {
@@ -40,6 +42,7 @@ Outcome Adaptation::of_reference(const WindowCosts& window) {
 Outcome Adaptation::of_change(const WindowCosts& window, CostChange change) {
   Outcome outcome{.told = Told{*reference_, std::move(change)}, .is_due = true};
   reference_ = window;
+  seen_once_ = {};
   return outcome;
 }
 
@@ -61,11 +64,13 @@ Outcome Adaptation::of_new_program(const WindowCosts& window) {
 void Adaptation::changed(double simulated_gain) {
   PENSTOCK_CHECK(reference_, "no window was measured");
   pending_ = Pending{*reference_, simulated_gain};
+  seen_once_ = {};
 }
 
 void Adaptation::went_back() {
   pending_.reset();
   reference_.reset();
+  seen_once_ = {};
 }
 
 }  // namespace penstock::adapt

@@ -6,11 +6,11 @@
 //
 //   1. The first window is the reference.  A run that adapts looks for a program then: nobody had
 //      measured costs when its schedule was chosen.
-//   2. A window in which costs differ from those of the reference (cost_change.h) is told, and is
-//      the next reference.  So a change is told once.  A program is looked for.
-//   3. The first window of a new program is judged: when its steps are not faster, the run goes
-//   back
-//      to the program before.  Then the next window is the reference, and nothing is looked for
+//   2. Costs that differ from those of the reference (cost_change.h) in two windows, one after the
+//      other, are told, and the second window is the next reference.  So a change is told once, and
+//      one that lasts for less than a window is not.  A program is looked for.
+//   3. The first window of a new program is judged: when its steps are not faster, the run goes on
+//      with the program before.  Then the next window is the reference, and nothing is looked for
 //      until costs change.  When forwards, which no program changes, take another time, costs have
 //      changed instead, and the program is not judged.
 #pragma once
@@ -78,6 +78,7 @@ class Adaptation {
   Settings settings_;
   KnownCosts known_;
   std::optional<WindowCosts> reference_;
+  CostChange seen_once_;  // In the window before this one.
   std::optional<Pending> pending_;
   bool plans_with_reference_;
 };

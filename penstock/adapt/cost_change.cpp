@@ -1,5 +1,6 @@
 #include "penstock/adapt/cost_change.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "penstock/core/check.h"
@@ -21,6 +22,19 @@ CostChange change_between(const WindowCosts& before, const WindowCosts& now, dou
   const Quartiles was = before.step(), is = now.step();
   if (is_change(was, is, share)) change.step = {was.median, is.median};
   return change;
+}
+
+CostChange lasting(const CostChange& earlier, CostChange now) {
+  const auto same_way = [](const auto& a, const auto& b) {
+    return (a.now > a.before) == (b.now > b.before);
+  };
+  std::erase_if(now.stages, [&](const StageChange& each) {
+    return std::ranges::none_of(earlier.stages, [&](const StageChange& was) {
+      return was.stage == each.stage && same_way(was, each);
+    });
+  });
+  if (now.step && !(earlier.step && same_way(*earlier.step, *now.step))) now.step.reset();
+  return now;
 }
 
 }  // namespace penstock::adapt

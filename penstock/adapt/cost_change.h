@@ -2,7 +2,7 @@
 //
 // A change counts when it is a large share, and more than the spread of the samples: the middle
 // halves of both windows' samples lie apart.  So the noise of a machine that does other work is not
-// told.  Knows no reason for a change.
+// told, as far as it is over within one window.  Knows no reason for a change.
 // Units: milliseconds.
 #pragma once
 #include <optional>
@@ -36,5 +36,8 @@ bool is_change(const Quartiles& before, const Quartiles& now, double share);
 // share: of the time before, from which on a difference counts.
 // REQUIRES: both are of all ranks, and of the same stages.
 CostChange change_between(const WindowCosts& before, const WindowCosts& now, double share);
+
+// What of `now` was in `earlier` already, the same way: longer, or shorter.
+CostChange lasting(const CostChange& earlier, CostChange now);
 
 }  // namespace penstock::adapt

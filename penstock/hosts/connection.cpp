@@ -1,15 +1,9 @@
 #include "penstock/hosts/connection.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
-#include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/hosts/byte_stream.h"
 #include "penstock/launch/control_message.h"
@@ -22,20 +16,6 @@ namespace {
 constexpr std::size_t kKeptBytesMax = 4096;  // Of words for people.
 constexpr std::size_t kLinesMax = 3;
 
-struct Pipe {
-  FileDescriptor reading;
-  FileDescriptor writing;
-};
-
-Pipe make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw ConfigError(str("cannot connect to a host: pipe: ", std::strerror(errno)),
-                      {"the limit of open files: ulimit -n"});
-  }
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
 void keep_last(std::string& text) {
   if (text.size() > kKeptBytesMax) text.erase(0, text.size() - kKeptBytesMax);
 }
@@ -44,9 +24,10 @@ void keep_last(std::string& text) {
 
 Connection::Connection(const std::vector<std::string>& words) {
   const char* path = std::getenv("PATH");
-  Pipe input = make_pipe();
-  Pipe output = make_pipe();
-  Pipe errors = make_pipe();
+  const auto make_pipe = [] { return launch::make_pipe("connect to a host"); };
+  launch::Pipe input = make_pipe();
+  launch::Pipe output = make_pipe();
+  launch::Pipe errors = make_pipe();
   process_ = launch::start_process({.path = launch::resolve_program(words[0], path ? path : ""),
                                     .arguments = words,
                                     .environment = launch::process_environment(),

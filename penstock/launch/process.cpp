@@ -120,11 +120,17 @@ std::vector<std::string> oom_counters() {
 
 }  // namespace
 
-Process start_process(const ProcessOptions& options) {
+Pipe make_pipe(std::string_view what) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_cannot_start("pipe");
-  const FileDescriptor read_end(ends[0]);
-  FileDescriptor write_end(ends[1]);
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw ConfigError(str("cannot ", what, ": pipe: ", std::strerror(errno)),
+                      {"the limit of open files: ulimit -n"});
+  }
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+Process start_process(const ProcessOptions& options) {
+  Pipe failure = make_pipe("start a process");
   const FileDescriptor null_input(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   const std::vector<char*> arguments = c_strings(options.arguments);
   const std::vector<char*> environment = c_strings(options.environment);
@@ -135,12 +141,12 @@ Process start_process(const ProcessOptions& options) {
                                   .output = options.output,
                                   .errors = options.errors,
                                   .input = options.input < 0 ? null_input.get() : options.input,
-                                  .error_pipe = write_end.get(),
+                                  .error_pipe = failure.writing.get(),
                                   .parent = ::getpid()});
   if (pid < 0) throw_cannot_start("fork");
   ::setpgid(pid, pid);  // Also in the child: whoever comes first.
-  write_end.reset();
-  if (const int error = read_error(read_end.get()); error != 0) {
+  failure.writing.reset();
+  if (const int error = read_error(failure.reading.get()); error != 0) {
     reap(pid);
     throw exec_error(options.path, error);
   }

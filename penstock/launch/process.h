@@ -34,6 +34,15 @@ struct Process {
 // Throws ConfigError when it cannot be started or executed.
 Process start_process(const ProcessOptions& options);
 
+struct Pipe {
+  FileDescriptor reading;
+  FileDescriptor writing;
+};
+
+// Both ends close when a program is executed.
+// what: "start a rank", of the error's words.  Throws ConfigError: no descriptors are left.
+Pipe make_pipe(std::string_view what);
+
 // How a process ended.
 struct Ending {
   enum class Kind : std::uint8_t { Exited, Signalled };

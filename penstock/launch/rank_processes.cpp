@@ -49,20 +49,11 @@ Channel make_channel() {
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-// A pipe, of which the rank has the other end.
-struct Pipe {
-  FileDescriptor reading;
-  FileDescriptor writing;
-};
-
-Pipe make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw ConfigError(str("cannot start a rank: pipe: ", std::strerror(errno)),
-                      {"the limit of open files: ulimit -n"});
-  }
-  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+// The rank has the end for writing.
+Pipe make_output() {
+  Pipe pipe = make_pipe("start a rank");
+  ::fcntl(pipe.reading.get(), F_SETFL, O_NONBLOCK);
+  return pipe;
 }
 
 Port make_port(const LaunchOptions& options) {
@@ -109,8 +100,8 @@ void RankProcesses::start(const std::string& program, int rank, const RankVariab
   const FileDescriptor log = open_log(options_.log_dir, options_.first_rank + rank);
   Pipe output, errors;
   if (options_.streams == RankStreams::Piped && !log) {
-    output = make_pipe();
-    errors = make_pipe();
+    output = make_output();
+    errors = make_output();
   }
   RankVariables own = shared;
   own.local_rank = rank;

@@ -12,6 +12,15 @@ using schedule::Op;
 
 namespace {
 
+template <typename Function>
+PerStage each(const PerStage& numbers, Function function) {
+  std::vector<std::vector<double>> rows = numbers.rows();
+  for (auto& row : rows) {
+    for (double& number : row) number = function(number);
+  }
+  return PerStage(std::move(rows));
+}
+
 void check_number(std::string_view name, double value, std::vector<std::string>& texts) {
   if (verify::is_cost(value)) return;
   texts.push_back(str(name, ": ", shortest(value), "; expected ", verify::kCostRange));
@@ -64,20 +73,34 @@ double Costs::of(const Action& action) const {
 }
 
 Costs shared_by_stages(const Costs& of_rank, std::int32_t stages_per_rank) {
-  const auto share = [&](const PerStage& numbers) {
-    std::vector<std::vector<double>> rows = numbers.rows();
-    for (auto& row : rows) {
-      for (double& number : row) number /= stages_per_rank;
-    }
-    return PerStage(std::move(rows));
-  };
+  const auto share = [&](double number) { return number / stages_per_rank; };
   Costs costs = of_rank;
-  costs.forward = share(of_rank.forward);
-  costs.input = share(of_rank.input);
-  costs.weight = share(of_rank.weight);
-  if (of_rank.backward) costs.backward = share(*of_rank.backward);
-  costs.activation = share(of_rank.activation);
+  costs.forward = each(of_rank.forward, share);
+  costs.input = each(of_rank.input, share);
+  costs.weight = each(of_rank.weight, share);
+  if (of_rank.backward) costs.backward = each(*of_rank.backward, share);
+  costs.activation = each(of_rank.activation, share);
   return costs;
+}
+
+Costs lengthened(const Costs& costs, double factor) {
+  const auto longer = [&](double time) { return time * factor; };
+  const auto slower = [&](std::optional<double>& bandwidth) {
+    if (bandwidth) *bandwidth /= factor;
+  };
+  Costs all = costs;
+  for (PerStage* times : {&all.forward, &all.input, &all.weight, &all.gather, &all.reduce}) {
+    *times = each(*times, longer);
+  }
+  if (all.backward) all.backward = each(*all.backward, longer);
+  all.latency *= factor;
+  all.optimizer *= factor;
+  slower(all.bandwidth);
+  for (Link& link : all.links) {
+    link.latency *= factor;
+    slower(link.bandwidth);
+  }
+  return all;
 }
 
 std::vector<std::string> misfits(const Costs& costs, const schedule::Schedule& schedule) {

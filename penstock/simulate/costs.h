@@ -51,6 +51,9 @@ struct Costs {
 // The costs of single stages, of those of a rank's stages together: each stage has an equal share.
 Costs shared_by_stages(const Costs& of_rank, std::int32_t stages_per_rank);
 
+// Everything takes that many times as long.  Law: so does every simulation (up to rounding).
+Costs lengthened(const Costs& costs, double factor);
+
 // Why the costs do not fit the schedule, each as "what: value; what was expected"; empty when they
 // do.
 std::vector<std::string> misfits(const Costs& costs, const schedule::Schedule& schedule);

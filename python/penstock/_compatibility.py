@@ -38,6 +38,14 @@ __all__ = [
 # Of DeepSpeed's versions, the one whose names and behaviour the table is of.
 DEEPSPEED = "0.19.8"
 
+# Classes of theirs that have the members of another one.
+_BASES = {
+    ("deepspeed.runtime.pipe.engine", "PipelineEngine"): (
+        "deepspeed.runtime.engine",
+        "DeepSpeedEngine",
+    ),
+}
+
 _FILE = Path(__file__).with_name("compatibility.ini")
 
 
@@ -110,6 +118,10 @@ def fate(module: str, name: str) -> Fate:
     within = modules().get(f"{module}.{name}")
     if within is not None:
         return Fate("works") if within.instead else within.rest
+    owner, _, member = name.rpartition(".")
+    if owner:  # What is said of the rest is of a module's own names.
+        base = _BASES.get((module, owner))
+        return fate(base[0], f"{base[1]}.{member}") if base else Fate("unknown")
     return found.rest
 
 

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
+from penstock._configuration_getters import ConfigurationGetters
 from penstock.checkpoint._checkpoints import Checkpoints, Wanted
 from penstock.comm import get_local_rank
 from penstock.errors import CommError, ConfigError
@@ -35,20 +36,23 @@ __all__ = ["EngineCourse", "Steps", "compare_sizes", "size_of"]
 _log = logging.getLogger("penstock")
 
 
-class Steps:
+class Steps(ConfigurationGetters):
     """A base of engines, which make the optimizer.
 
     dp_world_size, dp_rank: how many replicas there are, and which one this is.
     world_size, global_rank, local_rank: of all processes, and this one's among all and on its host.
     global_steps, global_samples: of the optimizer so far, and all that they took.
     monitor: the boards of the configuration (penstock.monitor), which rank 0 writes to.
+    mp_world_size: 1: replicas are all ranks that the pipeline leaves.
     sparse_tensor_module_names: nothing: gradients are whole tensors.
+    has_moe_layers: False: there are no experts.
     """
 
     sparse_tensor_module_names: frozenset[str] = frozenset()
+    mp_world_size = 1
+    has_moe_layers = False
 
     optimizer: torch.optim.Optimizer
-    config: Configuration
     _norm: float | None
     _update: Update
     _checkpoints: Checkpoints
@@ -116,6 +120,31 @@ class Steps:
             batch.train_micro_batch_size_per_gpu,
             batch.gradient_accumulation_steps,
         )
+
+    @property
+    def enable_backward_allreduce(self) -> bool:
+        """True.  Raises ConfigError where it is set to False."""
+        return True
+
+    @enable_backward_allreduce.setter
+    def enable_backward_allreduce(self, is_enabled: bool) -> None:
+        if not is_enabled:
+            raise ConfigError(
+                "enable_backward_allreduce = False has no effect: gradients are summed once, at "
+                "the end of a step; no_sync() and set_gradient_accumulation_boundary() put it off"
+            )
+
+    def get_data_parallel_rank(self) -> int:
+        """dp_rank."""
+        return self.dp_rank
+
+    def get_model_parallel_rank(self) -> int:
+        """0: no tensor is divided."""
+        return 0
+
+    def get_tensor_parallel_rank(self) -> int:
+        """0: no tensor is divided."""
+        return 0
 
     def get_lr(self) -> list[float]:
         """The learning rates of the next step, by parameter group."""

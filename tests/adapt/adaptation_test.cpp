@@ -110,15 +110,33 @@ TEST(CostChange, IsToldOnceAndWithTheStage) {
   Adaptation adaptation(kRanks, {.change = 0.25});
   EXPECT_FALSE(adaptation.after(window_of(schedule, {of_stage(0, 1)}, 2)).is_due);
   EXPECT_FALSE(adaptation.after(window_of(schedule, {of_stage(1, 1.2)}, 3)).told);
-  const WindowCosts slow = window_of(schedule, {of_stage(1, 2)}, 4);
+  EXPECT_FALSE(adaptation.after(window_of(schedule, {of_stage(1, 2)}, 4)).told);
+  const WindowCosts slow = window_of(schedule, {of_stage(1, 2)}, 5);
   const Outcome outcome = adaptation.after(slow);
   ASSERT_TRUE(outcome.told);
   EXPECT_TRUE(outcome.is_due);
   EXPECT_EQ(text_of(*outcome.told, slow, schedule),
             "costs have changed: stage 1 (rank 1 of the pipe) takes 6 ms a microbatch, 3 ms "
-            "before; a step takes 54.4 ms, 35.1 ms before (steps 4 to 4, before: 2 to 2)");
-  EXPECT_FALSE(adaptation.after(window_of(schedule, {of_stage(1, 2)}, 5)).told);
-  EXPECT_TRUE(adaptation.after(window_of(schedule, {of_stage(1, 1)}, 6)).told);
+            "before; a step takes 54.4 ms, 35.1 ms before (steps 5 to 5, before: 2 to 2)");
+  EXPECT_FALSE(adaptation.after(window_of(schedule, {of_stage(1, 2)}, 6)).told);
+  EXPECT_FALSE(adaptation.after(window_of(schedule, {of_stage(1, 1)}, 7)).told);
+  EXPECT_TRUE(adaptation.after(window_of(schedule, {of_stage(1, 1)}, 8)).told);
+}
+
+TEST(CostChange, OfOneWindowIsNotTold) {
+  const auto schedule = program("1f1b");
+  Adaptation adaptation(kRanks, {.change = 0.25});
+  const auto told = [&](std::int32_t slow, double times) {
+    return adaptation.after(window_of(schedule, {of_stage(slow, times)})).told;
+  };
+  EXPECT_FALSE(told(0, 1));
+  EXPECT_FALSE(told(1, 2));  // For one window,
+  EXPECT_FALSE(told(1, 1));  // and over.
+  EXPECT_FALSE(told(2, 2));
+  const auto step_alone = told(3, 2);  // Another stage: the step is longer, the stage is new.
+  ASSERT_TRUE(step_alone);
+  EXPECT_TRUE(step_alone->change.stages.empty());
+  EXPECT_TRUE(step_alone->change.step);
 }
 
 TEST(CostChange, TheSpreadOfSamplesIsNone) {

@@ -94,7 +94,7 @@ class Adapt(ComebackTest):
         self.assertEqual(len(told), 1, result.err)
         takes = r"stage 2 \(rank 2 of the pipe\) takes .* ms a microbatch, .* before"
         self.assertRegex(told[0], takes)
-        self.assertIn("(steps 6 to 9, before: 2 to 5)", told[0])
+        self.assertIn("(steps 10 to 13, before: 2 to 5)", told[0])
         self.assertRegex(told[0], r"another order .* less by simulation|no order of the same work")
         self.assertEqual(len(events_of(self.folder / "run", "costs_changed")), 1)
         self.assertEqual(events_of(self.folder / "run", "program_changed"), [])

@@ -23,9 +23,14 @@ def course_of(run: Path) -> list[dict[str, object]]:
 
 
 def events_of(run: Path, kind: str = "") -> list[dict[str, object]]:
-    """The lines of events.jsonl, of that kind."""
+    """The lines of events.jsonl, of that kind.
+
+    "": all but changes of costs, which other work of the machine makes at any time.
+    """
     events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
-    return [event for event in events if kind in ("", event["event"])]
+    if not kind:
+        return [event for event in events if event["event"] != "costs_changed"]
+    return [event for event in events if event["event"] == kind]
 
 
 def kinds_of(run: Path) -> list[str]:

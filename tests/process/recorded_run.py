@@ -20,7 +20,9 @@ MAKESPAN = 9.5
 HEAD = "step,rank,action,start_ns,ready_ns,end_ns,bytes"
 
 
-def rows_of(rank: int, step: int, origin_ms: float, factor: float) -> list[str]:
+def rows_of(
+    rank: int, step: int, origin_ms: float, factor: float, longer_ms: dict[str, float]
+) -> list[str]:
     rows, now = [], origin_ms
 
     def add(action: str, start: float, ready: float, end: float) -> None:
@@ -31,7 +33,7 @@ def rows_of(rank: int, step: int, origin_ms: float, factor: float) -> list[str]:
         before = now
         if action in STARTS:
             ready = origin_ms + factor * STARTS[action]
-            now = ready + factor * LENGTHS[action[1]]
+            now = ready + factor * LENGTHS[action[1]] + longer_ms.get(action, 0)
             add(action, before, ready, now)
         else:
             add(action, now, now, now)
@@ -39,8 +41,14 @@ def rows_of(rank: int, step: int, origin_ms: float, factor: float) -> list[str]:
     return rows
 
 
-def timeline(clocks: tuple[int, int] = (5, 5), steps: int = 3) -> str:
-    """The first step takes twice its time."""
+def timeline(
+    clocks: tuple[int, int] = (5, 5), steps: int = 3, longer_ms: dict[str, float] | None = None
+) -> str:
+    """The first step takes twice its time.
+
+    longer_ms: by action: what it takes more in step 2.  No start is moved, so it has to be a rank's
+    last one.
+    """
     lines = ["# penstock timeline 1", "# schedule gpipe(ranks=2, stages=2, microbatches=2)"]
     lines += ["# ranks 2"]
     lines += [f"# rank {rank} pipe {rank} data 0 clock {clocks[rank]}" for rank in range(2)]
@@ -49,7 +57,8 @@ def timeline(clocks: tuple[int, int] = (5, 5), steps: int = 3) -> str:
         origin = 0.0
         for step in range(1, steps + 1):
             factor = 2 if step == 1 else 1
-            events += rows_of(rank, step, origin, factor)
+            longer = longer_ms or {} if step == 2 else {}
+            events += rows_of(rank, step, origin, factor, longer)
             origin += factor * MAKESPAN + 1
     return "\n".join([*lines, HEAD, *events, f"# {len(events)} events"]) + "\n"
 

@@ -58,6 +58,17 @@ class Report(PlannerTest):
         other = ("simulate", "zbv", "--ranks", 1, "--microbatches", 4, "--costs", "costs.json")
         self.penstock(*other)
 
+    def test_costs_that_match_the_step_simulate_to_what_was_measured(self) -> None:
+        # One of four actions: the median of their times knows nothing of it, that of steps does.
+        write_run(self.folder / "late", recorded_run.timeline(longer_ms={"0B1": 0.5}))
+        measured = self.penstock("report", "late", "--costs", "costs.json", "--match-step").out
+        self.assertRegex(measured, r"(?m)^simulated +9\.5000  -2\.6% against the median; ")
+        text = (self.folder / "costs.json").read_text()
+        self.assertRegex(text, r"(?m)^// Times are multiplied by 1\.\d+: the simulated step takes")
+        words = ("simulate", "late/schedule.csv", "--costs", "costs.json", "--json")
+        self.assertAlmostEqual(json.loads(self.penstock(*words).out)["makespan"], 9.75)
+        self.refuse("--match-step requires --costs", "report", "run", "--match-step")
+
     def test_page_holds_both_timelines_and_the_tables(self) -> None:
         out = self.report("-o", "page.html")
         self.assertIn("page: page.html", out)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
-from zero_models import WIDTH, initialize, mixed, same_state, train, words_of
+from zero_models import WIDTH, initialize, loss_of, mixed, same_state, train, words_of
 
 import penstock
 
@@ -128,12 +130,45 @@ def check_frozen_parameters_may_be_left_out(group):
         refused(whole, "first.weight is missing", lambda e=whole, f=folder: e.load_checkpoint(f))
 
 
-def check_a_step_that_has_begun_is_not_saved(group):
-    engine, _ = initialize(mixed(), 1, options={"accumulation": 2})
-    inputs, labels = words_of(0, group.rank())
-    engine.backward(engine(inputs, 0).float().mean() + 0 * labels.sum())
+def check_a_save_inside_a_step_is_of_the_last_whole_one(group):
+    """Rank 0 warns; the engine goes on as if nothing was saved, what is loaded from there."""
+    lines = []
+    with written_to_the_log(lines):
+        for stage in range(4):
+            whole, saving, loading = (
+                initialize(mixed(), stage, options={"accumulation": 2})[0] for _ in range(3)
+            )
+            train(whole, 1)
+            train(saving, 1)
+            one_microbatch(saving, step=1, rank=group.rank())
+            saving.save_checkpoint(place(f"inside-{stage}"))
+            one_microbatch(saving, step=1, rank=group.rank(), micro=1)
+            loading.load_checkpoint(place(f"inside-{stage}"))
+            train(whole, 1, first=1)
+            train(loading, 1, first=1)
+            assert state_of(saving) == state_of(whole)
+            assert state_of(loading) == state_of(whole)
+    words = "save_checkpoint() inside step 1, after 1 of 2 microbatches"
+    assert [line[: len(words)] for line in lines] == [words] * 4 * (group.rank() == 0)
+
+
+@contextmanager
+def written_to_the_log(lines):
+    """Its warnings."""
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("penstock").addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger("penstock").removeHandler(handler)
+
+
+def one_microbatch(engine, step, rank, micro=0):
+    """As train() takes it."""
+    inputs, labels = words_of(10 * step + micro, rank)
+    engine.backward(loss_of(engine(inputs, step), labels))
     engine.step()
-    refused(engine, "inside step 0, after 1 of 2 microbatches", lambda: engine.save_checkpoint("."))
 
 
 def check_weights_for_others(group):
@@ -255,9 +290,11 @@ def check_gradients_that_wait_for_a_step(group):
     engine, _ = initialize(mixed(), 1)
     inputs, labels = words_of(0, group.rank())
     engine.backward(engine(inputs, 0).float().mean() + 0 * labels.sum())
-    refused(engine, "inside step 0", lambda: engine.save_checkpoint(place("waiting")))
-    engine.step()
     engine.save_checkpoint(place("waiting"))
+    engine.step()
+    other, _ = initialize(mixed(), 1)
+    other.load_checkpoint(place("waiting"))
+    assert (other.global_steps, other.micro_steps) == (0, 0)
 
 
 class Keeps(torch.optim.SGD):

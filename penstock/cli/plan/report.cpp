@@ -32,6 +32,7 @@ struct ReportCommand {
   std::int32_t replica = 0;
   std::string page;  // Empty: report.html in the run directory.
   std::string costs;
+  bool matches_step = false;  // The costs: to simulate the median step's makespan.
 };
 
 // All that is known, before it is worded.
@@ -231,12 +232,17 @@ std::string page_of(const Report& report, const verify::VerifiedSchedule& schedu
                                figures_of(files, history));
 }
 
-std::string costs_text(const Report& report, const verify::VerifiedSchedule& schedule) {
-  return str("// Fitted by penstock report to ", steps_text(report.fitted), " of ",
-             in_quotes(report.run), ", ", title(schedule.schedule()), ".\n",
-             "// Times in ms, sizes in bytes.",
-             report.fit.has_guessed_halves ? "  Where I and W did not run, each is half of B." : "",
-             "\n", to_json(report.fit.costs), "\n");
+std::string costs_text(const Report& report, const verify::VerifiedSchedule& schedule,
+                       bool matches_step) {
+  const double factor = matches_step ? report.makespan.median / report.simulated.makespan : 1.0;
+  return str(
+      "// Fitted by penstock report to ", steps_text(report.fitted), " of ", in_quotes(report.run),
+      ", ", title(schedule.schedule()), ".\n", "// Times in ms, sizes in bytes.",
+      report.fit.has_guessed_halves ? "  Where I and W did not run, each is half of B." : "", "\n",
+      matches_step ? str("// Times are multiplied by ", shortest(factor),
+                         ": the simulated step takes as long as the median one then.\n")
+                   : "",
+      to_json(simulate::lengthened(report.fit.costs, factor)), "\n");
 }
 
 std::string page_path(const ReportCommand& command) {
@@ -270,7 +276,9 @@ void report_steps(const ReportCommand& command, const RunFiles& files) {
   const TimeText text(std::max(report.shown.makespan, report.simulated.makespan));
   const std::string page = page_path(command);
   std::vector<OutputFile> outputs = {{page_of(report, schedule, text, files, history), page}};
-  if (!command.costs.empty()) outputs.push_back({costs_text(report, schedule), command.costs});
+  if (!command.costs.empty()) {
+    outputs.push_back({costs_text(report, schedule, command.matches_step), command.costs});
+  }
   write_files(outputs);
   std::string summary = head_text(report, schedule, text);
   const std::string course = course_text(files, history);
@@ -300,8 +308,12 @@ Command declare_report_command(CLI::App& app) {
   app.add_option("--replica", command->replica, "the replica to show, from 0")->type_name("D");
   app.add_option("-o,--output", command->page, "where the page goes; else RUN/report.html")
       ->type_name("FILE.html");
-  app.add_option("--costs", command->costs, "write the fitted costs there, for penstock simulate")
-      ->type_name("FILE.json");
+  CLI::Option* costs = app.add_option("--costs", command->costs,
+                                      "write the fitted costs there, for penstock simulate")
+                           ->type_name("FILE.json");
+  app.add_flag("--match-step", command->matches_step,
+               "multiply these costs, so that the simulated step takes as long as the median one")
+      ->needs(costs);
   app.footer(
       "Of a run without recorded steps it shows the losses, and what happened to the run.\n"
       "Steps are recorded by penstock train --set run.timeline_steps=5.\n"

@@ -21,7 +21,7 @@ logger = logging.getLogger("penstock")
 _FROM = {
     "RepeatingLoader": "penstock.runtime.dataloader",
     "z3_leaf": "penstock.utils._leaves",
-    "safe_": "penstock.utils._fragments",
+    "safe_": "penstock.utils.tensor_fragment",
 }
 
 

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 from penstock import configuration
 from penstock._compatibility import lacking
 from penstock._distributed import init_distributed
-from penstock._engine import EngineCourse, Steps, size_of
+from penstock._engine import Steps, size_of
 from penstock._optimizers import (
     Course,
     Given,
@@ -42,8 +42,9 @@ from penstock.configuration import Batch
 from penstock.errors import ConfigError, Error
 from penstock.pipelining._groups import resolve, telling_who_connects
 from penstock.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
-from penstock.utils._fragments import Fragments
 from penstock.utils._leaves import mark_configured
+from penstock.utils.tensor_fragment import Fragments
+from penstock.zero._course import EngineCourse, PlaceError
 from penstock.zero._gathering import GatheredParameters
 from penstock.zero._losses import check_loss
 from penstock.zero._model import ReplicatedModel, facts_of
@@ -71,9 +72,12 @@ class Engine(Steps, torch.nn.Module):
     bits.
 
     Attributes: module, optimizer, lr_scheduler, training_dataloader, device; counts of steps.
+    mpu: None: replicas are all ranks.
 
     Raises ConfigError for what does not fit, and CommError where the ranks do not have the same.
     """
+
+    mpu = None
 
     def __init__(
         self,
@@ -201,12 +205,12 @@ class Engine(Steps, torch.nn.Module):
         which share gradients, and for a second one inside; so does step() inside.
         """
         if self.zero_optimization_partition_gradients():
-            raise _PlaceError(
+            raise PlaceError(
                 f"no_sync(): replicas share gradients with zero_optimization.stage "
                 f"{self.zero_optimization_stage()}: use set_gradient_accumulation_boundary(False)"
             )
         if self._is_local:
-            raise _PlaceError("no_sync() inside no_sync(): leave the first one")
+            raise PlaceError("no_sync() inside no_sync(): leave the first one")
         self._is_local = True
         try:
             yield
@@ -221,7 +225,7 @@ class Engine(Steps, torch.nn.Module):
         lr_kwargs: of the scheduler's step().
         """
         if self._is_local:
-            raise _PlaceError("step() inside no_sync(): gradients are summed after it")
+            raise PlaceError("step() inside no_sync(): gradients are summed after it")
         self._model.let_go()
         self._update.was_applied = False
         ends = self.is_gradient_accumulation_boundary() or not self._is_managed
@@ -391,6 +395,14 @@ class Engine(Steps, torch.nn.Module):
     save_fp16_model = save_16bit_model
     _zero3_consolidated_16bit_state_dict = module_state_dict  # As Accelerate calls it.
 
+    def is_map_style_dataset(self, obj: Any) -> bool:
+        """Whether samples have numbers."""
+        return hasattr(obj, "__getitem__") and hasattr(obj, "__len__")
+
+    def is_iterable_style_dataset(self, obj: Any) -> bool:
+        """Whether samples come one after the other."""
+        return isinstance(obj, torch.utils.data.IterableDataset)
+
     def deepspeed_io(
         self,
         dataset: Any,
@@ -437,7 +449,7 @@ class Engine(Steps, torch.nn.Module):
             self._update,
             self._replicas.communicator,
             place,
-            _Course(self),
+            EngineCourse(self),
             {**dict(self.config.facts()), "mesh": f"data={self.dp_world_size}"},
         )
 
@@ -455,42 +467,3 @@ class Engine(Steps, torch.nn.Module):
             *facts_of(self.module),
             *facts_of_optimizer(self.optimizer),
         ]
-
-
-class _PlaceError(ConfigError, AssertionError):
-    """A call where it has no place; scripts for DeepSpeed expect its kind and its first words."""
-
-
-class _Course(EngineCourse):
-    """With the microbatches that the script has given."""
-
-    def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self._plain = engine
-
-    def counters(self) -> dict[str, int]:
-        """Raises ConfigError inside a step, whose gradients nobody saves."""
-        engine = self._plain
-        taken = engine.micro_steps % engine.gradient_accumulation_steps()
-        if taken or engine._model.has_gradients:
-            raise ConfigError(
-                f"save_checkpoint() inside step {engine.global_steps}, after {taken} of "
-                f"{engine.gradient_accumulation_steps()} microbatches: the step's gradients would "
-                f"be lost; call it after the last one's step()"
-            )
-        return {**super().counters(), "micro_steps": engine.micro_steps}
-
-    def drop_step(self) -> None:
-        """The step begins anew."""
-        engine = self._plain
-        engine._losses.clear()
-        engine.micro_steps -= engine.micro_steps % engine.gradient_accumulation_steps()
-
-    def go_on(self, counters: Mapping[str, int]) -> None:
-        """Also with the microbatches that were given."""
-        super().go_on(counters)
-        engine = self._plain
-        steps = engine.global_steps * engine.gradient_accumulation_steps()
-        taken = counters.get("micro_steps", steps)
-        is_whole = taken % engine.gradient_accumulation_steps() == 0
-        engine.micro_steps = taken if is_whole else steps

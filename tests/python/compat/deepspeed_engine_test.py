@@ -9,7 +9,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.utils._fragments import (
+from penstock.utils.tensor_fragment import (
     safe_get_full_fp32_param,
     safe_get_full_grad,
     safe_get_full_optimizer_state,
@@ -366,6 +366,38 @@ def check_names(group):
         engine.backward(engine(inputs_of(0)).square().mean())
         engine.step()
         assert engine.tput_timer.avg_samples_per_sec() > 0
+
+
+def check_getters_say_what_the_configuration_says(group):
+    engine = start(
+        3,
+        zero_allow_untested_optimizer=True,
+        prescale_gradients=True,
+        gradient_predivide_factor=2.0,
+        wall_clock_breakdown=True,
+    )
+    assert engine.config["prescale_gradients"]
+    assert not engine.postscale_gradients()
+    assert engine.gradient_predivide_factor() == 2.0
+    assert engine.wall_clock_breakdown()
+    assert engine.zero_allow_untested_optimizer()
+    assert engine.zero_param_persistence_threshold() == 3
+    assert engine.zero_prefetch_bucket_size() == 50_000_000
+    assert engine.zero_reduce_bucket_size() == 1 << 20  # What is gone by, not DeepSpeed's default.
+    assert engine.zero_overlap_comm()
+    assert engine.zero_offload_optimizer() is None
+    assert not engine.zero_cpu_offload()
+    assert engine.communication_data_type is None
+    assert not engine.autotuning_enabled()
+    assert (engine.get_data_parallel_rank(), engine.get_model_parallel_rank()) == (group.rank(), 0)
+    assert (engine.mp_world_size, engine.mpu, engine.has_moe_layers) == (1, None, False)
+    assert engine.is_map_style_dataset([1, 2])
+    assert not engine.is_iterable_style_dataset([1, 2])
+    assert engine.enable_backward_allreduce
+    with pytest.raises(penstock.ConfigError, match=r"no_sync\(\)"):
+        engine.enable_backward_allreduce = False
+    with pytest.raises(AttributeError, match="`penstock plan` finds a layout"):
+        engine.autotuning_metric  # noqa: B018
 
 
 def check_a_module_state_dict_goes_into_another_engine(group):
