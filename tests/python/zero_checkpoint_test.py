@@ -149,7 +149,7 @@ def check_a_save_inside_a_step_is_of_the_last_whole_one(group):
             assert state_of(saving) == state_of(whole)
             assert state_of(loading) == state_of(whole)
     words = "save_checkpoint() inside step 1, after 1 of 2 microbatches"
-    assert [line[: len(words)] for line in lines] == [words] * 4 * (group.rank() == 0)
+    assert sum(words in line for line in lines) == 4 * (group.rank() == 0), lines
 
 
 @contextmanager
