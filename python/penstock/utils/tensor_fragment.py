@@ -94,8 +94,10 @@ class Fragments:
 
     def set_local(self, number: int, what: str, values: torch.Tensor) -> None:
         """Sets this rank's part."""
+        parts = self._update.parts_of(number)
+        self._check_size(number, values, sum(part.numel() for part, _ in parts), "this rank has")
         values, begin = values.detach().flatten(), 0
-        for part, master in self._update.parts_of(number):
+        for part, master in parts:
             self._write(what, part, master, values[begin : begin + part.numel()])
             begin += part.numel()
 
@@ -130,6 +132,8 @@ class Fragments:
 
     def set_full(self, number: int, what: str, values: torch.Tensor) -> None:
         """Collective: sets all of it, to values that are the same on every rank."""
+        shape = self.model.parameters[number].shape
+        self._check_size(number, values, shape.numel(), "the parameter has")
         self._sum(what)
         values = values.detach().flatten()
         rank = self.model.replicas.rank
@@ -140,6 +144,11 @@ class Fragments:
             self._write(what, part, master, values[first : first + count])
         if what == _WEIGHT:
             self.model.set_whole(number, values)
+
+    def _check_size(self, number: int, values: torch.Tensor, size: int, who: str) -> None:
+        if values.numel() != size:
+            name = self.model.names[id(self.model.parameters[number])]
+            raise ValueError(f"{name}: {values.numel()} elements are given, and {who} {size} of it")
 
     @property
     def _is_local(self) -> bool:
@@ -244,7 +253,10 @@ def safe_get_local_fp32_param(param: torch.Tensor) -> torch.Tensor | None:
 
 
 def safe_set_local_fp32_param(param: torch.Tensor, value: torch.Tensor) -> None:
-    """Sets it; the model's parameter becomes that after the next step."""
+    """Sets it; the model's parameter becomes that after the next step.
+
+    Raises ValueError for another number of elements than this rank has of it.
+    """
     _set(param, _WEIGHT, value, is_full=False)
 
 
