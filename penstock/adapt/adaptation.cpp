@@ -27,22 +27,20 @@ Outcome Adaptation::after(const WindowCosts& window) {
   known_.learn(window);
   if (pending_) return of_new_program(window);
   if (!reference_) return of_reference(window);
-  const CostChange change = change_between(*reference_, window, settings_.change);
-  const CostChange earlier = std::exchange(seen_once_, change);
-  CostChange both = lasting(earlier, change);
+  const CostChange change = change_between(reference_->costs, window, settings_.change);
+  CostChange both = lasting(std::exchange(reference_->seen, change), change);
   if (!both.any()) return {};
   return of_change(window, std::move(both));
 }
 
 Outcome Adaptation::of_reference(const WindowCosts& window) {
-  reference_ = window;
+  reference_ = Reference{window};
   return {.is_due = std::exchange(plans_with_reference_, false)};
 }
 
 Outcome Adaptation::of_change(const WindowCosts& window, CostChange change) {
-  Outcome outcome{.told = Told{*reference_, std::move(change)}, .is_due = true};
-  reference_ = window;
-  seen_once_ = {};
+  Outcome outcome{.told = Told{reference_->costs, std::move(change)}, .is_due = true};
+  reference_ = Reference{window};
   return outcome;
 }
 
@@ -50,10 +48,10 @@ Outcome Adaptation::of_new_program(const WindowCosts& window) {
   const Pending pending = *std::exchange(pending_, std::nullopt);
   CostChange change = change_between(pending.before, window, settings_.change);
   if (change.any() && forwards_differ(pending.before, window, settings_.change)) {
-    reference_ = pending.before;
+    reference_ = Reference{pending.before};
     return of_change(window, std::move(change));
   }
-  reference_ = window;
+  reference_ = Reference{window};
   Judgement judged{.before = pending.before.step().median,
                    .now = window.step().median,
                    .simulated_gain = pending.simulated_gain};
@@ -63,14 +61,12 @@ Outcome Adaptation::of_new_program(const WindowCosts& window) {
 
 void Adaptation::changed(double simulated_gain) {
   PENSTOCK_CHECK(reference_, "no window was measured");
-  pending_ = Pending{*reference_, simulated_gain};
-  seen_once_ = {};
+  pending_ = Pending{reference_->costs, simulated_gain};
 }
 
 void Adaptation::went_back() {
   pending_.reset();
   reference_.reset();
-  seen_once_ = {};
 }
 
 }  // namespace penstock::adapt

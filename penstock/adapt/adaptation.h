@@ -8,7 +8,7 @@
 //      measured costs when its schedule was chosen.
 //   2. Costs that differ from those of the reference (cost_change.h) in two windows, one after the
 //      other, are told, and the second window is the next reference.  So a change is told once, and
-//      one that lasts for less than a window is not.  A program is looked for.
+//      one that is over in the second is not.  A program is looked for.
 //   3. The first window of a new program is judged: when its steps are not faster, the run goes on
 //      with the program before.  Then the next window is the reference, and nothing is looked for
 //      until costs change.  When forwards, which no program changes, take another time, costs have
@@ -66,6 +66,11 @@ class Adaptation {
   const KnownCosts& known() const { return known_; }
 
  private:
+  struct Reference {
+    WindowCosts costs;
+    CostChange seen{};  // Of the window before this one, from `costs`.
+  };
+
   struct Pending {  // A new program that was not judged yet.
     WindowCosts before;
     double simulated_gain = 0.0;
@@ -77,8 +82,7 @@ class Adaptation {
 
   Settings settings_;
   KnownCosts known_;
-  std::optional<WindowCosts> reference_;
-  CostChange seen_once_;  // In the window before this one.
+  std::optional<Reference> reference_;
   std::optional<Pending> pending_;
   bool plans_with_reference_;
 };

@@ -1,9 +1,8 @@
 // What takes another time in one window than in another one: stages, and the step.
 //
 // A change counts when it is a large share, and more than the spread of the samples: the middle
-// halves of both windows' samples lie apart.  So the noise of a machine that does other work is not
-// told, as far as it is over within one window.  Knows no reason for a change.
-// Units: milliseconds.
+// halves of both windows' samples lie apart.  So the noise of a machine that does other work does
+// not count.  Knows no reason for a change. Units: milliseconds.
 #pragma once
 #include <optional>
 #include <vector>
