@@ -2,6 +2,7 @@
 //
 // Knows nothing of what is behind it.
 #pragma once
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <utility>
@@ -30,5 +31,7 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+inline void make_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
 }  // namespace penstock

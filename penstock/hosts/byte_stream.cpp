@@ -1,6 +1,5 @@
 #include "penstock/hosts/byte_stream.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
@@ -14,8 +13,6 @@ constexpr std::size_t kReadBytesMax = std::size_t{1} << 18;  // At a time, so th
 bool would_wait() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace
-
-void make_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
 bool read_available(int fd, std::string& into) {
   std::array<char, 65536> buffer;

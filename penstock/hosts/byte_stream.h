@@ -10,8 +10,6 @@
 
 namespace penstock::hosts {
 
-void make_nonblocking(int fd);
-
 // Takes what can be read now.
 // Returns: whether more may come; false at its end, or when it is broken.
 bool read_available(int fd, std::string& into);

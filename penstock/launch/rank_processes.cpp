@@ -52,7 +52,7 @@ Channel make_channel() {
 // The rank has the end for writing.
 Pipe make_output() {
   Pipe pipe = make_pipe("start a rank");
-  ::fcntl(pipe.reading.get(), F_SETFL, O_NONBLOCK);
+  make_nonblocking(pipe.reading.get());
   return pipe;
 }
 

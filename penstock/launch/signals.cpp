@@ -1,14 +1,14 @@
 #include "penstock/launch/signals.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <cstring>
+#include <csignal>
+#include <utility>
 
 #include "penstock/core/check.h"
-#include "penstock/core/error.h"
+#include "penstock/launch/process.h"
 
 namespace penstock::launch {
 namespace {
@@ -26,12 +26,10 @@ void write_signal(int signal) {
 }  // namespace
 
 SignalPipe::SignalPipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
-    throw ConfigError(str("cannot start the launcher: pipe: ", std::strerror(errno)));
-  }
-  read_end_.reset(ends[0]);
-  write_end_.reset(ends[1]);
+  Pipe pipe = make_pipe("start the launcher");
+  read_end_ = std::move(pipe.reading);
+  write_end_ = std::move(pipe.writing);
+  for (const FileDescriptor* each : {&read_end_, &write_end_}) make_nonblocking(each->get());
   const int before = handler_fd.exchange(write_end_.get());
   PENSTOCK_CHECK(before == -1, "two launches at a time in one process");
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) install(signal, write_signal);
