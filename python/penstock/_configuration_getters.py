@@ -124,6 +124,53 @@ class ConfigurationGetters:
     random_ltd_enabled = _never("every step trains the whole model")
     torch_autocast_enabled = _never("a model is of one type")
 
+    def fp16_enabled(self) -> bool:
+        """As the configuration says."""
+        return bool(self.config.settings["fp16"]["enabled"])
+
+    def bfloat16_enabled(self) -> bool:
+        """As the configuration says."""
+        return bool(self.config.settings["bf16"]["enabled"])
+
+    def optimizer_name(self) -> str | None:
+        """As the configuration says, in lower case; None where it says none."""
+        name = self.config.section("optimizer").get("type")
+        return None if name is None else str(name).lower()
+
+    def optimizer_params(self) -> Mapping[str, Any]:
+        """As the configuration says."""
+        found: Mapping[str, Any] = self.config.section("optimizer").get("params", {})
+        return found
+
+    def scheduler_name(self) -> str | None:
+        """As the configuration says; None where it says none."""
+        return self.config.section("scheduler").get("type")
+
+    def scheduler_params(self) -> Mapping[str, Any]:
+        """As the configuration says."""
+        found: Mapping[str, Any] = self.config.section("scheduler").get("params", {})
+        return found
+
+    def zero_optimization_stage(self) -> int:
+        """0 to 3."""
+        return int(self.config.settings["zero_optimization"]["stage"])
+
+    def zero_optimization(self) -> bool:
+        """Whether replicas share anything."""
+        return self.zero_optimization_stage() > 0
+
+    def zero_optimization_partition_gradients(self) -> bool:
+        """Whether they share gradients."""
+        return self.zero_optimization_stage() >= 2
+
+    def zero_optimization_partition_weights(self) -> bool:
+        """Whether they share parameters."""
+        return self.zero_optimization_stage() == 3
+
+    def zero_gather_16bit_weights_on_model_save(self) -> bool:
+        """True: whatever is saved has whole parameters."""
+        return True
+
     def postscale_gradients(self) -> bool:
         """Whether gradients are divided after they are summed."""
         return not self.config.get("prescale_gradients", False)

@@ -196,14 +196,6 @@ class Steps(ConfigurationGetters):
         """Whether it follows overflows."""
         return self._update.scale.state() is not None
 
-    def fp16_enabled(self) -> bool:
-        """As the configuration says."""
-        return bool(self.config.settings["fp16"]["enabled"])
-
-    def bfloat16_enabled(self) -> bool:
-        """As the configuration says."""
-        return bool(self.config.settings["bf16"]["enabled"])
-
     def gradient_clipping(self) -> float:
         """The largest norm that a step's gradient is let have; 0: any."""
         return self._update.clipping
@@ -211,45 +203,6 @@ class Steps(ConfigurationGetters):
     def steps_per_print(self) -> int:
         """Steps between two lines of the log; 0: there are none."""
         return self._steps_per_print
-
-    def optimizer_name(self) -> str | None:
-        """As the configuration says, in lower case; None where it says none."""
-        name = self.config.section("optimizer").get("type")
-        return None if name is None else str(name).lower()
-
-    def optimizer_params(self) -> Mapping[str, Any]:
-        """As the configuration says."""
-        found: Mapping[str, Any] = self.config.section("optimizer").get("params", {})
-        return found
-
-    def scheduler_name(self) -> str | None:
-        """As the configuration says; None where it says none."""
-        return self.config.section("scheduler").get("type")
-
-    def scheduler_params(self) -> Mapping[str, Any]:
-        """As the configuration says."""
-        found: Mapping[str, Any] = self.config.section("scheduler").get("params", {})
-        return found
-
-    def zero_optimization_stage(self) -> int:
-        """0 to 3."""
-        return int(self.config.settings["zero_optimization"]["stage"])
-
-    def zero_optimization(self) -> bool:
-        """Whether replicas share anything."""
-        return self.zero_optimization_stage() > 0
-
-    def zero_optimization_partition_gradients(self) -> bool:
-        """Whether they share gradients."""
-        return self.zero_optimization_stage() >= 2
-
-    def zero_optimization_partition_weights(self) -> bool:
-        """Whether they share parameters."""
-        return self.zero_optimization_stage() == 3
-
-    def zero_gather_16bit_weights_on_model_save(self) -> bool:
-        """True: whatever is saved has whole parameters."""
-        return True
 
     def save_checkpoint(
         self,

@@ -6,22 +6,17 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from penstock._engine import EngineCourse as CommonCourse
-from penstock.errors import ConfigError
+from penstock._engine import EngineCourse
 
 if TYPE_CHECKING:
     from penstock.zero.engine import Engine
 
-__all__ = ["EngineCourse", "PlaceError"]
+__all__ = ["ModuleCourse"]
 
 _log = logging.getLogger("penstock")
 
 
-class PlaceError(ConfigError, AssertionError):
-    """A call where it has no place; scripts for DeepSpeed expect its kind and its first words."""
-
-
-class EngineCourse(CommonCourse):
+class ModuleCourse(EngineCourse):
     """With the microbatches.  Inside a step it is that of the last whole one."""
 
     def __init__(self, engine: Engine) -> None:

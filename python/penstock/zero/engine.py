@@ -39,12 +39,12 @@ from penstock.checkpoint._checkpoints import Checkpoints, Place
 from penstock.checkpoint._pieces import Pieces
 from penstock.checkpoint._saved import write_weights
 from penstock.configuration import Batch
-from penstock.errors import ConfigError, Error
+from penstock.errors import AssertedError, ConfigError, Error
 from penstock.pipelining._groups import resolve, telling_who_connects
 from penstock.runtime.zero.offload_config import OffloadDeviceEnum, OffloadStateTypeEnum
 from penstock.utils._leaves import mark_configured
 from penstock.utils.tensor_fragment import Fragments
-from penstock.zero._course import EngineCourse, PlaceError
+from penstock.zero._course import ModuleCourse
 from penstock.zero._gathering import GatheredParameters
 from penstock.zero._losses import check_loss
 from penstock.zero._model import ReplicatedModel, facts_of
@@ -205,12 +205,12 @@ class Engine(Steps, torch.nn.Module):
         which share gradients, and for a second one inside; so does step() inside.
         """
         if self.zero_optimization_partition_gradients():
-            raise PlaceError(
+            raise AssertedError(
                 f"no_sync(): replicas share gradients with zero_optimization.stage "
                 f"{self.zero_optimization_stage()}: use set_gradient_accumulation_boundary(False)"
             )
         if self._is_local:
-            raise PlaceError("no_sync() inside no_sync(): leave the first one")
+            raise AssertedError("no_sync() inside no_sync(): leave the first one")
         self._is_local = True
         try:
             yield
@@ -225,7 +225,7 @@ class Engine(Steps, torch.nn.Module):
         lr_kwargs: of the scheduler's step().
         """
         if self._is_local:
-            raise PlaceError("step() inside no_sync(): gradients are summed after it")
+            raise AssertedError("step() inside no_sync(): gradients are summed after it")
         self._model.let_go()
         self._update.was_applied = False
         ends = self.is_gradient_accumulation_boundary() or not self._is_managed
@@ -449,7 +449,7 @@ class Engine(Steps, torch.nn.Module):
             self._update,
             self._replicas.communicator,
             place,
-            EngineCourse(self),
+            ModuleCourse(self),
             {**dict(self.config.facts()), "mesh": f"data={self.dp_world_size}"},
         )
 
