@@ -57,7 +57,7 @@ def timeline(
         origin = 0.0
         for step in range(1, steps + 1):
             factor = 2 if step == 1 else 1
-            longer = longer_ms or {} if step == 2 else {}
+            longer = longer_ms if step == 2 and longer_ms else {}
             events += rows_of(rank, step, origin, factor, longer)
             origin += factor * MAKESPAN + 1
     return "\n".join([*lines, HEAD, *events, f"# {len(events)} events"]) + "\n"

@@ -2,6 +2,8 @@
 
 The calls with "full" speak of whole parameters, under any stage of ZeRO, and are collective over
 the replicas that share one; those with "local" of this rank's part, flat, and not.
+A safe_set_* raises ValueError for another number of elements than there are, of the whole or of the
+part.
 A gradient is that of the step's accumulation, summed over its replicas, without the loss scale and
 before clipping: it is there from the last backward of a step to step().
 Knows no models: engines say what they train.
@@ -253,10 +255,7 @@ def safe_get_local_fp32_param(param: torch.Tensor) -> torch.Tensor | None:
 
 
 def safe_set_local_fp32_param(param: torch.Tensor, value: torch.Tensor) -> None:
-    """Sets it; the model's parameter becomes that after the next step.
-
-    Raises ValueError for another number of elements than this rank has of it.
-    """
+    """Sets it; the model's parameter becomes that after the next step."""
     _set(param, _WEIGHT, value, is_full=False)
 
 

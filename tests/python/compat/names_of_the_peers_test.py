@@ -91,6 +91,16 @@ def test_a_member_is_there_or_says_why_not(module, name, objects):
         assert hasattr(objects[owner], member)
 
 
+def test_a_pipelines_engine_has_the_members_of_the_other_one():
+    of = "deepspeed.runtime.pipe.engine", "deepspeed.runtime.engine"
+    mine, base = (fate(of[0], f"PipelineEngine.{name}") for name in ("mpu", "autotuning_metric"))
+    assert mine.verdict == "refused"  # Its own row goes first.
+    assert fate(of[1], "DeepSpeedEngine.mpu").verdict == "works"
+    assert base == fate(of[1], "DeepSpeedEngine.autotuning_metric")
+    assert base.verdict == "refused"
+    assert fate(of[0], "PipelineEngine.nothing").verdict == "unknown"
+
+
 def test_the_table_has_all_public_names_of_this_torch():
     for theirs in modules():
         if not theirs.startswith("torch.") or modules()[theirs].instead is None:
