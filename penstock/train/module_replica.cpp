@@ -43,18 +43,39 @@ ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameter
                              comm::ShardGroup& group, comm::Communicator& communicator)
     : replicated_({{.parameters = parameters}}, options, spread_before, group, communicator),
       hooks_(replicated_.hooks(0), [this] { return may_nest_; }),
-      added_(parameters, [this] { return factor_of_backward(); }) {}
+      added_(parameters, [this] {
+        if (!is_own_) accumulate_again();
+        return factor_of_backward();
+      }) {}
 
 double ModuleReplica::factor_of_backward() const {
   if (is_own_) return 1.0;
-  check_no_sums();
   if (!refusal_.empty()) throw Error(refusal_);
   // The loss may be that of another replica's backward, which runs through both.
   return factor_of_loss == 0.0 ? factor_ : factor_ / factor_of_loss;
 }
 
-void ModuleReplica::check_no_sums() const {
-  if (has_sums_) throw Error("backward() after the last one of a step: step() comes first");
+// Sums stay aside, since what is summed next may not have them in it.
+void ModuleReplica::accumulate_again() {
+  if (!has_sums_) return;
+  std::vector<at::Tensor> sums;
+  for (const update::Part& part : parts().all()) {
+    const at::Tensor& sum = part.tensor.grad();
+    sums.push_back(sum.defined() ? sum.clone() : at::Tensor());
+  }
+  drop_gradients();
+  sums_before_ = std::move(sums);
+}
+
+void ModuleReplica::finish() {
+  hooks_.finish();
+  for (std::size_t i = 0; i < sums_before_.size(); ++i) {
+    if (!sums_before_[i].defined()) continue;
+    at::Tensor& sum = parts().all()[i].tensor.mutable_grad();
+    sum = sum.defined() ? sum.add_(sums_before_[i]) : sums_before_[i];
+  }
+  sums_before_.clear();
+  has_sums_ = true;
 }
 
 void ModuleReplica::begin_compute(const char* run) {
@@ -82,7 +103,7 @@ void ModuleReplica::end_forward() {
 void ModuleReplica::backward(const at::Tensor& loss, double factor,
                              execute::Accumulation accumulation, Graph graph) {
   const bool ends = accumulation == execute::Accumulation::Ends;
-  check_no_sums();
+  accumulate_again();
   const Own own(is_own_, factor);
   begin_compute("backward");
   may_nest_ = ends && stage::runs_python({&loss, 1});
@@ -91,9 +112,7 @@ void ModuleReplica::backward(const at::Tensor& loss, double factor,
   hooks_.after_compute();
   hooks_.after_backward(/*microbatch=*/0);
   end_run();
-  if (!ends) return;
-  hooks_.finish();
-  has_sums_ = true;
+  if (ends) finish();
 }
 
 void ModuleReplica::accept_backwards(double factor) {
@@ -102,6 +121,11 @@ void ModuleReplica::accept_backwards(double factor) {
 }
 
 void ModuleReplica::refuse_backwards(std::string why) { refusal_ = std::move(why); }
+
+void ModuleReplica::begin_backward() {
+  accumulate_again();
+  begin_compute("backward");
+}
 
 void ModuleReplica::end_backward() {
   hooks_.after_compute();
@@ -118,12 +142,12 @@ void ModuleReplica::sum_gradients() {
   hooks_.before_last_backward();
   hooks_.after_backward(/*microbatch=*/0);
   if (begins) replicated_.pager()->end_run();
-  hooks_.finish();
-  has_sums_ = true;
+  finish();
 }
 
 void ModuleReplica::drop_gradients() {
   replicated_.drop_gradients();
+  sums_before_.clear();
   has_sums_ = false;
 }
 

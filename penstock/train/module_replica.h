@@ -9,7 +9,8 @@
 // A step is: begin_forward() and end_forward() around each forward, backward() of each loss, the
 // last of them ending the accumulation; then the caller updates parts(), and gather().  The caller
 // may run backwards itself, between begin_backward() and end_backward(); sum_gradients() ends the
-// accumulation then.
+// accumulation then.  A backward behind the last one begins an accumulation again, whose sums are
+// added to those that are there: it costs a second copy of this rank's gradients.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -74,10 +75,10 @@ class ModuleReplica {
   // an Error that says `why`.
   void accept_backwards(double factor);
   void refuse_backwards(std::string why);
-  // Throws: Error where such a backward would be refused, or the accumulation has ended.
+  // Throws: Error where such a backward would be refused.
   void check_backward() const { factor_of_backward(); }
   // Operators in between may bring parameters.
-  void begin_backward() { begin_compute("backward"); }
+  void begin_backward();
   void end_backward();
   // Collective: ends the accumulation, unless a backward() has: leaves the sums in parts().
   void sum_gradients();
@@ -102,7 +103,8 @@ class ModuleReplica {
   void begin_compute(const char* run);
   void end_run();
   double factor_of_backward() const;
-  void check_no_sums() const;
+  void accumulate_again();
+  void finish();
 
   replicas::ReplicatedParameters replicated_;
   execute::SumsWhenFinal hooks_;
@@ -111,6 +113,7 @@ class ModuleReplica {
   std::string refusal_;  // Why there may be none; empty: there may.
   bool is_own_ = false;  // The backward that runs.
   bool has_sums_ = false;
+  std::vector<at::Tensor> sums_before_;  // By part: of this step's accumulations that have ended.
   bool may_nest_ = false;    // The backward that comes.
   bool is_running_ = false;  // From a forward to its backward.
   bool ends_with_forward_ = false;

@@ -22,6 +22,10 @@ def _trained(stage, backward, options=None, model=None):
     return engine.module_state_dict()
 
 
+# Adam's steps would not tell a part of the gradient from the whole.
+_PLAIN = {"optimizer": {"type": "SGD", "params": {"lr": 0.5}}}
+
+
 def _by_engine(engine, loss, number):
     engine.backward(loss)
 
@@ -52,22 +56,34 @@ def check_several_losses_and_backwards_of_one_step(group):
         engine.backward(0.75 * loss)
 
     for stage in range(4):
-        expected = _trained(stage, _by_engine)
+        expected = _trained(stage, _by_engine, _PLAIN)
         for backward in (twice, two_forwards, of_outputs, then_the_engines):
-            _same(_trained(stage, backward), expected)
+            _same(_trained(stage, backward, _PLAIN), expected)
 
 
-def check_none_after_the_last_one_of_the_engine(group):
-    for stage in range(4):
-        engine, _ = initialize(mixed(), stage)
-        inputs, labels = words_of(0, dist.get_rank())
-        loss = loss_of(engine(inputs, 0), labels)
+def check_backwards_after_the_last_one_of_a_step_add(group):
+    def by_engine(engine, loss, number):
+        engine.backward(0.25 * loss, retain_graph=True)
+        engine.backward(0.75 * loss)
+
+    def by_the_script(engine, loss, number):
+        engine.backward(0.25 * loss, retain_graph=True)
+        (0.75 * loss).backward()
+
+    def thrice(engine, loss, number):
         engine.backward(0.5 * loss, retain_graph=True)
-        with pytest.raises(penstock.Error, match=r"after the last one of a step: step\(\) comes"):
-            loss.backward()
-        engine.step()
-        loss_of(engine(inputs, 1), labels).backward()
-        engine.step()
+        engine.backward(0.25 * loss, retain_graph=True)
+        (0.25 * loss).backward()
+
+    def after_the_sum(engine, loss, number):
+        (0.5 * loss).backward(retain_graph=True)
+        engine.allreduce_gradients()
+        engine.backward(0.5 * loss)
+
+    for stage in range(4):
+        expected = _trained(stage, _by_engine, _PLAIN)
+        for backward in (by_engine, by_the_script, thrice, after_the_sum):
+            _same(_trained(stage, backward, _PLAIN), expected)
 
 
 def check_a_loss_that_is_no_output(group):

@@ -111,8 +111,6 @@ class ReplicatedModel:
         self, loss: torch.Tensor, *, ends: bool, retain_graph: bool, weight: float = 1.0
     ) -> None:
         """Adds `weight` shares of the gradients of `loss`; sums, where it ends an accumulation."""
-        if self.replica.has_sums:
-            raise Error("backward() after the last one of a step: step() comes first")
         self._backwards.check_over()
         self.let_go()
         factor = self._share * weight

@@ -170,7 +170,7 @@ class Engine(Steps, torch.nn.Module):
         """Adds the gradients of `loss`, as its share of the step; returns it as that.
 
         A step's gradient is the mean over its microbatches and replicas.  The last of a step leaves
-        its sum over the replicas.
+        its sum over the replicas; more of them add to that sum.
 
         scale_wrt_gas: False: `loss` is divided already by the number of microbatches.
 
