@@ -33,6 +33,10 @@ struct Head {
   std::size_t length;
 };
 
+std::string text_of(std::string_view verb, int rank, std::size_t length) {
+  return str(verb, " ", rank, " ", length);
+}
+
 std::optional<Head> parse_head(std::string_view line) {
   const auto words = split(line, ' ');
   if (words.size() != 3) return std::nullopt;
@@ -43,7 +47,9 @@ std::optional<Head> parse_head(std::string_view line) {
   if (verb == kVerbs.end() || !rank || *rank < 0 || *rank > kRankMax) return std::nullopt;
   if (!length || *length < 0 || *length > static_cast<std::int64_t>(kBodyBytesMax))
     return std::nullopt;
-  return Head{verb->first, static_cast<int>(*rank), static_cast<std::size_t>(*length)};
+  const Head head{verb->first, static_cast<int>(*rank), static_cast<std::size_t>(*length)};
+  if (text_of(verb->second, head.rank, head.length) != line) return std::nullopt;  // "00".
+  return head;
 }
 
 }  // namespace
@@ -51,25 +57,23 @@ std::optional<Head> parse_head(std::string_view line) {
 std::string encode(const Frame& frame) {
   const auto verb =
       std::ranges::find_if(kVerbs, [&](const auto& each) { return each.first == frame.verb; });
-  return str(verb->second, " ", frame.rank, " ", frame.body.size(), "\n", frame.body);
+  return str(text_of(verb->second, frame.rank, frame.body.size()), "\n", frame.body);
 }
 
 std::optional<Frame> FrameReader::next() {
-  const std::size_t newline = waiting_.find('\n');
-  if (is_broken_ || (newline == std::string::npos && waiting_.size() <= kHeadBytesMax)) {
-    return std::nullopt;
-  }
-  const auto head = newline == std::string::npos
-                        ? std::nullopt
-                        : parse_head(std::string_view(waiting_).substr(0, newline));
+  const std::string_view unread = std::string_view(waiting_).substr(begin_);
+  const std::size_t newline = unread.find('\n');
+  const bool has_head = newline != std::string_view::npos;
+  if (is_broken_ || (!has_head && unread.size() <= kHeadBytesMax)) return std::nullopt;
+  const auto head = has_head ? parse_head(unread.substr(0, newline)) : std::nullopt;
   if (!head) {
     is_broken_ = true;
     return std::nullopt;
   }
-  if (waiting_.size() - newline - 1 < head->length) return std::nullopt;
-  Frame frame{head->verb, head->rank, waiting_.substr(newline + 1, head->length)};
-  waiting_.erase(0, newline + 1 + head->length);
-  return frame;
+  const std::string_view rest = unread.substr(newline + 1);
+  if (rest.size() < head->length) return std::nullopt;
+  begin_ += newline + 1 + head->length;
+  return Frame{head->verb, head->rank, std::string(rest.substr(0, head->length))};
 }
 
 std::string encode_texts(const std::vector<std::string>& texts) {
@@ -93,10 +97,12 @@ std::optional<launch::Ending> parse_ending(std::string_view text) {
   const auto words = split(text, ' ');
   const auto value = words.size() == 2 ? parse_integer(words[1]) : std::nullopt;
   if (!value || *value < 0 || *value > 255) return std::nullopt;
-  const int number = static_cast<int>(*value);
-  if (words[0] == "exited") return launch::Ending{launch::Ending::Kind::Exited, number};
-  if (words[0] == "signalled") return launch::Ending{launch::Ending::Kind::Signalled, number};
-  return std::nullopt;
+  const bool exited = words[0] == "exited";
+  const launch::Ending ending{
+      exited ? launch::Ending::Kind::Exited : launch::Ending::Kind::Signalled,
+      static_cast<int>(*value)};
+  if (encode_ending(ending) != text) return std::nullopt;
+  return ending;
 }
 
 }  // namespace penstock::hosts

@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "penstock/launch/process.h"
@@ -54,7 +55,7 @@ std::string encode(const Frame& frame);
 // Frames from bytes as they come.
 class FrameReader {
  public:
-  void add(std::string_view bytes) { waiting_ += bytes; }
+  void add(std::string_view bytes) { waiting_.erase(0, std::exchange(begin_, 0)).append(bytes); }
   // The next whole one.  Nothing: it is not there yet, or is_broken().
   std::optional<Frame> next();
   // What came was no frame; nothing more is read.
@@ -62,6 +63,7 @@ class FrameReader {
 
  private:
   std::string waiting_;
+  std::size_t begin_ = 0;  // Of what is not read yet.
   bool is_broken_ = false;
 };
 

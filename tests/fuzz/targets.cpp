@@ -19,6 +19,9 @@ std::span<const Target> targets() {
       {"control_message", control_message},
       {"token_layout", token_layout},
       {"corpus_note", corpus_note},
+      {"frame", frame},
+      {"hostfile", hostfile},
+      {"environment_file", environment_file},
   });
   return kTargets;
 }

@@ -46,5 +46,13 @@ Outcome token_layout(std::string_view input);
 Outcome corpus_note(std::string_view input);
 // A line between a rank and the launcher: what is accepted is what encode() writes.
 Outcome control_message(std::string_view input);
+// What a launcher and its part on another host tell each other: what is accepted is what encode()
+// writes, and is the same in pieces.
+Outcome frame(std::string_view input);
+// A hostfile, behind which a line "--include TEXT" or "--exclude TEXT" may follow: printing and
+// parsing again gives the same; what is chosen is in it.
+Outcome hostfile(std::string_view input);
+// Variables for ranks on other hosts: printing and parsing again gives the same.
+Outcome environment_file(std::string_view input);
 
 }  // namespace penstock::fuzz
