@@ -47,7 +47,10 @@ using Dict = py::typing::Dict<py::str, py::object>;
 config::ReadInitializeConfig read(const std::string& name, std::string text, bool is_file,
                                   bool needs_sizes) {
   return config::parse_initialize_config(
-      {.name = name, .text = std::move(text), .is_file = is_file}, lower::objection_to_training,
+      {.name = name,
+       .text = std::move(text),
+       .kind = is_file ? json::SourceKind::File : json::SourceKind::Values},
+      lower::objection_to_training,
       needs_sizes ? config::BatchSizes::Needed : config::BatchSizes::NotNeeded);
 }
 

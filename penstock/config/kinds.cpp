@@ -129,7 +129,7 @@ std::optional<Complaint> Text::read(const json::Value& json, std::string& value)
   }
   if (const auto* text = std::get_if<std::string>(&json.data)) {
     value = *text;
-  } else if (!json.source->is_file) {
+  } else if (json.source->kind == json::SourceKind::Option) {
     value = std::string(text_of(json));
   } else {
     return wrong_type(noun(), json);

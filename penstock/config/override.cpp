@@ -20,8 +20,8 @@ json::Value make_value(std::shared_ptr<const json::Source> source, json::Value::
 // The text as a string; nothing for what JSON cannot hold: it could not be written to the resolved
 // config either.
 std::optional<json::Value> verbatim(const std::shared_ptr<const json::Source>& source) {
-  const auto literal = std::make_shared<const json::Source>(
-      json::Source{.name = source->name, .text = json_quote(source->text), .is_file = false});
+  const auto literal = std::make_shared<const json::Source>(json::Source{
+      .name = source->name, .text = json_quote(source->text), .kind = json::SourceKind::Option});
   json::Value value = json::parse(literal);
   if (std::get<std::string>(value.data) != source->text) return {};
   value.source = source;
@@ -30,8 +30,8 @@ std::optional<json::Value> verbatim(const std::shared_ptr<const json::Source>& s
 }
 
 std::optional<json::Value> parse_value(const Override& override) {
-  const auto source = std::make_shared<const json::Source>(
-      json::Source{.name = override.origin, .text = override.value, .is_file = false});
+  const auto source = std::make_shared<const json::Source>(json::Source{
+      .name = override.origin, .text = override.value, .kind = json::SourceKind::Option});
   try {
     return json::parse(source);
   } catch (const ParseError&) {

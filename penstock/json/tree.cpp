@@ -15,7 +15,7 @@ namespace penstock::json {
 namespace {
 
 Origin locate(const Source& source, std::size_t offset) {
-  if (!source.is_file) return {source.name, 0, 0};
+  if (source.kind != SourceKind::File) return {source.name, 0, 0};
   Origin origin{source.name, 1, 1};
   for (const char c : std::string_view(source.text).substr(0, offset)) {
     const bool continues_character = (static_cast<unsigned char>(c) & 0xC0) == 0x80;

@@ -19,11 +19,14 @@ namespace penstock::json {
 inline constexpr std::size_t kBytesMax = std::size_t{1} << 20;
 inline constexpr std::size_t kDepthMax = 64;
 
+// Values: those of a program.  Line and column say something in a file alone.
+enum class SourceKind : std::uint8_t { File, Values, Option };
+
 // The text that values point into; shared by all values that came from it.
 struct Source {
   std::string name;  // As errors print it: a file, or "--set model.layers=2".
   std::string text;
-  bool is_file = true;  // Otherwise a command-line option, where line and column say nothing.
+  SourceKind kind = SourceKind::File;
 };
 
 struct Span {

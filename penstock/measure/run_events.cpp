@@ -145,8 +145,8 @@ class Reader {
   }
 
   void read_line(std::string_view line) {
-    const json::Value value = json::parse(std::make_shared<json::Source>(
-        json::Source{.name = place(), .text = std::string(line), .is_file = false}));
+    const json::Value value = json::parse(std::make_shared<json::Source>(json::Source{
+        .name = place(), .text = std::string(line), .kind = json::SourceKind::Values}));
     const auto* const object = std::get_if<json::Value::Object>(&value.data);
     if (object == nullptr) refuse(str("expected an event, found ", json::found(value)));
     const std::string word = member<std::string>(*object, "event", "an event");

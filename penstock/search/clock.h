@@ -62,7 +62,6 @@ class Clock {
 
   const Problem& problem_;
   std::vector<double> work_;  // By rank.
-  double work_sum_ = 0.0;
   std::array<std::vector<Input>, 2> inputs_;
   std::vector<std::array<std::uint32_t, kKinds>> next_;  // By stage: the next microbatch.
   std::vector<double> free_;

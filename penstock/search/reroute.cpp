@@ -92,7 +92,8 @@ void check(const Loss& loss) {
 class Times {
  public:
   explicit Times(const Loss& loss) : microbatches_(microbatches(loss)) {
-    for (auto& starts : starts_) starts.resize(loss.schedule.schedule().stages * microbatches_);
+    const auto stages = static_cast<std::size_t>(loss.schedule.schedule().stages);
+    for (auto& starts : starts_) starts.resize(stages * microbatches_);
     const auto simulation = simulate::simulate(loss.schedule, loss.costs);
     for (const simulate::Event& event : simulation.events) {
       const std::size_t at =

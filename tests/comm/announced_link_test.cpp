@@ -48,7 +48,7 @@ void run_pair(const std::function<void(Link& link, Rank rank)>& body,
   std::array<std::exception_ptr, 2> errors;
   const auto run = [&](std::int32_t r) {
     const Rank rank(r), peer(1 - r);
-    WaitRules rules{.deadline = deadline};
+    WaitRules rules{.deadline = deadline, .connecting = std::chrono::seconds(30)};
     const auto connector = [&](const char* name) {
       return GlooConnector(c10::make_intrusive<c10d::PrefixStore>(name, store), rank, "127.0.0.1");
     };

@@ -1,5 +1,6 @@
 """`steps_per_print: float("inf")`, which accelerate puts into its dict, was an error that named no
-key, and so was NaN; numpy's numbers, enums and paths became their repr().
+key, and so was NaN; numpy's numbers, enums and paths became their repr().  Where a string belongs,
+lists, numbers and dicts became their JSON.
 
 Each value of a dict is taken as what it stands for, or refused with its key.
 """
@@ -94,6 +95,11 @@ def test_is_taken_as_what_it_stands_for(path, value, expected):
         ("train_batch_size", 10**30, "train_batch_size = 1e+30: must be in [1, 1073741824]"),
         ("bf16.enabled", 1, "bf16.enabled: expected true or false, found 1"),
         ("bf16.enabled", "true", 'bf16.enabled: expected true or false, found "true"'),
+        ("csv_monitor.job_name", {"a": 1},
+         "csv_monitor.job_name: expected a string, found an object"),
+        ("wandb.project", [3], "wandb.project: expected a string, found a list"),
+        ("tensorboard.output_path", 3, "tensorboard.output_path: expected a string, found 3"),
+        ("schedule.name", ["1f1b"], "schedule.name: expected a string"),
         ("zero_optimization.stage", torch.ones(2), "zero_optimization.stage: expected an integer"),
         ("zero_optimization.stage", SimpleNamespace(),
          "zero_optimization.stage: a SimpleNamespace"),
