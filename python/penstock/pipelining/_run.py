@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from penstock import _torch
+from penstock.errors import ConfigError
 from penstock.pipelining._groups import words_of
 from penstock.pipelining._work import RunStage, Step, Work
 
@@ -63,6 +64,7 @@ class Run:
         self._forms: dict[Any, torch.Tensor] = {}
         self._epoch = 0  # How often they have been forgotten.
         self.step = Step(None, [])  # What a step runs on, while it runs.
+        self._modules = {stage.stage_index: stage.submod for stage in stages}
         self._communicator = communicator
         with self.telling_others():
             self._works = [Work(stage, loss_fn, splits and trains) for stage in stages]
@@ -73,6 +75,16 @@ class Run:
     def telling_others(self) -> AbstractContextManager[None]:
         """What is raised inside ends the waits of all ranks of the group, with its words."""
         return telling_others(self._communicator)
+
+    def check_modules(self, stages: Sequence[RunStage]) -> None:
+        """Raises ConfigError, of which all ranks hear, for a module that this does not run."""
+        for stage in stages:
+            if stage.submod is not self._modules.get(stage.stage_index):
+                with self.telling_others():
+                    raise ConfigError(
+                        f"stage {stage.stage_index} has another module than in the first step: "
+                        f"replace it before the first step, or make another schedule"
+                    )
 
     def use_loss(self, loss_fn: Callable[..., torch.Tensor] | None) -> None:
         """From now on losses are what it returns."""

@@ -216,6 +216,7 @@ class _PipelineSchedule:
             program = self._program()
             communicator = connect(self._stages[0].group, self._stages[0].device)
             self._running = Run(program, self._stages, self._loss_fn, communicator)
+        self._running.check_modules(self._stages)
         self._running.use_loss(self._loss_fn)  # Libraries set it between steps.
         return self._running
 
