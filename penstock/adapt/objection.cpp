@@ -71,14 +71,12 @@ Text objection_to_misorder(const Schedule& now, bool (*counts)(Op), const char* 
   return {};
 }
 
-Text objection_to_memory(const verify::VerifiedSchedule& now,
-                         const verify::VerifiedSchedule& next) {
-  const auto& holds = now.facts().peak_activations;
+Text objection_to_memory(const verify::VerifiedSchedule& next, const Terms& terms) {
   const auto& would_hold = next.facts().peak_activations;
-  for (std::size_t rank = 0; rank < holds.size(); ++rank) {
-    if (would_hold[rank] <= holds[rank]) continue;
+  for (std::size_t rank = 0; rank < would_hold.size(); ++rank) {
+    if (would_hold[rank] <= terms.room[rank]) continue;
     return str("rank ", rank, " of the pipe would hold ", would_hold[rank],
-               " activations at once, holds ", holds[rank]);
+               " activations at once, has room for ", terms.room[rank]);
   }
   return {};
 }
@@ -93,19 +91,24 @@ std::optional<std::string> objection_to_order(const verify::VerifiedSchedule& no
   return objection_to_misorder(now.schedule(), adds_gradients, "adds the gradients");
 }
 
+Terms terms_of(const verify::VerifiedSchedule& first, Sums sums) {
+  return {.sums = sums, .room = first.facts().peak_activations};
+}
+
 std::optional<std::string> objection_to_change(const verify::VerifiedSchedule& now,
-                                               const verify::VerifiedSchedule& next, Sums sums) {
+                                               const verify::VerifiedSchedule& next,
+                                               const Terms& terms) {
   const Schedule& before = now.schedule();
   const Schedule& after = next.schedule();
   if (auto text = objection_to_sizes(before, after)) return text;
   if (auto text = objection_to_placement(now, next)) return text;
   if (auto text = objection_to_orders(before, after, is_forward, "run its forwards")) return text;
-  if (sums == Sums::InOrderOfProgram) {
+  if (terms.sums == Sums::InOrderOfProgram) {
     if (auto text = objection_to_orders(before, after, adds_gradients, "add its gradients")) {
       return text;
     }
   }
-  return objection_to_memory(now, next);
+  return objection_to_memory(next, terms);
 }
 
 }  // namespace penstock::adapt

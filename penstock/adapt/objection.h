@@ -1,15 +1,16 @@
 // Why a program may not take the place of another one in the midst of a run.
 //
 // A Trainer asks before it changes its program, and so does who proposes one.  What may change is
-// when a rank does what.  Weights do not move, no rank holds more than it did, and not a bit of
-// what is trained changes (docs/numerics.md): a stage runs the forwards of its microbatches in the
-// same order, because of buffers such as BatchNorm's, and adds the gradients of its microbatches in
-// the same order.  A whole backward and its two halves add the same bits.  Invariant sums do not
-// depend on the order of backwards.
+// when a rank does what.  Weights do not move, no rank holds more than in the program that the run
+// began with, and not a bit of what is trained changes (docs/numerics.md): a stage runs the
+// forwards of its microbatches in the same order, because of buffers such as BatchNorm's, and adds
+// the gradients of its microbatches in the same order.  A whole backward and its two halves add the
+// same bits.  Invariant sums do not depend on the order of backwards.
 #pragma once
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "penstock/verify/verify.h"
 
@@ -18,10 +19,20 @@ namespace penstock::adapt {
 // How the gradients of microbatches are added; as train::GradientSums.
 enum class Sums : std::uint8_t { InOrderOfProgram, Invariant };
 
+// What a run holds programs to.
+struct Terms {
+  Sums sums = Sums::InOrderOfProgram;
+  std::vector<std::int32_t> room;  // By rank of the pipe, the activations that it may hold at once.
+};
+
+// Of a run that begins with this program.
+Terms terms_of(const verify::VerifiedSchedule& first, Sums sums);
+
 // The first objection, as a line; absent: there is none.
 // REQUIRES: both train, one replica.
 std::optional<std::string> objection_to_change(const verify::VerifiedSchedule& now,
-                                               const verify::VerifiedSchedule& next, Sums sums);
+                                               const verify::VerifiedSchedule& next,
+                                               const Terms& terms);
 
 // Why no program with microbatches in the order 0, 1, 2 and so on, on every stage, could take the
 // place of this one.

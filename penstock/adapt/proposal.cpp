@@ -23,13 +23,12 @@ std::optional<std::string> objection_to_planning(const verify::VerifiedSchedule&
   return objection_to_order(program, sums);
 }
 
-Proposal propose(const verify::VerifiedSchedule& program, const simulate::Costs& costs, Sums sums,
-                 const search::Budget& budget) {
+Proposal propose(const verify::VerifiedSchedule& program, const simulate::Costs& costs,
+                 const Terms& terms, const search::Budget& budget) {
   // In activations, each of them 1: nobody knows their bytes here.
-  const auto& peaks = program.facts().peak_activations;
   search::Reorder request{.schedule = program,
                           .costs = costs,
-                          .memory_max = std::vector<double>(peaks.begin(), peaks.end())};
+                          .memory_max = std::vector<double>(terms.room.begin(), terms.room.end())};
   search::Reordered found = search::reorder(request, budget);
   schedule::Schedule order = found.schedule.schedule();
   order.name = "adapted";
@@ -37,7 +36,7 @@ Proposal propose(const verify::VerifiedSchedule& program, const simulate::Costs&
   const auto next =
       verify::VerifiedSchedule::from(lower::with_messages(std::move(order), "penstock"));
   proposal.step = step_of(next, costs);
-  if (proposal.step >= proposal.step_now || objection_to_change(program, next, sums)) {
+  if (proposal.step >= proposal.step_now || objection_to_change(program, next, terms)) {
     proposal.step = proposal.step_now;
     proposal.program = program.schedule();
   } else {

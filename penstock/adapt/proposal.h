@@ -30,7 +30,7 @@ std::optional<std::string> objection_to_planning(const verify::VerifiedSchedule&
 
 // The fastest program that is found, which may be the one that runs.
 // REQUIRES: no objection_to_planning(); costs that fit.
-Proposal propose(const verify::VerifiedSchedule& program, const simulate::Costs& costs, Sums sums,
-                 const search::Budget& budget);
+Proposal propose(const verify::VerifiedSchedule& program, const simulate::Costs& costs,
+                 const Terms& terms, const search::Budget& budget);
 
 }  // namespace penstock::adapt

@@ -82,10 +82,10 @@ Adapting::Adapting(const config::Config& config, c10::Device device, train::Trai
       communicator_(communicator),
       progress_(progress),
       ears_(std::move(ears)),
-      sums_(config.numerics.invariant ? adapt::Sums::Invariant : adapt::Sums::InOrderOfProgram),
       patience_(std::min(kSecondsMax, kShareOfSilence * config.launch.heartbeat_seconds)),
       measures_(config_.window_steps > 0 && device.is_cpu()),
-      no_plans_(adapt::objection_to_planning(trainer.layout().schedule, sums_)),
+      no_plans_(
+          adapt::objection_to_planning(trainer.layout().schedule, trainer.program().terms().sums)),
       adaptation_(static_cast<std::size_t>(trainer.layout().schedule.schedule().stages),
                   settings_of(config_)) {
   if (!config_.adapt) return;
@@ -116,7 +116,8 @@ void Adapting::resume() {
     try {
       auto program = schedule::parse_csv(trainer_.program().saved(), "adapted");
       const auto next = verify::VerifiedSchedule::from(program);
-      if (auto text = adapt::objection_to_change(trainer_.layout().schedule, next, sums_)) {
+      if (auto text = adapt::objection_to_change(trainer_.layout().schedule, next,
+                                                 trainer_.program().terms())) {
         return text;
       }
       trainer_.program().change(std::move(program));
@@ -202,7 +203,7 @@ void Adapting::judge(const adapt::Judgement& judged, std::int64_t step) {
 adapt::Proposal Adapting::search() const {
   const auto begun = std::chrono::steady_clock::now();
   return adapt::propose(
-      trainer_.layout().schedule, adaptation_.known().costs(), sums_,
+      trainer_.layout().schedule, adaptation_.known().costs(), trainer_.program().terms(),
       {.rounds = kRounds,
        .stop = [&] { return std::chrono::steady_clock::now() - begun > patience_; },
        .progress = [&](const search::Progress&) { progress_.advance(); }});

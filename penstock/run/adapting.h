@@ -68,7 +68,6 @@ class Adapting {
   comm::Communicator& communicator_;
   execute::Progress& progress_;
   Ears ears_;
-  adapt::Sums sums_;
   std::chrono::duration<double> patience_;  // For a search: the other ranks wait for it.
   bool measures_ = false;
   bool adapts_ = false;

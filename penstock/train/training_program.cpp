@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "penstock/adapt/objection.h"
 #include "penstock/core/content_hash.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -20,7 +19,9 @@ TrainingProgram::TrainingProgram(lower::Plan plan, Layout& layout, RankModel& ra
                                  execute::Progress& progress)
     : layout_(layout),
       rank_model_(rank_model),
-      sums_(sums),
+      terms_(adapt::terms_of(layout.schedule, sums == GradientSums::Invariant
+                                                  ? adapt::Sums::Invariant
+                                                  : adapt::Sums::InOrderOfProgram)),
       communicator_(communicator),
       progress_(progress),
       executor_(rank_model.training_executor(std::move(plan))) {}
@@ -33,9 +34,7 @@ void TrainingProgram::change(schedule::Schedule program) {
            communicator_, {communicator_.all_ranks()});
   // All ranks find the same from here on.
   auto next = verify::VerifiedSchedule::from(std::move(program));
-  const auto sums =
-      sums_ == GradientSums::Invariant ? adapt::Sums::Invariant : adapt::Sums::InOrderOfProgram;
-  if (const auto objection = adapt::objection_to_change(layout_.schedule, next, sums)) {
+  if (const auto objection = adapt::objection_to_change(layout_.schedule, next, terms_)) {
     throw ScheduleError(str("program ", schedule::title(next.schedule()),
                             " cannot take the place of ",
                             schedule::title(layout_.schedule.schedule()), ": ", *objection));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "penstock/adapt/objection.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/execute/executor.h"
 #include "penstock/execute/progress.h"
@@ -33,6 +34,8 @@ class TrainingProgram {
   // program is then the one before.
   void change(schedule::Schedule program);
   std::int64_t changes() const { return changes_; }
+  // What programs are held to: the room is that of the layout's first one.
+  const adapt::Terms& terms() const { return terms_; }
 
   // As a text, that of the run that a checkpoint was saved by; empty: it had changed none.
   const std::string& saved() const { return saved_; }
@@ -41,7 +44,7 @@ class TrainingProgram {
  private:
   Layout& layout_;
   RankModel& rank_model_;
-  GradientSums sums_;
+  adapt::Terms terms_;
   comm::Communicator& communicator_;
   execute::Progress& progress_;
   std::unique_ptr<execute::Executor> executor_;

@@ -155,27 +155,28 @@ TEST(Proposal, IsFasterAndHasNoObjection) {
   for (const char* name : {"gpipe", "1f1b"}) {
     const auto now = program(name);
     const Costs costs = of_stage(2, 2);
-    const Proposal proposal = propose(now, costs, kSums, {.rounds = 2});
+    const Proposal proposal = propose(now, costs, terms_of(now, kSums), {.rounds = 2});
     EXPECT_GT(proposal.gain(), 0.03) << name;
     EXPECT_GE(proposal.step, proposal.bound) << name;
     const auto next = VerifiedSchedule::from(proposal.program);
-    EXPECT_EQ(objection_to_change(now, next, Sums::InOrderOfProgram), std::nullopt) << name;
+    EXPECT_EQ(objection_to_change(now, next, terms_of(now, Sums::InOrderOfProgram)), std::nullopt)
+        << name;
     EXPECT_EQ(simulate::simulate(next, costs).makespan, proposal.step) << name;
     // Found again from what was found.
-    EXPECT_LT(propose(next, costs, kSums, {.rounds = 2}).gain(), 0.03) << name;
+    EXPECT_LT(propose(next, costs, terms_of(next, kSums), {.rounds = 2}).gain(), 0.03) << name;
   }
 }
 
 TEST(Proposal, IsTheSameEachTime) {
   const auto now = program("1f1b");
   const Costs costs = of_stage(1, 1.7);
-  EXPECT_EQ(propose(now, costs, kSums, {.rounds = 2}).program,
-            propose(now, costs, kSums, {.rounds = 2}).program);
+  EXPECT_EQ(propose(now, costs, terms_of(now, kSums), {.rounds = 2}).program,
+            propose(now, costs, terms_of(now, kSums), {.rounds = 2}).program);
 }
 
 TEST(Proposal, IsWhatRunsWhereNothingIsFaster) {
   const auto now = program("1f1b", 1);
-  const Proposal proposal = propose(now, of_stage(0, 1), kSums, {.rounds = 1});
+  const Proposal proposal = propose(now, of_stage(0, 1), terms_of(now, kSums), {.rounds = 1});
   EXPECT_GE(proposal.gain(), 0);
   const auto alone = lower::training_program({.schedule = "1f1b", .microbatches = 4});
   EXPECT_EQ(objection_to_planning(alone, kSums), "one rank of the pipe waits for nobody");
@@ -184,7 +185,7 @@ TEST(Proposal, IsWhatRunsWhereNothingIsFaster) {
 TEST(Objection, NamesWhatWouldChange) {
   const auto now = program("1f1b", 4);
   const auto objection = [&](schedule::Schedule order, Sums sums = Sums::InOrderOfProgram) {
-    return objection_to_change(now, lowered(std::move(order)), sums).value_or("");
+    return objection_to_change(now, lowered(std::move(order)), terms_of(now, sums)).value_or("");
   };
   const auto make = [](const char* name, schedule::Sizes sizes) {
     return schedule::make_schedule(name, sizes);
@@ -194,7 +195,7 @@ TEST(Objection, NamesWhatWouldChange) {
             "it has 4 ranks, 4 stages and 8 microbatches, the run has 4 ranks, 4 stages and 4 "
             "microbatches");
   EXPECT_EQ(objection(make("gpipe", {.ranks = kRanks, .microbatches = 4})),
-            "rank 1 of the pipe would hold 4 activations at once, holds 3");
+            "rank 1 of the pipe would hold 4 activations at once, has room for 3");
   schedule::Schedule moved = make("1f1b", {.ranks = kRanks, .microbatches = 4});
   std::swap(moved.programs[0], moved.programs[1]);
   EXPECT_EQ(objection(moved), "it has stage 0 on rank 1, its weights are on rank 0");
@@ -203,22 +204,22 @@ TEST(Objection, NamesWhatWouldChange) {
 TEST(Objection, TheOrderOfSumsCountsUnlessTheyAreInvariant) {
   const auto now = lowered(testing_support::rows({"0F0,0F1,0B0,0B1", "1F0,1F1,1B0,1B1"}));
   const auto back = lowered(testing_support::rows({"0F0,0F1,0B1,0B0", "1F0,1F1,1B1,1B0"}));
-  EXPECT_EQ(objection_to_change(now, back, Sums::InOrderOfProgram),
+  EXPECT_EQ(objection_to_change(now, back, terms_of(now, Sums::InOrderOfProgram)),
             "stage 0 would add its gradients in the order 1 0, does it in the order 0 1");
-  EXPECT_EQ(objection_to_change(now, back, Sums::Invariant), std::nullopt);
+  EXPECT_EQ(objection_to_change(now, back, terms_of(now, Sums::Invariant)), std::nullopt);
   const auto forward = lowered(testing_support::rows({"0F1,0F0,0B0,0B1", "1F1,1F0,1B0,1B1"}));
-  EXPECT_EQ(objection_to_change(now, forward, Sums::Invariant),
+  EXPECT_EQ(objection_to_change(now, forward, terms_of(now, Sums::Invariant)),
             "stage 0 would run its forwards in the order 1 0, does it in the order 0 1");
   const auto split = lowered(testing_support::rows({"0F0,0F1,0B0,0I1,0W1", "1F0,1F1,1I0,1W0,1B1"}));
-  EXPECT_EQ(objection_to_change(now, split, Sums::InOrderOfProgram), std::nullopt);
+  EXPECT_EQ(objection_to_change(now, split, terms_of(now, Sums::InOrderOfProgram)), std::nullopt);
   EXPECT_EQ(objection_to_planning(now, kSums), std::nullopt);
   EXPECT_EQ(
       objection_to_planning(back, kSums),
       "stage 0 adds the gradients of microbatches in the order 1 0, which would have to stay");
   EXPECT_EQ(objection_to_planning(back, Sums::Invariant), std::nullopt);
   // A search does not keep it either, and finds what does with these sums.
-  EXPECT_EQ(propose(back, {}, kSums, {.rounds = 1}).gain(), 0);
-  EXPECT_GT(propose(back, {}, Sums::Invariant, {.rounds = 1}).gain(), 0);
+  EXPECT_EQ(propose(back, {}, terms_of(back, kSums), {.rounds = 1}).gain(), 0);
+  EXPECT_GT(propose(back, {}, terms_of(back, Sums::Invariant), {.rounds = 1}).gain(), 0);
   EXPECT_TRUE(objection_to_planning(forward, Sums::Invariant));
 }
 
@@ -227,7 +228,8 @@ TEST(Adaptation, JudgesANewProgramByItsSteps) {
   Adaptation adaptation(kRanks, {.adapts = Adapts::Yes});
   EXPECT_TRUE(adaptation.after(window_of(slow, {of_stage(0, 1)})).is_due);
   adaptation.changed(0.1);
-  const Proposal proposal = propose(slow, adaptation.known().costs(), kSums, {.rounds = 2});
+  const Proposal proposal =
+      propose(slow, adaptation.known().costs(), terms_of(slow, kSums), {.rounds = 2});
   const auto next = VerifiedSchedule::from(proposal.program);
   EXPECT_TRUE(adaptation.known().are_halves_guessed());
 
@@ -250,7 +252,8 @@ TEST(Adaptation, JudgesANewProgramByItsSteps) {
   // What is known now says that the program was not faster.
   outcome = adaptation.after(window_of(slow, {of_stage(0, 1)}));
   EXPECT_FALSE(outcome.is_due);
-  EXPECT_LT(propose(slow, adaptation.known().costs(), kSums, {.rounds = 2}).gain(), 0.01);
+  EXPECT_LT(propose(slow, adaptation.known().costs(), terms_of(slow, kSums), {.rounds = 2}).gain(),
+            0.01);
 }
 
 TEST(Adaptation, CostsThatChangeWithTheProgramAreTold) {
