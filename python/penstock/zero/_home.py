@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Home", "spread_of"]
 
+_NAMES_MAX = 3  # Of parameters, in an error.
+
 
 class Home:
     """Parameters, some of which come and go.
@@ -77,7 +79,7 @@ class Home:
             if modifier is None or self._modifier.get(number, modifier) == modifier:
                 continue
             raise Error(
-                f"{self._word(number)} is gathered already, to be changed by rank "
+                f"{self._words([number])} is gathered already, to be changed by rank "
                 f"{self._modifier[number]}, and not by rank {modifier}"
             )
         with self.replicas.telling_others():
@@ -108,8 +110,8 @@ class Home:
             show(self.parameters[number], is_away=not self._is_open)
         if changed:
             raise Error(
-                f"{', '.join(map(self._word, changed))}: in-place modification while it was "
-                f"gathered, which is lost",
+                f"{self._words(changed)}: in-place modification inside GatheredParameters, which "
+                f"is lost",
                 ("GatheredParameters(..., modifier_rank=0) takes what rank 0 makes of it",),
             )
 
@@ -118,8 +120,13 @@ class Home:
         assert self.spread is not None  # Parameters without one are whole, and have no number.
         return self.spread
 
-    def _word(self, number: int) -> str:
-        return f'parameter "{place_of(self.parameters[number]).name}"'
+    def _words(self, numbers: Sequence[int]) -> str:
+        names = [f'"{place_of(self.parameters[number]).name}"' for number in numbers]
+        if len(names) == 1:
+            return f"parameter {names[0]}"
+        rest = len(names) - _NAMES_MAX
+        shown = ", ".join(names[:_NAMES_MAX])
+        return f"parameters {shown} and {rest} more" if rest > 0 else f"parameters {shown}"
 
 
 def spread_of(parameters: Iterable[torch.nn.Parameter]) -> list[SpreadParameters]:
