@@ -44,7 +44,7 @@ ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameter
     : replicated_({{.parameters = parameters}}, options, spread_before, group, communicator),
       hooks_(replicated_.hooks(0), [this] { return may_nest_; }),
       added_(parameters, [this] {
-        if (!is_own_) accumulate_again();
+        check_no_sums();
         return factor_of_backward();
       }) {}
 
@@ -53,6 +53,15 @@ double ModuleReplica::factor_of_backward() const {
   if (!refusal_.empty()) throw Error(refusal_);
   // The loss may be that of another replica's backward, which runs through both.
   return factor_of_loss == 0.0 ? factor_ : factor_ / factor_of_loss;
+}
+
+// Those of this replica have put them aside.  Others might add to another replica's sums.
+void ModuleReplica::check_no_sums() const {
+  if (!has_sums_) return;
+  throw Error(
+      "a backward through no output of this engine's forward adds to gradients that are summed "
+      "over "
+      "the replicas already: call step() first");
 }
 
 // Sums stay aside, since what is summed next may not have them in it.

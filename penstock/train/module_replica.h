@@ -103,6 +103,7 @@ class ModuleReplica {
   void begin_compute(const char* run);
   void end_run();
   double factor_of_backward() const;
+  void check_no_sums() const;
   void accumulate_again();
   void finish();
 
@@ -114,8 +115,8 @@ class ModuleReplica {
   bool is_own_ = false;  // The backward that runs.
   bool has_sums_ = false;
   std::vector<at::Tensor> sums_before_;  // By part: of this step's accumulations that have ended.
-  bool may_nest_ = false;    // The backward that comes.
-  bool is_running_ = false;  // From a forward to its backward.
+  bool may_nest_ = false;                // The backward that comes.
+  bool is_running_ = false;              // From a forward to its backward.
   bool ends_with_forward_ = false;
 };
 

@@ -168,6 +168,37 @@ def check_two_engines_in_one_graph(group):
     assert not torch.equal(states[0][0]["weight"], model(1).weight)
 
 
+def check_another_engines_backward_adds_to_sums(group):
+    x = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
+    for stage in range(4):
+        states = []
+        for is_one in (True, False):
+            torch.manual_seed(1)
+            modules = (torch.nn.Linear(WIDTH, WIDTH) for _ in range(2))
+            first, second = (initialize(each, stage, options=_PLAIN)[0] for each in modules)
+            outputs = first(x).tanh()
+            auxiliary, loss = outputs.mean(), second(outputs).square().mean()
+            if is_one:
+                second.backward(auxiliary + loss)
+            else:
+                first.backward(auxiliary, retain_graph=True)
+                second.backward(loss)
+            first.step()
+            second.step()
+            states.append((first.module_state_dict(), second.module_state_dict()))
+        for found, expected in zip(*states, strict=True):
+            _same(found, expected)
+
+
+def check_sums_of_shared_parameters_are_not_added_to(group):
+    module = torch.nn.Linear(WIDTH, WIDTH)
+    first, second = (initialize(module, 0)[0] for _ in range(2))
+    x = torch.randn(4, WIDTH)
+    first.backward(first(x).mean())
+    with pytest.raises(penstock.Error, match=r"no output of this engine's .*call step\(\) first"):
+        second.backward(second(x).mean())
+
+
 def check_gradients_that_are_asked_for_are_torchs(group):
     model = mixed()
     inputs, labels = words_of(0, dist.get_rank())
