@@ -12,6 +12,10 @@
 namespace penstock::train {
 namespace {
 
+constexpr const char* kOfAnother =
+    "a backward through no output of this engine's forward adds to gradients that are summed over "
+    "the replicas already: call step() first";
+
 // What the loss of the ModuleReplica's backward that this thread runs is multiplied by; 0: it runs
 // none.
 thread_local double factor_of_loss = 0.0;
@@ -44,7 +48,8 @@ ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameter
     : replicated_({{.parameters = parameters}}, options, spread_before, group, communicator),
       hooks_(replicated_.hooks(0), [this] { return may_nest_; }),
       added_(parameters, [this] {
-        check_no_sums();
+        // A backward of this replica has put sums aside.  Another one might add to another's sums.
+        if (has_sums_) throw Error(kOfAnother);
         return factor_of_backward();
       }) {}
 
@@ -53,15 +58,6 @@ double ModuleReplica::factor_of_backward() const {
   if (!refusal_.empty()) throw Error(refusal_);
   // The loss may be that of another replica's backward, which runs through both.
   return factor_of_loss == 0.0 ? factor_ : factor_ / factor_of_loss;
-}
-
-// Those of this replica have put them aside.  Others might add to another replica's sums.
-void ModuleReplica::check_no_sums() const {
-  if (!has_sums_) return;
-  throw Error(
-      "a backward through no output of this engine's forward adds to gradients that are summed "
-      "over "
-      "the replicas already: call step() first");
 }
 
 // Sums stay aside, since what is summed next may not have them in it.

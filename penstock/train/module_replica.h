@@ -103,7 +103,6 @@ class ModuleReplica {
   void begin_compute(const char* run);
   void end_run();
   double factor_of_backward() const;
-  void check_no_sums() const;
   void accumulate_again();
   void finish();
 

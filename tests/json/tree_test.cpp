@@ -11,8 +11,8 @@ namespace {
 using testing_support::message_of;
 
 Value parse(std::string text) {
-  return json::parse(std::make_shared<const Source>(
-      Source{.name = "c.json", .text = std::move(text)}));
+  return json::parse(
+      std::make_shared<const Source>(Source{.name = "c.json", .text = std::move(text)}));
 }
 
 std::string refusal(const std::string& text) {
