@@ -142,11 +142,12 @@ def tests_of(file, world_size, is_long=False):
             ran["codes"] = wait(start(file, world_size, folder, **more), DEADLINE_S)
             ran["outcomes"] = _outcomes(folder, world_size)
             ran["logs"] = logs(folder)
-        for rank in range(world_size):
-            outcome = ran["outcomes"].get((check, rank))
-            if outcome is None:
-                pytest.fail(f"rank {rank} has not come that far: {ran['codes']}\n{ran['logs']}")
-            assert not outcome, f"rank {rank}:\n{outcome}"
+        outcomes = [ran["outcomes"].get((check, rank)) for rank in range(world_size)]
+        failures = [f"rank {rank}:\n{each}" for rank, each in enumerate(outcomes) if each]
+        if None in outcomes:
+            rank = outcomes.index(None)
+            failures += [f"rank {rank} has not come that far: {ran['codes']}\n{ran['logs']}"]
+        assert not failures, "\n".join(failures)
         if check == names[-1]:
             assert ran["codes"] == [0] * world_size, ran["logs"]
 
