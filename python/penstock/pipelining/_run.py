@@ -64,7 +64,6 @@ class Run:
         self._forms: dict[Any, torch.Tensor] = {}
         self._epoch = 0  # How often they have been forgotten.
         self.step = Step(None, [])  # What a step runs on, while it runs.
-        self._modules = {stage.stage_index: stage.submod for stage in stages}
         self._communicator = communicator
         with self.telling_others():
             self._works = [Work(stage, loss_fn, splits and trains) for stage in stages]
@@ -78,8 +77,9 @@ class Run:
 
     def check_modules(self, stages: Sequence[RunStage]) -> None:
         """Raises ConfigError, of which all ranks hear, for a module that this does not run."""
+        modules = {work.stage_index: work.module for work in self._works}
         for stage in stages:
-            if stage.submod is not self._modules.get(stage.stage_index):
+            if stage.submod is not modules.get(stage.stage_index):
                 with self.telling_others():
                     raise ConfigError(
                         f"stage {stage.stage_index} has another module than in the first step: "

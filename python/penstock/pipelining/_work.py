@@ -58,6 +58,7 @@ class Step:
 class Work:
     """A stage as penstock._runtime runs it.
 
+    module: what it runs.
     loss_fn: of the last stage; may be replaced between steps.
     hooks: None where there is nothing beside forward and backward.
     splits_backward: whether the backward of the module's graph has two halves.
@@ -79,7 +80,7 @@ class Work:
         self.splits_backward = stage.dw_builder is None
         self.needs_engine = any(map(is_fully_sharded, stage.submod.modules()))
         self.step = Step(None, [])
-        self._module = stage.submod
+        self.module = stage.submod
         self._is_first = stage.is_first
         self._is_last = stage.is_last
         self._get_mesh = stage.get_mesh
@@ -97,10 +98,10 @@ class Work:
         else:
             args = received(inputs, self._get_mesh, self.stage_index)
         if self._no_sync is None:
-            output = self._module(*args, **step.kwargs[microbatch])
+            output = self.module(*args, **step.kwargs[microbatch])
         else:
             with self._no_sync():
-                output = self._module(*args, **step.kwargs[microbatch])
+                output = self.module(*args, **step.kwargs[microbatch])
         if step.made is not None:
             step.made[self.stage_index, microbatch] = output
         if self._is_last:
