@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "AssertedError",
     "CheckpointError",
@@ -70,3 +72,9 @@ class CheckpointError(Error):
     """A checkpoint that cannot be written or read, is damaged, or is another model's."""
 
     _EXIT_CODE = 3
+
+
+def first_of(texts: Sequence[str], most: int, separator: str = ", ") -> str:
+    """The first of them, for a message, and how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return separator.join(texts[:most]) + more

@@ -15,7 +15,7 @@ import torch
 
 from penstock import _torch
 from penstock.checkpoint._values import from_text
-from penstock.errors import CheckpointError, ConfigError
+from penstock.errors import CheckpointError, ConfigError, first_of
 
 if TYPE_CHECKING:
     from penstock._runtime import SavedCheckpoint, StatePiece
@@ -113,8 +113,7 @@ def check_names(saved: SavedCheckpoint, missing: Iterable[str], unexpected: Iter
     wrong = [f"{name} is missing" for name in missing]
     wrong += [f"{name} is unexpected" for name in sorted(unexpected)]
     if wrong:
-        more = f" and {len(wrong) - _TOLD_MAX} more" if len(wrong) > _TOLD_MAX else ""
-        raise CheckpointError(f"{saved.folder} does not fit: {'; '.join(wrong[:_TOLD_MAX])}{more}")
+        raise CheckpointError(f"{saved.folder} does not fit: {first_of(wrong, _TOLD_MAX, '; ')}")
 
 
 class Values:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from penstock.errors import Error
+from penstock.errors import Error, first_of
 from penstock.zero._parameters import ZeroParameter, ZeroParamStatus, place_of, show
 
 if TYPE_CHECKING:
@@ -122,11 +122,7 @@ class Home:
 
     def _words(self, numbers: Sequence[int]) -> str:
         names = [f'"{place_of(self.parameters[number]).name}"' for number in numbers]
-        if len(names) == 1:
-            return f"parameter {names[0]}"
-        rest = len(names) - _NAMES_MAX
-        shown = ", ".join(names[:_NAMES_MAX])
-        return f"parameters {shown} and {rest} more" if rest > 0 else f"parameters {shown}"
+        return f"parameter{'s' * (len(names) > 1)} {first_of(names, _NAMES_MAX)}"
 
 
 def spread_of(parameters: Iterable[torch.nn.Parameter]) -> list[SpreadParameters]:
