@@ -68,7 +68,7 @@ class Adaptation {
  private:
   struct Reference {
     WindowCosts costs;
-    CostChange seen{};  // Of the window before this one, from `costs`.
+    CostChange seen{};  // How far the last window was from `costs`.
   };
 
   struct Pending {  // A new program that was not judged yet.

@@ -2,7 +2,8 @@
 //
 // A change counts when it is a large share, and more than the spread of the samples: the middle
 // halves of both windows' samples lie apart.  So the noise of a machine that does other work does
-// not count.  Knows no reason for a change. Units: milliseconds.
+// not count.  Knows no reason for a change.
+// Units: milliseconds.
 #pragma once
 #include <optional>
 #include <vector>

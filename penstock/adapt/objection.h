@@ -19,7 +19,7 @@ namespace penstock::adapt {
 // How the gradients of microbatches are added; as train::GradientSums.
 enum class Sums : std::uint8_t { InOrderOfProgram, Invariant };
 
-// What a run holds programs to.
+// What a run asks of its programs.
 struct Terms {
   Sums sums = Sums::InOrderOfProgram;
   std::vector<std::int32_t> room;  // By rank of the pipe, the activations that it may hold at once.

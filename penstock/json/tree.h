@@ -19,7 +19,7 @@ namespace penstock::json {
 inline constexpr std::size_t kBytesMax = std::size_t{1} << 20;
 inline constexpr std::size_t kDepthMax = 64;
 
-// Values: those of a program.  Line and column say something in a file alone.
+// Values are a program's, such as a Python dict.  Line and column say something in a file alone.
 enum class SourceKind : std::uint8_t { File, Values, Option };
 
 // The text that values point into; shared by all values that came from it.

@@ -60,7 +60,7 @@ double ModuleReplica::factor_of_backward() const {
   return factor_of_loss == 0.0 ? factor_ : factor_ / factor_of_loss;
 }
 
-// Sums stay aside, since what is summed next may not have them in it.
+// The sums that are there go aside: what is summed next must not have them in it.
 void ModuleReplica::accumulate_again() {
   if (!has_sums_) return;
   std::vector<at::Tensor> sums;

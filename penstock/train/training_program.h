@@ -34,7 +34,7 @@ class TrainingProgram {
   // program is then the one before.
   void change(schedule::Schedule program);
   std::int64_t changes() const { return changes_; }
-  // What programs are held to: the room is that of the layout's first one.
+  // What the run asks of its programs; the room is that of the first one.
   const adapt::Terms& terms() const { return terms_; }
 
   // As a text, that of the run that a checkpoint was saved by; empty: it had changed none.

@@ -2,8 +2,8 @@
 
 The calls with "full" speak of whole parameters, under any stage of ZeRO, and are collective over
 the replicas that share one; those with "local" of this rank's part, flat, and not.
-A safe_set_* raises ValueError for another number of elements than there are, of the whole or of the
-part.
+A safe_set_* raises ValueError for a tensor with another number of elements than the parameter, or
+this rank's part of it, has.
 A gradient is that of the step's accumulation, summed over its replicas, without the loss scale and
 before clipping: it is there from the last backward of a step to step().
 Knows no models: engines say what they train.
