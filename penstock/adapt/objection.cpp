@@ -13,6 +13,11 @@ using schedule::Schedule;
 using Order = std::vector<Microbatch>;
 using Text = std::optional<std::string>;
 
+Text objection_to_replicas(const Schedule& schedule) {
+  if (schedule.replicas == 1) return {};
+  return str("a program of ", schedule.replicas, " replicas keeps its order");
+}
+
 Text objection_to_sizes(const Schedule& now, const Schedule& next) {
   if (now.ranks() == next.ranks() && now.stages == next.stages &&
       now.microbatches == next.microbatches) {
@@ -84,6 +89,7 @@ Text objection_to_memory(const verify::VerifiedSchedule& next, const Terms& term
 }  // namespace
 
 std::optional<std::string> objection_to_order(const verify::VerifiedSchedule& now, Sums sums) {
+  if (auto text = objection_to_replicas(now.schedule())) return text;
   if (auto text = objection_to_misorder(now.schedule(), is_forward, "runs the forwards")) {
     return text;
   }
@@ -100,6 +106,8 @@ std::optional<std::string> objection_to_change(const verify::VerifiedSchedule& n
                                                const Terms& terms) {
   const Schedule& before = now.schedule();
   const Schedule& after = next.schedule();
+  if (auto text = objection_to_replicas(before)) return text;
+  if (auto text = objection_to_replicas(after)) return text;
   if (auto text = objection_to_sizes(before, after)) return text;
   if (auto text = objection_to_placement(now, next)) return text;
   if (auto text = objection_to_orders(before, after, is_forward, "run its forwards")) return text;

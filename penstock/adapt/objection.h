@@ -29,7 +29,7 @@ struct Terms {
 Terms terms_of(const verify::VerifiedSchedule& first, Sums sums);
 
 // The first objection, as a line; absent: there is none.
-// REQUIRES: both train, one replica.
+// REQUIRES: both train.
 std::optional<std::string> objection_to_change(const verify::VerifiedSchedule& now,
                                                const verify::VerifiedSchedule& next,
                                                const Terms& terms);

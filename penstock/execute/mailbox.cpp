@@ -100,8 +100,11 @@ Mailbox::Mailbox(const lower::Plan& plan, comm::Communicator& communicator, Prog
 void Mailbox::begin(const std::vector<nn::Values>& inputs) { numbers_.begin(inputs); }
 
 Mailbox::Hop& Mailbox::hop(const Instruction& instruction) {
-  return (concerns_input(instruction) ? incoming_
-                                      : outgoing_)[static_cast<std::size_t>(instruction.chunk)];
+  auto& hops = (concerns_input(instruction)
+                    ? incoming_
+                    : outgoing_)[static_cast<std::size_t>(instruction.chunk)];
+  const auto found = std::ranges::find(hops, instruction.peer, &Hop::peer);
+  return found == hops.end() ? hops.emplace_back(Hop{instruction.peer, {}}) : *found;
 }
 
 Mailbox::Slot& Mailbox::slot(const Instruction& instruction) {
@@ -119,7 +122,7 @@ void Mailbox::wait(comm::Transfer& transfer) {
 const Mailbox::Announced* Mailbox::announced(const Instruction& instruction) {
   numbers_.learn();
   if (numbers_.generation() != generation_) forget();
-  const Hop& known = hop(instruction);
+  const auto& known = hop(instruction).forms;
   const auto number = static_cast<std::size_t>(numbers_.of(*instruction.action.microbatch));
   return number < known.size() ? known[number].get() : nullptr;
 }
@@ -127,7 +130,7 @@ const Mailbox::Announced* Mailbox::announced(const Instruction& instruction) {
 void Mailbox::forget() {
   generation_ = numbers_.generation();
   for (auto* hops : {&incoming_, &outgoing_}) {
-    for (Hop& known : *hops) known.clear();
+    for (auto& known : *hops) known.clear();
   }
   for (auto* chunks : {&forward_, &backward_}) {
     for (auto& slots : *chunks) {
@@ -137,7 +140,7 @@ void Mailbox::forget() {
 }
 
 const Mailbox::Announced& Mailbox::remember(const Instruction& instruction, nn::Form form) {
-  Hop& known = hop(instruction);
+  auto& known = hop(instruction).forms;
   const auto number = static_cast<std::size_t>(numbers_.of(*instruction.action.microbatch));
   if (known.size() <= number) known.resize(number + 1);
   known[number] = std::make_unique<Announced>();

@@ -48,8 +48,12 @@ class Mailbox {
     Packing values;
     Packing gradients;
   };
-  // One boundary of one chunk.  By the number of the inputs' form; empty: not announced.
-  using Hop = std::vector<std::unique_ptr<Announced>>;
+  // One boundary of one chunk, to one peer: of several replicas, microbatches come from several.
+  struct Hop {
+    Rank peer;
+    std::vector<std::unique_ptr<Announced>> forms;  // By the number of the inputs' form; empty:
+                                                    // not announced.
+  };
   struct Slot {
     const Announced* like = nullptr;  // What `tensors` are made for.
     at::Tensor message;
@@ -79,8 +83,8 @@ class Mailbox {
   c10::Device device_;
   FormNumbers numbers_;
   std::int64_t generation_ = 0;
-  std::vector<Hop> incoming_;               // By chunk: from the stage before.
-  std::vector<Hop> outgoing_;               // By chunk: to the stage after.
+  std::vector<std::vector<Hop>> incoming_;  // By chunk: from the stage before.
+  std::vector<std::vector<Hop>> outgoing_;  // By chunk: to the stage after.
   std::vector<std::vector<Slot>> forward_;  // By chunk, then slot.
   std::vector<std::vector<Slot>> backward_;
   std::vector<std::unique_ptr<comm::Transfer>> sends_;  // By send slot.

@@ -25,8 +25,8 @@ std::int64_t place_of(const nn::TiedParameter& copy) {
 
 TiedParameters::TiedParameters(comm::Communicator& communicator, comm::Group group,
                                const std::vector<nn::TiedParameter>& copies,
-                               std::optional<at::ScalarType> sums)
-    : communicator_(communicator), group_(group) {
+                               std::optional<at::ScalarType> sums, Summand summand)
+    : communicator_(communicator), group_(group), summand_(summand) {
   for (const nn::TiedParameter& copy : copies) {
     Parameter& parameter = find_or_add(copy);
     parameter.copies.push_back(copy);
@@ -59,7 +59,9 @@ void TiedParameters::sum_gradients() {
   std::vector<std::unique_ptr<comm::Transfer>> transfers;
   for (Flat& flat : flats_) {
     flat.values.fill_(kNothing);
-    for (const Parameter& parameter : flat.parameters) collect(parameter, flat.values);
+    if (summand_ == Summand::Mine) {
+      for (const Parameter& parameter : flat.parameters) collect(parameter, flat.values);
+    }
     transfers.push_back(communicator_.all_reduce(flat.values, group_));
   }
   for (std::size_t i = 0; i < flats_.size(); ++i) {

@@ -18,6 +18,10 @@
 
 namespace penstock::execute {
 
+// Whether a rank's gradients are among those that are summed, or another rank of the group has the
+// same ones.
+enum class Summand : std::uint8_t { Mine, OfAnother };
+
 class TiedParameters {
  public:
   // `copies` are those on this rank, of trainable parameters that are the same, and in the same
@@ -25,7 +29,7 @@ class TiedParameters {
   // `sums`: the type of gradients of short parameters (accumulated_gradients.h); absent: theirs.
   TiedParameters(comm::Communicator& communicator, comm::Group group,
                  const std::vector<nn::TiedParameter>& copies,
-                 std::optional<at::ScalarType> sums = {});
+                 std::optional<at::ScalarType> sums = {}, Summand summand = Summand::Mine);
 
   // Collective over the group.
   void sum_gradients();
@@ -48,6 +52,7 @@ class TiedParameters {
 
   comm::Communicator& communicator_;
   comm::Group group_;
+  Summand summand_;
   std::vector<Flat> flats_;
 };
 

@@ -6,6 +6,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/lowering.h"
+#include "penstock/lower/places.h"
 #include "penstock/lower/plan.h"
 #include "penstock/lower/sends_under_way.h"
 #include "penstock/lower/slots.h"
@@ -30,15 +31,26 @@ bool reduces(const Schedule& schedule) {
 }
 
 // The stages of each rank of the pipe axis, in rising order, and where each stands among them.
+// Ranks that share a stage share all (places.h).
 struct Chunks {
-  explicit Chunks(const VerifiedSchedule& verified) : of_rank(verified.schedule().programs.size()) {
-    for (std::int32_t s = 0; s < verified.schedule().stages; ++s) {
-      auto& stages = of_rank[verified.rank_of(StageId(s)).index()];
-      of_stage.push_back(static_cast<std::int32_t>(stages.size()));
-      stages.push_back(StageId(s));
+  explicit Chunks(const VerifiedSchedule& verified)
+      : of_rank(verified.schedule().programs.size()),
+        first_way(verified.schedule().programs.size()) {
+    const schedule::Homes& homes = verified.facts().homes;
+    for (std::size_t s = 0; s < homes.stages(); ++s) {
+      const StageId stage(static_cast<std::int32_t>(s));
+      for (std::size_t way = 0; way < homes.ways(); ++way) {
+        const std::size_t rank = homes.on_way(way, s).index();
+        auto& stages = of_rank[rank];
+        if (stages.empty()) first_way[rank] = way;
+        if (stages.empty() || stages.back() != stage) stages.push_back(stage);
+      }
+      const auto& of_one = of_rank[homes.on_way(0, s).index()];
+      of_stage.push_back(static_cast<std::int32_t>(of_one.size()) - 1);
     }
   }
   std::vector<std::vector<StageId>> of_rank;
+  std::vector<std::size_t> first_way;  // By rank: one on which it has its first stage.
   std::vector<std::int32_t> of_stage;
 };
 
@@ -72,6 +84,7 @@ class RankLowering {
                const ValueSteps& steps, Rank rank, Plan::Key key)
       : verified_(verified),
         schedule_(verified.schedule()),
+        homes_(verified.facts().homes),
         mesh_(mesh),
         chunks_(chunks),
         steps_(steps),
@@ -102,8 +115,8 @@ class RankLowering {
  private:
   void list_chunks() {
     plan_.chunks = chunks_.of_rank[static_cast<std::size_t>(coordinate_.pipe)];
-    plan_.has_first_stage = pipe_of(StageId(0)) == coordinate_.pipe;
-    plan_.has_last_stage = pipe_of(StageId(schedule_.stages - 1)) == coordinate_.pipe;
+    plan_.has_first_stage = plan_.chunks.front() == StageId(0);
+    plan_.has_last_stage = plan_.chunks.back() == StageId(schedule_.stages - 1);
     const std::size_t chunks = plan_.chunks.size();
     forward_slots_.resize(chunks);
     backward_slots_.resize(chunks);
@@ -111,8 +124,12 @@ class RankLowering {
     received_.resize(2 * chunks * microbatches_);
     std::map<Rank, std::size_t> links;
     for (const StageId stage : plan_.chunks) {
-      neighbours_.push_back({.previous = neighbour(StageId(stage.value - 1), links),
-                             .next = neighbour(StageId(stage.value + 1), links)});
+      for (std::size_t way = 0; way < homes_.ways(); ++way) {
+        Neighbours& beside = neighbours_.emplace_back();
+        if (homes_.on_way(way, stage.index()).value != coordinate_.pipe) continue;
+        beside = {.previous = neighbour(StageId(stage.value - 1), way, links),
+                  .next = neighbour(StageId(stage.value + 1), way, links)};
+      }
     }
     under_way_ = SendsUnderWay(links.size());
     route_form_numbers();
@@ -129,10 +146,10 @@ class RankLowering {
     }
   }
 
-  Neighbour neighbour(StageId stage, std::map<Rank, std::size_t>& links) const {
+  Neighbour neighbour(StageId stage, std::size_t way, std::map<Rank, std::size_t>& links) const {
     Neighbour result{.stage = stage};
     if (stage.value < 0 || stage.value >= schedule_.stages) return result;
-    const std::int32_t pipe = pipe_of(stage);
+    const std::int32_t pipe = homes_.on_way(way, stage.index()).value;
     result.route = pipe == coordinate_.pipe ? Route::Local : Route::Message;
     if (result.route == Route::Local) return result;
     result.peer = mesh_.rank({.pipe = pipe, .data = coordinate_.data});
@@ -140,7 +157,11 @@ class RankLowering {
     return result;
   }
 
-  std::int32_t pipe_of(StageId stage) const { return verified_.rank_of(stage).value; }
+  // Of an action with a microbatch.
+  const Neighbours& beside(const Action& action) const {
+    return neighbours_[chunk_of(action) * homes_.ways() +
+                       homes_.way_of(action.microbatch->index())];
+  }
 
   // Index among this rank's stages.
   std::size_t chunk_of(const Action& action) const {
@@ -157,14 +178,18 @@ class RankLowering {
   }
 
   // From rank to rank by the stages that are their first: there is a link from the stage before.
+  // Of several such links, a rank hears from that of its first way.
   void route_form_numbers() {
-    const auto& first = neighbours_.front().previous;
+    const std::size_t here = static_cast<std::size_t>(coordinate_.pipe);
+    const auto& first = neighbours_[chunks_.first_way[here]].previous;
     if (first.route == Route::Message) plan_.form_numbers_from = first.peer;
-    for (const Neighbours& beside : neighbours_) {
-      if (beside.next.route != Route::Message) continue;
-      const auto& of_next = chunks_.of_rank[verified_.rank_of(beside.next.stage).index()];
-      if (of_next.front() != beside.next.stage) continue;
-      plan_.form_numbers_to.push_back({.rank = beside.next.peer, .stage = beside.next.stage});
+    for (std::size_t i = 0; i < neighbours_.size(); ++i) {
+      const Neighbour& next = neighbours_[i].next;
+      if (next.route != Route::Message) continue;
+      const std::size_t way = i % homes_.ways();
+      const std::size_t pipe = homes_.on_way(way, next.stage.index()).index();
+      if (chunks_.of_rank[pipe].front() != next.stage || chunks_.first_way[pipe] != way) continue;
+      plan_.form_numbers_to.push_back({.rank = next.peer, .stage = next.stage});
     }
   }
 
@@ -209,7 +234,7 @@ class RankLowering {
 
   void add_forward(const Action& action) {
     await_proved_sends();
-    const Neighbours& beside = neighbours_[chunk_of(action)];
+    const Neighbours& beside = this->beside(action);
     Instruction& forward = append(Kind::Forward, action);
     forward.from = beside.previous.route;
     forward.to = beside.next.route;
@@ -225,7 +250,7 @@ class RankLowering {
 
   void add_backward(Kind kind, const Action& action) {
     await_proved_sends();
-    const Neighbours& beside = neighbours_[chunk_of(action)];
+    const Neighbours& beside = this->beside(action);
     Instruction& backward = append(kind, action);
     backward.from = beside.next.route;
     backward.to = beside.previous.route;
@@ -244,7 +269,7 @@ class RankLowering {
   void finish(Instruction& backward) {
     const Action& action = backward.action;
     const std::size_t chunk = chunk_of(action);
-    const Neighbours& beside = neighbours_[chunk];
+    const Neighbours& beside = this->beside(action);
     backward.last = last_backward_[chunk] == action.microbatch;
     if (beside.next.route == Route::Message) {
       backward_slots_[chunk].give_back(received(action, Value::Gradient));
@@ -259,14 +284,14 @@ class RankLowering {
     const bool forward = action.op == Op::RecvForward;
     Instruction& receive = append(Kind::Receive, action);
     receive.slot = (forward ? forward_slots_ : backward_slots_)[chunk].take();
-    receive.peer = (forward ? neighbours_[chunk].previous : neighbours_[chunk].next).peer;
+    receive.peer = (forward ? beside(action).previous : beside(action).next).peer;
     receive.tag = message_tag(action, kValuePart);
     received(action, forward ? Value::Input : Value::Gradient) = receive.slot;
   }
 
   void add_send(const Action& action) {
     const bool forward = action.op == Op::SendForward;
-    const Neighbours& beside = neighbours_[chunk_of(action)];
+    const Neighbours& beside = this->beside(action);
     const Neighbour& to = forward ? beside.next : beside.previous;
     Instruction& send = append(Kind::Send, action);
     send.peer = to.peer;
@@ -295,6 +320,7 @@ class RankLowering {
 
   const VerifiedSchedule& verified_;
   const Schedule& schedule_;
+  const schedule::Homes& homes_;
   const mesh::Mesh& mesh_;
   const Chunks& chunks_;
   const ValueSteps& steps_;
@@ -302,7 +328,8 @@ class RankLowering {
   const Program& program_;
   std::size_t microbatches_;
   Plan plan_;
-  std::vector<Neighbours> neighbours_;  // By chunk, as the next three.
+  std::vector<Neighbours> neighbours_;  // By chunk, then by way.
+  // By chunk, as the next two.
   std::vector<std::optional<Microbatch>> last_backward_;
   std::vector<Slots> forward_slots_;
   std::vector<Slots> backward_slots_;
@@ -311,19 +338,22 @@ class RankLowering {
   SendsUnderWay under_way_{0};  // By link.
 };
 
-void check(const Schedule& schedule, const partition::Partition& partition,
+void check(const VerifiedSchedule& verified, const partition::Partition& partition,
            const mesh::Mesh& mesh) {
+  const Schedule& schedule = verified.schedule();
   PENSTOCK_CHECK(schedule.ranks() == mesh.shape().pipe, schedule.ranks(), " ranks");
   PENSTOCK_CHECK(schedule.stages == partition.stages(), schedule.stages, " stages");
   if (schedule.ranks() > 1 && !schedule::is_lowered(schedule)) {
     throw ScheduleError(str("schedule ", schedule::title(schedule),
                             ": only orders the compute; add its messages first"));
   }
-  if (schedule.purpose == Purpose::Train && mesh.shape().data > 1 && !reduces(schedule)) {
+  const std::int32_t replicas = mesh.shape().data * schedule.replicas;
+  if (schedule.purpose == Purpose::Train && replicas > 1 && !reduces(schedule)) {
     throw ScheduleError(str("schedule ", schedule::title(schedule), ": no REDUCE_GRAD, and ",
-                            mesh.shape().data,
+                            replicas,
                             " replicas to keep equal; add one per stage, after its last backward"));
   }
+  if (schedule.replicas > 1) places_of(verified, mesh);
 }
 
 }  // namespace
@@ -345,7 +375,7 @@ std::int32_t message_tag(const Action& action, std::int32_t part) {
 
 Lowering::Lowering(const VerifiedSchedule& schedule, const partition::Partition& partition,
                    const mesh::Mesh& mesh) {
-  check(schedule.schedule(), partition, mesh);
+  check(schedule, partition, mesh);
   shared_ = std::make_unique<const Shared>(
       Shared{schedule, mesh, Chunks(schedule), ValueSteps(schedule.schedule())});
 }

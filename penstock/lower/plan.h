@@ -97,11 +97,12 @@ inline constexpr std::int32_t kValuePart = 0;
 inline constexpr std::int32_t kHeaderPart = 1;
 inline constexpr std::int32_t kFormNumbersPart = 2;
 
-// REQUIRES: the schedule's ranks are the mesh's pipe axis, and its stages the partition's.
+// REQUIRES: the schedule's ranks are the mesh's pipe axis, and its stages the partition's.  A
+// schedule of several replicas has all ranks: the data axis is 1.
 // An overlapped pair becomes its F, then its B.  What a microbatch received is in its buffers until
 // its B or W.
 // Throws: ScheduleError when the schedule is only a compute order, and when it trains several
-// replicas without a REDUCE_GRAD.
+// replicas without a REDUCE_GRAD; and as places_of() (places.h).
 Plan lower(const verify::VerifiedSchedule& schedule, const partition::Partition& partition,
            const mesh::Mesh& mesh, Rank rank);
 

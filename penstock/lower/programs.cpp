@@ -1,6 +1,8 @@
 #include "penstock/lower/programs.h"
 
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -24,12 +26,6 @@ schedule::Schedule lowered(const ProgramOptions& options) {
     return schedule::lower_communication(order);
   }
   schedule::Schedule program = schedule::load_schedule(options.file).schedule;
-  if (program.replicas > 1) {
-    throw ScheduleError(
-        str("schedule file \"", options.file, "\" has the programs of ", program.replicas,
-            " replicas, which are not trained by: expected those of one"),
-        {"penstock verify, simulate and schedule take it"});
-  }
   if (program.ranks() != options.ranks) {
     throw ScheduleError(str("schedule file \"", options.file, "\" has ", program.ranks(),
                             " rows, the mesh has ", options.ranks,
@@ -52,43 +48,62 @@ schedule::Schedule lowered(const ProgramOptions& options) {
 // other as closely as the placement allows, and few are on the way.
 class ForwardOrder {
  public:
-  explicit ForwardOrder(schedule::Schedule& forward) : forward_(forward) {}
+  ForwardOrder(schedule::Schedule& forward, const schedule::Homes& homes)
+      : forward_(forward),
+        stages_of_(forward.programs.size()),
+        is_done_(static_cast<std::size_t>(forward.stages),
+                 std::vector<bool>(static_cast<std::size_t>(forward.microbatches))) {
+    for (std::int32_t s = 0; s < forward.stages; ++s) {
+      for (std::int32_t m = 0; m < forward.microbatches; ++m) {
+        std::vector<Turns>& stages = stages_of_[homes.of(StageId(s), Microbatch(m)).index()];
+        if (stages.empty() || stages.back().stage != StageId(s)) stages.push_back({StageId(s)});
+        stages.back().microbatches.emplace_back(m);
+      }
+    }
+  }
 
-  // `stages_of` are each rank's, rising.
-  void fill(const std::vector<std::vector<std::int32_t>>& stages_of) {
-    std::vector<std::int32_t> done(static_cast<std::size_t>(forward_.stages));  // By stage.
+  void fill() {
     std::int64_t left = std::int64_t{forward_.stages} * forward_.microbatches;
     while (left > 0) {
-      std::vector<std::size_t> run;
-      for (std::size_t rank = 0; rank < stages_of.size(); ++rank) {
-        const auto stage = choose(stages_of[rank], done);
-        if (!stage) continue;
-        forward_.programs[rank].push_back({.stage = StageId(*stage),
+      std::vector<Turns*> run;
+      for (std::size_t rank = 0; rank < stages_of_.size(); ++rank) {
+        Turns* const turns = choose(stages_of_[rank]);
+        if (turns == nullptr) continue;
+        forward_.programs[rank].push_back({.stage = turns->stage,
                                            .op = schedule::Op::Forward,
-                                           .microbatch = Microbatch(done[index(*stage)])});
-        run.push_back(index(*stage));
+                                           .microbatch = turns->microbatches[turns->done]});
+        run.push_back(turns);
       }
-      for (const std::size_t stage : run) ++done[stage];
+      for (Turns* const turns : run) {
+        is_done_[turns->stage.index()][turns->microbatches[turns->done++].index()] = true;
+      }
       left -= std::ssize(run);
     }
   }
 
  private:
-  static std::size_t index(std::int32_t stage) { return static_cast<std::size_t>(stage); }
+  // Of a stage on a rank.
+  struct Turns {
+    StageId stage;
+    std::vector<Microbatch> microbatches = {};  // Rising.
+    std::size_t done = 0;
+  };
 
-  std::optional<std::int32_t> choose(const std::vector<std::int32_t>& stages,
-                                     const std::vector<std::int32_t>& done) const {
-    std::optional<std::int32_t> best;
-    for (const std::int32_t stage : stages) {
-      const std::int32_t next = done[index(stage)];
+  Turns* choose(std::vector<Turns>& stages) const {
+    Turns* best = nullptr;
+    for (Turns& turns : stages) {
+      if (turns.done == turns.microbatches.size()) continue;
+      const Microbatch next = turns.microbatches[turns.done];
       const bool is_there =
-          stage == 0 ? next < forward_.microbatches : next < done[index(stage - 1)];
-      if (is_there && (!best || next <= done[index(*best)])) best = stage;
+          turns.stage.value == 0 || is_done_[turns.stage.index() - 1][next.index()];
+      if (is_there && (best == nullptr || next <= best->microbatches[best->done])) best = &turns;
     }
     return best;
   }
 
   schedule::Schedule& forward_;
+  std::vector<std::vector<Turns>> stages_of_;  // By rank; of each, rising.
+  std::vector<std::vector<bool>> is_done_;     // By stage, then microbatch.
 };
 
 }  // namespace
@@ -125,14 +140,23 @@ verify::VerifiedSchedule forward_program(const verify::VerifiedSchedule& trainin
   schedule::Schedule forward{.name = "forward_only",
                              .purpose = schedule::Purpose::Forward,
                              .stages = model.stages,
-                             .microbatches = microbatches};
+                             .microbatches = microbatches,
+                             .replicas = model.replicas};
   forward.programs.resize(model.programs.size());
-  std::vector<std::vector<std::int32_t>> stages_of(model.programs.size());
-  for (std::int32_t s = 0; s < model.stages; ++s) {
-    stages_of[training.rank_of(StageId(s)).index()].push_back(s);
-  }
-  ForwardOrder(forward).fill(stages_of);
+  ForwardOrder(forward, training.facts().homes).fill();
   return verify::VerifiedSchedule::from(schedule::add_send_recv(forward));
+}
+
+std::int32_t forward_microbatches_min(const verify::VerifiedSchedule& training) {
+  const schedule::Homes& homes = training.facts().homes;
+  std::set<Rank> ranks;
+  for (std::int32_t m = 0; m < training.schedule().microbatches; ++m) {
+    for (std::size_t s = 0; s < homes.stages(); ++s) {
+      ranks.insert(homes.on_way(homes.way_of(Microbatch(m).index()), s));
+    }
+    if (std::ssize(ranks) == training.schedule().ranks()) return m + 1;
+  }
+  return training.schedule().microbatches;
 }
 
 }  // namespace penstock::lower

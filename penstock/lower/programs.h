@@ -33,9 +33,13 @@ std::string objection_to_training(std::string_view schedule);
 // one that does not verify.
 schedule::Schedule with_messages(schedule::Schedule order, std::string_view how);
 
-// Forward only, with every stage where `training` has it.  While the pipeline is full, every rank
-// that has as many stages as any other computes without a pause.
+// Forward only, with every stage, of each microbatch, where `training` has it.  While the pipeline
+// is full, every rank that has as many stages as any other computes without a pause.
+// REQUIRES: forward_microbatches_min(training) microbatches or more; of several replicas, no more
+// than `training` has.
 verify::VerifiedSchedule forward_program(const verify::VerifiedSchedule& training,
                                          std::int32_t microbatches);
+// So many that every rank has one: 1, where there is one replica.
+std::int32_t forward_microbatches_min(const verify::VerifiedSchedule& training);
 
 }  // namespace penstock::lower

@@ -14,6 +14,7 @@
 #include "penstock/comm/shard_group.h"
 #include "penstock/execute/progress.h"
 #include "penstock/offload/place.h"
+#include "penstock/partition/gradient_buckets.h"
 #include "penstock/partition/ownership.h"
 #include "penstock/partition/persistence.h"
 #include "penstock/replicas/spread_parameters.h"
@@ -33,6 +34,8 @@ struct ReplicaOptions {
   c10::Device device = at::kCPU;            // Where this rank computes.
   std::optional<at::ScalarType> sums = {};  // Type of short parameters' summed gradients.
   GradientSums order = GradientSums::AsTheyCome;
+  // Buckets whose sums are under way at once, where each rank keeps a piece of them.
+  std::size_t sums_under_way_max = partition::kSumsUnderWay;
   execute::Progress* progress = nullptr;  // Hears what is waited for; null: nobody does.
 };
 

@@ -66,7 +66,10 @@ std::unique_ptr<execute::StageHooks> ReplicatedParameters::make_hooks(
   }
   if (pager_) return std::make_unique<zero::PagedHooks>(shards, *pager_, options.sums);
   if (trained.empty()) return std::make_unique<execute::StageHooks>();
-  if (is_cut()) return std::make_unique<zero::ShardedGradients>(shards, options.sums);
+  if (is_cut()) {
+    return std::make_unique<zero::ShardedGradients>(shards, options.sums,
+                                                    options.sums_under_way_max);
+  }
   return std::make_unique<execute::GradientReducer>(trained, grown_->group(),
                                                     grown_->rules().bucket_bytes, options.sums);
 }

@@ -83,7 +83,8 @@ Adapting::Adapting(const config::Config& config, c10::Device device, train::Trai
       progress_(progress),
       ears_(std::move(ears)),
       patience_(std::min(kSecondsMax, kShareOfSilence * config.launch.heartbeat_seconds)),
-      measures_(config_.window_steps > 0 && device.is_cpu()),
+      measures_(config_.window_steps > 0 && device.is_cpu() &&
+                trainer.layout().schedule.schedule().replicas == 1),
       no_plans_(
           adapt::objection_to_planning(trainer.layout().schedule, trainer.program().terms().sums)),
       adaptation_(static_cast<std::size_t>(trainer.layout().schedule.schedule().stages),

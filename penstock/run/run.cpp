@@ -30,6 +30,7 @@
 #include "penstock/run/text_samples.h"
 #include "penstock/run/timeline.h"
 #include "penstock/run/watch.h"
+#include "penstock/schedule/json.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/train/handshake.h"
 #include "penstock/train/trainer.h"
@@ -150,7 +151,7 @@ class Run {
     const verify::VerifiedSchedule& schedule = trainer_->layout().schedule;
     weights::write_atomically(file("schedule.svg"),
                               {render::schedule_svg(schedule, simulate::simulate(schedule))});
-    weights::write_atomically(file("schedule.csv"), {schedule::to_csv(schedule.schedule())});
+    write_program(schedule.schedule());
     files_.emplace(config_.run.directory,
                    [this](const std::string& text) { tell("penstock: " + text); });
     events_.emplace(*files_, config_.run.directory,
@@ -167,6 +168,16 @@ class Run {
                                                 : std::string());
     note_start(measure::steps_behind(trainer_->steps_taken(), earlier));
     hooks_.messages.write(summary());
+  }
+
+  // CSV does not say that a stage has several ranks.  The file of another start would be read first.
+  void write_program(const schedule::Schedule& program) const {
+    const bool is_of_replicas = program.replicas > 1;
+    weights::write_atomically(
+        file(is_of_replicas ? "schedule.json" : "schedule.csv"),
+        {is_of_replicas ? schedule::to_json(program) : schedule::to_csv(program)});
+    std::error_code ignored;
+    std::filesystem::remove(file(is_of_replicas ? "schedule.csv" : "schedule.json"), ignored);
   }
 
   // On rank 0.

@@ -41,13 +41,13 @@ void SavedModel::write_model() {
     model.emplace(folder_);
     communicator_.put(key("series"), str(model->series()));
   }
-  const mesh::Coordinate at = trainer_.layout().mesh.coordinate(communicator_.rank());
-  const auto whole = trainer_.rank_model().whole_parameters();
-  if (at.data == 0) write_shard(at.pipe);
+  train::RankModel& here = trainer_.rank_model();
+  const auto whole = here.whole_parameters();
+  if (here.copy() == 0) write_shard(here.place());
   if (is_root()) put_in_place(*model);
 }
 
-void SavedModel::write_shard(std::int32_t pipe) {
+void SavedModel::write_shard(std::int32_t place) {
   weights::NamedTensors tensors = state();
   if (model_.adapter) tensors = hugging_face::merged(tensors, *model_.folder, *model_.adapter);
   std::string names;
@@ -58,22 +58,22 @@ void SavedModel::write_shard(std::int32_t pipe) {
     bytes += tensor.nbytes();
   }
   const auto series = parse_integer(communicator_.get(key("series"))).value_or(1);
-  const std::string file = checkpoint::model_file(pipe, trainer_.layout().mesh.shape().pipe,
+  const std::string file = checkpoint::model_file(place, trainer_.rank_model().places(),
                                                   static_cast<std::int32_t>(series));
   weights::write_safetensors(str(folder_, "/", file), tensors, {{"format", "pt"}},
                              [this] { progress_.advance(); });
   // A store keeps all that is put there, and names stay the same.
-  communicator_.put(key(str(pipe)), str(bytes, "\n", saves_ == 1 ? names : ""));
+  communicator_.put(key(str(place)), str(bytes, "\n", saves_ == 1 ? names : ""));
 }
 
 void SavedModel::put_in_place(weights::NewModel& model) {
-  const std::int32_t pipe_ranks = trainer_.layout().mesh.shape().pipe;
-  names_.resize(static_cast<std::size_t>(pipe_ranks));
+  const std::int32_t places = trainer_.rank_model().places();
+  names_.resize(static_cast<std::size_t>(places));
   checkpoint::ModelIndex index{.series = model.series(), .config = model_.config};
-  for (std::int32_t pipe = 0; pipe < pipe_ranks; ++pipe) {
-    const std::string told = wait_for(pipe);
+  for (std::int32_t place = 0; place < places; ++place) {
+    const std::string told = wait_for(place);
     const std::size_t line = told.find('\n');
-    std::string& names = names_[static_cast<std::size_t>(pipe)];
+    std::string& names = names_[static_cast<std::size_t>(place)];
     if (saves_ == 1) names = told.substr(line + 1);
     index.total_bytes += parse_integer(told.substr(0, line)).value_or(0);
     std::vector<std::string> lines = penstock::split(names, '\n');
@@ -91,33 +91,33 @@ void SavedModel::write_adapters() {
     if (error) throw CheckpointError(str(quoted_path(folder_), ": ", error.message()));
     communicator_.put(key("folder"), "made");
   }
-  const mesh::Coordinate at = trainer_.layout().mesh.coordinate(communicator_.rank());
-  const auto whole = trainer_.rank_model().whole_parameters();
-  if (at.data == 0) {
+  train::RankModel& here = trainer_.rank_model();
+  const auto whole = here.whole_parameters();
+  if (here.copy() == 0) {
     communicator_.get(key("folder"));
-    weights::write_safetensors(adapter_part(at.pipe), hugging_face::adapters_of(state()), {},
+    weights::write_safetensors(adapter_part(here.place()), hugging_face::adapters_of(state()), {},
                                [this] { progress_.advance(); });
-    communicator_.put(key(str(at.pipe)), "");
+    communicator_.put(key(str(here.place())), "");
   }
   if (is_root()) join_adapters();
 }
 
-std::string SavedModel::adapter_part(std::int32_t pipe) const {
-  return str(folder_, "/adapter_model.part-", pipe, ".safetensors");
+std::string SavedModel::adapter_part(std::int32_t place) const {
+  return str(folder_, "/adapter_model.part-", place, ".safetensors");
 }
 
 // PEFT reads one file.
 void SavedModel::join_adapters() {
-  const std::int32_t pipe_ranks = trainer_.layout().mesh.shape().pipe;
+  const std::int32_t places = trainer_.rank_model().places();
   weights::NamedTensors all;
-  for (std::int32_t pipe = 0; pipe < pipe_ranks; ++pipe) {
-    wait_for(pipe);
-    for (auto& each : weights::read_safetensors(adapter_part(pipe))) all.push_back(each);
+  for (std::int32_t place = 0; place < places; ++place) {
+    wait_for(place);
+    for (auto& each : weights::read_safetensors(adapter_part(place))) all.push_back(each);
   }
   hugging_face::write_adapters(folder_, all, *model_.folder, *model_.adapter);
-  for (std::int32_t pipe = 0; pipe < pipe_ranks; ++pipe) {
+  for (std::int32_t place = 0; place < places; ++place) {
     std::error_code ignored;
-    std::filesystem::remove(adapter_part(pipe), ignored);
+    std::filesystem::remove(adapter_part(place), ignored);
   }
 }
 
@@ -134,9 +134,9 @@ at::Tensor SavedModel::as_saved(const std::string& name, const at::Tensor& tenso
   return model_.folder ? tensor.to(weights::type_of(model_.folder->type_of(name))) : tensor;
 }
 
-std::string SavedModel::wait_for(std::int32_t pipe) {
+std::string SavedModel::wait_for(std::int32_t place) {
   const execute::WaitMark wait(progress_, "waiting for the ranks' shards");
-  return communicator_.get(key(str(pipe)));
+  return communicator_.get(key(str(place)));
 }
 
 }  // namespace penstock::run

@@ -43,17 +43,17 @@ class SavedModel {
   std::string key(std::string_view what) const;
 
   void write_model();
-  void write_shard(std::int32_t pipe);
+  void write_shard(std::int32_t place);
   void put_in_place(weights::NewModel& model);
 
   void write_adapters();
-  std::string adapter_part(std::int32_t pipe) const;
+  std::string adapter_part(std::int32_t place) const;
   void join_adapters();
 
   // Of this rank's stages; REQUIRES: its parameters are whole.
   weights::NamedTensors state() const;
   at::Tensor as_saved(const std::string& name, const at::Tensor& tensor) const;
-  std::string wait_for(std::int32_t pipe);
+  std::string wait_for(std::int32_t place);
 
   std::string folder_;
   const Model& model_;
@@ -61,7 +61,7 @@ class SavedModel {
   comm::Communicator& communicator_;
   execute::Progress& progress_;
   std::int64_t saves_ = 0;
-  std::vector<std::string> names_;  // On rank 0, by pipe rank: what a shard has, a name a line.
+  std::vector<std::string> names_;  // On rank 0, by place: what a shard has, a name a line.
 };
 
 }  // namespace penstock::run

@@ -51,6 +51,13 @@ Homes::Homes(const Schedule& schedule) : stages_(static_cast<std::size_t>(schedu
   if (known.size() == 1) way_of_.clear();
 }
 
+bool Homes::has(Rank rank, StageId stage) const {
+  for (std::size_t way = 0; way < ways(); ++way) {
+    if (on_way(way, stage.index()) == rank) return true;
+  }
+  return false;
+}
+
 const std::vector<Rank>& Homes::of_stages() const {
   PENSTOCK_CHECK(ways() <= 1, "stages have several homes: ", ways(), " ways");
   return of_ways_;

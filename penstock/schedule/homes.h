@@ -40,6 +40,9 @@ class Homes {
     return on_way(way_of_.empty() ? 0 : way_of_[action.microbatch->index()], action.stage.index());
   }
 
+  // Of any microbatch.
+  bool has(Rank rank, StageId stage) const;
+
   // By stage.  REQUIRES: one way.
   const std::vector<Rank>& of_stages() const;
 

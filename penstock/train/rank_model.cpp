@@ -3,9 +3,11 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "penstock/comm/or_fail.h"
+#include "penstock/lower/places.h"
 #include "penstock/train/handshake.h"
 
 namespace penstock::train {
@@ -17,6 +19,13 @@ StageId stage_of(const partition::Partition& partition, std::int64_t layer) {
   return StageId(stage);
 }
 
+std::int32_t place_of(Rank rank, const std::vector<std::vector<Rank>>& places) {
+  const auto has = [rank](const std::vector<Rank>& place) {
+    return std::ranges::count(place, rank) > 0;
+  };
+  return static_cast<std::int32_t>(std::ranges::find_if(places, has) - places.begin());
+}
+
 }  // namespace
 
 RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerSpec>& layers,
@@ -26,9 +35,14 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
       communicator_(communicator),
       progress_(progress),
       here_(layout.mesh.coordinate(communicator.rank())),
+      places_(lower::places_of(layout.schedule, layout.mesh)),
+      place_(place_of(communicator.rank(), places_)),
+      of_all_replicas_(layout.schedule.schedule().replicas > 1),
       activations_(std::make_shared<stage::ActivationCount>()),
-      data_group_(communicator, layout.mesh.data_group(communicator.rank())),
-      pipe_group_(communicator.make_group(layout.mesh.pipe_group(communicator.rank()))) {
+      data_group_(communicator, places_[static_cast<std::size_t>(place_)]),
+      pipe_group_(communicator.make_group(of_all_replicas_
+                                              ? communicator.all_ranks()
+                                              : layout.mesh.pipe_group(communicator.rank()))) {
   // A rank that waits hears of one whose layers cannot be made; one that connects to it may not.
   communicator_.barrier("connected");
   std::unique_ptr<replicas::GrowingParameters> grown;
@@ -36,13 +50,9 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
     const execute::WorkMark work(progress_, "making layers", files_in_programs());
     grown = comm::or_fail(communicator_, [&] { return build_stages(layers, layout); });
   }
-  std::vector<std::vector<Rank>> replicas;
-  for (std::int32_t pipe = 0; pipe < layout.mesh.shape().pipe; ++pipe) {
-    replicas.push_back(layout.mesh.data_group(layout.mesh.rank({.pipe = pipe, .data = 0})));
-  }
   {
     const execute::WaitMark wait(progress_, "comparing layers with the other ranks");
-    agree_on("layers made", facts_of(stages_), communicator_, replicas);
+    agree_on("layers made", facts_of(stages_), communicator_, places_);
   }
   replicated_.emplace(std::move(grown), communicator_);
   build_ties(layers, layout);
@@ -71,11 +81,14 @@ std::unique_ptr<replicas::GrowingParameters> RankModel::build_stages(
                                .device = options_.device,
                                .sums = options_.precision.sums,
                                .order = options_.sums,
+                               .sums_under_way_max = of_all_replicas_
+                                                         ? std::numeric_limits<std::size_t>::max()
+                                                         : partition::kSumsUnderWay,
                                .progress = &progress_},
       data_group_);
   const partition::Partition& partition = layout.partition;
   for (std::int32_t s = 0; s < partition.stages(); ++s) {
-    if (layout.schedule.rank_of(StageId(s)).value != here_.pipe) continue;
+    if (!layout.schedule.facts().homes.has(Rank(here_.pipe), StageId(s))) continue;
     growing->begin_set();
     stages_.emplace_back(StageId(s), layers, partition.first_layer(StageId(s)),
                          partition.end_layer(StageId(s)), options_.seed, activations_,
@@ -87,36 +100,53 @@ std::unique_ptr<replicas::GrowingParameters> RankModel::build_stages(
   return growing;
 }
 
-// One group of this replica's ranks for each set of them that shares parameters.  Groups have
-// numbers, so a rank makes one, of itself, also for a set that it is not in.
+// One group of ranks for each set of places that shares parameters: those of this replica, or all.
+// Groups have numbers, so a rank makes one, of itself, also for a set that it is not in.
 void RankModel::build_ties(const std::vector<nn::LayerSpec>& layers, const Layout& layout) {
-  using Pipes = std::set<std::int32_t>;
-  const auto pipes_of = [&](const std::vector<std::int64_t>& tied) {
-    Pipes pipes;
+  using Places = std::set<std::int32_t>;
+  const auto places_of = [&](const std::vector<std::int64_t>& tied) {
+    Places places;
     for (const std::int64_t layer : tied) {
-      pipes.insert(layout.schedule.rank_of(stage_of(layout.partition, layer)).value);
+      const StageId stage = stage_of(layout.partition, layer);
+      const Rank row = layout.schedule.facts().homes.on_way(0, stage.index());
+      places.insert(place_of(layout.mesh.rank({.pipe = row.value, .data = 0}), places_));
     }
-    return pipes;
+    return places;
   };
-  std::set<Pipes> sets;
-  for (const auto& [key, tied] : nn::tied_layers(layers)) sets.insert(pipes_of(tied));
-  for (const Pipes& pipes : sets) {
-    if (!pipes.contains(here_.pipe)) {
+  std::set<Places> sets;
+  for (const auto& [key, tied] : nn::tied_layers(layers)) sets.insert(places_of(tied));
+  if (of_all_replicas_ && !sets.empty() && options_.zero.stage != ZeroStage::Off) {
+    throw ConfigError(
+        "a program of several replicas and tied layers: optimizer states are not cut there",
+        {"set zero_optimization.stage to 0"});
+  }
+  for (const Places& places : sets) {
+    if (!places.contains(place_)) {
       communicator_.make_group({communicator_.rank()});
       continue;
     }
     std::vector<Rank> ranks;
-    for (const std::int32_t pipe : pipes) ranks.push_back(layout.mesh.rank({pipe, here_.data}));
+    for (const std::int32_t place : places) {
+      const std::vector<Rank>& copies = places_[static_cast<std::size_t>(place)];
+      if (of_all_replicas_) {
+        ranks.insert(ranks.end(), copies.begin(), copies.end());
+      } else {
+        ranks.push_back(copies[static_cast<std::size_t>(here_.data)]);
+      }
+    }
+    std::ranges::sort(ranks);
     std::vector<nn::TiedParameter> copies;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       for (const nn::TiedParameter& tied : updated_copies(s)) {
-        if (pipes_of(tied.layers) == pipes) copies.push_back(tied);
+        if (places_of(tied.layers) == places) copies.push_back(tied);
       }
     }
     std::ranges::stable_sort(copies, {}, &nn::TiedParameter::name);
     const comm::Group group = communicator_.make_group(ranks);
-    ties_.push_back(std::make_unique<execute::TiedParameters>(communicator_, group, copies,
-                                                              options_.precision.sums));
+    const bool is_summand = !of_all_replicas_ || copy() == 0;
+    ties_.push_back(std::make_unique<execute::TiedParameters>(
+        communicator_, group, copies, options_.precision.sums,
+        is_summand ? execute::Summand::Mine : execute::Summand::OfAnother));
   }
 }
 
@@ -176,9 +206,9 @@ void RankModel::sum_tied_gradients() {
   for (const auto& tied : ties_) tied->sum_gradients();
 }
 
-// Buffers are those of the first replica.
+// Buffers are those of the first copy.
 void RankModel::share_buffers() {
-  if (options_.mesh.data == 1) return;
+  if (copies() == 1) return;
   const execute::WaitMark wait(progress_, "sharing buffers with replicas");
   for (const stage::Stage& stage : stages_) {
     for (const at::Tensor& buffer : stage.layers().buffers()) {
@@ -194,18 +224,26 @@ std::vector<double> RankModel::squared_norms() {
 }
 
 void RankModel::sum_over_pipe(const at::Tensor& tensor) {
+  if (of_all_replicas_ && copy() > 0) tensor.zero_();
   communicator_.all_reduce(tensor, pipe_group_)->wait();
 }
 
-// What each replica's rank of this stage has, one replica after the other.
 std::vector<double> RankModel::over_replicas(const std::vector<double>& mine, const char* phase) {
-  const std::int64_t count = std::ssize(mine);
-  const at::Tensor all = at::zeros({count * options_.mesh.data}, at::kDouble);
-  auto* value = all.data_ptr<double>();
-  std::ranges::copy(mine, value + count * here_.data);
+  if (options_.mesh.data == 1) return mine;
+  std::vector<double> all(mine.size() * static_cast<std::size_t>(options_.mesh.data), 0.0);
+  std::ranges::copy(mine, all.begin() + std::ssize(mine) * here_.data);
+  return sum_over_copies(all, phase);
+}
+
+std::vector<double> RankModel::sum_over_copies(const std::vector<double>& mine,
+                                               const char* phase) {
+  if (copies() == 1) return mine;
+  const at::Tensor sums = at::zeros({std::ssize(mine)}, at::kDouble);
+  auto* value = sums.data_ptr<double>();
+  std::ranges::copy(mine, value);
   const execute::WaitMark wait(progress_, phase);
-  communicator_.all_reduce(all, data_group_.group())->wait();
-  return {value, value + all.numel()};
+  communicator_.all_reduce(sums, data_group_.group())->wait();
+  return {value, value + sums.numel()};
 }
 
 RankModel::WholeParameters::WholeParameters(replicas::ReplicatedParameters& replicated)

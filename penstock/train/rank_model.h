@@ -43,6 +43,12 @@ class RankModel {
             const Layout& layout, comm::Communicator& communicator, execute::Progress& progress);
 
   mesh::Coordinate coordinate() const { return here_; }
+  // Of the pipe: which ranks have the same stages (lower/places.h), where this one is among the
+  // places, and which of its place's copies it has.
+  std::int32_t places() const { return static_cast<std::int32_t>(places_.size()); }
+  std::int32_t place() const { return place_; }
+  std::int32_t copies() const { return data_group_.size(); }
+  std::int32_t copy() const { return data_group_.place(); }
   std::vector<stage::Stage>& stages() { return stages_; }
   // Whether one of them is the model's first, or its last.
   bool is_first_stage() const { return is_first_stage_; }
@@ -82,17 +88,20 @@ class RankModel {
 
   // Collective, after the program: a tied parameter's copies get the sum of their gradients.
   void sum_tied_gradients();
-  // Collective over the data ranks: buffers become those of the first replica.
+  // Collective over the copies: buffers become those of the first.
   void share_buffers();
   // The square of each gradient's 2-norm, in model order, with zeros for parameters that other
-  // ranks count.  Collective over the data ranks.
+  // ranks count.  Collective over the copies.
   std::vector<double> squared_norms();
 
-  // Sums `tensor` over all ranks of this replica, in place.
+  // Sums `tensor` over one rank of each place, those of this replica, in place.  REQUIRES: copies
+  // have the same of it.
   void sum_over_pipe(const at::Tensor& tensor);
   // What each replica's rank of this stage has, one replica after the other; `phase` says what is
   // waited for.
   std::vector<double> over_replicas(const std::vector<double>& mine, const char* phase);
+  // The sums of what the copies have at each place of `mine`.
+  std::vector<double> sum_over_copies(const std::vector<double>& mine, const char* phase);
 
  private:
   std::unique_ptr<replicas::GrowingParameters> build_stages(
@@ -109,11 +118,14 @@ class RankModel {
   comm::Communicator& communicator_;
   execute::Progress& progress_;
   mesh::Coordinate here_;
+  std::vector<std::vector<Rank>> places_;
+  std::int32_t place_ = 0;
+  bool of_all_replicas_ = false;  // The program is: a replica is no set of ranks.
   bool is_first_stage_ = false;
   bool is_last_stage_ = false;
   std::shared_ptr<stage::ActivationCount> activations_;
   std::vector<stage::Stage> stages_;
-  comm::ShardGroup data_group_;
+  comm::ShardGroup data_group_;  // The copies.
   comm::Group pipe_group_;
   std::optional<replicas::ReplicatedParameters> replicated_;
   std::vector<std::unique_ptr<execute::TiedParameters>> ties_;

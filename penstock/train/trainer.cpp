@@ -11,6 +11,7 @@
 #include "penstock/comm/or_fail.h"
 #include "penstock/config/learning_rate.h"
 #include "penstock/config/optimizer_states.h"
+#include "penstock/config/program_of_replicas.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
@@ -42,6 +43,9 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
     comm::or_fail(communicator, [&] { nn::count_parameters(layers); });
   }
   verify::VerifiedSchedule schedule = lower::training_program(program_of(options));
+  if (schedule.schedule().replicas > 1) {
+    config::check_program_of_replicas(options.zero.stage, options.sums == GradientSums::Invariant);
+  }
   partition::Partition partition =
       partition::partition(nn::meta_of(layers), schedule.schedule().stages, options.partition);
   return {std::move(mesh), std::move(schedule), std::move(partition)};
@@ -69,6 +73,15 @@ Microbatches cut(const nn::Values& inputs, const nn::Values& targets, std::int32
     if (here.is_last_stage()) batch.targets = split(targets, microbatches);
     return batch;
   });
+}
+
+// At their microbatches' places among those of the step.
+void put_losses(const execute::StepResult& result, std::int64_t first,
+                std::vector<double>& losses) {
+  for (std::size_t m = 0; m < result.losses.size(); ++m) {
+    const at::Tensor& loss = result.losses[m];
+    if (loss.defined()) losses[static_cast<std::size_t>(first) + m] = loss.item<double>();
+  }
 }
 
 void check(const std::vector<Microbatches>& batches, std::int32_t microbatches,
@@ -149,13 +162,14 @@ std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
   return all;
 }
 
-// The losses of this replica's microbatches, on the last stage's rank.  Replicas count their
-// microbatches one after the other, as one rank would count all of them.
+// The losses of all microbatches of the step, on the last stage's ranks; 0 for those of other
+// ranks.  Replicas count their microbatches one after the other, as one rank would count all of
+// them.
 std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
                                  const std::vector<double>& factors, std::int64_t step) {
   const std::int64_t runs = std::ssize(batches);
   const std::int64_t replica = rank_model_->coordinate().data;
-  std::vector<double> losses;
+  std::vector<double> losses(rank_model_->is_last_stage() ? factors.size() : 0, 0.0);
   for (std::int64_t run = 0; run < runs; ++run) {
     const Microbatches& batch = batches[static_cast<std::size_t>(run)];
     execute::StepInputs inputs{.inputs = batch.inputs,
@@ -172,9 +186,7 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
     }
     const execute::StepResult result =
         rank_model_->run(program_->executor(), program_->name().c_str(), inputs);
-    for (const at::Tensor& loss : result.losses) {
-      if (loss.defined()) losses.push_back(loss.item<double>());
-    }
+    put_losses(result, inputs.first_microbatch, losses);
   }
   return losses;
 }
@@ -192,14 +204,12 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
   mine.push_back(words_.stop ? 1 : 0);
   mine.push_back(words_.busy ? 1 : 0);
   mine.push_back(words_.save ? 1 : 0);
-  std::vector<double> all = rank_model_->over_replicas(mine, "sharing the loss");
-  for (std::int32_t replica = options_.mesh.data; replica-- > 0;) {
-    const auto flags = all.begin() + replica * std::ssize(mine) + std::ssize(losses);
-    value[kStop] += flags[0];
-    value[kBusy] += flags[1];
-    value[kSave] += flags[2];
-    all.erase(flags, flags + 3);
-  }
+  std::vector<double> all = rank_model_->sum_over_copies(mine, "sharing the loss");
+  const auto flags = all.begin() + std::ssize(losses);
+  value[kStop] = flags[0];
+  value[kBusy] = flags[1];
+  value[kSave] = flags[2];
+  all.erase(flags, all.end());
   if (rank_model_->is_last_stage()) {
     value[kLoss] = options_.loss_scale.combine(all, weights);
     value[kBadMicrobatches] = static_cast<double>(options_.loss_scale.bad(all, weights));
@@ -301,9 +311,10 @@ double Trainer::evaluate(const Microbatches& batch) {
   const at::Tensor loss = at::zeros({1}, at::kDouble);
   const std::vector<double> weights = this->weights({batch});
   if (rank_model_->is_last_stage()) {
-    std::vector<double> losses;
-    for (const at::Tensor& each : result.losses) losses.push_back(each.item<double>());
-    const auto all = rank_model_->over_replicas(losses, "sharing the validation loss");
+    std::vector<double> losses(weights.size(), 0.0);
+    put_losses(result, std::int64_t{rank_model_->coordinate().data} * options_.microbatches,
+               losses);
+    const auto all = rank_model_->sum_over_copies(losses, "sharing the validation loss");
     loss.fill_(options_.loss_scale.combine(all, weights));
   }
   const execute::WaitMark wait(progress_, "sharing the validation loss");
@@ -313,12 +324,16 @@ double Trainer::evaluate(const Microbatches& batch) {
 
 nn::Values Trainer::infer(const nn::Values& inputs) {
   if (!infer_) {
-    infer_ = rank_model_->forward_executor(
-        lower_here(layout_, lower::forward_program(layout_.schedule, 1), communicator_));
+    const std::int32_t microbatches = lower::forward_microbatches_min(layout_.schedule);
+    infer_ = rank_model_->forward_executor(lower_here(
+        layout_, lower::forward_program(layout_.schedule, microbatches), communicator_));
   }
   execute::StepInputs step;
-  if (rank_model_->is_first_stage()) step.inputs = {inputs};
-  return rank_model_->run(*infer_, "infer", step).outputs[0];
+  const auto copies = static_cast<std::size_t>(infer_->plan().microbatches);
+  if (rank_model_->is_first_stage()) step.inputs.assign(copies, inputs);
+  std::vector<nn::Values> outputs = rank_model_->run(*infer_, "infer", step).outputs;
+  const auto mine = std::ranges::find_if_not(outputs, &nn::Values::empty);
+  return mine == outputs.end() ? nn::Values() : std::move(*mine);
 }
 
 at::Tensor Trainer::infer(const at::Tensor& input) {

@@ -10,8 +10,9 @@
 
 namespace penstock::zero {
 
-ShardedGradients::ShardedGradients(ParameterShards& shards, std::optional<at::ScalarType> sums)
-    : shards_(shards), sums_(shards.parameters(), sums) {
+ShardedGradients::ShardedGradients(ParameterShards& shards, std::optional<at::ScalarType> sums,
+                                   std::size_t under_way_max)
+    : shards_(shards), sums_(shards.parameters(), sums), under_way_max_(under_way_max) {
   const partition::Ownership& ownership = shards.ownership();
   place_.resize(ownership.parameters.size());
   absent_.resize(ownership.parameters.size());
@@ -85,7 +86,7 @@ void ShardedGradients::send(std::size_t bucket) {
   const at::NoGradGuard no_grad;
   Bucket& full = buckets_[bucket];
   before_sum(*shards_.pages()[full.index]);
-  if (bucket >= partition::kSumsUnderWay) complete(buckets_[bucket - partition::kSumsUnderWay]);
+  if (bucket >= under_way_max_) complete(buckets_[bucket - under_way_max_]);
   if (!full.sum.defined() || full.sum.device() != full.rows.device())
     full.sum = at::empty({full.rows.size(1)}, full.rows.options());
   full.transfer = shards_.group().reduce_scatter(full.rows, full.sum, full.tag);

@@ -6,6 +6,7 @@
 // At most partition::kSumsUnderWay buckets are under way: before the next one leaves, the oldest is
 // waited for.  No replicas wait for each other in a circle then: they send buckets in one order,
 // and need nothing else from each other within a backward, or, with a pager, compare what it is.
+// Ranks that pass microbatches to each other's replicas do: they have no such limit.
 // A REDUCE_GRAD means nothing to it, unless a last backward did not end by after_backward().
 // Invariants: 1. After finish(), grad() of every slice (parameter_shards.h) is the sum over the
 // replicas, in the order of their ranks, or undefined if no replica has a gradient; parameters have
@@ -23,6 +24,7 @@
 #include "penstock/execute/accumulated_gradients.h"
 #include "penstock/execute/gradient_arrivals.h"
 #include "penstock/execute/stage_hooks.h"
+#include "penstock/partition/gradient_buckets.h"
 #include "penstock/zero/parameter_shards.h"
 
 namespace penstock::zero {
@@ -31,7 +33,8 @@ class ShardedGradients : public execute::StageHooks {
  public:
   // `shards` outlives it.  Gradients of short parameters are added up, and slices have them, in
   // `sums` (execute/accumulated_gradients.h); absent: in the parameters' type.
-  explicit ShardedGradients(ParameterShards& shards, std::optional<at::ScalarType> sums = {});
+  explicit ShardedGradients(ParameterShards& shards, std::optional<at::ScalarType> sums = {},
+                            std::size_t under_way_max = partition::kSumsUnderWay);
 
   void after_backward(std::int64_t microbatch) override;
   void before_last_backward() override;
@@ -61,6 +64,7 @@ class ShardedGradients : public execute::StageHooks {
 
   ParameterShards& shards_;
   execute::AccumulatedGradients sums_;
+  std::size_t under_way_max_;
   // In reverse order of the Ownership's, which is about that of the backward, without frozen ones.
   std::vector<Bucket> buckets_;
   std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.

@@ -36,14 +36,30 @@ TEST(TrainingProgram, WhatCannotTrainIsRefused) {
   EXPECT_EQ(refusal("0F0,0B0\n1F0,1B0\n", 2), begin + "1 microbatches, the batch has 2");
 }
 
-TEST(TrainingProgram, OfSeveralReplicasIsRefused) {
+TEST(TrainingProgram, OfSeveralReplicasHasTheirMessages) {
   const testing_support::TemporaryFolder folder;
   const std::string file = folder.file("rerouted.json");
-  std::ofstream(file) << R"({"replicas": 2, "programs": [["0F0", "0B0"], ["0F1", "0B1"]]})";
-  EXPECT_EQ(message_of([&] { training_program({.file = file, .ranks = 2, .microbatches = 2}); }),
-            "schedule file \"" + file +
-                "\" has the programs of 2 replicas, which are not trained by: expected those of one"
-                "\n  note: penstock verify, simulate and schedule take it");
+  // Microbatch 1 was that of a rank with stage 1 which is lost.
+  std::ofstream(file) << R"({"replicas": 2, "programs":
+      [["0F0", "0B0"], ["0F1", "0B1"], ["1F0", "1B0", "1F1", "1B1"]]})";
+  const auto program = training_program({.file = file, .ranks = 3, .microbatches = 2});
+  EXPECT_EQ(schedule::to_csv(program.schedule()),
+            "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n"
+            "0F1,0SEND_F1,0RECV_B1,0B1,0REDUCE_GRAD\n"
+            "1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1REDUCE_GRAD\n");
+}
+
+TEST(ForwardProgram, OfSeveralReplicasHasEachMicrobatchWhereItTrains) {
+  schedule::Schedule order{.name = "two", .stages = 2, .microbatches = 3, .replicas = 2};
+  order.programs = {schedule::parse_csv("0F0,0B0,0F2,0B2", "r0").programs[0],
+                    schedule::parse_csv("0F1,0B1", "r1").programs[0],
+                    schedule::parse_csv("1F0,1B0,1F1,1B1,1F2,1B2", "r2").programs[0]};
+  const auto training = verify::VerifiedSchedule::from(order);
+  EXPECT_EQ(forward_microbatches_min(training), 2);
+  EXPECT_EQ(schedule::to_csv(forward_program(training, 3).schedule()),
+            "0F0,0SEND_F0,0F2,0SEND_F2\n"
+            "0F1,0SEND_F1\n"
+            "1RECV_F0,1RECV_F1,1RECV_F2,1F0,1F1,1F2\n");
 }
 
 TEST(WithMessages, AddsThemToAnOrderThatHasNone) {

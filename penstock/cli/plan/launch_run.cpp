@@ -8,14 +8,17 @@
 #include <utility>
 
 #include "penstock/checkpoint/checkpoint_directory.h"
+#include "penstock/cli/plan/rerouting.h"
 #include "penstock/cli/plan/run_log.h"
 #include "penstock/cli/plan/training_plan.h"
 #include "penstock/config/resolve.h"
+#include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/restarts.h"
 #include "penstock/launch/stop_signals.h"
+#include "penstock/schedule/json.h"
 
 namespace penstock::cli {
 namespace {
@@ -66,6 +69,7 @@ class Starts {
         restarts_(fresh_restarts()),
         layout_{.mesh = config::resolve_mesh(run.config.mesh, options.nproc)} {
     layout_.batch = config::resolve_batch(run.config.batch, layout_.mesh);
+    rerouting_.emplace(run.config, run.run, layout_);
   }
 
   int run() {
@@ -94,7 +98,9 @@ class Starts {
     launch::LaunchOptions start = options_;
     start.environment.emplace_back(launch::kRestartVariable, std::to_string(starts_));
     if (saves()) start.stop_note.clear();  // The run says what goes on from where.
-    for (std::string& word : words_of(command_, run_.run)) start.program.push_back(std::move(word));
+    TrainCommand command = command_;
+    std::ranges::copy(layout_words_, std::back_inserter(command.overrides));
+    for (std::string& word : words_of(command, run_.run)) start.program.push_back(std::move(word));
     return start;
   }
 
@@ -115,25 +121,51 @@ class Starts {
   // Whether there is a smaller layout, which then is that of the next start.
   bool go_on_with_fewer() {
     const std::int64_t least = run_.config.launch.ranks_min;
-    if (least == 0) return false;
-    for (std::int64_t ranks = options_.nproc - 1; ranks >= least; --ranks) {
-      const auto layout = layout_on(ranks, run_.name, run_.config, layout_);
-      if (!layout) continue;
-      tell(str("going on with ", ranks,
-               ranks == 1 ? " rank: " : " ranks: ", config::change_text(layout_, *layout)));
-      std::ranges::move(config::overrides_of(*layout), std::back_inserter(command_.overrides));
-      inject::keep_ranks(command_.faults, ranks);
-      options_.nproc = static_cast<int>(ranks);
-      layout_ = *layout;
-      restarts_ = fresh_restarts();
-      return true;
-    }
     const std::int64_t most = options_.nproc - 1;
-    if (most >= least) {
+    if (least == 0 || most < least) return false;
+    std::optional<RankLayout> whole;
+    for (std::int64_t ranks = most; ranks >= least && !whole; --ranks) {
+      whole = layout_on(ranks, run_.name, run_.config, layout_);
+    }
+    if (go_on_in_places(most, whole)) return true;
+    if (!whole) {
       tell(str("no layout of ", most > least ? str(least, " to ") : "", most,
                most == 1 ? " rank" : " ranks", " takes as many samples a step"));
+      return false;
     }
-    return false;
+    const std::int64_t ranks = std::int64_t{whole->mesh.pipe} * whole->mesh.data;
+    tell(str("going on with ", ranks,
+             ranks == 1 ? " rank: " : " ranks: ", config::change_text(layout_, *whole)));
+    begin_with(ranks, config::overrides_of(*whole));
+    layout_ = *whole;
+    rerouting_.emplace(run_.config, run_.run, layout_);
+    return true;
+  }
+
+  // Whether all `ranks` that are left go on by a rerouted program.
+  bool go_on_in_places(std::int64_t ranks, const std::optional<RankLayout>& whole) {
+    if (!rerouting_->why_not().empty()) return false;
+    tell(str("looking for a program of ", ranks, " ranks in their places"));
+    const auto rerouted = rerouting_->on(ranks, whole);
+    if (!rerouted) return false;
+    const std::string file = str(run_.run, "/rerouted-", ranks, ".json");
+    write_atomically(file, {schedule::to_json(rerouted->program.schedule())});
+    tell(str("going on with ", ranks, " ranks: ", text_of(*rerouted, layout_)));
+    std::vector<config::Override> words = config::overrides_of(layout_of(*rerouted, layout_));
+    for (const char* const key : {"schedule.name", "schedule.stages_per_rank"}) {
+      words.push_back({.path = key, .value = "null", .origin = "--elastic"});
+    }
+    words.push_back({.path = "schedule.file", .value = json_quote(file), .origin = "--elastic"});
+    begin_with(ranks, std::move(words));
+    return true;
+  }
+
+  // The next start has so many ranks, and these words besides the command's.
+  void begin_with(std::int64_t ranks, std::vector<config::Override> words) {
+    layout_words_ = std::move(words);
+    inject::keep_ranks(command_.faults, ranks);
+    options_.nproc = static_cast<int>(ranks);
+    restarts_ = fresh_restarts();
   }
 
   void tell(const std::string& text) { output_.write(str("penstock: ", text, "\n")); }
@@ -146,7 +178,9 @@ class Starts {
   const std::string directory_;
   const std::int64_t newest_at_start_;
   launch::Restarts restarts_;
-  RankLayout layout_;  // Of the start that is next.
+  RankLayout layout_;  // Of whole replicas: that of the start that is next, or lost ranks since.
+  std::vector<config::Override> layout_words_;  // That give the layout of the start that is next.
+  std::optional<Rerouting> rerouting_;          // From `layout_`.
   int starts_ = 0;     // Before that one.
 };
 

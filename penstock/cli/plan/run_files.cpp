@@ -9,6 +9,7 @@
 #include "penstock/core/text.h"
 #include "penstock/measure/metrics_lines.h"
 #include "penstock/render/run_marks.h"
+#include "penstock/schedule/dialects.h"
 
 namespace penstock::cli {
 namespace {
@@ -29,7 +30,7 @@ void check_folder(const std::string& folder) {
   if (!fs::is_directory(folder, error)) {
     throw ConfigError(str(quoted, " is not a run directory: it is a file"));
   }
-  if (!has(folder, "schedule.csv")) {
+  if (!has(folder, "schedule.csv") && !has(folder, "schedule.json")) {
     throw ConfigError(str(quoted, " is not a run directory: it has no schedule.csv"),
                       {"penstock train says at its start which one it writes"});
   }
@@ -43,7 +44,10 @@ RecordedRun read_recorded(const std::string& folder) {
   const std::string timeline = path_of(folder, "timeline.csv");
   measure::Recording recording = measure::parse_recording(
       read_file("timeline", timeline, measure::kRecordingBytesMax), timeline);
-  schedule::Schedule schedule = schedule::load_csv(path_of(folder, "schedule.csv"));
+  schedule::Schedule schedule =
+      has(folder, "schedule.json")
+          ? schedule::load_schedule(path_of(folder, "schedule.json")).schedule
+          : schedule::load_csv(path_of(folder, "schedule.csv"));
   schedule.name = recording.schedule.substr(0, recording.schedule.find('('));
   return {verify::VerifiedSchedule::from(std::move(schedule)), std::move(recording)};
 }

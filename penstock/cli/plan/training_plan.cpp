@@ -4,8 +4,10 @@
 #include <filesystem>
 
 #include "penstock/config/effects.h"
+#include "penstock/config/program_of_replicas.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/lower/places.h"
 #include "penstock/lower/programs.h"
 
 namespace penstock::cli {
@@ -37,7 +39,11 @@ void require_program(const config::Config& config, const mesh::Shape& mesh) {
                                 .ranks = mesh.pipe,
                                 .microbatches = static_cast<std::int32_t>(batch.microbatches)};
   if (stages_per_rank) options.stages_per_rank = static_cast<std::int32_t>(*stages_per_rank);
-  lower::training_program(options);
+  const auto program = lower::training_program(options);
+  if (program.schedule().replicas > 1) {
+    config::check_program_of_replicas(config);
+    lower::places_of(program, mesh::make_mesh(mesh.pipe * mesh.data, mesh));
+  }
 }
 
 }  // namespace

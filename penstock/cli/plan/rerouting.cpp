@@ -1,0 +1,221 @@
+#include "penstock/cli/plan/rerouting.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "penstock/cli/plan/run_files.h"
+#include "penstock/config/program_of_replicas.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/lower/programs.h"
+#include "penstock/measure/fit.h"
+#include "penstock/render/number.h"
+#include "penstock/schedule/passes/passes.h"
+#include "penstock/search/reorder.h"
+#include "penstock/search/reroute.h"
+#include "penstock/search/search.h"
+#include "penstock/simulate/simulate.h"
+
+namespace penstock::cli {
+namespace {
+
+using config::RankLayout;
+using simulate::Costs;
+using verify::PerStage;
+
+constexpr std::size_t kPlacesTried = 4;
+
+lower::ProgramOptions program_of(const config::Config& config, const RankLayout& layout) {
+  lower::ProgramOptions options{
+      .schedule = config.schedule.name,
+      .file = config.schedule.file,
+      .ranks = layout.mesh.pipe,
+      .microbatches = static_cast<std::int32_t>(layout.batch.microbatches)};
+  if (const auto& per_rank = config.schedule.stages_per_rank) {
+    options.stages_per_rank = static_cast<std::int32_t>(*per_rank);
+  }
+  return options;
+}
+
+// Of computations and messages: what replicas and updates add is the same either way.
+Costs costs_of_steps(const Costs& fitted) {
+  return {.forward = fitted.forward,
+          .input = fitted.input,
+          .weight = fitted.weight,
+          .backward = fitted.backward,
+          .overlap = fitted.overlap,
+          .latency = fitted.latency,
+          .message = fitted.message,
+          .bandwidth = fitted.bandwidth};
+}
+
+double of_stage(const PerStage& costs, std::int32_t stage) {
+  return costs.at(StageId(stage), Microbatch(0));
+}
+
+// One more or fewer stages share the same work: evenly, as a partition would have it.
+PerStage dealt_out(const PerStage& costs, std::int32_t before, std::int32_t after) {
+  double sum = 0.0;
+  for (std::int32_t stage = 0; stage < before; ++stage) sum += of_stage(costs, stage);
+  return sum / after;
+}
+
+Costs dealt_out(const Costs& costs, std::int32_t before, std::int32_t after) {
+  Costs even = costs;
+  even.forward = dealt_out(costs.forward, before, after);
+  even.input = dealt_out(costs.input, before, after);
+  even.weight = dealt_out(costs.weight, before, after);
+  if (costs.backward) even.backward = dealt_out(*costs.backward, before, after);
+  double most = 0.0;
+  for (std::int32_t stage = 0; stage < before; ++stage) {
+    most = std::max(most, of_stage(costs.message, stage));
+  }
+  even.message = most;
+  return even;
+}
+
+double makespan(const verify::VerifiedSchedule& schedule, const Costs& costs) {
+  return simulate::simulate(schedule, costs, simulate::Detail::Totals).makespan;
+}
+
+// The places of the pipe, those with the least work first; of equal ones, those in the middle,
+// whose ranks wait for longest on both sides.
+std::vector<std::int32_t> places_by_work(const verify::VerifiedSchedule& order,
+                                         const Costs& costs) {
+  const std::int32_t pipe = order.schedule().ranks();
+  std::vector<double> work(static_cast<std::size_t>(pipe), 0.0);
+  for (std::int32_t s = 0; s < order.schedule().stages; ++s) {
+    work[order.rank_of(StageId(s)).index()] += of_stage(costs.forward, s) +
+                                               of_stage(costs.input, s) +
+                                               of_stage(costs.weight, s);
+  }
+  std::vector<std::int32_t> places;
+  for (std::int32_t place = 0; place < pipe; ++place) places.push_back(place);
+  std::ranges::stable_sort(places, {}, [&](std::int32_t place) {
+    return std::pair(work[static_cast<std::size_t>(place)], std::abs(2 * place + 1 - pipe));
+  });
+  return places;
+}
+
+}  // namespace
+
+Rerouting::Rerouting(const config::Config& config, std::string run, const RankLayout& layout)
+    : config_(config), run_(std::move(run)), layout_(layout) {}
+
+std::string Rerouting::why_not() const {
+  if (layout_.mesh.data < 2) return "nobody else has the stages of a single replica";
+  const bool may_be_tied = config_.model.tie_embeddings || !config_.model.path.empty();
+  if (may_be_tied && config_.zero_optimization.stage != config::ZeroStage::Off) {
+    return "layers are tied, or may be, and optimizer states are cut";
+  }
+  try {
+    config::check_program_of_replicas(config_);
+  } catch (const ConfigError& error) {
+    return error.message();
+  }
+  return "";
+}
+
+void Rerouting::measure() {
+  if (costs_) return;
+  costs_.emplace();
+  try {
+    const RunFiles files = read_run(run_);
+    if (!files.recorded) return;
+    const auto steps =
+        measure::measured_steps(files.recorded->recording, files.recorded->schedule);
+    if (steps.empty()) return;
+    costs_ = costs_of_steps(measure::fit(steps, files.recorded->schedule).costs);
+    is_measured_ = true;
+  } catch (const Error&) {
+    return;  // Of no use then: files of another start, or none.
+  }
+}
+
+// That whose loss costs the shortest step.
+void Rerouting::leave_out_one_more(const verify::VerifiedSchedule& order) {
+  const std::int32_t data = layout_.mesh.data;
+  std::optional<double> best;
+  std::vector<Rank> chosen;
+  std::size_t tried = 0;
+  for (const std::int32_t place : places_by_work(order, *costs_)) {
+    const auto is_out = [&](std::int32_t k) {
+      return std::ranges::count(left_out_, Rank(place * data + k)) > 0;
+    };
+    std::int32_t last = data - 1;
+    while (last > 0 && is_out(last)) --last;
+    if (last == 0) continue;  // Rank 0 of the place is the only one left.
+    if (++tried > kPlacesTried) break;
+    std::vector<Rank> lost = left_out_;
+    lost.emplace_back(place * data + last);
+    const double step =
+        search::reroute({.schedule = order, .replicas = data, .lost = lost, .costs = *costs_})
+            .simulation.makespan;
+    if (best && *best <= step) continue;
+    best = step;
+    chosen = std::move(lost);
+  }
+  if (!best) throw search::Infeasible("each place of the pipe has a single rank left");
+  left_out_ = std::move(chosen);
+}
+
+double Rerouting::step_of(const RankLayout& instead) const {
+  const auto program = lower::training_program(program_of(config_, instead));
+  const std::int32_t before =
+      lower::training_program(program_of(config_, layout_)).schedule().stages;
+  const std::int32_t after = program.schedule().stages;
+  return makespan(program, before == after ? *costs_ : dealt_out(*costs_, before, after));
+}
+
+std::optional<Rerouted> Rerouting::on(std::int64_t ranks,
+                                      const std::optional<RankLayout>& instead) {
+  if (!why_not().empty()) return {};
+  try {
+    measure();
+    const std::int32_t data = layout_.mesh.data;
+    const auto order = verify::VerifiedSchedule::from(search::compute_order_of(
+        lower::training_program(program_of(config_, layout_)).schedule()));
+    while (std::int64_t{layout_.mesh.pipe} * data - std::ssize(left_out_) > ranks) {
+      leave_out_one_more(order);
+    }
+    search::GoingOn found = search::reroute(
+        {.schedule = order, .replicas = data, .lost = left_out_, .costs = *costs_});
+    Rerouted rerouted{.program = verify::VerifiedSchedule::from(
+                          lower::with_messages(found.schedule.schedule(), "penstock")),
+                      .left_out = left_out_,
+                      .is_measured = is_measured_};
+    rerouted.step = makespan(rerouted.program, *costs_);
+    if (!instead) return rerouted;
+    rerouted.instead = step_of(*instead);
+    if (rerouted.step < *rerouted.instead) return rerouted;
+    return {};
+  } catch (const Error&) {
+    return {};  // No program: costs that differ by microbatch, too many actions, a place lost.
+  }
+}
+
+RankLayout layout_of(const Rerouted& rerouted, const RankLayout& before) {
+  RankLayout layout = before;
+  layout.mesh = {.pipe = rerouted.program.schedule().ranks(), .data = 1};
+  layout.batch.microbatches = rerouted.program.schedule().microbatches;
+  return layout;
+}
+
+std::string text_of(const Rerouted& rerouted, const RankLayout& before) {
+  const auto step = [&](double time) {
+    return rerouted.is_measured ? str(render::significant(time), " ms")
+                                : str(render::significant(time), " passes of a stage");
+  };
+  const std::int32_t ranks = rerouted.program.schedule().ranks();
+  std::string text =
+      str("keeping ", ranks, " ranks in their places, without rank", 
+          rerouted.left_out.size() == 1 ? " " : "s ", join(rerouted.left_out, ", "), " of ",
+          mesh::to_string(before.mesh), ": its stages pass to the other ranks that have them; ",
+          before.batch.train_batch_size, " samples a step as before; by simulation a step takes ",
+          step(rerouted.step));
+  if (rerouted.instead) text += str(", with whole replicas ", step(*rerouted.instead));
+  return text;
+}
+
+}  // namespace penstock::cli

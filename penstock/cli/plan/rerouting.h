@@ -1,0 +1,62 @@
+// Whether a run that has lost ranks keeps the others in their places.
+//
+// launch_run.h asks it beside config/other_ranks.h, which makes whole replicas of fewer ranks.
+// Here the ranks that are left run a rerouted program (search/reroute.h): the microbatches of the
+// lost ones pass their stages elsewhere.  Both are simulated, with the costs that the run has
+// measured, and the faster one is taken.  Since a run starts again from its checkpoint, any rank
+// may be the one that is left out: the places with the least work are tried.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "penstock/config/config.h"
+#include "penstock/config/other_ranks.h"
+#include "penstock/simulate/costs.h"
+#include "penstock/verify/verify.h"
+
+namespace penstock::cli {
+
+struct Rerouted {
+  verify::VerifiedSchedule program;  // Of all ranks that are left, with its messages.
+  std::vector<Rank> left_out;        // By their numbers in the layout of whole replicas.
+  double step = 0.0;                 // Simulated: ms, or, unmeasured, in passes of a stage.
+  std::optional<double> instead = {};  // The step of the other way; absent: there is none.
+  bool is_measured = false;
+};
+
+class Rerouting {
+ public:
+  // Of a run with this configuration and layout, in the directory `run`.
+  Rerouting(const config::Config& config, std::string run, const config::RankLayout& layout);
+
+  // How `ranks` of the layout's go on; `instead` is what they would have otherwise.  Absent where
+  // that is at least as fast, or why_not().  Ranks that are left out stay so.
+  // REQUIRES: 1 <= ranks < those of the layout, and no more than in the call before.
+  std::optional<Rerouted> on(std::int64_t ranks,
+                             const std::optional<config::RankLayout>& instead);
+
+  // Why no program of several replicas trains this; "": one may.
+  std::string why_not() const;
+
+ private:
+  void measure();
+  void leave_out_one_more(const verify::VerifiedSchedule& order);
+  double step_of(const config::RankLayout& instead) const;
+
+  const config::Config& config_;
+  std::string run_;
+  config::RankLayout layout_;
+  std::optional<simulate::Costs> costs_;
+  bool is_measured_ = false;
+  std::vector<Rank> left_out_;
+};
+
+// The layout of its ranks: one pipe of all of them, with all microbatches of a step.
+config::RankLayout layout_of(const Rerouted& rerouted, const config::RankLayout& before);
+
+// "keeping 3 ranks in their places, without rank 2 of pipe(2) x data(2): ..."
+std::string text_of(const Rerouted& rerouted, const config::RankLayout& before);
+
+}  // namespace penstock::cli
