@@ -1,29 +1,14 @@
-// What actions cost, as JSON: in a file of its own (`penstock simulate --costs`), or in that of a
-// schedule.
-//
-// Knows no schedule: whether the numbers fit one is for simulate to say.  The keys are the members
-// of simulate::Costs.  A number for each stage is a number, or a list with a number per stage, or
-// with a list per stage of a number per microbatch:
-//   {"forward": 1.5, "backward": [2, [2, 3, 2, 2]], "latency": 0.1,
-//    "links": [{"from": 0, "to": 1, "latency": 0.5, "bandwidth": 8}]}
+// What actions cost (simulate/costs_json.h), from a file of its own: `penstock simulate --costs`.
 #pragma once
 #include <string>
 
-#include "penstock/json/tree.h"
-#include "penstock/simulate/costs.h"
+#include "penstock/simulate/costs_json.h"
 
 namespace penstock::cli {
 
-// What the JSON does not say is as in Costs.
-// Throws: ParseError with file, line and column: an unknown key, a value that is no cost.
-simulate::Costs read_costs(const json::Value& json);
-
-// The same of a file; "-" is the standard input.
-// Throws: ParseError for JSON that is none, too; ConfigError when the file cannot be read.
+// "-" is the standard input.
+// Throws: ParseError as simulate::read_costs(), and for JSON that is none; ConfigError when the
+// file cannot be read.
 simulate::Costs read_costs_file(const std::string& path);
-
-// What differs from Costs{}, in one line; "{}" where nothing does.
-// Law: read_costs() of it gives the same costs.
-std::string to_json(const simulate::Costs& costs);
 
 }  // namespace penstock::cli

@@ -13,6 +13,7 @@
 #include "penstock/core/text.h"
 #include "penstock/render/schedule_svg.h"
 #include "penstock/run/timeline.h"
+#include "penstock/simulate/costs_json.h"
 
 namespace penstock::run {
 namespace {
@@ -182,6 +183,9 @@ void Adapting::tell(const measure::RunEvent& event) {
 
 void Adapting::conclude(const adapt::WindowCosts& window) {
   const adapt::Outcome outcome = adaptation_.after(window);
+  if (is_root()) {
+    ears_.write("costs.json", simulate::to_json(adaptation_.known().costs()) + "\n");
+  }
   if (outcome.judged) judge(*outcome.judged, window.last_step);
   if (outcome.told && is_root()) {
     std::string text = adapt::text_of(*outcome.told, window, trainer_.layout().schedule);

@@ -75,7 +75,7 @@ Costs costs_of(const CostOptions& options, const std::optional<json::Value>& of_
   if (!options.file.empty()) {
     costs = read_costs_file(options.file);
   } else if (of_schedule) {
-    costs = read_costs(*of_schedule);
+    costs = simulate::read_costs(*of_schedule);
   }
   const auto per_stage = [](const std::string& text, const char* option, auto& cost) {
     if (!text.empty()) cost = verify::PerStage(numbers_of(text, option));

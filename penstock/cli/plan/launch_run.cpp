@@ -152,10 +152,11 @@ class Starts {
     write_atomically(file, {schedule::to_json(rerouted->program.schedule())});
     tell(str("going on with ", ranks, " ranks: ", text_of(*rerouted, layout_)));
     std::vector<config::Override> words = config::overrides_of(layout_of(*rerouted, layout_));
-    for (const char* const key : {"schedule.name", "schedule.stages_per_rank"}) {
-      words.push_back({.path = key, .value = "null", .origin = "--elastic"});
+    for (const std::string& word : {std::string("schedule.name=null"),
+                                    std::string("schedule.stages_per_rank=null"),
+                                    "schedule.file=" + json_quote(file)}) {
+      words.push_back(config::parse_override(word));
     }
-    words.push_back({.path = "schedule.file", .value = json_quote(file), .origin = "--elastic"});
     begin_with(ranks, std::move(words));
     return true;
   }

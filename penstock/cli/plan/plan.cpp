@@ -2,7 +2,7 @@
 #include <limits>
 #include <memory>
 
-#include "penstock/cli/costs_file.h"
+#include "penstock/simulate/costs_json.h"
 #include "penstock/cli/overrides.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"

@@ -4,7 +4,7 @@
 #include <optional>
 #include <span>
 
-#include "penstock/cli/costs_file.h"
+#include "penstock/simulate/costs_json.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/report_tables.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "penstock/cli/costs_file.h"
+#include "penstock/simulate/costs_json.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
 #include "penstock/cli/plan/given_options.h"

@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
-#include "penstock/cli/plan/run_files.h"
+#include "penstock/cli/costs_file.h"
 #include "penstock/config/program_of_replicas.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
-#include "penstock/measure/fit.h"
 #include "penstock/render/number.h"
-#include "penstock/schedule/passes/passes.h"
 #include "penstock/search/reorder.h"
 #include "penstock/search/reroute.h"
 #include "penstock/search/search.h"
@@ -36,18 +36,6 @@ lower::ProgramOptions program_of(const config::Config& config, const RankLayout&
     options.stages_per_rank = static_cast<std::int32_t>(*per_rank);
   }
   return options;
-}
-
-// Of computations and messages: what replicas and updates add is the same either way.
-Costs costs_of_steps(const Costs& fitted) {
-  return {.forward = fitted.forward,
-          .input = fitted.input,
-          .weight = fitted.weight,
-          .backward = fitted.backward,
-          .overlap = fitted.overlap,
-          .latency = fitted.latency,
-          .message = fitted.message,
-          .bandwidth = fitted.bandwidth};
 }
 
 double of_stage(const PerStage& costs, std::int32_t stage) {
@@ -117,19 +105,20 @@ std::string Rerouting::why_not() const {
   return "";
 }
 
-void Rerouting::measure() {
+// Those of the last window of steps; without one, every pass of a stage is as long as any other.
+void Rerouting::measure(const schedule::Schedule& order) {
   if (costs_) return;
   costs_.emplace();
+  const std::string file = run_ + "/costs.json";
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) return;
   try {
-    const RunFiles files = read_run(run_);
-    if (!files.recorded) return;
-    const auto steps =
-        measure::measured_steps(files.recorded->recording, files.recorded->schedule);
-    if (steps.empty()) return;
-    costs_ = costs_of_steps(measure::fit(steps, files.recorded->schedule).costs);
+    const Costs measured = read_costs_file(file);
+    if (!simulate::misfits(measured, order).empty()) return;  // Of other stages.
+    costs_ = measured;
     is_measured_ = true;
   } catch (const Error&) {
-    return;  // Of no use then: files of another start, or none.
+    return;  // Of no use then.
   }
 }
 
@@ -172,10 +161,10 @@ std::optional<Rerouted> Rerouting::on(std::int64_t ranks,
                                       const std::optional<RankLayout>& instead) {
   if (!why_not().empty()) return {};
   try {
-    measure();
     const std::int32_t data = layout_.mesh.data;
     const auto order = verify::VerifiedSchedule::from(search::compute_order_of(
         lower::training_program(program_of(config_, layout_)).schedule()));
+    measure(order.schedule());
     while (std::int64_t{layout_.mesh.pipe} * data - std::ssize(left_out_) > ranks) {
       leave_out_one_more(order);
     }
@@ -204,16 +193,13 @@ RankLayout layout_of(const Rerouted& rerouted, const RankLayout& before) {
 
 std::string text_of(const Rerouted& rerouted, const RankLayout& before) {
   const auto step = [&](double time) {
-    return rerouted.is_measured ? str(render::significant(time), " ms")
-                                : str(render::significant(time), " passes of a stage");
+    return str(render::rounded(time, 1), rerouted.is_measured ? " ms" : " passes of a stage");
   };
-  const std::int32_t ranks = rerouted.program.schedule().ranks();
   std::string text =
-      str("keeping ", ranks, " ranks in their places, without rank", 
-          rerouted.left_out.size() == 1 ? " " : "s ", join(rerouted.left_out, ", "), " of ",
-          mesh::to_string(before.mesh), ": its stages pass to the other ranks that have them; ",
-          before.batch.train_batch_size, " samples a step as before; by simulation a step takes ",
-          step(rerouted.step));
+      str("all stay in their places, without rank", rerouted.left_out.size() == 1 ? " " : "s ",
+          join(rerouted.left_out, ", "), " of ", mesh::to_string(before.mesh),
+          ", whose microbatches other ranks of its stages take; ", before.batch.train_batch_size,
+          " samples a step as before; by simulation ", step(rerouted.step), " a step");
   if (rerouted.instead) text += str(", with whole replicas ", step(*rerouted.instead));
   return text;
 }

@@ -41,7 +41,7 @@ class Rerouting {
   std::string why_not() const;
 
  private:
-  void measure();
+  void measure(const schedule::Schedule& order);
   void leave_out_one_more(const verify::VerifiedSchedule& order);
   double step_of(const config::RankLayout& instead) const;
 
@@ -56,7 +56,7 @@ class Rerouting {
 // The layout of its ranks: one pipe of all of them, with all microbatches of a step.
 config::RankLayout layout_of(const Rerouted& rerouted, const config::RankLayout& before);
 
-// "keeping 3 ranks in their places, without rank 2 of pipe(2) x data(2): ..."
+// "all stay in their places, without rank 2 of pipe(2) x data(2), whose microbatches ..."
 std::string text_of(const Rerouted& rerouted, const config::RankLayout& before);
 
 }  // namespace penstock::cli

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "penstock/cli/costs_file.h"
+#include "penstock/simulate/costs_json.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/config/read.h"
 #include "penstock/config/resolve.h"
@@ -188,7 +188,7 @@ int measure(const ProfileCommand& command, const config::Config& config) {
     const std::string text =
         str("// Measured by penstock profile of ", json_quote(command.run.config), ", by ",
             command.by_layer ? "layer" : "stage", ", ", run_text(batch), ".  Times in ms.\n",
-            cli::to_json(costs_file_of(command.by_layer ? layers : stages)), "\n");
+            simulate::to_json(costs_file_of(command.by_layer ? layers : stages)), "\n");
     try {
       write_atomically(command.output, {text});
     } catch (const Error& error) {
