@@ -56,6 +56,10 @@ std::vector<PipeRank> run_memory(const train::TrainerOptions& options,
   nn::check_model(model);
   nn::count_parameters(model);
   const verify::VerifiedSchedule schedule = lower::training_program(train::program_of(options));
+  if (schedule.schedule().replicas > 1) {
+    throw ConfigError(str(schedule::title(schedule.schedule()),
+                          " is a program of several replicas: memory is told of those of one"));
+  }
   const partition::ModelMeta meta = nn::meta_of(model);
   const partition::Partition partition =
       partition::partition(meta, schedule.schedule().stages, options.partition);

@@ -103,7 +103,7 @@ class Elastic(ComebackTest):
         self.assert_nothing_left()
 
     def test_it_goes_on_with_no_fewer_than_it_may(self) -> None:
-        config = self.training(launch={"restarts": 0})
+        config = self.training(numerics={"invariant": True}, launch={"restarts": 0})
         result = self.train(config, "--run", "run", "--elastic", "3", *self.LOST)
         self.assert_code(result, 4)
         self.assertIn("penstock: no layout of 3 ranks takes as many samples a step", result.err)

@@ -148,6 +148,10 @@ class Starts {
     tell(str("looking for a program of ", ranks, " ranks in their places"));
     const auto rerouted = rerouting_->on(ranks, whole);
     if (!rerouted) return false;
+    if (!rerouted->is_faster()) {
+      tell(str("it is not faster: ", times_text(*rerouted)));
+      return false;
+    }
     const std::string file = str(run_.run, "/rerouted-", ranks, ".json");
     write_atomically(file, {schedule::to_json(rerouted->program.schedule())});
     tell(str("going on with ", ranks, " ranks: ", text_of(*rerouted, layout_)));

@@ -175,10 +175,8 @@ std::optional<Rerouted> Rerouting::on(std::int64_t ranks,
                       .left_out = left_out_,
                       .is_measured = is_measured_};
     rerouted.step = makespan(rerouted.program, *costs_);
-    if (!instead) return rerouted;
-    rerouted.instead = step_of(*instead);
-    if (rerouted.step < *rerouted.instead) return rerouted;
-    return {};
+    if (instead) rerouted.instead = step_of(*instead);
+    return rerouted;
   } catch (const Error&) {
     return {};  // No program: costs that differ by microbatch, too many actions, a place lost.
   }
@@ -192,15 +190,18 @@ RankLayout layout_of(const Rerouted& rerouted, const RankLayout& before) {
 }
 
 std::string text_of(const Rerouted& rerouted, const RankLayout& before) {
-  const auto step = [&](double time) {
-    return str(render::rounded(time, 1), rerouted.is_measured ? " ms" : " passes of a stage");
+  return str("all stay in their places, without rank", rerouted.left_out.size() == 1 ? " " : "s ",
+             join(rerouted.left_out, ", "), " of ", mesh::to_string(before.mesh),
+             ", whose microbatches other ranks of its stages take; ", before.batch.train_batch_size,
+             " samples a step as before; ", times_text(rerouted));
+}
+
+std::string times_text(const Rerouted& rerouted) {
+  const auto time = [&](double step) {
+    return str(render::rounded(step, 1), rerouted.is_measured ? " ms" : " passes of a stage");
   };
-  std::string text =
-      str("all stay in their places, without rank", rerouted.left_out.size() == 1 ? " " : "s ",
-          join(rerouted.left_out, ", "), " of ", mesh::to_string(before.mesh),
-          ", whose microbatches other ranks of its stages take; ", before.batch.train_batch_size,
-          " samples a step as before; by simulation ", step(rerouted.step), " a step");
-  if (rerouted.instead) text += str(", with whole replicas ", step(*rerouted.instead));
+  std::string text = str("by simulation ", time(rerouted.step), " a step");
+  if (rerouted.instead) text += str(", with whole replicas ", time(*rerouted.instead));
   return text;
 }
 

@@ -1,0 +1,134 @@
+"""Runs that lose ranks for good and keep the others in their places.  Standard library only."""
+
+from __future__ import annotations
+
+import json
+import unittest
+
+import support
+from comebacks import ComebackTest
+
+# The second stage has most of the work, so whole replicas are slow, and their ranks wait.
+COSTS = {"forward": [1, 3], "input": [1, 3], "weight": [1, 3]}
+KEPT = {
+    "mesh": {"pipe": 2, "data": 3},
+    "train_batch_size": 12,
+    "schedule": {"window_steps": 0},  # The costs stay as they are given.
+    "checkpoint": {"save_interval": 5},
+    "launch": {"restarts": 0, "ranks_min": 2},
+    "run": {"steps": 20, "eval_interval": 5},
+}
+LOST = ("--inject", "kill:rank=4,step=8")
+
+
+class RankTest(ComebackTest):
+    def measured_run(self, name: str, costs: dict = COSTS) -> str:
+        """A run directory as if a start had measured these costs."""
+        (self.folder / name).mkdir()
+        (self.folder / name / "costs.json").write_text(json.dumps(costs))
+        return name
+
+    def assert_near(self, whole: str, other: str) -> None:
+        """The same losses, but for the order in which microbatches' gradients are added."""
+        mine, theirs = (support.losses(self.folder / name) for name in (whole, other))
+        self.assertEqual([row[0] for row in mine], [row[0] for row in theirs])
+        for a, b in zip(mine, theirs, strict=True):
+            for x, y in zip(a[1:], b[1:], strict=True):
+                self.assertEqual(x == "", y == "")
+                if x:
+                    self.assertAlmostEqual(float(x), float(y), delta=1e-5)
+
+
+class KeepingPlaces(RankTest):
+    def test_a_run_goes_on_with_the_ranks_that_are_left(self) -> None:
+        config = self.training(**KEPT)
+        self.assert_code(self.train(config, "--run", "whole"), 0)
+        run = self.measured_run("kept")
+        again = ("--inject", "kill:rank=1,step=13,start=2")
+        result = self.train(config, "--run", run, *LOST, *again)
+        self.assert_code(result, 0)
+        self.assertIn(
+            "penstock: going on with 5 ranks: all stay in their places, without rank 2 of "
+            "pipe(2) x data(3), whose microbatches other ranks of its stages take; 12 samples a "
+            "step as before; by simulation ",
+            result.err,
+        )
+        self.assertRegex(result.err, r"by simulation [\d.]+ ms a step, with whole replicas [\d.]+")
+        self.assertIn("penstock: going on with 4 ranks: ", result.err)
+        self.assert_near("whole", run)
+        self.assert_nothing_left()
+        # The run goes on with whole replicas when it has all ranks again.
+        more = self.train(config, "--run", run, "--resume", "auto", "--steps", "22")
+        self.assert_code(more, 0)
+        self.assertIn("penstock: resumed after step 20", more.err)
+
+    def test_with_optimizer_states_cut_and_a_report(self) -> None:
+        more = {"zero_optimization": {"stage": 2}, "run": {"steps": 12, "timeline_steps": 3}}
+        config = self.training(**support.merged(KEPT, more))
+        self.assert_code(self.train(config, "--run", "whole"), 0)
+        run = self.measured_run("kept")
+        self.assert_code(self.train(config, "--run", run, *LOST), 0)
+        self.assert_near("whole", run)
+        self.assertFalse((self.folder / run / "schedule.csv").exists())
+        report = self.run_words(support.PENSTOCK, "report", run)
+        self.assert_code(report, 0)
+        self.assertIn("with 5 ranks instead of 6: rank 4 was killed by SIGKILL", report.out)
+
+    def test_whole_replicas_where_they_are_faster(self) -> None:
+        config = self.training(**support.merged(KEPT, {"mesh": {"data": 2}}))
+        # Nothing is measured.
+        result = self.train(config, "--run", "run", "--inject", "kill:rank=3,step=8")
+        self.assert_code(result, 0)
+        self.assertRegex(
+            result.err,
+            r"penstock: it is not faster: by simulation [\d.]+ passes of a stage a step, with "
+            r"whole replicas [\d.]+ passes of a stage\n"
+            r"penstock: going on with 3 ranks: pipe\(1\) x data\(3\) for pipe\(2\) x data\(2\)",
+        )
+
+    def test_what_a_program_of_replicas_cannot_train_is_not_rerouted(self) -> None:
+        for more in ({"numerics": {"invariant": True}}, {"zero_optimization": {"stage": 3}}):
+            config = self.training(**support.merged(KEPT, more))
+            run = self.measured_run(next(iter(more)))
+            result = self.train(config, "--run", run, *LOST)
+            self.assert_code(result, 0)
+            self.assertNotIn("looking for a program", result.err)
+            self.assertIn("going on with 4 ranks: pipe(2) x data(2)", result.err)
+
+
+class OfAUser(RankTest):
+    """A program of several replicas that a user has made."""
+
+    def program(self) -> None:
+        words = ("schedule", "reroute", "1f1b", "--ranks", "2", "--microbatches", "2")
+        more = ("--replicas", "2", "--lost", "1", "-o", "program.json")
+        self.assert_code(self.run_words(support.PENSTOCK, *words, *more), 0)
+
+    def config_with(self, **changes: object) -> object:
+        program = {"file": str(self.folder / "program.json")}
+        sizes = {"mesh": {"pipe": 3, "data": 1}, "train_batch_size": 4}
+        return self.config("three.json", schedule=program, **sizes, **changes)
+
+    def test_trains(self) -> None:
+        self.program()
+        result = self.train(self.config_with(), "--run", "run", "--save", "weights")
+        self.assert_code(result, 0)
+        self.assertIn("1f1b without rank 1(ranks=3, stages=2, microbatches=4, replicas=2)",
+                      result.err)
+        shards = sorted(p.name for p in (self.folder / "weights").glob("*.safetensors"))
+        self.assertEqual(len(shards), 2, shards)  # One of each stage.
+
+    def test_is_refused_what_it_cannot_have(self) -> None:
+        self.program()
+        what = "the schedule is a program of several replicas, and "
+        for changes, why in (
+            ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage is 3"),
+            ({"numerics": {"invariant": True}}, "numerics.invariant is true"),
+        ):
+            result = self.train(self.config_with(**changes), "--run", "run")
+            self.assert_code(result, 2)
+            self.assertIn(what + why, result.err)
+
+
+if __name__ == "__main__":
+    unittest.main()
