@@ -12,6 +12,7 @@
 #include "penstock/lower/plan.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/schedule/passes/passes.h"
+#include "penstock/search/reroute.h"
 #include "tests/support/generated.h"
 #include "tests/support/schedules.h"
 
@@ -36,7 +37,27 @@ std::vector<Plan> plans_of(const Schedule& schedule) {
   return plans;
 }
 
-// Every generator at every size; then random orders, which put any stages on any ranks.
+// Of several replicas, one or two of whose ranks are lost.
+Schedule rerouted(Random& random) {
+  const char* const name = random.one_of<const char*>({"1f1b", "gpipe", "interleaved", "zbv"});
+  const std::int32_t ranks = random.between(2, 4), replicas = random.between(3, 4);
+  const auto one = VerifiedSchedule::from(schedule::make_schedule(
+      name, {.ranks = ranks,
+             .stages_per_rank = schedule::find_generator(name).stages_per_rank,
+             .microbatches = ranks * random.between(1, 2)}));
+  std::vector<Rank> lost = {Rank(random.between(0, ranks * replicas - 1))};
+  const Rank other(random.between(0, ranks * replicas - 1));
+  if (other != lost[0]) lost.push_back(other);
+  const auto left = search::reroute({.schedule = one,
+                                     .replicas = replicas,
+                                     .lost = lost,
+                                     .costs = {.latency = random.one_of<double>({0, 0.3})}});
+  return schedule::add_send_recv(
+      schedule::add_reduce_gradients(left.schedule.schedule()), random.between(0, 5));
+}
+
+// Every generator at every size; then random orders, which put any stages on any ranks; then
+// programs of several replicas.
 template <class Check>
 void for_each_schedule(const Check& check) {
   const auto check_size = [&](const schedule::Generator& generator, const schedule::Sizes& sizes) {
@@ -54,6 +75,15 @@ void for_each_schedule(const Check& check) {
     const Schedule order = testing_support::random_order(
         random, {.overlap = trial % 2 == 0 ? 0 : 0.8, .split = trial % 3 == 0 ? 0 : 0.6});
     check(schedule::add_send_recv(schedule::add_reduce_gradients(order), random.between(0, 5)));
+    if (testing::Test::HasFatalFailure()) return;
+  }
+  static const std::vector<Schedule> kRerouted = [&random] {
+    std::vector<Schedule> schedules;
+    for (int trial = 0; trial < 60; ++trial) schedules.push_back(rerouted(random));
+    return schedules;
+  }();
+  for (const Schedule& schedule : kRerouted) {
+    check(schedule);
     if (testing::Test::HasFatalFailure()) return;
   }
 }
