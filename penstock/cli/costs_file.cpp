@@ -16,8 +16,8 @@ constexpr std::size_t kBytesMax = std::size_t{1} << 26;
 simulate::Costs read_costs_file(const std::string& path) {
   InputFile input = read_input("costs file", path, kBytesMax);
   return simulate::read_costs(
-      json::parse(std::make_shared<json::Source>(json::Source{.name = std::move(input.name),
-                                                              .text = std::move(input.text)}),
+      json::parse(std::make_shared<json::Source>(
+                      json::Source{.name = std::move(input.name), .text = std::move(input.text)}),
                   kBytesMax));
 }
 

@@ -1,4 +1,6 @@
 // What actions cost (simulate/costs_json.h), from a file of its own: `penstock simulate --costs`.
+//
+// Commands that take costs read them with it.  Knows no keys.
 #pragma once
 #include <string>
 

@@ -11,7 +11,11 @@ namespace penstock::config {
 // Throws: ConfigError for ZeRO 3 and for invariant sums.
 void check_program_of_replicas(ZeroStage stage, bool has_invariant_sums);
 
-// The same of a whole configuration.
+// Places of the pipe may have different numbers of ranks, which cut what they share differently.
+// Throws: ConfigError for tied layers and any ZeRO.
+void check_tied_program_of_replicas(ZeroStage stage);
+
+// The same of a whole configuration, but for ties.
 // Throws: ConfigError also for schedule.adapt: no other program could take its place.
 void check_program_of_replicas(const Config& config);
 

@@ -100,9 +100,9 @@ Mailbox::Mailbox(const lower::Plan& plan, comm::Communicator& communicator, Prog
 void Mailbox::begin(const std::vector<nn::Values>& inputs) { numbers_.begin(inputs); }
 
 Mailbox::Hop& Mailbox::hop(const Instruction& instruction) {
-  auto& hops = (concerns_input(instruction)
-                    ? incoming_
-                    : outgoing_)[static_cast<std::size_t>(instruction.chunk)];
+  auto& hops =
+      (concerns_input(instruction) ? incoming_
+                                   : outgoing_)[static_cast<std::size_t>(instruction.chunk)];
   const auto found = std::ranges::find(hops, instruction.peer, &Hop::peer);
   return found == hops.end() ? hops.emplace_back(Hop{instruction.peer, {}}) : *found;
 }

@@ -55,8 +55,9 @@ std::vector<std::vector<Rank>> places_of(const verify::VerifiedSchedule& verifie
     return places;
   }
   if (mesh.shape().data > 1) {
-    throw ScheduleError(str(schedule::title(schedule), ": has the programs of all ranks; mesh.data ",
-                            mesh.shape().data, " must be 1"));
+    throw ScheduleError(str(schedule::title(schedule),
+                            ": has the programs of all ranks; mesh.data ", mesh.shape().data,
+                            " must be 1"));
   }
   return of_replicas(schedule);
 }

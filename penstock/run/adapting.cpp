@@ -137,7 +137,7 @@ void Adapting::resume() {
 
 void Adapting::begin_window() {
   const train::Layout& layout = trainer_.layout();
-  const std::int32_t pipe = trainer_.rank_model().coordinate().pipe;
+  const std::int32_t pipe = trainer_.rank_model().place().coordinate.pipe;
   window_.emplace(layout.schedule, Rank(pipe), steady_clock_id());
 }
 
@@ -164,9 +164,10 @@ adapt::WindowCosts Adapting::share() {
       window_->latency_of(sum_over_pipe(here, window_->message_times(), progress_));
   adapt::WindowCosts mine = window_->costs();
   const std::int64_t first = mine.first_step, last = mine.last_step;
-  if (here.coordinate().pipe == 0) mine.latency = latency;
+  if (here.place().coordinate.pipe == 0) mine.latency = latency;
   const std::vector<double> numbers = adapt::to_numbers(mine);
-  const std::vector<double> replicas = here.over_replicas(numbers, "sharing measured costs");
+  const std::vector<double> replicas =
+      train::over_replicas(here, numbers, "sharing measured costs");
   const std::vector<double> slowest = adapt::slowest(by_replica(replicas, numbers.size()));
   adapt::WindowCosts all = adapt::from_numbers(sum_over_pipe(here, slowest, progress_),
                                                mine.stages.size(), mine.ranks.size());

@@ -170,7 +170,8 @@ class Run {
     hooks_.messages.write(summary());
   }
 
-  // CSV does not say that a stage has several ranks.  The file of another start would be read first.
+  // CSV does not say that a stage has several ranks.  The file of another start would be read
+  // first.
   void write_program(const schedule::Schedule& program) const {
     const bool is_of_replicas = program.replicas > 1;
     weights::write_atomically(

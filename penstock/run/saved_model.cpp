@@ -43,7 +43,7 @@ void SavedModel::write_model() {
   }
   train::RankModel& here = trainer_.rank_model();
   const auto whole = here.whole_parameters();
-  if (here.copy() == 0) write_shard(here.place());
+  if (here.place().copy == 0) write_shard(here.place().place);
   if (is_root()) put_in_place(*model);
 }
 
@@ -58,7 +58,7 @@ void SavedModel::write_shard(std::int32_t place) {
     bytes += tensor.nbytes();
   }
   const auto series = parse_integer(communicator_.get(key("series"))).value_or(1);
-  const std::string file = checkpoint::model_file(place, trainer_.rank_model().places(),
+  const std::string file = checkpoint::model_file(place, trainer_.rank_model().place().places,
                                                   static_cast<std::int32_t>(series));
   weights::write_safetensors(str(folder_, "/", file), tensors, {{"format", "pt"}},
                              [this] { progress_.advance(); });
@@ -67,7 +67,7 @@ void SavedModel::write_shard(std::int32_t place) {
 }
 
 void SavedModel::put_in_place(weights::NewModel& model) {
-  const std::int32_t places = trainer_.rank_model().places();
+  const std::int32_t places = trainer_.rank_model().place().places;
   names_.resize(static_cast<std::size_t>(places));
   checkpoint::ModelIndex index{.series = model.series(), .config = model_.config};
   for (std::int32_t place = 0; place < places; ++place) {
@@ -93,11 +93,11 @@ void SavedModel::write_adapters() {
   }
   train::RankModel& here = trainer_.rank_model();
   const auto whole = here.whole_parameters();
-  if (here.copy() == 0) {
+  if (here.place().copy == 0) {
     communicator_.get(key("folder"));
-    weights::write_safetensors(adapter_part(here.place()), hugging_face::adapters_of(state()), {},
-                               [this] { progress_.advance(); });
-    communicator_.put(key(str(here.place())), "");
+    weights::write_safetensors(adapter_part(here.place().place), hugging_face::adapters_of(state()),
+                               {}, [this] { progress_.advance(); });
+    communicator_.put(key(str(here.place().place)), "");
   }
   if (is_root()) join_adapters();
 }
@@ -108,7 +108,7 @@ std::string SavedModel::adapter_part(std::int32_t place) const {
 
 // PEFT reads one file.
 void SavedModel::join_adapters() {
-  const std::int32_t places = trainer_.rank_model().places();
+  const std::int32_t places = trainer_.rank_model().place().places;
   weights::NamedTensors all;
   for (std::int32_t place = 0; place < places; ++place) {
     wait_for(place);

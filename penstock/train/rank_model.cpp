@@ -7,6 +7,7 @@
 #include <set>
 
 #include "penstock/comm/or_fail.h"
+#include "penstock/config/program_of_replicas.h"
 #include "penstock/lower/places.h"
 #include "penstock/train/handshake.h"
 
@@ -26,6 +27,18 @@ std::int32_t place_of(Rank rank, const std::vector<std::vector<Rank>>& places) {
   return static_cast<std::int32_t>(std::ranges::find_if(places, has) - places.begin());
 }
 
+PlaceInRun place_in_run(Rank rank, const mesh::Mesh& mesh,
+                        const std::vector<std::vector<Rank>>& places) {
+  const std::int32_t place = place_of(rank, places);
+  const std::vector<Rank>& copies = places[static_cast<std::size_t>(place)];
+  return {.coordinate = mesh.coordinate(rank),
+          .replicas = mesh.shape().data,
+          .places = static_cast<std::int32_t>(places.size()),
+          .place = place,
+          .copies = static_cast<std::int32_t>(copies.size()),
+          .copy = static_cast<std::int32_t>(std::ranges::find(copies, rank) - copies.begin())};
+}
+
 }  // namespace
 
 RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerSpec>& layers,
@@ -34,12 +47,11 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
     : options_(options),
       communicator_(communicator),
       progress_(progress),
-      here_(layout.mesh.coordinate(communicator.rank())),
       places_(lower::places_of(layout.schedule, layout.mesh)),
-      place_(place_of(communicator.rank(), places_)),
+      here_(place_in_run(communicator.rank(), layout.mesh, places_)),
       of_all_replicas_(layout.schedule.schedule().replicas > 1),
       activations_(std::make_shared<stage::ActivationCount>()),
-      data_group_(communicator, places_[static_cast<std::size_t>(place_)]),
+      data_group_(communicator, places_[static_cast<std::size_t>(here_.place)]),
       pipe_group_(communicator.make_group(of_all_replicas_
                                               ? communicator.all_ranks()
                                               : layout.mesh.pipe_group(communicator.rank()))) {
@@ -88,7 +100,7 @@ std::unique_ptr<replicas::GrowingParameters> RankModel::build_stages(
       data_group_);
   const partition::Partition& partition = layout.partition;
   for (std::int32_t s = 0; s < partition.stages(); ++s) {
-    if (!layout.schedule.facts().homes.has(Rank(here_.pipe), StageId(s))) continue;
+    if (!layout.schedule.facts().homes.has(Rank(here_.coordinate.pipe), StageId(s))) continue;
     growing->begin_set();
     stages_.emplace_back(StageId(s), layers, partition.first_layer(StageId(s)),
                          partition.end_layer(StageId(s)), options_.seed, activations_,
@@ -115,13 +127,11 @@ void RankModel::build_ties(const std::vector<nn::LayerSpec>& layers, const Layou
   };
   std::set<Places> sets;
   for (const auto& [key, tied] : nn::tied_layers(layers)) sets.insert(places_of(tied));
-  if (of_all_replicas_ && !sets.empty() && options_.zero.stage != ZeroStage::Off) {
-    throw ConfigError(
-        "a program of several replicas and tied layers: optimizer states are not cut there",
-        {"set zero_optimization.stage to 0"});
+  if (of_all_replicas_ && !sets.empty()) {
+    config::check_tied_program_of_replicas(options_.zero.stage);
   }
   for (const Places& places : sets) {
-    if (!places.contains(place_)) {
+    if (!places.contains(here_.place)) {
       communicator_.make_group({communicator_.rank()});
       continue;
     }
@@ -131,7 +141,7 @@ void RankModel::build_ties(const std::vector<nn::LayerSpec>& layers, const Layou
       if (of_all_replicas_) {
         ranks.insert(ranks.end(), copies.begin(), copies.end());
       } else {
-        ranks.push_back(copies[static_cast<std::size_t>(here_.data)]);
+        ranks.push_back(copies[static_cast<std::size_t>(here_.coordinate.data)]);
       }
     }
     std::ranges::sort(ranks);
@@ -143,7 +153,7 @@ void RankModel::build_ties(const std::vector<nn::LayerSpec>& layers, const Layou
     }
     std::ranges::stable_sort(copies, {}, &nn::TiedParameter::name);
     const comm::Group group = communicator_.make_group(ranks);
-    const bool is_summand = !of_all_replicas_ || copy() == 0;
+    const bool is_summand = !of_all_replicas_ || here_.copy == 0;
     ties_.push_back(std::make_unique<execute::TiedParameters>(
         communicator_, group, copies, options_.precision.sums,
         is_summand ? execute::Summand::Mine : execute::Summand::OfAnother));
@@ -208,7 +218,7 @@ void RankModel::sum_tied_gradients() {
 
 // Buffers are those of the first copy.
 void RankModel::share_buffers() {
-  if (copies() == 1) return;
+  if (here_.copies == 1) return;
   const execute::WaitMark wait(progress_, "sharing buffers with replicas");
   for (const stage::Stage& stage : stages_) {
     for (const at::Tensor& buffer : stage.layers().buffers()) {
@@ -224,20 +234,12 @@ std::vector<double> RankModel::squared_norms() {
 }
 
 void RankModel::sum_over_pipe(const at::Tensor& tensor) {
-  if (of_all_replicas_ && copy() > 0) tensor.zero_();
+  if (of_all_replicas_ && here_.copy > 0) tensor.zero_();
   communicator_.all_reduce(tensor, pipe_group_)->wait();
 }
 
-std::vector<double> RankModel::over_replicas(const std::vector<double>& mine, const char* phase) {
-  if (options_.mesh.data == 1) return mine;
-  std::vector<double> all(mine.size() * static_cast<std::size_t>(options_.mesh.data), 0.0);
-  std::ranges::copy(mine, all.begin() + std::ssize(mine) * here_.data);
-  return sum_over_copies(all, phase);
-}
-
-std::vector<double> RankModel::sum_over_copies(const std::vector<double>& mine,
-                                               const char* phase) {
-  if (copies() == 1) return mine;
+std::vector<double> RankModel::sum_over_copies(const std::vector<double>& mine, const char* phase) {
+  if (here_.copies == 1) return mine;
   const at::Tensor sums = at::zeros({std::ssize(mine)}, at::kDouble);
   auto* value = sums.data_ptr<double>();
   std::ranges::copy(mine, value);
@@ -252,5 +254,14 @@ RankModel::WholeParameters::WholeParameters(replicas::ReplicatedParameters& repl
 }
 
 RankModel::WholeParameters::~WholeParameters() { replicated_.reshard(); }
+
+std::vector<double> over_replicas(RankModel& here, const std::vector<double>& mine,
+                                  const char* phase) {
+  const PlaceInRun& place = here.place();
+  if (place.replicas == 1) return mine;
+  std::vector<double> all(mine.size() * static_cast<std::size_t>(place.replicas), 0.0);
+  std::ranges::copy(mine, all.begin() + std::ssize(mine) * place.coordinate.data);
+  return here.sum_over_copies(all, phase);
+}
 
 }  // namespace penstock::train

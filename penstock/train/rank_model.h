@@ -33,6 +33,16 @@ struct Layout {
   partition::Partition partition;
 };
 
+// Where this rank is.  A place of the pipe has the ranks with the same stages (lower/places.h).
+struct PlaceInRun {
+  mesh::Coordinate coordinate;
+  std::int32_t replicas = 1;  // Of the mesh: a program of several counts as one.
+  std::int32_t places = 1;
+  std::int32_t place = 0;   // In [0, places).
+  std::int32_t copies = 1;  // Ranks of this place.
+  std::int32_t copy = 0;    // In [0, copies).
+};
+
 class RankModel {
  public:
   // Collective over all ranks.  Makes the layers of this rank's stages, one by one; they are
@@ -42,13 +52,7 @@ class RankModel {
   RankModel(const TrainerOptions& options, const std::vector<nn::LayerSpec>& layers,
             const Layout& layout, comm::Communicator& communicator, execute::Progress& progress);
 
-  mesh::Coordinate coordinate() const { return here_; }
-  // Of the pipe: which ranks have the same stages (lower/places.h), where this one is among the
-  // places, and which of its place's copies it has.
-  std::int32_t places() const { return static_cast<std::int32_t>(places_.size()); }
-  std::int32_t place() const { return place_; }
-  std::int32_t copies() const { return data_group_.size(); }
-  std::int32_t copy() const { return data_group_.place(); }
+  const PlaceInRun& place() const { return here_; }
   std::vector<stage::Stage>& stages() { return stages_; }
   // Whether one of them is the model's first, or its last.
   bool is_first_stage() const { return is_first_stage_; }
@@ -97,10 +101,7 @@ class RankModel {
   // Sums `tensor` over one rank of each place, those of this replica, in place.  REQUIRES: copies
   // have the same of it.
   void sum_over_pipe(const at::Tensor& tensor);
-  // What each replica's rank of this stage has, one replica after the other; `phase` says what is
-  // waited for.
-  std::vector<double> over_replicas(const std::vector<double>& mine, const char* phase);
-  // The sums of what the copies have at each place of `mine`.
+  // The sums of what the copies have at each place of `mine`; `phase` says what is waited for.
   std::vector<double> sum_over_copies(const std::vector<double>& mine, const char* phase);
 
  private:
@@ -117,9 +118,8 @@ class RankModel {
   const TrainerOptions& options_;
   comm::Communicator& communicator_;
   execute::Progress& progress_;
-  mesh::Coordinate here_;
   std::vector<std::vector<Rank>> places_;
-  std::int32_t place_ = 0;
+  PlaceInRun here_;
   bool of_all_replicas_ = false;  // The program is: a replica is no set of ranks.
   bool is_first_stage_ = false;
   bool is_last_stage_ = false;
@@ -131,5 +131,9 @@ class RankModel {
   std::vector<std::unique_ptr<execute::TiedParameters>> ties_;
   std::optional<ModelOrder> order_;
 };
+
+// What each replica's rank of this stage has, one replica after the other.
+std::vector<double> over_replicas(RankModel& here, const std::vector<double>& mine,
+                                  const char* phase);
 
 }  // namespace penstock::train

@@ -145,13 +145,14 @@ std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
       }
     });
     const std::vector<double> all =
-        rank_model_->over_replicas(mine, "sharing the weights of microbatches");
+        over_replicas(*rank_model_, mine, "sharing the weights of microbatches");
     auto next = all.begin();
     for (std::vector<double>& weights : of_replica) {
       comm::or_fail(communicator_, [&] {
         if (*next == mine[0]) return;
         throw Error(str("replica ", &weights - of_replica.data(), " has a step of ", *next,
-                        " batches, replica ", rank_model_->coordinate().data, " one of ", mine[0]));
+                        " batches, replica ", rank_model_->place().coordinate.data, " one of ",
+                        mine[0]));
       });
       weights.insert(weights.end(), next + 1, next + std::ssize(mine));
       next += std::ssize(mine);
@@ -168,7 +169,7 @@ std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
 std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
                                  const std::vector<double>& factors, std::int64_t step) {
   const std::int64_t runs = std::ssize(batches);
-  const std::int64_t replica = rank_model_->coordinate().data;
+  const std::int64_t replica = rank_model_->place().coordinate.data;
   std::vector<double> losses(rank_model_->is_last_stage() ? factors.size() : 0, 0.0);
   for (std::int64_t run = 0; run < runs; ++run) {
     const Microbatches& batch = batches[static_cast<std::size_t>(run)];
@@ -312,7 +313,7 @@ double Trainer::evaluate(const Microbatches& batch) {
   const std::vector<double> weights = this->weights({batch});
   if (rank_model_->is_last_stage()) {
     std::vector<double> losses(weights.size(), 0.0);
-    put_losses(result, std::int64_t{rank_model_->coordinate().data} * options_.microbatches,
+    put_losses(result, std::int64_t{rank_model_->place().coordinate.data} * options_.microbatches,
                losses);
     const auto all = rank_model_->sum_over_copies(losses, "sharing the validation loss");
     loss.fill_(options_.loss_scale.combine(all, weights));
@@ -325,8 +326,8 @@ double Trainer::evaluate(const Microbatches& batch) {
 nn::Values Trainer::infer(const nn::Values& inputs) {
   if (!infer_) {
     const std::int32_t microbatches = lower::forward_microbatches_min(layout_.schedule);
-    infer_ = rank_model_->forward_executor(lower_here(
-        layout_, lower::forward_program(layout_.schedule, microbatches), communicator_));
+    infer_ = rank_model_->forward_executor(
+        lower_here(layout_, lower::forward_program(layout_.schedule, microbatches), communicator_));
   }
   execute::StepInputs step;
   const auto copies = static_cast<std::size_t>(infer_->plan().microbatches);

@@ -95,7 +95,7 @@ std::vector<StatePiece> state_of(Trainer& trainer) {
   for (std::size_t s = 0; s < here.stages().size(); ++s) {
     add_pieces_of_stage(here.stages()[s], kept[s], trainer, all);
   }
-  share_out(all, here.copies(), here.copy());
+  share_out(all, here.place().copies, here.place().copy);
   return all;
 }
 

@@ -52,8 +52,8 @@ Schedule rerouted(Random& random) {
                                      .replicas = replicas,
                                      .lost = lost,
                                      .costs = {.latency = random.one_of<double>({0, 0.3})}});
-  return schedule::add_send_recv(
-      schedule::add_reduce_gradients(left.schedule.schedule()), random.between(0, 5));
+  return schedule::add_send_recv(schedule::add_reduce_gradients(left.schedule.schedule()),
+                                 random.between(0, 5));
 }
 
 // Every generator at every size; then random orders, which put any stages on any ranks; then

@@ -113,8 +113,9 @@ class OfAUser(RankTest):
         self.program()
         result = self.train(self.config_with(), "--run", "run", "--save", "weights")
         self.assert_code(result, 0)
-        self.assertIn("1f1b without rank 1(ranks=3, stages=2, microbatches=4, replicas=2)",
-                      result.err)
+        self.assertIn(
+            "1f1b without rank 1(ranks=3, stages=2, microbatches=4, replicas=2)", result.err
+        )
         shards = sorted(p.name for p in (self.folder / "weights").glob("*.safetensors"))
         self.assertEqual(len(shards), 2, shards)  # One of each stage.
 

@@ -140,10 +140,8 @@ TEST_F(ProgramOfReplicas, WithoutARankTrainsAsTheReplicas) {
 TEST_F(ProgramOfReplicas, WithoutTwoRanksTrainsNearlyAsTheReplicas) {
   const Kind kind = kind_named("GptWithDropout");
   for (const char* schedule : {"1f1b", "zbv", "interleaved"}) {
-    const Case c{.schedule = schedule,
-                 .replicas = 3,
-                 .microbatches = 4,
-                 .lost = {Rank(1), Rank(5)}};
+    const Case c{
+        .schedule = schedule, .replicas = 3, .microbatches = 4, .lost = {Rank(1), Rank(5)}};
     SCOPED_TRACE(schedule);
     const TrainerOptions replicas = options_of(c, ZeroStage::OptimizerStates);
     const auto batches = batches_of(kind, c);
@@ -167,7 +165,7 @@ TEST_F(ProgramOfReplicas, EvaluatesAndInfersAsTheReplicas) {
     std::mutex mutex;
     comm::run_ranks(options.mesh.pipe * options.mesh.data, [&](comm::Communicator& communicator) {
       Trainer trainer(options, kind.model, kind.loss, communicator);
-      const auto replica = trainer.rank_model().coordinate().data;
+      const auto replica = trainer.rank_model().place().coordinate.data;
       const auto mine = [&](const nn::Values& values) -> nn::Values {
         return values[0].chunk(options.mesh.data)[static_cast<std::size_t>(replica)];
       };
@@ -206,8 +204,9 @@ TEST_F(ProgramOfReplicas, RefusesWhatItCannotTrain) {
   options = options_of(c, ZeroStage::Off);
   options.sums = GradientSums::Invariant;
   expect(options, mlp, what + "numerics.invariant is true: its ranks have no one order of sums");
-  expect(options_of(c, ZeroStage::OptimizerStates), tied,
-         "a program of several replicas and tied layers: optimizer states are not cut there");
+  expect(
+      options_of(c, ZeroStage::OptimizerStates), tied,
+      what + "zero_optimization.stage is 1: the ranks of tied layers would cut them differently");
 }
 
 }  // namespace

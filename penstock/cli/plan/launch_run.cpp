@@ -156,9 +156,9 @@ class Starts {
     write_atomically(file, {schedule::to_json(rerouted->program.schedule())});
     tell(str("going on with ", ranks, " ranks: ", text_of(*rerouted, layout_)));
     std::vector<config::Override> words = config::overrides_of(layout_of(*rerouted, layout_));
-    for (const std::string& word : {std::string("schedule.name=null"),
-                                    std::string("schedule.stages_per_rank=null"),
-                                    "schedule.file=" + json_quote(file)}) {
+    for (const std::string& word :
+         {std::string("schedule.name=null"), std::string("schedule.stages_per_rank=null"),
+          "schedule.file=" + json_quote(file)}) {
       words.push_back(config::parse_override(word));
     }
     begin_with(ranks, std::move(words));
@@ -186,7 +186,7 @@ class Starts {
   RankLayout layout_;  // Of whole replicas: that of the start that is next, or lost ranks since.
   std::vector<config::Override> layout_words_;  // That give the layout of the start that is next.
   std::optional<Rerouting> rerouting_;          // From `layout_`.
-  int starts_ = 0;     // Before that one.
+  int starts_ = 0;                              // Before that one.
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include <limits>
 #include <memory>
 
-#include "penstock/simulate/costs_json.h"
 #include "penstock/cli/overrides.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
@@ -17,6 +16,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/layout/planner.h"
+#include "penstock/simulate/costs_json.h"
 
 namespace penstock::cli {
 namespace {

@@ -4,7 +4,6 @@
 #include <optional>
 #include <span>
 
-#include "penstock/simulate/costs_json.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/report_tables.h"
@@ -18,6 +17,7 @@
 #include "penstock/render/number.h"
 #include "penstock/render/run_marks.h"
 #include "penstock/render/simulated_timeline.h"
+#include "penstock/simulate/costs_json.h"
 
 namespace penstock::cli {
 namespace {
@@ -91,8 +91,7 @@ Report report_of(const ReportCommand& command, const RecordedRun& files) {
   std::vector<MeasuredStep> of_replica;
   std::vector<double> makespans;
   for (const std::int64_t step : report.fitted) {
-    of_replica.push_back(
-        measure::measured_step(recording, files.schedule, step, command.replica));
+    of_replica.push_back(measure::measured_step(recording, files.schedule, step, command.replica));
     makespans.push_back(of_replica.back().makespan);
   }
   report.makespan = measure::quartiles(makespans);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "penstock/simulate/costs_json.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
 #include "penstock/cli/plan/given_options.h"
@@ -15,6 +14,7 @@
 #include "penstock/render/number.h"
 #include "penstock/schedule/json.h"
 #include "penstock/search/clock.h"
+#include "penstock/simulate/costs_json.h"
 
 namespace penstock::cli {
 namespace {

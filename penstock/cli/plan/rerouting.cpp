@@ -74,9 +74,8 @@ std::vector<std::int32_t> places_by_work(const verify::VerifiedSchedule& order,
   const std::int32_t pipe = order.schedule().ranks();
   std::vector<double> work(static_cast<std::size_t>(pipe), 0.0);
   for (std::int32_t s = 0; s < order.schedule().stages; ++s) {
-    work[order.rank_of(StageId(s)).index()] += of_stage(costs.forward, s) +
-                                               of_stage(costs.input, s) +
-                                               of_stage(costs.weight, s);
+    work[order.rank_of(StageId(s)).index()] +=
+        of_stage(costs.forward, s) + of_stage(costs.input, s) + of_stage(costs.weight, s);
   }
   std::vector<std::int32_t> places;
   for (std::int32_t place = 0; place < pipe; ++place) places.push_back(place);
@@ -94,11 +93,9 @@ Rerouting::Rerouting(const config::Config& config, std::string run, const RankLa
 std::string Rerouting::why_not() const {
   if (layout_.mesh.data < 2) return "nobody else has the stages of a single replica";
   const bool may_be_tied = config_.model.tie_embeddings || !config_.model.path.empty();
-  if (may_be_tied && config_.zero_optimization.stage != config::ZeroStage::Off) {
-    return "layers are tied, or may be, and optimizer states are cut";
-  }
   try {
     config::check_program_of_replicas(config_);
+    if (may_be_tied) config::check_tied_program_of_replicas(config_.zero_optimization.stage);
   } catch (const ConfigError& error) {
     return error.message();
   }
@@ -162,14 +159,14 @@ std::optional<Rerouted> Rerouting::on(std::int64_t ranks,
   if (!why_not().empty()) return {};
   try {
     const std::int32_t data = layout_.mesh.data;
-    const auto order = verify::VerifiedSchedule::from(search::compute_order_of(
-        lower::training_program(program_of(config_, layout_)).schedule()));
+    const auto order = verify::VerifiedSchedule::from(
+        search::compute_order_of(lower::training_program(program_of(config_, layout_)).schedule()));
     measure(order.schedule());
     while (std::int64_t{layout_.mesh.pipe} * data - std::ssize(left_out_) > ranks) {
       leave_out_one_more(order);
     }
-    search::GoingOn found = search::reroute(
-        {.schedule = order, .replicas = data, .lost = left_out_, .costs = *costs_});
+    search::GoingOn found =
+        search::reroute({.schedule = order, .replicas = data, .lost = left_out_, .costs = *costs_});
     Rerouted rerouted{.program = verify::VerifiedSchedule::from(
                           lower::with_messages(found.schedule.schedule(), "penstock")),
                       .left_out = left_out_,

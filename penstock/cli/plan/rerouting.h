@@ -19,8 +19,8 @@
 namespace penstock::cli {
 
 struct Rerouted {
-  verify::VerifiedSchedule program;  // Of all ranks that are left, with its messages.
-  std::vector<Rank> left_out;        // By their numbers in the layout of whole replicas.
+  verify::VerifiedSchedule program;    // Of all ranks that are left, with its messages.
+  std::vector<Rank> left_out;          // By their numbers in the layout of whole replicas.
   double step = 0.0;                   // Simulated: ms, or, unmeasured, in passes of a stage.
   std::optional<double> instead = {};  // The step of the other way; absent: there is none.
   bool is_measured = false;
@@ -36,8 +36,7 @@ class Rerouting {
   // How `ranks` of the layout's could go on; `instead` is what they would have otherwise.  Absent:
   // why_not(), or there is no program.  Ranks that are left out stay so.
   // REQUIRES: 1 <= ranks < those of the layout, and no more than in the call before.
-  std::optional<Rerouted> on(std::int64_t ranks,
-                             const std::optional<config::RankLayout>& instead);
+  std::optional<Rerouted> on(std::int64_t ranks, const std::optional<config::RankLayout>& instead);
 
   // Why no program of several replicas trains this; "": one may.
   std::string why_not() const;

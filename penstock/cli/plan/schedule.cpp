@@ -3,7 +3,6 @@
 #include <utility>
 #include <vector>
 
-#include "penstock/simulate/costs_json.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
 #include "penstock/cli/plan/given_options.h"
@@ -19,6 +18,7 @@
 #include "penstock/schedule/generators/torch.h"
 #include "penstock/schedule/json.h"
 #include "penstock/schedule/passes/passes.h"
+#include "penstock/simulate/costs_json.h"
 #include "penstock/simulate/simulate.h"
 
 namespace penstock::cli {

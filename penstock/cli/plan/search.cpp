@@ -6,7 +6,6 @@
 #include <memory>
 #include <ranges>
 
-#include "penstock/simulate/costs_json.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
 #include "penstock/cli/plan/given_options.h"
@@ -17,6 +16,7 @@
 #include "penstock/core/text.h"
 #include "penstock/render/number.h"
 #include "penstock/schedule/json.h"
+#include "penstock/simulate/costs_json.h"
 
 namespace penstock::cli {
 namespace {

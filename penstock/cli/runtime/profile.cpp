@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "penstock/simulate/costs_json.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/config/read.h"
 #include "penstock/config/resolve.h"
@@ -23,6 +22,7 @@
 #include "penstock/partition/segment_ranges.h"
 #include "penstock/run/from_config.h"
 #include "penstock/run/run_memory.h"
+#include "penstock/simulate/costs_json.h"
 
 namespace penstock::cli {
 namespace {
