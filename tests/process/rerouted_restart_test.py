@@ -86,6 +86,15 @@ class KeepingPlaces(RankTest):
             r"penstock: going on with 3 ranks: pipe\(1\) x data\(3\) for pipe\(2\) x data\(2\)",
         )
 
+    def test_where_whole_replicas_cannot_be(self) -> None:
+        sizes = {"mesh": {"data": 2}, "train_batch_size": 8, "launch": {"ranks_min": 3}}
+        config = self.training(**support.merged(KEPT, sizes))
+        run = self.measured_run("run", {"forward": [1, 9], "input": [1, 9], "weight": [1, 9]})
+        result = self.train(config, "--run", run, "--inject", "kill:rank=3,step=8")
+        self.assert_code(result, 0)
+        # Three ranks make no whole replicas of as many samples.
+        self.assertRegex(result.err, r"with 3 ranks: .*; by simulation [\d.]+ ms a step\n")
+
     def test_what_a_program_of_replicas_cannot_train_is_not_rerouted(self) -> None:
         for more in ({"numerics": {"invariant": True}}, {"zero_optimization": {"stage": 3}}):
             config = self.training(**support.merged(KEPT, more))

@@ -182,6 +182,19 @@ TEST(Pipeline, RefusesAnotherNumberOfReplicas) {
       << failure;
 }
 
+TEST(Pipeline, RefusesAProgramOfSeveralReplicas) {
+  schedule::Schedule order = schedule::parse_csv("0F0,0B0\n0F1,0B1\n", "two");
+  order.replicas = 2;
+  const std::string failure = failure_of([&](comm::Communicator& communicator) {
+    Pipeline(order, {{StageId(0), std::make_shared<Probe>(true, false), nullptr}}, {}, {},
+             communicator);
+  });
+  EXPECT_NE(failure.find("two(ranks=2, stages=1, microbatches=2, replicas=2) is a program of "
+                         "several replicas: expected that of one"),
+            std::string::npos)
+      << failure;
+}
+
 TEST(Pipeline, EvaluatesAnyNumberOfMicrobatches) {
   comm::run_ranks(kRanks, [](comm::Communicator& communicator) {
     const std::int32_t rank = communicator.rank().value;

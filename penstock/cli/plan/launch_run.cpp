@@ -145,24 +145,33 @@ class Starts {
   // Whether all `ranks` that are left go on by a rerouted program.
   bool go_on_in_places(std::int64_t ranks, const std::optional<RankLayout>& whole) {
     if (!rerouting_->why_not().empty()) return false;
-    tell(str("looking for a program of ", ranks, " ranks in their places"));
-    const auto rerouted = rerouting_->on(ranks, whole);
-    if (!rerouted) return false;
-    if (!rerouted->is_faster()) {
-      tell(str("it is not faster: ", times_text(*rerouted)));
+    tell(str("looking for a program of ", ranks, ranks == 1 ? " rank" : " ranks",
+             " in their places"));
+    try {
+      const Rerouted rerouted = rerouting_->on(ranks, whole);
+      if (!rerouted.is_faster()) {
+        tell(str("it is not faster: ", times_text(rerouted)));
+        return false;
+      }
+      begin_rerouted(ranks, rerouted);
+      return true;
+    } catch (const Error& error) {
+      tell(str("there is none: ", error.message()));
       return false;
     }
+  }
+
+  void begin_rerouted(std::int64_t ranks, const Rerouted& rerouted) {
     const std::string file = str(run_.run, "/rerouted-", ranks, ".json");
-    write_atomically(file, {schedule::to_json(rerouted->program.schedule())});
-    tell(str("going on with ", ranks, " ranks: ", text_of(*rerouted, layout_)));
-    std::vector<config::Override> words = config::overrides_of(layout_of(*rerouted, layout_));
+    write_atomically(file, {schedule::to_json(rerouted.program.schedule())});
+    tell(str("going on with ", ranks, " ranks: ", text_of(rerouted, layout_)));
+    std::vector<config::Override> words = config::overrides_of(layout_of(rerouted, layout_));
     for (const std::string& word :
          {std::string("schedule.name=null"), std::string("schedule.stages_per_rank=null"),
           "schedule.file=" + json_quote(file)}) {
       words.push_back(config::parse_override(word));
     }
     begin_with(ranks, std::move(words));
-    return true;
   }
 
   // The next start has so many ranks, and these words besides the command's.

@@ -154,29 +154,23 @@ double Rerouting::step_of(const RankLayout& instead) const {
   return makespan(program, before == after ? *costs_ : dealt_out(*costs_, before, after));
 }
 
-std::optional<Rerouted> Rerouting::on(std::int64_t ranks,
-                                      const std::optional<RankLayout>& instead) {
-  if (!why_not().empty()) return {};
-  try {
-    const std::int32_t data = layout_.mesh.data;
-    const auto order = verify::VerifiedSchedule::from(
-        search::compute_order_of(lower::training_program(program_of(config_, layout_)).schedule()));
-    measure(order.schedule());
-    while (std::int64_t{layout_.mesh.pipe} * data - std::ssize(left_out_) > ranks) {
-      leave_out_one_more(order);
-    }
-    search::GoingOn found =
-        search::reroute({.schedule = order, .replicas = data, .lost = left_out_, .costs = *costs_});
-    Rerouted rerouted{.program = verify::VerifiedSchedule::from(
-                          lower::with_messages(found.schedule.schedule(), "penstock")),
-                      .left_out = left_out_,
-                      .is_measured = is_measured_};
-    rerouted.step = makespan(rerouted.program, *costs_);
-    if (instead) rerouted.instead = step_of(*instead);
-    return rerouted;
-  } catch (const Error&) {
-    return {};  // No program: costs that differ by microbatch, too many actions, a place lost.
+Rerouted Rerouting::on(std::int64_t ranks, const std::optional<RankLayout>& instead) {
+  const std::int32_t data = layout_.mesh.data;
+  const auto order = verify::VerifiedSchedule::from(
+      search::compute_order_of(lower::training_program(program_of(config_, layout_)).schedule()));
+  measure(order.schedule());
+  while (std::int64_t{layout_.mesh.pipe} * data - std::ssize(left_out_) > ranks) {
+    leave_out_one_more(order);
   }
+  const search::GoingOn found =
+      search::reroute({.schedule = order, .replicas = data, .lost = left_out_, .costs = *costs_});
+  Rerouted rerouted{.program = verify::VerifiedSchedule::from(
+                        lower::with_messages(found.schedule.schedule(), "penstock")),
+                    .left_out = left_out_,
+                    .is_measured = is_measured_};
+  rerouted.step = makespan(rerouted.program, *costs_);
+  if (instead) rerouted.instead = step_of(*instead);
+  return rerouted;
 }
 
 RankLayout layout_of(const Rerouted& rerouted, const RankLayout& before) {

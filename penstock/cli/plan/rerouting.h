@@ -33,10 +33,11 @@ class Rerouting {
   // Of a run with this configuration and layout, in the directory `run`.
   Rerouting(const config::Config& config, std::string run, const config::RankLayout& layout);
 
-  // How `ranks` of the layout's could go on; `instead` is what they would have otherwise.  Absent:
-  // why_not(), or there is no program.  Ranks that are left out stay so.
-  // REQUIRES: 1 <= ranks < those of the layout, and no more than in the call before.
-  std::optional<Rerouted> on(std::int64_t ranks, const std::optional<config::RankLayout>& instead);
+  // How `ranks` of the layout's could go on; `instead` is what they would have otherwise.  Ranks
+  // that are left out stay so. REQUIRES: no why_not(); 1 <= ranks < those of the layout, and no
+  // more than in the call before. Throws: Error, where there is no such program: a place has no
+  // rank left, or too many actions.
+  Rerouted on(std::int64_t ranks, const std::optional<config::RankLayout>& instead);
 
   // Why no program of several replicas trains this; "": one may.
   std::string why_not() const;
