@@ -1,10 +1,10 @@
 // Which microbatches of a step have inputs of the same form, known on every rank as the step
 // begins.
 //
-// The rank of the first stage numbers the forms of its inputs; the numbers go from rank to rank, a
-// small message a step, ahead of the first activation.  What a stage returns has the same form for
-// inputs of the same form, so a hop announces a form once, and its receiver knows whether it has
-// heard of it (mailbox.h).
+// The rank of the first stage, or each of its ranks, numbers the forms of the step's inputs; the
+// numbers go from rank to rank, a small message a step, ahead of the first activation.  What a
+// stage returns has the same form for inputs of the same form, so a hop announces a form once, and
+// its receiver knows whether it has heard of it (mailbox.h).
 // Invariant: a number means one form until generation() changes.
 #pragma once
 #include <ATen/core/Tensor.h>

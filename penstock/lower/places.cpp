@@ -1,5 +1,6 @@
 #include "penstock/lower/places.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -20,10 +21,22 @@ std::vector<StageId> stages_of(const Program& program) {
   return {stages.begin(), stages.end()};
 }
 
+// A sum of what a rank does not compute belongs to no place.
+void check_computes(const schedule::Schedule& schedule, std::int32_t rank) {
+  const Program& program = schedule.programs[Rank(rank).index()];
+  const std::vector<StageId> stages = stages_of(program);
+  for (const Action& action : program) {
+    if (std::ranges::binary_search(stages, action.stage)) continue;
+    throw ScheduleError(str(schedule::title(schedule), ": rank ", rank, " has ", action,
+                            " and computes nothing of stage ", action.stage));
+  }
+}
+
 std::vector<std::vector<Rank>> of_replicas(const schedule::Schedule& schedule) {
   std::vector<std::vector<Rank>> places;
   std::map<StageId, std::size_t> place_of;
   for (std::int32_t r = 0; r < schedule.ranks(); ++r) {
+    check_computes(schedule, r);
     const std::vector<StageId> stages = stages_of(schedule.programs[Rank(r).index()]);
     const auto known = place_of.find(stages.front());
     const std::size_t place = known == place_of.end() ? places.size() : known->second;

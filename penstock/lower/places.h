@@ -15,7 +15,8 @@ namespace penstock::lower {
 // A list of global ranks for each place, rising; the places in the order of their first ranks.
 // REQUIRES: the schedule's ranks are the mesh's pipe axis.
 // Throws: ScheduleError for a schedule of several replicas in which ranks share some of their
-// stages and not all, or that is to run with data ranks besides.
+// stages and not all, or one sums what it does not compute, or that is to run with data ranks
+// besides.
 std::vector<std::vector<Rank>> places_of(const verify::VerifiedSchedule& schedule,
                                          const mesh::Mesh& mesh);
 

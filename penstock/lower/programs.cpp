@@ -149,14 +149,16 @@ verify::VerifiedSchedule forward_program(const verify::VerifiedSchedule& trainin
 
 std::int32_t forward_microbatches_min(const verify::VerifiedSchedule& training) {
   const schedule::Homes& homes = training.facts().homes;
-  std::set<Rank> ranks;
-  for (std::int32_t m = 0; m < training.schedule().microbatches; ++m) {
-    for (std::size_t s = 0; s < homes.stages(); ++s) {
-      ranks.insert(homes.on_way(homes.way_of(Microbatch(m).index()), s));
-    }
-    if (std::ssize(ranks) == training.schedule().ranks()) return m + 1;
+  std::set<std::pair<Rank, std::size_t>> all, seen;  // Stages on ranks.
+  for (std::size_t way = 0; way < homes.ways(); ++way) {
+    for (std::size_t s = 0; s < homes.stages(); ++s) all.emplace(homes.on_way(way, s), s);
   }
-  return training.schedule().microbatches;
+  std::int32_t microbatches = 0;
+  while (seen.size() < all.size()) {
+    const std::size_t way = homes.way_of(Microbatch(microbatches++).index());
+    for (std::size_t s = 0; s < homes.stages(); ++s) seen.emplace(homes.on_way(way, s), s);
+  }
+  return microbatches;
 }
 
 }  // namespace penstock::lower

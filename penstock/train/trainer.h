@@ -8,10 +8,12 @@
 //     for (const auto& [input, target] : batches) trainer.step(input, target);
 //   });
 //
-// Shapes: inputs and targets of a batch are [samples, ...]; they may change from step to step.
+// Shapes: inputs and targets of a batch are [samples, ...]; they may change from step to step.  A
+// program of several replicas takes the whole step's batch, the same on each rank with the first
+// stage, or the last.
 // Numerics: gradients accumulate in microbatch order; the loss is the mean over all samples of the
-// step, however they are cut; with one data rank, or GradientSums::Invariant, every layout gives
-// the same bits (docs/numerics.md).
+// step, however they are cut; with one data rank, or GradientSums::Invariant, every layout of whole
+// replicas gives the same bits (docs/numerics.md).
 #pragma once
 #include <cstdint>
 #include <memory>

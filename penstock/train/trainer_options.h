@@ -41,9 +41,10 @@ struct OffloadOptions {
 struct TrainerOptions {
   mesh::Shape mesh;
   std::string schedule = "1f1b";                     // A registered name, unless `program` is set.
-  std::string program;                               // Path of a CSV program.
+  std::string program;                               // Path of a program, CSV or JSON.
   std::optional<std::int32_t> stages_per_rank = {};  // Absent: as many as the schedule has.
-  std::int32_t microbatches = 1;                     // Per step and replica.
+  std::int32_t microbatches = 1;                     // Per step and replica; a program of several
+                                                     // replicas has all of them.
   partition::Method partition = partition::ByParameters{};
   config::OptimizerConfig optimizer;
   config::SchedulerConfig scheduler;

@@ -39,6 +39,13 @@ TEST(Places, RanksThatShareAStageShareAll) {
             "have stages 0 1 and 0: ranks that share a stage have to share all");
 }
 
+TEST(Places, ARankSumsWhatItComputes) {
+  const auto program = of_two_replicas("0F0,0B0,0F1,0B1,0REDUCE_GRAD\n0REDUCE_GRAD\n");
+  EXPECT_EQ(message_of([&] { places_of(program, pipe_of(2)); }),
+            "pair(ranks=2, stages=1, microbatches=2, replicas=2): rank 1 has 0REDUCE_GRAD and "
+            "computes nothing of stage 0");
+}
+
 TEST(Places, AProgramOfSeveralReplicasHasAllRanks) {
   const auto program = of_two_replicas("0F0,0B0\n0F1,0B1\n");
   EXPECT_EQ(message_of([&] { places_of(program, mesh::make_mesh(4, {.pipe = 2, .data = 2})); }),

@@ -62,6 +62,13 @@ TEST(ForwardProgram, OfSeveralReplicasHasEachMicrobatchWhereItTrains) {
             "1RECV_F0,1RECV_F1,1RECV_F2,1F0,1F1,1F2\n");
 }
 
+TEST(ForwardProgram, TakesAsManyMicrobatchesAsEveryStageOfARankNeeds) {
+  schedule::Schedule order = schedule::parse_csv("0F0,1F1,1B1,0B0\n0F1,1F0,1B0,0B1\n", "crossed");
+  order.replicas = 2;
+  const auto training = verify::VerifiedSchedule::from(order);
+  EXPECT_EQ(forward_microbatches_min(training), 2);
+}
+
 TEST(WithMessages, AddsThemToAnOrderThatHasNone) {
   const auto order = schedule::make_schedule("1f1b", {.ranks = 2, .microbatches = 2});
   for (const char* how : {"penstock", "torch"}) {

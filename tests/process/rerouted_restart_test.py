@@ -95,6 +95,15 @@ class KeepingPlaces(RankTest):
         # Three ranks make no whole replicas of as many samples.
         self.assertRegex(result.err, r"with 3 ranks: .*; by simulation [\d.]+ ms a step\n")
 
+    def test_whole_replicas_after_a_start_that_saved_nothing(self) -> None:
+        config = self.training(**KEPT)
+        run = self.measured_run("run")
+        again = ("--inject", "exception:rank=0,step=7,start=2")
+        result = self.train(config, "--run", run, *LOST, *again)
+        self.assert_code(result, 0)
+        self.assertIn("penstock: going on with 5 ranks: all stay in their places", result.err)
+        self.assertIn("penstock: going on with 4 ranks: pipe(2) x data(2) for", result.err)
+
     def test_what_a_program_of_replicas_cannot_train_is_not_rerouted(self) -> None:
         for more in ({"numerics": {"invariant": True}}, {"zero_optimization": {"stage": 3}}):
             config = self.training(**support.merged(KEPT, more))

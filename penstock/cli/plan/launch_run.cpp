@@ -123,11 +123,14 @@ class Starts {
     const std::int64_t least = run_.config.launch.ranks_min;
     const std::int64_t most = options_.nproc - 1;
     if (least == 0 || most < least) return false;
+    // There may have been no room for it: the same ranks then try whole replicas.
+    const bool was_of_use = !rerouted_at_ || newest_step(directory_) > *rerouted_at_;
     std::optional<RankLayout> whole;
-    for (std::int64_t ranks = most; ranks >= least && !whole; --ranks) {
+    for (std::int64_t ranks = was_of_use ? most : most + 1; ranks >= least && !whole; --ranks) {
       whole = layout_on(ranks, run_.name, run_.config, layout_);
     }
-    if (go_on_in_places(most, whole)) return true;
+    if (was_of_use && go_on_in_places(most, whole)) return true;
+    rerouted_at_.reset();
     if (!whole) {
       tell(str("no layout of ", most > least ? str(least, " to ") : "", most,
                most == 1 ? " rank" : " ranks", " takes as many samples a step"));
@@ -172,6 +175,7 @@ class Starts {
       words.push_back(config::parse_override(word));
     }
     begin_with(ranks, std::move(words));
+    rerouted_at_ = newest_step(directory_);
   }
 
   // The next start has so many ranks, and these words besides the command's.
@@ -195,7 +199,9 @@ class Starts {
   RankLayout layout_;  // Of whole replicas: that of the start that is next, or lost ranks since.
   std::vector<config::Override> layout_words_;  // That give the layout of the start that is next.
   std::optional<Rerouting> rerouting_;          // From `layout_`.
-  int starts_ = 0;                              // Before that one.
+  // The newest checkpoint when a rerouted program began, of the start that is next.
+  std::optional<std::int64_t> rerouted_at_;
+  int starts_ = 0;  // Before that one.
 };
 
 }  // namespace

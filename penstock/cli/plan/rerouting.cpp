@@ -92,6 +92,9 @@ Rerouting::Rerouting(const config::Config& config, std::string run, const RankLa
 
 std::string Rerouting::why_not() const {
   if (layout_.mesh.data < 2) return "nobody else has the stages of a single replica";
+  if (config_.pipeline.activation_checkpoint_interval > 0) {
+    return "split backwards keep what is computed again, and there may be no room for it";
+  }
   const bool may_be_tied = config_.model.tie_embeddings || !config_.model.path.empty();
   try {
     config::check_program_of_replicas(config_);
@@ -168,7 +171,7 @@ Rerouted Rerouting::on(std::int64_t ranks, const std::optional<RankLayout>& inst
                         lower::with_messages(found.schedule.schedule(), "penstock")),
                     .left_out = left_out_,
                     .is_measured = is_measured_};
-  rerouted.step = makespan(rerouted.program, *costs_);
+  rerouted.step = makespan(rerouted.program, found.costs);
   if (instead) rerouted.instead = step_of(*instead);
   return rerouted;
 }
