@@ -24,11 +24,6 @@ verify::VerifiedSchedule proved(schedule::Schedule program) {
 
 mesh::Mesh mesh_of(const schedule::Schedule& program, std::int32_t replicas,
                    std::int32_t world_size) {
-  if (program.replicas > 1) {
-    throw ConfigError(
-        str(schedule::title(program), " is a program of several replicas: expected that of one"),
-        {"penstock train takes it, as schedule.file"});
-  }
   if (replicas >= 1 && std::int64_t{program.ranks()} * replicas == world_size) {
     return mesh::make_mesh(world_size, {.pipe = program.ranks(), .data = replicas});
   }

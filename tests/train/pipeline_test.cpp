@@ -189,8 +189,8 @@ TEST(Pipeline, RefusesAProgramOfSeveralReplicas) {
     Pipeline(order, {{StageId(0), std::make_shared<Probe>(true, false), nullptr}}, {}, {},
              communicator);
   });
-  EXPECT_NE(failure.find("two(ranks=2, stages=1, microbatches=2, replicas=2) is a program of "
-                         "several replicas: expected that of one"),
+  EXPECT_NE(failure.find("two(ranks=2, stages=1, microbatches=2, replicas=2) has the programs of "
+                         "several replicas, which are not trained by: expected those of one"),
             std::string::npos)
       << failure;
 }
