@@ -229,21 +229,4 @@ MeasuredStep measured_step(const Recording& recording, const verify::VerifiedSch
   return measured;
 }
 
-std::vector<std::int64_t> settled_steps(const Recording& recording) {
-  std::vector<std::int64_t> steps = steps_of(recording);
-  if (steps.size() > 1) steps.erase(steps.begin());
-  return steps;
-}
-
-std::vector<MeasuredStep> measured_steps(const Recording& recording,
-                                         const verify::VerifiedSchedule& schedule) {
-  std::vector<MeasuredStep> all;
-  for (const std::int64_t step : settled_steps(recording)) {
-    for (std::int32_t replica = 0; replica < replicas(recording); ++replica) {
-      all.push_back(measured_step(recording, schedule, step, replica));
-    }
-  }
-  return all;
-}
-
 }  // namespace penstock::measure

@@ -58,13 +58,6 @@ struct MeasuredStep {
 MeasuredStep measured_step(const Recording& recording, const verify::VerifiedSchedule& schedule,
                            std::int64_t step, std::int32_t replica);
 
-// The steps whose times are those of the run: all of steps_of() but the first, which pays for
-// connections and warm caches; of one, that one.
-std::vector<std::int64_t> settled_steps(const Recording& recording);
-// The same steps of every replica.  Throws: as measured_step().
-std::vector<MeasuredStep> measured_steps(const Recording& recording,
-                                         const verify::VerifiedSchedule& schedule);
-
 // How many replicas of the pipeline there are.
 std::int32_t replicas(const Recording& recording);
 

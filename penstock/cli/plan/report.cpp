@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 
+#include "penstock/cli/costs_file.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/report_tables.h"
@@ -17,7 +18,6 @@
 #include "penstock/render/number.h"
 #include "penstock/render/run_marks.h"
 #include "penstock/render/simulated_timeline.h"
-#include "penstock/simulate/costs_json.h"
 
 namespace penstock::cli {
 namespace {
@@ -72,6 +72,12 @@ void check_choice(const ReportCommand& command, const Recording& recording,
   }
 }
 
+// The first step pays for connections and warm caches.
+std::vector<std::int64_t> without_the_first(std::vector<std::int64_t> steps) {
+  if (steps.size() > 1) steps.erase(steps.begin());
+  return steps;
+}
+
 // Of an even number, the faster of the two in the middle.
 std::int64_t median_step(std::vector<MeasuredStep> steps) {
   std::ranges::stable_sort(steps, {}, &MeasuredStep::makespan);
@@ -85,14 +91,18 @@ Report report_of(const ReportCommand& command, const RecordedRun& files) {
                 .replicas = measure::replicas(recording),
                 .replica = command.replica};
   check_choice(command, recording, report.recorded);
-  report.fitted = measure::settled_steps(recording);
+  report.fitted = without_the_first(report.recorded);
   report.is_one_clock = measure::is_one_clock(recording, command.replica);
-  const std::vector<MeasuredStep> all = measure::measured_steps(recording, files.schedule);
+  std::vector<MeasuredStep> all;
   std::vector<MeasuredStep> of_replica;
   std::vector<double> makespans;
   for (const std::int64_t step : report.fitted) {
-    of_replica.push_back(measure::measured_step(recording, files.schedule, step, command.replica));
-    makespans.push_back(of_replica.back().makespan);
+    for (std::int32_t replica = 0; replica < report.replicas; ++replica) {
+      all.push_back(measure::measured_step(recording, files.schedule, step, replica));
+      if (replica != command.replica) continue;
+      of_replica.push_back(all.back());
+      makespans.push_back(all.back().makespan);
+    }
   }
   report.makespan = measure::quartiles(makespans);
   const std::int64_t step = command.step.value_or(median_step(of_replica));
