@@ -89,7 +89,6 @@ Text objection_to_memory(const verify::VerifiedSchedule& next, const Terms& term
 }  // namespace
 
 std::optional<std::string> objection_to_order(const verify::VerifiedSchedule& now, Sums sums) {
-  if (auto text = objection_to_replicas(now.schedule())) return text;
   if (auto text = objection_to_misorder(now.schedule(), is_forward, "runs the forwards")) {
     return text;
   }

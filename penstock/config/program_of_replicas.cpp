@@ -1,7 +1,5 @@
 #include "penstock/config/program_of_replicas.h"
 
-#include <string>
-
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -14,14 +12,13 @@ constexpr const char* kWhat = "the schedule is a program of several replicas, an
 
 void check_program_of_replicas(ZeroStage stage, bool has_invariant_sums) {
   if (stage == ZeroStage::Parameters) {
-    throw ConfigError(std::string(kWhat) +
-                          "zero_optimization.stage is 3: its ranks do not use parameters together",
-                      {"set zero_optimization.stage to 0, 1 or 2"});
+    throw ConfigError(
+        str(kWhat, "zero_optimization.stage is 3: its ranks do not use parameters together"),
+        {"set zero_optimization.stage to 0, 1 or 2"});
   }
   if (has_invariant_sums) {
-    throw ConfigError(
-        std::string(kWhat) + "numerics.invariant is true: its ranks have no one order of sums",
-        {"set numerics.invariant to false"});
+    throw ConfigError(str(kWhat, "numerics.invariant is true: its ranks have no one order of sums"),
+                      {"set numerics.invariant to false"});
   }
 }
 
@@ -35,9 +32,8 @@ void check_tied_program_of_replicas(ZeroStage stage) {
 void check_program_of_replicas(const Config& config) {
   check_program_of_replicas(config.zero_optimization.stage, config.numerics.invariant);
   if (!config.schedule.adapt) return;
-  throw ConfigError(
-      std::string(kWhat) + "schedule.adapt is true: no other program can take its place",
-      {"set schedule.adapt to false"});
+  throw ConfigError(str(kWhat, "schedule.adapt is true: no other program can take its place"),
+                    {"set schedule.adapt to false"});
 }
 
 }  // namespace penstock::config

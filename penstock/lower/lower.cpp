@@ -34,19 +34,20 @@ bool reduces(const Schedule& schedule) {
 // Ranks that share a stage share all (places.h).
 struct Chunks {
   explicit Chunks(const VerifiedSchedule& verified)
-      : of_rank(verified.schedule().programs.size()),
-        first_way(verified.schedule().programs.size()) {
-    const schedule::Homes& homes = verified.facts().homes;
-    for (std::size_t s = 0; s < homes.stages(); ++s) {
-      const StageId stage(static_cast<std::int32_t>(s));
-      for (std::size_t way = 0; way < homes.ways(); ++way) {
-        const std::size_t rank = homes.on_way(way, s).index();
-        auto& stages = of_rank[rank];
-        if (stages.empty()) first_way[rank] = way;
-        if (stages.empty() || stages.back() != stage) stages.push_back(stage);
+      : of_rank(verified.facts().homes.stages_of_ranks(verified.schedule().programs.size())),
+        first_way(of_rank.size()),
+        of_stage(verified.facts().homes.stages()) {
+    for (const std::vector<StageId>& stages : of_rank) {
+      for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
+        of_stage[stages[chunk].index()] = static_cast<std::int32_t>(chunk);
       }
-      const auto& of_one = of_rank[homes.on_way(0, s).index()];
-      of_stage.push_back(static_cast<std::int32_t>(of_one.size()) - 1);
+    }
+    const schedule::Homes& homes = verified.facts().homes;
+    for (std::size_t way = homes.ways(); way-- > 0;) {
+      for (std::size_t s = 0; s < homes.stages(); ++s) {
+        const std::size_t rank = homes.on_way(way, s).index();
+        if (of_rank[rank].front().index() == s) first_way[rank] = way;
+      }
     }
   }
   std::vector<std::vector<StageId>> of_rank;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -11,40 +10,32 @@ namespace penstock::lower {
 namespace {
 
 using schedule::Action;
-using schedule::Program;
 
-std::vector<StageId> stages_of(const Program& program) {
-  std::set<StageId> stages;
-  for (const Action& action : program) {
-    if (schedule::is_compute(action.op)) stages.insert(action.stage);
-  }
-  return {stages.begin(), stages.end()};
-}
+using Stages = std::vector<StageId>;
 
 // A sum of what a rank does not compute belongs to no place.
-void check_computes(const schedule::Schedule& schedule, std::int32_t rank) {
-  const Program& program = schedule.programs[Rank(rank).index()];
-  const std::vector<StageId> stages = stages_of(program);
-  for (const Action& action : program) {
+void check_computes(const schedule::Schedule& schedule, Rank rank, const Stages& stages) {
+  for (const Action& action : schedule.programs[rank.index()]) {
     if (std::ranges::binary_search(stages, action.stage)) continue;
     throw ScheduleError(str(schedule::title(schedule), ": rank ", rank, " has ", action,
                             " and computes nothing of stage ", action.stage));
   }
 }
 
-std::vector<std::vector<Rank>> of_replicas(const schedule::Schedule& schedule) {
+std::vector<std::vector<Rank>> of_replicas(const schedule::Schedule& schedule,
+                                           const std::vector<Stages>& stages_of) {
   std::vector<std::vector<Rank>> places;
   std::map<StageId, std::size_t> place_of;
   for (std::int32_t r = 0; r < schedule.ranks(); ++r) {
-    check_computes(schedule, r);
-    const std::vector<StageId> stages = stages_of(schedule.programs[Rank(r).index()]);
+    const Stages& stages = stages_of[Rank(r).index()];
+    check_computes(schedule, Rank(r), stages);
     const auto known = place_of.find(stages.front());
     const std::size_t place = known == place_of.end() ? places.size() : known->second;
     if (place == places.size()) places.emplace_back();
     places[place].emplace_back(r);
     for (const StageId stage : stages) {
       const Rank other = places[place_of.emplace(stage, place).first->second].front();
-      const std::vector<StageId> theirs = stages_of(schedule.programs[other.index()]);
+      const Stages& theirs = stages_of[other.index()];
       if (stages == theirs) continue;
       throw ScheduleError(str(schedule::title(schedule), ": ranks ", other, " and ", r,
                               " share stage ", stage, ", and have stages ", join(theirs, " "),
@@ -72,7 +63,7 @@ std::vector<std::vector<Rank>> places_of(const verify::VerifiedSchedule& verifie
                             ": has the programs of all ranks; mesh.data ", mesh.shape().data,
                             " must be 1"));
   }
-  return of_replicas(schedule);
+  return of_replicas(schedule, verified.facts().homes.stages_of_ranks(schedule.programs.size()));
 }
 
 }  // namespace penstock::lower

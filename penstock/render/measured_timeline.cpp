@@ -77,11 +77,9 @@ Timeline measured_timeline(const VerifiedSchedule& schedule, const measure::Meas
     row.memory = levels_of(schedule.schedule(), step.computations[rank]);
     timeline.rows.push_back(std::move(row));
   }
-  for (std::size_t rank = 0; rank < timeline.rows.size(); ++rank) {
-    for (std::int32_t stage = 0; stage < schedule.schedule().stages; ++stage) {
-      if (!schedule.facts().homes.has(Rank(rank), StageId(stage))) continue;
-      timeline.rows[rank].stages.emplace_back(stage);
-    }
+  auto stages = schedule.facts().homes.stages_of_ranks(timeline.rows.size());
+  for (std::size_t rank = 0; rank < stages.size(); ++rank) {
+    timeline.rows[rank].stages = std::move(stages[rank]);
   }
   for (std::size_t rank = 0; rank < step.computations.size(); ++rank) {
     for (std::size_t i = 0; i < step.computations[rank].size(); ++i) {

@@ -170,15 +170,14 @@ class Run {
     hooks_.messages.write(summary());
   }
 
-  // CSV does not say that a stage has several ranks.  The file of another start would be read
-  // first.
+  // As CSV, or as JSON, which also says that a stage has several ranks.  Of an earlier start's file
+  // nothing stays: `penstock report` would take it for this one's.
   void write_program(const schedule::Schedule& program) const {
-    const bool is_of_replicas = program.replicas > 1;
-    weights::write_atomically(
-        file(is_of_replicas ? "schedule.json" : "schedule.csv"),
-        {is_of_replicas ? schedule::to_json(program) : schedule::to_csv(program)});
+    const bool is_of_one = program.replicas == 1;
+    weights::write_atomically(file(is_of_one ? "schedule.csv" : "schedule.json"),
+                              {is_of_one ? schedule::to_csv(program) : schedule::to_json(program)});
     std::error_code ignored;
-    std::filesystem::remove(file(is_of_replicas ? "schedule.csv" : "schedule.json"), ignored);
+    std::filesystem::remove(file(is_of_one ? "schedule.json" : "schedule.csv"), ignored);
   }
 
   // On rank 0.

@@ -51,11 +51,15 @@ Homes::Homes(const Schedule& schedule) : stages_(static_cast<std::size_t>(schedu
   if (known.size() == 1) way_of_.clear();
 }
 
-bool Homes::has(Rank rank, StageId stage) const {
-  for (std::size_t way = 0; way < ways(); ++way) {
-    if (on_way(way, stage.index()) == rank) return true;
+std::vector<std::vector<StageId>> Homes::stages_of_ranks(std::size_t ranks) const {
+  std::vector<std::vector<StageId>> all(ranks);
+  for (std::size_t stage = 0; stage < stages_; ++stage) {
+    for (std::size_t way = 0; way < ways(); ++way) {
+      std::vector<StageId>& of_rank = all[on_way(way, stage).index()];
+      if (of_rank.empty() || of_rank.back() != StageId(stage)) of_rank.emplace_back(stage);
+    }
   }
-  return false;
+  return all;
 }
 
 const std::vector<Rank>& Homes::of_stages() const {

@@ -40,8 +40,9 @@ class Homes {
     return on_way(way_of_.empty() ? 0 : way_of_[action.microbatch->index()], action.stage.index());
   }
 
-  // Of any microbatch.
-  bool has(Rank rank, StageId stage) const;
+  // By rank: the stages that it has for any microbatch, rising.
+  // REQUIRES: no home is beyond so many ranks.
+  std::vector<std::vector<StageId>> stages_of_ranks(std::size_t ranks) const;
 
   // By stage.  REQUIRES: one way.
   const std::vector<Rank>& of_stages() const;

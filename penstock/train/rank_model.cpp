@@ -99,15 +99,15 @@ std::unique_ptr<replicas::GrowingParameters> RankModel::build_stages(
                                .progress = &progress_},
       data_group_);
   const partition::Partition& partition = layout.partition;
-  for (std::int32_t s = 0; s < partition.stages(); ++s) {
-    if (!layout.schedule.facts().homes.has(Rank(here_.coordinate.pipe), StageId(s))) continue;
+  const auto stages_of =
+      layout.schedule.facts().homes.stages_of_ranks(layout.schedule.schedule().programs.size());
+  for (const StageId stage : stages_of[static_cast<std::size_t>(here_.coordinate.pipe)]) {
     growing->begin_set();
-    stages_.emplace_back(StageId(s), layers, partition.first_layer(StageId(s)),
-                         partition.end_layer(StageId(s)), options_.seed, activations_,
-                         options_.checkpointing, making(*growing));
+    stages_.emplace_back(stage, layers, partition.first_layer(stage), partition.end_layer(stage),
+                         options_.seed, activations_, options_.checkpointing, making(*growing));
     growing->end_set();
-    is_first_stage_ |= s == 0;
-    is_last_stage_ |= s + 1 == partition.stages();
+    is_first_stage_ |= stage.value == 0;
+    is_last_stage_ |= stage.value + 1 == partition.stages();
   }
   return growing;
 }

@@ -97,16 +97,10 @@ Times times_from_costs(const PlanInputs& inputs, const config::Config& config,
   const simulate::Costs costs = read_costs_file(inputs.costs);
   const mesh::Shape mesh = mesh_of(config);
   const config::Batch batch = config::resolve_batch(config.batch, mesh);
-  lower::ProgramOptions program{.schedule = config.schedule.name,
-                                .file = config.schedule.file,
-                                .ranks = mesh.pipe,
-                                .microbatches = static_cast<std::int32_t>(batch.microbatches)};
-  if (config.schedule.stages_per_rank) {
-    program.stages_per_rank = static_cast<std::int32_t>(*config.schedule.stages_per_rank);
-  }
   const bool by_layer = layout::are_by_layer(costs, layers.model.size());
-  const std::int32_t stages = by_layer ? static_cast<std::int32_t>(layers.model.size())
-                                       : lower::training_program(program).schedule().stages;
+  const std::int32_t stages =
+      by_layer ? static_cast<std::int32_t>(layers.model.size())
+               : lower::training_program(program_of(config, mesh)).schedule().stages;
   const partition::Partition measured =
       by_layer ? partition::one_layer_each(stages)
                : partition::partition(layers.model, stages, partition::method_of(config.pipeline));

@@ -4,7 +4,6 @@
 #include <optional>
 #include <span>
 
-#include "penstock/cli/costs_file.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/report_tables.h"
@@ -18,6 +17,7 @@
 #include "penstock/render/number.h"
 #include "penstock/render/run_marks.h"
 #include "penstock/render/simulated_timeline.h"
+#include "penstock/simulate/costs_json.h"
 
 namespace penstock::cli {
 namespace {

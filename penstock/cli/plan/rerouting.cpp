@@ -7,13 +7,14 @@
 #include <utility>
 
 #include "penstock/cli/costs_file.h"
+#include "penstock/cli/plan/training_plan.h"
 #include "penstock/config/program_of_replicas.h"
+#include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
 #include "penstock/render/number.h"
 #include "penstock/search/reorder.h"
-#include "penstock/search/reroute.h"
 #include "penstock/search/search.h"
 #include "penstock/simulate/simulate.h"
 
@@ -26,23 +27,15 @@ using verify::PerStage;
 
 constexpr std::size_t kPlacesTried = 4;
 
-lower::ProgramOptions program_of(const config::Config& config, const RankLayout& layout) {
-  lower::ProgramOptions options{
-      .schedule = config.schedule.name,
-      .file = config.schedule.file,
-      .ranks = layout.mesh.pipe,
-      .microbatches = static_cast<std::int32_t>(layout.batch.microbatches)};
-  if (const auto& per_rank = config.schedule.stages_per_rank) {
-    options.stages_per_rank = static_cast<std::int32_t>(*per_rank);
-  }
-  return options;
+verify::VerifiedSchedule program_on(const config::Config& config, const RankLayout& layout) {
+  return lower::training_program(program_of(config::with_layout(config, layout), layout.mesh));
 }
 
 double of_stage(const PerStage& costs, std::int32_t stage) {
   return costs.at(StageId(stage), Microbatch(0));
 }
 
-// One more or fewer stages share the same work: evenly, as a partition would have it.
+// The same work on another number of stages: evenly, as a partition would have it.
 PerStage dealt_out(const PerStage& costs, std::int32_t before, std::int32_t after) {
   double sum = 0.0;
   for (std::int32_t stage = 0; stage < before; ++stage) sum += of_stage(costs, stage);
@@ -122,10 +115,10 @@ void Rerouting::measure(const schedule::Schedule& order) {
   }
 }
 
-// That whose loss costs the shortest step.
-void Rerouting::leave_out_one_more(const verify::VerifiedSchedule& order) {
+// Of the places tried, that whose rank costs the shortest step.
+search::GoingOn Rerouting::leave_out_one_more(const verify::VerifiedSchedule& order) {
   const std::int32_t data = layout_.mesh.data;
-  std::optional<double> best;
+  std::optional<search::GoingOn> best;
   std::vector<Rank> chosen;
   std::size_t tried = 0;
   for (const std::int32_t place : places_by_work(order, *costs_)) {
@@ -138,41 +131,37 @@ void Rerouting::leave_out_one_more(const verify::VerifiedSchedule& order) {
     if (++tried > kPlacesTried) break;
     std::vector<Rank> lost = left_out_;
     lost.emplace_back(place * data + last);
-    const double step =
-        search::reroute({.schedule = order, .replicas = data, .lost = lost, .costs = *costs_})
-            .simulation.makespan;
-    if (best && *best <= step) continue;
-    best = step;
+    search::GoingOn found =
+        search::reroute({.schedule = order, .replicas = data, .lost = lost, .costs = *costs_});
+    if (best && best->simulation.makespan <= found.simulation.makespan) continue;
+    best = std::move(found);
     chosen = std::move(lost);
   }
   if (!best) throw search::Infeasible("each place of the pipe has a single rank left");
   left_out_ = std::move(chosen);
+  return std::move(*best);
 }
 
-double Rerouting::step_of(const RankLayout& instead) const {
-  const auto program = lower::training_program(program_of(config_, instead));
-  const std::int32_t before =
-      lower::training_program(program_of(config_, layout_)).schedule().stages;
-  const std::int32_t after = program.schedule().stages;
-  return makespan(program, before == after ? *costs_ : dealt_out(*costs_, before, after));
+double Rerouting::step_of(const RankLayout& instead, std::int32_t stages) const {
+  const auto program = program_on(config_, instead);
+  const std::int32_t its_own = program.schedule().stages;
+  return makespan(program, its_own == stages ? *costs_ : dealt_out(*costs_, stages, its_own));
 }
 
 Rerouted Rerouting::on(std::int64_t ranks, const std::optional<RankLayout>& instead) {
-  const std::int32_t data = layout_.mesh.data;
   const auto order = verify::VerifiedSchedule::from(
-      search::compute_order_of(lower::training_program(program_of(config_, layout_)).schedule()));
+      search::compute_order_of(program_on(config_, layout_).schedule()));
   measure(order.schedule());
-  while (std::int64_t{layout_.mesh.pipe} * data - std::ssize(left_out_) > ranks) {
-    leave_out_one_more(order);
-  }
-  const search::GoingOn found =
-      search::reroute({.schedule = order, .replicas = data, .lost = left_out_, .costs = *costs_});
+  const std::int64_t all = std::int64_t{layout_.mesh.pipe} * layout_.mesh.data;
+  PENSTOCK_CHECK(all - std::ssize(left_out_) > ranks, ranks, " of ", all, " ranks");
+  std::optional<search::GoingOn> found;
+  while (all - std::ssize(left_out_) > ranks) found = leave_out_one_more(order);
   Rerouted rerouted{.program = verify::VerifiedSchedule::from(
-                        lower::with_messages(found.schedule.schedule(), "penstock")),
+                        lower::with_messages(found->schedule.schedule(), "penstock")),
                     .left_out = left_out_,
                     .is_measured = is_measured_};
-  rerouted.step = makespan(rerouted.program, found.costs);
-  if (instead) rerouted.instead = step_of(*instead);
+  rerouted.step = makespan(rerouted.program, found->costs);
+  if (instead) rerouted.instead = step_of(*instead, order.schedule().stages);
   return rerouted;
 }
 

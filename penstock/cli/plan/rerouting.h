@@ -13,6 +13,7 @@
 
 #include "penstock/config/config.h"
 #include "penstock/config/other_ranks.h"
+#include "penstock/search/reroute.h"
 #include "penstock/simulate/costs.h"
 #include "penstock/verify/verify.h"
 
@@ -34,9 +35,9 @@ class Rerouting {
   Rerouting(const config::Config& config, std::string run, const config::RankLayout& layout);
 
   // How `ranks` of the layout's could go on; `instead` is what they would have otherwise.  Ranks
-  // that are left out stay so. REQUIRES: no why_not(); 1 <= ranks < those of the layout, and no
-  // more than in the call before. Throws: Error, where there is no such program: a place has no
-  // rank left, or too many actions.
+  // that are left out stay so.
+  // REQUIRES: no why_not(); fewer ranks than those of the layout, and than in the call before.
+  // Throws: Error, where there is no such program: a place has no rank left, or too many actions.
   Rerouted on(std::int64_t ranks, const std::optional<config::RankLayout>& instead);
 
   // Why no program of several replicas trains this; "": one may.
@@ -44,8 +45,9 @@ class Rerouting {
 
  private:
   void measure(const schedule::Schedule& order);
-  void leave_out_one_more(const verify::VerifiedSchedule& order);
-  double step_of(const config::RankLayout& instead) const;
+  search::GoingOn leave_out_one_more(const verify::VerifiedSchedule& order);
+  // `stages`: those that the costs are of.
+  double step_of(const config::RankLayout& instead, std::int32_t stages) const;
 
   const config::Config& config_;
   std::string run_;

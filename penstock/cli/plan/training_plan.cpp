@@ -8,7 +8,6 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/places.h"
-#include "penstock/lower/programs.h"
 
 namespace penstock::cli {
 namespace {
@@ -32,14 +31,7 @@ void check_offload(const std::string& section, const config::OffloadConfig& offl
 }
 
 void require_program(const config::Config& config, const mesh::Shape& mesh) {
-  const config::Batch batch = config::resolve_batch(config.batch, mesh);
-  const auto& stages_per_rank = config.schedule.stages_per_rank;
-  lower::ProgramOptions options{.schedule = config.schedule.name,
-                                .file = config.schedule.file,
-                                .ranks = mesh.pipe,
-                                .microbatches = static_cast<std::int32_t>(batch.microbatches)};
-  if (stages_per_rank) options.stages_per_rank = static_cast<std::int32_t>(*stages_per_rank);
-  const auto program = lower::training_program(options);
+  const auto program = lower::training_program(program_of(config, mesh));
   if (program.schedule().replicas > 1) {
     config::check_program_of_replicas(config);
     lower::places_of(program, mesh::make_mesh(mesh.pipe * mesh.data, mesh));
@@ -47,6 +39,17 @@ void require_program(const config::Config& config, const mesh::Shape& mesh) {
 }
 
 }  // namespace
+
+lower::ProgramOptions program_of(const config::Config& config, const mesh::Shape& mesh) {
+  const config::Batch batch = config::resolve_batch(config.batch, mesh);
+  const auto& stages_per_rank = config.schedule.stages_per_rank;
+  lower::ProgramOptions options{.schedule = config.schedule.name,
+                                .file = config.schedule.file,
+                                .ranks = mesh.pipe,
+                                .microbatches = static_cast<std::int32_t>(batch.microbatches)};
+  if (stages_per_rank) options.stages_per_rank = static_cast<std::int32_t>(*stages_per_rank);
+  return options;
+}
 
 void check_plan(const std::string& name, const config::Config& config, const mesh::Shape& mesh) {
   try {

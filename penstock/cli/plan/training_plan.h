@@ -8,8 +8,13 @@
 #include "penstock/config/config.h"
 #include "penstock/config/read.h"
 #include "penstock/config/resolve.h"
+#include "penstock/lower/programs.h"
 
 namespace penstock::cli {
+
+// What says which program the configuration trains on this mesh.
+// Throws: ConfigError as config::resolve_batch().
+lower::ProgramOptions program_of(const config::Config& config, const mesh::Shape& mesh);
 
 // What every rank would find wrong, said once.
 // Throws: Error with the name of the configuration in front.
