@@ -146,6 +146,20 @@ void keep_others(const std::string& from, const std::string& to) {
   }
 }
 
+// Returns: `path`.
+std::string made_directory(std::string path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail("make the directory", path, error.message());
+  // Its name, and those of folders that were made for it, are on the disk before a checkpoint is.
+  fs::path folder = fs::absolute(path);
+  for (int levels = 0; levels < 3 && folder.has_relative_path(); ++levels) {
+    folder = folder.parent_path();
+    flush_names(folder.string());
+  }
+  return path;
+}
+
 }  // namespace
 
 std::string name_of(std::int64_t step) {
@@ -194,18 +208,9 @@ std::vector<Found> not_kept(const std::vector<Found>& newest_first, const Keep& 
   return removed;
 }
 
-CheckpointDirectory::CheckpointDirectory(std::string path) : path_(std::move(path)) {
-  std::error_code error;
-  fs::create_directories(path_, error);
-  if (error) fail("make the directory", path_, error.message());
-  // Its name, and those of folders that were made for it, are on the disk before a checkpoint is.
-  fs::path folder = fs::absolute(path_);
-  for (int levels = 0; levels < 3 && folder.has_relative_path(); ++levels) {
-    folder = folder.parent_path();
-    flush_names(folder.string());
-  }
-  lock_.emplace(path_, "checkpoints");
-}
+CheckpointDirectory::CheckpointDirectory(std::string path)
+    : path_(made_directory(std::move(path))),
+      lock_(OutputLock::of_folder(path_, "checkpoints")) {}
 
 std::vector<std::string> CheckpointDirectory::abandon_after(std::int64_t step) {
   std::vector<std::string> moved;
@@ -257,13 +262,18 @@ std::string CheckpointDirectory::begin(const std::string& name, std::uint64_t by
                                        Leftovers leftovers) {
   const std::string objection = objection_to_name(name);
   if (!objection.empty()) throw CheckpointError(objection);
+  name_lock_.reset();
+  OutputLock lock = OutputLock::of_path(str(path_, "/", name), str("the checkpoint ", name));
   remove_leftovers(leftovers == Leftovers::OfThisName ? name : "");
   require_free(path_, bytes_needed, str(name, " to ", quoted_path(path_)));
   std::error_code error;
   const std::string folder = saving(name);
-  fs::create_directory(folder, error);
+  const bool is_free =
+      fs::create_directory(folder, error) || (!error && fs::is_empty(folder, error));
   if (error) fail("make the folder", folder, error.message());
+  if (!is_free) fail("make the folder", folder, "it has files that are no checkpoint's");
   keeps_saving_ = false;
+  name_lock_.emplace(std::move(lock));
   return folder;
 }
 
@@ -306,6 +316,7 @@ void CheckpointDirectory::commit(const std::string& name, const Manifest& manife
 void CheckpointDirectory::abandon(const std::string& name) noexcept {
   std::error_code error;
   if (!keeps_saving_) fs::remove_all(saving(name), error);
+  name_lock_.reset();
 }
 
 // First loses its name, so that it is never there in part.

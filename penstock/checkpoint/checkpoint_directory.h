@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "penstock/checkpoint/folder_lock.h"
 #include "penstock/checkpoint/manifest.h"
+#include "penstock/core/output_lock.h"
 
 namespace penstock::checkpoint {
 
@@ -61,8 +61,12 @@ class CheckpointDirectory {
   // Throws: CheckpointError with the directory and the reason.
   explicit CheckpointDirectory(std::string path);
 
-  // Makes the folder in which shards of the checkpoint `name` are written, and removes what earlier
-  // saves and removals have left: of any name, or of this one, in a directory that is not a run's.
+  // Why others are not kept out; empty: they are.
+  const std::string& missing_lock() const { return lock_.missing(); }
+
+  // Keeps other processes from making `name` until it has its name or is abandoned.  Makes the
+  // folder in which its shards are written, and removes what earlier saves and removals have left:
+  // of any name, or of this one, in a directory that is not a run's.
   // Throws: CheckpointError, also for what cannot be a checkpoint's name, and where fewer than
   // `bytes_needed` are free; it says both numbers.
   enum class Leftovers : std::uint8_t { OfAnyName, OfThisName };
@@ -92,7 +96,8 @@ class CheckpointDirectory {
   void remove_leftovers(const std::string& of_name) const;
 
   std::string path_;
-  std::optional<FolderLock> lock_;
+  OutputLock lock_;
+  std::optional<OutputLock> name_lock_;  // Of the checkpoint that is being written.
   bool keeps_saving_ = false;  // The folder that is being written is an older checkpoint now.
 };
 

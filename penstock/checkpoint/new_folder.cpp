@@ -111,11 +111,14 @@ void FoldersAbove::remove_made() const noexcept {
 
 NewFolder::NewFolder(std::string path, const std::string& what,
                      const std::function<bool(std::string_view)>& is_own)
-    : path_(std::move(path)), above_(path_), saving_(path_ + ".saving") {
+    : path_(std::move(path)),
+      above_(path_),
+      lock_(OutputLock::of_path(path_, what)),
+      saving_(path_ + ".saving") {
+  path_of_new(path_, what);  // Another process may have made it meanwhile.
   std::error_code error;
   const bool is_new = fs::create_directory(saving_, error);
   if (error) fail("make the folder", saving_, error.message());
-  lock_.emplace(saving_, what);
   if (!is_new) empty(saving_, is_own);
   is_ours_ = true;
 }

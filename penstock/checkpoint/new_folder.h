@@ -6,12 +6,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "penstock/checkpoint/folder_lock.h"
+#include "penstock/core/output_lock.h"
 
 namespace penstock::checkpoint {
 
@@ -44,10 +43,12 @@ class FoldersAbove {
 
 class NewFolder {
  public:
-  // Makes the folder PATH.saving, and those above it.  A folder of that name that a process has
-  // left is emptied first, where all of its files are `is_own`.
+  // Keeps other processes from making PATH, and makes the folder PATH.saving, and those above it.
+  // A folder of that name that a process has left is emptied first, where all of its files are
+  // `is_own`.
   // REQUIRES: `path` is path_of_new()'s.
-  // Throws: CheckpointError with the path and the reason; one is that another process saves there.
+  // Throws: ConfigError as path_of_new(), where it is there by now; CheckpointError with the path
+  // and the reason; one is that another process makes it.
   NewFolder(std::string path, const std::string& what,
             const std::function<bool(std::string_view)>& is_own);
   // Removes what was made, unless it is finished.
@@ -65,8 +66,8 @@ class NewFolder {
  private:
   std::string path_;
   FoldersAbove above_;
+  OutputLock lock_;
   std::string saving_;
-  std::optional<FolderLock> lock_;
   bool is_ours_ = false;
 };
 

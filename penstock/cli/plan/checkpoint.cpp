@@ -15,6 +15,7 @@
 #include "penstock/core/byte_size.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
+#include "penstock/core/output_lock.h"
 #include "penstock/core/progress_lines.h"
 #include "penstock/core/text.h"
 
@@ -192,9 +193,15 @@ std::uint64_t bytes_on_disk(const std::string& folder) {
 
 int run_prune(const CheckpointCommand& command) {
   const std::string path = directory_in(command.path);
+  std::optional<OutputLock> run;  // Also one that saves nothing has its directory for itself.
+  if (path != command.path) run.emplace(OutputLock::of_folder(command.path, "checkpoints"));
   const checkpoint::CheckpointDirectory directory(path);
-  const auto all = checkpoint::checkpoints_in(path);
   Output output(STDERR_FILENO);
+  if (!directory.missing_lock().empty()) {
+    output.write(str("penstock: warning: runs are not kept from saving there meanwhile: ",
+                     directory.missing_lock(), "\n"));
+  }
+  const auto all = checkpoint::checkpoints_in(path);
   if (!all.empty()) {  // The one to fall back on.
     SavedCheckpoint newest(all.front().folder);
     verify_all(newest, output);

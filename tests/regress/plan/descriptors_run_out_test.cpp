@@ -6,9 +6,9 @@
 
 #include <string>
 
-#include "penstock/checkpoint/folder_lock.h"
 #include "penstock/core/file_descriptor.h"
 #include "penstock/core/new_file.h"
+#include "penstock/core/output_lock.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temporary_folder.h"
 
@@ -40,7 +40,7 @@ TEST(DescriptorsRunOut, AFolderThatIsNotFlushedOrLockedIsAnError) {
     const NoMoreFiles none;
     flushed = testing_support::message_of([&] { flush_folder(folder.path()); });
     locked = testing_support::message_of(
-        [&] { const checkpoint::FolderLock lock(folder.path(), "checkpoints"); });
+        [&] { const OutputLock lock = OutputLock::of_folder(folder.path(), "checkpoints"); });
   }
   for (const std::string& message : {flushed, locked}) {
     EXPECT_NE(message.find(folder.path()), std::string::npos) << message;
