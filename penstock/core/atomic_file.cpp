@@ -9,6 +9,8 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -32,16 +34,23 @@ using Advanced = std::function<void()>;
 
 constexpr std::string_view kBeside = ".tmp-";
 
-// A file of its own beside `target`: what stands there already, somebody's link perhaps, is left
-// alone.
-std::string make_file_beside(const std::string& target, int& descriptor) {
+// The first name beside `target` that `make` gets, or fails at for another reason than that
+// something is there, somebody's link perhaps: what stands there already is left alone.
+template <class Make>
+std::string name_beside(const std::string& target, const Make& make) {
   constexpr int kTries = 1000;  // Leftovers of a process that had this one's number.
   for (int i = 0; i < kTries; ++i) {
     std::string path = str(target, kBeside, ::getpid(), "-", i);
-    descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (descriptor >= 0 || errno != EEXIST) return path;
+    if (make(path) || errno != EEXIST) return path;
   }
   return {};
+}
+
+std::string make_file_beside(const std::string& target, int& descriptor) {
+  return name_beside(target, [&](const std::string& path) {
+    descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    return descriptor >= 0;
+  });
 }
 
 // The process that writes a file with such a name; absent for other names.
@@ -61,6 +70,70 @@ bool is_stream(const std::string& path) {
   return type == fs::file_type::fifo || type == fs::file_type::character ||
          type == fs::file_type::socket || type == fs::file_type::block;
 }
+
+std::string folder_of(const std::string& path) {
+  const auto parent = fs::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Whether the old name stays, or goes when the file has another one.
+enum class Stays : std::uint8_t { There, Away };
+bool set_aside(const std::string& path, const std::string& name, Stays stays) {
+  if (stays == Stays::There) {
+    if (::link(path.c_str(), name.c_str()) == 0) return true;
+    if (errno == EEXIST) return false;
+  }
+  // Also on file systems where a file has one name only.
+  struct stat status = {};
+  const bool is_taken = ::lstat(name.c_str(), &status) == 0;
+  if (is_taken) errno = EEXIST;
+  return !is_taken && ::rename(path.c_str(), name.c_str()) == 0;
+}
+
+// What stands at a path while a new file comes there; it comes back unless it is let go.
+class OldFile {
+ public:
+  // Throws: Error with the path and the system's reason.
+  OldFile(std::string path, Stays stays) : path_(std::move(path)) {
+    struct stat status = {};
+    if (::lstat(path_.c_str(), &status) != 0) return;  // None.
+    errno = EISDIR;
+    if (S_ISDIR(status.st_mode)) fail(path_);
+    bool is_aside = false;
+    aside_ = name_beside(path_, [&](const std::string& name) {
+      is_aside = set_aside(path_, name, stays);
+      return is_aside;
+    });
+    if (is_aside) return;
+    aside_.clear();
+    fail(path_);
+  }
+  ~OldFile() {
+    if (is_let_go_) return;
+    aside_.empty() ? ::unlink(path_.c_str()) : ::rename(aside_.c_str(), path_.c_str());
+  }
+  OldFile(OldFile&& other) noexcept
+      : path_(std::move(other.path_)),
+        aside_(std::move(other.aside_)),
+        is_let_go_(std::exchange(other.is_let_go_, true)) {}
+  OldFile(const OldFile&) = delete;
+  OldFile& operator=(const OldFile&) = delete;
+
+  void let_go() {
+    is_let_go_ = true;
+    if (!aside_.empty()) ::unlink(aside_.c_str());
+  }
+
+ private:
+  std::string path_;
+  std::string aside_;  // Empty: nothing was there.
+  bool is_let_go_ = false;
+};
 
 void write_stream(const std::string& path, const std::vector<std::string_view>& pieces,
                   const Advanced& advanced) {
@@ -120,6 +193,13 @@ PreparedFile::PreparedFile(const std::string& path, const std::vector<std::strin
   path_ = beside;
 }
 
+PreparedFile::PreparedFile(std::string target, std::string written)
+    : target_(std::move(target)), path_(std::move(written)) {}
+
+PreparedFile PreparedFile::of_written(std::string written, const std::string& path) {
+  return {followed(path), std::move(written)};
+}
+
 PreparedFile::~PreparedFile() {
   if (!path_.empty()) ::unlink(path_.c_str());
 }
@@ -132,9 +212,29 @@ PreparedFile::PreparedFile(PreparedFile&& other) noexcept
 void PreparedFile::put_in_place() {
   if (::rename(path_.c_str(), target_.c_str()) != 0) fail(target_);
   path_.clear();
-  const auto parent = fs::path(target_).parent_path();
-  flush_folder(parent.empty() ? "." : parent.string());
+  flush_folder(folder_of(target_));
   if (advanced_) advanced_();
+}
+
+bool PreparedFile::is_there() const {
+  std::error_code error;
+  const bool same_size = fs::file_size(path_, error) == fs::file_size(target_, error);
+  return !error && same_size && bytes_of(path_) == bytes_of(target_);
+}
+
+void replace_together(std::span<PreparedFile> parts, PreparedFile& head) {
+  if (parts.empty()) return head.put_in_place();
+  if (parts.size() == 1 && head.is_there()) return parts.front().put_in_place();
+  OldFile old_head(head.target(), Stays::Away);
+  flush_folder(folder_of(head.target()));
+  std::vector<OldFile> old_parts;
+  for (PreparedFile& part : parts) {
+    old_parts.emplace_back(part.target(), Stays::There);
+    part.put_in_place();
+  }
+  head.put_in_place();
+  for (OldFile& old : old_parts) old.let_go();
+  old_head.let_go();
 }
 
 void write_atomically(std::span<const NewContent> files, const Advanced& advanced) {

@@ -1,6 +1,6 @@
 // Replaces files in one go: readers see the old content or the new, never a part.
 //
-// The writers of checkpoint/, train/ and cli/ use it.  Knows no formats.
+// The writers of checkpoint/, weights/, run/ and cli/ use it, and Python's.  Knows no formats.
 #pragma once
 #include <functional>
 #include <span>
@@ -38,6 +38,8 @@ class PreparedFile {
   // Throws: Error with the path and the system's reason; then nothing has changed.
   PreparedFile(const std::string& path, const std::vector<std::string_view>& pieces,
                const std::function<void()>& advanced = {});
+  // Of what is written and flushed already, at `written` in the same folder.
+  static PreparedFile of_written(std::string written, const std::string& path);
   // Removes what was written, unless it has its place.
   ~PreparedFile();
   PreparedFile(PreparedFile&& other) noexcept;
@@ -47,10 +49,23 @@ class PreparedFile {
   // Throws: Error, as above.
   void put_in_place();
 
+  // Where it goes.
+  const std::string& target() const { return target_; }
+  // Whether what is there now has the same bytes.
+  bool is_there() const;
+
  private:
+  PreparedFile(std::string target, std::string written);
+
   std::string target_;
   std::function<void()> advanced_;
   std::string path_;  // Empty: it is not there (any more).
 };
+
+// Puts files in place that belong together.  `head` is the one without which the others count for
+// nothing: while they are of two kinds, it is away.  So a reader finds the old files, the new ones,
+// or no head.  One part whose head stays the same, or a head alone, takes one rename.
+// Throws: Error with the path and the system's reason; all are then as before.
+void replace_together(std::span<PreparedFile> parts, PreparedFile& head);
 
 }  // namespace penstock

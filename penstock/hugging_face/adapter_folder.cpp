@@ -12,7 +12,6 @@
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/config_fields.h"
 #include "penstock/json/tree.h"
-#include "penstock/weights/atomic_file.h"
 
 namespace penstock::hugging_face {
 namespace {
@@ -162,12 +161,15 @@ void check_adapter_target(const std::string& folder) {
 
 void write_adapters(const std::string& folder, const weights::NamedTensors& adapters,
                     const ModelFolder& model, const nn::AdapterOptions& adapter) {
-  const std::string config = str(folder, "/", kAdapterConfigName);
-  std::error_code error;
-  fs::remove(config, error);
-  if (error) throw CheckpointError(str(quoted_path(config), ": ", error.message()));
-  weights::write_safetensors(str(folder, "/", kAdapterTensorsName), adapters, {{"format", "pt"}});
-  weights::write_atomically(config, {checkpoint::to_text(config_of(model, adapter))});
+  PreparedFile tensors = weights::prepare_safetensors(str(folder, "/", kAdapterTensorsName),
+                                                      adapters, {{"format", "pt"}});
+  try {
+    const std::string text = checkpoint::to_text(config_of(model, adapter));
+    PreparedFile config(str(folder, "/", kAdapterConfigName), std::vector<std::string_view>{text});
+    replace_together({&tensors, 1}, config);
+  } catch (const Error& error) {
+    throw CheckpointError(error.message());
+  }
 }
 
 }  // namespace penstock::hugging_face

@@ -39,8 +39,9 @@ SavedAdapters read_adapters(const std::string& folder, const ModelFolder& model,
 void check_adapter_target(const std::string& folder);
 
 // Makes the tensors the folder's adapters, in place of those that are there.  While the two files
-// are of two adapters, adapter_config.json is away.
-// Throws: CheckpointError for a file that cannot be written.
+// are of two adapters, adapter_config.json is away; where it stays the same, it is there all the
+// time.
+// Throws: CheckpointError for a file that cannot be written; the folder then has the old adapters.
 void write_adapters(const std::string& folder, const weights::NamedTensors& adapters,
                     const ModelFolder& model, const nn::AdapterOptions& adapter);
 

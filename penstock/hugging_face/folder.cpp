@@ -8,6 +8,7 @@
 #include <set>
 #include <string_view>
 
+#include "penstock/checkpoint/adapter_files.h"
 #include "penstock/checkpoint/model_files.h"
 #include "penstock/core/error.h"
 #include "penstock/core/read_file.h"
@@ -227,12 +228,15 @@ void copy_other_files(const std::string& from, const std::string& to) {
 }
 
 void check_target(const std::string& folder) {
-  const std::string path = str(folder, "/", checkpoint::kModelName);
-  std::error_code error;
-  if (!fs::exists(path, error)) return;
-  throw ConfigError(str("run.save = ", quoted_path(folder), ": has ", checkpoint::kModelName,
-                        ", which loaders prefer to the files that are saved"),
-                    {"save to another folder, or remove that file"});
+  const std::pair<std::string_view, const char*> in_the_way[] = {
+      {checkpoint::kModelName, "which loaders prefer to the files that are saved"},
+      {checkpoint::kAdapterConfigName, "whose adapters loaders add to the model that is saved"}};
+  for (const auto& [name, why] : in_the_way) {
+    std::error_code error;
+    if (!fs::exists(str(folder, "/", name), error)) continue;
+    throw ConfigError(str("run.save = ", quoted_path(folder), ": has ", name, ", ", why),
+                      {"save to another folder, or remove that file"});
+  }
 }
 
 }  // namespace penstock::hugging_face

@@ -24,7 +24,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSuffix = ".safetensors";
 constexpr const char* kConfig = "config.json";
-constexpr const char* kOldConfig = "config.replaced.json";
 constexpr const char* kSaving = "model.saving";
 // On a shared file system, another rank's file may be seen a moment later.
 constexpr std::chrono::seconds kSeenWithin{15};
@@ -72,15 +71,18 @@ std::optional<std::vector<std::string>> old_shards(const std::string& folder) {
   }
 }
 
+// Returns: `folder`.
+std::string made_folder(std::string folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (!error) return folder;
+  throw CheckpointError(str("cannot make the folder \"", folder, "\": ", error.message()));
+}
+
 }  // namespace
 
-NewModel::NewModel(std::string folder) : folder_(std::move(folder)) {
-  std::error_code error;
-  fs::create_directories(folder_, error);
-  if (error) {
-    throw CheckpointError(str("cannot make the folder \"", folder_, "\": ", error.message()));
-  }
-  lock_.emplace(folder_, "a model");
+NewModel::NewModel(std::string folder)
+    : folder_(made_folder(std::move(folder))), lock_(OutputLock::of_folder(folder_, "a model")) {
   if (auto named = old_shards(folder_)) {
     old_shards_ = std::move(*named);
     remove_leftovers();
@@ -141,20 +143,10 @@ void NewModel::put_in_place(const checkpoint::ModelIndex& index,
   try {
     PreparedFile new_index(path_of(checkpoint::kModelIndexName), {to_text(index)}, advanced);
     PreparedFile new_config(path_of(kConfig), {index.config}, advanced);
-    if (!fs::is_symlink(path_of(kConfig), ignored)) {
-      fs::rename(path_of(kConfig), path_of(kOldConfig), ignored);
-    }
-    try {
-      new_index.put_in_place();
-    } catch (const Error&) {
-      fs::rename(path_of(kOldConfig), path_of(kConfig), ignored);
-      throw;
-    }
-    new_config.put_in_place();
+    replace_together({&new_index, 1}, new_config);
   } catch (const Error& error) {
     throw CheckpointError(error.message());
   }
-  fs::remove(path_of(kOldConfig), ignored);
   for (const std::string& name : old_shards_) remove_unless_in(model_files(index), name);
   fs::remove(path_of(kSaving), ignored);
 }

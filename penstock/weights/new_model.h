@@ -4,13 +4,12 @@
 // series that it says.  Knows no ranks.
 // Invariants: whenever the process or the machine stops, the folder has the old model, whole, or
 // the new one: the index is renamed when all shards are flushed, no shard has a name that the old
-// index knows, and config.json is away while it and the index are of two models.
+// index knows, and a config.json that changes is away while it and the index are of two models.
 #pragma once
 #include <functional>
-#include <optional>
 #include <string>
 
-#include "penstock/checkpoint/folder_lock.h"
+#include "penstock/core/output_lock.h"
 #include "penstock/weights/weights.h"
 
 namespace penstock::weights {
@@ -44,7 +43,7 @@ class NewModel {
   void check_shards(const checkpoint::ModelIndex& index) const;
 
   std::string folder_;
-  std::optional<checkpoint::FolderLock> lock_;
+  OutputLock lock_;
   std::vector<std::string> old_shards_;
   std::int32_t series_ = 1;
 };

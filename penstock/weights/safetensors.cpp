@@ -38,6 +38,31 @@ checkpoint::SafetensorsHeader header_of(const NamedTensors& tensors,
   return header;
 }
 
+// The bytes of a file, and the tensors in host memory that have them.
+class FileContent {
+ public:
+  FileContent(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata,
+              const std::function<void()>& advanced)
+      : header_(checkpoint::to_bytes(header_of(tensors, metadata))) {
+    for (const auto& [name, tensor] : tensors) {
+      tensors_.push_back(tensor.detach().contiguous().cpu().resolve_conj().resolve_neg());
+      if (advanced) advanced();
+    }
+  }
+
+  std::vector<std::string_view> pieces() const {
+    std::vector<std::string_view> pieces = {header_};
+    for (const at::Tensor& each : tensors_) {
+      pieces.emplace_back(static_cast<const char*>(each.const_data_ptr()), each.nbytes());
+    }
+    return pieces;
+  }
+
+ private:
+  std::string header_;
+  std::vector<at::Tensor> tensors_;
+};
+
 }  // namespace
 
 checkpoint::ScalarType type_of(at::ScalarType type, const std::string& name) {
@@ -51,19 +76,21 @@ at::ScalarType type_of(checkpoint::ScalarType type) {
   return kTypes[static_cast<std::size_t>(type)];
 }
 
+PreparedFile prepare_safetensors(const std::string& path, const NamedTensors& tensors,
+                                 const std::map<std::string, std::string>& metadata,
+                                 const std::function<void()>& advanced) {
+  const FileContent content(tensors, metadata, advanced);
+  try {
+    return {path, content.pieces(), advanced};
+  } catch (const Error& error) {
+    throw CheckpointError(error.message());
+  }
+}
+
 void write_safetensors(const std::string& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata,
                        const std::function<void()>& advanced) {
-  const std::string header = checkpoint::to_bytes(header_of(tensors, metadata));
-  std::vector<at::Tensor> kept;
-  std::vector<std::string_view> pieces = {header};
-  for (const auto& [name, tensor] : tensors) {
-    kept.push_back(tensor.detach().contiguous().cpu().resolve_conj().resolve_neg());
-    pieces.emplace_back(static_cast<const char*>(kept.back().const_data_ptr()),
-                        kept.back().nbytes());
-    if (advanced) advanced();
-  }
-  write_atomically(path, pieces, advanced);
+  write_atomically(path, FileContent(tensors, metadata, advanced).pieces(), advanced);
 }
 
 NamedTensors read_safetensors(const std::string& path) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "penstock/checkpoint/safetensors_header.h"
+#include "penstock/core/atomic_file.h"
 
 namespace penstock::weights {
 
@@ -30,6 +31,11 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 void write_safetensors(const std::string& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {},
                        const std::function<void()>& advanced = {});
+
+// The same, of a file that is to change together with others.
+PreparedFile prepare_safetensors(const std::string& path, const NamedTensors& tensors,
+                                 const std::map<std::string, std::string>& metadata = {},
+                                 const std::function<void()>& advanced = {});
 
 // Throws: CheckpointError when the file cannot be read or breaks the format; it names the tensor,
 // the offset and what was expected.

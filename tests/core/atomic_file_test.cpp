@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <future>
 #include <sstream>
+#include <thread>
 
 #include "penstock/core/error.h"
 #include "tests/support/temporary_folder.h"
@@ -116,6 +118,67 @@ TEST(AtomicFile, APipeIsWrittenToAndStays) {
   write_atomically(folder.file("pipe"), {"through ", "it"});
   EXPECT_EQ(read.get(), "through it");
   EXPECT_TRUE(std::filesystem::is_fifo(folder.file("pipe")));
+}
+
+// A head and two parts of one kind.
+void replace_all(const TemporaryFolder& folder, const std::string& kind) {
+  std::vector<PreparedFile> parts;
+  parts.emplace_back(folder.file("a"), std::vector<std::string_view>{kind});
+  parts.emplace_back(folder.file("b"), std::vector<std::string_view>{kind});
+  PreparedFile head(folder.file("head"), {kind});
+  replace_together(parts, head);
+}
+
+TEST(AtomicFile, AReaderFindsTheOldFilesTheNewOnesOrNoHead) {
+  const TemporaryFolder folder;
+  replace_all(folder, "0");
+  std::atomic<bool> is_over = false;
+  int mixed = 0, seen = 0;
+  std::thread reader([&] {
+    while (!is_over) {
+      const std::string before = content(folder.file("head"));
+      const std::string parts = content(folder.file("a")) + content(folder.file("b"));
+      if (before.empty() || content(folder.file("head")) != before) continue;
+      ++seen;
+      mixed += parts == before + before ? 0 : 1;
+    }
+  });
+  for (int kind = 1; kind <= 200; ++kind) replace_all(folder, std::to_string(kind));
+  is_over = true;
+  reader.join();
+  EXPECT_EQ(mixed, 0) << "of " << seen;
+  EXPECT_GT(seen, 0);
+  EXPECT_EQ(folder.names(), (Names{"a", "b", "head"}));
+}
+
+TEST(AtomicFile, WhatIsRefusedInTheMiddleLeavesAllAsBefore) {
+  const TemporaryFolder folder;
+  replace_all(folder, "old");
+  std::vector<PreparedFile> parts;
+  parts.emplace_back(folder.file("a"), std::vector<std::string_view>{"new"});
+  parts.emplace_back(folder.file("c"), std::vector<std::string_view>{"new"});
+  parts.emplace_back(folder.file("b"), std::vector<std::string_view>{"new"});
+  PreparedFile head(folder.file("head"), {"new"});
+  std::filesystem::remove(folder.file("b"));
+  std::filesystem::create_directories(folder.file("b/full"));  // No file takes its place.
+  EXPECT_THROW(replace_together(parts, head), Error);
+  EXPECT_EQ(content(folder.file("a")), "old");
+  EXPECT_EQ(content(folder.file("head")), "old");
+  EXPECT_FALSE(std::filesystem::exists(folder.file("c"))) << "there was none";
+}
+
+TEST(AtomicFile, AHeadThatStaysTheSameIsThereAllTheTime) {
+  const TemporaryFolder folder;
+  write_atomically(folder.file("head"), {"one"});
+  struct stat before = {}, after = {};
+  ::stat(folder.file("head").c_str(), &before);
+  std::vector<PreparedFile> parts;
+  parts.emplace_back(folder.file("a"), std::vector<std::string_view>{"new"});
+  PreparedFile head(folder.file("head"), {"one"});
+  replace_together(parts, head);
+  ::stat(folder.file("head").c_str(), &after);
+  EXPECT_EQ(before.st_ino, after.st_ino);
+  EXPECT_EQ(content(folder.file("a")), "new");
 }
 
 }  // namespace
