@@ -8,6 +8,7 @@
 namespace penstock::bindings {
 
 void init_errors(pybind11::module_& m);     // penstock::Error as the classes of penstock.errors.
+void init_files(pybind11::module_& m);      // Files that are replaced, folders that are kept.
 void init_schedule(pybind11::module_& m);   // Schedules and their generators.
 void init_passes(pybind11::module_& m);     // Passes, single actions, torch's tables.
 void init_verify(pybind11::module_& m);     // Options, verdicts, diagnostics.

@@ -7,6 +7,7 @@ PYBIND11_MODULE(_planning, m) {
   // That penstock._runtime was built with; "" where there is none.
   m.attr("TORCH_VERSION") = PENSTOCK_TORCH_VERSION;
   penstock::bindings::init_errors(m);
+  penstock::bindings::init_files(m);
   penstock::bindings::init_schedule(m);
   penstock::bindings::init_passes(m);
   penstock::bindings::init_verify(m);

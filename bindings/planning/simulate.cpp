@@ -10,7 +10,6 @@
 #include "bindings/planning/per_stage.h"
 #include "bindings/planning/pictures.h"
 #include "bindings/planning/simulated.h"
-#include "penstock/core/atomic_file.h"
 #include "penstock/core/text.h"
 #include "penstock/render/chrome_trace.h"
 #include "penstock/render/simulated_timeline.h"
@@ -141,10 +140,6 @@ void init_simulate(py::module_& m) {
       .def("to_trace", trace_of, without_gil, "For chrome://tracing and ui.perfetto.dev.")
       .def("_repr_svg_", svg_of, without_gil)
       .def("__repr__", spell_simulated);
-  m.def(
-      "write_atomically",
-      [](const std::string& path, const std::string& text) { write_atomically(path, {text}); },
-      py::arg("path"), py::arg("text"), without_gil);
   m.def("simulate", run, py::arg("schedule"), py::arg("costs"), py::arg("options"), without_gil);
 }
 

@@ -5,7 +5,7 @@ The planning half of penstock, in C++.  Use penstock.schedule and penstock.pipe.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'Found', 'INFERENCE_BUFFERS', 'Options', 'Placement', 'Position', 'RankSimulation', 'ReadConfiguration', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'WARMUP_STEPS_MIN', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_configuration', 'parse_unit', 'partition_by_bounds', 'partition_by_costs', 'partition_uniformly', 'read_configuration', 'search', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'warmup_cosine_share', 'warmup_share', 'with_sizes', 'write_atomically']
+__all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'Found', 'INFERENCE_BUFFERS', 'Options', 'OutputLock', 'Placement', 'Position', 'RankSimulation', 'ReadConfiguration', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'WARMUP_STEPS_MIN', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_configuration', 'parse_unit', 'partition_by_bounds', 'partition_by_costs', 'partition_uniformly', 'read_configuration', 'replace_together', 'search', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'warmup_cosine_share', 'warmup_share', 'with_sizes', 'write_atomically']
 class Schedule:
     """
     A program of actions per rank: what each one computes, sends and receives, in order.
@@ -254,6 +254,32 @@ class Simulation:
         """
         Share of the longest span that the busiest rank does not compute.
         """
+class OutputLock:
+    """
+    Keeps others from writing where this process writes.
+    """
+    @staticmethod
+    def beside_others(folder: str, what: str) -> OutputLock:
+        """
+        Of files of one's own in a folder: lets in whoever has it so, too.
+        """
+    @staticmethod
+    def of_folder(folder: str, what: str) -> OutputLock:
+        """
+        Of all that is in a folder.
+        """
+    @staticmethod
+    def of_path(path: str, what: str) -> OutputLock:
+        """
+        Of a file or folder that is to be made.
+        """
+    def let_go(self) -> None:
+        ...
+    @property
+    def missing(self) -> str:
+        """
+        Why others are not kept out; empty: they are.
+        """
 class Placement:
     """
     Members:
@@ -499,6 +525,10 @@ def partition_uniformly(layers: typing.SupportsInt | typing.SupportsIndex, stage
 def read_configuration(file: str, needs_sizes: bool) -> ReadConfiguration:
     """
     The configuration in a file.
+    """
+def replace_together(parts: collections.abc.Sequence[tuple[str, str]], head: tuple[str, str]) -> None:
+    """
+    Puts written files in place: all, or none.  Each is where it is, and where it goes.
     """
 def search(*, ranks: typing.SupportsInt | typing.SupportsIndex, microbatches: typing.SupportsInt | typing.SupportsIndex, stages_per_rank: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], placements: collections.abc.Sequence[Placement], costs: Costs, memory_max: typing.SupportsFloat | typing.SupportsIndex | None, seconds: typing.SupportsFloat | typing.SupportsIndex, rounds: typing.SupportsInt | typing.SupportsIndex | None, seed: typing.SupportsInt | typing.SupportsIndex) -> Found:
     ...

@@ -10,6 +10,7 @@ import io
 from pathlib import Path
 from typing import Any, Protocol
 
+from penstock import _planning
 from penstock._boards import event_files, weights_and_biases
 
 # A line's keys in the metrics, and the tags on a board.
@@ -99,6 +100,7 @@ class Tables:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _planning.OutputLock.of_path(str(folder / "steps.csv"), "tables")
         self._files: dict[str, io.TextIOWrapper] = {}
         self._rows: dict[str, Any] = {}
         for name, tags in _TABLES.items():
@@ -125,3 +127,4 @@ class Tables:
         """Closes the files."""
         for file in self._files.values():
             file.close()
+        self._lock.let_go()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock import _torch
+from penstock import _planning, _torch
 from penstock.checkpoint._values import from_text
 from penstock.errors import CheckpointError, ConfigError, first_of
 
@@ -33,6 +33,7 @@ __all__ = [
     "states_in",
     "value_pieces",
     "write_weights",
+    "written_beside",
 ]
 
 LATEST = "latest"
@@ -149,16 +150,34 @@ def write_weights(
 ) -> None:
     """To a file of safetensors, without the names that are `shared`, or, by its name, torch.save().
 
-    The file is the old one or the new one, never a part.
+    The file is the old one or the new one, never a part.  Raises CheckpointError where another
+    process writes it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".safetensors":
-        tensors = [(name, each) for name, each in state.items() if name not in shared]
-        _torch.load().write_safetensors(str(path), tensors)
-        return
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    lock = _planning.OutputLock.of_path(str(path), "weights")
     try:
-        torch.save(dict(state), beside)
-        beside.replace(path)
+        written, place = written_beside(path, state, shared)
+        _planning.replace_together([], (written, place))
     finally:
+        lock.let_go()
+
+
+def written_beside(
+    path: Path, state: Mapping[str, torch.Tensor], shared: Collection[str] = ()
+) -> tuple[str, str]:
+    """The same file, on the disk: where it is, and where it goes.  Its caller puts it in place."""
+    place = Path(os.path.realpath(path))
+    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    try:
+        if path.suffix == ".safetensors":
+            tensors = [(name, each) for name, each in state.items() if name not in shared]
+            _torch.load().write_safetensors(str(beside), tensors)
+        else:
+            with beside.open("wb") as file:
+                torch.save(dict(state), file)
+                file.flush()
+                os.fsync(file.fileno())
+    except BaseException:
         beside.unlink(missing_ok=True)
+        raise
+    return str(beside), str(place)

@@ -1,7 +1,8 @@
 """A corpus that has its name when it is whole, and not before.
 
 Files are written without a name where the system can do that (O_TMPFILE), so that a process that
-is killed leaves nothing at all.  The note is put in place last: tokens without it are no corpus.
+is killed leaves nothing at all.  They are put in place together, in the place of those of an earlier
+corpus; the note is away meanwhile, and tokens without it are no corpus.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from penstock import _planning
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,10 +27,10 @@ _VERSION = 1  # kCorpusNoteVersion in penstock/data/corpus_note.h.
 
 
 class _NewFile:
-    """A file that is put at its path when it is told to, and is gone otherwise."""
+    """A file for a path, which has a name beside it when it is told to, and is gone otherwise."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._path = path = Path(os.path.realpath(path))  # A link stays one.
         self._beside = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
         self._has_name = False
         try:
@@ -43,23 +45,20 @@ class _NewFile:
     def write(self, data: bytes) -> None:
         self._file.write(data)
 
-    def finish(self) -> None:
-        """Flushes it to the disk."""
+    def finish(self) -> tuple[str, str]:
+        """Flushes it to the disk; where it is then, and where it goes."""
         self._file.flush()
         os.fsync(self._file.fileno())
-
-    def put_in_place(self) -> None:
-        """Where nothing is."""
-        if self._has_name:
-            self._beside.rename(self._path)
-            self._has_name = False
-        else:
+        if not self._has_name:
             # A link is followed only where a folder is given, too.
             with _folder(self._path.parent) as folder:
                 source = f"/proc/self/fd/{self._file.fileno()}"
-                os.link(source, self._path.name, dst_dir_fd=folder, follow_symlinks=True)
+                os.link(source, self._beside.name, dst_dir_fd=folder, follow_symlinks=True)
+            self._has_name = True
+        return str(self._beside), str(self._path)
 
     def close(self) -> None:
+        """Also after finish(); what has its place stays there."""
         self._file.close()
         if self._has_name:
             self._beside.unlink(missing_ok=True)
@@ -68,7 +67,8 @@ class _NewFile:
 class CorpusWriter:
     """Takes documents of tokens, one after the other.  A context: left early, nothing is there.
 
-    Raises ConfigError where a corpus of that name is there and is not to be replaced.
+    Raises ConfigError where a corpus of that name is there and is not to be replaced, and
+    CheckpointError where another process writes it, or has its folder alone.
     """
 
     def __init__(self, path: Path, encoder: Encoder, *, is_masked: bool, replaces: bool) -> None:
@@ -77,6 +77,11 @@ class CorpusWriter:
         self._mask_path = path.with_name(path.name + ".mask")
         self._encoder = encoder
         self._replaces = replaces
+        self._check_folder()
+        self._locks = [
+            _planning.OutputLock.beside_others(str(path.parent), "a corpus"),
+            _planning.OutputLock.of_path(str(path), "a corpus"),
+        ]
         self._check_path()
         self.tokens = 0
         self._type = "H" if encoder.token_bytes == 2 else "I"
@@ -84,11 +89,13 @@ class CorpusWriter:
         self._file = _NewFile(path)
         self._mask = _NewFile(self._mask_path) if is_masked else None
 
-    def _check_path(self) -> None:
+    def _check_folder(self) -> None:
         if self._path.suffix != ".bin":
             raise ConfigError(f"output {str(self._path)!r}: must end in .bin")
         if not self._path.parent.is_dir():
             raise ConfigError(f"output {str(self._path)!r}: its folder does not exist")
+
+    def _check_path(self) -> None:
         for path in (self._path, self._note_path, self._mask_path):
             if path.exists() and not self._replaces:
                 raise ConfigError(f"output {str(path)!r} is there already; --force replaces it")
@@ -105,6 +112,8 @@ class CorpusWriter:
         self._file.close()
         if self._mask is not None:
             self._mask.close()
+        for lock in self._locks:
+            lock.let_go()
 
     def write(self, tokens: list[int], counts: list[bool] | None = None) -> None:
         """`counts`: which of them the loss is a mean over; all, where there is none."""
@@ -118,23 +127,19 @@ class CorpusWriter:
         self._bits = bits[whole:]
 
     def put_in_place(self) -> None:
-        """The files of an earlier corpus go, its note first; that of this one comes last."""
+        """In the place of an earlier corpus, which stays where that cannot be."""
         note = _NewFile(self._note_path)
         try:
             note.write(self._note().encode())
-            files = [self._file, note]
+            parts = [self._file]
             if self._mask is not None:
                 self._mask.write(_packed(self._bits))
-                files.insert(0, self._mask)
-            for file in files:
-                file.finish()
-            for path in (self._note_path, self._mask_path, self._path):
-                path.unlink(missing_ok=True)
-            for file in files:
-                file.put_in_place()
+                parts.append(self._mask)
+            _planning.replace_together([part.finish() for part in parts], note.finish())
+            if self._mask is None:
+                self._mask_path.unlink(missing_ok=True)  # The note knows no mask.
         finally:
             note.close()
-        _flush_folder(self._path.parent)
 
     def _note(self) -> str:
         encoder = self._encoder
@@ -166,8 +171,3 @@ def _folder(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _flush_folder(path: Path) -> None:
-    with _folder(path) as folder:
-        os.fsync(folder)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,14 @@ import torch
 from penstock import _planning, _torch
 from penstock._compatibility import refuse_in
 from penstock.checkpoint._pieces import WEIGHT
-from penstock.checkpoint._saved import OF_STAGE, Values, folder_of, open_checkpoint, write_weights
+from penstock.checkpoint._saved import (
+    OF_STAGE,
+    Values,
+    folder_of,
+    open_checkpoint,
+    write_weights,
+    written_beside,
+)
 from penstock.errors import ConfigError, Error
 
 if TYPE_CHECKING:
@@ -102,17 +110,39 @@ def convert_zero_checkpoint_to_fp32_state_dict(
     output.mkdir(parents=True, exist_ok=True)
     stem, ending = ("model", "safetensors") if safe_serialization else ("pytorch_model", "bin")
     shards = list(_shards(state, _bytes(max_shard_size), keeps_shared=not safe_serialization))
-    if len(shards) == 1:
-        write_weights(output / f"{stem}.{ending}", shards[0])
-        return
-    places = {}
-    for number, shard in enumerate(shards, 1):
-        name = f"{stem}-{number:05}-of-{len(shards):05}.{ending}"
-        write_weights(output / name, shard)
-        places.update(dict.fromkeys(shard, name))
-    size = sum(each.nbytes for shard in shards for each in shard.values())
-    index = {"metadata": {"total_size": size}, "weight_map": places}
-    _planning.write_atomically(str(output / f"{stem}.{ending}.index.json"), json.dumps(index))
+    whole, index = output / f"{stem}.{ending}", output / f"{stem}.{ending}.index.json"
+    lock = _planning.OutputLock.of_folder(str(output), "weights")
+    try:
+        # Loaders take the one or the other: what is not written now is of an earlier model.
+        if len(shards) == 1:
+            write_weights(whole, shards[0])
+            index.unlink(missing_ok=True)
+        else:
+            _write_shards(output, f"{stem}-{{:05}}-of-{len(shards):05}.{ending}", shards, index)
+            whole.unlink(missing_ok=True)
+    finally:
+        lock.let_go()
+
+
+def _write_shards(
+    output: Path, form: str, shards: list[dict[str, torch.Tensor]], index: Path
+) -> None:
+    """form: of their names, which have a number.  All are written before any has its place."""
+    places: dict[str, str] = {}
+    written: list[tuple[str, str]] = []
+    try:
+        for number, shard in enumerate(shards, 1):
+            name = form.format(number)
+            written.append(written_beside(output / name, shard))
+            places.update(dict.fromkeys(shard, name))
+        size = sum(each.nbytes for shard in shards for each in shard.values())
+        beside = index.with_name(f".{index.name}.{os.getpid()}")
+        text = json.dumps({"metadata": {"total_size": size}, "weight_map": places})
+        _planning.write_atomically(str(beside), text)
+        _planning.replace_together(written, (str(beside), os.path.realpath(index)))
+    finally:
+        for file, _ in written:
+            Path(file).unlink(missing_ok=True)
 
 
 def _open(directory: str | Path, tag: str | None) -> SavedCheckpoint:
