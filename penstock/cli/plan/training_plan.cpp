@@ -8,6 +8,8 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/places.h"
+#include "penstock/partition/method.h"
+#include "penstock/partition/model_layers.h"
 
 namespace penstock::cli {
 namespace {
@@ -30,8 +32,15 @@ void check_offload(const std::string& section, const config::OffloadConfig& offl
                         offload.nvme_path, "\""));
 }
 
+// What each rank would find of its stages; how large layers are decides nothing here.
+void check_stages(const config::Config& config, std::int32_t stages) {
+  const partition::ModelMeta layers = partition::known_layers(config.model);
+  if (!layers.empty()) partition::partition(layers, stages, partition::method_of(config.pipeline));
+}
+
 void require_program(const config::Config& config, const mesh::Shape& mesh) {
   const auto program = lower::training_program(program_of(config, mesh));
+  check_stages(config, program.schedule().stages);
   if (program.schedule().replicas > 1) {
     config::check_program_of_replicas(config);
     lower::places_of(program, mesh::make_mesh(mesh.pipe * mesh.data, mesh));
