@@ -30,6 +30,7 @@ struct RunHooks {
   // Failures that the user asks for, and which start of the run this is, from 1.
   std::vector<inject::Fault> faults{};
   std::int64_t start = 1;
+  double earlier_seconds = 0;  // That the run has lasted before this call.
   // The exit code to end with after this step; nothing: go on.
   std::function<std::optional<ExitCode>()> stop_requested;
   // The tokenizer in a model's folder.  Throw ConfigError where it cannot be asked.

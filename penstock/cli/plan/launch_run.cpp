@@ -14,9 +14,11 @@
 #include "penstock/config/resolve.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
+#include "penstock/core/output_lock.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/restarts.h"
+#include "penstock/launch/run_clock.h"
 #include "penstock/launch/stop_signals.h"
 #include "penstock/schedule/json.h"
 
@@ -78,16 +80,27 @@ class Starts {
       const launch::LaunchResult result = launch::launch(next_start());
       if (result.exit_code != 0) log_.ended(result);
       if (result.exit_code == 0 || result.stop_asked) return result.exit_code;
+      if (saves() && is_time_over() && launch::Restarts::may_pass(result.exit_code)) {
+        tell("run.minutes are over: the run is not started again");
+        return log_.stopped(static_cast<int>(ExitCode::Preempted), "run.minutes are over");
+      }
       const auto pause_s = after_failure(result.exit_code);
       if (!pause_s) return result.exit_code;
       log_.restarting(restarts_.in_a_row(), *pause_s, options_.nproc);
-      if (const auto code = pause(*pause_s, signals)) return log_.stopped(static_cast<int>(*code));
+      if (const auto code = pause(*pause_s, signals)) {
+        return log_.stopped(static_cast<int>(*code), "as asked, before it was started again");
+      }
       if (newest_step(directory_) > newest_at_start_) command_ = resuming(std::move(command_));
     }
   }
 
  private:
   bool saves() const { return run_.config.checkpoint.saves(); }
+
+  bool is_time_over() const {
+    const double minutes = run_.config.run.minutes;
+    return minutes > 0 && launch::host_seconds() - began_ >= 60 * minutes;
+  }
 
   launch::Restarts fresh_restarts() const {
     const std::int64_t most = saves() ? run_.config.launch.restarts : 0;
@@ -97,6 +110,8 @@ class Starts {
   launch::LaunchOptions next_start() const {
     launch::LaunchOptions start = options_;
     start.environment.emplace_back(launch::kRestartVariable, std::to_string(starts_));
+    start.environment.emplace_back(launch::kRunBeganVariable, shortest(began_));
+    start.environment.push_back(lock_variable());
     if (saves()) start.stop_note.clear();  // The run says what goes on from where.
     TrainCommand command = command_;
     std::ranges::copy(layout_words_, std::back_inserter(command.overrides));
@@ -202,6 +217,7 @@ class Starts {
   // The newest checkpoint when a rerouted program began, of the start that is next.
   std::optional<std::int64_t> rerouted_at_;
   int starts_ = 0;  // Before that one.
+  const double began_ = launch::host_seconds();
 };
 
 }  // namespace

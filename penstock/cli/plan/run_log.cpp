@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -43,6 +44,27 @@ bool goes_on(const config::Config& config, const std::string& run) {
   return !from.empty() && checkpoint::is_in(from, checkpoints);
 }
 
+// The files of an earlier run that grow line by line, and have any.
+std::vector<std::string> record_in(const std::string& run) {
+  std::vector<std::string> names;
+  for (const char* const name :
+       {measure::kMetricsFile, measure::kRunEventsFile, measure::kSamplesFile}) {
+    std::error_code error;
+    const std::uintmax_t bytes = fs::file_size(run + "/" + name, error);
+    if (!error && bytes > 0) names.emplace_back(name);
+  }
+  return names;
+}
+
+std::string free_folder(const std::string& run) {
+  std::error_code error;
+  std::string folder;
+  for (int i = 1; folder.empty() || fs::exists(folder, error); ++i) {
+    folder = str(run, "/earlier-", i);
+  }
+  return folder;
+}
+
 // The last step that has a line; 0: none has.
 std::int64_t last_step_in(const std::string& run) {
   constexpr std::streamoff kTail = std::streamoff{64} << 10;
@@ -74,14 +96,23 @@ std::string reason_of_stop(const launch::LaunchResult& result) {
 
 }  // namespace
 
-void begin_events(const config::Config& config, const std::string& run, std::int64_t restarts) {
+void begin_record(const config::Config& config, const std::string& run, std::int64_t restarts) {
   if (restarts > 0 || goes_on(config, run)) return;
+  const std::vector<std::string> names = record_in(run);
+  if (names.empty()) return;
+  const std::string kept = free_folder(run);
   std::error_code error;
-  fs::remove(events_path(run), error);
-  if (!error) return;
-  throw ConfigError(str("cannot remove the events of an earlier run, ",
-                        quoted_path(events_path(run)), ": ", error.message()),
-                    {"choose another run directory with --run"});
+  fs::create_directory(kept, error);
+  for (const std::string& name : names) {
+    if (!error) fs::rename(run + "/" + name, kept + "/" + name, error);
+  }
+  if (error) {
+    throw ConfigError(str("cannot keep the record of an earlier run in ", quoted_path(kept), ": ",
+                          error.message()),
+                      {"choose another run directory with --run"});
+  }
+  std::fprintf(stderr, "penstock: %s has the record of an earlier run; it is kept in %s\n",
+               quoted_path(run).c_str(), quoted_path(kept).c_str());
 }
 
 RunLog::RunLog(std::string run, Output& messages)
@@ -136,11 +167,11 @@ void RunLog::restarting(int attempt, double pause_seconds, std::int64_t ranks) {
          .pause_seconds = pause_seconds});
 }
 
-int RunLog::stopped(int exit_code) {
+int RunLog::stopped(int exit_code, const std::string& reason) {
   write({.kind = RunEventKind::Stopped,
          .time = utc_text(std::chrono::system_clock::now()),
          .step = last_step_,
-         .reason = "as asked, before it was started again",
+         .reason = reason,
          .exit_code = exit_code});
   return exit_code;
 }

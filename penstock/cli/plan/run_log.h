@@ -14,11 +14,12 @@
 
 namespace penstock::cli {
 
-// Before any rank of the run in directory `run` starts: removes the events of an earlier run.  They
-// stay where the run goes on from a checkpoint of this directory, and where its job was started
-// again: `restarts` times before this.
-// Throws: ConfigError when they cannot be removed.
-void begin_events(const config::Config& config, const std::string& run, std::int64_t restarts);
+// Before any rank of the run in directory `run` starts: puts the record of an earlier run, its
+// metrics, events and samples, into a folder earlier-1, -2, ... there, and says so.  It stays where
+// the run goes on from a checkpoint of this directory, and where its job was started again:
+// `restarts` times before this.
+// Throws: ConfigError when it cannot be moved.
+void begin_record(const config::Config& config, const std::string& run, std::int64_t restarts);
 
 class RunLog {
  public:
@@ -29,8 +30,8 @@ class RunLog {
   // written.  Nor is it of ranks that ended before they were ready, until they are started again.
   void ended(const launch::LaunchResult& result);
   void restarting(int attempt, double pause_seconds, std::int64_t ranks);
-  // Asked to stop in the pause.  Returns: `exit_code`.
-  int stopped(int exit_code);
+  // It is not started again, for a `reason`.  Returns: `exit_code`.
+  int stopped(int exit_code, const std::string& reason);
 
  private:
   std::vector<measure::RunEvent> events() const;

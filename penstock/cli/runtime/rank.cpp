@@ -21,6 +21,7 @@
 #include "penstock/execute/progress.h"
 #include "penstock/launch/control.h"
 #include "penstock/launch/environment.h"
+#include "penstock/launch/run_clock.h"
 #include "penstock/launch/stop_signals.h"
 #include "penstock/launch/verdict.h"
 #include "penstock/lower/plan.h"
@@ -151,6 +152,8 @@ class RankProcess {
             .unwatch = [this] { unwatch(); },
             .faults = command_.faults,
             .start = parse_integer(launch::restart_count(launch::process_variable)).value_or(0) + 1,
+            .earlier_seconds = launch::seconds_of_run(launch::from_process_environment(),
+                                                      launch::process_variable),
             .stop_requested =
                 [this] {
                   const auto by_launcher = control_.stop_requested();
