@@ -175,6 +175,24 @@ std::string checkpoint_directory(const CheckpointConfig& checkpoint, const std::
   return checkpoint.directory.empty() ? run + "/checkpoints" : checkpoint.directory;
 }
 
+std::vector<OutputFolder> output_folders(const Config& config, const std::string& run) {
+  std::vector<OutputFolder> folders = {
+      {.path = run, .content = "a run", .what = "run directory", .option = "--run"}};
+  if (!config.run.save.empty()) {
+    folders.push_back({.path = config.run.save,
+                       .content = "weights",
+                       .what = "folder for the weights",
+                       .option = "--save"});
+  }
+  if (config.checkpoint.saves()) {
+    folders.push_back({.path = checkpoint_directory(config.checkpoint, run),
+                       .content = "checkpoints",
+                       .what = "directory for checkpoints",
+                       .option = "--set checkpoint.directory=DIR"});
+  }
+  return folders;
+}
+
 mesh::Shape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size) {
   PENSTOCK_CHECK(world_size >= 1 && mesh.pipe >= 1, world_size, " ", mesh.pipe);
   if (mesh.data && mesh.pipe * *mesh.data != world_size) {

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "penstock/config/config.h"
 #include "penstock/mesh/mesh.h"
@@ -17,6 +18,16 @@ mesh::Shape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size);
 
 // Where the checkpoints of a run in directory `run` are.
 std::string checkpoint_directory(const CheckpointConfig& checkpoint, const std::string& run);
+
+// A folder that a run writes to.
+struct OutputFolder {
+  std::string path;
+  std::string content;  // "a run".
+  std::string what;     // "run directory".
+  std::string option;   // That names another.
+};
+// Those of a run in directory `run`, which is the first.
+std::vector<OutputFolder> output_folders(const Config& config, const std::string& run);
 
 // Invariant: train_batch_size = micro_batch_size x microbatches x data-parallel ranks.
 struct Batch {

@@ -20,6 +20,7 @@ struct MetricsLine {
 };
 
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
+inline constexpr const char* kSamplesFile = "samples.jsonl";
 inline constexpr std::size_t kMetricsBytesMax = std::size_t{2} << 30;
 
 // A line that is none, because a process died in it, is left out.

@@ -1,11 +1,8 @@
 #include "penstock/cli/plan/train.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-#include <ctime>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -14,6 +11,7 @@
 #include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/launch_run.h"
+#include "penstock/cli/plan/run_folders.h"
 #include "penstock/cli/plan/run_log.h"
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/plan/starting.h"
@@ -24,23 +22,12 @@
 #include "penstock/core/output.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/environment.h"
+#include "penstock/launch/unknown_launcher.h"
 
 namespace penstock::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// runs/NAME-TIME, or the first of runs/NAME-TIME-2, -3, ... that is free.
-std::string fresh_run_directory(const std::string& name) {
-  char time[32];
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  std::strftime(time, sizeof time, "%Y%m%d-%H%M%S", localtime_r(&now, &local));
-  const std::string base = str("runs/", name, "-", time);
-  std::string directory = base;
-  for (int i = 2; fs::exists(directory); ++i) directory = str(base, "-", i);
-  return directory;
-}
 
 // Another launcher's ranks must all arrive at one name without talking.
 std::string job_run_directory(const std::string& name, const launch::LauncherEnvironment& self) {
@@ -49,62 +36,6 @@ std::string job_run_directory(const std::string& name, const launch::LauncherEnv
     if (c == '/' || c == '\\') c = '_';
   }
   return str("runs/", name, "-", job.empty() ? "job" : job);
-}
-
-// Folders that files can be made in.  Made and tried before anything is trained: a run that cannot
-// write its results is best not begun.  Those in which nothing was written go again at the end.
-class NewFolders {
- public:
-  NewFolders() = default;
-  ~NewFolders() {
-    std::error_code ignored;
-    for (const fs::path& folder : made_) {
-      if (fs::is_directory(folder, ignored)) fs::remove(folder, ignored);
-    }
-  }
-  NewFolders(const NewFolders&) = delete;
-  NewFolders& operator=(const NewFolders&) = delete;
-
-  void make(const std::string& folder, const std::string& what, const std::string& option) {
-    note_missing(folder);
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error) {
-      throw ConfigError(str("cannot make the ", what, " \"", folder, "\": ", error.message()),
-                        {str("choose another with ", option)});
-    }
-    const std::string probe = str(folder, "/.probe-", ::getpid());
-    const int file = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0) {
-      throw ConfigError(
-          str("cannot write to the ", what, " \"", folder, "\": ", std::strerror(errno)),
-          {str("choose another with ", option)});
-    }
-    ::close(file);
-    ::unlink(probe.c_str());
-  }
-
- private:
-  void note_missing(const fs::path& folder) {
-    std::error_code ignored;
-    std::vector<fs::path> missing;  // The innermost first.
-    for (fs::path path = folder; !path.empty() && !fs::exists(path, ignored);
-         path = path.parent_path()) {
-      missing.push_back(path);
-    }
-    made_.insert(made_.begin(), missing.begin(), missing.end());
-  }
-
-  std::vector<fs::path> made_;  // Each before those that it is in.
-};
-
-void make_folders(const config::Config& config, const std::string& run, NewFolders& folders) {
-  folders.make(run, "run directory", "--run");
-  if (!config.run.save.empty()) folders.make(config.run.save, "folder for the weights", "--save");
-  if (config.checkpoint.saves()) {
-    folders.make(config::checkpoint_directory(config.checkpoint, run), "directory for checkpoints",
-                 "--set checkpoint.directory=DIR");
-  }
 }
 
 // Of ranks that this process starts.
@@ -143,15 +74,32 @@ void check_resume(const config::Config& config, const std::string& run, bool is_
     throw ConfigError("--resume auto looks for checkpoints in the run directory, and none is given",
                       {"name the directory of the run that is to go on: --run DIR"});
   }
-  if (from == "auto" || !config.checkpoint.saves()) return;
+  if (from == "auto") return;
   const std::string directory = config::checkpoint_directory(config.checkpoint, run);
   const auto all = checkpoint::steps_in(directory);
   std::error_code error;
   if (all.empty() || fs::equivalent(all.front().folder, from, error)) return;
   throw ConfigError(str(quoted_path(directory), " has checkpoints of a run, the newest of step ",
-                        all.front().step, ", which this run would take for its own"),
+                        all.front().step, ", ",
+                        config.checkpoint.saves() ? "which this run would take for its own"
+                                                  : "whose record this run would replace"),
                     {"to go on from that one: --resume auto",
                      "to begin anew, or elsewhere: name another directory with --run"});
+}
+
+// Each process of a launcher that is not recognised looks as if it was started alone.
+void warn_of_unknown_launcher() {
+  const std::string rank = launch::unknown_rank(launch::process_variable);
+  if (rank.empty()) return;
+  std::fprintf(stderr, "penstock: warning: %s; this process begins a whole run of its own\n",
+               launch::note_on_launchers(launch::process_variable).c_str());
+}
+
+void warn_of_missing_locks(const RunFolders& folders) {
+  for (const std::string& why : folders.missing_locks()) {
+    std::fprintf(stderr, "penstock: warning: other runs are not kept from writing there: %s\n",
+                 why.c_str());
+  }
 }
 
 int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
@@ -163,12 +111,16 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
   check_elastic(config, nproc);
   tell_ineffective_keys(read);
   runtime_program();  // Before any folder is made.
-  const std::string run =
-      config.run.directory.empty() ? fresh_run_directory(run_name(command)) : config.run.directory;
-  NewFolders folders;
-  make_folders(config, run, folders);
+  warn_of_unknown_launcher();
+  RunFolders folders;
+  const std::string run = config.run.directory.empty() ? folders.make_fresh(run_name(command))
+                                                       : config.run.directory;
+  folders.make(config, run);
+  folders.lock(config, run);
+  warn_of_missing_locks(folders);
+  folders.try_out(config, run);
   check_resume(config, run, /*is_named=*/!config.run.directory.empty());
-  begin_events(config, run, /*restarts=*/0);
+  begin_record(config, run, /*restarts=*/0);
   Output output(STDERR_FILENO);
   OutputStream messages(output);
   const auto options = rank_launch("train", command, config, nproc, messages);
@@ -191,12 +143,18 @@ int run_train(const TrainCommand& given) {
                               ? job_run_directory(run_name(command), self)
                               : read.config.run.directory;
   const bool has_job = !self.job_id.empty() && self.job_id != "none";
-  NewFolders folders;
-  make_folders(read.config, run, folders);
+  const bool is_root = self.rank.value == 0;
+  RunFolders folders;
+  folders.make(read.config, run);
+  if (is_root) {
+    folders.lock(read.config, run);  // Until run/ takes it over.
+    warn_of_missing_locks(folders);
+  }
+  folders.try_out(read.config, run);
   check_resume(read.config, run, /*is_named=*/has_job || !read.config.run.directory.empty());
-  if (self.rank.value == 0) {
+  if (is_root) {
     const std::string restarts = launch::restart_count(launch::process_variable);
-    begin_events(read.config, run, parse_integer(restarts).value_or(0));
+    begin_record(read.config, run, parse_integer(restarts).value_or(0));
   }
   std::vector<std::string> words = {runtime_program(), "train"};
   for (std::string& word : words_of(command, run)) words.push_back(std::move(word));

@@ -1,0 +1,20 @@
+// Variables of launchers whose ranks penstock does not recognise: each of their processes looks
+// like a program that a user has started alone.
+//
+// cli/ tells of them where several such processes would each begin a whole run.  What is
+// recognised: environment.h.
+#pragma once
+#include <string>
+
+#include "penstock/launch/environment.h"
+
+namespace penstock::launch {
+
+// "PMI_RANK=1 of PMI_SIZE=4"; empty where no such launcher has started more than one process.
+std::string unknown_rank(const VariableLookup& variable);
+
+// Which launchers are recognised, and what to set for another; where unknown_rank() finds one, this
+// begins with it.
+std::string note_on_launchers(const VariableLookup& variable);
+
+}  // namespace penstock::launch
