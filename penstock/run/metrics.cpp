@@ -100,9 +100,13 @@ void Metrics::print_skipped(const train::StepReport& report) {
 }
 
 void Metrics::validation(std::int64_t step, double loss) {
-  files_.append(measure::kMetricsFile,
-                str("{\"step\": ", step, ", \"val_loss\": ", json_number(loss), "}\n"));
-  curve_.validation.push_back({static_cast<double>(step), loss});
+  const auto& earlier = curve_.validation;
+  const bool has_line = !earlier.empty() && earlier.back().step == static_cast<double>(step);
+  if (!has_line) {
+    files_.append(measure::kMetricsFile,
+                  str("{\"step\": ", step, ", \"val_loss\": ", json_number(loss), "}\n"));
+    curve_.validation.push_back({static_cast<double>(step), loss});
+  }
   finish();
   char text[96];
   std::snprintf(text, sizeof text, "step %ld/%ld  validation loss %.4f\n", static_cast<long>(step),

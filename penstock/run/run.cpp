@@ -12,6 +12,7 @@
 #include "penstock/config/resolve.h"
 #include "penstock/config/write.h"
 #include "penstock/core/atomic_file.h"
+#include "penstock/core/output_lock.h"
 #include "penstock/core/text.h"
 #include "penstock/measure/metrics_lines.h"
 #include "penstock/nn/gpt.h"
@@ -66,19 +67,21 @@ class Run {
         batch_(config::resolve_batch(config_.batch, mesh_)) {}
 
   ExitCode go() {
+    if (is_root()) lock_folders();
     load_model();
     load_data();
     build();
     if (is_root()) write_plan();
     try {
       train();
+      keep_result();
+      after_training();
     } catch (const NumericsError&) {
       checkpoints_->finish();  // All ranks find it.
       throw;
     }
-    progress_.step.store(0, std::memory_order_relaxed);
-    if (!config_.run.save.empty()) save();
     if (is_root()) finish_files();
+    if (save_failure_) throw CheckpointError(*save_failure_);
     const Phase leaving(progress_, "leaving");
     const execute::WaitMark wait(progress_, "waiting for all ranks to be ready to leave");
     communicator_.barrier("end");
@@ -91,6 +94,17 @@ class Run {
   std::string file(const char* name) const { return config_.run.directory + "/" + name; }
   std::int64_t samples_per_replica() const { return batch_.train_batch_size / mesh_.data; }
 
+  // From here on, unless the launcher has them, which lets its ranks in.
+  void lock_folders() {
+    for (const config::OutputFolder& folder :
+         config::output_folders(config_, config_.run.directory)) {
+      std::error_code ignored;  // What cannot be made cannot be locked.
+      std::filesystem::create_directories(folder.path, ignored);
+      locks_.push_back(
+          OutputLock::of_folder(folder.path, folder.content, OutputLock::With::OwnRanks));
+    }
+  }
+
   void load_model() {
     const Phase reading(progress_, "reading the model's description", Files::Used);
     model_ = model_of(config_);
@@ -100,10 +114,24 @@ class Run {
   void load_data() {
     const Phase reading(progress_, "reading data", Files::Used);
     data_ = open_data(config_, model_, batch_.train_batch_size, advanced());
+    check_validation();
     samples_.emplace(config_, model_, *data_, hooks_, [this](const std::string& text) {
       if (metrics_) metrics_->finish();
       hooks_.results.write(text);
     });
+  }
+
+  // Reads what validation is going to read: behind the last step, an error would come too late.
+  void check_validation() {
+    double weights = 0;
+    for (std::int64_t i = 0; i < config_.run.eval_batches; ++i) {
+      weights += data_->validation_weight(i);
+      progress_.advance();
+    }
+    if (weights > 0 || config_.run.eval_batches == 0) return;
+    throw ConfigError("validation: no token of its samples counts",
+                      {"give data.validation a corpus whose mask leaves some",
+                       "to train without validation: --set run.eval_batches=0"});
   }
 
   void build() {
@@ -117,6 +145,7 @@ class Run {
     trainer_.emplace(options, model_.layers, model_.loss, communicator_);
     samples_->prepare(communicator_, progress_);
     saved_model_.emplace(config_.run.save, model_, *trainer_, communicator_, progress_);
+    if (!config_.run.save.empty()) saved_model_->check_room();
     checkpoints_.emplace(
         config_, *trainer_, communicator_, progress_, options.facts,
         [this](const std::string& text) {
@@ -163,7 +192,7 @@ class Run {
                      batch_.train_batch_size * config_.model.sequence_length,
                      config_.steps_per_print, trainer_->steps_taken(),
                      goes_on_here ? std::string_view(earlier) : std::string_view());
-    samples_->begin_files(*files_, goes_on_here ? measure::lines_up_to(earlier_lines(kSamplesFile),
+    samples_->begin_files(*files_, goes_on_here ? measure::lines_up_to(earlier_lines(measure::kSamplesFile),
                                                                        trainer_->steps_taken())
                                                 : std::string());
     note_start(measure::steps_behind(trainer_->steps_taken(), earlier));
@@ -253,35 +282,67 @@ class Run {
       }
       if (recorded) timeline_.add(step, trainer_->program().executor());
       const bool last = step == config_.run.steps || report.words.stop;
-      if (recorded && (step == last_recorded || last)) write_timeline();
-      if (report.words.stop) {
-        checkpoints_->after(report, last);
-        const auto asked = hooks_.stop_requested ? hooks_.stop_requested() : std::nullopt;
-        exit_code_ = asked.value_or(ExitCode::Preempted);
-        const char* const why = is_time_over() ? "run.minutes are over" : "as asked";
-        if (is_root()) {
-          tell(str("stopped after step ", step, ", ", why, checkpoints_->how_to_go_on()));
-        }
-        note({.kind = RunEventKind::Stopped,
-              .step = step,
-              .reason = why,
-              .exit_code = static_cast<std::int64_t>(exit_code_)});
+      if (last) {
+        last_report_ = report;
+        is_last_recorded_ = recorded;
         return;
       }
+      if (step == last_recorded) write_timeline();
       const std::int64_t interval = config_.run.eval_interval;
-      if (last || (interval > 0 && step % interval == 0)) validate(step);
-      if (!last && samples_->is_due(step)) samples_->write(step, *trainer_, progress_);
-      if (!last) adapting_->after(step);
-      checkpoints_->after(report, last);  // What goes on from it has all lines up to its step.
+      if (interval > 0 && step % interval == 0) validate(step);
+      if (samples_->is_due(step)) samples_->write(step, *trainer_, progress_);
+      adapting_->after(step);
+      checkpoints_->after(report, /*is_last=*/false);  // What goes on from it has all lines up to its step.
       const std::int64_t save_interval = config_.run.save_interval;
-      if (!last && save_interval > 0 && step % save_interval == 0) save();
+      if (save_interval > 0 && step % save_interval == 0) save();
     }
+  }
+
+  // What was trained is on the disk before anything else can fail or hang.
+  void keep_result() {
     if (metrics_) metrics_->finish();
-    if (samples_->any()) samples_->write(trainer_->steps_taken(), *trainer_, progress_);
+    if (last_report_) {
+      try {
+        checkpoints_->after(*last_report_, /*is_last=*/true);
+      } catch (const CheckpointError& error) {  // All ranks find it.
+        save_failure_ = error;
+      }
+      if (last_report_->words.stop) tell_stop();
+    }
+    if (config_.run.save.empty()) return;
+    progress_.step.store(0, std::memory_order_relaxed);
+    save();
+  }
+
+  void tell_stop() {
+    const auto asked = hooks_.stop_requested ? hooks_.stop_requested() : std::nullopt;
+    exit_code_ = asked.value_or(ExitCode::Preempted);
+    const char* const why = is_time_over() ? "run.minutes are over" : "as asked";
+    if (is_root()) {
+      tell(str("stopped after step ", last_report_->step, ", ", why,
+               checkpoints_->how_to_go_on()));
+    }
+    note({.kind = RunEventKind::Stopped,
+          .step = last_report_->step,
+          .reason = why,
+          .exit_code = static_cast<std::int64_t>(exit_code_)});
+  }
+
+  // Also of a run that goes on from its last step, and was ended here before.
+  void after_training() {
+    const std::int64_t step = trainer_->steps_taken();
+    progress_.step.store(step, std::memory_order_relaxed);
+    if (is_last_recorded_) write_timeline();
+    if (exit_code_ == ExitCode::Ok) {
+      validate(step);
+      if (samples_->any()) samples_->write(step, *trainer_, progress_);
+    }
+    progress_.step.store(0, std::memory_order_relaxed);
   }
 
   bool is_time_over() const {
-    return config_.run.minutes > 0 && seconds_since(begun_) >= 60 * config_.run.minutes;
+    const double seconds = hooks_.earlier_seconds + seconds_since(begun_);
+    return config_.run.minutes > 0 && seconds >= 60 * config_.run.minutes;
   }
 
   train::StepReport train_step(std::int64_t step) {
@@ -303,10 +364,6 @@ class Run {
       const Batch batch = data_->validation(i, first_sample(), samples_per_replica());
       sum += weight * trainer_->evaluate(batch.input, batch.target);
       weights += weight;
-    }
-    if (weights == 0) {
-      throw ConfigError("validation: no token of its samples counts",
-                        {"give data.validation a corpus whose mask leaves some"});
     }
     const double loss = sum / weights;
     if (metrics_) {
@@ -331,7 +388,7 @@ class Run {
 
   void finish_files() {
     const Phase writing(progress_, "writing the loss curve", Files::Used);
-    if (exit_code_ == ExitCode::Ok) {
+    if (exit_code_ == ExitCode::Ok && !save_failure_) {
       note({.kind = RunEventKind::Finished, .step = trainer_->steps_taken()});
     }
     render::LossCurve curve = metrics_->curve();
@@ -366,7 +423,11 @@ class Run {
   std::optional<RunFiles> files_;  // On rank 0, as the next.
   std::optional<Metrics> metrics_;
   std::optional<EventLog> events_;
+  std::vector<OutputLock> locks_;
   Timeline timeline_;
+  bool is_last_recorded_ = false;                 // The last step is in it.
+  std::optional<train::StepReport> last_report_;  // Of a step that this start has taken.
+  std::optional<CheckpointError> save_failure_;   // Of the last checkpoint.
   ExitCode exit_code_ = ExitCode::Ok;
   const Watch watch_{hooks_, progress_};  // The first to go.
 };

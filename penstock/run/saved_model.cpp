@@ -3,9 +3,12 @@
 #include <filesystem>
 #include <optional>
 
+#include "penstock/checkpoint/new_folder.h"
 #include "penstock/core/error.h"
+#include "penstock/core/output_lock.h"
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/adapter_folder.h"
+#include "penstock/nn/adapter.h"
 
 namespace penstock::run {
 namespace {
@@ -15,9 +18,37 @@ bool saves_adapters(const Model& model) { return model.adapter && !model.merges_
 }  // namespace
 
 void SavedModel::check_folder(const std::string& folder, const Model& model) {
-  if (!model.folder) return;
   saves_adapters(model) ? hugging_face::check_adapter_target(folder)
                         : hugging_face::check_target(folder);
+}
+
+void SavedModel::check_room() {
+  const train::PlaceInRun& here = trainer_.rank_model().place();
+  const auto key_of = [](std::int32_t place) { return str("bytes to save/", place); };
+  if (here.copy == 0) communicator_.put(key_of(here.place), str(bytes_to_save()));
+  if (!is_root()) return;
+  const execute::WaitMark wait(progress_, "waiting for the sizes of the ranks' shards");
+  std::int64_t bytes = 0;
+  for (std::int32_t place = 0; place < here.places; ++place) {
+    bytes += parse_integer(communicator_.get(key_of(place))).value_or(0);
+  }
+  checkpoint::require_free(folder_, static_cast<std::uint64_t>(bytes),
+                           str("the weights to ", quoted_path(folder_)));
+}
+
+// Of this rank's stages.
+std::int64_t SavedModel::bytes_to_save() const {
+  std::int64_t bytes = 0;
+  for (const auto& [name, tensor] : state()) {
+    const bool is_adapter = model_.adapter && nn::is_of_adapter(name);
+    if (model_.adapter && is_adapter != saves_adapters(model_)) continue;
+    const bool has_folders_type = model_.folder && !is_adapter;
+    bytes += tensor.numel() *
+             static_cast<std::int64_t>(
+                 has_folders_type ? c10::elementSize(weights::type_of(model_.folder->type_of(name)))
+                                  : tensor.element_size());
+  }
+  return bytes;
 }
 
 std::string SavedModel::write() {
@@ -85,10 +116,12 @@ void SavedModel::put_in_place(weights::NewModel& model) {
 }
 
 void SavedModel::write_adapters() {
+  std::optional<OutputLock> lock;
   if (is_root()) {
     std::error_code error;
     std::filesystem::create_directories(folder_, error);
     if (error) throw CheckpointError(str(quoted_path(folder_), ": ", error.message()));
+    lock.emplace(OutputLock::of_folder(folder_, "adapters"));
     communicator_.put(key("folder"), "made");
   }
   train::RankModel& here = trainer_.rank_model();

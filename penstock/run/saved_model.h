@@ -33,6 +33,10 @@ class SavedModel {
   // Throws: ConfigError where the folder has files that would be loaded instead.
   static void check_folder(const std::string& folder, const Model& model);
 
+  // Collective, before anything is trained: whether the folder, which exists, has room.
+  // Throws: CheckpointError, on rank 0, with what is needed and what is free.
+  void check_room();
+
   // Collective; over when all is in place.
   // Returns: a line for people, "weights saved to out".
   // Throws: CheckpointError for a file that cannot be written.
@@ -42,6 +46,7 @@ class SavedModel {
   bool is_root() const { return communicator_.rank().value == 0; }
   std::string key(std::string_view what) const;
 
+  std::int64_t bytes_to_save() const;
   void write_model();
   void write_shard(std::int32_t place);
   void put_in_place(weights::NewModel& model);

@@ -9,6 +9,7 @@
 #include "penstock/core/text.h"
 #include "penstock/core/utf8.h"
 #include "penstock/hugging_face/folder.h"
+#include "penstock/measure/metrics_lines.h"
 
 namespace penstock::run {
 namespace {
@@ -118,7 +119,7 @@ void TextSamples::check(const Tokens& prompt) const {
 
 void TextSamples::begin_files(RunFiles& files, const std::string& earlier) {
   files_ = &files;
-  if (any()) files.begin_lines(kSamplesFile, earlier);
+  if (any()) files.begin_lines(measure::kSamplesFile, earlier);
 }
 
 void TextSamples::write(std::int64_t step, train::Trainer& trainer, execute::Progress& progress) {
@@ -149,7 +150,7 @@ void TextSamples::keep(std::int64_t step, const Tokens& tokens) {
   } else {
     show_(str(title, ", as tokens: ", join(tokens, ","), "\n"));
   }
-  files_->append(kSamplesFile, str(line, ", \"prompt_tokens\": [", join(prompt_, ", "),
+  files_->append(measure::kSamplesFile, str(line, ", \"prompt_tokens\": [", join(prompt_, ", "),
                                    "], \"tokens\": [", join(tokens, ", "), "]}\n"));
 }
 

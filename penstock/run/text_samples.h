@@ -65,6 +65,5 @@ class TextSamples {
   bool is_text_lost_ = false;  // The tokenizer did not answer, which has been told.
 };
 
-inline constexpr const char* kSamplesFile = "samples.jsonl";
 
 }  // namespace penstock::run
