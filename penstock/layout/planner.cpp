@@ -127,7 +127,8 @@ class Planner {
          .recomputation = {.interval = layout.recompute_interval,
                            .layers = request_.config.pipeline.checkpointable_layers},
          .live_page_bytes_max = live_page_bytes_max(),
-         .batch_bytes = layout.microbatch * layout.microbatches * request_.layers.sample_bytes});
+         .batch_bytes = layout.microbatch * layout.microbatches * request_.layers.sample_bytes,
+         .copies = memory::copies_of(request_.config, request_.config.launch.device)});
   }
 
   // What the states of the fullest rank take at least, whichever rank has which stages.

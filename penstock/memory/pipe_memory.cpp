@@ -95,6 +95,7 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
   std::int64_t pages = 0;
   std::int64_t file = 0;
   std::vector<partition::Ownership> ownership;
+  std::vector<std::int64_t> buffers;
   for (const StageId stage : plan.chunks) {
     StageLayers layers = stage_layers(run, stage);
     States states = states_of(layers.layers, run.sharing, earlier);
@@ -110,7 +111,11 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
     layers.sums_under_way = states.sums_under_way;
     stages.emplace_back(std::move(layers));
     ownership.push_back(std::move(states.ownership));
+    buffers.push_back(buffer_bytes(layers_of(run.memory, run.partition, stage)));
   }
+  const std::int64_t copied =
+      run.copies == Copies::None ? 0 : copied_bytes(ownership, buffers, run.sharing);
+  if (run.copies == Copies::WithTensors) standing.always.copies = copied;
   standing.always.buckets = tie_bytes(run.memory, run.sharing.rules, all);
   standing.in_step.buckets = std::min(pages, run.live_page_bytes_max);
   standing.update = update_bytes(run.elements_at_once, master_gradients);
@@ -121,6 +126,7 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
   return {.stages = plan.chunks,
           .memory = std::move(memory),
           .file_bytes = file,
+          .host_copy_bytes = run.copies == Copies::InHostMemory ? copied : 0,
           .ownership = std::move(ownership)};
 }
 

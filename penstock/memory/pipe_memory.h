@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "penstock/core/ids.h"
+#include "penstock/memory/checkpoint_copies.h"
 #include "penstock/memory/layer_memory.h"
 #include "penstock/memory/rank_memory.h"
 #include "penstock/memory/states.h"
@@ -31,12 +32,14 @@ struct PipeRun {
   std::int64_t live_page_bytes_max = 0;  // With ZeRO 3: parameters that are whole at one time.
   std::int64_t elements_at_once = partition::kElementsAtOnce;  // That are updated together.
   std::int64_t batch_bytes = 0;  // What a rank holds of a step's inputs and targets.
+  Copies copies = Copies::None;
 };
 
 struct PipeRank {
   std::vector<StageId> stages;
   RankMemory memory;
-  std::int64_t file_bytes = 0;  // Of what is offloaded to files, and not in `memory`.
+  std::int64_t file_bytes = 0;       // Of what is offloaded to files, and not in `memory`.
+  std::int64_t host_copy_bytes = 0;  // Of Copies::InHostMemory, which are not in `memory`, too.
   std::vector<partition::Ownership> ownership;  // By stage: who has which parameter.
 };
 

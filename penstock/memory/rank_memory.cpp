@@ -188,7 +188,8 @@ Bytes operator+(const Bytes& a, const Bytes& b) {
           .activations = a.activations + b.activations,
           .buckets = a.buckets + b.buckets,
           .messages = a.messages + b.messages,
-          .batch = a.batch + b.batch};
+          .batch = a.batch + b.batch,
+          .copies = a.copies + b.copies};
 }
 
 RankMemory rank_memory(const lower::Plan& plan, const std::vector<StageMemory>& stages,

@@ -22,9 +22,10 @@ struct Bytes {
   std::int64_t buckets = 0;      // Of sums over replicas, and of parameters that are gathered.
   std::int64_t messages = 0;     // Buffers of receives, and gradients that are being sent.
   std::int64_t batch = 0;        // The step's inputs and targets.
+  std::int64_t copies = 0;       // Of what is saved in checkpoints.
 
   std::int64_t total() const {
-    return parameters + gradients + optimizer + activations + buckets + messages + batch;
+    return parameters + gradients + optimizer + activations + buckets + messages + batch + copies;
   }
   friend Bytes operator+(const Bytes& a, const Bytes& b);
 };

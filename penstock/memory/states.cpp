@@ -31,12 +31,6 @@ std::vector<std::size_t> trainable_numbers(const Ownership& ownership) {
   return numbers;
 }
 
-std::int64_t buffer_bytes(const std::vector<LayerMemory>& layers) {
-  std::int64_t bytes = 0;
-  for (const LayerMemory& layer : layers) bytes += layer.buffers;
-  return bytes;
-}
-
 // In a file, states begin at multiples of so many bytes.
 constexpr std::int64_t kFileAlignment = 64;
 
@@ -139,6 +133,12 @@ void add_buckets(const Ownership& ownership, const Sharing& sharing, std::set<st
 }
 
 }  // namespace
+
+std::int64_t buffer_bytes(const std::vector<LayerMemory>& layers) {
+  std::int64_t bytes = 0;
+  for (const LayerMemory& layer : layers) bytes += layer.buffers;
+  return bytes;
+}
 
 States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing, Earlier& earlier) {
   States states{.ownership = ownership_of(layers, sharing, earlier.persistence),

@@ -52,6 +52,9 @@ struct States {
   std::optional<std::size_t> sums_under_way = {};
 };
 
+// Of the modules' buffers.
+std::int64_t buffer_bytes(const std::vector<LayerMemory>& layers);
+
 // Of one stage.  `earlier` learns what this one has.
 States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing, Earlier& earlier);
 

@@ -52,7 +52,7 @@ probe::ModelTimes layer_times(const train::TrainerOptions& options,
 
 std::vector<PipeRank> run_memory(const train::TrainerOptions& options,
                                  std::vector<nn::LayerSpec> model, const nn::Loss& loss,
-                                 const TrainingInputs& inputs) {
+                                 const TrainingInputs& inputs, memory::Copies copies) {
   nn::check_model(model);
   nn::count_parameters(model);
   const verify::VerifiedSchedule schedule = lower::training_program(train::program_of(options));
@@ -73,7 +73,8 @@ std::vector<PipeRank> run_memory(const train::TrainerOptions& options,
                               .recomputation = options.checkpointing,
                               .live_page_bytes_max = options.zero.limits.budget_bytes,
                               .elements_at_once = options.offload.elements_at_once,
-                              .batch_bytes = inputs.batch_bytes});
+                              .batch_bytes = inputs.batch_bytes,
+                              .copies = copies});
 }
 
 }  // namespace penstock::run

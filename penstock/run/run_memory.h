@@ -36,10 +36,11 @@ probe::ModelTimes layer_times(const train::TrainerOptions& options,
                               std::vector<nn::LayerSpec>& model, const nn::Loss& loss,
                               const TrainingInputs& inputs, probe::Timing timing);
 
-// As memory::pipe_memory().
+// As memory::pipe_memory(), with the copies that checkpoints take.
 // Throws: as the Trainer, for options and a model that do not fit.
 std::vector<PipeRank> run_memory(const train::TrainerOptions& options,
                                  std::vector<nn::LayerSpec> model, const nn::Loss& loss,
-                                 const TrainingInputs& inputs);
+                                 const TrainingInputs& inputs,
+                                 memory::Copies copies = memory::Copies::None);
 
 }  // namespace penstock::run

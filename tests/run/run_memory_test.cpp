@@ -4,6 +4,7 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -15,6 +16,7 @@
 #include "penstock/nn/gpt.h"
 #include "penstock/nn/token_loss.h"
 #include "penstock/probe/allocation_meter.h"
+#include "penstock/train/training_state.h"
 #include "tests/train/frozen.h"
 
 namespace penstock::run {
@@ -117,7 +119,16 @@ struct Measured {
   std::int64_t peak = 0;
   std::int64_t between_steps = 0;
   std::int64_t file = 0;
+  std::int64_t saved = 0;  // Of the replica that saves most of a checkpoint.
 };
+
+std::int64_t saved_bytes(Trainer& trainer) {
+  std::int64_t bytes = 0;
+  for (const train::StatePiece& piece : train::state_of(trainer)) {
+    if (piece.is_saved_here) bytes += static_cast<std::int64_t>(piece.values.nbytes());
+  }
+  return bytes;
+}
 
 // Of each rank of the first replica, by rank of the pipe axis.
 std::vector<Measured> measure(const Case& c) {
@@ -131,11 +142,16 @@ std::vector<Measured> measure(const Case& c) {
       const at::Tensor targets = tokens(c.samples * c.microbatches);
       trainer.step(inputs, targets);
     }
+    const std::int64_t peak = meter.peak(), between_steps = meter.now();
     const mesh::Coordinate here = trainer.layout().mesh.coordinate(communicator.rank());
+    const std::int64_t saved = saved_bytes(trainer);
     const std::lock_guard lock(mutex);
+    Measured& rank = measured[static_cast<std::size_t>(here.pipe)];
+    rank.saved = std::max(rank.saved, saved);
     if (here.data > 0) return;
-    measured[static_cast<std::size_t>(here.pipe)] = {
-        .peak = meter.peak(), .between_steps = meter.now(), .file = trainer.offloaded_bytes()};
+    rank.peak = peak;
+    rank.between_steps = between_steps;
+    rank.file = trainer.offloaded_bytes();
   });
   return measured;
 }
@@ -150,7 +166,8 @@ TEST_P(RunMemory, TellsWhatEachRankHasAtItsPeakAndBetweenSteps) {
       .inputs = microbatch,
       .targets = microbatch,
       .batch_bytes = 2 * c.microbatches * static_cast<std::int64_t>(microbatch.nbytes())};
-  const std::vector<PipeRank> told = run_memory(options_of(c), model_of(c), loss_of(c), inputs);
+  const std::vector<PipeRank> told = run_memory(options_of(c), model_of(c), loss_of(c), inputs,
+                                                memory::Copies::InHostMemory);
   ASSERT_EQ(told.size(), measured.size());
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
     const auto of_peak = static_cast<double>(told[rank].memory.peak.total()) /
@@ -163,6 +180,10 @@ TEST_P(RunMemory, TellsWhatEachRankHasAtItsPeakAndBetweenSteps) {
     EXPECT_LE(of_peak, 1.05) << "rank " << rank << ", told at " << told[rank].memory.at;
     EXPECT_NEAR(of_rest, 1, 0.02) << "rank " << rank;
     EXPECT_EQ(told[rank].file_bytes, measured[rank].file) << "rank " << rank;
+    const auto of_saved = static_cast<double>(told[rank].host_copy_bytes) /
+                          static_cast<double>(measured[rank].saved);
+    RecordProperty(str("saved", rank), str(of_saved));
+    EXPECT_NEAR(of_saved, 1, 0.02) << "rank " << rank;
   }
 }
 

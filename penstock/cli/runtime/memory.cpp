@@ -14,6 +14,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/memory/layers_file.h"
+#include "penstock/run/device.h"
 #include "penstock/run/from_config.h"
 #include "penstock/run/run_memory.h"
 
@@ -27,7 +28,7 @@ struct Column {
   const char* name;
   std::int64_t Bytes::* bytes;
 };
-constexpr std::array<Column, 7> kColumns = {{
+constexpr std::array<Column, 8> kColumns = {{
     {"parameters", &Bytes::parameters},
     {"gradients", &Bytes::gradients},
     {"optimizer", &Bytes::optimizer},
@@ -35,6 +36,7 @@ constexpr std::array<Column, 7> kColumns = {{
     {"buckets", &Bytes::buckets},
     {"messages", &Bytes::messages},
     {"batch", &Bytes::batch},
+    {"checkpoint", &Bytes::copies},
 }};
 
 std::string mebibytes(std::int64_t bytes) {
@@ -73,15 +75,16 @@ std::string table(const std::vector<PipeRank>& ranks) {
   return text;
 }
 
-// What is in files, and in memory only while it is used; "" where nothing is.
-std::string files(const std::vector<PipeRank>& ranks) {
+// What is elsewhere than in the memory of a step; "" where nothing is.
+std::string elsewhere(const std::vector<PipeRank>& ranks, const char* what,
+                      std::int64_t PipeRank::* bytes) {
   std::vector<std::string> sizes;
   bool any = false;
   for (const PipeRank& rank : ranks) {
-    sizes.push_back(mebibytes(rank.file_bytes));
-    any |= rank.file_bytes > 0;
+    sizes.push_back(mebibytes(rank.*bytes));
+    any |= rank.*bytes > 0;
   }
-  return any ? str("in files, by pipe rank: ", join(sizes, ", "), "\n") : "";
+  return any ? str(what, ", by pipe rank: ", join(sizes, ", "), "\n") : "";
 }
 
 // Who has which parameter, of each stage.
@@ -98,7 +101,9 @@ std::string ownership(const std::vector<PipeRank>& ranks) {
 
 std::string as_text(const mesh::Shape& mesh, const std::vector<PipeRank>& ranks) {
   return str("MiB at the peak of a step; pipe ", mesh.pipe, " x data ", mesh.data,
-             ", the same on every replica\n", table(ranks), files(ranks));
+             ", the same on every replica\n", table(ranks),
+             elsewhere(ranks, "in files", &PipeRank::file_bytes),
+             elsewhere(ranks, "copies for checkpoints in host memory", &PipeRank::host_copy_bytes));
 }
 
 std::string bytes_json(const Bytes& bytes) {
@@ -117,7 +122,8 @@ std::string to_json(const mesh::Shape& mesh, const std::vector<PipeRank>& ranks)
                         rank.memory.live_activations, ", \"at\": ", json_quote(rank.memory.at),
                         ",\n   \"between_steps\": ", bytes_json(rank.memory.between_steps),
                         ",\n   \"peak\": ", bytes_json(rank.memory.peak),
-                        ",\n   \"file\": ", rank.file_bytes, "}"));
+                        ",\n   \"file\": ", rank.file_bytes,
+                        ", \"host_copy\": ", rank.host_copy_bytes, "}"));
   }
   return str("{\"pipe\": ", mesh.pipe, ", \"data\": ", mesh.data, ", \"pipe_ranks\": [\n  ",
              join(items, ",\n  "), "]}\n");
@@ -135,11 +141,17 @@ run::TrainingInputs inputs_of(const config::ModelConfig& model, const config::Ba
   return {.inputs = tokens, .targets = tokens, .batch_bytes = samples * sample_bytes(model)};
 }
 
+// On the device that a run on this machine would have.
+memory::Copies copies_of(const config::Config& config) {
+  const bool is_host = run::choose_device(config.launch.device, /*local_rank=*/0).is_cpu();
+  return memory::copies_of(config, is_host ? config::Device::Cpu : config::Device::Cuda);
+}
+
 std::vector<PipeRank> told(const config::Config& config, const mesh::Shape& mesh,
                            const config::Batch& batch) {
   const run::Model model = run::model_without_data(config);
   return run::run_memory(run::options_of(config, mesh, batch), model.layers, model.loss,
-                         inputs_of(config.model, batch));
+                         inputs_of(config.model, batch), copies_of(config));
 }
 
 // What single layers take, for each size of microbatch, of no layout.

@@ -1,0 +1,29 @@
+// The copy of what a rank saves, from which a checkpoint is written while steps go on.
+//
+// pipe_memory.h counts it.  What a rank saves is train/training_state.h's decision, and which
+// replica saves it is that of state_piece.h; here it is counted.  Knows no tensors.
+// Units: bytes.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "penstock/config/config.h"
+#include "penstock/memory/states.h"
+
+namespace penstock::memory {
+
+// Where it is, from the first save on.
+enum class Copies : std::uint8_t {
+  None,          // The files are written from the tensors themselves, or there are no checkpoints.
+  WithTensors,   // In the memory in which the rank computes.
+  InHostMemory,  // Beside that: the rank computes on a device.
+};
+
+// Of a run of this configuration on that device; Auto is taken for the host.
+Copies copies_of(const config::Config& config, config::Device device);
+
+// Of the replica that saves most.  By stage of a rank, `ownership` and the layers' `buffers`.
+std::int64_t copied_bytes(const std::vector<partition::Ownership>& ownership,
+                          const std::vector<std::int64_t>& buffers, const Sharing& sharing);
+
+}  // namespace penstock::memory
