@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
+#include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 
 namespace penstock::cli {
@@ -116,10 +117,13 @@ int exit_code_of(const std::function<int()>& program) {
   try {
     return program();
   } catch (const Error& error) {
-    std::fprintf(stderr, "penstock: %s\n", error.what());
+    write_message(str("penstock: ", error.what()));
     return static_cast<int>(error.exit_code());
+  } catch (const std::bad_alloc&) {
+    write_message("penstock: out of memory: what was asked for takes more than a process may have");
+    return static_cast<int>(ExitCode::Failure);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "penstock: %s\n", error.what());
+    write_message(str("penstock: ", error.what()));
     return static_cast<int>(ExitCode::Failure);
   }
 }

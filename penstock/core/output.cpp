@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "penstock/core/printable.h"
 #include "penstock/core/text.h"
 
 namespace penstock {
@@ -127,7 +128,11 @@ Output::~Output() { finish(); }
 
 void Output::finish() { state_->close(); }
 
-void Output::write(std::string_view text) { state_->push(text); }
+void Output::write(std::string_view text) { state_->push(printable(text)); }
+
+void Output::rewrite_line(std::string_view text) { state_->push("\r\033[K" + printable(text)); }
+
+void Output::relay(std::string_view bytes) { state_->push(bytes); }
 
 bool Output::is_terminal() const { return state_->terminal; }
 

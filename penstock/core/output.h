@@ -20,9 +20,13 @@ class Output {
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
 
-  // Never waits for the reader.  What finds kWaitingBytesMax waiting already is left out; how many
-  // texts were is said where they would be.
+  // Writes printable(text).  Never waits for the reader.  What finds kWaitingBytesMax waiting
+  // already is left out; how many texts were is said where they would be.
   void write(std::string_view text);
+  // The same in place of the line on which a terminal's cursor is.
+  void rewrite_line(std::string_view text);
+  // The bytes of another program, as it wrote them.
+  void relay(std::string_view bytes);
 
   // Waits until all is written, or the reader takes nothing for kPatienceSeconds.  What is written
   // after it is lost.

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <numeric>
 
+#include "penstock/core/printable.h"
 #include "penstock/core/utf8.h"
 
 namespace penstock {
@@ -88,12 +88,11 @@ std::string json_quote(std::string_view text) {
       out += "\\n";
     } else if (c == '\t') {
       out += "\\t";
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-      char escape[8];
-      std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c));
-      out += escape;
+    } else if (c >= ' ' && c <= '~') {
+      out += c;
     } else {
-      out += text.substr(i, length);
+      const std::string escape = spelt_out(text.substr(i), length);
+      out += escape.empty() ? text.substr(i, length) : std::string_view(escape);
     }
     i += std::max<std::size_t>(length, 1);
   }

@@ -31,12 +31,12 @@ class WholeLines {
     const bool is_too_long = line.size() > kLineBytesMax;
     if (last == std::string::npos && !is_too_long) return;
     const std::size_t count = is_too_long ? line.size() : last + 1;
-    to_.write(std::string_view(line).substr(0, count));
+    to_.relay(std::string_view(line).substr(0, count));
     line.erase(0, count);
   }
   // Passes on what it has begun.
   void end(std::size_t writer) {
-    if (!begun_[writer].empty()) to_.write(begun_[writer]);
+    if (!begun_[writer].empty()) to_.relay(begun_[writer]);
     begun_[writer].clear();
   }
 

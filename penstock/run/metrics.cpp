@@ -84,11 +84,11 @@ void Metrics::print_progress(const train::StepReport& report, double tokens_per_
   const double mean = timed_steps_ > 0 ? seconds_ / static_cast<double>(timed_steps_) : 0.0;
   const double left = mean * static_cast<double>(steps_ - report.step);
   char text[256];
-  std::snprintf(text, sizeof text, "%sstep %ld/%ld  loss %.4f  %.0f tokens/s  lr %.2e  eta %s%s",
-                terminal_ ? "\r\033[K" : "", static_cast<long>(report.step),
-                static_cast<long>(steps_), report.loss, tokens_per_second, report.lr,
-                timed_steps_ > 0 ? duration(left).c_str() : "?", terminal_ ? "" : "\n");
-  progress_.write(text);
+  std::snprintf(text, sizeof text, "step %ld/%ld  loss %.4f  %.0f tokens/s  lr %.2e  eta %s%s",
+                static_cast<long>(report.step), static_cast<long>(steps_), report.loss,
+                tokens_per_second, report.lr, timed_steps_ > 0 ? duration(left).c_str() : "?",
+                terminal_ ? "" : "\n");
+  terminal_ ? progress_.rewrite_line(text) : progress_.write(text);
   line_open_ = terminal_;
 }
 

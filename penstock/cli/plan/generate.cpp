@@ -4,11 +4,11 @@
 #include "penstock/cli/generate_command.h"
 #include "penstock/cli/memory_file.h"
 #include "penstock/cli/plan/commands.h"
-#include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/starting.h"
 #include "penstock/cli/tokenizer.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
+#include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 
 namespace penstock::cli {
@@ -88,8 +88,11 @@ int run_generate(const GenerateCommand& command) {
   const int code = run_ranks(command, prompt, file.get());
   if (code != 0) return code;
   const Tokens tokens = read_tokens(file.get());
-  write_output(command.json ? as_json(command, prompt, tokens) : as_text(command, prompt, tokens),
-               "");
+  if (command.json) {
+    write_result(as_json(command, prompt, tokens));
+  } else {
+    write_result(as_text(command, prompt, tokens), ResultKind::Text);
+  }
   return code;
 }
 

@@ -1,16 +1,16 @@
 #include "penstock/cli/plan/output.h"
 
-#include <iostream>
 #include <vector>
 
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
+#include "penstock/core/standard_streams.h"
 
 namespace penstock::cli {
 
 void write_output(const std::string& text, const std::string& path) {
   if (path.empty() || path == "-") {
-    if (!(std::cout << text << std::flush)) throw Error("cannot write to the standard output");
+    write_result(text);
     return;
   }
   const OutputFile file{text, path};

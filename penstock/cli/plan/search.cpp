@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <iostream>
 #include <memory>
 #include <ranges>
 
@@ -13,6 +12,7 @@
 #include "penstock/cli/text_table.h"
 #include "penstock/core/error.h"
 #include "penstock/core/pace.h"
+#include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 #include "penstock/render/number.h"
 #include "penstock/schedule/json.h"
@@ -108,8 +108,8 @@ search::Request request_of(const SearchCommand& command) {
 }
 
 void tell(const search::Progress& progress) {
-  std::cerr << "penstock: search: makespan " << significant(progress.makespan) << ", at least "
-            << significant(progress.lower_bound) << ", after " << progress.rounds << " rounds\n";
+  write_message(str("penstock: search: makespan ", significant(progress.makespan), ", at least ",
+                    significant(progress.lower_bound), ", after ", progress.rounds, " rounds"));
 }
 
 std::string placement_text(const Result& result) {

@@ -1,7 +1,6 @@
 #include "penstock/simulate/simulate.h"
 
 #include <algorithm>
-#include <iostream>
 #include <memory>
 
 #include "penstock/cli/plan/commands.h"
@@ -11,6 +10,7 @@
 #include "penstock/cli/plan/schedule_choice.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/core/error.h"
+#include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 #include "penstock/render/number.h"
 #include "penstock/simulate/lower_bounds.h"
@@ -122,8 +122,7 @@ int report(const verify::Refusal& refusal, bool json) {
   const auto& diagnostics = refusal.diagnostics();
   if (!std::ranges::all_of(diagnostics, is_about_channels)) throw refusal;
   const verify::Code code = diagnostics.front().code;
-  std::cerr << "penstock: " << kind(code) << " [" << to_string(code) << "]: " << refusal.what()
-            << '\n';
+  write_message(str("penstock: ", kind(code), " [", to_string(code), "]: ", refusal.what()));
   if (json) write_output("{" + diagnostics_json(diagnostics) + "}\n", "");
   return static_cast<int>(ExitCode::Failure);
 }

@@ -20,6 +20,7 @@
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
+#include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/unknown_launcher.h"
@@ -59,7 +60,7 @@ TrainCommand for_world(TrainCommand command, const config::ReadConfig& read,
   const auto layout = layout_on(self.world_size, command.config, read.config, before);
   if (!layout) return command;  // What is wrong with it is found as without --elastic.
   if (self.rank.value == 0) {
-    std::fprintf(stderr, "penstock: %s\n", config::change_text(before, *layout).c_str());
+    write_message(str("penstock: ", config::change_text(before, *layout)));
   }
   std::ranges::move(config::overrides_of(*layout), std::back_inserter(command.overrides));
   inject::keep_ranks(command.faults, self.world_size);

@@ -1,11 +1,11 @@
 #include "penstock/cli/plan/training_plan.h"
 
-#include <cstdio>
 #include <filesystem>
 
 #include "penstock/config/effects.h"
 #include "penstock/config/program_of_replicas.h"
 #include "penstock/core/error.h"
+#include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/places.h"
 #include "penstock/partition/method.h"
@@ -87,7 +87,7 @@ mesh::Shape mesh_of(const config::Config& config) {
 void tell_ineffective_keys(const config::ReadConfig& read) {
   const auto keys = config::ineffective_keys(read.config, read.origins);
   for (const std::string& line : config::warnings_of(keys)) {
-    std::fprintf(stderr, "penstock: warning: %s\n", line.c_str());
+    write_message(str("penstock: warning: ", line));
   }
 }
 

@@ -1,6 +1,5 @@
 #include "penstock/verify/verify.h"
 
-#include <iostream>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/schedule_choice.h"
 #include "penstock/core/error.h"
+#include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 
 namespace penstock::cli {
@@ -65,7 +65,7 @@ int run_verify(const VerifyCommand& command) {
     write_output(command.json ? facts_json(verified) : facts_text(verified), "");
     return static_cast<int>(ExitCode::Ok);
   } catch (const verify::Refusal& refusal) {
-    std::cerr << refusal.what() << '\n';
+    write_message(refusal.what());
     if (command.json) {
       write_output("{\"ok\": false, " + diagnostics_json(refusal.diagnostics()) + "}\n", "");
     }

@@ -4,7 +4,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <array>
-#include <cstdio>
 #include <set>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "penstock/config/resolve.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
+#include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 #include "penstock/memory/layers_file.h"
 #include "penstock/run/device.h"
@@ -195,7 +195,7 @@ int run_memory(const MemoryCommand& command) {
     const std::string text = command.json         ? to_json(mesh, told_ranks)
                              : command.parameters ? ownership(told_ranks)
                                                   : as_text(mesh, told_ranks);
-    std::fputs(text.c_str(), stdout);
+    write_result(text);
   } catch (const Error& error) {
     throw Error(str(command.run.config, ": ", error.message()), error.notes(), error.exit_code());
   }

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <iostream>
 
 #include "penstock/cli/text_table.h"
 #include "penstock/config/read.h"
@@ -15,6 +14,7 @@
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/pace.h"
+#include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/rank_environment.h"
 #include "penstock/lower/programs.h"
@@ -137,7 +137,7 @@ std::string stages_text(const std::vector<Cost>& stages) {
 }
 
 void tell(double share) {
-  std::cerr << "penstock: profile: " << static_cast<int>(100.0 * share) << "% of the time\n";
+  write_message(str("penstock: profile: ", static_cast<int>(100.0 * share), "% of the time"));
 }
 
 // A microbatch of random tokens.
@@ -198,7 +198,7 @@ int measure(const ProfileCommand& command, const config::Config& config) {
   const std::string text = str("milliseconds of a ", run_text(batch), ": medians of ",
                                times.repeats, " repeats, and how far away the quartiles are\n\n",
                                kinds_text(times), "\n", stages_text(stages));
-  std::fputs(text.c_str(), stdout);
+  write_result(text);
   return static_cast<int>(ExitCode::Ok);
 }
 
