@@ -23,7 +23,7 @@ constexpr int kDepthMax = 3;                                 // {"name": {"shape
 ScalarType type_of(const std::string& name, const std::string& tensor, const std::string& path) {
   const auto found = std::ranges::find(kScalarTypes, name);
   if (found != kScalarTypes.end()) return static_cast<ScalarType>(found - kScalarTypes.begin());
-  throw CheckpointError(str("\"", path, "\": tensor \"", tensor, "\" has dtype \"", name,
+  throw CheckpointError(str(quoted_path(path), ": tensor \"", tensor, "\" has dtype \"", name,
                             "\", known are ", join(kScalarTypes, ", ")));
 }
 
@@ -44,7 +44,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& path) {
   };
   auto header = nlohmann::json::parse(text, watch, /*allow_exceptions=*/false);
   if (!header.is_object() || twice || deep) {
-    throw CheckpointError(str("\"", path, "\": its header is not a JSON object",
+    throw CheckpointError(str(quoted_path(path), ": its header is not a JSON object",
                               twice ? " with different keys" : "",
                               deep ? str(" of at most ", kDepthMax, " levels") : ""));
   }
@@ -68,7 +68,7 @@ std::uint64_t bytes_needed(const HeaderEntry& entry, const std::string& path) {
   for (const std::int64_t size : entry.shape) {
     const auto factor = static_cast<std::uint64_t>(std::max<std::int64_t>(size, 1));
     if (span > kBytesMax / factor) {
-      throw CheckpointError(str("\"", path, "\": tensor \"", entry.name,
+      throw CheckpointError(str(quoted_path(path), ": tensor \"", entry.name,
                                 "\" has an impossible shape [", join(entry.shape, ", "), "]"));
     }
     span *= factor;
@@ -90,14 +90,14 @@ HeaderEntry parse_entry(const std::string& name, const nlohmann::json& value,
   } catch (const CheckpointError&) {
     throw;
   } catch (const std::exception&) {
-    throw CheckpointError(str("\"", path, "\": tensor \"", name,
+    throw CheckpointError(str(quoted_path(path), ": tensor \"", name,
                               "\" needs a dtype, a shape and two data_offsets, all in whole "
                               "numbers; it has ",
                               value.dump().substr(0, 200)));
   }
   const std::uint64_t bytes = bytes_needed(entry, path);
   if (entry.end < entry.begin || entry.end - entry.begin != bytes) {
-    throw CheckpointError(str("\"", path, "\": tensor \"", name, "\" needs ", bytes,
+    throw CheckpointError(str(quoted_path(path), ": tensor \"", name, "\" needs ", bytes,
                               " bytes, its data_offsets are [", entry.begin, ", ", entry.end, "]"));
   }
   return entry;
@@ -108,7 +108,7 @@ std::map<std::string, std::string> parse_metadata(const nlohmann::json& value,
   try {
     return value.get<std::map<std::string, std::string>>();
   } catch (const nlohmann::json::exception&) {
-    throw CheckpointError(str("\"", path, "\": its __metadata__ is not an object of texts"));
+    throw CheckpointError(str(quoted_path(path), ": its __metadata__ is not an object of texts"));
   }
 }
 
@@ -119,7 +119,7 @@ void settle(std::vector<HeaderEntry>& entries, std::uint64_t data_bytes, const s
   std::uint64_t offset = 0;
   for (const HeaderEntry& entry : entries) {
     if (entry.begin != offset || entry.end > data_bytes) {
-      throw CheckpointError(str("\"", path, "\": tensor \"", entry.name, "\" lies at [",
+      throw CheckpointError(str(quoted_path(path), ": tensor \"", entry.name, "\" lies at [",
                                 entry.begin, ", ", entry.end, "), expected to start at ", offset,
                                 " and to end by ", data_bytes));
     }
@@ -127,8 +127,19 @@ void settle(std::vector<HeaderEntry>& entries, std::uint64_t data_bytes, const s
   }
   if (offset != data_bytes) {
     throw CheckpointError(
-        str("\"", path, "\": ", data_bytes - offset, " bytes after the last tensor"));
+        str(quoted_path(path), ": ", data_bytes - offset, " bytes after the last tensor"));
   }
+}
+
+// What is downloaded or cloned in place of weights; empty where nothing is known.
+std::string_view other_kind(std::string_view first) {
+  if (first.empty()) return "it is empty";
+  if (first.starts_with("version https://git-lfs")) {
+    return "it is a pointer of Git LFS, in place of the file; git lfs pull fetches that";
+  }
+  if (first.starts_with("<")) return "it is a page of HTML or XML, as a refused download leaves it";
+  if (first.starts_with("PK\x03\x04")) return "it is what torch.save() writes";
+  return {};
 }
 
 }  // namespace
@@ -184,16 +195,26 @@ std::string to_bytes(const SafetensorsHeader& header) {
   return bytes + text;
 }
 
-ParsedHeader parse_header(std::string_view content, const std::string& path) {
+std::uint64_t header_end(std::string_view first, std::uint64_t bytes, const std::string& path) {
   std::uint64_t length = 0;
-  if (content.size() >= kLengthBytes) std::memcpy(&length, content.data(), kLengthBytes);
-  if (content.size() < kLengthBytes || length > kHeaderBytesMax ||
-      length > content.size() - kLengthBytes) {
-    throw CheckpointError(str("\"", path, "\" is no safetensors file: ", content.size(),
-                              " bytes, a header of ", length));
+  if (first.size() >= kLengthBytes) std::memcpy(&length, first.data(), kLengthBytes);
+  if (first.size() >= kLengthBytes && length <= kHeaderBytesMax && length <= bytes - kLengthBytes) {
+    return kLengthBytes + length;
   }
-  ParsedHeader parsed{.bytes = kLengthBytes + length};
-  const nlohmann::json json = parse_json(content.substr(kLengthBytes, length), path);
+  const std::string_view other = other_kind(first);
+  throw CheckpointError(
+      str(quoted_path(path), " is no safetensors file: ",
+          other.empty() ? str(bytes, " bytes, a header of ", length) : std::string(other)));
+}
+
+ParsedHeader parse_header(std::string_view content, const std::string& path) {
+  return parse_header(content, content.size(), path);
+}
+
+ParsedHeader parse_header(std::string_view content, std::uint64_t bytes, const std::string& path) {
+  ParsedHeader parsed{.bytes = header_end(content, bytes, path)};
+  const nlohmann::json json =
+      parse_json(content.substr(kLengthBytes, parsed.bytes - kLengthBytes), path);
   for (const auto& [name, value] : json.items()) {
     if (name == "__metadata__") {
       parsed.header.metadata = parse_metadata(value, path);
@@ -201,7 +222,7 @@ ParsedHeader parse_header(std::string_view content, const std::string& path) {
       parsed.header.entries.push_back(parse_entry(name, value, path));
     }
   }
-  settle(parsed.header.entries, content.size() - parsed.bytes, path);
+  settle(parsed.header.entries, bytes - parsed.bytes, path);
   return parsed;
 }
 

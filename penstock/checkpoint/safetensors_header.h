@@ -70,5 +70,13 @@ struct ParsedHeader {
 // Throws: CheckpointError when it breaks the format; it names the tensor, the offset and what was
 // expected.
 ParsedHeader parse_header(std::string_view content, const std::string& path);
+// The same where `content` is no more than a file's first header_end() bytes, and `bytes` is its
+// size.
+ParsedHeader parse_header(std::string_view content, std::uint64_t bytes, const std::string& path);
+
+// Where the header ends of a file of `bytes` bytes that begins with `first`.
+// REQUIRES: `first` is 8 bytes or more, or the whole file.
+// Throws: CheckpointError where it cannot have one; it says what the file is where that is known.
+std::uint64_t header_end(std::string_view first, std::uint64_t bytes, const std::string& path);
 
 }  // namespace penstock::checkpoint

@@ -1,8 +1,5 @@
 #include "penstock/checkpoint/saved_checkpoint.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -10,41 +7,29 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/read_at.h"
-#include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
 
 namespace penstock::checkpoint {
 namespace {
 
-std::string read_manifest(const std::string& path) {
-  try {
-    return read_file("manifest", path, kManifestBytesMax);
-  } catch (const Error& error) {
-    throw CheckpointError(error.message(), error.notes());
-  }
-}
-
 FileDescriptor open_shard(const std::string& path, std::uint64_t bytes) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) {
-    throw CheckpointError(str("cannot read ", quoted_path(path), ": ", std::strerror(errno)));
-  }
-  struct stat status = {};
-  const bool is_known = ::fstat(file.get(), &status) == 0;
-  const auto size = static_cast<std::uint64_t>(status.st_size);
-  if (!is_known || !S_ISREG(status.st_mode) || size != bytes) {
+  ForeignFile opened = open_foreign_file(path);
+  if (!opened) throw CheckpointError(str("shard ", quoted_path(path), ": ", opened.problem));
+  if (opened.bytes != bytes) {
     throw CheckpointError(
-        str(quoted_path(path), " has ", size, " bytes; it was written with ", bytes));
+        str(quoted_path(path), " has ", opened.bytes, " bytes; it was written with ", bytes));
   }
-  return file;
+  return std::move(opened.file);
 }
 
 }  // namespace
 
 SavedCheckpoint::SavedCheckpoint(std::string folder) : folder_(std::move(folder)) {
   const std::string path = str(folder_, "/", kManifestName);
-  manifest_ = parse_manifest(read_manifest(path), path);
+  manifest_ =
+      parse_manifest(read_foreign_file<CheckpointError>("manifest", path, kManifestBytesMax), path);
   for (std::size_t s = 0; s < manifest_.shards.size(); ++s) {
     shards_.push_back({.file = open_shard(path_of(s), manifest_.shards[s].bytes)});
   }

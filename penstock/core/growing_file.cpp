@@ -22,7 +22,8 @@ GrowingFile::~GrowingFile() {
 }
 
 bool GrowingFile::open(int flags) {
-  descriptor_ = ::open(path_.c_str(), O_CREAT | O_APPEND | O_CLOEXEC | flags, 0644);
+  // A pipe without a reader is refused and not waited for.
+  descriptor_ = ::open(path_.c_str(), O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC | flags, 0644);
   if (descriptor_ < 0) failure_ = std::strerror(errno);
   return descriptor_ >= 0;
 }

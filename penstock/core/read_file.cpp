@@ -30,6 +30,7 @@ class Reading {
     std::string text;
     std::vector<char> block(std::size_t{1} << 16);
     while (const std::size_t count = read_some(block)) {
+      if (is_device_without_end()) fail("is a device, which never ends");
       text.append(block.data(), count);
       if (text.size() > bytes_max) fail(str("larger than ", bytes_max, " bytes"));
     }
@@ -57,9 +58,13 @@ class Reading {
     }
   }
 
-  bool is_pipe() const {
+  bool is_pipe() const { return S_ISFIFO(mode()); }
+  // As /dev/zero; a terminal ends where its user says so.
+  bool is_device_without_end() const { return S_ISCHR(mode()) && ::isatty(descriptor_) == 0; }
+
+  mode_t mode() const {
     struct stat status = {};
-    return ::fstat(descriptor_, &status) == 0 && S_ISFIFO(status.st_mode);
+    return ::fstat(descriptor_, &status) == 0 ? status.st_mode : 0;
   }
 
   std::string title_;

@@ -1,9 +1,5 @@
 #include "penstock/data/data_file.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -13,25 +9,18 @@
 
 namespace penstock::data {
 
-DataFile::DataFile(const std::string& path)
-    : path_(path), file_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)) {
-  measure();
-}
+DataFile::DataFile(const std::string& path) : DataFile(open_foreign_file(path), path) {}
 
 DataFile::DataFile(FileDescriptor file, std::string name)
-    : path_(std::move(name)), file_(std::move(file)) {
-  measure();
-}
+    : DataFile(foreign_file(std::move(file)), std::move(name)) {}
 
-void DataFile::measure() {
+DataFile::DataFile(ForeignFile opened, std::string name)
+    : path_(std::move(name)),
+      file_(std::move(opened.file)),
+      size_(static_cast<std::int64_t>(opened.bytes)) {
   const std::string title = str("token file ", quoted_path(path_), ": ");
-  struct stat status = {};
-  if (!file_ || ::fstat(file_.get(), &status) != 0) {
-    throw ConfigError(str(title, "cannot be read: ", std::strerror(errno)));
-  }
-  if (!S_ISREG(status.st_mode)) throw ConfigError(title + "is not a file");
-  if (status.st_size == 0) throw ConfigError(title + "is empty; it must hold tokens");
-  size_ = status.st_size;
+  if (!file_) throw ConfigError(title + opened.problem);
+  if (size_ == 0) throw ConfigError(title + "is empty; it must hold tokens");
 }
 
 void DataFile::read(std::int64_t offset, std::span<std::byte> out) const {

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "penstock/core/file_descriptor.h"
+#include "penstock/core/foreign_file.h"
 
 namespace penstock::data {
 
@@ -32,7 +33,7 @@ class DataFile {
   [[noreturn]] void refuse(std::int64_t offset, const std::string& why) const;
 
  private:
-  void measure();
+  DataFile(ForeignFile opened, std::string name);
 
   std::string path_;
   FileDescriptor file_;

@@ -24,6 +24,7 @@ std::optional<double> number(const json::Value& value, std::string_view key) {
 
 std::optional<MetricsLine> line_of(std::string_view text) {
   constexpr double kStepMax = 1e15;
+  if (text.size() > json::kBytesMax) return std::nullopt;  // It would be copied to be refused.
   try {
     const json::Value value =
         json::parse(std::make_shared<json::Source>("metrics", std::string(text)));

@@ -6,11 +6,14 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <span>
 #include <vector>
 
 #include "penstock/core/content_hash.h"
 #include "penstock/core/error.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/ignored_target.h"
+#include "penstock/core/read_at.h"
 #include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
 
@@ -24,12 +27,19 @@ constexpr std::size_t kProbeBytes = 4096;
 constexpr std::uint64_t kValidationShare = 20;  // One file in so many.
 constexpr std::uint64_t kValidationStream = 0x76616C6964617465u;
 
-std::string read_text(const fs::path& path) {
-  return read_file("data path", path.string(), kFileBytesMax);
+std::string read_text(const std::string& path) {
+  return read_file("data path", path, kFileBytesMax);
 }
 
-bool is_text(const std::string& content) {
-  return content.find('\0') >= std::min(content.size(), kProbeBytes);
+bool is_text(const std::string& beginning) { return beginning.find('\0') == std::string::npos; }
+
+// Of a file in a folder; nothing where it is no text, of which no more is read than its beginning.
+std::string read_if_text(const std::string& path) {
+  const ForeignFile opened = open_foreign_file(path);
+  if (!opened) throw ConfigError(str("data path ", quoted_path(path), ": ", opened.problem));
+  std::string probe(std::min<std::uint64_t>(opened.bytes, kProbeBytes), '\0');
+  probe.resize(read_at(opened.file.get(), 0, std::as_writable_bytes(std::span(probe))).bytes);
+  return is_text(probe) ? read_foreign_file("data path", path, kFileBytesMax) : std::string();
 }
 
 bool is_python_library(const fs::path& root) {
@@ -91,9 +101,9 @@ TextData TextData::load(const std::string& path, const std::function<void()>& ad
     data.files_ = 1;
   } else {
     for (const std::string& relative : list_files(path)) {
-      const std::string text = read_text(fs::path(path) / relative);
+      const std::string text = read_if_text((fs::path(path) / relative).string());
       if (advanced) advanced();
-      if (text.empty() || !is_text(text)) continue;
+      if (text.empty()) continue;
       const bool validation = mix(stable_hash(relative)) % kValidationShare == 0;
       (validation ? data.validation_ : data.training_) += text;
       ++data.files_;

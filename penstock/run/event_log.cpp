@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "penstock/core/error.h"
-#include "penstock/core/read_file.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utc_time.h"
 #include "penstock/render/run_marks.h"
@@ -22,7 +22,7 @@ EventLog::EventLog(RunFiles& files, const std::string& folder,
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return;
   try {
-    const std::string text = read_file("events", path, measure::kRunEventsBytesMax);
+    const std::string text = read_foreign_file("events", path, measure::kRunEventsBytesMax);
     measure::RunEvents read = measure::parse_run_events(text, path);
     events_ = std::move(read.events);
     goes_on_ = measure::has_started(events_);

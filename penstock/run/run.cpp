@@ -3,8 +3,6 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -12,6 +10,7 @@
 #include "penstock/config/resolve.h"
 #include "penstock/config/write.h"
 #include "penstock/core/atomic_file.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/output_lock.h"
 #include "penstock/core/text.h"
 #include "penstock/measure/metrics_lines.h"
@@ -238,9 +237,10 @@ class Run {
 
   // What the directory has, of whatever run.
   std::string earlier_lines(const char* name) const {
-    std::ifstream lines(file(name), std::ios::binary);
-    if (!lines) return {};
-    return {std::istreambuf_iterator<char>(lines), {}};
+    std::error_code error;
+    const std::string path = file(name);
+    if (!std::filesystem::exists(path, error)) return {};
+    return read_foreign_file("lines of an earlier start", path, measure::kMetricsBytesMax);
   }
 
   std::string summary() const {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "penstock/checkpoint/shard.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/new_file.h"
-#include "penstock/core/read_file.h"
 #include "penstock/core/text.h"
 #include "penstock/train/checkpoint_notes.h"
 #include "penstock/weights/safetensors.h"
@@ -49,7 +49,8 @@ void write_fragment(const std::string& path, const Manifest& manifest) {
 }
 
 Manifest read_fragment(const std::string& path) {
-  const std::string text = read_file("manifest of a shard", path, checkpoint::kManifestBytesMax);
+  const std::string text =
+      read_foreign_file("manifest of a shard", path, checkpoint::kManifestBytesMax);
   return checkpoint::parse_fragment(text, path);
 }
 

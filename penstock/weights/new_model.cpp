@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <regex>
 #include <thread>
@@ -14,6 +13,7 @@
 
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/text.h"
 #include "penstock/weights/atomic_file.h"
 
@@ -100,12 +100,11 @@ std::string NewModel::path_of(std::string_view name) const { return str(folder_,
 // Shards of the save that did not end, or of the model that it had replaced by then: all but those
 // that the index names.
 void NewModel::remove_leftovers() const {
-  std::ifstream saving(path_of(kSaving));
-  std::string line;
-  std::getline(saving, line);
-  const std::int64_t series = parse_integer(line).value_or(-1);
-  std::vector<std::string> listed;
-  while (std::getline(saving, line)) listed.push_back(line);
+  constexpr std::size_t kSavingBytesMax = std::size_t{1} << 20;
+  std::vector<std::string> listed =
+      split(foreign_text(path_of(kSaving), kSavingBytesMax).text, '\n');
+  const std::int64_t series = parse_integer(listed.front()).value_or(-1);
+  listed.erase(listed.begin());
   for (const std::string& name : files_in(folder_)) {
     if (is_unfinished(name) || series_of(name) == series || contains(listed, name)) {
       remove_unless_in(old_shards_, name);

@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
+#include <cstddef>
 
 #include "penstock/checkpoint/safetensors_header.h"
+#include "penstock/checkpoint/weights_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/weights/atomic_file.h"
@@ -94,17 +92,13 @@ void write_safetensors(const std::string& path, const NamedTensors& tensors,
 }
 
 NamedTensors read_safetensors(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw CheckpointError(str("cannot read \"", path, "\": ", std::strerror(errno)));
-  const std::string content(std::istreambuf_iterator<char>(file), {});
-  const checkpoint::ParsedHeader parsed = checkpoint::parse_header(content, path);
-  const char* const data = content.data() + parsed.bytes;
+  const checkpoint::WeightsFile file(path);
+  const checkpoint::ParsedHeader parsed = file.read_header();
   NamedTensors tensors;
   for (const checkpoint::HeaderEntry& entry : parsed.header.entries) {
     const at::Tensor tensor = at::empty(entry.shape, kTypes[static_cast<std::size_t>(entry.type)]);
-    if (entry.end > entry.begin) {
-      std::memcpy(tensor.data_ptr(), data + entry.begin, entry.end - entry.begin);
-    }
+    file.read(parsed.bytes + entry.begin,
+              {static_cast<std::byte*>(tensor.data_ptr()), entry.end - entry.begin});
     tensors.emplace_back(entry.name, tensor);
   }
   return tensors;

@@ -1,21 +1,15 @@
 #include "penstock/weights/tensor_files.h"
 
 #include <ATen/ops/empty.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <string_view>
+#include <span>
 
 #include "penstock/checkpoint/model_files.h"
+#include "penstock/checkpoint/weights_file.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
-#include "penstock/core/file_descriptor.h"
-#include "penstock/core/read_at.h"
 #include "penstock/core/text.h"
 #include "penstock/weights/safetensors.h"
 #include "penstock/weights/weights.h"
@@ -27,62 +21,23 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kBufferBytes = std::uint64_t{1} << 22;
 
-[[noreturn]] void refuse_file(const std::string& path, int error) {
-  throw CheckpointError(str("cannot read \"", path, "\": ", std::strerror(error)));
+// Facts of a file that change nothing, and what would: other programs' files have their linears the
+// other way round, or numbers that stand for others.
+void check_metadata(const std::map<std::string, std::string>& metadata, const std::string& path) {
+  for (const auto& [key, value] : metadata) {
+    const bool is_format = key == "format";
+    const bool is_torch = value == "pt" || value == "mlx";
+    if (is_format ? is_torch : lower_case(key).find("quant") == std::string::npos) continue;
+    throw CheckpointError(str(quoted_path(path), ": its __metadata__ has ", in_quotes(key), " = ",
+                              in_quotes(value),
+                              is_format ? "; penstock reads files of format \"pt\""
+                                        : "; penstock reads weights that are not quantized"));
+  }
 }
 
-class OpenFile {
- public:
-  explicit OpenFile(const std::string& path)
-      : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (!descriptor_) refuse_file(path, errno);
-  }
-
-  std::uint64_t size() const {
-    struct stat status{};
-    if (::fstat(descriptor_.get(), &status) != 0) refuse_file(path_, errno);
-    return static_cast<std::uint64_t>(status.st_size);
-  }
-
-  void read(std::uint64_t first, char* to, std::uint64_t count) const {
-    const ReadAt read = read_at(descriptor_.get(), static_cast<std::int64_t>(first),
-                                {reinterpret_cast<std::byte*>(to), count});
-    if (read.bytes == count) return;
-    if (read.error != 0) refuse_file(path_, read.error);
-    throw CheckpointError(str("\"", path_, "\" ends at byte ", first + read.bytes, ", with ",
-                              count - read.bytes,
-                              " bytes of a tensor to come: it has become shorter"));
-  }
-
-  int descriptor() const { return descriptor_.get(); }
-
- private:
-  std::string path_;
-  FileDescriptor descriptor_;
-};
-
-// The whole file as memory; only what is looked at is read.
-class FileView {
- public:
-  explicit FileView(const std::string& path) {
-    const OpenFile file(path);
-    size_ = file.size();
-    if (size_ == 0) return;
-    memory_ = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-    if (memory_ == MAP_FAILED) refuse_file(path, errno);
-  }
-  ~FileView() {
-    if (memory_ != nullptr) ::munmap(memory_, size_);
-  }
-  FileView(const FileView&) = delete;
-  FileView& operator=(const FileView&) = delete;
-
-  std::string_view text() const { return {static_cast<const char*>(memory_), size_}; }
-
- private:
-  void* memory_ = nullptr;
-  std::size_t size_ = 0;
-};
+std::span<std::byte> bytes_at(const at::Tensor& tensor, std::uint64_t count) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), count};
+}
 
 }  // namespace
 
@@ -94,15 +49,11 @@ bool is_weight_type(checkpoint::ScalarType type) {
 
 TensorFiles::TensorFiles(std::string folder) : folder_(std::move(folder)) {
   const std::string name(checkpoint::kModelName);
-  std::error_code error;
-  if (fs::exists(str(folder_, "/", name), error)) {
+  if (has(name)) {
     add_file(name);
     return;
   }
-  if (!fs::exists(str(folder_, "/", checkpoint::kModelIndexName), error)) {
-    throw CheckpointError(str("\"", folder_, "\" has no weights: neither ", name, " nor ",
-                              checkpoint::kModelIndexName));
-  }
+  if (!has(std::string(checkpoint::kModelIndexName))) refuse_folder();
   const auto index = read_index(folder_);
   for (const auto& [file, names] : index) {
     add_file(file);
@@ -115,10 +66,32 @@ TensorFiles::TensorFiles(std::string folder) : folder_(std::move(folder)) {
   }
 }
 
+TensorFiles::TensorFiles(std::string folder, const std::string& file) : folder_(std::move(folder)) {
+  add_file(file);
+}
+
+// A link that leads nowhere is there, too: opening it says so.
+bool TensorFiles::has(const std::string& file) const {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(str(folder_, "/", file), error));
+}
+
+void TensorFiles::refuse_folder() const {
+  std::vector<std::string> notes;
+  if (has("pytorch_model.bin") || has("pytorch_model.bin.index.json")) {
+    notes.emplace_back(
+        "it has pytorch_model.bin, which torch.save() wrote; transformers converts it: "
+        "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(FOLDER)");
+  }
+  throw CheckpointError(str(quoted_path(folder_), " has no weights: neither ",
+                            checkpoint::kModelName, " nor ", checkpoint::kModelIndexName),
+                        notes);
+}
+
 void TensorFiles::add_file(const std::string& file) {
   const std::string path = str(folder_, "/", file);
-  const FileView view(path);
-  const checkpoint::ParsedHeader parsed = checkpoint::parse_header(view.text(), path);
+  const checkpoint::ParsedHeader parsed = checkpoint::WeightsFile(path).read_header();
+  check_metadata(parsed.header.metadata, path);
   for (const checkpoint::HeaderEntry& entry : parsed.header.entries) {
     const auto [other, is_new] = tensors_.emplace(
         entry.name,
@@ -133,9 +106,9 @@ void TensorFiles::read(const std::string& name, at::Tensor& to) const {
   const Stored& stored = tensors_.at(name);
   const at::ScalarType type = type_of(stored.type);
   PENSTOCK_CHECK(to.sizes().vec() == stored.shape && to.is_contiguous(), "no place for a tensor");
-  const OpenFile file(str(folder_, "/", stored.file));
+  const checkpoint::WeightsFile file(str(folder_, "/", stored.file));
   if (type == to.scalar_type()) {
-    file.read(stored.first, static_cast<char*>(to.data_ptr()), stored.bytes);
+    file.read(stored.first, bytes_at(to, stored.bytes));
     return;
   }
   const auto element = static_cast<std::uint64_t>(at::elementSize(type));
@@ -144,7 +117,7 @@ void TensorFiles::read(const std::string& name, at::Tensor& to) const {
       at::empty({static_cast<std::int64_t>(std::min(stored.bytes, kBufferBytes) / element)}, type);
   for (std::uint64_t done = 0; done < stored.bytes; done += kBufferBytes) {
     const std::uint64_t count = std::min(kBufferBytes, stored.bytes - done);
-    file.read(stored.first + done, static_cast<char*>(buffer.data_ptr()), count);
+    file.read(stored.first + done, bytes_at(buffer, count));
     const auto first = static_cast<std::int64_t>(done / element);
     const auto elements_here = static_cast<std::int64_t>(count / element);
     elements.slice(0, first, first + elements_here).copy_(buffer.slice(0, 0, elements_here));
@@ -155,7 +128,8 @@ std::string TensorFiles::bytes_of(const std::string& name, std::uint64_t first,
                                   std::uint64_t count) const {
   const Stored& stored = tensors_.at(name);
   std::string bytes(std::min(count, stored.bytes - std::min(first, stored.bytes)), '\0');
-  OpenFile(str(folder_, "/", stored.file)).read(stored.first + first, bytes.data(), bytes.size());
+  checkpoint::WeightsFile(str(folder_, "/", stored.file))
+      .read(stored.first + first, std::as_writable_bytes(std::span(bytes)));
   return bytes;
 }
 

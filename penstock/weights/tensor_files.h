@@ -28,9 +28,12 @@ class TensorFiles {
     std::uint64_t bytes = 0;
   };
 
-  // Throws: CheckpointError for a folder without weights, a file that is missing or breaks the
-  // format, a tensor that the index says a shard holds and it does not, and one that two hold.
+  // Throws: CheckpointError for a folder without weights, a file that is missing, breaks the format
+  // or is quantized, a tensor that the index says a shard holds and it does not, and one that two
+  // hold.
   explicit TensorFiles(std::string folder);
+  // Those of one file of it.
+  TensorFiles(std::string folder, const std::string& file);
 
   const std::string& folder() const { return folder_; }
   const std::map<std::string, Stored>& tensors() const { return tensors_; }
@@ -43,6 +46,8 @@ class TensorFiles {
   std::string bytes_of(const std::string& name, std::uint64_t first, std::uint64_t count) const;
 
  private:
+  bool has(const std::string& file) const;
+  [[noreturn]] void refuse_folder() const;
   void add_file(const std::string& file);
 
   std::string folder_;

@@ -1,6 +1,7 @@
 #include "penstock/core/growing_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -31,6 +32,14 @@ TEST(GrowingFile, LinesFollowThoseThatAreThere) {
   file.append("three\n");
   EXPECT_EQ(text_of(folder.file("x")), "one\ntwo\nthree\n");
   EXPECT_EQ(file.failure(), "");
+}
+
+// A pipe that nobody reads was waited for without end.
+TEST(GrowingFile, APipeWithoutAReaderIsRefused) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo(folder.file("x").c_str(), 0600), 0);
+  GrowingFile file(folder.file("x"));
+  EXPECT_NE(message_of([&] { file.begin(); }).find("cannot write"), std::string::npos);
 }
 
 TEST(GrowingFile, ALastLineThatWasCutShortGoes) {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "penstock/core/error.h"
-#include "penstock/core/read_file.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/text.h"
 #include "penstock/measure/metrics_lines.h"
 #include "penstock/render/run_marks.h"
@@ -43,7 +43,7 @@ std::string path_of(const std::string& folder, const char* name) {
 RecordedRun read_recorded(const std::string& folder) {
   const std::string timeline = path_of(folder, "timeline.csv");
   measure::Recording recording = measure::parse_recording(
-      read_file("timeline", timeline, measure::kRecordingBytesMax), timeline);
+      read_foreign_file("timeline", timeline, measure::kRecordingBytesMax), timeline);
   schedule::Schedule schedule =
       has(folder, "schedule.json")
           ? schedule::load_schedule(path_of(folder, "schedule.json")).schedule
@@ -60,14 +60,14 @@ RunFiles read_run(const std::string& folder) {
   if (has(folder, "timeline.csv")) files.recorded = read_recorded(folder);
   files.curve.title = folder;
   if (has(folder, measure::kMetricsFile)) {
-    const std::string text =
-        read_file("metrics", path_of(folder, measure::kMetricsFile), measure::kMetricsBytesMax);
+    const std::string text = read_foreign_file("metrics", path_of(folder, measure::kMetricsFile),
+                                               measure::kMetricsBytesMax);
     render::add_losses(files.curve, measure::metrics_lines(text));
   }
   if (has(folder, measure::kRunEventsFile)) {
     const std::string path = path_of(folder, measure::kRunEventsFile);
-    files.events =
-        measure::parse_run_events(read_file("events", path, measure::kRunEventsBytesMax), path);
+    files.events = measure::parse_run_events(
+        read_foreign_file("events", path, measure::kRunEventsBytesMax), path);
   }
   return files;
 }

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -13,8 +12,9 @@
 #include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/growing_file.h"
-#include "penstock/core/read_file.h"
+#include "penstock/core/read_at.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utc_time.h"
 #include "penstock/measure/metrics_lines.h"
@@ -67,11 +67,11 @@ std::string free_folder(const std::string& run) {
 
 // The last step that has a line; 0: none has.
 std::int64_t last_step_in(const std::string& run) {
-  constexpr std::streamoff kTail = std::streamoff{64} << 10;
-  std::ifstream file(run + "/" + measure::kMetricsFile, std::ios::binary | std::ios::ate);
-  if (!file) return 0;
-  file.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(file.tellg()) - kTail));
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  constexpr std::uint64_t kTail = std::uint64_t{64} << 10;
+  const ForeignFile opened = open_foreign_file(run + "/" + measure::kMetricsFile);
+  std::string text(std::min(opened.bytes, kTail), '\0');
+  const auto first = static_cast<std::int64_t>(opened.bytes - text.size());
+  text.resize(read_at(opened.file.get(), first, std::as_writable_bytes(std::span(text))).bytes);
   const auto lines = measure::metrics_lines(text);
   return lines.empty() ? 0 : lines.back().step;
 }
@@ -122,7 +122,7 @@ RunLog::RunLog(std::string run, Output& messages)
 std::vector<RunEvent> RunLog::events() const {
   try {
     const std::string path = events_path(run_);
-    const std::string text = read_file("events", path, measure::kRunEventsBytesMax);
+    const std::string text = read_foreign_file("events", path, measure::kRunEventsBytesMax);
     return measure::parse_run_events(text, path).events;
   } catch (const Error&) {
     return {};
