@@ -3,7 +3,10 @@
 // `penstock checkpoint export` and the end of a run write them; docs/weights.md has the layout.
 // Knows neither tensors nor folders.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,5 +33,13 @@ std::vector<std::string> model_files(const ModelIndex& index);
 
 // What is in kModelIndexName.
 std::string to_text(const ModelIndex& index);
+
+inline constexpr std::size_t kModelIndexBytesMax = std::size_t{1} << 24;  // Of 100,000 tensors.
+
+// By file: the tensors that an index says it holds.  `path` is what errors call the text.
+// Throws: CheckpointError for what is no such index, has keys that are not known, or names a file
+// outside its folder.
+std::map<std::string, std::set<std::string>> parse_model_index(std::string text,
+                                                               const std::string& path);
 
 }  // namespace penstock::checkpoint

@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "penstock/core/error.h"
-#include "penstock/core/read_file.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/text.h"
 #include "penstock/json/tree.h"
+#include "penstock/json/unread_members.h"
 
 namespace penstock::data {
 namespace {
@@ -45,6 +46,13 @@ class Members {
 
   bool is_null(const char* key) const { return get(key).is_null(); }
 
+  // What a program of another version wrote may change how the tokens are read.
+  void refuse_unread() const {
+    for (const auto& [member, why] : json::unread_members(*object_, read_, {})) {
+      refuse(str(member->key, " = ", json::found(member->value), ": ", why));
+    }
+  }
+
   [[noreturn]] void refuse(const std::string& why) const {
     throw ConfigError(str("corpus note ", quoted_path(name_), ": ", why),
                       {"python -m penstock.tokenize writes it beside a corpus file; "
@@ -53,12 +61,14 @@ class Members {
 
  private:
   const json::Value& get(const char* key) const {
+    read_.emplace(key);
     const json::Member* member = json::find(*object_, key);
     if (member == nullptr) refuse(str(key, " is missing"));
     return member->value;
   }
 
   const json::Value::Object* object_;
+  mutable json::ReadKeys read_;
   const std::string& name_;
 };
 
@@ -83,6 +93,7 @@ CorpusNote parse_note(std::string_view text, const std::string& name) {
   if (!members.is_null("end_of_text")) {
     note.end_of_text = members.integer("end_of_text", 0, note.vocabulary - 1);
   }
+  members.refuse_unread();
   return note;
 }
 
@@ -90,7 +101,7 @@ std::optional<CorpusNote> read_note(const std::string& path) {
   const std::string beside = note_path(path);
   std::error_code ignored;
   if (!std::filesystem::exists(beside, ignored)) return {};
-  return parse_note(read_file("corpus note", beside, json::kBytesMax), beside);
+  return parse_note(read_foreign_file("corpus note", beside, json::kBytesMax), beside);
 }
 
 }  // namespace penstock::data

@@ -18,6 +18,18 @@ namespace {
 constexpr std::int64_t kBlocks = 128;  // Of a fingerprint.
 constexpr std::int64_t kBlockTokens = 1024;
 
+// A mask that no note tells of: trained without it, all tokens would count.
+void refuse_lone_mask(const std::string& path, const std::optional<CorpusNote>& note) {
+  std::error_code ignored;
+  if ((note && note->masked) || !std::filesystem::exists(mask_path(path), ignored)) return;
+  throw ConfigError(
+      str("token file ", quoted_path(path), ": has ", quoted_path(mask_path(path)), " beside it, ",
+          note ? str("and ", quoted_path(note_path(path)), " says masked = false")
+               : str("and no ", quoted_path(note_path(path)), ", which says what it means")),
+      {"a corpus is these files together: copy the note, too, or remove the mask where all tokens "
+       "count"});
+}
+
 DataFile open_mask(const std::string& path, std::int64_t tokens) {
   DataFile mask(mask_path(path));
   const std::int64_t bytes = (tokens + 7) / 8;
@@ -43,6 +55,7 @@ TokenFile::TokenFile(const std::string& path, std::optional<TokenFormat> format,
         {str("set model.vocabulary to ", note_->vocabulary,
              " or more, or make the file with the model's tokenizer")});
   }
+  refuse_lone_mask(path, note_);
   if (note_ && note_->masked) mask_ = open_mask(path, layout_.tokens);
 }
 

@@ -92,6 +92,17 @@ bool looks_like_tokens(const std::string& path) {
   return any && !error;
 }
 
+std::vector<std::string> tokens_among_texts(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  auto entry = fs::directory_iterator(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (is_token_file(entry->path())) names.push_back(entry->path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 TokenSource::TokenSource(const SourceOptions& options, std::int64_t vocabulary,
                          std::int64_t sequence_length)
     : path_(options.path), sequence_length_(sequence_length) {

@@ -26,6 +26,9 @@ struct SourceOptions {
 // or a folder that holds such files and, hidden ones and notes aside, nothing else.
 bool looks_like_tokens(const std::string& path);
 
+// The names of a folder's token files, also beside others; none of what is no folder.
+std::vector<std::string> tokens_among_texts(const std::string& folder);
+
 class TokenSource {
  public:
   // Throws: ConfigError, for a path that is not there, for files that are not what they should be,

@@ -137,6 +137,19 @@ data::SampleOptions sample_options(const config::Config& config, std::int64_t vo
   return options;
 }
 
+// A folder as nanoGPT's, whose texts are beside the tokens that were made of them.
+void refuse_tokens_among_texts(const config::DataConfig& data) {
+  if (data.format != config::DataFormat::Auto || data.path.empty()) return;
+  const std::vector<std::string> names = data::tokens_among_texts(data.path);
+  if (names.empty()) return;
+  throw ConfigError(
+      str("data.path = ", quoted_path(data.path), ": has token files, ", join(names, ", "),
+          ", and others: which are meant?"),
+      {str("for the tokens, name a file: data.path = ",
+           quoted_path(str(data.path, "/", names.front())), ", and data.validation the other part"),
+       "for the texts, set data.format to \"text\""});
+}
+
 std::unique_ptr<RunData> open_text(const config::Config& config, std::int64_t vocabulary,
                                    std::int64_t batch_size, const std::function<void()>& advanced) {
   const std::string path = config.data.path.empty() ? python_library() : config.data.path;
@@ -155,6 +168,7 @@ std::unique_ptr<RunData> open_text(const config::Config& config, std::int64_t vo
         str("data.attend_across_documents = false: is for token files, and data path ",
             quoted_path(path), " is text"));
   }
+  refuse_tokens_among_texts(config.data);
   if (vocabulary < nn::kVocabulary) {
     throw ConfigError(str("the model's vocabulary is ", vocabulary,
                           ": text is read as bytes, which take ", nn::kVocabulary));

@@ -1,14 +1,11 @@
 #include "penstock/weights/weights.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "penstock/core/error.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/text.h"
 #include "penstock/weights/atomic_file.h"
 
@@ -27,22 +24,9 @@ void write_index(const std::string& folder, const checkpoint::ModelIndex& index)
 
 std::map<std::string, std::set<std::string>> read_index(const std::string& folder) {
   const std::string path = index_of(folder);
-  std::ifstream file(path);
-  if (!file) throw CheckpointError(str("cannot read \"", path, "\": ", std::strerror(errno)));
-  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  std::map<std::string, std::set<std::string>> shards;
-  try {
-    for (const auto& [tensor, shard] : json.at("weight_map").items()) {
-      const auto name = shard.get<std::string>();
-      if (name.find('/') != std::string::npos || name.empty() || name.starts_with(".")) {
-        throw CheckpointError(str("\"", path, "\": shard \"", name, "\" is not a plain file name"));
-      }
-      shards[name].insert(tensor);
-    }
-  } catch (const nlohmann::json::exception&) {
-    throw CheckpointError(str("\"", path, "\" has no weight_map from tensors to files"));
-  }
-  return shards;
+  std::string text =
+      read_foreign_file<CheckpointError>("index", path, checkpoint::kModelIndexBytesMax);
+  return checkpoint::parse_model_index(std::move(text), path);
 }
 
 std::vector<std::string> shards_in(const std::string& folder) {

@@ -119,7 +119,7 @@ TEST_F(TokenFiles, ThatAreNotThereOrEmptyAreRefused) {
   write("empty.bin", "");
   EXPECT_EQ(refusal("empty.bin"), "token file \"empty.bin\": is empty; it must hold tokens");
   std::filesystem::create_directory(folder_.file("folder.bin"));
-  EXPECT_EQ(refusal("folder.bin"), "token file \"folder.bin\": is not a file");
+  EXPECT_EQ(refusal("folder.bin"), "token file \"folder.bin\": is a folder, and no file");
 }
 
 TEST_F(TokenFiles, WithoutAFormatAreRefused) {
@@ -238,9 +238,33 @@ TEST_F(TokenFiles, ThatAreNotWhatTheirNoteSaysAreRefused) {
         std::array{"\"masked\": true", "\"masked\": 1", "masked: expected true or false"},
         std::array{"\"tokens\": 10,", "", "tokens is missing"},
         std::array{"end_of_text\": 0", "end_of_text\": 300", "end_of_text = 300: must be"},
+        std::array{"\"masked\"", "\"packed\": 1, \"masked\"",
+                   "packed = 1: penstock does not know this key"},
         std::array{"{", "[{", "expected"}}) {
     write("c.bin.json", replaced(kNote, from, to));
     expect_holds(refusal("c.bin"), message);
+  }
+}
+
+// Without its note a mask was passed over, and every token counted.
+TEST_F(TokenFiles, WithAMaskThatNoNoteTellsOfAreRefused) {
+  write("c.bin", as_bytes<std::uint16_t>(counting(10)));
+  write("c.bin.mask", std::string("\xF8\x01", 2));
+  expect_holds(refusal("c.bin", TokenFormat::Uint16),
+               "\"c.bin.mask\" beside it, and no \"c.bin.json\"");
+  write("c.bin.json", replaced(kNote, "\"masked\": true", "\"masked\": false"));
+  expect_holds(refusal("c.bin"), "says masked = false");
+}
+
+TEST_F(TokenFiles, WhoseFilesAreNoFilesAreRefused) {
+  for (const char* const name : {"c.bin", "c.bin.json", "c.bin.mask"}) {
+    write("c.bin", as_bytes<std::uint16_t>(counting(10)));
+    write("c.bin.json", kNote);
+    write("c.bin.mask", std::string("\xF8\x01", 2));
+    std::filesystem::remove(folder_.file(name));
+    std::filesystem::create_symlink("/dev/zero", folder_.file(name));
+    expect_holds(refusal("c.bin"), str("\"", name, "\": is a device, and no file"));
+    std::filesystem::remove(folder_.file(name));
   }
 }
 

@@ -16,6 +16,7 @@ std::span<const Target> targets() {
       {"run_events", run_events},
       {"safetensors", safetensors},
       {"manifest", manifest},
+      {"model_index", model_index},
       {"control_message", control_message},
       {"token_layout", token_layout},
       {"corpus_note", corpus_note},

@@ -40,6 +40,8 @@ Outcome run_events(std::string_view input);
 // The header of a safetensors file, as in the file, length first.
 Outcome safetensors(std::string_view input);
 Outcome manifest(std::string_view input);
+// The index of a model's files: names lead to no other folder.
+Outcome model_index(std::string_view input);
 // Where tokens are: a file of llm.c; or a byte, and an index of so many bytes of tokens.
 Outcome token_layout(std::string_view input);
 // The note of a corpus.
