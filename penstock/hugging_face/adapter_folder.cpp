@@ -8,10 +8,12 @@
 
 #include "penstock/checkpoint/adapter_files.h"
 #include "penstock/core/error.h"
-#include "penstock/core/read_file.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/config_fields.h"
+#include "penstock/hugging_face/config_keys.h"
 #include "penstock/json/tree.h"
+#include "penstock/weights/tensor_files.h"
 
 namespace penstock::hugging_face {
 namespace {
@@ -44,11 +46,12 @@ checkpoint::AdapterConfig config_of(const ModelFolder& model, const nn::AdapterO
 void check_config(const std::string& folder, const nn::AdapterOptions& adapter) {
   const std::string file = str(folder, "/", kAdapterConfigName);
   std::error_code error;
-  if (!fs::is_regular_file(file, error)) {
+  if (!fs::exists(file, error)) {
     throw ConfigError(str("model.adapter.path = ", quoted_path(folder), ": has no ",
                           kAdapterConfigName, " in it"));
   }
-  const std::string text = read_file("the configuration of adapters", file, json::kBytesMax);
+  const std::string text =
+      read_foreign_file("the configuration of adapters", file, json::kBytesMax);
   const json::Value config =
       json::parse(std::make_shared<json::Source>(json::Source{.name = file, .text = text}));
   ConfigFields fields(config);
@@ -62,6 +65,7 @@ void check_config(const std::string& folder, const nn::AdapterOptions& adapter) 
   if (fields.number("lora_alpha") != adapter.alpha) {
     fields.refuse("lora_alpha", str("model.adapter.alpha is ", shortest(adapter.alpha)));
   }
+  fields.refuse_unread(passed_over_adapter_keys());
   fields.finish();
 }
 
@@ -74,7 +78,19 @@ std::vector<nn::DecoderParameter> parameters_of(const ModelFolder& model,
   return parameters;
 }
 
-void check_tensors(const std::string& folder, const std::map<std::string, at::Tensor>& stored,
+// The file's tensors by their parameters' names, and their names in the file.
+using StoredNames = std::map<std::string, std::string>;
+
+StoredNames stored_names(const weights::TensorFiles& files) {
+  StoredNames names;
+  for (const auto& [name, stored] : files.tensors()) {
+    const std::string_view own(name);
+    names.emplace(own.substr(own.starts_with(kAdapterPrefix) ? kAdapterPrefix.size() : 0), name);
+  }
+  return names;
+}
+
+void check_tensors(const weights::TensorFiles& files, const StoredNames& stored,
                    const std::vector<nn::DecoderParameter>& parameters) {
   std::vector<std::string> problems;
   std::set<std::string> known;
@@ -83,9 +99,16 @@ void check_tensors(const std::string& folder, const std::map<std::string, at::Te
     const auto found = stored.find(each.name);
     if (found == stored.end()) {
       problems.push_back(str(each.name, " is missing"));
-    } else if (found->second.sizes() != at::IntArrayRef(each.shape)) {
-      problems.push_back(str(each.name, " is [", join(found->second.sizes().vec(), ", "),
-                             "] and the model's is [", join(each.shape, ", "), "]"));
+      continue;
+    }
+    const weights::TensorFiles::Stored& tensor = files.tensors().at(found->second);
+    if (tensor.shape != each.shape) {
+      problems.push_back(str(each.name, " is [", join(tensor.shape, ", "), "] and the model's is [",
+                             join(each.shape, ", "), "]"));
+    } else if (!weights::is_weight_type(tensor.type)) {
+      problems.push_back(str(each.name, " is ",
+                             checkpoint::kScalarTypes[static_cast<std::size_t>(tensor.type)],
+                             " and no F32, F64, BF16 or F16"));
     }
   }
   for (const auto& [name, tensor] : stored) {
@@ -98,7 +121,7 @@ void check_tensors(const std::string& folder, const std::map<std::string, at::Te
     problems.resize(kTold);
     problems.push_back(str("and ", more, " more"));
   }
-  throw ConfigError(str("the adapters in ", quoted_path(folder),
+  throw ConfigError(str("the adapters in ", quoted_path(files.folder()),
                         " are not those that model.adapter.targets asks for"),
                     problems);
 }
@@ -108,18 +131,15 @@ void check_tensors(const std::string& folder, const std::map<std::string, at::Te
 SavedAdapters read_adapters(const std::string& folder, const ModelFolder& model,
                             const nn::AdapterOptions& adapter) {
   check_config(folder, adapter);
-  auto stored = std::make_shared<std::map<std::string, at::Tensor>>();
+  const weights::TensorFiles files(folder, kAdapterTensorsName);
+  const StoredNames stored = stored_names(files);
+  check_tensors(files, stored, parameters_of(model, adapter));
   std::uint64_t hash = 0;
-  for (auto& [name, tensor] : weights::read_safetensors(str(folder, "/", kAdapterTensorsName))) {
-    const std::string_view own(name);
-    const std::size_t skipped = own.starts_with(kAdapterPrefix) ? kAdapterPrefix.size() : 0;
-    hash = mix(hash ^ stable_hash(name) ^
-               stable_hash({static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()}));
-    stored->emplace(own.substr(skipped), tensor);
+  for (const auto& [name, tensor] : files.tensors()) {
+    hash = mix(hash ^ stable_hash(name) ^ stable_hash(files.bytes_of(name, 0, tensor.bytes)));
   }
-  check_tensors(folder, *stored, parameters_of(model, adapter));
-  const auto fill = [stored](const std::string& name, at::Tensor& to) {
-    to.copy_(stored->at(name));
+  const auto fill = [files, stored](const std::string& name, at::Tensor& to) {
+    files.read(stored.at(name), to);
   };
   return {.fill = fill, .facts = {{"model adapters", str(hash)}}};
 }

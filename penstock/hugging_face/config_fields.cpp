@@ -8,19 +8,25 @@
 #include "penstock/json/origin.h"
 
 namespace penstock::hugging_face {
-namespace {
-
-// Far beyond any model, so that products of sizes cannot overflow.
-constexpr std::int64_t kLargest = std::int64_t{1} << 30;
-
-}  // namespace
 
 ConfigFields::ConfigFields(const json::Value& object) : object_(&object) {}
 
 const json::Value* ConfigFields::find(std::string_view key) const {
+  read_.emplace(key);
   const auto& members = std::get<json::Value::Object>(object_->data);
   const json::Member* const member = json::find(members, key);
   return member == nullptr || member->value.is_null() ? nullptr : &member->value;
+}
+
+bool ConfigFields::is_written(std::string_view key) const {
+  return json::find(std::get<json::Value::Object>(object_->data), key) != nullptr;
+}
+
+void ConfigFields::refuse_unread(std::span<const json::PassedOver> table) {
+  const auto& members = std::get<json::Value::Object>(object_->data);
+  for (const auto& [member, why] : json::unread_members(members, read_, table)) {
+    refuse(member->key, why);
+  }
 }
 
 void ConfigFields::refuse(std::string_view key, const std::string& text) {
@@ -34,18 +40,19 @@ void ConfigFields::missing(std::string_view key, std::string_view what) {
   refuse(key, str("is missing; expected ", what));
 }
 
-std::optional<std::int64_t> ConfigFields::optional_count(std::string_view key) {
+std::optional<std::int64_t> ConfigFields::optional_count(std::string_view key, std::int64_t most) {
   const json::Value* const value = find(key);
   if (value == nullptr) return std::nullopt;
   const auto* const count = std::get_if<std::int64_t>(&value->data);
-  if (count != nullptr && *count >= 1 && *count <= kLargest) return *count;
-  refuse(key, str("expected an integer in [1, ", kLargest, "]"));
+  if (count != nullptr && *count >= 1 && *count <= most) return *count;
+  refuse(key, str("expected an integer in [1, ", most, "]"));
   return std::nullopt;
 }
 
-std::int64_t ConfigFields::count(std::string_view key, std::optional<std::int64_t> fallback) {
+std::int64_t ConfigFields::count(std::string_view key, std::optional<std::int64_t> fallback,
+                                 std::int64_t most) {
   if (!has(key) && !fallback) missing(key, "an integer");
-  return optional_count(key).value_or(fallback.value_or(1));
+  return optional_count(key, most).value_or(fallback.value_or(1));
 }
 
 double ConfigFields::number(std::string_view key, std::optional<double> fallback) {

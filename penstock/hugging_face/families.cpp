@@ -8,6 +8,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/config_fields.h"
+#include "penstock/hugging_face/config_keys.h"
 #include "penstock/json/origin.h"
 
 namespace penstock::hugging_face {
@@ -15,6 +16,10 @@ namespace {
 
 using nn::DecoderOptions;
 using nn::RotaryScaling;
+
+constexpr std::int64_t kLayersMax = std::int64_t{1} << 14;
+constexpr double kParametersMax = 1e13;
+constexpr std::int64_t kWindow = 4096;  // Where a family's sliding_window is absent.
 
 constexpr const char* kFull = "full_attention";
 constexpr const char* kSliding = "sliding_attention";
@@ -37,7 +42,7 @@ DecoderOptions gpt2_options(ConfigFields& fields) {
       fields.choice("activation_function", "gelu_new", {"gelu_new", "gelu_pytorch_tanh", "gelu"});
   return {.form = nn::DecoderForm::Gpt2,
           .vocabulary = fields.count("vocab_size"),
-          .layers = fields.count("n_layer"),
+          .layers = fields.count("n_layer", {}, kLayersMax),
           .hidden = hidden,
           .intermediate = fields.count("n_inner", 4 * hidden),
           .heads = heads,
@@ -58,8 +63,14 @@ DecoderOptions gpt2_options(ConfigFields& fields) {
 // "rope_scaling", beside "rope_theta".
 nn::RotaryOptions read_rotary(ConfigFields& fields) {
   nn::RotaryOptions rotary{.theta = fields.number("rope_theta", 10000.0)};
-  const char* const key = fields.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  auto scaling = fields.object(key);
+  if (fields.number("partial_rotary_factor", 1.0) != 1.0) {
+    fields.refuse("partial_rotary_factor", "penstock turns whole heads");
+  }
+  const bool is_new = fields.has("rope_parameters");
+  if (is_new && fields.has("rope_scaling")) {
+    fields.refuse("rope_scaling", "rope_parameters is there, too: which one is meant?");
+  }
+  auto scaling = fields.object(is_new ? "rope_parameters" : "rope_scaling");
   if (!scaling) return rotary;
   const char* const type_key = scaling->has("rope_type") ? "rope_type" : "type";
   const std::string type = scaling->choice(type_key, "default", {"default", "linear", "llama3"});
@@ -79,30 +90,53 @@ nn::RotaryOptions read_rotary(ConfigFields& fields) {
       scaling->refuse("high_freq_factor", "must be above low_freq_factor");
     }
   }
+  scaling->refuse_unread(passed_over_rope_keys());
   fields.take_problems(*scaling);
   return rotary;
 }
 
-// What all relatives of Llama have in common.
-DecoderOptions llama_form(ConfigFields& fields) {
-  fields.choice("hidden_act", "silu", {"silu", "swish"});
-  const std::int64_t hidden = fields.count("hidden_size");
-  const std::int64_t heads = fields.count("num_attention_heads");
-  const std::int64_t kv_heads = fields.count("num_key_value_heads", heads);
+// What a family has where config.json has no such key; null is as many as heads, or what divides
+// the hidden size.
+struct Absent {
+  std::optional<std::int64_t> kv_heads, head_dim;
+};
+
+std::int64_t read_kv_heads(ConfigFields& fields, std::int64_t heads, const Absent& absent) {
+  const bool is_absent = absent.kv_heads && !fields.is_written("num_key_value_heads");
+  const std::int64_t kv_heads =
+      fields.count("num_key_value_heads", is_absent ? *absent.kv_heads : heads);
   if (heads % kv_heads != 0) {
-    fields.refuse("num_key_value_heads", str("must divide num_attention_heads = ", heads));
+    fields.refuse("num_key_value_heads",
+                  str(is_absent ? str("is absent, which means ", kv_heads, ": ") : std::string(),
+                      "must divide num_attention_heads = ", heads));
   }
-  if (!fields.has("head_dim") && hidden % heads != 0) {
+  return kv_heads;
+}
+
+std::int64_t read_head_dim(ConfigFields& fields, std::int64_t hidden, std::int64_t heads,
+                           const Absent& absent) {
+  if (!fields.has("head_dim") && !absent.head_dim && hidden % heads != 0) {
     fields.refuse("num_attention_heads", str("must divide hidden_size = ", hidden));
   }
-  const std::int64_t head_dim = fields.count("head_dim", std::max<std::int64_t>(1, hidden / heads));
+  const std::int64_t usual = absent.head_dim.value_or(std::max<std::int64_t>(1, hidden / heads));
+  const std::int64_t head_dim = fields.count("head_dim", usual);
   if (head_dim % 2 != 0) {
     fields.refuse(fields.has("head_dim") ? "head_dim" : "hidden_size",
                   str("heads of ", head_dim, " elements cannot be turned: must be even"));
   }
+  return head_dim;
+}
+
+// What all relatives of Llama have in common.
+DecoderOptions llama_form(ConfigFields& fields, const Absent& absent = {}) {
+  fields.choice("hidden_act", "silu", {"silu", "swish"});
+  const std::int64_t hidden = fields.count("hidden_size");
+  const std::int64_t heads = fields.count("num_attention_heads");
+  const std::int64_t kv_heads = read_kv_heads(fields, heads, absent);
+  const std::int64_t head_dim = read_head_dim(fields, hidden, heads, absent);
   return {.form = nn::DecoderForm::Llama,
           .vocabulary = fields.count("vocab_size"),
-          .layers = fields.count("num_hidden_layers"),
+          .layers = fields.count("num_hidden_layers", {}, kLayersMax),
           .hidden = hidden,
           .intermediate = fields.count("intermediate_size"),
           .heads = heads,
@@ -123,55 +157,73 @@ DecoderOptions llama_options(ConfigFields& fields) {
   return options;
 }
 
+// Null is none.
+std::optional<std::int64_t> read_window(ConfigFields& fields) {
+  const auto window = fields.optional_count("sliding_window");
+  return fields.is_written("sliding_window") ? window : kWindow;
+}
+
 DecoderOptions mistral_options(ConfigFields& fields) {
-  DecoderOptions options = llama_form(fields);
-  if (const auto window = fields.optional_count("sliding_window")) {
+  DecoderOptions options = llama_form(fields, {.kv_heads = 8, .head_dim = {}});
+  if (const auto window = read_window(fields)) {
     options.windows.assign(static_cast<std::size_t>(options.layers), *window);
   }
   return options;
 }
 
+// Whether each layer has the window, as layer_types says; none where it is absent or wrong.
+std::optional<std::vector<bool>> read_layer_types(ConfigFields& fields, std::size_t layers) {
+  const auto types = fields.texts("layer_types");
+  if (!types) return std::nullopt;
+  if (types->size() != layers) {
+    fields.refuse("layer_types", str("expected one for each of ", layers, " layers"));
+    return std::nullopt;
+  }
+  std::vector<bool> slides;
+  for (const std::string& type : *types) {
+    slides.push_back(type == kSliding);
+    if (type == kSliding || type == kFull) continue;
+    fields.refuse("layer_types",
+                  str("layer ", slides.size() - 1, " is ", in_quotes(type), "; penstock has ",
+                      in_quotes(kFull), " and ", in_quotes(kSliding)));
+    return std::nullopt;
+  }
+  return slides;
+}
+
 // Which layers of a Qwen have the window: those that layer_types says, or those from
 // max_window_layers on.
 void read_windows(ConfigFields& fields, DecoderOptions& options) {
-  const auto window = fields.optional_count("sliding_window");
-  if (!fields.flag("use_sliding_window", false)) return;
+  const auto layers = static_cast<std::size_t>(options.layers);
+  const auto window = read_window(fields);
+  const bool uses = fields.flag("use_sliding_window", false);
+  const bool says_first = fields.has("max_window_layers");
+  const auto slides = read_layer_types(fields, layers);
+  if (!uses) {
+    if (slides && std::ranges::find(*slides, true) != slides->end()) {
+      fields.refuse("layer_types", "some layers have a window, and use_sliding_window is false");
+    }
+    return;
+  }
   if (!window) {
     fields.refuse("use_sliding_window", "needs sliding_window");
     return;
   }
-  const auto layers = static_cast<std::size_t>(options.layers);
-  const auto types = fields.texts("layer_types");
-  if (types && types->size() != layers) {
-    fields.refuse("layer_types", str("expected one for each of ", layers, " layers"));
-    return;
-  }
-  const auto first = static_cast<std::size_t>(types ? 0
-                                              : fields.has("max_window_layers")
-                                                  ? fields.count("max_window_layers", 0)
-                                                  : 28);
+  const auto first = static_cast<std::size_t>(says_first ? fields.count("max_window_layers") : 28);
   for (std::size_t i = 0; i < layers; ++i) {
-    const bool slides = types ? (*types)[i] == kSliding : i >= first;
-    if (types && !slides && (*types)[i] != kFull) {
-      fields.refuse("layer_types",
-                    str("layer ", i, " is ", in_quotes((*types)[i]), "; penstock has ",
-                        in_quotes(kFull), " and ", in_quotes(kSliding)));
-      return;
-    }
-    options.windows.push_back(slides ? window : std::nullopt);
+    options.windows.push_back((slides ? (*slides)[i] : i >= first) ? window : std::nullopt);
   }
 }
 
 DecoderOptions qwen2_options(ConfigFields& fields) {
-  DecoderOptions options = llama_form(fields);
+  DecoderOptions options = llama_form(fields, {.kv_heads = 32, .head_dim = {}});
   options.qkv_bias = true;
   read_windows(fields, options);
   return options;
 }
 
 DecoderOptions qwen3_options(ConfigFields& fields) {
-  DecoderOptions options = llama_form(fields);
-  if (!fields.has("head_dim")) fields.refuse("head_dim", "is missing; expected an integer");
+  DecoderOptions options = llama_form(fields, {.kv_heads = 32, .head_dim = 128});
   options.qkv_bias = options.output_bias = fields.flag("attention_bias", false);
   options.normalizes_queries_and_keys = true;
   read_windows(fields, options);
@@ -188,6 +240,25 @@ constexpr std::array<Family, 5> kFamilies = {{{"gpt2", gpt2_options},
                                               {"mistral", mistral_options},
                                               {"qwen2", qwen2_options},
                                               {"qwen3", qwen3_options}}};
+
+double elements_of(const DecoderOptions& options) {
+  double all = 0.0;
+  for (const nn::DecoderParameter& parameter : nn::decoder_parameters(options)) {
+    double elements = 1.0;
+    for (const std::int64_t size : parameter.shape) elements *= static_cast<double>(size);
+    all += elements;
+  }
+  return all;
+}
+
+// Each size may be one of a model, and all of them together more than any machine has.
+void check_size(const DecoderOptions& options, const json::Value& config) {
+  const double parameters = elements_of(options);
+  if (parameters <= kParametersMax) return;
+  throw ConfigError(str(to_string(origin_of(config)), ": its sizes make a model of ",
+                        shortest(parameters), " parameters; penstock takes up to ",
+                        shortest(kParametersMax)));
+}
 
 }  // namespace
 
@@ -215,7 +286,9 @@ nn::DecoderOptions read_options(const json::Value& config) {
   }
   const auto family = std::ranges::find(kFamilies, name, &Family::name);
   DecoderOptions options = family->read(fields);
+  fields.refuse_unread(passed_over_keys(name));
   fields.finish();
+  check_size(options, config);
   return options;
 }
 

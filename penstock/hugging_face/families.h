@@ -2,8 +2,7 @@
 //
 // folder.h reads a model's options here.  A family that is not in the table, or a field whose value
 // changes what a model computes in a way that penstock's decoder does not have, is refused by name.
-// Keys that change no result, and those that transformers ignores, are not looked at; dropout is
-// one of them: none is applied.
+// So is every other key that is set, unless config_keys.h says why it may be passed over.
 // Source: the configuration classes of transformers 5.23, and the defaults there.
 #pragma once
 #include <string>

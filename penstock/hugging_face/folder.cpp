@@ -11,7 +11,7 @@
 #include "penstock/checkpoint/adapter_files.h"
 #include "penstock/checkpoint/model_files.h"
 #include "penstock/core/error.h"
-#include "penstock/core/read_file.h"
+#include "penstock/core/foreign_file.h"
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/families.h"
 #include "penstock/json/tree.h"
@@ -75,24 +75,20 @@ bool are_equal(const weights::TensorFiles& files, const std::string& a, const st
   return true;
 }
 
-// Of a number, or a list of them.
-std::vector<std::int64_t> token_list(const json::Value& value) {
-  std::vector<std::int64_t> tokens;
-  const auto add = [&](const json::Value& each) {
-    const auto* const token = std::get_if<std::int64_t>(&each.data);
-    if (token == nullptr) {
-      throw ConfigError(str(json::to_string(json::origin_of(each)),
-                            ": eos_token_id: expected a token's number, found ",
-                            json::found(each)));
-    }
-    tokens.push_back(*token);
-  };
-  if (const auto* const list = std::get_if<json::Value::Array>(&value.data)) {
-    std::ranges::for_each(*list, add);
-  } else {
-    add(value);
+// transformers with PEFT applies adapters that it finds beside a model.
+void check_adapters(const std::string& path, bool has_model) {
+  std::error_code error;
+  if (!fs::exists(str(path, "/", checkpoint::kAdapterConfigName), error)) return;
+  if (!has_model) {
+    throw ConfigError(str("model.path = ", quoted_path(path), ": has adapters and no model"),
+                      {"train from the model's own folder, with model.adapter.merge = true to save "
+                       "a whole model"});
   }
-  return tokens;
+  throw ConfigError(str("model.path = ", quoted_path(path), ": has a model and adapters, in ",
+                        checkpoint::kAdapterConfigName, ": which is meant?"),
+                    {"for the model without them, move adapter_config.json and "
+                     "adapter_model.safetensors to another folder",
+                     "for the model with them, name that folder by model.adapter.path"});
 }
 
 }  // namespace
@@ -103,12 +99,8 @@ ModelFolder::ModelFolder(const std::string& path, FirstWeights weights) : path_(
     throw ConfigError(str("model.path = ", quoted_path(path), ": no such folder"));
   }
   const std::string file = path + "/config.json";
-  if (!fs::exists(file, error) && fs::exists(path + "/adapter_config.json", error)) {
-    throw ConfigError(str("model.path = ", quoted_path(path), ": has adapters and no model"),
-                      {"train from the model's own folder, with model.adapter.merge = true to save "
-                       "a whole model"});
-  }
-  config_ = read_file("the configuration of a model", file, json::kBytesMax);
+  check_adapters(path, fs::exists(file, error));
+  config_ = read_foreign_file("the configuration of a model", file, json::kBytesMax);
   const json::Value config =
       json::parse(std::make_shared<json::Source>(json::Source{.name = file, .text = config_}));
   options_ = read_options(config);
@@ -159,8 +151,11 @@ void ModelFolder::check_tensors() const {
   add_problem(problems, extra, "not the model's");
   if (problems.empty()) return;
   if (std::ranges::find(extra, kHead) != extra.end()) {
-    problems.emplace_back(
-        "config.json ties the head to the embedding, and the folder has two different ones");
+    problems.push_back(stored.contains(embedding)
+                           ? str("config.json ties the head to the embedding, and the folder has "
+                                 "two different ones")
+                           : str("config.json ties the head to the embedding, and the folder has ",
+                                 kHead, " without ", embedding_name(options_)));
   }
   throw CheckpointError(str("the weights in ", quoted_path(path_), " do not fit its config.json"),
                         problems);
@@ -200,22 +195,6 @@ std::vector<std::pair<std::string, std::string>> ModelFolder::facts() const {
           {"model weights", str(samples)}};
 }
 
-std::vector<std::int64_t> end_of_text_tokens(const std::string& path) {
-  for (const char* const name : {"generation_config.json", "config.json"}) {
-    const std::string file = str(path, "/", name);
-    std::error_code error;
-    if (!fs::is_regular_file(file, error)) continue;
-    const std::string text = read_file("the configuration of a model", file, json::kBytesMax);
-    const json::Value config =
-        json::parse(std::make_shared<json::Source>(json::Source{.name = file, .text = text}));
-    const auto* const object = std::get_if<json::Value::Object>(&config.data);
-    const json::Member* const found =
-        object == nullptr ? nullptr : json::find(*object, "eos_token_id");
-    if (found != nullptr && !found->value.is_null()) return token_list(found->value);
-  }
-  return {};
-}
-
 void copy_other_files(const std::string& from, const std::string& to) {
   std::error_code error;
   if (fs::equivalent(from, to, error)) return;
@@ -223,7 +202,7 @@ void copy_other_files(const std::string& from, const std::string& to) {
     const std::string path = str(from, "/", name);
     if (!fs::is_regular_file(path, error)) continue;
     weights::write_atomically(str(to, "/", name),
-                              {read_file("a file of a model", path, kOtherBytesMax)});
+                              {read_foreign_file("a file of a model", path, kOtherBytesMax)});
   }
 }
 

@@ -65,11 +65,6 @@ class ModelFolder {
   std::shared_ptr<const weights::TensorFiles> tensors_;  // None where weights are random.
 };
 
-// The tokens that end a text: eos_token_id of generation_config.json, or else of config.json; none
-// where neither has any.
-// Throws: ConfigError, ParseError.
-std::vector<std::int64_t> end_of_text_tokens(const std::string& path);
-
 // The files beside config.json and the weights that a folder's readers want: the tokenizer's, and
 // generation_config.json.  Copies those that `from` has, each whole or not at all.
 // Throws: CheckpointError with the path and the system's reason.

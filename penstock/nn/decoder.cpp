@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
+#include <cctype>
 #include <utility>
 
 #include "penstock/core/error.h"
@@ -189,11 +190,32 @@ void fill_adapters(Layer& layer, const std::string& name, const FillParameter& f
   }
 }
 
+// Of both forms: one list of targets may be for models of either.
+std::vector<std::string> all_linear_names() {
+  std::vector<std::string> names = linear_names({.form = DecoderForm::Gpt2});
+  for (std::string& name : linear_names({})) names.push_back(std::move(name));
+  return names;
+}
+
+// A word in "q_proj|vproj" that is no linear of any model is misspelt.
+void check_words(const std::string& targets) {
+  const std::vector<std::string> known = all_linear_names();
+  for (const std::string& word : split(targets, '|')) {
+    const bool is_word = !word.empty() && std::ranges::all_of(word, [](unsigned char c) {
+      return c == '_' || std::isalnum(c) != 0;
+    });
+    if (!is_word || std::ranges::find(known, word) != known.end()) continue;
+    throw ConfigError(penstock::str("model.adapter.targets = ", in_quotes(targets), ": ",
+                                    in_quotes(word), " is no linear", suggest(word, known)),
+                      {penstock::str("linears are ", join(known, ", "))});
+  }
+}
+
 void check_adapter(const DecoderOptions& options) {
   if (!options.adapter) return;
   const std::vector<std::string> names = linear_names(options);
   const auto is_adapted = [&](const std::string& name) { return options.adapter->adapts(name); };
-  if (std::ranges::any_of(names, is_adapted)) return;
+  if (std::ranges::any_of(names, is_adapted)) return check_words(options.adapter->targets);
   throw ConfigError(penstock::str("model.adapter.targets = ", in_quotes(options.adapter->targets),
                                   ": matches no linear of the model"),
                     {penstock::str("its linears are ", join(names, ", "))});

@@ -15,6 +15,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/folder.h"
+#include "penstock/hugging_face/generation_config.h"
 #include "penstock/nn/decoder.h"
 #include "penstock/partition/partition.h"
 #include "penstock/run/watch.h"
@@ -103,8 +104,16 @@ class ContinuedText {
   void open() {
     const Phase reading(progress_, "reading the model's description", Files::Used);
     folder_.emplace(config_.model.path);
-    ends_ = hugging_face::end_of_text_tokens(config_.model.path);
+    hugging_face::GenerationConfig texts = hugging_face::read_generation_config(config_.model.path);
+    ends_ = std::move(texts.ends);
+    if (here() == 0 && !texts.passed_over.empty()) tell_passed_over(texts.passed_over);
     check_prompt();
+  }
+
+  void tell_passed_over(const std::vector<std::string>& said) const {
+    hooks_.messages.write(str("penstock: generate: generation_config.json has ", join(said, ", "),
+                              ", which is passed over: options of penstock generate say how "
+                              "tokens are chosen\n"));
   }
 
   void check_prompt() const {

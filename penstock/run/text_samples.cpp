@@ -8,7 +8,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utf8.h"
-#include "penstock/hugging_face/folder.h"
+#include "penstock/hugging_face/generation_config.h"
 #include "penstock/measure/metrics_lines.h"
 
 namespace penstock::run {
@@ -64,7 +64,9 @@ GenerateOptions options_of(const config::Config& config, const Model& model, con
   options.tokens = config.run.sample_tokens;
   const nn::DecoderOptions& decoder = model.folder->options();
   if (!decoder.rotary) options.window = decoder.positions;
-  if (!data.is_text()) options.ends = hugging_face::end_of_text_tokens(model.folder->path());
+  if (!data.is_text()) {
+    options.ends = hugging_face::read_generation_config(model.folder->path()).ends;
+  }
   return options;
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -121,7 +122,8 @@ TEST(Families, WhatIsNotSupportedIsRefusedByName) {
   names(kGpt2 + R"(, "scale_attn_by_inverse_layer_idx": true)", "penstock has false only");
   std::string qwen = kLlama;
   qwen.replace(qwen.find("llama"), 5, "qwen2");
-  names(qwen + R"(, "use_sliding_window": true)",
+  qwen += R"(, "num_key_value_heads": 2)";
+  names(qwen + R"(, "use_sliding_window": true, "sliding_window": null)",
         "use_sliding_window = true: needs sliding_window");
   names(qwen + R"(, "use_sliding_window": true, "sliding_window": 4,
                    "layer_types": ["full_attention", "chunked_attention"])",
@@ -202,6 +204,96 @@ TEST(ModelFolder, ATiedHeadMayBeThereIfItIsTheEmbedding) {
             std::string::npos);
 }
 
+// As a file is whose writer kept one name of two tensors that share their memory.
+TEST(ModelFolder, ATiedHeadWithoutTheEmbeddingIsNamed) {
+  const TemporaryFolder folder;
+  const std::string fields = kLlama + R"(, "tie_word_embeddings": true)";
+  NamedTensors weights = random_weights(options_of(fields));
+  weights.front().first = "lm_head.weight";
+  write_model(folder, fields, weights);
+  EXPECT_NE(message_of([&] {
+              ModelFolder model(folder.path());
+            }).find("the folder has lm_head.weight without model.embed_tokens.weight"),
+            std::string::npos);
+}
+
+TEST(ModelFolder, AModelWithAdaptersBesideItIsRefused) {
+  const TemporaryFolder folder;
+  write_model(folder, kLlama, random_weights(options_of(kLlama)));
+  std::ofstream(folder.file("adapter_config.json")) << "{}";
+  EXPECT_NE(message_of([&] { ModelFolder model(folder.path()); }).find("adapter_config.json"),
+            std::string::npos);
+}
+
+TEST(ModelFolder, AFileThatIsNoWeightsIsSaidToBeWhatItIs) {
+  const std::pair<const char*, const char*> files[] = {
+      {"", "it is empty"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:4d\nsize 12\n", "Git LFS"},
+      {"<!DOCTYPE html><html>", "HTML"},
+      {"PK\x03\x04 and more", "torch.save()"},
+      {"1234", "4 bytes"}};
+  const TemporaryFolder folder;
+  write_config(folder, kLlama);
+  const auto refusal = [&] { return message_of([&] { ModelFolder model(folder.path()); }); };
+  for (const auto& [content, said] : files) {
+    std::ofstream(folder.file("model.safetensors")) << content;
+    EXPECT_NE(refusal().find("model.safetensors\" is no safetensors file"), std::string::npos)
+        << refusal();
+    EXPECT_NE(refusal().find(said), std::string::npos) << refusal();
+  }
+  std::filesystem::remove(folder.file("model.safetensors"));
+  std::ofstream(folder.file("pytorch_model.bin")) << "PK";
+  EXPECT_NE(refusal().find("save_pretrained"), std::string::npos) << refusal();
+}
+
+TEST(ModelFolder, MetadataThatChangeWhatTensorsAreAreRefused) {
+  const TemporaryFolder folder;
+  write_config(folder, kLlama);
+  const NamedTensors weights = random_weights(options_of(kLlama));
+  const auto refusal = [&](const std::string& key, const std::string& value) {
+    weights::write_safetensors(folder.file("model.safetensors"), weights, {{key, value}});
+    return message_of([&] { ModelFolder model(folder.path()); });
+  };
+  EXPECT_EQ(refusal("format", "pt"), "no error");
+  EXPECT_EQ(refusal("modelspec.title", "a \x1b[2J title"), "no error");
+  EXPECT_NE(refusal("format", "tf").find("\"format\" = \"tf\""), std::string::npos);
+  EXPECT_NE(refusal("Quantization", "int8").find("not quantized"), std::string::npos);
+}
+
+// Opening a pipe as others do would wait for ever.
+TEST(ModelFolder, APipeInPlaceOfAnyFileIsRefused) {
+  for (const char* const name : {"config.json", "model.safetensors"}) {
+    const TemporaryFolder folder;
+    write_model(folder, kLlama, random_weights(options_of(kLlama)));
+    std::filesystem::remove(folder.file(name));
+    ASSERT_EQ(::mkfifo(folder.file(name).c_str(), 0600), 0);
+    EXPECT_NE(message_of([&] { ModelFolder model(folder.path()); }).find("is a pipe, and no file"),
+              std::string::npos)
+        << name;
+  }
+}
+
+// 300 bytes of a config.json took all memory: a name was made for each tensor of each layer.
+TEST(Families, SizesOfNoModelAreRefusedBeforeAnythingIsMadeOfThem) {
+  const auto with = [](std::string fields, const std::string& key, const std::string& value) {
+    const std::size_t at = fields.find(':', fields.find("\"" + key + "\""));
+    const std::size_t end = fields.find_first_of(",", at);
+    return fields.replace(at + 1, end == std::string::npos ? end : end - at - 1, value);
+  };
+  EXPECT_NE(refusal_of(with(kLlama, "num_hidden_layers", "1000000000"))
+                .find("num_hidden_layers = 1000000000: expected an integer in [1, 16384]"),
+            std::string::npos);
+  EXPECT_NE(refusal_of(with(kGpt2, "n_layer", "1000000000")).find("n_layer = 1000000000"),
+            std::string::npos);
+  for (const char* const key : {"vocab_size", "hidden_size", "intermediate_size"}) {
+    EXPECT_NE(refusal_of(with(kLlama, key, "2000000000")).find(key), std::string::npos) << key;
+  }
+  // Each is one of a model, and they are not together.
+  EXPECT_NE(refusal_of(with(with(kLlama, "vocab_size", "1073741824"), "hidden_size", "1073741824"))
+                .find("penstock takes up to"),
+            std::string::npos);
+}
+
 TEST(ModelFolder, ABodyOfGpt2AloneHasNamesWithoutTheBodys) {
   const TemporaryFolder folder;
   const NamedTensors weights = random_weights(options_of(kGpt2));
@@ -234,24 +326,6 @@ TEST(ModelFolder, IsRefusedWhereAFileIsMissing) {
             std::string::npos);
   write_config(folder, kLlama);
   EXPECT_NE(message_of([&] { ModelFolder model(folder.path()); }).find("has no weights"),
-            std::string::npos);
-}
-
-TEST(EndOfText, IsThatOfGenerationWhereItIsSaid) {
-  const TemporaryFolder folder;
-  const auto write = [&](const char* name, const std::string& text) {
-    std::ofstream(folder.file(name)) << text;
-  };
-  using Tokens = std::vector<std::int64_t>;
-  EXPECT_EQ(end_of_text_tokens(folder.path()), Tokens());
-  write("config.json", R"({"eos_token_id": 7})");
-  EXPECT_EQ(end_of_text_tokens(folder.path()), Tokens({7}));
-  write("generation_config.json", R"({"eos_token_id": null})");
-  EXPECT_EQ(end_of_text_tokens(folder.path()), Tokens({7}));
-  write("generation_config.json", R"({"eos_token_id": [3, 9]})");
-  EXPECT_EQ(end_of_text_tokens(folder.path()), Tokens({3, 9}));
-  write("generation_config.json", R"({"eos_token_id": [3, true]})");
-  EXPECT_NE(message_of([&] { end_of_text_tokens(folder.path()); }).find("json:1:22: eos_token_id"),
             std::string::npos);
 }
 
