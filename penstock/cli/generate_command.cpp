@@ -1,6 +1,7 @@
 #include "penstock/cli/generate_command.h"
 
 #include <charconv>
+#include <optional>
 
 #include "penstock/cli/overrides.h"
 #include "penstock/core/text.h"
@@ -8,13 +9,41 @@
 namespace penstock::cli {
 namespace {
 
-// Above 0, and at most 1.
-std::string check_share(const std::string& text) {
+std::optional<double> number_of(const std::string& text) {
   double value = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool is_number = error == std::errc() && end == text.data() + text.size();
-  if (is_number && value > 0 && value <= 1) return "";
+  return is_number ? std::optional(value) : std::nullopt;
+}
+
+// Above 0, and at most 1.
+std::string check_share(const std::string& text) {
+  const auto value = number_of(text);
+  if (value && *value > 0 && *value <= 1) return "";
   return str("expected a number above 0, up to 1, found ", in_quotes(text));
+}
+
+// Logits divided by less, or by more, are no numbers, or all the same.
+std::string check_temperature(const std::string& text) {
+  constexpr double kLeast = 1e-6, kMost = 1e6;
+  const auto value = number_of(text);
+  if (value && (*value == 0 || (*value >= kLeast && *value <= kMost))) return "";
+  return str("expected 0, or a number from ", shortest(kLeast), " to ", shortest(kMost), ", found ",
+             in_quotes(text));
+}
+
+// "504,3575".
+std::vector<std::int64_t> tokens_in(const std::string& text) {
+  std::vector<std::int64_t> tokens;
+  for (const std::string& word : split(text, ',')) {
+    const auto token = parse_integer(trim(word));
+    if (!token || *token < 0) {
+      throw CLI::ValidationError(
+          "--tokens", str("expected tokens' numbers with ',' between, found ", in_quotes(text)));
+    }
+    tokens.push_back(*token);
+  }
+  return tokens;
 }
 
 }  // namespace
@@ -25,9 +54,10 @@ void declare_generate(CLI::App& app, GenerateCommand& command) {
       ->type_name("FOLDER");
   CLI::Option* const prompt = app.add_option(
       "--prompt", command.prompt, "text to go on from; takes Python, and the folder's tokenizer");
-  app.add_option("--tokens", command.tokens, "tokens to go on from, by their numbers")
+  app.add_option_function<std::string>(
+         "--tokens", [&](const std::string& text) { command.tokens = tokens_in(text); },
+         "tokens to go on from, by their numbers")
       ->type_name("N,N")
-      ->delimiter(',')
       ->excludes(prompt);
   app.add_option("--max-tokens", command.tokens_max, "tokens to put behind them, at most (64)")
       ->type_name("N")
@@ -35,7 +65,7 @@ void declare_generate(CLI::App& app, GenerateCommand& command) {
   app.add_option("--temperature", command.temperature,
                  "0: always the likeliest token; else logits are divided by it (0)")
       ->type_name("T")
-      ->check(CLI::NonNegativeNumber);
+      ->check(check_temperature);
   app.add_option("--top-k", command.top_k, "draw one of the K likeliest (0: of all)")
       ->type_name("K")
       ->check(CLI::Range(0, 1 << 30));

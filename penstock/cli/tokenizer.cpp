@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <thread>
 
 #include "penstock/cli/memory_file.h"
@@ -23,6 +24,41 @@ std::string python() {
   return given == nullptr || *given == '\0' ? "python3" : given;
 }
 
+// Python puts the working folder first in its path, and that may be a model's, whose files are
+// data. Versions from 3.11 on leave it out by PYTHONSAFEPATH, and the others by these words.
+constexpr const char* kRunSafely =
+    "import sys; sys.path[:] = [each for each in sys.path if each not in ('', '.')]; "
+    "from penstock.tokenize.text import main; sys.exit(main(sys.argv[1:]))";
+
+// Without the entries that mean the working folder.
+std::string safe_python_path(std::string_view path) {
+  std::vector<std::string> folders = split(path, ':');
+  std::erase_if(folders, [](const std::string& each) { return each.empty() || each == "."; });
+  return join(folders, ":");
+}
+
+// This process's, for Python.
+std::vector<std::string> python_environment() {
+  constexpr std::string_view kPath = "PYTHONPATH=", kSafe = "PYTHONSAFEPATH=";
+  std::vector<std::string> variables = {str(kSafe, "1")};
+  for (char** each = environ; *each != nullptr; ++each) {
+    const std::string_view variable(*each);
+    if (variable.starts_with(kSafe)) continue;
+    variables.push_back(variable.starts_with(kPath)
+                            ? str(kPath, safe_python_path(variable.substr(kPath.size())))
+                            : std::string(variable));
+  }
+  return variables;
+}
+
+// With a null pointer at the end; refers to `texts`.
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 // Returns: the exit code of `child`, whose program is `name`.
 int exit_code_of(pid_t child, const std::string& name) {
   using Clock = std::chrono::steady_clock;
@@ -32,7 +68,7 @@ int exit_code_of(pid_t child, const std::string& name) {
       ::kill(child, SIGKILL);
       launch::reap(child);
       throw ConfigError(
-          str(name, " -m penstock.tokenize.text did not answer for ", kTokenizerSeconds, " s"));
+          str(name, " did not answer for ", kTokenizerSeconds, " s: penstock.tokenize.text"));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -42,16 +78,16 @@ int exit_code_of(pid_t child, const std::string& name) {
 
 // What the helper prints to `output`, given `input`.  Returns: its exit code.
 int run(std::vector<std::string> words, int input, int output) {
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  const std::vector<char*> argv = pointers_to(words);
+  std::vector<std::string> variables = python_environment();
+  const std::vector<char*> environment = pointers_to(variables);
   const pid_t child = ::fork();
   if (child < 0) throw Error(str("cannot start ", words[0], ": ", std::strerror(errno)));
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::dup2(input, STDIN_FILENO);
     ::dup2(output, STDOUT_FILENO);
-    ::execvp(argv[0], argv.data());
+    ::execvpe(argv[0], argv.data(), environment.data());
     ::_exit(127);
   }
   return exit_code_of(child, words[0]);
@@ -62,8 +98,7 @@ std::string ask(const std::string& action, const std::string& folder, const std:
   const FileDescriptor in = memory_file("penstock-text"), out = memory_file("penstock-answer");
   write_whole(in.get(), input);
   ::lseek(in.get(), 0, SEEK_SET);
-  const int code =
-      run({python(), "-m", "penstock.tokenize.text", action, folder}, in.get(), out.get());
+  const int code = run({python(), "-c", kRunSafely, action, folder}, in.get(), out.get());
   if (code == 0) return read_whole(out.get());
   throw ConfigError(str("the tokenizer of ", quoted_path(folder), " cannot be asked: ", python(),
                         code == 127 ? " is not there" : str(" ended with ", code)),

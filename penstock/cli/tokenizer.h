@@ -1,8 +1,8 @@
 // Text to tokens and back by a folder's tokenizer, which Python has.
 //
-// `penstock generate` asks it, and ranks that write texts on the way: `python3 -m
-// penstock.tokenize.text`, or the Python that PENSTOCK_PYTHON names.  A Python that does not answer
-// is killed after kTokenizerSeconds.  Knows no model.
+// `penstock generate` asks it, and ranks that write texts on the way: penstock.tokenize.text in
+// python3, or in the Python that PENSTOCK_PYTHON names, which imports nothing from the working
+// folder.  A Python that does not answer is killed after kTokenizerSeconds.  Knows no model.
 #pragma once
 #include <cstdint>
 #include <string>
