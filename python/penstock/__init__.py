@@ -13,6 +13,9 @@ penstock.comm, utils, ops, checkpointing, runtime: what else DeepSpeed has there
 penstock.swap: runs a script on penstock without changing it.
 """
 
+from penstock import _safe_path  # noqa: F401  Before anything is imported from that folder.
+
+# isort: split
 import importlib
 from typing import Any
 

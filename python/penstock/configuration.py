@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import _planning
+from penstock._foreign_files import read_foreign
 from penstock._plain import as_json
 from penstock.errors import ConfigError, ParseError
 
@@ -39,6 +40,7 @@ class Batch:
     gradient_accumulation_steps: int
 
 
+_BYTES_MOST = 1 << 20  # kBytesMax in penstock/json/tree.h.
 _OF_ONE_RANK = ("steps_per_print", "wall_clock_breakdown", "memory_breakdown", "dump_state")
 
 
@@ -143,7 +145,7 @@ def _from_file(name: str, needs_sizes: bool) -> _planning.ReadConfiguration:
     try:
         return _planning.read_configuration(name, needs_sizes)
     except ParseError as error:
-        found = _from_hjson(Path(name).read_text(encoding="utf-8"), error)
+        found = _from_hjson(_text_of(name, error), error)
     try:
         return _planning.parse_configuration(as_json(found, name), needs_sizes)
     except ConfigError as error:
@@ -205,9 +207,17 @@ def _with_whole_names(config: Any) -> dict[str, Any] | None:
 def _values_in(path: str) -> Any:
     """Of a file; None of one that the reader has to object to."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return json.loads(read_foreign(path, _BYTES_MOST).decode("utf-8"))
+    except ValueError:  # ConfigError, too.
         return None
+
+
+def _text_of(path: str, of_json: ParseError) -> str:
+    """Of a file that is no JSON; of_json is raised where it cannot be read again."""
+    try:
+        return read_foreign(path, _BYTES_MOST).decode("utf-8")
+    except ValueError:
+        raise of_json from None
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """The errors that penstock raises; each is also the built-in error that it resembles.
 
-`str(error)` is the whole text: one line, then a line per note.
+`str(error)` is the whole text: one line, then a line per note.  It may quote what a stranger wrote,
+so all of it is printable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from penstock._printable import printable
 
 __all__ = [
     "AssertedError",
@@ -31,6 +34,7 @@ class Error(RuntimeError):
     def __init__(
         self, message: str, notes: tuple[str, ...] = (), exit_code: int | None = None
     ) -> None:
+        message, notes = printable(message), tuple(map(printable, notes))
         super().__init__(message, notes, exit_code)
         self.message = message
         self.notes = notes

@@ -9,6 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock._foreign_files import read_foreign
+from penstock._printable import printable
 from penstock.board._stream import Line, Metrics, Samples
 from penstock.board._writers import TAGS, Tables, TensorBoard, WeightsAndBiases, Writer
 from penstock.errors import Error
@@ -70,7 +72,7 @@ def _has_ended(run: Path) -> bool:
     """By the last of its events that can be read."""
     last: object = None
     events = run / "events.jsonl"
-    for line in events.read_bytes().splitlines() if events.is_file() else []:
+    for line in read_foreign(events).splitlines() if events.exists() else []:
         try:
             last = json.loads(line).get("event", last)
         except (ValueError, AttributeError):
@@ -106,6 +108,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"penstock: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"penstock: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(printable(f"penstock: {error.filename}: {error.strerror}"), file=sys.stderr)
         return 1
     return 0

@@ -10,7 +10,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from penstock._foreign_files import open_foreign
 from penstock.errors import ConfigError
+
+_BYTES_MOST = 2 << 30  # kMetricsBytesMax in penstock/measure/metrics_lines.h.
 
 Line = dict[str, Any]
 
@@ -28,7 +31,7 @@ class GrowingLines:
 
         Raises ConfigError for a line that cannot be read.
         """
-        with self._path.open("rb") as file:
+        with open_foreign(self._path, most=_BYTES_MOST) as file:
             file.seek(self._read - len(self._last_read))
             if file.read(len(self._last_read)) != self._last_read:  # The file is another one.
                 self._read = 0

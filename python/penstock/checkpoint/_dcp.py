@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
+from penstock._foreign_files import open_foreign
 from penstock.checkpoint._imported import Imported
 from penstock.errors import CheckpointError
 
@@ -98,7 +99,7 @@ class _Reader(FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Raises CheckpointError for metadata that name other files, or run something."""
         path = Path(self.path) / ".metadata"
-        with path.open("rb") as file:
+        with open_foreign(path, CheckpointError) as file:
             metadata = _Unpickler(file).load()
         if not isinstance(metadata, Metadata):
             raise CheckpointError(f"{path} has a {type(metadata).__name__}, must have Metadata")

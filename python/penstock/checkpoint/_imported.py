@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock import _torch
+from penstock._foreign_files import open_foreign
 from penstock.checkpoint._pieces import WEIGHT
 from penstock.checkpoint._saved import own_key, value_pieces
 from penstock.checkpoint._values import to_text
@@ -130,6 +131,7 @@ def load_plain(path: Path, package: str) -> Any:
     Raises CheckpointError for a file that cannot be read, or asks for anything else.
     """
     try:
+        open_foreign(path, CheckpointError).close()
         wanted = torch.serialization.get_unsafe_globals_in_checkpoint(path)
         foreign = [each for each in wanted if not each.startswith(package + ".")]
         if foreign:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock import _planning, _torch
+from penstock._foreign_files import read_foreign
 from penstock.checkpoint._values import from_text
 from penstock.errors import CheckpointError, ConfigError, first_of
 
@@ -38,6 +39,8 @@ __all__ = [
 
 LATEST = "latest"
 OF_STAGE = "of stage "
+_TAG_BYTES = 4096
+_MANIFEST_BYTES = 1 << 29  # kManifestBytesMax in penstock/checkpoint/manifest.h.
 _TOLD_MAX = 5
 _VALUE = "value"  # The state of tensors that belong to values.
 _OF_DEEPSPEED = "*mp_rank_*_model_states.pt"
@@ -70,7 +73,12 @@ def open_checkpoint(folder: Path) -> SavedCheckpoint:
 def latest(directory: Path) -> str | None:
     """The tag of the last checkpoint that all ranks have written; None where there is none."""
     path = directory / LATEST
-    return path.read_text(encoding="utf-8").removesuffix("\n") if path.is_file() else None
+    if not path.exists():
+        return None
+    try:
+        return read_foreign(path, _TAG_BYTES, CheckpointError).decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError:
+        raise CheckpointError(f"{path}: is no tag of a checkpoint: it is no UTF-8") from None
 
 
 def own_key(stage: int, replica: int) -> str:
@@ -89,7 +97,7 @@ def _others(directory: Path) -> str:
 
 def identity_of(folder: Path) -> str:
     """Differs from that of every other checkpoint."""
-    return hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()[:8]
+    return hashlib.sha256(read_foreign(folder / "manifest.json", _MANIFEST_BYTES)).hexdigest()[:8]
 
 
 def value_pieces(key: str, tensors: list[torch.Tensor]) -> list[StatePiece]:

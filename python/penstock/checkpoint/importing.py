@@ -11,6 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from penstock._printable import printable
 from penstock.checkpoint._dcp import is_dcp, read_dcp
 from penstock.checkpoint._deepspeed import is_deepspeed, read_deepspeed
 from penstock.checkpoint._imported import Imported
@@ -63,12 +64,12 @@ def main(words: list[str] | None = None) -> int:
         print(f"penstock: {error}", file=sys.stderr)
         return error.exit_code
     elements = sum(each.numel() for each in found.weights.values())
-    print(
+    lines = [
         f"{given.folder}: step {found.step} of {found.source}, {len(found.weights)} tensors of "
-        f"{elements} elements, optimizer states of {len(found.states)}"
-    )
-    for each in found.left_out:
-        print(f"left out: {each}")
+        f"{elements} elements, optimizer states of {len(found.states)}",
+        *(f"left out: {each}" for each in found.left_out),
+    ]
+    print(printable("\n".join(lines)))
     return 0
 
 

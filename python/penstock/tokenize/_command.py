@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock._printable import printable
 from penstock.errors import ConfigError, Error
 from penstock.tokenize._corpus import CorpusWriter
 from penstock.tokenize._documents import Batch, batches_of, bytes_in
@@ -49,6 +50,13 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also put in what the tokenizer adds to a text, such as a beginning-of-text token",
     )
+    parser.add_argument(
+        "--pass-over",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="a key of chats' rows or messages that means nothing; may be given more than once",
+    )
     parser.add_argument("--force", action="store_true", help="replace a corpus that is there")
     return parser
 
@@ -80,17 +88,23 @@ def _tokenize(options: argparse.Namespace) -> str:
         end_of_text=options.end_of_text,
         adds_special_tokens=options.add_special_tokens,
         is_for_chats=options.chat is not None,
+        passed_over=options.pass_over,
     )
     masks = options.chat is not None and options.train_on == "assistant"
     total = sum(bytes_in(path) for path in options.inputs)
     bar = _Bar(total)
     documents = 0
     with CorpusWriter(options.output, encoder, is_masked=masks, replaces=options.force) as corpus:
-        for batch in batches_of(options.inputs, options.field, options.chat):
+        for batch in batches_of(options.inputs, options.field, options.chat, options.pass_over):
             documents += _write(batch, encoder, corpus, masks=masks)
             bar.show(batch.bytes_read, corpus.tokens)
         if corpus.tokens == 0:
             raise ConfigError("the texts hold no tokens: there is nothing to write")
+        if corpus.counted == 0:
+            raise ConfigError(
+                "no token of the chats counts in the loss: no message is the assistant's",
+                ("--train-on all counts all of them",),
+            )
         bar.show(total, corpus.tokens, last=True)
         corpus.put_in_place()
     return (
@@ -117,12 +131,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, or 2 for what the user can mend (docs/exit_codes.md)."""
     options = _parser().parse_args(arguments)
     try:
-        print(_tokenize(options))
+        print(printable(_tokenize(options)))
     except Error as error:
         print(f"penstock: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"penstock: {error.filename or options.output}: {error.strerror}", file=sys.stderr)
+        where = printable(str(error.filename or options.output))
+        print(f"penstock: {where}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -84,6 +84,7 @@ class CorpusWriter:
         ]
         self._check_path()
         self.tokens = 0
+        self.counted = 0  # Of them, those that count in the loss.
         self._type = "H" if encoder.token_bytes == 2 else "I"
         self._bits: list[bool] = []  # Of the last tokens, fewer than 8.
         self._file = _NewFile(path)
@@ -120,8 +121,11 @@ class CorpusWriter:
         self._file.write(array(self._type, tokens).tobytes())
         self.tokens += len(tokens)
         if self._mask is None:
+            self.counted += len(tokens)
             return
-        bits = self._bits + ([True] * len(tokens) if counts is None else counts)
+        counting = [True] * len(tokens) if counts is None else counts
+        self.counted += sum(counting)
+        bits = self._bits + counting
         whole = len(bits) - len(bits) % 8
         self._mask.write(_packed(bits[:whole]))
         self._bits = bits[whole:]

@@ -7,12 +7,15 @@ Files are read in pieces of lines; only a text file is in memory whole.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock._foreign_files import open_foreign
 from penstock.errors import ConfigError
+from penstock.tokenize._chat_keys import check_row
 
 _BATCH_BYTES = 4 << 20  # Of text that is encoded at one time.
 
@@ -28,22 +31,31 @@ class Batch:
 
 def bytes_in(path: Path) -> int:
     """Raises ConfigError for what is no file."""
-    if not path.is_file():
-        what = "is a folder; name its files" if path.is_dir() else "does not exist"
-        raise ConfigError(f"text {str(path)!r} {what}")
-    return path.stat().st_size
+    if path.is_dir():
+        raise ConfigError(f"text {str(path)!r} is a folder; name its files")
+    if not path.exists():
+        raise ConfigError(f"text {str(path)!r} does not exist")
+    with open_foreign(path) as file:
+        return os.fstat(file.fileno()).st_size
 
 
 def batches_of(
-    paths: Sequence[Path], text_field: str | None, chat_field: str | None
+    paths: Sequence[Path],
+    text_field: str | None,
+    chat_field: str | None,
+    passed_over: Collection[str] = (),
 ) -> Iterator[Batch]:
-    """Raises ConfigError, with file and line, for what is no UTF-8, no JSON, or lacks the field."""
+    """Raises ConfigError, with file and line, for what is no UTF-8, no JSON, or lacks the field.
+
+    passed_over: keys of a chat's row that need not be known.
+    """
     batch = Batch()
     size = 0
     for path in paths:
         lines = _json_lines(path) if text_field or chat_field else _whole(path)
         for where, raw, document in lines:
             if chat_field:
+                check_row(where, document, chat_field, passed_over)
                 batch.chats.append((where, _chat_in(where, document, chat_field)))
             elif text_field:
                 batch.texts.append((where, _text_in(where, document, text_field)))
@@ -66,12 +78,13 @@ def _decoded(where: str, raw: bytes) -> str:
 
 
 def _whole(path: Path) -> Iterator[tuple[str, int, Any]]:
-    raw = path.read_bytes()
+    with open_foreign(path) as file:
+        raw = file.read()
     yield str(path), len(raw), _decoded(str(path), raw)
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, int, Any]]:
-    with path.open("rb") as file:
+    with open_foreign(path) as file:
         for number, raw in enumerate(file, start=1):
             if not raw.strip():
                 continue
@@ -80,6 +93,8 @@ def _json_lines(path: Path) -> Iterator[tuple[str, int, Any]]:
                 document = json.loads(_decoded(where, raw).strip())
             except json.JSONDecodeError as error:
                 raise ConfigError(f"{where}:{error.colno}: is no JSON: {error.msg}") from None
+            except RecursionError:
+                raise ConfigError(f"{where}: is nested too deep") from None
             if not isinstance(document, dict):
                 raise ConfigError(f"{where}: expected an object, found {_kind(document)}")
             yield where, len(raw), document

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from penstock._foreign_files import read_foreign
 from penstock.errors import ConfigError
+from penstock.tokenize._chat_keys import check_contents, check_messages
+from penstock.tokenize._tokenizer_config import TokenizerConfig
 
 
 class Encoder:
@@ -27,6 +29,7 @@ class Encoder:
         end_of_text: str | None,
         adds_special_tokens: bool,
         is_for_chats: bool,
+        passed_over: Collection[str] = (),
     ) -> None:
         try:
             tokenizers = importlib.import_module("tokenizers")
@@ -41,16 +44,19 @@ class Encoder:
             raise ConfigError(f"{folder / 'tokenizer.json'}: cannot be read: {error}") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        config = TokenizerConfig(folder)
+        config.check(self._tokenizer, adds_special_tokens=adds_special_tokens)
+        self._passed_over = frozenset(passed_over)
         self._adds_special_tokens = adds_special_tokens
         self._chats = _transformers_tokenizer(folder) if is_for_chats else None
         self.name = folder.resolve().name
         self.hash = hashlib.sha256(content).hexdigest()
         self.vocabulary = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values())
         self.token_bytes = 2 if self.vocabulary <= 1 << 16 else 4
-        self.end_of_text = self._id_of_end(folder, end_of_text)
+        self.end_of_text = self._id_of_end(folder, config, end_of_text)
 
-    def _id_of_end(self, folder: Path, given: str | None) -> int | None:
-        token = _eos_token(folder) if given is None else given
+    def _id_of_end(self, folder: Path, config: TokenizerConfig, given: str | None) -> int | None:
+        token = config.token("eos_token") if given is None else given
         if token == "":
             return None
         if token is None:
@@ -86,7 +92,16 @@ class Encoder:
     def encode_chat(
         self, where: str, messages: list[dict[str, Any]], *, masks: bool
     ) -> tuple[list[int], list[bool] | None]:
-        """A chat by its template, and, with `masks`, which of its tokens the assistant writes."""
+        """A chat by its template, and, with `masks`, which of its tokens the assistant writes.
+
+        Raises ConfigError for a key or a content that the template passes over.
+        """
+
+        def render(these: list[dict[str, Any]]) -> str:
+            return self._render(where, these)
+
+        messages = check_messages(where, messages, render, self._passed_over)
+        check_contents(where, messages, render)
         text = self._render(where, messages)
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         tokens = self._ended(encoding.ids)
@@ -130,7 +145,7 @@ class Encoder:
 
 def _tokenizer_file(folder: Path) -> bytes:
     path = folder / "tokenizer.json"
-    if not path.is_file():
+    if not path.exists():
         more = (
             "; convert its tokenizer.model with transformers' "
             "AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
@@ -138,20 +153,7 @@ def _tokenizer_file(folder: Path) -> bytes:
             else "; it is the folder of a Hugging Face model or tokenizer"
         )
         raise ConfigError(f"tokenizer {str(folder)!r}: has no tokenizer.json{more}")
-    return path.read_bytes()
-
-
-def _eos_token(folder: Path) -> str | None:
-    path = folder / "tokenizer_config.json"
-    if not path.is_file():
-        return None
-    try:
-        token = json.loads(path.read_text(encoding="utf-8")).get("eos_token")
-    except (ValueError, AttributeError) as error:
-        raise ConfigError(f"{path}: is no object of JSON: {error}") from None
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None
+    return read_foreign(path)
 
 
 def _transformers_tokenizer(folder: Path) -> Any:
