@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from decisions import DECISIONS
+
 LINES_MAX = 500
 COLUMNS_MAX = 100
 FUNCTIONS_MAX = 25  # Of a class.
@@ -40,35 +42,6 @@ TEST_FOLDERS = {
     "support": "what several test folders share",
     "torn": "saves that end or fail at any call, and disks that lose what was not flushed",
 }
-
-# Decisions: what each looks like in C++, and where it may stand (docs/ARCHITECTURE.md has all).
-DECISIONS = [
-    (
-        "what a stage of ZeRO means is decided in partition/ownership.h",
-        re.compile(r"(?:==|!=|<=?|>=?) *(?:\w+::)*ZeroStage::\w|switch *\(.*\bzero\b.*stage"),
-        ("penstock/config/", "penstock/partition/ownership", "penstock/replicas/zero_options"),
-    ),
-    (
-        "which parameters are too small to be away is decided in partition/ownership.cpp",
-        re.compile(r"(?:\.|->)stays\("),
-        ("penstock/partition/",),
-    ),
-    (
-        "how much of a gradient is clipped is decided in update/update.cpp",
-        re.compile(r"norm \+ 1e-6"),
-        ("penstock/update/update.cpp",),
-    ),
-    (
-        "whether a step is skipped is decided in update/update.cpp",
-        re.compile(r"isfinite\(.*norm"),
-        ("penstock/update/update.cpp",),
-    ),
-    (
-        "how the learning rate moves is decided in config/learning_rate.cpp",
-        re.compile(r"warmup_\w+ *[*/]|[*/] *(?:\w+\.)*warmup_"),
-        ("penstock/config/learning_rate.cpp",),
-    ),
-]
 
 TORCH_FOLDERS = {"ATen", "c10", "c10d", "caffe2", "torch"}
 
@@ -260,7 +233,7 @@ def check_cpp(source: Source, layers: Layers, names: set[str]) -> Iterator[Findi
 
 def check_decisions(source: Source) -> Iterator[Finding]:
     """What is decided in one place, and again in another."""
-    if not source.path.startswith("penstock/"):
+    if not source.path.startswith(("penstock/", "python/penstock/")):
         return
     for number, line in enumerate(source.lines, 1):
         code = line.split("//")[0]
@@ -462,6 +435,7 @@ def check_tree(root: Path) -> list[Finding]:
             findings += check_size(source)
         if source.suffix in CPP:
             findings += check_cpp(source, layers, set(names))
+        if source.suffix in CPP | {".py"}:
             findings += check_decisions(source)
         if source.suffix == ".h":
             findings += check_header_opening(source)

@@ -68,6 +68,28 @@ class TidyTest(unittest.TestCase):
         self.write("penstock/mesh/states.cpp", "rate = step / warmup_num_steps;\n")
         self.expect("what a stage", "too small", "clipped", "is skipped", "how the learning rate")
 
+    def test_foreign_files_are_opened_in_one_place_and_programs_print_in_one(self):
+        self.write(
+            "penstock/lower/reader.cpp",
+            "std::ifstream file(path);\n"
+            "const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);\n"
+            "std::FILE* file = std::fopen(path.c_str(), kRead);\n"
+            'std::cerr << "penstock: " << name;\n'
+            "std::fputs(text.c_str(), stdout);\n"
+            # As these may be:
+            'std::ifstream("/proc/sys/kernel/random/boot_id") >> id;\n'
+            "const int folder = ::open(path.c_str(), O_RDONLY | O_DIRECTORY);\n"
+            "std::snprintf(text, sizeof text, kForm, number);\n",
+        )
+        self.write("penstock/core/core.cpp", "int file = ::open(path.c_str(), O_RDONLY);\n")
+        self.write("python/penstock/a.py", 'text = path.read_text(encoding="utf-8")\n')
+        elsewhere = "core/foreign_file.h"
+        printing = "core/standard_streams.h"
+        self.expect(
+            *(elsewhere, elsewhere, elsewhere, printing, printing),
+            "_foreign_files.py",
+        )
+
     def test_a_tidy_tree_has_no_findings(self):
         self.write(
             "penstock/execute/a.cpp", '#include <ATen/ATen.h>\n#include "penstock/core/core.h"\n'
