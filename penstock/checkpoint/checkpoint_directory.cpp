@@ -209,8 +209,7 @@ std::vector<Found> not_kept(const std::vector<Found>& newest_first, const Keep& 
 }
 
 CheckpointDirectory::CheckpointDirectory(std::string path)
-    : path_(made_directory(std::move(path))),
-      lock_(OutputLock::of_folder(path_, "checkpoints")) {}
+    : path_(made_directory(std::move(path))), lock_(OutputLock::of_folder(path_, "checkpoints")) {}
 
 std::vector<std::string> CheckpointDirectory::abandon_after(std::int64_t step) {
   std::vector<std::string> moved;

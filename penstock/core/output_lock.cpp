@@ -160,8 +160,8 @@ OutputLock::OutputLock(std::string file, const std::string& place, const std::st
       return;
     }
     if (!lock_) {
-      throw CheckpointError(str("cannot write ", what, " to ", quoted_path(place),
-                                ": cannot open ", quoted_path(file_), ": ", std::strerror(errno)));
+      throw CheckpointError(str("cannot write ", what, " to ", quoted_path(place), ": cannot open ",
+                                quoted_path(file_), ": ", std::strerror(errno)));
     }
     if (!try_take()) {
       const std::string text = text_of_owner(lock_.get());

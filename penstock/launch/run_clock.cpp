@@ -36,7 +36,8 @@ double seconds_of_run(const LauncherEnvironment& self, const VariableLookup& var
   std::optional<double> began;
   if (const auto told = variable(kRunBeganVariable)) began = std::strtod(told->c_str(), nullptr);
   const bool is_restart = restart_count(variable) != "0";
-  if (!began && self.kind == LauncherKind::Torchrun && is_restart) began = process_began(::getppid());
+  if (!began && self.kind == LauncherKind::Torchrun && is_restart)
+    began = process_began(::getppid());
   if (!began) began = process_began(::getpid());
   return began ? std::max(0.0, host_seconds() - *began) : 0;
 }

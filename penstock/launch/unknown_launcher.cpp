@@ -35,8 +35,9 @@ std::string unknown_rank(const VariableLookup& variable) {
 
 std::string note_on_launchers(const VariableLookup& variable) {
   const std::string rank = unknown_rank(variable);
-  return str(rank.empty() ? "if a launcher has started this process as a rank, it is not recognised"
-                          : str("a launcher that is not recognised has started this process: ", rank),
+  return str(rank.empty()
+                 ? "if a launcher has started this process as a rank, it is not recognised"
+                 : str("a launcher that is not recognised has started this process: ", rank),
              "; ranks are recognised of torchrun, Open MPI's mpirun, Slurm's srun, and by RANK, "
              "WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
 }

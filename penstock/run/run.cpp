@@ -191,9 +191,10 @@ class Run {
                      batch_.train_batch_size * config_.model.sequence_length,
                      config_.steps_per_print, trainer_->steps_taken(),
                      goes_on_here ? std::string_view(earlier) : std::string_view());
-    samples_->begin_files(*files_, goes_on_here ? measure::lines_up_to(earlier_lines(measure::kSamplesFile),
-                                                                       trainer_->steps_taken())
-                                                : std::string());
+    samples_->begin_files(*files_, goes_on_here
+                                       ? measure::lines_up_to(earlier_lines(measure::kSamplesFile),
+                                                              trainer_->steps_taken())
+                                       : std::string());
     note_start(measure::steps_behind(trainer_->steps_taken(), earlier));
     hooks_.messages.write(summary());
   }
@@ -292,7 +293,8 @@ class Run {
       if (interval > 0 && step % interval == 0) validate(step);
       if (samples_->is_due(step)) samples_->write(step, *trainer_, progress_);
       adapting_->after(step);
-      checkpoints_->after(report, /*is_last=*/false);  // What goes on from it has all lines up to its step.
+      checkpoints_->after(report,
+                          /*is_last=*/false);  // What goes on from it has all lines up to its step.
       const std::int64_t save_interval = config_.run.save_interval;
       if (save_interval > 0 && step % save_interval == 0) save();
     }
@@ -319,8 +321,7 @@ class Run {
     exit_code_ = asked.value_or(ExitCode::Preempted);
     const char* const why = is_time_over() ? "run.minutes are over" : "as asked";
     if (is_root()) {
-      tell(str("stopped after step ", last_report_->step, ", ", why,
-               checkpoints_->how_to_go_on()));
+      tell(str("stopped after step ", last_report_->step, ", ", why, checkpoints_->how_to_go_on()));
     }
     note({.kind = RunEventKind::Stopped,
           .step = last_report_->step,

@@ -153,7 +153,7 @@ void TextSamples::keep(std::int64_t step, const Tokens& tokens) {
     show_(str(title, ", as tokens: ", join(tokens, ","), "\n"));
   }
   files_->append(measure::kSamplesFile, str(line, ", \"prompt_tokens\": [", join(prompt_, ", "),
-                                   "], \"tokens\": [", join(tokens, ", "), "]}\n"));
+                                            "], \"tokens\": [", join(tokens, ", "), "]}\n"));
 }
 
 std::optional<std::string> TextSamples::text_of(const Tokens& tokens) {

@@ -65,5 +65,4 @@ class TextSamples {
   bool is_text_lost_ = false;  // The tokenizer did not answer, which has been told.
 };
 
-
 }  // namespace penstock::run

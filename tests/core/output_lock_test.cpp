@@ -60,8 +60,7 @@ class Owner {
 TEST(OutputLock, TheSecondOwnerIsToldOfTheFirst) {
   const TemporaryFolder folder;
   const Owner first([&] { return OutputLock::of_folder(folder.path(), "a run"); });
-  const std::string message =
-      message_of([&] { OutputLock::of_folder(folder.path(), "weights"); });
+  const std::string message = message_of([&] { OutputLock::of_folder(folder.path(), "weights"); });
   EXPECT_EQ(message.find(str("cannot write weights to \"", folder.path(), "\": process ",
                              first.process(), " of ")),
             0u)
@@ -78,7 +77,9 @@ TEST(OutputLock, EndsWithItsProcessAndLeavesNothing) {
   Owner first([&] { return OutputLock::of_folder(folder.path(), "a run"); });
   first.kill();
   EXPECT_EQ(folder.names(), Names{OutputLock::kFileName}) << "SIGKILL leaves the file";
-  { const OutputLock second = OutputLock::of_folder(folder.path(), "a run"); }
+  {
+    const OutputLock second = OutputLock::of_folder(folder.path(), "a run");
+  }
   EXPECT_EQ(folder.names(), Names{});
 }
 
@@ -114,8 +115,9 @@ TEST(OutputLock, DISABLED_Stranger) {
   std::ifstream words("/proc/self/cmdline", std::ios::binary);
   std::string folder;
   for (std::string word; std::getline(words, word, '\0');) folder = word;
-  EXPECT_NE(message_of([&] { OutputLock::of_folder(folder, "weights"); }).find("writes there since"),
-            std::string::npos);
+  EXPECT_NE(
+      message_of([&] { OutputLock::of_folder(folder, "weights"); }).find("writes there since"),
+      std::string::npos);
 }
 
 TEST(OutputLock, SharesAFolderWithOthersWhoDo) {

@@ -54,14 +54,16 @@ class BeforeTheFirstStep(ProcessTest):
     def test_a_validation_in_which_nothing_counts(self) -> None:
         none = write_tokens(self.folder / "v.bin", 4000)
         none.with_name("v.bin.mask").write_bytes(bytes(500))
-        note = {"penstock_corpus": 1, "token_bytes": 2, "tokens": 4000, "vocabulary": VOCABULARY,
-                "end_of_text": None, "tokenizer": "t", "tokenizer_hash": "0", "masked": True}  # fmt: skip
+        note = {
+            "penstock_corpus": 1, "token_bytes": 2, "tokens": 4000, "vocabulary": VOCABULARY,
+            "end_of_text": None, "tokenizer": "t", "tokenizer_hash": "0", "masked": True,
+        }  # fmt: skip
         none.with_name("v.bin.json").write_text(json.dumps(note))
         self.assert_refused(self.tokens(none), "no token of its samples counts")
 
     def test_stages_that_the_layers_do_not_fill(self) -> None:
         # Two blocks, the embedding and the head.
-        for pipe, pipeline in ((8, {}), (2, {"partition_method": "type:nothing"})):
+        for pipe, pipeline in ((8, {}), (2, {"partition": "type:nothing"})):
             config = self.config(mesh={"pipe": pipe, "data": 8 // pipe}, pipeline=pipeline)
             began = time.monotonic()
             result = self.train(config, "--run", "r")
@@ -157,8 +159,8 @@ class Minutes(ProcessTest):
             checkpoint={"save_interval": 1_000_000}, launch={"heartbeat_seconds": 120},
         )  # fmt: skip
         result = self.train(
-            config, "--run", "r", "--inject", "delay:rank=0,step=2,seconds=3",
-            "--inject", "kill:rank=0,step=3",
+            config, "--run", "r", "--inject", "delay:rank=0,at=data,seconds=4",
+            "--inject", "kill:rank=0,at=build",
         )  # fmt: skip
         self.assert_code(result, 75)
         self.assertIn("not started again", result.err)

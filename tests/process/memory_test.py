@@ -17,7 +17,10 @@ CONFIG = {
     "model": {"layers": 4, "hidden": 64, "sequence_length": 32},
     "mesh": {"pipe": 2},
 }
-COLUMNS = ["parameters", "gradients", "optimizer", "activations", "buckets", "messages", "batch"]
+COLUMNS = [
+    *("parameters", "gradients", "optimizer", "activations", "buckets", "messages", "batch"),
+    "checkpoint",
+]
 
 
 class Memory(PlannerTest):

@@ -3,7 +3,7 @@
 
 First one of the two is stopped while it has the folder, and the other one has to be refused.  Then
 both begin at one time, and what is in the folder has to be what commands make alone.  Prints
-"N of N".  Needs the standard library; the tokenizer too where PENSTOCK_TORCH_PYTHON has the package.
+"N of N".  Needs the standard library; tokenizes where PENSTOCK_TORCH_PYTHON has the packages.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ class Pairs(support.ProcessTest):
             began = time.monotonic()
             wrong = [w for w in self.pair(first, second) if w]
             good += not wrong
-            print(f"{first.name} and {second.name}: {len(wrong)} wrong of {3 * self.times}, "
-                  f"{time.monotonic() - began:.0f} s", *wrong[:3], sep="\n  ", flush=True)  # fmt: skip
+            seconds = f"{time.monotonic() - began:.0f} s"
+            what = f"{first.name} and {second.name}: {len(wrong)} wrong of {3 * self.times}"
+            print(f"{what}, {seconds}", *wrong[:3], sep="\n  ", flush=True)
         print(f"{good} of {len(pairs)} pairs of commands share no folder, {self.times} times each")
         self.assertEqual(good, len(pairs))
 
@@ -158,8 +159,12 @@ class Pairs(support.ProcessTest):
         return content(folder)
 
     def lock_of(self, folder: Path) -> bool:
-        places = [folder / ".penstock-lock", folder.with_name(f".{folder.name}.penstock-lock"),
-                  folder / ".c.bin.penstock-lock", folder / "checkpoints/.penstock-lock"]  # fmt: skip
+        places = [
+            folder / ".penstock-lock",
+            folder / ".c.bin.penstock-lock",
+            folder / "checkpoints/.penstock-lock",
+            folder.with_name(f".{folder.name}.penstock-lock"),
+        ]
         return any(place.exists() for place in places)
 
     # --- Two commands -----------------------------------------------------------------------------

@@ -85,10 +85,11 @@ class TwoUsers(ProcessTest):
         self.assertEqual(list(self.folder.rglob("*penstock-lock")), [])
 
     def test_ranks_that_are_not_recognised_do_not_each_begin_a_run(self) -> None:
+        config = self.endless()
         variables = [{"PMI_RANK": str(rank), "PMI_SIZE": "3"} for rank in range(3)]
         runs = [
             self.start(
-                *(PENSTOCK, "train", self.endless(), "--run", "r"),
+                *(PENSTOCK, "train", config, "--run", "r"),
                 environment=self.environment(**each),
             )
             for each in variables
@@ -105,7 +106,7 @@ class TwoUsers(ProcessTest):
         self.stop(left)
 
     def test_runs_without_a_directory_get_one_each(self) -> None:
-        short = self.short(steps_per_print=0)
+        short = self.short()
         runs = [self.start(PENSTOCK, "train", short) for _ in range(3)]
         for run in runs:
             self.assert_code(run.wait(), 0)

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("tokenizers")
 
-from penstock import _planning  # noqa: E402
+from penstock import _planning
 
 WORDS = {"the": 0, "river": 1, "mill": 2, "?": 3}
 

@@ -166,8 +166,8 @@ TEST_P(RunMemory, TellsWhatEachRankHasAtItsPeakAndBetweenSteps) {
       .inputs = microbatch,
       .targets = microbatch,
       .batch_bytes = 2 * c.microbatches * static_cast<std::int64_t>(microbatch.nbytes())};
-  const std::vector<PipeRank> told = run_memory(options_of(c), model_of(c), loss_of(c), inputs,
-                                                memory::Copies::InHostMemory);
+  const std::vector<PipeRank> told =
+      run_memory(options_of(c), model_of(c), loss_of(c), inputs, memory::Copies::InHostMemory);
   ASSERT_EQ(told.size(), measured.size());
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
     const auto of_peak = static_cast<double>(told[rank].memory.peak.total()) /
@@ -180,8 +180,8 @@ TEST_P(RunMemory, TellsWhatEachRankHasAtItsPeakAndBetweenSteps) {
     EXPECT_LE(of_peak, 1.05) << "rank " << rank << ", told at " << told[rank].memory.at;
     EXPECT_NEAR(of_rest, 1, 0.02) << "rank " << rank;
     EXPECT_EQ(told[rank].file_bytes, measured[rank].file) << "rank " << rank;
-    const auto of_saved = static_cast<double>(told[rank].host_copy_bytes) /
-                          static_cast<double>(measured[rank].saved);
+    const auto of_saved =
+        static_cast<double>(told[rank].host_copy_bytes) / static_cast<double>(measured[rank].saved);
     RecordProperty(str("saved", rank), str(of_saved));
     EXPECT_NEAR(of_saved, 1, 0.02) << "rank " << rank;
   }

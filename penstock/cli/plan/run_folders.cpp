@@ -37,8 +37,8 @@ OutputLock lock_of(const OutputFolder& folder) {
   try {
     return OutputLock::of_folder(folder.path, folder.content, OutputLock::With::OwnRanks);
   } catch (const CheckpointError& error) {
-    std::vector<std::string> notes = {str("wait until it has ended, or choose another folder with ",
-                                          folder.option)};
+    std::vector<std::string> notes = {
+        str("wait until it has ended, or choose another folder with ", folder.option)};
     if (launch::from_process_environment().kind == launch::LauncherKind::None) {
       notes.push_back(launch::note_on_launchers(launch::process_variable));
     }
@@ -65,8 +65,9 @@ std::string RunFolders::make_fresh(const std::string& name) {
   for (int i = 2; !error && !fs::create_directory(directory, error); ++i) {
     if (!error) directory = str(base, "-", i);
   }
-  if (error) cannot("make", {.path = directory, .what = "run directory", .option = "--run"},
-                    error.message());
+  if (error)
+    cannot("make", {.path = directory, .what = "run directory", .option = "--run"},
+           error.message());
   made_.insert(made_.begin(), directory);
   return directory;
 }

@@ -114,8 +114,8 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
   runtime_program();  // Before any folder is made.
   warn_of_unknown_launcher();
   RunFolders folders;
-  const std::string run = config.run.directory.empty() ? folders.make_fresh(run_name(command))
-                                                       : config.run.directory;
+  const std::string run =
+      config.run.directory.empty() ? folders.make_fresh(run_name(command)) : config.run.directory;
   folders.make(config, run);
   folders.lock(config, run);
   warn_of_missing_locks(folders);

@@ -121,9 +121,8 @@ std::string to_json(const mesh::Shape& mesh, const std::vector<PipeRank>& ranks)
     items.push_back(str("{\"stages\": [", stages_of(rank), "], \"peak_activations\": ",
                         rank.memory.live_activations, ", \"at\": ", json_quote(rank.memory.at),
                         ",\n   \"between_steps\": ", bytes_json(rank.memory.between_steps),
-                        ",\n   \"peak\": ", bytes_json(rank.memory.peak),
-                        ",\n   \"file\": ", rank.file_bytes,
-                        ", \"host_copy\": ", rank.host_copy_bytes, "}"));
+                        ",\n   \"peak\": ", bytes_json(rank.memory.peak), ",\n   \"file\": ",
+                        rank.file_bytes, ", \"host_copy\": ", rank.host_copy_bytes, "}"));
   }
   return str("{\"pipe\": ", mesh.pipe, ", \"data\": ", mesh.data, ", \"pipe_ranks\": [\n  ",
              join(items, ",\n  "), "]}\n");

@@ -1,8 +1,8 @@
 """A corpus that has its name when it is whole, and not before.
 
 Files are written without a name where the system can do that (O_TMPFILE), so that a process that
-is killed leaves nothing at all.  They are put in place together, in the place of those of an earlier
-corpus; the note is away meanwhile, and tokens without it are no corpus.
+is killed leaves nothing at all.  They take their places together, also those of an earlier corpus;
+the note is away meanwhile, and tokens without it are no corpus.
 """
 
 from __future__ import annotations
