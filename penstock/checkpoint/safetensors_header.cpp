@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "penstock/core/error.h"
+#include "penstock/core/stand_in.h"
 #include "penstock/core/text.h"
 
 namespace penstock::checkpoint {
@@ -134,12 +135,8 @@ void settle(std::vector<HeaderEntry>& entries, std::uint64_t data_bytes, const s
 // What is downloaded or cloned in place of weights; empty where nothing is known.
 std::string_view other_kind(std::string_view first) {
   if (first.empty()) return "it is empty";
-  if (first.starts_with("version https://git-lfs")) {
-    return "it is a pointer of Git LFS, in place of the file; git lfs pull fetches that";
-  }
-  if (first.starts_with("<")) return "it is a page of HTML or XML, as a refused download leaves it";
   if (first.starts_with("PK\x03\x04")) return "it is what torch.save() writes";
-  return {};
+  return stand_in(first);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "penstock/core/error.h"
+#include "penstock/core/stand_in.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utf8.h"
 #include "penstock/json/tokens.h"
@@ -39,6 +40,9 @@ void check_bytes(const Source& source, std::size_t bytes_max) {
   if (text.size() > bytes_max) {
     throw ParseError(
         str(source.name, ": larger than ", bytes_max, " bytes; is it the right file?"));
+  }
+  if (const std::string_view other = stand_in(text); !other.empty()) {
+    refuse(source, 0, str("no JSON: ", other));
   }
   if (const auto fault = find_no_text(text)) {
     refuse(source, fault->offset, std::string(fault->why));

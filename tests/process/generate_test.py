@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 import signal
 import struct
@@ -104,6 +105,40 @@ class Generate(ProcessTest):
         error = self.generate("--tokens", 3, code=2).err
         self.assertIn("eos_token_id: expected a token's number", error)
 
+    def test_what_the_folder_says_of_drawing_is_told(self) -> None:
+        says = {"do_sample": True, "temperature": 0.6, "top_k": 50, "max_length": 20}
+        (self.model / "generation_config.json").write_text(json.dumps(says))
+        error = self.generate("--tokens", 3, "--max-tokens", 1).err
+        self.assertIn("do_sample = true, temperature = 0.6, which is passed over", error)
+        self.assertNotIn("top_k", error)
+
+    def test_files_that_are_none_are_refused_at_once(self) -> None:
+        """A pipe in place of a file was waited for without end."""
+        for name in ("config.json", "model.safetensors", "generation_config.json"):
+            with self.subTest(name):
+                path = self.model / name
+                before = path.read_bytes() if path.exists() else b""
+                path.unlink(missing_ok=True)
+                os.mkfifo(path)
+                code = 3 if name == "model.safetensors" else 2
+                error = self.generate("--tokens", 3, code=code).err
+                self.assertIn(name, error)
+                self.assertIn("is a pipe, and no file", error)
+                path.unlink()
+                if before:
+                    path.write_bytes(before)
+
+    def test_sizes_of_no_model_take_no_memory(self) -> None:
+        """300 bytes of a configuration took all memory."""
+        said = {"num_hidden_layers": "in [1, 16384]", "vocab_size": "[1000000000, 16]"}
+        for key, words in said.items():
+            with self.subTest(key):
+                (self.model / "config.json").write_text(json.dumps({**CONFIG, key: 10**9}))
+                limit = ("prlimit", f"--as={4 << 30}")
+                result = self.run_words(*limit, PENSTOCK, "generate", self.model, "--tokens", "3")
+                self.assertIn(result.code, (2, 3))
+                self.assertIn(words, result.err)
+
     def test_bad_input_is_refused(self) -> None:
         refused = {
             "nothing to go on from": (),
@@ -112,6 +147,11 @@ class Generate(ProcessTest):
             "use 1 to 5 stages": ("--tokens", "3", "--pipe", LAYERS + 4),
             "above 0, up to 1": ("--tokens", "3", "--top-p", 0),
             "--max-tokens: expected an integer": ("--tokens", "3", "--max-tokens", 0),
+            "numbers with ',' between, found \"\"": ("--tokens", ""),
+            "numbers with ',' between, found \"1,,2\"": ("--tokens", "1,,2"),
+            "numbers with ',' between, found \"-1\"": ("--tokens=-1",),
+            'from 1e-06 to 1e+06, found "1e-40"': ("--tokens", "3", "--temperature", "1e-40"),
+            'from 1e-06 to 1e+06, found "inf"': ("--tokens", "3", "--temperature", "inf"),
         }
         for text, words in refused.items():
             with self.subTest(text):

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import PENSTOCK
 
 tokenizers = pytest.importorskip("tokenizers")
-PENSTOCK = Path(os.environ.get("PENSTOCK_BUILD", Path.cwd() / "build")) / "bin/penstock"
 # Of the standard library, of other packages, and this one.
 MODULES = ("hashlib.py", "json.py", "linecache.py", "tokenizers.py", "penstock/__init__.py")
 OF_COMMANDS = ("argparse.py", "hashlib.py", "json.py", "tokenizers.py")

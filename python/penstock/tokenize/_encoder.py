@@ -38,6 +38,11 @@ class Encoder:
                 "the package tokenizers is not installed; install it with: pip install tokenizers"
             ) from None
         content = _tokenizer_file(folder)
+        if content.startswith(b"version https://git-lfs"):
+            raise ConfigError(
+                f"{folder / 'tokenizer.json'}: is a pointer of Git LFS, in place of the file; "
+                "git lfs pull fetches that"
+            )
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
         except Exception as error:  # The package raises plain Exception.
