@@ -17,6 +17,7 @@
 #include "penstock/offload/system_memory.h"
 #include "penstock/replicas/spread_parameters.h"
 #include "penstock/train/module_replica.h"
+#include "penstock/zero/pager.h"
 
 namespace penstock::bindings {
 namespace {
@@ -92,11 +93,9 @@ struct PythonReplica {
   }
 
   // Python runs between these two, and what it reads may wait for other ranks.
-  void begin_forward(bool trains) {
+  void begin_forward(train::Forward forward) {
     if (group.group.size() > 1) watch.emplace(group.communicator);
-    call([&](ModuleReplica& r) {
-      r.begin_forward(trains ? train::Forward::Training : train::Forward::Evaluation);
-    });
+    call([&](ModuleReplica& r) { r.begin_forward(forward); });
   }
   void end_forward() {
     watch.reset();
@@ -306,6 +305,13 @@ void init_replicated(py::module_& m) {
 }  // namespace
 
 void init_replica(py::module_& m) {
+  m.def(
+      "unobserved",
+      [](const py::function& function) {
+        const zero::Unobserved unobserved;
+        return function();
+      },
+      py::arg("function"), "Calls what reads no values: its operators bring no parameters.");
   init_options(m);
   init_spread(m);
   init_replicated(m);
@@ -338,8 +344,15 @@ void init_replica(py::module_& m) {
       .def_property_readonly(
           "spread_place", [](const PythonReplica& r) { return r.replica->spread_place(); },
           "By parameter, its number in `spread`, or None.")
-      .def("begin_forward", &PythonReplica::begin_forward, py::arg("trains"),
-           "From here on operators may bring parameters.")
+      .def(
+          "begin_forward",
+          [](PythonReplica& r, bool trains) {
+            r.begin_forward(trains ? train::Forward::Training : train::Forward::Evaluation);
+          },
+          py::arg("trains"), "From here on operators may bring parameters.")
+      .def(
+          "begin_outside", [](PythonReplica& r) { r.begin_forward(train::Forward::Outside); },
+          "The same, for single operators that are in no forward; end_forward() ends it.")
       .def("end_forward", &PythonReplica::end_forward)
       .def(
           "abandon", &PythonReplica::abandon,

@@ -24,7 +24,7 @@ SpreadParameters::SpreadParameters(const std::vector<stage::NamedParameter>& par
   std::iota(numbers_.begin(), numbers_.end(), std::size_t{0});
 }
 
-SpreadParameters::SpreadParameters(zero::ParameterShards& shards, const zero::Pager& pager)
+SpreadParameters::SpreadParameters(zero::ParameterShards& shards, zero::Pager& pager)
     : shards_(shards), pager_(&pager) {
   const std::vector<partition::Holding>& holdings = shards.ownership().parameters;
   for (std::size_t i = 0; i < holdings.size(); ++i) {
@@ -51,7 +51,12 @@ at::Tensor SpreadParameters::shard(std::size_t parameter) const {
   return at::empty({0}, page(parameter).piece().options());
 }
 
+void SpreadParameters::say(zero::Word::Kind what, std::size_t parameter) {
+  if (pager_ != nullptr) pager_->say(what, page(parameter));
+}
+
 void SpreadParameters::hold(const std::vector<std::size_t>& parameters) {
+  if (!parameters.empty()) say(zero::Word::Kind::Gather, parameters.front());
   for (const std::size_t parameter : parameters) {
     page(parameter).pin();
     page(parameter).fetch();
@@ -75,6 +80,7 @@ void SpreadParameters::release(const std::vector<std::size_t>& parameters) {
 
 void SpreadParameters::take_changes(std::size_t parameter, std::int32_t root) {
   const at::NoGradGuard no_grad;
+  say(zero::Word::Kind::Changes, parameter);
   shards_.group().broadcast(tensor(parameter).detach(), root)->wait();
   zero::Page& page = this->page(parameter);
   page.piece().copy_(page.flat()[shards_.group().place()]);

@@ -29,7 +29,7 @@ class SpreadParameters {
   SpreadParameters(const std::vector<stage::NamedParameter>& parameters, comm::ShardGroup& group,
                    std::int64_t bucket_bytes);
   // Of those of `shards` that come and go.  `pager` brings them.  Both outlive it.
-  SpreadParameters(zero::ParameterShards& shards, const zero::Pager& pager);
+  SpreadParameters(zero::ParameterShards& shards, zero::Pager& pager);
 
   std::vector<stage::NamedParameter> parameters() const;
   comm::ShardGroup& group() const { return shards_.group(); }
@@ -67,11 +67,13 @@ class SpreadParameters {
   const zero::ShardSlice* slice(std::size_t parameter) const {
     return shards_.slice_of(numbers_[parameter]);
   }
+  // The other ranks hear what all do next with a parameter.
+  void say(zero::Word::Kind what, std::size_t parameter);
   bool is_changed(std::size_t parameter) const;
 
   std::unique_ptr<zero::ParameterShards> own_;  // Unless they are somebody else's.
   zero::ParameterShards& shards_;
-  const zero::Pager* pager_ = nullptr;
+  zero::Pager* pager_ = nullptr;
   std::vector<std::size_t> numbers_;  // By parameter: in shards_.
   std::vector<Held> held_;            // By parameter.
 };

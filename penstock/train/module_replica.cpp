@@ -39,6 +39,15 @@ class Own {
   double before_;
 };
 
+const char* run_of(Forward forward) {
+  switch (forward) {
+    case Forward::Training: return "train";
+    case Forward::Evaluation: return "evaluate";
+    case Forward::Outside: return "outside";
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
@@ -96,8 +105,8 @@ void ModuleReplica::end_run() {
 }
 
 void ModuleReplica::begin_forward(Forward forward) {
-  ends_with_forward_ = forward == Forward::Evaluation && !is_running_;
-  begin_compute(forward == Forward::Training ? "train" : "evaluate");
+  ends_with_forward_ = forward != Forward::Training && !is_running_;
+  begin_compute(run_of(forward));
 }
 
 void ModuleReplica::end_forward() {
@@ -148,6 +157,11 @@ void ModuleReplica::sum_gradients() {
   hooks_.after_backward(/*microbatch=*/0);
   if (begins) replicated_.pager()->end_run();
   finish();
+}
+
+std::vector<double> ModuleReplica::squared_norms() {
+  if (replicated_.pager() != nullptr) replicated_.pager()->say_update();
+  return replicated_.squared_norms();
 }
 
 void ModuleReplica::drop_gradients() {

@@ -31,7 +31,11 @@
 namespace penstock::train {
 
 // What a forward is for.
-enum class Forward : std::uint8_t { Training, Evaluation };
+enum class Forward : std::uint8_t {
+  Training,
+  Evaluation,
+  Outside,  // None: single operators, between a program's forwards and backwards.
+};
 // What happens to a graph in its backward.
 enum class Graph : std::uint8_t { Freed, Retained };
 
@@ -89,7 +93,7 @@ class ModuleReplica {
   void abandon();
 
   // By trained parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
-  std::vector<double> squared_norms() { return replicated_.squared_norms(); }
+  std::vector<double> squared_norms();
   // The next accumulation begins.
   void drop_gradients();
 

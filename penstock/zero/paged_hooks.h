@@ -22,7 +22,7 @@ class PagedHooks : public ShardedGradients {
   bool is_weight(const at::Tensor& tensor) const override { return pager_.has(tensor); }
 
  protected:
-  void before_sum(const Page& page) override { pager_.say_sum(page); }
+  void before_sum(const Page& page) override { pager_.say(Word::Kind::Sum, page); }
 
  private:
   Pager& pager_;

@@ -1,7 +1,6 @@
 #include "penstock/zero/pager.h"
 
 #include <ATen/core/ivalue.h>
-#include <ATen/ops/zeros.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
@@ -14,13 +13,6 @@
 
 namespace penstock::zero {
 namespace {
-
-// What a rank may say, besides the number of a page that it uses.
-constexpr std::int64_t kEnd = -1;
-constexpr std::int64_t kComputed = -2;
-constexpr std::int64_t kFirstSum = -3;  // Of the gradients of page 0; those of page 1: -4.
-// Words that are under way while nobody waits for them: a sender's mailbox holds some thousands.
-constexpr std::size_t kUnheard = 64;
 
 // What this thread's operators are searched for.
 struct Watched {
@@ -37,16 +29,7 @@ struct Watched {
 
 thread_local Watched watched;
 
-class Busy {
- public:
-  Busy() : before_(std::exchange(watched.is_busy, true)) {}
-  ~Busy() { watched.is_busy = before_; }
-  Busy(const Busy&) = delete;
-  Busy& operator=(const Busy&) = delete;
-
- private:
-  bool before_;
-};
+using Busy = Unobserved;  // A pager at work.
 
 // The pages among an operator's inputs.
 class Reads {
@@ -102,12 +85,14 @@ const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
 
 }  // namespace
 
+Unobserved::Unobserved() : before_(std::exchange(watched.is_busy, true)) {}
+Unobserved::~Unobserved() { watched.is_busy = before_; }
+
 Pager::Pager(comm::ShardGroup& group, std::vector<std::shared_ptr<Page>> pages,
              paging::Limits limits)
-    : group_(group),
-      pages_(std::move(pages)),
+    : pages_(std::move(pages)),
       limits_(limits),
-      tag_(group.reserve_tags(1)),
+      words_(group, [this](paging::PageId page) { return pages_[index(page)]->held().name(); }),
       residents_(pages_.size()) {
   if (watched.pages.empty()) {
     watched.callback =
@@ -133,17 +118,19 @@ void Pager::begin_run(const std::string& name) {
   const auto pages = static_cast<std::int32_t>(pages_.size());
   follower_ = &followers_.try_emplace(name, pages).first->second;
   follower_->begin_step();
+  run_ = name;
   std::ranges::fill(residents_.last_use, -1);
   report_ = {};
 }
 
 void Pager::end_run() {
   const Busy busy;
-  agree(kEnd);
+  agree({.kind = Word::Kind::End});
   report_.followed_trace =
       follower_->trace() != nullptr && follower_->position() == follower_->trace()->size();
   follower_->end_step();
   follower_ = nullptr;
+  run_.clear();
   for (const auto& page : pages_) {
     if (!page->is_pinned()) page->drop();
   }
@@ -153,6 +140,7 @@ void Pager::end_run() {
 void Pager::abandon_run() {
   is_computing_ = false;
   follower_ = nullptr;
+  run_.clear();
 }
 
 void Pager::begin_compute() {
@@ -165,7 +153,7 @@ void Pager::end_compute() {
   check();
   // Where all pages are here, no rank can wait for another's word.
   if (!std::ranges::all_of(pages_, [](const auto& page) { return page->is_here(); })) {
-    say(kComputed);
+    say({.kind = Word::Kind::Computed});
   }
 }
 
@@ -179,7 +167,11 @@ void Pager::check() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void Pager::say_sum(const Page& page) { say(kFirstSum - number_.at(&page)); }
+void Pager::say(Word::Kind what, const Page& page) {
+  say({.kind = what, .page = number_.at(&page)});
+}
+
+void Pager::say_update() { say({.kind = Word::Kind::Update}); }
 
 void Pager::use(const std::vector<Read>& reads, std::int64_t outermost) noexcept {
   try {
@@ -246,7 +238,7 @@ void Pager::carry_out(const paging::Decision& decision, paging::PageId used) {
 // copied.
 void Pager::fetch(const std::vector<paging::PageId>& pages, paging::PageId used) {
   pages_[index(pages.front())]->read_ahead();
-  agree(used);
+  agree({.kind = Word::Kind::Use, .page = used});
   for (std::size_t i = 0; i < pages.size(); ++i) {
     if (i + 1 < pages.size()) pages_[index(pages[i + 1])]->read_ahead();
     pages_[index(pages[i])]->fetch();
@@ -261,45 +253,18 @@ void Pager::read_next(const paging::Trace& trace, std::size_t position) const {
   }
 }
 
-void Pager::say(std::int64_t what) {
-  if (group_.size() == 1) return;
+Whereabouts Pager::here() const {
+  return {.run = run_, .hash = follower_ == nullptr ? 0 : follower_->hash()};
+}
+
+void Pager::say(Word word) {
   const Busy busy;
-  Words words{.all = at::zeros({group_.size(), 2}, at::kLong)};
-  auto* mine = words.all.data_ptr<std::int64_t>() + 2 * group_.place();
-  mine[0] = what;
-  mine[1] = static_cast<std::int64_t>(follower_ == nullptr ? 0 : follower_->hash());
-  words.transfer = group_.all_gather(words.all, tag_);
-  said_.push_back(std::move(words));
-  while (said_.size() > kUnheard || (!said_.empty() && said_.front().transfer->is_over())) hear();
+  words_.say(word, here());
 }
 
-void Pager::agree(std::int64_t what) {
-  say(what);
-  while (!said_.empty()) hear();
-}
-
-void Pager::hear() {
-  const Words words = std::move(said_.front());
-  said_.pop_front();
-  words.transfer->wait();
-  const auto* first = words.all.const_data_ptr<std::int64_t>();
-  for (std::int32_t r = 1; r < group_.size(); ++r) {
-    const auto* other = first + 2 * r;
-    if (other[0] == first[0] && other[1] == first[1]) continue;
-    throw CommError(
-        str("replicas run different operators: replica 0 ", meaning(first[0]), ", replica ", r, " ",
-            meaning(other[0]),
-            other[0] == first[0] ? ", and they have used other parameters before" : ""),
-        {"which parameters a layer uses may not depend on a replica's data: gather them all with "
-         "UNSHARD, or lower zero_optimization.stage to 2"});
-  }
-}
-
-std::string Pager::meaning(std::int64_t what) const {
-  if (what == kEnd) return "is at the end of its program";
-  if (what == kComputed) return "is at the end of a forward or backward";
-  const auto page = static_cast<std::size_t>(what >= 0 ? what : kFirstSum - what);
-  return str(what >= 0 ? "uses " : "sums gradients of ", in_quotes(pages_[page]->held().name()));
+void Pager::agree(Word word) {
+  const Busy busy;
+  words_.agree(word, here());
 }
 
 }  // namespace penstock::zero

@@ -5,10 +5,10 @@
 // paging/ decides, and others are dropped; so nothing has to say beforehand which parameters a
 // layer uses, in a forward, a backward or a recomputation.  Elsewhere such a read is an error, and
 // never a collective: the reader gets NaN, and check() says whose values it wanted.
-// Ranks tell each other which page they want and what they have used so far, and compare that
-// before anything is gathered: ranks that run different operators end in one error that names both.
-// A rank also says when its computation is over, and waits for nobody then.  So a rank that wants a
-// page learns that another rank does not want it, whatever that rank waits for next.
+// Ranks tell each other which page they want and what they have used so far (words.h), and compare
+// that before anything is gathered: ranks that run different operators end in one error that names
+// both.  A rank also says when its computation is over, and waits for nobody then.  So a rank that
+// wants a page learns that another rank does not want it, whatever that rank waits for next.
 //
 // Of a training loop's body without a Trainer:
 //
@@ -22,7 +22,6 @@
 // Source: decided like an operating system's demand paging; the observer is the profiler's.
 #pragma once
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
@@ -35,6 +34,7 @@
 #include "penstock/paging/policy.h"
 #include "penstock/paging/trace.h"
 #include "penstock/zero/page.h"
+#include "penstock/zero/words.h"
 
 namespace penstock::zero {
 
@@ -70,9 +70,10 @@ class Pager {
   void end_compute();
   bool is_computing() const { return is_computing_; }
 
-  // The next sum over the ranks is that of the gradients of this page's parameters: compared, too,
-  // but not waited for.
-  void say_sum(const Page& page);
+  // What all ranks do next with this page's parameters, or with all: compared, too, but not waited
+  // for.
+  void say(Word::Kind what, const Page& page);
+  void say_update();
 
   // Whether the tensor is one of the parameters, or a view of some.
   bool has(const at::Tensor& tensor) const;
@@ -99,33 +100,36 @@ class Pager {
   void fetch(const std::vector<paging::PageId>& pages, paging::PageId used);
   // Of those that are away, that which the trace has first after a position is next.
   void read_next(const paging::Trace& trace, std::size_t position) const;
-  // Tells the others what is next here.
-  void say(std::int64_t what);
-  // And waits until all have said so, too.
-  void agree(std::int64_t what);
-  void hear();
-  std::string meaning(std::int64_t what) const;
+  void say(Word word);
+  void agree(Word word);
+  Whereabouts here() const;
 
-  // What all ranks say at one point, by rank: what is next, and a hash of what they have used.
-  struct Words {
-    at::Tensor all;
-    std::unique_ptr<comm::Transfer> transfer;
-  };
-
-  comm::ShardGroup& group_;
   std::vector<std::shared_ptr<Page>> pages_;
   std::vector<std::int64_t> bytes_;  // That may go.
   std::unordered_map<const Page*, paging::PageId> number_;
   paging::Limits limits_;
-  std::int32_t tag_ = 0;
+  Words words_;
+  std::string run_;  // Its name; empty: there is none.
   std::map<std::string, paging::Follower> followers_;
   paging::Follower* follower_ = nullptr;  // Of the run.
   paging::Residents residents_;           // Pinned: by the outermost operator.
   std::int64_t outermost_ = -1;
   bool is_computing_ = false;
-  std::deque<Words> said_;  // And not yet heard from all.
   std::exception_ptr error_;
   PagerReport report_;
+};
+
+// While it lives, this thread's operators are not searched: they read nothing of parameters, as
+// those that only give a view.
+class Unobserved {
+ public:
+  Unobserved();
+  ~Unobserved();
+  Unobserved(const Unobserved&) = delete;
+  Unobserved& operator=(const Unobserved&) = delete;
+
+ private:
+  bool before_;
 };
 
 }  // namespace penstock::zero

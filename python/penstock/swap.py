@@ -9,7 +9,8 @@ While the script runs, and in the processes that multiprocessing spawns from it,
 from torch.distributed.pipelining is penstock.pipelining, with its modules schedules, stage and
 microbatch; and deepspeed is penstock, with those modules that penstock has under the same names,
 whether DeepSpeed is installed or not.  importlib.metadata tells of a package deepspeed, of the
-version whose names penstock follows: libraries ask for it before they use the package.
+version whose names penstock follows: libraries ask for it before they use the package.  And
+Accelerate counts the ranks of a run on CPUs (_accelerate.py).
 
 --check runs nothing: it reads the script and prints which of their names it uses, in which lines,
 and what becomes of each; of members of engines, schedules and stages, too, where it is certain
@@ -23,9 +24,9 @@ import importlib
 import os
 import runpy
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +35,7 @@ from types import ModuleType
 from typing import Any
 
 from penstock import _compatibility
+from penstock._accelerate import count_ranks
 from penstock._script_names import uses_in
 from penstock.errors import ParseError
 
@@ -57,6 +59,25 @@ class _Swapped(Loader):
         module.__spec__ = self._spec
 
 
+class _Amended(Loader):
+    """Makes a module as its own loader does, and then changes something in it."""
+
+    def __init__(self, loader: Loader, amend: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._amend = amend
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        self._amend(module)
+
+
+# By name, what is changed in modules of others.
+_AMENDED = {"accelerate.state": count_ranks}
+
+
 class _StandIn(Distribution):
     """What importlib.metadata knows of the package that penstock stands in for."""
 
@@ -77,6 +98,8 @@ class _Finder(MetaPathFinder):
         self._modules = modules
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name in _AMENDED:
+            return _amended(name, path)
         module = self._module_for(name)
         if module is not None:
             return ModuleSpec(name, _Swapped(module))
@@ -114,6 +137,13 @@ class _Finder(MetaPathFinder):
             return None
 
 
+def _amended(name: str, path: Any) -> ModuleSpec | None:
+    spec = PathFinder.find_spec(name, path)
+    if spec is not None and spec.loader is not None:
+        spec.loader = _Amended(spec.loader, _AMENDED[name])
+    return spec
+
+
 def install() -> None:
     """From now on imports are swapped.
 
@@ -127,6 +157,9 @@ def install() -> None:
     if late:
         raise RuntimeError(f"penstock.swap: {', '.join(late)} is imported already")
     sys.meta_path.insert(0, _Finder(modules))
+    for name, amend in _AMENDED.items():
+        if name in sys.modules:
+            amend(sys.modules[name])
 
 
 def _in_spawned_processes(script: str) -> None:

@@ -4,17 +4,22 @@ Nothing needs to be said about them: whatever an operator reads, it gets.  This 
 books that code written for DeepSpeed reads: `module._external_params`, by id, filled by
 register_external_parameter() and, while an engine runs a model, for parameters that a submodule
 returns: these are registered with the module around it, and move outward as they are returned on.
+The same hooks see a script call the model, or a part of it, by itself: its engine runs that, too.
 Knows no ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from penstock.zero._parameters import ZeroParameter, ZeroParamStatus, place_of
+from penstock.zero._parameters import ZeroParameter, ZeroParamStatus, is_away, place_of
+
+if TYPE_CHECKING:
+    from penstock.zero._model import ReplicatedModel
 
 __all__ = ["Forwards", "register_external_parameter", "unregister_external_parameter"]
 
@@ -51,6 +56,9 @@ def _check(parameter: object) -> None:
         raise RuntimeError(f"{type(parameter).__name__} is not a torch.nn.Parameter")
 
 
+_WhenOver = Callable[[object, BaseException | None], None]
+
+
 class Forwards:
     """The modules of a model whose forwards run, outermost first; those that an engine runs.
 
@@ -63,14 +71,21 @@ class Forwards:
         self._stack: list[torch.nn.Module] = []
         self._held: list[ZeroParameter] = []
         self._around: Forwards | None = None  # Whose forward runs this one's.
+        self._when_over: _WhenOver | None = None
+        self._error_before: BaseException | None = None
         for module in model.modules():
             external_of(module)
-            module.register_forward_pre_hook(_enter)
-            module.register_forward_hook(_leave)
+            if _enter not in module._forward_pre_hooks.values():
+                module.register_forward_pre_hook(_enter, prepend=True)
+                module.register_forward_hook(_leave, always_call=True)
 
-    def begin(self) -> None:
-        """The outermost forward begins."""
+    def begin(self, when_over: _WhenOver | None = None) -> None:
+        """The outermost forward begins.
+
+        when_over: is called with what it returns, and with the error that has ended it.
+        """
         self._stack = []
+        self._when_over, self._error_before = when_over, sys.exc_info()[1]
         self._around, Forwards._running = Forwards._running, self
 
     def end(self) -> None:
@@ -93,6 +108,13 @@ class Forwards:
         """Its forward returns `output`."""
         while self._stack and self._stack.pop() is not module:
             pass  # A forward that was left by an exception, which somebody has caught.
+        error = sys.exc_info()[1]
+        error = None if error is self._error_before else error
+        self._note(module, output)
+        if not self._stack and self._when_over is not None:
+            self._when_over(output, error)
+
+    def _note(self, module: torch.nn.Module, output: object) -> None:
         for parameter in parameters_in(output):
             external_of(module).pop(id(parameter), None)
             if self._stack and not _owns(self._stack[-1], parameter):
@@ -107,6 +129,14 @@ class Forwards:
             parameter.detach()  # An operator, which brings it.
         place.home.hold([place.number])
         self._held.append(parameter)
+
+
+def _model_of(module: torch.nn.Module) -> ReplicatedModel | None:
+    """That of the engine whose parameters it reads, if they have to come."""
+    for parameter in module.parameters():
+        if is_away(parameter) and (model := place_of(parameter).home.model) is not None:  # type: ignore[arg-type]
+            return model
+    return None
 
 
 def parameters_in(value: object) -> Iterator[ZeroParameter]:
@@ -146,8 +176,11 @@ def _owns(module: torch.nn.Module, parameter: torch.nn.Parameter) -> bool:
 
 # Functions of their own, so that a copied or a loaded module has them, and tells nobody.
 def _enter(module: torch.nn.Module, args: Any) -> None:
-    if Forwards._running is not None:
-        Forwards._running.enter(module)
+    running = Forwards._running
+    if running is None and (model := _model_of(module)) is not None:
+        running = model.begin_part()
+    if running is not None:
+        running.enter(module)
 
 
 def _leave(module: torch.nn.Module, args: Any, output: Any) -> None:

@@ -6,9 +6,11 @@ Knows no forward and no optimizer.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +19,7 @@ from penstock.zero._parameters import ZeroParameter, ZeroParamStatus, place_of, 
 
 if TYPE_CHECKING:
     from penstock._runtime import SpreadParameters
+    from penstock.zero._model import ReplicatedModel
     from penstock.zero._replicas import Replicas
 
 __all__ = ["Home", "spread_of"]
@@ -37,6 +40,16 @@ class Home:
         self._held: Counter[int] = Counter()  # How often, by number.
         self._modifier: dict[int, int] = {}  # By number: the rank whose changes will count.
         self._is_open = False
+        self._model: weakref.ref[ReplicatedModel] | None = None
+
+    @property
+    def model(self) -> ReplicatedModel | None:
+        """Of an engine, which brings what operators read; None: of zero.Init."""
+        return None if self._model is None else self._model()
+
+    def belongs_to(self, model: ReplicatedModel) -> None:
+        """From now on that is its model."""
+        self._model = weakref.ref(model)
 
     @property
     def ranks(self) -> int:
@@ -114,6 +127,45 @@ class Home:
                 f"is lost",
                 ("GatheredParameters(..., modifier_rank=0) takes what rank 0 makes of it",),
             )
+
+    @contextmanager
+    def reading(self, numbers: Sequence[int]) -> Iterator[None]:
+        """Collective: inside, operators of the script's own may read them."""
+        if (model := self.model) is not None:
+            with model.outside():
+                yield
+            return
+        self._agree(numbers)
+        self.hold(numbers)
+        try:
+            yield
+        finally:
+            self.release(numbers)
+
+    @contextmanager
+    def writing(self, numbers: Sequence[int]) -> Iterator[None]:
+        """Collective: inside, they may be written to; what rank 0 makes of them counts."""
+        if self.model is None:
+            self._agree(numbers)
+        with self.replicas.telling_others():
+            self.hold(numbers, 0)
+            try:
+                yield
+            finally:
+                self.release(numbers, 0)
+
+    @property
+    def brings_to_graphs(self) -> bool:
+        """Whether a backward may read them that began with what operators have read."""
+        return self.model is not None
+
+    def watch(self, output: Any) -> None:
+        """Of such an operator."""
+        if (model := self.model) is not None:
+            model.watch(output)
+
+    def _agree(self, numbers: Sequence[int]) -> None:
+        self.replicas.agree_on_next(f"uses {self._words(numbers)} outside of an engine")
 
     @property
     def _module(self) -> SpreadParameters:

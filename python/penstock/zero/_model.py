@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +22,7 @@ from penstock.zero._parameters import (
     ZeroParameter,
     ZeroParamStatus,
     adopt,
+    is_away,
     is_zero,
     release,
 )
@@ -71,10 +72,12 @@ class ReplicatedModel:
             for buffer in module.buffers():
                 replicas.broadcast(buffer, 0)
         self._home = Home(replicas)
+        self._home.belongs_to(self)
         self._forwards: Forwards | None = None
         if settings.stage == 3:
             self._put_under_zero(named)
             self._forwards = Forwards(module)
+            self._part: ExitStack | None = None
         self.parts: list[list[torch.Tensor]] = [[] for _ in self.parameters]
         for number, _, part in self.replica.parts():
             self.parts[number].append(part)
@@ -101,6 +104,45 @@ class ReplicatedModel:
             self.replica.end_forward()
         self._backwards.watch(output)
         return output
+
+    def begin_part(self) -> Forwards:
+        """The script calls the module, or a part of it: a forward like the engine's begins."""
+        assert self._forwards is not None
+        self._backwards.check_over()
+        with ExitStack() as stack:
+            stack.enter_context(self._running())
+            self.replica.begin_forward(torch.is_grad_enabled())
+            self._part = stack.pop_all()
+        self._forwards.begin(self.end_part)
+        return self._forwards
+
+    def end_part(self, output: object, error: BaseException | None) -> None:
+        """It is over.  What is behind an error stands in its notes."""
+        assert self._forwards is not None and self._part is not None
+        self._forwards.end()
+        part, self._part = self._part, None
+        if error is not None:
+            try:
+                part.__exit__(type(error), error, error.__traceback__)
+            except Error as cause:
+                error.add_note(f"behind it: {cause}")
+            return
+        with part:
+            self.replica.end_forward()
+        self.watch(output)
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Inside, single operators of the script bring what they read."""
+        self._backwards.check_over()
+        with self._running(shows=False):
+            self.replica.begin_outside()
+            yield
+            self.replica.end_forward()
+
+    def watch(self, output: object) -> None:
+        """A backward of the script that begins there finds parameters."""
+        self._backwards.watch(output)
 
     def resize(self, share: float) -> None:
         """Backwards have another share from now on."""
@@ -230,16 +272,19 @@ class _Running:
         self._home = home
 
     @contextmanager
-    def __call__(self) -> Iterator[None]:
+    def __call__(self, *, shows: bool = True) -> Iterator[None]:
+        """shows: parameters are like any others; else operators alone find them."""
         with self._replicas.telling_others():
-            self._home.open()
+            if shows:
+                self._home.open()
             try:
                 yield
             except BaseException as error:
                 self._give_up(error)
                 raise
             finally:
-                self._home.close()
+                if shows:
+                    self._home.close()
 
     def _give_up(self, error: BaseException) -> None:
         """Raises what an operator could not say, if that is behind `error`."""
@@ -259,7 +304,9 @@ def own_values(
     """A state_dict that was taken of gathered parameters stays what it is when they go."""
     for name, parameter in module._parameters.items():
         key = prefix + name
-        if is_zero(parameter) and key in state_dict and state_dict[key] is not parameter:
+        if not is_zero(parameter) or is_away(parameter):
+            continue
+        if key in state_dict and state_dict[key] is not parameter:
             state_dict[key] = state_dict[key].clone()
 
 

@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+import torch
+
 from penstock import _torch
 from penstock._distributed import init_distributed
 from penstock.errors import CommError
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from penstock._runtime import Communicator, ReplicaGroup
 
 __all__ = ["Replicas"]
+
+_WORDS_BYTES = 256  # Of what ranks tell each other that they do next.
 
 
 class Replicas:
@@ -77,6 +81,29 @@ class Replicas:
                 f"ranks {first} and {rank} differ: {' '.join(one)} on rank {first}, "
                 f"{' '.join(other)} on rank {rank}"
             )
+
+    def agree_on_next(self, what: str) -> None:
+        """Collective: a CommError where the first of them does something else next.
+
+        what: this one does, in words of which so many count as fit.
+        """
+        if self.size == 1:
+            return
+        mine = what.encode()[:_WORDS_BYTES].ljust(_WORDS_BYTES)
+        words = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
+        with self.telling_others():
+            try:
+                self.group.broadcast(words, 0)
+            except CommError as error:
+                note = f"this rank {what}, which all ranks do together"
+                raise CommError(error.message, (*error.notes, note)) from None
+            first = bytes(words.tolist())
+            if first != mine:
+                raise CommError(
+                    f"ranks do different things: the first {first.decode(errors='replace').strip()}"
+                    f", rank {self.rank} of {self.size} {what}",
+                    ("parameters that are spread over the ranks are read by all of them together",),
+                )
 
     def telling_others(self) -> AbstractContextManager[None]:
         """What is raised inside ends the waits of all other ranks, with its words."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.zero._parameters import ZeroParameter, place_of, set_writer
+from penstock.zero._away import set_writer
+from penstock.zero._parameters import ZeroParameter, place_of
 
 if TYPE_CHECKING:
     from penstock.zero._home import Home
