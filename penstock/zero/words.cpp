@@ -19,6 +19,8 @@ constexpr std::size_t kUnheard = 64;
 // Of a rank's row.
 constexpr std::int64_t kWord = 0, kRun = 1, kHash = 2, kColumns = 3;
 
+constexpr std::string_view kOutside = "outside";  // Of a script's own operators.
+
 std::int64_t packed(Word word) {
   return (static_cast<std::int64_t>(word.kind) << 32) | static_cast<std::uint32_t>(word.page);
 }
@@ -45,7 +47,7 @@ std::string place_of(const std::string& run) {
   if (run.empty()) return "outside of a forward and backward";
   if (run == "train") return "in a forward that trains";
   if (run == "evaluate") return "in a forward without gradients";
-  if (run == "outside") return "outside of a forward";
+  if (run == kOutside) return "outside of a forward";
   if (run == "backward") return "in a backward";
   if (run == "sum") return "in step()";
   return str("in ", in_quotes(run));
@@ -91,15 +93,16 @@ void Words::hear() {
   for (std::int32_t r = 1; r < group_.size(); ++r) {
     const auto* other = first + kColumns * r;
     if (std::equal(first, first + kColumns, other)) continue;
-    const bool is_same_place = first[kRun] == other[kRun];
-    const bool is_same_word = is_same_place && first[kWord] == other[kWord];
+    const bool is_same_run = first[kRun] == other[kRun];
+    const bool is_same_word = is_same_run && first[kWord] == other[kWord];
+    const bool is_in_one_program = is_same_run && run_of(first[kRun]) != kOutside;
     const auto told = [&](const std::int64_t* row) {
-      return is_same_place ? meaning(word_of(row[kWord])) : meaning(row);
+      return is_in_one_program ? meaning(word_of(row[kWord])) : meaning(row);
     };
     throw CommError(
         str("replicas run different operators: replica 0 ", told(first), ", replica ", r, " ",
             told(other), is_same_word ? ", and they have used other parameters before" : ""),
-        {is_same_place
+        {is_in_one_program
              ? "which parameters a layer uses may not depend on a replica's data: gather them all "
                "with UNSHARD, or lower zero_optimization.stage to 2"
              : "parameters that are spread over the ranks are read by all of them together, also "

@@ -147,19 +147,25 @@ def _read(
         for home, numbers in homes:
             stack.enter_context(home.writing(numbers) if writes else home.reading(numbers))
         if lasts or not (writes or all(home.brings_to_graphs for home, _ in homes)):
-            args, kwargs = pytree.tree_map(_copied, (args, kwargs))
+            args, kwargs = _with_copies((args, kwargs), away)
         result = _plainly(func, args, kwargs)
     for home, _ in homes:
         home.watch(result)
     return result
 
 
-def _copied(value: Any) -> Any:
-    """A copy that outlasts the parameter's stay; gradients pass through it."""
-    if not isinstance(value, Away):
-        return value
-    with torch._C.DisableTorchFunctionSubclass():
-        return torch.Tensor.clone(value)  # type: ignore[arg-type]
+def _with_copies(values: Any, away: list[Any]) -> Any:
+    """With copies that outlast the parameters' stay; gradients pass through them."""
+    parameters = {id(each) for each in away}
+
+    def copied(value: torch.Tensor) -> torch.Tensor:
+        # While a parameter is here, its class is not Away.
+        if id(parameter_of(value)) not in parameters:
+            return value
+        with torch._C.DisableTorchFunctionSubclass():
+            return torch.Tensor.clone(value)
+
+    return pytree.tree_map_only(torch.Tensor, copied, values)
 
 
 def _whole_copy(value: Any) -> Any:

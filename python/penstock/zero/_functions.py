@@ -27,6 +27,7 @@ _FACTS = {
     *("new_tensor", "new_empty", "new_zeros", "new_ones", "new_full"),
     *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
     *("requires_grad_", "retain_grad", "register_hook", "register_post_accumulate_grad_hook"),
+    *("grad", "backward"),  # Of these tensors; what they need of others, the graph has.
 }
 # Functions that give views, which may be written to.
 _VIEWS = {

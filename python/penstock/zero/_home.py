@@ -165,7 +165,11 @@ class Home:
             model.watch(output)
 
     def _agree(self, numbers: Sequence[int]) -> None:
-        self.replicas.agree_on_next(f"uses {self._words(numbers)} outside of an engine")
+        # Its name is that of its layer's class, which others have, too.
+        ids = ", ".join(str(self.parameters[number].ds_id) for number in numbers)
+        self.replicas.agree_on_next(
+            f"uses {self._words(numbers)} (ds_id {ids}) outside of an engine"
+        )
 
     @property
     def _module(self) -> SpreadParameters:

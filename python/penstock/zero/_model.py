@@ -23,7 +23,7 @@ from penstock.zero._parameters import (
     ZeroParamStatus,
     adopt,
     is_away,
-    is_zero,
+    place_of,
     release,
 )
 from penstock.zero._replicas import Replicas
@@ -304,8 +304,10 @@ def own_values(
     """A state_dict that was taken of gathered parameters stays what it is when they go."""
     for name, parameter in module._parameters.items():
         key = prefix + name
-        if not is_zero(parameter) or is_away(parameter):
+        if not isinstance(parameter, ZeroParameter) or is_away(parameter):
             continue
+        if place_of(parameter).number is None:
+            continue  # It stays.
         if key in state_dict and state_dict[key] is not parameter:
             state_dict[key] = state_dict[key].clone()
 
