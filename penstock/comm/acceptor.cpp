@@ -64,9 +64,9 @@ struct Caller {
 bool is_admissible(std::string_view said, std::string_view word) {
   if (said.substr(0, kWordBytes) != word.substr(0, said.size())) return false;
   if (said.size() <= kWordBytes) return true;
-  const char purpose = said[kWordBytes];
-  if (purpose != static_cast<char>(Purpose::Alarm) && purpose != static_cast<char>(Purpose::Link))
-    return false;
+  const auto purpose = static_cast<Purpose>(said[kWordBytes]);
+  constexpr std::array kPurposes = {Purpose::Alarm, Purpose::Link, Purpose::Question};
+  if (std::ranges::find(kPurposes, purpose) == kPurposes.end()) return false;
   return std::ranges::all_of(said.substr(kWordBytes + 1, kRankDigits),
                              [](char c) { return c >= '0' && c <= '9'; });
 }
@@ -131,17 +131,26 @@ struct Acceptor::Listener {
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return errno == EAGAIN;
       if (got == 0) {
-        if (caller.is_greeted()) visits.alarm(caller.said.substr(kGreetingBytes));
+        if (caller.is_greeted()) take(caller);
         return false;
       }
       caller.said.append(part.data(), static_cast<std::size_t>(got));
       if (!is_admissible(caller.said, word)) return false;
-      if (caller.said.size() > kGreetingBytes + kAlarmBytesMax) return false;
+      if (caller.said.size() > kGreetingBytes + kNewsBytesMax) return false;
       if (caller.is_greeted() && caller.wants(Purpose::Link)) {
         visits.link(caller.rank(), std::move(caller.socket));
         return false;
       }
     }
+  }
+
+  // A caller has said all.
+  void take(const Caller& caller) {
+    if (caller.wants(Purpose::Alarm)) return visits.alarm(caller.said.substr(kGreetingBytes));
+    if (!visits.question) return;
+    // A connection that is new takes a few words at once.
+    const std::string answer = visits.question();
+    send(caller.socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
   }
 
   void accept_all() {

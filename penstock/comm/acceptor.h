@@ -1,12 +1,12 @@
 // Where a rank listens for the other ranks, and who is let in.
 //
-// A rank has one socket for all that others begin with it: news of a failure (alarm.h), and links
-// (tcp/).  A caller first says a greeting: the acceptor's own word of 128 random bits, which ranks
-// tell each other through the store, what it wants, and its rank.  Whoever says anything else is
-// cut off at the first byte that differs, and whoever is silent after five seconds; at most 256
-// callers are heard at a time, and the oldest makes room.  Nothing that a stranger sends is read as
-// a length, kept, or seen by anybody else.  A thread that mostly sleeps does it.
-// Thread safety: any thread.
+// A rank has one socket for all that others begin with it: news of a failure (alarm.h), questions
+// (visit.h), and links (tcp/).  A caller first says a greeting: the acceptor's own word of 128
+// random bits, which ranks tell each other through the store, what it wants, and its rank.  Whoever
+// says anything else is cut off at the first byte that differs, and whoever is silent after five
+// seconds; at most 256 callers are heard at a time, and the oldest makes room.  Nothing that a
+// stranger sends is read as a length, kept, or seen by anybody else.  A thread that mostly sleeps
+// does it. Thread safety: any thread.
 #pragma once
 #include <functional>
 #include <memory>
@@ -21,6 +21,7 @@ namespace penstock::comm {
 struct Visits {
   std::function<void(const std::string& text)> alarm;
   std::function<void(Rank from, FileDescriptor socket)> link;  // Non-blocking, at its first byte.
+  std::function<std::string()> question = {};                  // The answer to it.
 };
 
 class Acceptor {
@@ -50,9 +51,9 @@ struct Door {
 Door parse_door(const std::string& address);
 
 // What a caller says first.
-enum class Purpose : char { Alarm = 'A', Link = 'L' };
+enum class Purpose : char { Alarm = 'A', Link = 'L', Question = 'Q' };
 std::string greeting(const std::string& word, Purpose purpose, Rank from);
 
-inline constexpr std::size_t kAlarmBytesMax = 32768;
+inline constexpr std::size_t kNewsBytesMax = 32768;
 
 }  // namespace penstock::comm

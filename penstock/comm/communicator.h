@@ -66,6 +66,10 @@ class Communicator {
   void fail(const std::exception& error);
   void fail_with(const std::string& message);
 
+  // Which calls for all ranks the others are in, if this one and they are not in the same
+  // (call_words.h); empty where they are.  Asks them, for a second at most.
+  virtual std::string call_words() const = 0;
+
   // Opens the connections to `peers`; the peers do the same.  Links that exist are kept.  Returns
   // when both ends have each: who ends at once then takes none away that is still being made.
   virtual void link(std::vector<Rank> peers) = 0;

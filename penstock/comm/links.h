@@ -7,12 +7,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/interrupt.h"
+#include "penstock/core/error.h"
 
 namespace penstock::comm {
 
@@ -22,6 +24,11 @@ struct WaitRules {
   // While a connection is made: by two ranks that are both there, so this one need not be as long.
   std::chrono::milliseconds connecting{0};
   Interrupt interrupt;
+  // Where the ranks are, if they are not in one call (call_words.h).  It asks them.
+  std::function<std::string()> call_words = {};
+
+  // For a wait that was not given what it waited for: `what` says so.
+  CommError failed(const std::string& what) const;
 };
 
 // What is waited for, as messages say it: "receive from rank 3, tag 5, 24 bytes".

@@ -8,6 +8,9 @@
 
 #include "penstock/comm/acceptor.h"
 #include "penstock/comm/alarm.h"
+#include "penstock/comm/call_watch.h"
+#include "penstock/comm/call_words.h"
+#include "penstock/comm/calls.h"
 #include "penstock/comm/gloo/gloo.h"
 #include "penstock/comm/host_copy.h"
 #include "penstock/comm/interruptible_store.h"
@@ -16,6 +19,7 @@
 #include "penstock/comm/shm/channel.h"
 #include "penstock/comm/shm/link.h"
 #include "penstock/comm/tcp/link.h"
+#include "penstock/comm/visit.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -51,18 +55,20 @@ class World : public Communicator {
         host_(shm::host_identity()),
         gloo_(store_, rank, listen),
         hub_(rank, rules_),
-        acceptor_(listen, {.alarm = [this](const std::string& why) { rules_.interrupt.raise(why); },
-                           .link =
-                               [this](Rank from, FileDescriptor socket) {
-                                 hub_.admit(from, std::move(socket));
-                               }}) {
+        acceptor_(listen,
+                  {.alarm = [this](const std::string& why) { rules_.interrupt.raise(why); },
+                   .link = [this](Rank from,
+                                  FileDescriptor socket) { hub_.admit(from, std::move(socket)); },
+                   .question = [this] { return to_text(calls_.place()); }}) {
     rules_.deadline = rules_.connecting = deadline;
+    rules_.call_words = [this] { return call_words(); };
     if (uses_shared_memory()) put(host_key(rank_), host_);
     if (has_nccl()) {
       if (device_.is_cuda()) identity_ = device_identity(device_);
       put(device_key(rank_), identity_);
     }
     learn_acceptors();
+    if (world_size_ > 1) watch_calls();
   }
 
   Rank rank() const override { return rank_; }
@@ -81,7 +87,10 @@ class World : public Communicator {
     raise_alarm(others, rank_, why);
   }
 
+  std::string call_words() const override { return comm::call_words(ask(all_ranks()), rank_); }
+
   void link(std::vector<Rank> peers) override {
+    calls_.speak();
     // Both ends of every pair take the pairs in one global order, so none waits in a circle.
     std::sort(peers.begin(), peers.end(),
               [&](Rank a, Rank b) { return std::minmax(a, rank_) < std::minmax(b, rank_); });
@@ -96,6 +105,7 @@ class World : public Communicator {
   }
 
   Group make_group(const std::vector<Rank>& ranks) override {
+    if (ranks.size() > 1) calls_.speak();
     const auto self = std::find(ranks.begin(), ranks.end(), rank_);
     PENSTOCK_CHECK(self != ranks.end(), "rank ", rank_, " is not in its group");
     const std::string members = str("ranks ", join(ranks, ", "));
@@ -111,6 +121,7 @@ class World : public Communicator {
   }
 
   std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) override {
+    calls_.speak();
     Link& link = linked(to);
     if (link.takes_device_memory()) return link.send(tensor.resolve_conj().resolve_neg(), tag);
     return through_host(tensor, Bytes::Out,
@@ -119,6 +130,7 @@ class World : public Communicator {
 
   std::unique_ptr<Transfer> receive(const at::Tensor& tensor, Rank from,
                                     std::int32_t tag) override {
+    calls_.speak();
     Link& link = linked(from);
     if (link.takes_device_memory()) return link.receive(tensor, tag);
     return through_host(tensor, Bytes::In,
@@ -128,6 +140,7 @@ class World : public Communicator {
   std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) override {
     const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
     if (!ring.backend) return std::make_unique<Done>();
+    calls_.speak();
     c10d::AllreduceOptions options;
     options.timeout = rules_.deadline;
     return through_host(tensor, Bytes::Both, [&](const at::Tensor& host) {
@@ -141,6 +154,7 @@ class World : public Communicator {
                                       std::int32_t root) override {
     const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
     if (!ring.backend) return std::make_unique<Done>();
+    calls_.speak();
     c10d::BroadcastOptions options;
     options.rootRank = root;
     options.timeout = rules_.deadline;
@@ -236,13 +250,51 @@ class World : public Communicator {
 
   template <class Action>
   void in_store(const std::string& key, const Action& action) {
+    calls_.speak();
     try {
       action();
     } catch (const std::exception& error) {
       rules_.interrupt.check();
-      throw CommError(str("rank ", rank_, " waited for \"", key, "\" in the store",
-                          place_of(*store_), ": ", reason(error)));
+      throw rules_.failed(str("rank ", rank_, " waited for \"", key, "\" in the store",
+                              place_of(*store_), ": ", reason(error)));
     }
+  }
+
+  // Where some ranks are.
+  std::vector<SeenRank> ask(const std::vector<Rank>& ranks) const {
+    constexpr milliseconds kPatience(1000);
+    if (acceptors_.empty()) return {};  // They are not known yet.
+    std::vector<std::string> addresses;
+    for (const Rank rank : ranks) {
+      if (rank != rank_) addresses.push_back(acceptors_[rank.index()]);
+    }
+    const auto visited = visit(addresses, Purpose::Question, rank_, "", kPatience);
+    std::vector<SeenRank> seen;
+    auto next = visited.begin();
+    for (const Rank rank : ranks) {
+      SeenRank& one = seen.emplace_back(SeenRank{.rank = rank});
+      if (rank == rank_) {
+        one.place = calls_.place();
+        continue;
+      }
+      one.has_left = next->end == Visited::End::Gone;
+      if (next->end == Visited::End::Heard) one.place = parse_call_place(next->answer);
+      ++next;
+    }
+    return seen;
+  }
+
+  void watch_calls() {
+    const Rank next((rank_.value + 1) % world_size_);
+    watch_.emplace(CallWatch::Uses{.own = [this] { return calls_.place(); },
+                                   .ask_next = [this, next] { return ask({next}).front(); },
+                                   .found =
+                                       [this](const CallPlace& own, const SeenRank& other) {
+                                         std::vector<SeenRank> both = {
+                                             {.rank = rank_, .place = own}, other};
+                                         std::ranges::sort(both, {}, &SeenRank::rank);
+                                         fail(comm::call_words(both, rank_));
+                                       }});
   }
 
   std::shared_ptr<WaitRules> held_ = std::make_shared<WaitRules>();
@@ -259,13 +311,22 @@ class World : public Communicator {
   std::map<Rank, std::unique_ptr<Link>> links_;
   std::deque<Ring> groups_;             // Stay where they are: transfers under way name theirs.
   std::vector<std::string> acceptors_;  // Their addresses, by rank.
-  Acceptor acceptor_;                   // Last: its thread uses what is above.
+  CallLog calls_;
+  Acceptor acceptor_;  // Its thread uses what is above; so does the watch's.
+  std::optional<CallWatch> watch_;
 };
 
 }  // namespace
 
 std::string Operation::describe(std::optional<std::int32_t> tag, std::uint64_t bytes) const {
   return str(verb, " ", peers, tag ? str(", tag ", *tag) : "", ", ", bytes, " bytes");
+}
+
+CommError WaitRules::failed(const std::string& what) const {
+  std::string words = call_words ? call_words() : "";
+  interrupt.check();  // Another rank may have found more meanwhile.
+  if (!words.empty()) words.insert(0, "; ");
+  return CommError(what + words, {str("the wait's deadline is ", deadline.count(), " ms")});
 }
 
 std::unique_ptr<Communicator> make_world(c10::intrusive_ptr<c10d::Store> store, Rank rank,

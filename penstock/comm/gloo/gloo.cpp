@@ -37,8 +37,7 @@ class GlooTransfer : public Transfer {
       if (tag_ ? work_->wait(deadline_) : wait_for_collective()) return;
     } catch (const std::exception& error) {
       rules_.interrupt.check_soon();
-      throw CommError(str(describe(), " failed: ", reason(error)),
-                      {str("the wait's deadline is ", deadline_.count(), " ms")});
+      throw rules_.failed(str(describe(), " failed: ", reason(error)));
     }
     rules_.interrupt.check();
     throw CommError(describe() + ": interrupted");

@@ -128,17 +128,15 @@ void ShmLink::sort_mail() {
 void ShmLink::check_wait(const std::string& what, Clock::time_point start,
                          bool peer_is_gone) const {
   rules_.interrupt.check();
-  const auto deadline = rules_.deadline;
-  const std::vector<std::string> note = {str("the wait's deadline is ", deadline.count(), " ms")};
   if (inbox_.closed()) {
     rules_.interrupt.check_soon();
-    throw CommError(what + " failed: the peer has closed", note);
+    throw rules_.failed(what + " failed: the peer has closed");
   }
   if (peer_is_gone) {
     rules_.interrupt.check_soon();
-    throw CommError(what + " failed: the peer's process is gone", note);
+    throw rules_.failed(what + " failed: the peer's process is gone");
   }
-  if (Clock::now() - start >= deadline) throw CommError(what + " failed: timed out", note);
+  if (Clock::now() - start >= rules_.deadline) throw rules_.failed(what + " failed: timed out");
 }
 
 std::unique_ptr<Transfer> ShmLink::send(const at::Tensor& tensor, std::int32_t tag) {

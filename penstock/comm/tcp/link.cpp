@@ -151,8 +151,7 @@ void Hub::await(Stream& stream, const Over& over, const Describe& describe) {
     const bool timed_out = Clock::now() >= end;
     if (!failure.empty()) rules_.interrupt.check_soon();
     if (!failure.empty() || timed_out) {
-      throw CommError(str(describe(), " failed: ", timed_out ? "timed out" : failure),
-                      {str("the wait's deadline is ", rules_.deadline.count(), " ms")});
+      throw rules_.failed(str(describe(), " failed: ", timed_out ? "timed out" : failure));
     }
     advance_ready(std::min(end, Clock::now() + kBetweenChecks));
   }

@@ -1,0 +1,45 @@
+// Finds ranks that are in different calls for all ranks, and will wait for each other for ever.
+//
+// A thread that mostly sleeps.  When a call has lasted for seconds, it asks the next rank which
+// call that one is in.  Two looks at the same two calls, of one number and with other names, in
+// which neither rank has spoken meanwhile, are a mistake of the script's.  Every rank asks the
+// next, so whatever differs differs between two that ask.  Knows no connections.
+#pragma once
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "penstock/comm/call_words.h"
+
+namespace penstock::comm {
+
+class CallWatch {
+ public:
+  // What it uses outlives it.
+  struct Uses {
+    std::function<CallPlace()> own;      // Where this rank is.
+    std::function<SeenRank()> ask_next;  // And the next one.
+    // Called once, when the two are at odds.
+    std::function<void(const CallPlace& own, const SeenRank& next)> found;
+  };
+  explicit CallWatch(Uses uses);
+  ~CallWatch();
+  CallWatch(const CallWatch&) = delete;
+  CallWatch& operator=(const CallWatch&) = delete;
+
+ private:
+  void run();
+  // Whether to go on.
+  bool sleep(std::chrono::milliseconds time);
+
+  Uses uses_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_over_ = false;
+  std::thread thread_;
+};
+
+}  // namespace penstock::comm

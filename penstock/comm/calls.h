@@ -1,0 +1,76 @@
+// The calls that all ranks make together: which one a thread is in, and its number.
+//
+// A public function that speaks to other ranks opens a Call at its begin; those that it calls in
+// turn belong to it.  Each communicator has a CallLog, which numbers a Call when it is first spoken
+// in.  So a call that speaks to nobody is nobody else's business, and ranks may compare the others
+// by number.  call_words.h says in words where ranks are; call_watch.h compares them.  Knows no
+// functions by name.
+// Thread safety: a Call is of one thread; everything else is for any.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace penstock::comm {
+
+// Who makes a call together: all ranks of a communicator, which number it, or some of them.
+enum class Callers : std::uint8_t { All, Some };
+
+class Call {
+ public:
+  explicit Call(std::string_view name, Callers callers = Callers::All) { begin(name, callers); }
+  ~Call() { end(); }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // The same for languages without scopes, on one thread.
+  static void begin(std::string_view name, Callers callers = Callers::All);
+  static void end();
+
+  // Of the call that this thread is in; empty: it is in none.
+  static std::string_view name();
+  // It speaks to other ranks by other means than a communicator.
+  static void speaks();
+};
+
+// Where a rank is, in the eyes of one communicator.
+struct CallPlace {
+  std::string name;         // Of the call that it is in, or of its last one; empty: there was none.
+  bool is_inside = false;   // It has not ended.
+  bool has_spoken = false;  // To other ranks, over this communicator or another.
+  std::int64_t number = 0;  // Of the call, if this communicator has numbered it; else 0.
+  std::int64_t spoken = 0;  // How often this communicator has been used.
+
+  bool operator==(const CallPlace&) const = default;
+};
+// parse_call_place(to_text(place)) == place.
+std::string to_text(const CallPlace& place);
+CallPlace parse_call_place(const std::string& text);
+
+struct CallsOfThread;
+
+// Of one communicator on one rank.
+class CallLog {
+ public:
+  // The thread that makes it is taken for the one that makes the calls, until another one speaks.
+  CallLog();
+
+  // This rank speaks to others.  Costs nanoseconds, but for the first time in a call.
+  void speak();
+  CallPlace place() const;
+
+ private:
+  void number(const std::shared_ptr<CallsOfThread>& calls, std::uint64_t call);
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<CallsOfThread> calls_;  // Of the thread that spoke last.
+  std::int64_t number_ = 0;               // Of the last call that has one.
+  std::uint64_t numbered_ = 0;            // That call, among those of the process.
+  std::atomic<std::uint64_t> heard_{0};   // The last call that was spoken in.
+  std::atomic<std::int64_t> spoken_{0};
+};
+
+}  // namespace penstock::comm
