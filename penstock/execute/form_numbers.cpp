@@ -3,8 +3,15 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <string>
+#include <string_view>
 
+#include "penstock/comm/call_words.h"
+#include "penstock/comm/calls.h"
 #include "penstock/core/check.h"
+#include "penstock/core/error.h"
 
 namespace penstock::execute {
 namespace {
@@ -15,6 +22,19 @@ std::int32_t tag_for(StageId stage) {
       lower::kFormNumbersPart);
 }
 
+using NameBytes = std::array<char, 32>;
+
+NameBytes name_bytes(std::string_view name) {
+  NameBytes bytes{};
+  std::copy_n(name.data(), std::min(name.size(), bytes.size()), bytes.data());
+  return bytes;
+}
+
+std::string text_of(const NameBytes& bytes) {
+  const std::string_view all(bytes.data(), bytes.size());
+  return std::string(all.substr(0, all.find('\0')));
+}
+
 }  // namespace
 
 FormNumbers::FormNumbers(const lower::Plan& plan, comm::Communicator& communicator,
@@ -22,7 +42,7 @@ FormNumbers::FormNumbers(const lower::Plan& plan, comm::Communicator& communicat
     : plan_(plan),
       communicator_(communicator),
       progress_(progress),
-      numbers_(at::zeros({1 + plan.microbatches}, at::kLong)) {}
+      numbers_(at::zeros({1 + kNameWords + plan.microbatches}, at::kLong)) {}
 
 void FormNumbers::begin(const std::vector<nn::Values>& inputs) {
   known_ = false;
@@ -38,6 +58,8 @@ void FormNumbers::begin(const std::vector<nn::Values>& inputs) {
 
 void FormNumbers::number(const std::vector<nn::Values>& inputs) {
   auto* words = numbers_.data_ptr<std::int64_t>();
+  const NameBytes name = name_bytes(comm::Call::name());
+  std::memcpy(words + 1, name.data(), name.size());
   if (forms_.size() > kFormsMax) {
     forms_.clear();
     ++words[0];
@@ -50,7 +72,7 @@ void FormNumbers::number(const std::vector<nn::Values>& inputs) {
       guess = static_cast<std::size_t>(found - forms_.begin());
       if (found == forms_.end()) forms_.push_back(nn::form_of(inputs[m]));
     }
-    words[1 + m] = static_cast<std::int64_t>(guess);
+    words[1 + kNameWords + static_cast<std::int64_t>(m)] = static_cast<std::int64_t>(guess);
   }
 }
 
@@ -65,12 +87,27 @@ void FormNumbers::learn() {
   progress_.waiting.store(true, std::memory_order_relaxed);
   incoming_->wait();
   progress_.waiting.store(false, std::memory_order_relaxed);
+  check_call();
   known_ = true;
   pass_on();
 }
 
+void FormNumbers::check_call() const {
+  const NameBytes mine = name_bytes(comm::Call::name());
+  NameBytes theirs{};
+  std::memcpy(theirs.data(), words() + 1, theirs.size());
+  if (mine == theirs) return;
+  const auto in = [](Rank rank, const NameBytes& name) {
+    return comm::SeenRank{
+        .rank = rank,
+        .place = comm::CallPlace{.name = text_of(name), .is_inside = true, .has_spoken = true}};
+  };
+  const Rank self = communicator_.rank();
+  throw CommError(comm::call_words({in(plan_.form_numbers_from, theirs), in(self, mine)}, self));
+}
+
 Microbatch FormNumbers::first_with(std::int64_t number) const {
-  const std::int64_t* first = words() + 1;
+  const std::int64_t* first = numbers();
   const std::int64_t* found = std::find(first, first + plan_.microbatches, number);
   PENSTOCK_CHECK(found != first + plan_.microbatches, "form ", number);
   return Microbatch(static_cast<std::int32_t>(found - first));

@@ -2,7 +2,9 @@
 // begins.
 //
 // The rank of the first stage, or each of its ranks, numbers the forms of the step's inputs; the
-// numbers go from rank to rank, a small message a step, ahead of the first activation.  What a
+// numbers go from rank to rank, a small message a step, ahead of the first activation.  The call
+// that the step belongs to (comm/calls.h) goes with them: an evaluation's activations must not be
+// taken for those of a training step.  What a
 // stage returns has the same form for inputs of the same form, so a hop announces a form once, and
 // its receiver knows whether it has heard of it (mailbox.h).
 // Invariant: a number means one form until generation() changes.
@@ -30,16 +32,20 @@ class FormNumbers {
   // A step begins; `inputs` are its microbatches, looked at on the rank of the first stage.
   void begin(const std::vector<nn::Values>& inputs);
   // Waits for the numbers to come, once a step, and passes them on.
+  // Throws: CommError where they are those of another call than this rank's.
   void learn();
   // REQUIRES: learn() in this step.
-  std::int64_t of(Microbatch microbatch) const { return words()[1 + microbatch.index()]; }
+  std::int64_t of(Microbatch microbatch) const { return numbers()[microbatch.index()]; }
   Microbatch first_with(std::int64_t number) const;
   std::int64_t generation() const { return words()[0]; }
   // Waits until the ranks after this one have been told.
   void finish();
 
  private:
+  static constexpr std::int64_t kNameWords = 4;  // Of a call's name, its first bytes.
   const std::int64_t* words() const { return numbers_.const_data_ptr<std::int64_t>(); }
+  const std::int64_t* numbers() const { return words() + 1 + kNameWords; }
+  void check_call() const;
   void number(const std::vector<nn::Values>& inputs);
   void pass_on();
 
@@ -47,8 +53,8 @@ class FormNumbers {
   comm::Communicator& communicator_;
   Progress& progress_;
   std::vector<nn::Form> forms_;  // By number, on the rank of the first stage.
-  at::Tensor numbers_;           // Generation, then a number for each microbatch.
-  bool known_ = false;           // In this step.
+  at::Tensor numbers_;  // Generation, the name of the call, then a number for each microbatch.
+  bool known_ = false;  // In this step.
   std::unique_ptr<comm::Transfer> incoming_;
   std::vector<std::unique_ptr<comm::Transfer>> outgoing_;
 };
