@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "penstock/comm/calls.h"
 #include "penstock/comm/or_fail.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -206,6 +207,7 @@ void ReplicatedParameters::gather() {
 
 void ReplicatedParameters::unshard() {
   if (!pager_) return;
+  const comm::Call call("whole_parameters()", comm::Callers::Some);
   const execute::WaitMark wait(progress_, "gathering whole parameters");
   for (const Set& set : sets_) {
     set.shards->unshard();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "penstock/checkpoint/checkpoint_directory.h"
+#include "penstock/comm/calls.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/train/checkpoint_notes.h"
@@ -41,6 +42,7 @@ void Checkpoints::check_types() {
 }
 
 void Checkpoints::save() {
+  const comm::Call call("Checkpoints::save()");
   finish();
   const std::int64_t step = trainer_.steps_taken();
   save_begun_ = std::chrono::steady_clock::now();
@@ -63,6 +65,7 @@ void Checkpoints::save() {
 }
 
 void Checkpoints::after(const StepReport& report) {
+  const comm::Call call("Checkpoints::after()");
   if (!writer_.is_saving()) return;
   if (!report.words.busy) {
     trainer_.words().busy = false;
@@ -73,6 +76,7 @@ void Checkpoints::after(const StepReport& report) {
 }
 
 void Checkpoints::finish() {
+  const comm::Call call("Checkpoints::finish()");
   if (!writer_.is_saving()) return;
   trainer_.words().busy = false;
   over(writer_.finish());
@@ -107,6 +111,7 @@ std::string Checkpoints::remove_old(checkpoint::CheckpointDirectory& directory) 
 }
 
 std::optional<Resumed> Checkpoints::resume() {
+  const comm::Call call("Checkpoints::resume()");
   const execute::Phase phase(progress_, "reading a checkpoint", execute::Files::Used);
   std::string folders;
   std::string failure;
@@ -133,6 +138,7 @@ std::optional<Resumed> Checkpoints::resume() {
 }
 
 Resumed Checkpoints::resume_from(const std::string& folder) {
+  const comm::Call call("Checkpoints::resume_from()");
   const execute::Phase phase(progress_, "reading a checkpoint", execute::Files::Used);
   Resumed resumed;
   const auto reason = try_to_load(folder, resumed);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <span>
 
+#include "penstock/comm/calls.h"
 #include "penstock/comm/or_fail.h"
 #include "penstock/config/learning_rate.h"
 #include "penstock/config/optimizer_states.h"
@@ -110,6 +111,7 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layer
       communicator_(communicator),
       progress_(options.progress == nullptr ? own_progress_ : *options.progress),
       layout_(make_layout(options_, layers_, communicator)) {
+  const comm::Call call("Trainer()");
   {
     const execute::WaitMark wait(progress_, "comparing with the other ranks what they will run");
     agree_on("handshake", facts_of(options_, layers_, layout_.schedule, layout_.partition),
@@ -242,6 +244,7 @@ StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values
 }
 
 StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) {
+  const comm::Call call("Trainer::compute_gradients()");
   check(batches, options_.microbatches, *rank_model_, communicator_);
   StepReport report{.step = steps_taken_ + 1};
   if (options_.precision.gradient_scale.enabled) report.gradient_scale = update_->scale().value();
@@ -263,6 +266,7 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
 }
 
 void Trainer::update(StepReport& report) {
+  const comm::Call call("Trainer::update()");
   report.lr =
       options_.optimizer.lr *
       config::learning_rate_share(options_.scheduler, report.step - 1 - update_->skipped_steps(),
@@ -292,6 +296,7 @@ StepReport Trainer::step(const nn::Values& inputs, const nn::Values& targets) {
 }
 
 StepReport Trainer::step(const std::vector<Microbatches>& batches) {
+  const comm::Call call("Trainer::step()");
   StepReport report = compute_gradients(batches);
   update(report);
   return report;
@@ -302,6 +307,7 @@ double Trainer::evaluate(const nn::Values& inputs, const nn::Values& targets) {
 }
 
 double Trainer::evaluate(const Microbatches& batch) {
+  const comm::Call call("Trainer::evaluate()");
   check({batch}, options_.microbatches, *rank_model_, communicator_);
   if (!evaluate_) {
     evaluate_ = rank_model_->forward_executor(lower_here(
@@ -324,6 +330,7 @@ double Trainer::evaluate(const Microbatches& batch) {
 }
 
 nn::Values Trainer::infer(const nn::Values& inputs) {
+  const comm::Call call("Trainer::infer()");
   if (!infer_) {
     const std::int32_t microbatches = lower::forward_microbatches_min(layout_.schedule);
     infer_ = rank_model_->forward_executor(
