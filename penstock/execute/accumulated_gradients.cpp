@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "penstock/execute/sum_type.h"
+#include "penstock/execute/taken_gradient.h"
 
 namespace penstock::execute {
 
@@ -28,17 +29,14 @@ void AccumulatedGradients::add() {
 
 void AccumulatedGradients::add(std::size_t parameter) {
   const at::NoGradGuard no_grad;
-  at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
+  const at::Tensor gradient = take_gradient(parameters_[parameter].tensor);
   if (!gradient.defined()) return;
   at::Tensor& sum = sums_[parameter];
   sum.defined() ? void(sum.add_(gradient)) : void(sum = gradient.to(type(parameter)));
-  gradient.reset();
 }
 
 at::Tensor AccumulatedGradients::take(std::size_t parameter) {
-  if (!is_apart(parameter)) {
-    return std::exchange(parameters_[parameter].tensor.mutable_grad(), at::Tensor());
-  }
+  if (!is_apart(parameter)) return take_gradient(parameters_[parameter].tensor);
   add(parameter);
   return std::exchange(sums_[parameter], at::Tensor());
 }

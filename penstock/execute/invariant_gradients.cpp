@@ -6,6 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "penstock/execute/taken_gradient.h"
+
 namespace penstock::execute {
 namespace {
 
@@ -26,8 +28,7 @@ void InvariantGradients::after_backward(std::int64_t microbatch) {
   const at::NoGradGuard no_grad;
   ++microbatches_;
   for (std::size_t p = 0; p < gradients_.size(); ++p) {
-    add(gradients_[p], {microbatch, 1},
-        std::exchange(parameters_[p].tensor.mutable_grad(), at::Tensor()));
+    add(gradients_[p], {microbatch, 1}, take_gradient(parameters_[p].tensor));
   }
 }
 

@@ -71,8 +71,15 @@ void run_tensor_hooks(Node& node, Tensors& gradients) {
   for (const auto& [output, hook] : node.retains_grad_hooks()) gradients = (*hook)(gradients);
 }
 
+bool shares_memory(const at::Tensor& tensor) { return tensor.storage().use_count() > 1; }
+
+// A sparse gradient of an embedding has the rows that came in as they are.
 bool is_part_of_more(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.storage().use_count() > 1;
+  if (!tensor.defined()) return false;
+  if (tensor.layout() == at::kSparse) {
+    return shares_memory(tensor._values()) || shares_memory(tensor._indices());
+  }
+  return tensor.layout() == at::kStrided && shares_memory(tensor);
 }
 
 // Runs a node as the engine does, hooks ahead of it excepted.  `last_use`: nobody runs it again.

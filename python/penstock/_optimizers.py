@@ -25,6 +25,7 @@ __all__ = [
     "Course",
     "Given",
     "NoOptimizer",
+    "check_parameters",
     "check_scheduler",
     "check_takes_slices",
     "described",
@@ -108,6 +109,24 @@ def _text_of(value: Any) -> str:
         return f"({', '.join(map(_text_of, value))})"
     plain = value is None or isinstance(value, bool | int | float | str)
     return repr(value) if plain else type(value).__name__
+
+
+def check_parameters(
+    optimizer: torch.optim.Optimizer, known: Iterable[torch.nn.Parameter], where: str, repair: str
+) -> None:
+    """Raises ConfigError for one with a parameter that nothing trains: it would never change.
+
+    known: those that are in the engine's model, as `where` says it.
+    """
+    here = {id(each) for each in known}
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if id(parameter) in here or not parameter.requires_grad:
+                continue
+            raise ConfigError(
+                f"optimizer {type(optimizer).__name__}: its parameter group {number} has a "
+                f"parameter of shape {tuple(parameter.shape)} that is not in {where}: {repair}"
+            )
 
 
 def check_takes_slices(

@@ -7,9 +7,10 @@ models and no losses, and no other ranks: who calls it knows the gradient's norm
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, islice, repeat
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -53,12 +54,45 @@ class Replicated(Protocol):
 
 
 def check_new(optimizer: torch.optim.Optimizer, *, is_whole: bool) -> None:
-    """Raises ConfigError for states of whole parameters, where it is to update something else."""
-    if optimizer.state and not is_whole:
+    """Raises ConfigError for one that does not update what an engine gives it.
+
+    That has taken steps, where it is to update something else than whole parameters, or needs
+    gradients that are sparse.
+    """
+    kind = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.SparseAdam):
         raise ConfigError(
-            "the optimizer has states of whole parameters: with ZeRO, fp16 or bf16 it must be one "
-            "without, that has taken no steps"
+            f"optimizer {kind} needs sparse gradients, and an engine's are dense, also of modules "
+            f"with sparse=True: take Adam"
         )
+    if is_whole:
+        return
+    for parameter, states in optimizer.state.items():
+        if all(map(_is_as_made, repeat(parameter.shape), states, states.values())):
+            continue
+        raise ConfigError(
+            f"optimizer {kind} has taken steps: its states are of whole parameters, and with ZeRO, "
+            f"fp16 or bf16 it updates something else: give a new one, and load states by "
+            f"engine.load_checkpoint()"
+        )
+
+
+def _is_as_made(shape: torch.Size, name: str, state: Any) -> bool:
+    """Whether a state has nothing of any step, as that which Adagrad makes in its constructor."""
+    if name == "step":
+        return float(state) == 0
+    if isinstance(state, torch.Tensor) and state.shape == shape and state.numel():
+        return bool((state == state.flatten()[0]).all())
+    return True
+
+
+def _of_shape(master: torch.Tensor, of: torch.Tensor, state: Any) -> Any:
+    """A state that is as it was made for the parameter `of`, for its master."""
+    if not isinstance(state, torch.Tensor):
+        return copy.deepcopy(state)
+    if state.shape != of.shape or not state.numel():
+        return state.clone()
+    return torch.full_like(master, state.flatten()[0].item(), dtype=state.dtype)
 
 
 _ELEMENTS_AT_ONCE = 1 << 22  # Are updated, and in memory, while others are in a file.
@@ -207,10 +241,24 @@ class Update:
         masters = iter(self.masters)
         parameters, parts = self._replicated.parameters, self._replicated.parts
         parts_of = {id(parameters[i]): list(islice(masters, len(parts[i]))) for i in self.updated}
+        for parameter, states in list(self.optimizer.state.items()):
+            self._hand_on(parameter, states, parts_of.get(id(parameter), []))
         for group in self.optimizer.param_groups:
             group["params"] = [
                 part for each in group["params"] for part in parts_of.get(id(each), [])
             ]
+
+    def _hand_on(
+        self, of: torch.Tensor, states: dict[str, Any], masters: Sequence[torch.Tensor]
+    ) -> None:
+        """States that were made with the optimizer become those of masters."""
+        if any(each is of for each in masters):
+            return
+        del self.optimizer.state[of]
+        for master in masters:
+            self.optimizer.state[master] = {
+                name: _of_shape(master, of, state) for name, state in states.items()
+            }
 
     def _step(self, first: int, end: int) -> None:
         """Of the masters [first, end), which alone have gradients."""
