@@ -8,6 +8,7 @@
 
 #include "penstock/core/check.h"
 #include "penstock/offload/system_memory.h"
+#include "penstock/zero/own_storage.h"
 
 namespace penstock::zero {
 
@@ -35,7 +36,8 @@ void Page::hold(const stage::NamedParameter& parameter, std::int64_t offset) {
   if (first < end) {
     kept.narrow(0, first - begin, end - first).copy_(values.narrow(0, first - offset, end - first));
   }
-  tensor.set_data(flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+  const at::Tensor view = flat.narrow(0, offset, tensor.numel()).view(tensor.sizes());
+  tensor.set_data(may_go() ? view : with_own_storage(view));
   held_.add(parameter, offset);
 }
 

@@ -3,9 +3,10 @@
 // ParameterShards make one per bucket; the pager and a program's UNSHARD and RESHARD bring and drop
 // it. Knows no schedule and no optimizer.  A page that is away has parameters with all their sizes
 // and no memory: their storage has no bytes.
-// Invariants: 1. Parameters are views of flat().  2. This rank's piece is there all the time, if
-// not on the device (piece_memory.h), and what the optimizer steps on.  3. A page that may go is
-// made away: it takes no more than its piece.
+// Invariants: 1. Parameters lie in flat(); those of a page that stays have storages of their own
+// (own_storage.h).  2. This rank's piece is there all the time, if not on the device
+// (piece_memory.h), and what the optimizer steps on.  3. A page that may go is made away: it takes
+// no more than its piece.
 #pragma once
 #include <ATen/core/Tensor.h>
 
