@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
+from penstock.pipelining._data_parallel import DataParallel
 from penstock.pipelining._handed_on import GetMesh
 
 if TYPE_CHECKING:
@@ -96,20 +96,12 @@ class OwnWeightGradients(NoHooks):
 class Replicas(NoHooks):
     """DistributedDataParallel: its own reduction, of what the whole step has added."""
 
-    def __init__(self, module: DistributedDataParallel) -> None:
+    def __init__(self, module: DataParallel) -> None:
         self._module = module
-        self._parameters = [each for each in module.module.parameters() if each.requires_grad]
 
     def finish(self) -> None:
-        """Runs a backward that adds nothing, and at which DDP reduces."""
-        unused = [each for each in self._parameters if each.grad is None]
-        self._module.reducer.prepare_for_backward([])
-        torch.autograd.backward(
-            self._parameters, [torch.zeros_like(each) for each in self._parameters]
-        )
-        for parameter in unused:
-            if parameter.grad is not None and not parameter.grad.any():
-                parameter.grad = None
+        """Sums them."""
+        self._module.finish()
 
 
 class Shards(NoHooks):
@@ -180,14 +172,13 @@ class Several(NoHooks):
             part.finish()
 
 
-def hooks_of(stage: RunStage) -> StageHooks | None:
-    """Those that the stage's module and arguments ask for."""
+def hooks_of(stage: RunStage, replicas: DataParallel | None) -> StageHooks | None:
+    """Those that the stage's module and arguments ask for.  replicas: the DDP that it has."""
     parts: list[NoHooks] = []
     if stage.dw_builder is not None:
         parts.append(OwnWeightGradients(stage.dw_builder))
-    for module in stage.submod.modules():
-        if isinstance(module, DistributedDataParallel):
-            parts.append(Replicas(module))
+    if replicas is not None:
+        parts.append(Replicas(replicas))
     if any(map(is_fully_sharded, stage.submod.modules())):
         parts.append(Shards(stage.submod))
     if len(parts) > 1:

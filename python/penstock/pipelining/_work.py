@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
 from penstock.pipelining import _backward_graph
+from penstock.pipelining._data_parallel import data_parallel_in
 from penstock.pipelining._handed_on import (
     Tensors,
     is_dtensor,
@@ -74,7 +74,8 @@ class Work:
     ) -> None:
         self.stage_index = stage.stage_index
         self.device = stage.device
-        self.hooks: StageHooks | None = hooks_of(stage)
+        self._replicas = data_parallel_in(stage.submod)
+        self.hooks: StageHooks | None = hooks_of(stage, self._replicas)
         self.tied = stage.tied
         # What dw_builder puts off, it takes out of the graph.
         self.splits_backward = stage.dw_builder is None
@@ -85,7 +86,6 @@ class Work:
         self._is_last = stage.is_last
         self._get_mesh = stage.get_mesh
         self.loss_fn = loss_fn
-        self._no_sync = _no_sync_of(stage.submod)
         self._program_splits = program_splits and self.splits_backward
         self._looks_at_graph = True
         self._last: tuple[int, Any] = (0, None)  # A microbatch, and what the last stage returned.
@@ -97,10 +97,10 @@ class Work:
             args = step.args[microbatch]
         else:
             args = received(inputs, self._get_mesh, self.stage_index)
-        if self._no_sync is None:
+        if self._replicas is None:
             output = self.module(*args, **step.kwargs[microbatch])
         else:
-            with self._no_sync():
+            with self._replicas.accumulating():
                 output = self.module(*args, **step.kwargs[microbatch])
         if step.made is not None:
             step.made[self.stage_index, microbatch] = output
@@ -154,16 +154,6 @@ class Work:
                 f"it is run as I, and W has nothing left to do",
                 stacklevel=2,
             )
-
-
-def _no_sync_of(module: torch.nn.Module) -> Callable[[], Any] | None:
-    """Replicas are summed when the step is over, not by a microbatch's backward."""
-    replicated = [each for each in module.modules() if isinstance(each, DistributedDataParallel)]
-    if len(replicated) > 1:
-        raise ValueError(
-            f"a stage's module has {len(replicated)} DistributedDataParallel inside, must have one"
-        )
-    return replicated[0].no_sync if replicated else None
 
 
 def _kept(output: Any, inputs: Tensors) -> Any:
