@@ -7,6 +7,8 @@
 
 #include "bindings/runtime/init.h"
 #include "bindings/runtime/without_gil.h"
+#include "penstock/comm/call_words.h"
+#include "penstock/comm/calls.h"
 #include "penstock/comm/own_address.h"
 #include "penstock/comm/world.h"
 
@@ -55,6 +57,28 @@ void broadcast(comm::Communicator& c, const at::Tensor& tensor, std::int32_t gro
 
 void init_communicator(py::module_& m) {
   const py::call_guard<py::gil_scoped_release> without_gil;
+  m.def(
+      "begin_call",
+      [](const std::string& name, bool of_all) {
+        comm::Call::begin(name, of_all ? comm::Callers::All : comm::Callers::Some);
+      },
+      py::arg("name"), py::arg("of_all") = true,
+      "This thread begins a call that all ranks of communicators make together, or some of them.");
+  m.def("end_call", &comm::Call::end, "And ends it.");
+  m.def(
+      "spoken_call",
+      [] {
+        comm::Call::speaks();
+        return std::string(comm::Call::name());
+      },
+      "The call that this thread is in, which speaks to other ranks; \"\": it is in none.");
+  m.def(
+      "words_of_calls",
+      [](const std::vector<std::string>& names, std::int32_t own) {
+        return comm::call_words(names, Rank(own));
+      },
+      py::arg("names"), py::arg("own"),
+      "Where ranks are, by rank, if they are not in one call; else \"\".");
   py::class_<comm::Communicator, Held>(m, "Communicator",
                                        "What the ranks of a group say to each other.")
       .def(py::init(&communicator), py::arg("store"), py::arg("rank"), py::arg("world_size"),
@@ -66,6 +90,8 @@ void init_communicator(py::module_& m) {
       .def_property_readonly("world_size", &comm::Communicator::world_size)
       .def("fail", &comm::Communicator::fail_with, py::arg("message"), without_gil,
            "Ends what all ranks wait for, now and later: this rank has failed with that message.")
+      .def("call_words", &comm::Communicator::call_words, without_gil,
+           "Which calls for all ranks the ranks are in, if not in one; else \"\".  Asks them.")
       .def("exchange", &comm::Communicator::exchange, py::arg("name"), py::arg("text"), without_gil,
            "Collective: the text of every rank, by rank.")
       .def("make_group", make_group, py::arg("ranks"),

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
+from penstock._calls import for_all_ranks
 from penstock._configuration_getters import ConfigurationGetters
 from penstock.checkpoint._checkpoints import Checkpoints, Wanted
 from penstock.comm import get_local_rank
@@ -204,6 +205,7 @@ class Steps(ConfigurationGetters):
         """Steps between two lines of the log; 0: there are none."""
         return self._steps_per_print
 
+    @for_all_ranks("an engine")
     def save_checkpoint(
         self,
         save_dir: str | Path,
@@ -235,6 +237,7 @@ class Steps(ConfigurationGetters):
         )
         return str(folder)
 
+    @for_all_ranks("an engine")
     def load_checkpoint(
         self,
         load_dir: str | Path,

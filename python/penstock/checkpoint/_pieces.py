@@ -116,7 +116,8 @@ class Pieces:
             }
             if part.kept.is_slice and (wrong := [k for k in others if _has_tensors(others[k])]):
                 raise ConfigError(
-                    f"the optimizer keeps {', '.join(wrong)} of {part.names[0][0]}, tensors in a "
+                    f"optimizer {type(self._update.optimizer).__name__} keeps "
+                    f"{', '.join(wrong)} of {part.names[0][0]}, tensors in a "
                     f"container, of a slice: a checkpoint cannot put them together"
                 )
             for name, is_written in part.names:

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from penstock import _torch
 from penstock._agreement import together
+from penstock._calls import for_all_ranks
 from penstock.checkpoint._pieces import WEIGHT, is_by_element
 from penstock.checkpoint._saved import (
     Values,
@@ -47,6 +48,7 @@ class Loaded:
     values: dict[str, Any]
 
 
+@for_all_ranks("penstock.checkpoint", name="penstock.checkpoint.save()")
 def save(
     folder: str | Path,
     stages: Any,
@@ -115,6 +117,7 @@ def save(
     return Path(written)
 
 
+@for_all_ranks("penstock.checkpoint", name="penstock.checkpoint.load()")
 def load(
     folder: str | Path,
     stages: Any,
@@ -263,9 +266,15 @@ class _Optimizers:
                 of_names = [options.get(self._by_id[id(each)].name) for each in group["params"]]
                 given = [each for each in of_names if each is not None]
                 if any(each != given[0] for each in given):
+                    names = [self._by_id[id(each)].name for each in group["params"]]
+                    other = next(
+                        i for i, each in enumerate(of_names) if each not in (None, given[0])
+                    )
+                    first = of_names.index(given[0])
                     raise ConfigError(
-                        "a parameter group has parameters that were saved with different options: "
-                        "make groups as they were"
+                        f"optimizer {type(optimizer).__name__}: a parameter group has "
+                        f"{names[first]} and {names[other]}, which were saved with different "
+                        f"options: make groups as they were"
                     )
                 if given:
                     self._options.append((group, given[0]))

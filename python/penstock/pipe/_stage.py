@@ -14,8 +14,11 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from penstock.errors import ConfigError
+from penstock.pipelining._handed_on import GetMesh
 
-__all__ = ["Checkpointing", "Layer", "Seeds", "Stage"]
+__all__ = ["Checkpointing", "Layer", "RunStage", "Seeds", "Stage"]
+
+_HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -193,3 +196,17 @@ _ALLOWED = "between stages go a tensor or a tuple of tensors"
 
 def _type_of(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
+
+
+@dataclass
+class RunStage:
+    """A stage as penstock.pipelining._run takes it."""
+
+    submod: torch.nn.Module
+    stage_index: int
+    tied: dict[str, torch.nn.Parameter]
+    is_first: bool
+    is_last: bool
+    dw_builder: Callable[[], Callable[..., None]] | None = None
+    get_mesh: GetMesh | None = None
+    device: torch.device = _HOST

@@ -12,7 +12,6 @@ different.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from penstock import _torch, configuration
+from penstock._calls import for_all_ranks
 from penstock._compatibility import has_own_row, lacking, refuse_in
 from penstock._engine import Steps, compare_sizes
 from penstock._optimizers import (
     Course,
     Given,
+    check_parameters,
     check_scheduler,
     check_takes_slices,
     described,
@@ -43,10 +44,9 @@ from penstock.pipe._model_order import ModelOrder
 from penstock.pipe._program import program_of, steps_of, title_of
 from penstock.pipe._refusals import refuse
 from penstock.pipe._replicated import ReplicatedStages, check_ties
-from penstock.pipe._stage import Stage
+from penstock.pipe._stage import RunStage, Stage
 from penstock.pipe.module import PipelineModule
 from penstock.pipelining import _groups
-from penstock.pipelining._handed_on import GetMesh
 from penstock.pipelining._run import Run, telling_others
 from penstock.pipelining._work import Step
 from penstock.zero._precision import cast, gradient_scale_of, type_of
@@ -67,20 +67,6 @@ _WALKS = {
     *("parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules"),
     *("children", "named_children", "training", "train", "eval", "state_dict"),
 }
-
-
-@dataclass
-class _RunStage:
-    """A stage as penstock.pipelining._run takes it."""
-
-    submod: torch.nn.Module
-    stage_index: int
-    tied: dict[str, torch.nn.Parameter]
-    is_first: bool
-    is_last: bool
-    dw_builder: Callable[[], Callable[..., None]] | None = None
-    get_mesh: GetMesh | None = None
-    device: torch.device = _HOST
 
 
 class PipelineEngine(Steps):
@@ -105,6 +91,7 @@ class PipelineEngine(Steps):
     Raises ConfigError for what does not fit, and CommError where the ranks do not run the same.
     """
 
+    @for_all_ranks("penstock", name="initialize()")
     def __init__(
         self,
         model: PipelineModule,
@@ -177,6 +164,7 @@ class PipelineEngine(Steps):
         if training_data is not None:
             self.set_dataloader(self._loader(training_data, None, collate_fn, shuffle=False))
 
+    @for_all_ranks("a pipeline's engine")
     def train_batch(self, data_iter: Iterator[Any] | None = None) -> torch.Tensor:
         """One step of the optimizer; returns the mean loss over all microbatches and replicas.
 
@@ -210,6 +198,7 @@ class PipelineEngine(Steps):
         self._count_step(f"loss {loss:g}, norm {norm:g}", loss=loss)
         return torch.tensor(loss)
 
+    @for_all_ranks("a pipeline's engine")
     def eval_batch(
         self,
         data_iter: Iterator[Any] | None,
@@ -314,6 +303,9 @@ class PipelineEngine(Steps):
     def empty_partition_cache(self) -> None:
         """Changes nothing."""
 
+    @for_all_ranks(
+        "a pipeline's engine", when="waits for nobody; the engine's other calls need it whole"
+    )
     def destroy(self) -> None:
         """Drops gradients and the data, and ends boards; connections go with the engine."""
         self._replicated.drop_gradients()
@@ -348,15 +340,12 @@ class PipelineEngine(Steps):
         trainable = [each for each in self.module.parameters() if each.requires_grad]
         chosen = list(parameters or trainable) or [{"params": []}]  # All may be frozen here.
         made = make_optimizer(self.config, chosen, given)
-        here = {id(each) for each in trainable}
-        for group in made.param_groups:
-            for parameter in group["params"]:
-                if id(parameter) in here or not parameter.requires_grad:
-                    continue
-                raise ConfigError(
-                    "the optimizer has a parameter that is not in this rank's stages: say the "
-                    "schedule to PipelineModule(schedule=...), which makes their layers"
-                )
+        check_parameters(
+            made,
+            self.module.parameters(),
+            f"the stages of rank {self.global_rank}",
+            "say the schedule to PipelineModule(schedule=...), which makes their layers",
+        )
         check_new(made, is_whole=self._zero.stage == 0 and self._type is None)
         check_takes_slices(self.config, made, self._zero, self.dp_world_size)
         return made
@@ -431,7 +420,7 @@ class PipelineEngine(Steps):
         """Connects the stages, and has the ranks compare what they run."""
         last = len(self.module._rank_of_stage) - 1
         stages = [
-            _RunStage(stage, i, self.module._tied_parameters(i), is_first=i == 0, is_last=i == last)
+            RunStage(stage, i, self.module._tied_parameters(i), is_first=i == 0, is_last=i == last)
             for i, stage in modules.items()
         ]
         self._is_first = any(stage.is_first for stage in stages)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from penstock._calls import for_all_ranks
 from penstock.errors import CommError, ConfigError
 from penstock.pipe.topology import PipeDataParallelTopology, ProcessTopology, _prime_factors
 from penstock.pipelining import _groups
@@ -196,6 +197,7 @@ def _checked(topology: ProcessTopology | None, ranks: int) -> ProcessTopology:
     return topology
 
 
+@for_all_ranks("penstock.pipe", name="PipelineParallelGrid()")
 def _compare(topology: ProcessTopology, group: Any) -> None:
     """Raises CommError with two ranks that differ."""
     texts = _groups.connect(group).exchange("topology", str(topology))

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from penstock import _arguments, _planning
+from penstock._calls import for_all_ranks
 from penstock._compatibility import refuse_in
 from penstock._distributed import init_distributed
 from penstock.errors import ConfigError
@@ -79,6 +80,7 @@ class PipelineModule(torch.nn.Module):
     Raises ConfigError for layers that cannot be cut into the stages, and sizes that do not fit.
     """
 
+    @for_all_ranks("penstock.pipe", when="inside zero.Init", name="PipelineModule()")
     def __init__(
         self,
         layers: Iterable[Any],

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ __all__ = ["connect", "resolve", "telling_who_connects", "timeout_of", "words_of
 _PAUSE_MIN, _PAUSE_MAX = 0.001, 0.05  # Between two looks at who is there, in seconds.
 _FAILED = "failed"  # Where ranks meet: why one of them will not connect.
 _HOST = torch.device("cpu")
+# By the ranks of their groups: who else can say what absent ranks do.
+_made: dict[tuple[int, ...], weakref.WeakSet[Communicator]] = {}
 
 
 def resolve(group: ProcessGroup | DeviceMesh | None) -> ProcessGroup:
@@ -75,9 +78,12 @@ def connect(group: ProcessGroup, device: torch.device = _HOST) -> Communicator:
     if size == 1:
         return make(HashStore(), 0, 1, "", timeout.total_seconds(), device)
     store = _next_meeting(group, rank)
-    _meet(store, rank, size, timeout)
+    made = _made.setdefault(tuple(dist.get_process_group_ranks(group)), weakref.WeakSet())
+    _meet(store, rank, size, timeout, made)
     host = _host_of(_get_process_group_store(group))
-    return make(store, rank, size, host, timeout.total_seconds(), device)
+    communicator = make(store, rank, size, host, timeout.total_seconds(), device)
+    made.add(communicator)
+    return communicator
 
 
 @contextmanager
@@ -93,7 +99,7 @@ def telling_who_connects(group: ProcessGroup) -> Iterator[None]:
         with suppress(RuntimeError):  # The store may be what is gone.
             store = _next_meeting(group, rank)
             store.set(_FAILED, f"rank {rank} failed: {words_of(error)}")
-            store.set(_key_of(rank), "1")  # Who waits for this rank alone wakes.
+            store.set(_key_of(rank), _call())  # Who waits for this rank alone wakes.
         raise
 
 
@@ -113,9 +119,19 @@ def _key_of(rank: int) -> str:
     return f"here/{rank}"
 
 
-def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> None:
-    """Asks for the others' keys, ever less often: c10d warns of a wait that ends by its time."""
-    store.set(_key_of(rank), "1")
+def _call() -> str:
+    """What ranks meet in."""
+    return _torch.load().spoken_call() or "penstock"
+
+
+def _meet(
+    store: Store, rank: int, size: int, timeout: timedelta, made: Iterable[Communicator]
+) -> None:
+    """Asks for the others' keys, ever less often: c10d warns of a wait that ends by its time.
+
+    A key has the call in which its rank has come.  made: connects the same ranks already.
+    """
+    store.set(_key_of(rank), _call())
     deadline = time.monotonic() + timeout.total_seconds()
     absent = [_key_of(other) for other in range(size)]
     pause = _PAUSE_MIN
@@ -125,13 +141,18 @@ def _meet(store: Store, rank: int, size: int, timeout: timedelta) -> None:
         _check_failed(store)
         if time.monotonic() >= deadline:
             others = [str(other) for other in range(size) if not store.check([_key_of(other)])]
+            words = next(filter(None, (each.call_words() for each in made)), "")
             raise CommError(
                 f"rank {rank} waited {timeout.total_seconds():g} s for ranks {', '.join(others)} "
-                f"of {size} to run their schedules"
+                f"of {size} to come to {_call()}, which is a call for all ranks"
+                f"{words and '; '}{words}"
             )
         time.sleep(pause)
         pause = min(2 * pause, _PAUSE_MAX)
     _check_failed(store)
+    calls = [store.get(_key_of(other)).decode() for other in range(size)]
+    if words := _torch.load().words_of_calls(calls, rank):
+        raise CommError(words)
 
 
 def _check_failed(store: Store) -> None:

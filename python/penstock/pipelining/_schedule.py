@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from penstock import _arguments, _planning
+from penstock._calls import for_all_ranks
 from penstock._compatibility import member
 from penstock.errors import ScheduleError
 from penstock.pipelining import actions
@@ -100,6 +101,7 @@ class _PipelineSchedule:
         self._order = order
         self._with_messages = None
 
+    @for_all_ranks("a schedule", name="schedule.step()")
     def step(
         self,
         *args: Any,
@@ -130,6 +132,7 @@ class _PipelineSchedule:
         batch = Batch(args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs)
         return self._run(self._has_backward, batch, losses, return_outputs, loss_kwargs)
 
+    @for_all_ranks("a schedule", name="schedule.eval()")
     def eval(
         self,
         *args: Any,

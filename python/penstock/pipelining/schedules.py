@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock import _planning
+from penstock._calls import for_all_ranks
 from penstock._compatibility import refuse_in
 from penstock.pipelining import actions
 from penstock.pipelining._batch import Batch
@@ -173,6 +174,7 @@ class _ScheduleForwardOnly(PipelineScheduleSingle):
 
     _generator = "forward_only"
 
+    @for_all_ranks("a schedule", name="schedule.step()")
     def step(
         self,
         *args: Any,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from penstock._calls import for_all_ranks
 from penstock._compatibility import refuse_in
 from penstock.errors import Error
 
@@ -100,7 +101,7 @@ class Fragments:
         self._check_size(number, values, sum(part.numel() for part, _ in parts), "this rank has")
         values, begin = values.detach().flatten(), 0
         for part, master in parts:
-            self._write(what, part, master, values[begin : begin + part.numel()])
+            self._write(number, what, part, master, values[begin : begin + part.numel()])
             begin += part.numel()
 
     def full(self, number: int, what: str) -> torch.Tensor | None:
@@ -143,14 +144,17 @@ class Fragments:
         for (part, master), (_, first, count) in zip(
             self._update.parts_of(number), mine, strict=True
         ):
-            self._write(what, part, master, values[first : first + count])
+            self._write(number, what, part, master, values[first : first + count])
         if what == _WEIGHT:
             self.model.set_whole(number, values)
 
     def _check_size(self, number: int, values: torch.Tensor, size: int, who: str) -> None:
         if values.numel() != size:
-            name = self.model.names[id(self.model.parameters[number])]
+            name = self._name(number)
             raise ValueError(f"{name}: {values.numel()} elements are given, and {who} {size} of it")
+
+    def _name(self, number: int) -> str:
+        return self.model.names[id(self.model.parameters[number])]
 
     @property
     def _is_local(self) -> bool:
@@ -173,11 +177,19 @@ class Fragments:
         return states.get(what)
 
     def _write(
-        self, what: str, part: torch.Tensor, master: torch.Tensor, values: torch.Tensor
+        self,
+        number: int,
+        what: str,
+        part: torch.Tensor,
+        master: torch.Tensor,
+        values: torch.Tensor,
     ) -> None:
         if what == _GRADIENT:
             if part.grad is None:
-                raise Error("there is no gradient to be set: it is there from backward() to step()")
+                raise Error(
+                    f"{self._name(number)} has no gradient to be set: it is there from backward() "
+                    f"to step()"
+                )
             part.grad.view(-1).copy_(values).mul_(self._update.scale.value)
             return
         if what == _WEIGHT:
@@ -187,8 +199,17 @@ class Fragments:
             return
         state = self._update.optimizer.state.get(master, {}).get(what)
         if state is None:
-            raise Error(f"the optimizer has no state {what!r} yet: it is there after a step")
+            kind = type(self._update.optimizer).__name__
+            raise Error(
+                f"optimizer {kind} has no state {what!r} of {self._name(number)} yet: it is there "
+                f"after a step, if the optimizer keeps it"
+            )
         state.view(-1).copy_(values)
+
+
+_for_replicas = for_all_ranks(
+    "penstock.utils", when="under ZeRO 1 to 3, or where it ends a step's sums"
+)
 
 
 def _get(parameter: torch.Tensor, what: str, *, is_full: bool) -> torch.Tensor | None:
@@ -207,21 +228,25 @@ def _set(parameter: torch.Tensor, what: str, values: torch.Tensor, *, is_full: b
     (fragments.set_full if is_full else fragments.set_local)(number, what, values)
 
 
+@_for_replicas
 def safe_get_full_fp32_param(param: torch.Tensor) -> torch.Tensor | None:
     """The parameter in 32 bits, as the optimizer updates it; None of one that it does not."""
     return _get(param, _WEIGHT, is_full=True)
 
 
+@_for_replicas
 def safe_set_full_fp32_param(param: torch.Tensor, value: torch.Tensor) -> None:
     """Sets it; the model's parameter becomes that, rounded."""
     _set(param, _WEIGHT, value, is_full=True)
 
 
+@_for_replicas
 def safe_get_full_optimizer_state(param: torch.Tensor, optim_state_key: str) -> torch.Tensor | None:
     """A state of the optimizer, "exp_avg" of Adam for example; None before its first step."""
     return _get(param, optim_state_key, is_full=True)
 
 
+@_for_replicas
 def safe_set_full_optimizer_state(
     param: torch.Tensor, value: torch.Tensor, optim_state_key: str
 ) -> None:
@@ -229,11 +254,13 @@ def safe_set_full_optimizer_state(
     _set(param, optim_state_key, value, is_full=True)
 
 
+@_for_replicas
 def safe_get_full_grad(param: torch.Tensor) -> torch.Tensor | None:
     """The step's gradient, in the type in which gradients are added; None where there is none."""
     return _get(param, _GRADIENT, is_full=True)
 
 
+@_for_replicas
 def safe_set_full_grad(param: torch.Tensor, value: torch.Tensor) -> None:
     """Sets it.  Raises Error where there is none."""
     _set(param, _GRADIENT, value, is_full=True)

@@ -17,6 +17,7 @@ import torch
 from torch.autograd import Variable
 from torch.utils.weak import WeakIdKeyDictionary
 
+from penstock._calls import calling
 from penstock.errors import Error
 from penstock.zero._external import tensors_in
 
@@ -137,6 +138,7 @@ class Backwards:
             return
         self._replica.check_backward()
         with ExitStack() as stack:
+            stack.enter_context(calling("backward()"))
             stack.enter_context(self._running())
             self._replica.begin_backward()
             _at_end(self._end)

@@ -37,8 +37,9 @@ def unregister_external_parameter(module: torch.nn.Module, parameter: torch.nn.P
     """
     _check(parameter)
     if external_of(module).pop(id(parameter), None) is None:
+        name = f'"{place_of(parameter).name}" ' if isinstance(parameter, ZeroParameter) else ""
         raise RuntimeError(
-            f"a parameter of shape {tuple(parameter.shape)} is not registered with this "
+            f"parameter {name}of shape {tuple(parameter.shape)} is not registered with this "
             f"{type(module).__name__}"
         )
 

@@ -11,12 +11,17 @@ from typing import Any
 
 import torch
 
+from penstock._calls import CALLS, ForAllRanks, calling
 from penstock.zero._external import register_external_parameter
 from penstock.zero._home import Home
 from penstock.zero._parameters import ZeroParameter, place_of
 from penstock.zero._writing import settle
 
 __all__ = ["GatheredParameters", "unwrap_model_for_generation"]
+
+
+_NAME = "GatheredParameters()"
+CALLS["penstock.zero", _NAME] = ForAllRanks(_NAME, "penstock.zero", "under ZeRO 3")
 
 
 class GatheredParameters:
@@ -60,6 +65,10 @@ class GatheredParameters:
                 register_external_parameter(fwd_module, parameter)
 
     def __enter__(self) -> None:
+        with calling(_NAME, of_all=self._is_of_all):
+            self._enter()
+
+    def _enter(self) -> None:
         settle()
         entered: list[Home] = []
         try:
@@ -72,6 +81,10 @@ class GatheredParameters:
             raise
 
     def __exit__(self, *error: Any) -> None:
+        with calling(f"the end of {_NAME}", of_all=self._is_of_all):
+            self._leave()
+
+    def _leave(self) -> None:
         for home, numbers in self._spread.items():
             home.release(numbers, self._modifier)
         if self._modifier is None:
@@ -79,9 +92,17 @@ class GatheredParameters:
         for parameter in self._whole:
             place_of(parameter).home.replicas.broadcast(parameter.detach(), self._modifier)
 
+    def _homes(self) -> list[Home]:
+        return [*self._spread, *(place_of(each).home for each in self._whole)]
+
+    @property
+    def _is_of_all(self) -> bool:
+        """Whether all ranks of a communicator make it; a pipeline's stage has some."""
+        replicas = [home.replicas for home in self._homes()]
+        return all(each.size == each.communicator.world_size for each in replicas)
+
     def _check_modifier(self) -> None:
-        homes = [*self._spread, *(place_of(each).home for each in self._whole)]
-        for home in homes:
+        for home in self._homes():
             if self._modifier is None or 0 <= self._modifier < home.ranks:
                 continue
             raise ValueError(

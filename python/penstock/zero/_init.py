@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from penstock import configuration
+from penstock._calls import for_all_ranks
 from penstock._distributed import init_distributed
 from penstock.errors import ConfigError
 from penstock.zero._gathering import GatheredParameters
@@ -100,6 +101,7 @@ class Init:
         self._undo.append(functools.partial(setattr, Init, "_running", Init._running))
         Init._running = self
 
+    @for_all_ranks("penstock.zero", name="zero.Init()")
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         if not self._enabled:
             return
@@ -189,6 +191,7 @@ class Init:
         self._undo.append(undo)
         setattr(kind, name, value)
 
+    @for_all_ranks("penstock.zero", name="zero.Init()")
     def _spread_all(self, module: torch.nn.Module) -> None:
         # A PipelineModule has its own: each of its stages is on other ranks.
         own = module.__dict__.get("_spreading")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from penstock import configuration
+from penstock._calls import for_all_ranks
 from penstock._compatibility import lacking
 from penstock._distributed import init_distributed
 from penstock._engine import Steps, size_of
 from penstock._optimizers import (
     Course,
     Given,
+    check_parameters,
     check_scheduler,
     check_takes_slices,
     facts_of_optimizer,
@@ -79,6 +82,7 @@ class Engine(Steps, torch.nn.Module):
 
     mpu = None
 
+    @for_all_ranks("penstock", name="initialize()")
     def __init__(
         self,
         model: torch.nn.Module,
@@ -114,6 +118,12 @@ class Engine(Steps, torch.nn.Module):
             trainable = [each for each in model.parameters() if each.requires_grad]
             self.optimizer = make_optimizer(self.config, given or trainable, optimizer)
             check_scheduler(self.optimizer, lr_scheduler)
+            check_parameters(
+                self.optimizer,
+                model.parameters(),
+                "the engine's model",
+                "make it a parameter of the model, which alone is trained",
+            )
             check_new(self.optimizer, is_whole=self._zero.stage == 0 and self._type is None)
             check_takes_slices(self.config, self.optimizer, self._zero, self.dp_world_size)
         self._replicas = Replicas.of(group)
@@ -148,6 +158,7 @@ class Engine(Steps, torch.nn.Module):
         if training_data is not None:
             self.training_dataloader = self.deepspeed_io(training_data, collate_fn=collate_fn)
 
+    @for_all_ranks("an engine", when="under ZeRO 3")
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """What the module returns, as it returns it."""
         return self._model.forward(inputs, kwargs)
@@ -164,6 +175,7 @@ class Engine(Steps, torch.nn.Module):
                 raise lacking("penstock.runtime.engine", f"DeepSpeedEngine.{name}") from None
             return getattr(module, name)
 
+    @for_all_ranks("an engine", when="at the end of a step; under ZeRO 3 always")
     def backward(
         self, loss: torch.Tensor, retain_graph: bool = False, scale_wrt_gas: bool = True
     ) -> torch.Tensor:
@@ -191,6 +203,7 @@ class Engine(Steps, torch.nn.Module):
         check_loss(loss)
         return self._model.scaled(loss)
 
+    @for_all_ranks("an engine")
     def allreduce_gradients(self, bucket_size: int | None = None) -> None:
         """Collective: sums gradients over the replicas, if the step's are complete."""
         del bucket_size
@@ -217,6 +230,7 @@ class Engine(Steps, torch.nn.Module):
         finally:
             self._is_local = False
 
+    @for_all_ranks("an engine", when="at the end of a step")
     def step(self, lr_kwargs: Mapping[str, Any] | None = None) -> None:
         """Ends a microbatch; the last one of a step has the optimizer update the parameters.
 
@@ -238,11 +252,19 @@ class Engine(Steps, torch.nn.Module):
         with self._replicas.telling_others():
             squares = self._model.squared_norms()
             self._norm = self._update.norm_of([squares[i] for i in self._update.updated])
-            self._update.apply(self._norm, self.global_steps, lr_kwargs=lr_kwargs)
+            where = "" if isfinite(self._norm) else self._where_not_finite(squares)
+            self._update.apply(self._norm, self.global_steps, where, lr_kwargs=lr_kwargs)
             taken, self._taken = self._taken, 0
             of_one = self.train_micro_batch_size_per_gpu() * self.dp_world_size
             samples = None if self._is_managed else taken * of_one
             self._count_step(f"norm {self._norm:g}", samples, self._mean_loss())
+
+    def _where_not_finite(self, squares: list[float]) -> str:
+        """Of the step's gradient, for an error."""
+        first = next((i for i in self._update.updated if not isfinite(squares[i])), None)
+        if first is None:
+            return ""
+        return f', first in parameter "{self._model.names[id(self._model.parameters[first])]}"'
 
     def _mean_loss(self) -> float | None:
         """Of the step's microbatches on this rank; None where backward() was not the engine's."""
@@ -282,6 +304,7 @@ class Engine(Steps, torch.nn.Module):
         del set_to_none
         self._model.drop_gradients()
 
+    @for_all_ranks("an engine", when="under ZeRO 3")
     def module_state_dict(
         self,
         destination: dict[str, Any] | None = None,
@@ -302,6 +325,7 @@ class Engine(Steps, torch.nn.Module):
         destination.update(state)
         return destination
 
+    @for_all_ranks("an engine", when="under ZeRO 3")
     def load_module_state_dict(
         self,
         checkpoint: Mapping[str, Any],
@@ -365,6 +389,7 @@ class Engine(Steps, torch.nn.Module):
         """Lets go of parameters that the last forward has returned; all others have gone."""
         self._model.let_go()
 
+    @for_all_ranks("an engine", when="waits for nobody; the engine's other calls need it whole")
     def destroy(self) -> None:
         """Drops gradients and what forwards have returned, and ends boards.
 
@@ -375,6 +400,7 @@ class Engine(Steps, torch.nn.Module):
         self._model.drop_gradients()
         self._fragments.forget()
 
+    @for_all_ranks("an engine", when="under ZeRO 3")
     def save_16bit_model(
         self,
         save_dir: str | Path,
