@@ -14,7 +14,7 @@ from pipe_models import WIDTH, Block, Embedding, batches, half, loss_fn, to_logi
 from torch.utils.checkpoint import checkpoint
 
 import penstock
-from penstock.zero import GatheredParameters
+from penstock.zero import GatheredParameters, ZeroParamStatus
 
 MICROBATCHES = 4
 STEPS = 10
@@ -225,15 +225,15 @@ def check_memory_is_that_of_the_formula(group):
         assert of_away > 0.95 * whole if zero == 3 else of_away == 0
 
 
-def check_what_is_away_is_not_read(group):
+def check_what_is_away_comes_when_it_is_read(group):
     del group
     engine = engine_of(3)
     train(engine, range(1))
-    name, weight = next((n, p) for n, p in engine.module.named_parameters() if p.numel() > 500)
-    with pytest.raises(penstock.Error, match=f'parameter "{name}" is spread over 2 ranks'):
-        weight.norm()
-    with pytest.raises(penstock.Error, match="is spread over 2 ranks"):
-        engine.module.state_dict()
+    weight = next(p for p in engine.module.parameters() if p.numel() > 500)
+    found = weight.norm()
+    with GatheredParameters(weight):
+        assert torch.equal(found, weight.norm())
+    assert weight.ds_status is ZeroParamStatus.NOT_AVAILABLE
     train(engine, range(1, 2))
 
 

@@ -1,4 +1,4 @@
-"""Parameters of ZeRO 3 outside of a step: what they say of themselves, and that they never lie."""
+"""Parameters of ZeRO 3 outside of a step: what they say of themselves, and GatheredParameters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import copy
 import io
 import pickle
 
-import numpy
 import pytest
 import ranks
 import torch
 import torch.distributed as dist
-import torch.utils.dlpack
 from penstock.zero.partition_parameters import GatheredParameters, ZeroParamStatus
 from zero_models import initialize, mixed, same_state, train
 
@@ -27,57 +25,6 @@ def _saved(value):
     torch.save(value, file)
     file.seek(0)
     return torch.load(file, weights_only=False)
-
-
-# What may be done to a model's parameter while it is spread, and raises; it has `first.weight`.
-READS = {
-    "norm": lambda model: model.first.weight.norm(),
-    "norm of a print": lambda model: print(model.first.weight.norm()),
-    "operator": lambda model: model.first.weight + 1,
-    "second operand": lambda model: torch.ones(()) * model.first.weight,
-    "in a list": lambda model: torch.cat([torch.ones(1, 8), model.first.weight]),
-    "in place": lambda model: model.first.weight.detach().zero_(),
-    "view": lambda model: model.first.weight[0],
-    "data": lambda model: model.first.weight.data,
-    "set data": lambda model: setattr(model.first.weight, "data", torch.ones(24, 8)),
-    "item": lambda model: model.first.weight[0, 0].item(),
-    "tolist": lambda model: model.first.weight.tolist(),
-    "iteration": lambda model: list(model.first.weight),
-    "state_dict": lambda model: model.state_dict(),
-    "load_state_dict": lambda model: model.first.load_state_dict(mixed().first.state_dict()),
-    "torch.save": lambda model: _saved(model),
-    "torch.save of it": lambda model: _saved(model.first.weight),
-    "pickle": lambda model: pickle.dumps(model.first.weight),
-    "deepcopy": lambda model: copy.deepcopy(model),
-    "copy.deepcopy of it": lambda model: copy.deepcopy(model.first.weight),
-    "numpy": lambda model: model.first.weight.numpy(),
-    "numpy.asarray": lambda model: numpy.asarray(model.first.weight),
-    "detach().numpy": lambda model: model.first.weight.detach().numpy(),
-    "dlpack": lambda model: model.first.weight.__dlpack__(),
-    "from_dlpack": lambda model: numpy.from_dlpack(model.first.weight),
-    "data_ptr": lambda model: model.first.weight.data_ptr(),
-    "storage": lambda model: model.first.weight.untyped_storage(),
-    "cast": lambda model: model.double(),
-    "forward": lambda model: model(torch.zeros(1, 2, dtype=torch.long), 0),
-    "plain autograd": lambda model: torch.autograd.grad(model.first.weight.sum(), model.scale),
-}
-
-
-def check_a_read_raises_here_and_starts_no_collective(group):
-    expected, _ = initialize(mixed(), 0)
-    engine, _ = initialize(mixed(), 3)
-    if group.size() == 1:
-        engine.module.state_dict()  # There is nothing to share, and all is whole.
-        return
-    for step, (name, read) in enumerate(READS.items()):
-        if dist.get_rank() == step % group.size():
-            with pytest.raises(RuntimeError) as raised:
-                read(engine.module)
-            words = str(raised.value)
-            assert 'parameter "' in words and "is spread over" in words, (name, words)
-        if step % 7 == 0:
-            assert train(engine, 1, first=step) == train(expected, 1, first=step)
-    same_state(expected.module_state_dict(), engine.module_state_dict())
 
 
 def check_what_needs_no_values_is_answered(group):
