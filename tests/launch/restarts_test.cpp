@@ -25,6 +25,14 @@ TEST(Restarts, BeginAnewWithANewCheckpoint) {
   EXPECT_EQ(restarts.after_failure(kLost, 20), std::nullopt);
 }
 
+// A run that passes over a damaged checkpoint saves at earlier steps than that had.
+TEST(Restarts, BeginAnewWithANewCheckpointOfAnEarlierStep) {
+  Restarts restarts(1, 10);
+  EXPECT_EQ(restarts.after_failure(kLost, 10), 0);
+  EXPECT_EQ(restarts.after_failure(kLost, 6), 0);
+  EXPECT_EQ(restarts.after_failure(kLost, 6), std::nullopt);
+}
+
 TEST(Restarts, AreForWhatMayPass) {
   for (const ExitCode code : {ExitCode::Failure, ExitCode::Usage, ExitCode::Checkpoint,
                               ExitCode::Numerics, ExitCode::Preempted, ExitCode::Interrupted}) {

@@ -90,7 +90,8 @@ class Starts {
       if (const auto code = pause(*pause_s, signals)) {
         return log_.stopped(static_cast<int>(*code), "as asked, before it was started again");
       }
-      if (newest_step(directory_) > newest_at_start_) command_ = resuming(std::move(command_));
+      // Of an earlier step, if this run began before what it found there.
+      if (newest_step(directory_) != newest_at_start_) command_ = resuming(std::move(command_));
     }
   }
 
@@ -139,7 +140,7 @@ class Starts {
     const std::int64_t most = options_.nproc - 1;
     if (least == 0 || most < least) return false;
     // There may have been no room for it: the same ranks then try whole replicas.
-    const bool was_of_use = !rerouted_at_ || newest_step(directory_) > *rerouted_at_;
+    const bool was_of_use = !rerouted_at_ || newest_step(directory_) != *rerouted_at_;
     std::optional<RankLayout> whole;
     for (std::int64_t ranks = was_of_use ? most : most + 1; ranks >= least && !whole; --ranks) {
       whole = layout_on(ranks, run_.name, run_.config, layout_);
