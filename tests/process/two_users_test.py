@@ -95,7 +95,9 @@ class TwoUsers(ProcessTest):
             for each in variables
         ]
         # Two end by themselves; the third goes on.
+        deadline = time.monotonic() + 60
         while sum(run.process.poll() is not None for run in runs) < 2:
+            self.assertLess(time.monotonic(), deadline, "more than one of them trains")
             time.sleep(0.02)
         refused = [run for run in runs if run.process.poll() is not None]
         for run in refused:
