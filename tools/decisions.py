@@ -43,9 +43,9 @@ DECISIONS = [
         ("penstock/core/", "penstock/launch/", "penstock/comm/"),  # The last two: files of /proc.
     ),
     (
-        "a program prints by core/standard_streams.h or core/output.h",
+        "a program prints by core/program_output.h or core/output.h",
         re.compile(r"\bstd::(?:cout|cerr|clog)\b|\bprintf\(|\b(?:fprintf|fputs)\("),
-        ("penstock/core/standard_streams.cpp", "penstock/core/check.cpp"),
+        ("penstock/core/program_output.cpp", "penstock/core/check.cpp"),
     ),
     (
         "a file from elsewhere is opened by _foreign_files.py",

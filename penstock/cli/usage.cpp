@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/core/standard_streams.h"
+#include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 
 namespace penstock::cli {

@@ -41,9 +41,12 @@ class Own {
 
 const char* run_of(Forward forward) {
   switch (forward) {
-    case Forward::Training: return "train";
-    case Forward::Evaluation: return "evaluate";
-    case Forward::Outside: return "outside";
+    case Forward::Training:
+      return "train";
+    case Forward::Evaluation:
+      return "evaluate";
+    case Forward::Outside:
+      return "outside";
   }
   return nullptr;
 }

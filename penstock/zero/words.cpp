@@ -116,13 +116,20 @@ std::string Words::meaning(const std::int64_t* row) const {
 
 std::string Words::meaning(Word word) const {
   switch (word.kind) {
-    case Word::Kind::Use: return str("uses ", in_quotes(name_of_(word.page)));
-    case Word::Kind::Sum: return str("sums gradients of ", in_quotes(name_of_(word.page)));
-    case Word::Kind::Gather: return str("gathers ", in_quotes(name_of_(word.page)));
-    case Word::Kind::Changes: return str("takes changes of ", in_quotes(name_of_(word.page)));
-    case Word::Kind::Computed: return "is at the end of a forward or backward";
-    case Word::Kind::End: return "is at the end of its program";
-    case Word::Kind::Update: return "updates parameters";
+    case Word::Kind::Use:
+      return str("uses ", in_quotes(name_of_(word.page)));
+    case Word::Kind::Sum:
+      return str("sums gradients of ", in_quotes(name_of_(word.page)));
+    case Word::Kind::Gather:
+      return str("gathers ", in_quotes(name_of_(word.page)));
+    case Word::Kind::Changes:
+      return str("takes changes of ", in_quotes(name_of_(word.page)));
+    case Word::Kind::Computed:
+      return "is at the end of a forward or backward";
+    case Word::Kind::End:
+      return "is at the end of its program";
+    case Word::Kind::Update:
+      return "updates parameters";
   }
   return {};
 }

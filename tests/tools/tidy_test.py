@@ -84,7 +84,7 @@ class TidyTest(unittest.TestCase):
         self.write("penstock/core/core.cpp", "int file = ::open(path.c_str(), O_RDONLY);\n")
         self.write("python/penstock/a.py", 'text = path.read_text(encoding="utf-8")\n')
         elsewhere = "core/foreign_file.h"
-        printing = "core/standard_streams.h"
+        printing = "core/program_output.h"
         self.expect(
             *(elsewhere, elsewhere, elsewhere, printing, printing),
             "_foreign_files.py",

@@ -8,7 +8,7 @@
 #include "penstock/cli/tokenizer.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
-#include "penstock/core/standard_streams.h"
+#include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 
 namespace penstock::cli {

@@ -4,7 +4,7 @@
 
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
-#include "penstock/core/standard_streams.h"
+#include "penstock/core/program_output.h"
 
 namespace penstock::cli {
 

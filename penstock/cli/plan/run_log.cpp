@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <span>
 #include <string_view>
@@ -14,6 +13,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/foreign_file.h"
 #include "penstock/core/growing_file.h"
+#include "penstock/core/program_output.h"
 #include "penstock/core/read_at.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utc_time.h"
@@ -111,8 +111,8 @@ void begin_record(const config::Config& config, const std::string& run, std::int
                           error.message()),
                       {"choose another run directory with --run"});
   }
-  std::fprintf(stderr, "penstock: %s has the record of an earlier run; it is kept in %s\n",
-               quoted_path(run).c_str(), quoted_path(kept).c_str());
+  write_message(str("penstock: ", quoted_path(run),
+                    " has the record of an earlier run; it is kept in ", quoted_path(kept)));
 }
 
 RunLog::RunLog(std::string run, Output& messages)

@@ -10,7 +10,7 @@
 #include "penstock/cli/plan/schedule_choice.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/core/error.h"
-#include "penstock/core/standard_streams.h"
+#include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/render/number.h"
 #include "penstock/simulate/lower_bounds.h"

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -20,7 +19,7 @@
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
-#include "penstock/core/standard_streams.h"
+#include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/unknown_launcher.h"
@@ -92,14 +91,13 @@ void check_resume(const config::Config& config, const std::string& run, bool is_
 void warn_of_unknown_launcher() {
   const std::string rank = launch::unknown_rank(launch::process_variable);
   if (rank.empty()) return;
-  std::fprintf(stderr, "penstock: warning: %s; this process begins a whole run of its own\n",
-               launch::note_on_launchers(launch::process_variable).c_str());
+  write_message(str("penstock: warning: ", launch::note_on_launchers(launch::process_variable),
+                    "; this process begins a whole run of its own"));
 }
 
 void warn_of_missing_locks(const RunFolders& folders) {
   for (const std::string& why : folders.missing_locks()) {
-    std::fprintf(stderr, "penstock: warning: other runs are not kept from writing there: %s\n",
-                 why.c_str());
+    write_message(str("penstock: warning: other runs are not kept from writing there: ", why));
   }
 }
 

@@ -5,7 +5,7 @@
 #include "penstock/config/effects.h"
 #include "penstock/config/program_of_replicas.h"
 #include "penstock/core/error.h"
-#include "penstock/core/standard_streams.h"
+#include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/places.h"
 #include "penstock/partition/method.h"

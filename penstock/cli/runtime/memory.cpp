@@ -11,7 +11,7 @@
 #include "penstock/config/resolve.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
-#include "penstock/core/standard_streams.h"
+#include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/memory/layers_file.h"
 #include "penstock/run/device.h"

@@ -14,7 +14,7 @@
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/pace.h"
-#include "penstock/core/standard_streams.h"
+#include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/rank_environment.h"
 #include "penstock/lower/programs.h"

@@ -1,4 +1,4 @@
-#include "penstock/core/standard_streams.h"
+#include "penstock/core/program_output.h"
 
 #include <unistd.h>
 

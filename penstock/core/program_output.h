@@ -1,4 +1,4 @@
-// The standard streams, of a program that has no ranks to wait for: results and messages.
+// What a program writes that has no ranks to wait for: results and messages.
 //
 // cli/ writes all of it here; ranks and the launcher use output.h, which never waits.  Files, names
 // and keys that are quoted may be a stranger's, so both write printable() text.  Knows no formats.
