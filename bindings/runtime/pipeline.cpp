@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bindings/runtime/init.h"
+#include "bindings/runtime/named_facts.h"
 #include "bindings/runtime/python_error.h"
 #include "bindings/runtime/python_stage.h"
 #include "bindings/runtime/replicated.h"
@@ -42,7 +43,7 @@ void run_from_python(const std::function<void()>& run) {
 
 struct PythonPipeline {
   PythonPipeline(const schedule::Schedule& program, const PythonStages& stages,
-                 const train::Facts& facts, comm::Communicator& c, std::int32_t replicas,
+                 const NamedFacts& facts, comm::Communicator& c, std::int32_t replicas,
                  const std::optional<PythonReplicated*>& replicated)
       : communicator(c) {
     std::vector<train::PipelineStage> given;
@@ -61,8 +62,9 @@ struct PythonPipeline {
     }
     // Copies: where this throws, the last of a Python object goes out of scope out here.
     without_gil(communicator, [&] {
-      pipeline.emplace(program, given, ties, facts, communicator, replicas,
-                       replicated ? &*(*replicated)->parameters : nullptr);
+      pipeline.emplace(program, given, ties,
+                       agreement::Facts::by_name(train::Occasion::Engine, facts), communicator,
+                       replicas, replicated ? &*(*replicated)->parameters : nullptr);
     });
   }
 
@@ -126,14 +128,8 @@ struct PythonPipeline {
 }  // namespace
 
 void init_pipeline(py::module_& m) {
-  m.def(
-      "facts_of_process", &train::facts_of_process,
-      "What decides on results and is nobody's argument, by name: versions, torch's settings, the "
-      "environment.");
-  m.def("facts_of_host_updates", &train::facts_of_host_updates,
-        "The bits of an update of fixed values on this host's CPU.");
   py::class_<PythonPipeline>(m, "Pipeline", "A program over stages that are Python objects.")
-      .def(py::init<const schedule::Schedule&, const PythonStages&, const train::Facts&,
+      .def(py::init<const schedule::Schedule&, const PythonStages&, const NamedFacts&,
                     comm::Communicator&, std::int32_t, const std::optional<PythonReplicated*>&>(),
            py::arg("program"), py::arg("stages"), py::arg("facts"), py::arg("communicator"),
            py::arg("replicas") = 1, py::arg("replicated") = py::none(), py::keep_alive<1, 5>(),

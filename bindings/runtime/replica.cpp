@@ -384,10 +384,14 @@ void init_replica(py::module_& m) {
           "Collective: ends an accumulation that no backward() has ended.")
       .def(
           "squared_norms",
-          [](PythonReplica& r) {
-            return r.call([](ModuleReplica& replica) { return replica.squared_norms(); });
+          [](PythonReplica& r, std::vector<double> words) {
+            auto norms =
+                r.call([&words](ModuleReplica& replica) { return replica.squared_norms(words); });
+            return std::pair(std::move(norms), std::move(words));
           },
-          "Collective: by trainable parameter, of its gradient.")
+          py::arg("words"),
+          "Collective: by trainable parameter, of its gradient; and what all replicas say.  words: "
+          "a number for each of them, of which this one has set its own.")
       .def("drop_gradients", [](PythonReplica& r) { r.replica->drop_gradients(); })
       .def(
           "gather",

@@ -56,6 +56,7 @@ void init_gradient_scale(py::module_& m) {
            "After a step, which was skipped if it overflowed; an Error for that at the smallest.")
       .def("state", &state_of,
            "value, lives and clean_steps, which steps change; None of a fixed scale.")
+      .def("begin_again", &GradientScale::begin_again, "As it was when it was made.")
       .def(
           "go_on_from",
           [](GradientScale& scale, double value, std::int64_t lives, std::int64_t clean_steps) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/core/check.h"
+#include "penstock/core/content_hash.h"
 #include "penstock/core/error.h"
 #include "penstock/core/foreign_file.h"
 #include "penstock/core/read_at.h"
@@ -28,8 +29,10 @@ FileDescriptor open_shard(const std::string& path, std::uint64_t bytes) {
 
 SavedCheckpoint::SavedCheckpoint(std::string folder) : folder_(std::move(folder)) {
   const std::string path = str(folder_, "/", kManifestName);
-  manifest_ =
-      parse_manifest(read_foreign_file<CheckpointError>("manifest", path, kManifestBytesMax), path);
+  const std::string text =
+      read_foreign_file<CheckpointError>("manifest", path, kManifestBytesMax);
+  manifest_ = parse_manifest(text, path);
+  manifest_hash_ = content_hash(text);
   for (std::size_t s = 0; s < manifest_.shards.size(); ++s) {
     shards_.push_back({.file = open_shard(path_of(s), manifest_.shards[s].bytes)});
   }

@@ -26,6 +26,8 @@ class SavedCheckpoint {
 
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
+  // Of its text, which has the digests of all chunks: another one is another checkpoint's.
+  const std::string& manifest_hash() const { return manifest_hash_; }
 
   // Elements [first, first + count) of `tensor`, to `bytes`, which are as many.
   // REQUIRES: the tensor is the manifest's.
@@ -70,6 +72,7 @@ class SavedCheckpoint {
 
   std::string folder_;
   Manifest manifest_;
+  std::string manifest_hash_;
   std::vector<OpenShard> shards_;
 };
 

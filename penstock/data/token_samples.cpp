@@ -1,7 +1,6 @@
 #include "penstock/data/token_samples.h"
 
 #include <algorithm>
-#include <set>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
@@ -21,23 +20,14 @@ std::vector<double> weights_of(const std::vector<SourceOptions>& sources) {
   return weights;
 }
 
-void require_one_tokenizer(const std::set<std::string>& hashes) {
-  if (hashes.size() < 2) return;
-  throw ConfigError(str("the token files were made by ", hashes.size(),
-                        " different tokenizers, by the notes beside them; a model has one"));
-}
-
 }  // namespace
 
 TokenSamples::TokenSamples(const SampleOptions& options)
     : mixture_(weights_of(options.sources)),
       seed_(static_cast<std::uint64_t>(options.seed)),
       order_(options.order) {
-  std::set<std::string> tokenizers;
   const auto open = [&](const SourceOptions& source) {
-    TokenSource tokens(source, options.vocabulary, options.sequence_length);
-    for (std::string& hash : tokens.tokenizers()) tokenizers.insert(std::move(hash));
-    return tokens;
+    return TokenSource(source, options.vocabulary, options.sequence_length);
   };
   for (const SourceOptions& source : options.sources) {
     TokenSource tokens = open(source);
@@ -56,7 +46,10 @@ TokenSamples::TokenSamples(const SampleOptions& options)
     validation_.push_back(open(source));
     validation_samples_ += validation_.back().samples();
   }
-  require_one_tokenizer(tokenizers);
+  std::vector<const TokenSource*> all;
+  for (const Source& source : sources_) all.push_back(&source.tokens);
+  for (const TokenSource& source : validation_) all.push_back(&source);
+  require_one_tokenizer(all, options.tokenizer);
 }
 
 void TokenSamples::training(std::int64_t number, std::span<std::int64_t> inputs,
@@ -90,18 +83,17 @@ void TokenSamples::validation(std::int64_t number, std::span<std::int64_t> input
   PENSTOCK_CHECK(false, number);
 }
 
-std::vector<std::pair<std::string, std::string>> TokenSamples::facts() const {
-  std::vector<std::pair<std::string, std::string>> facts = {
-      {"token sources", str(sources_.size())},
-      {"token samples to validate", str(validation_samples_)}};
+agreement::Facts TokenSamples::facts() const {
+  using agreement::Fact;
+  agreement::Facts facts = {{Fact::TokenSources, str(sources_.size())},
+                            {Fact::TokenSamplesToValidate, str(validation_samples_)}};
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    facts.emplace_back(
-        str("token source ", i),
-        str(mixture_.parts()[i], " parts, ", sources_[i].tokens.files(), " files, ",
-            sources_[i].training_samples, " samples, ", sources_[i].tokens.fingerprint()));
+    facts.add(Fact::TokenSource, str(i),
+              str(mixture_.parts()[i], " parts, ", sources_[i].tokens.files(), " files, ",
+                  sources_[i].training_samples, " samples, ", sources_[i].tokens.fingerprint()));
   }
   for (std::size_t i = 0; i < validation_.size(); ++i) {
-    facts.emplace_back(str("token source ", i, " to validate"), validation_[i].fingerprint());
+    facts.add(Fact::TokenSourceToValidate, str(i), validation_[i].fingerprint());
   }
   return facts;
 }

@@ -13,13 +13,15 @@
 // Shapes: inputs and targets are sequence_length numbers each; targets are the tokens that follow.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "penstock/agreement/facts.h"
 #include "penstock/data/mixture.h"
 #include "penstock/data/token_source.h"
+#include "penstock/data/tokenizers.h"
 
 namespace penstock::data {
 
@@ -32,12 +34,13 @@ struct SampleOptions {
   std::int64_t sequence_length = 0;
   std::int64_t seed = 0;
   Order order = Order::Shuffled;
+  std::optional<Tokenizer> tokenizer = {};  // The model's, where it is known.
 };
 
 class TokenSamples {
  public:
-  // Throws: ConfigError, as the sources do, for sources whose notes name different tokenizers, and
-  // for a source too small to leave a sample for validation.
+  // Throws: ConfigError, as the sources do, for sources that other tokenizers have made
+  // (tokenizers.h), and for a source too small to leave a sample for validation.
   explicit TokenSamples(const SampleOptions& options);
 
   // REQUIRES: number >= 0, spans of sequence_length.  Throws: ConfigError, as TokenFile::read().
@@ -53,9 +56,9 @@ class TokenSamples {
   }
   std::int64_t validation_samples() const { return validation_samples_; }
 
-  // By which ranks see whether they have the same samples: names and values.  Reads a part of each
+  // By which ranks see whether they have the same samples.  Reads a part of each
   // file (TokenFile::fingerprint).
-  std::vector<std::pair<std::string, std::string>> facts() const;
+  agreement::Facts facts() const;
   // A line: "2 sources, 3 files, 40960 tokens, 300 samples to train on, 15 to validate".
   std::string summary() const;
 

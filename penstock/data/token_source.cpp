@@ -141,12 +141,15 @@ std::string TokenSource::fingerprint() const {
   return content_hash(join(all, " "));
 }
 
-std::vector<std::string> TokenSource::tokenizers() const {
-  std::set<std::string> all;
+std::vector<Tokenizer> TokenSource::tokenizers() const {
+  std::vector<Tokenizer> all;
   for (const TokenFile& file : files_) {
-    if (file.note()) all.insert(file.note()->tokenizer_hash);
+    if (!file.note() || file.note()->tokenizer_hash.empty()) continue;
+    const std::string& hash = file.note()->tokenizer_hash;
+    if (std::ranges::count(all, hash, &Tokenizer::hash) > 0) continue;
+    all.push_back({.name = file.note()->tokenizer, .hash = hash});
   }
-  return {all.begin(), all.end()};
+  return all;
 }
 
 std::set<std::optional<std::int64_t>> TokenSource::document_ends() const {

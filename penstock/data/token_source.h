@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "penstock/data/token_file.h"
+#include "penstock/data/tokenizers.h"
 
 namespace penstock::data {
 
@@ -47,8 +48,8 @@ class TokenSource {
 
   // Of all files in their order.
   std::string fingerprint() const;
-  // Hashes of the tokenizers that made the files, as far as notes say.
-  std::vector<std::string> tokenizers() const;
+  // Those that made the files, each once, as far as notes say.
+  std::vector<Tokenizer> tokenizers() const;
   // Which tokens end a document, as notes say; absent is a file whose note, or lack of one, says
   // none.
   std::set<std::optional<std::int64_t>> document_ends() const;

@@ -141,7 +141,7 @@ SavedAdapters read_adapters(const std::string& folder, const ModelFolder& model,
   const auto fill = [files, stored](const std::string& name, at::Tensor& to) {
     files.read(stored.at(name), to);
   };
-  return {.fill = fill, .facts = {{"model adapters", str(hash)}}};
+  return {.fill = fill, .facts = {{agreement::Fact::ModelAdapters, str(hash)}}};
 }
 
 weights::NamedTensors adapters_of(const weights::NamedTensors& state) {

@@ -5,7 +5,6 @@
 // Source: the files that PEFT 0.21 writes.
 #pragma once
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "penstock/hugging_face/folder.h"
@@ -26,7 +25,7 @@ weights::NamedTensors merged(const weights::NamedTensors& state, const ModelFold
 struct SavedAdapters {
   nn::FillParameter fill;  // Gives an adapter's parameter its value.
   // What tells them from others.
-  std::vector<std::pair<std::string, std::string>> facts;
+  agreement::Facts facts;
 };
 
 // Throws: ConfigError for a folder without adapters, and for a rank, an alpha or linears that are

@@ -10,6 +10,7 @@
 
 #include "penstock/checkpoint/adapter_files.h"
 #include "penstock/checkpoint/model_files.h"
+#include "penstock/core/content_hash.h"
 #include "penstock/core/error.h"
 #include "penstock/core/foreign_file.h"
 #include "penstock/core/text.h"
@@ -179,10 +180,10 @@ checkpoint::ScalarType ModelFolder::type_of(const std::string& parameter) const 
   return tensors_->tensors().at(stored_name(parameter)).type;
 }
 
-std::vector<std::pair<std::string, std::string>> ModelFolder::facts() const {
-  if (!tensors_) {
-    return {{"model config.json", str(stable_hash(config_))}, {"model weights", "random"}};
-  }
+agreement::Facts ModelFolder::facts() const {
+  using agreement::Fact;
+  const agreement::Facts described = {{Fact::ModelConfig, content_hash(config_)}};
+  if (!tensors_) return described + agreement::Facts{{Fact::ModelWeights, "random"}};
   std::uint64_t samples = 0;
   std::string all;
   for (const auto& [name, tensor] : tensors_->tensors()) {
@@ -190,9 +191,8 @@ std::vector<std::pair<std::string, std::string>> ModelFolder::facts() const {
     const std::uint64_t middle = tensor.bytes / 2;
     samples = mix(samples ^ stable_hash(tensors_->bytes_of(name, middle, kSampleBytes)));
   }
-  return {{"model config.json", str(stable_hash(config_))},
-          {"model tensors", str(stable_hash(all))},
-          {"model weights", str(samples)}};
+  return described + agreement::Facts{{Fact::ModelTensors, content_hash(all)},
+                                      {Fact::ModelWeights, str(samples)}};
 }
 
 void copy_other_files(const std::string& from, const std::string& to) {

@@ -7,9 +7,9 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "penstock/agreement/facts.h"
 #include "penstock/checkpoint/safetensors_header.h"
 #include "penstock/nn/decoder.h"
 #include "penstock/weights/tensor_files.h"
@@ -52,7 +52,7 @@ class ModelFolder {
 
   // What tells this model from another one: of config.json, of the tensors, and of some bytes of
   // each.
-  std::vector<std::pair<std::string, std::string>> facts() const;
+  agreement::Facts facts() const;
 
  private:
   std::string stored_name(const std::string& parameter) const;

@@ -26,7 +26,8 @@ ReplicatedParameters::ReplicatedParameters(std::unique_ptr<GrowingParameters> gr
       communicator_(communicator),
       progress_(grown_->options().progress == nullptr ? own_progress_
                                                       : *grown_->options().progress),
-      pager_(make_pager()) {
+      pager_(make_pager()),
+      words_tag_(grown_->group().reserve_tags(1)) {
   for (const auto& shards : grown_->sets()) {
     place(*shards);
     sets_.push_back({shards.get(),
@@ -180,13 +181,26 @@ void ReplicatedParameters::check_frozen() const {
   }
 }
 
-std::vector<double> ReplicatedParameters::squared_norms() {
+std::vector<double> ReplicatedParameters::squared_norms(std::span<double> words) {
   const at::NoGradGuard no_grad;
-  return parts_.squared_norms([this](const at::Tensor& of_slices) {
-    if (!is_cut()) return;
-    const execute::WaitMark wait(progress_, "sharing the gradient norm with replicas");
-    communicator_.all_reduce(of_slices, grown_->group().group())->wait();
-  });
+  if (is_cut()) {
+    const auto share = [this](const at::Tensor& of_slices) {
+      const execute::WaitMark wait(progress_, "sharing the gradient norm with replicas");
+      communicator_.all_reduce(of_slices, grown_->group().group())->wait();
+    };
+    return parts_.squared_norms(share, words);
+  }
+  std::unique_ptr<comm::Transfer> gathered;
+  if (!words.empty()) {
+    const at::Tensor rows = at::from_blob(words.data(), {std::ssize(words), 1}, at::kDouble);
+    gathered = grown_->group().all_gather(rows, words_tag_);
+  }
+  std::vector<double> norms = parts_.squared_norms([](const at::Tensor& /*whole*/) {});
+  if (gathered) {
+    const execute::WaitMark wait(progress_, "comparing the step with replicas");
+    gathered->wait();
+  }
+  return norms;
 }
 
 void ReplicatedParameters::drop_gradients() {

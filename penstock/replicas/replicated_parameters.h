@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -87,7 +88,9 @@ class ReplicatedParameters {
   void check_frozen() const;
 
   // By trained parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
-  std::vector<double> squared_norms();
+  // `words`: empty, or one number of each replica, of which this one's is set: then all are.  They
+  // go with the sum of the norms where there is one, and else by themselves, meanwhile.
+  std::vector<double> squared_norms(std::span<double> words = {});
   void drop_gradients();
 
   // Collective, after an update of parts(): parameters that are whole here get the slices that
@@ -111,6 +114,7 @@ class ReplicatedParameters {
   execute::Progress own_progress_;
   execute::Progress& progress_;
   std::unique_ptr<zero::Pager> pager_;
+  std::int32_t words_tag_;
   std::vector<Set> sets_;
   std::vector<std::optional<std::size_t>> spread_place_;
   std::set<std::string> tied_;  // Names of tied parameters that have a part.

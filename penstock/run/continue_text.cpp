@@ -10,7 +10,6 @@
 #include <optional>
 #include <utility>
 
-#include "penstock/config/flat.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/check.h"
 #include "penstock/core/text.h"
@@ -18,6 +17,7 @@
 #include "penstock/hugging_face/generation_config.h"
 #include "penstock/nn/decoder.h"
 #include "penstock/partition/partition.h"
+#include "penstock/run/from_config.h"
 #include "penstock/run/watch.h"
 #include "penstock/train/handshake.h"
 
@@ -151,19 +151,15 @@ class ContinuedText {
   }
 
   void agree() {
-    train::Facts facts = train::facts_of_process();
-    for (const auto& [key, value] : config::common_values(config_)) {
-      facts.emplace_back("config " + key, value);
-    }
-    using train::operator+;
-    facts = std::move(facts) + folder_->facts();
-    facts.emplace_back("prompt", join(wanted_.prompt, ","));
-    facts.emplace_back("tokens to generate", str(wanted_.tokens));
+    using agreement::Fact;
+    train::Facts facts = train::facts_of_process() + facts_of(config_) + folder_->facts();
+    facts.add(Fact::Prompt, join(wanted_.prompt, ","));
+    facts.add(Fact::TokensToGenerate, str(wanted_.tokens));
     const nn::SamplingOptions& sampling = wanted_.sampling;
-    facts.emplace_back("sampling",
-                       str(shortest(sampling.temperature), ", top k ", sampling.top_k, ", top p ",
-                           shortest(sampling.top_p), ", seed ", wanted_.seed));
-    train::agree_on("handshake", facts, communicator_, {communicator_.all_ranks()});
+    facts.add(Fact::Sampling, str(shortest(sampling.temperature), ", top k ", sampling.top_k,
+                                  ", top p ", shortest(sampling.top_p), ", seed ", wanted_.seed,
+                                  ", ends at ", join(ends_, ",")));
+    train::agree_on(train::Occasion::Generation, facts, communicator_);
   }
 
   ExitCode generate() {

@@ -162,11 +162,12 @@ Batch TextData::validation(std::int64_t batch, std::int64_t first, std::int64_t 
 }
 
 train::Facts TextData::facts() const {
-  return {{"text files", str(files_)},
-          {"text bytes to train on", str(training_bytes())},
-          {"text bytes to validate", str(validation_bytes())},
-          {"text to train on", content_hash(training_)},
-          {"text to validate", content_hash(validation_)}};
+  using agreement::Fact;
+  return {{Fact::TextFiles, str(files_)},
+          {Fact::TextBytesToTrainOn, str(training_bytes())},
+          {Fact::TextBytesToValidate, str(validation_bytes())},
+          {Fact::TextToTrainOn, content_hash(training_)},
+          {Fact::TextToValidate, content_hash(validation_)}};
 }
 
 std::string TextData::prompt(std::int64_t bytes) const {

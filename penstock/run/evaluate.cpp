@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 
-#include "penstock/config/flat.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/text.h"
 #include "penstock/run/from_config.h"
@@ -79,14 +78,7 @@ class Evaluation {
     throw ConfigError("evaluate: there is no checkpoint to evaluate");
   }
 
-  train::Facts facts() const {
-    train::Facts all;
-    for (const auto& [key, value] : config::common_values(config_)) {
-      all.emplace_back("config " + key, value);
-    }
-    using train::operator+;
-    return std::move(all) + model_.facts + corpus_->facts();
-  }
+  train::Facts facts() const { return facts_of(config_) + model_.facts + corpus_->facts(); }
 
   ExitCode evaluate() {
     const Phase evaluating(progress_, "evaluating");

@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "penstock/config/flat.h"
 #include "penstock/config/write.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -101,13 +102,17 @@ Model model_of_folder(const config::Config& config) {
   }
   hugging_face::LayerChoices choices{.adapter = adapter_of(model.adapter),
                                      .document_end = document_end_of(config, options.vocabulary)};
+  std::optional<data::Tokenizer> tokenizer = data::tokenizer_of(model.path);
   train::Facts facts = folder.facts();
+  facts.add(agreement::Fact::ModelTokenizer, tokenizer ? tokenizer->hash : "none");
   if (choices.adapter && !model.adapter.path.empty()) {
     const auto saved = hugging_face::read_adapters(model.adapter.path, folder, *choices.adapter);
     choices.fill_of_adapters = saved.fill;
-    facts.insert(facts.end(), saved.facts.begin(), saved.facts.end());
+    facts.add(saved.facts);
   }
-  if (choices.document_end) facts.emplace_back("end of a document", str(*choices.document_end));
+  if (choices.document_end) {
+    facts.add(agreement::Fact::DocumentEnd, str(*choices.document_end));
+  }
   return {.layers = folder.layers(choices),
           .loss = nn::Loss(nn::mean_token_loss).of_any_type(),
           .config = folder.config(),
@@ -116,10 +121,19 @@ Model model_of_folder(const config::Config& config) {
           .adapter = choices.adapter,
           .merges_adapter = model.adapter.merge,
           .document_end = choices.document_end,
+          .tokenizer = std::move(tokenizer),
           .facts = std::move(facts)};
 }
 
 }  // namespace
+
+train::Facts facts_of(const config::Config& config) {
+  train::Facts facts;
+  for (const auto& [key, value] : config::common_values(config)) {
+    facts.add(agreement::Fact::ConfigValue, key, value);
+  }
+  return facts;
+}
 
 Model model_of(const config::Config& config) {
   const config::ModelConfig& model = config.model;

@@ -8,6 +8,7 @@
 
 #include "penstock/config/config.h"
 #include "penstock/config/resolve.h"
+#include "penstock/data/tokenizers.h"
 #include "penstock/hugging_face/folder.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/train/facts.h"
@@ -27,9 +28,14 @@ struct Model {
   bool merges_adapter = false;  // When it is saved.
   // Attention stays within documents, which end with this token; absent: it does not.
   std::optional<std::int64_t> document_end;
+  // The folder's, where it has one.
+  std::optional<data::Tokenizer> tokenizer;
   // By which ranks see whether they have the same weights to begin with.
   train::Facts facts;
 };
+
+// What ranks compare of it: every value but those of one rank.
+train::Facts facts_of(const config::Config& config);
 
 // Reads config.json and the headers of the weights, where the model is a folder's; the notes of
 // token files, where these have to say what ends a document.

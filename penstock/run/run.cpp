@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "penstock/config/flat.h"
 #include "penstock/config/resolve.h"
 #include "penstock/config/write.h"
 #include "penstock/core/atomic_file.h"
@@ -163,14 +162,7 @@ class Run {
   }
 
   // What every rank has read for itself.
-  train::Facts facts() const {
-    train::Facts all;
-    for (const auto& [key, value] : config::common_values(config_)) {
-      all.emplace_back("config " + key, value);
-    }
-    using train::operator+;
-    return std::move(all) + model_.facts + data_->facts();
-  }
+  train::Facts facts() const { return facts_of(config_) + model_.facts + data_->facts(); }
 
   void write_plan() {
     const Phase writing(progress_, "writing the plan of the run", Files::Used);

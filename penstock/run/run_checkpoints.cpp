@@ -16,7 +16,7 @@ namespace {
 
 checkpoint::Texts facts_with_layout(const train::Facts& facts, const train::Trainer& trainer) {
   checkpoint::Texts all;
-  for (const auto& [key, value] : facts) all[key] = value;
+  for (const agreement::StatedFact& each : facts) all[each.name] = each.value;
   all["mesh"] = mesh::to_string(trainer.layout().mesh.shape());
   all["schedule"] = schedule::title(trainer.layout().schedule.schedule());
   all["penstock"] = kVersion;

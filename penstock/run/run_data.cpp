@@ -123,14 +123,15 @@ bool names_tokens(const config::DataConfig& data) {
   return !data.path.empty() && data::looks_like_tokens(data.path);
 }
 
-data::SampleOptions sample_options(const config::Config& config, std::int64_t vocabulary) {
+data::SampleOptions sample_options(const config::Config& config, const Model& model) {
   const config::DataConfig& data = config.data;
   data::SampleOptions options{
       .sources = token_sources(data),
-      .vocabulary = vocabulary,
+      .vocabulary = model.vocabulary,
       .sequence_length = config.model.sequence_length,
       .seed = config.seed,
-      .order = data.shuffle ? data::Order::Shuffled : data::Order::AsInFiles};
+      .order = data.shuffle ? data::Order::Shuffled : data::Order::AsInFiles,
+      .tokenizer = model.tokenizer};
   if (!data.validation.empty()) {
     options.validation.push_back({.path = data.validation, .format = make_format(data.format)});
   }
@@ -201,7 +202,7 @@ std::vector<data::SourceOptions> token_sources(const config::DataConfig& data) {
 std::unique_ptr<RunData> open_data(const config::Config& config, const Model& model,
                                    std::int64_t batch_size, const std::function<void()>& advanced) {
   if (!names_tokens(config.data)) return open_text(config, model.vocabulary, batch_size, advanced);
-  return std::make_unique<TokensOfRun>(sample_options(config, model.vocabulary), batch_size,
+  return std::make_unique<TokensOfRun>(sample_options(config, model), batch_size,
                                        model.document_end);
 }
 

@@ -25,6 +25,9 @@ WholeCorpus::WholeCorpus(const config::Config& config, const Model& model)
     sources_.emplace_back(source, model.vocabulary, sequence_length_);
     samples_ += sources_.back().samples();
   }
+  std::vector<const data::TokenSource*> all;
+  for (const data::TokenSource& source : sources_) all.push_back(&source);
+  data::require_one_tokenizer(all, model.tokenizer);
   if (!sources_.empty()) return;
   throw ConfigError(
       config.data.path.empty()
@@ -67,8 +70,8 @@ void WholeCorpus::read_sample(std::int64_t sample, const at::Tensor& input,
 train::Facts WholeCorpus::facts() const {
   train::Facts facts;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
-    facts.emplace_back(str("token source ", i),
-                       str(sources_[i].samples(), " samples, ", sources_[i].fingerprint()));
+    facts.add(agreement::Fact::TokenSource, str(i),
+              str(sources_[i].samples(), " samples, ", sources_[i].fingerprint()));
   }
   return facts;
 }

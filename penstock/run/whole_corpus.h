@@ -18,7 +18,8 @@ namespace penstock::run {
 
 class WholeCorpus {
  public:
-  // Throws: ConfigError for text, and as data::TokenSource.
+  // Throws: ConfigError for text, for tokens of another tokenizer than the model's, and as
+  // data::TokenSource.
   WholeCorpus(const config::Config& config, const Model& model);
 
   std::int64_t samples() const { return samples_; }

@@ -19,6 +19,9 @@
 #include "penstock/core/version.h"
 
 namespace penstock::train {
+
+using agreement::Fact;
+
 namespace {
 
 // Variables that change what kernels give, by the pages of torch, oneDNN, MKL and CUDA.
@@ -93,21 +96,22 @@ std::string hash_of_updates() {
 
 Facts facts_of_process() {
   const at::Context& context = at::globalContext();
-  return {{"penstock version", kVersion},
-          {"torch version", TORCH_VERSION},
-          {"default dtype", c10::toString(c10::get_default_dtype_as_scalartype())},
-          {"deterministic algorithms", determinism(context)},
-          {"float32 precision", float_precision(context)},
-          {"sums of cuBLAS", cuda_sums(context)},
-          {"cuDNN", cudnn(context)},
-          {"oneDNN", context.userEnabledMkldnn() ? "on" : "off"},
-          {"environment", environment()}};
+  return {{Fact::PenstockVersion, kVersion},
+          {Fact::TorchVersion, TORCH_VERSION},
+          {Fact::DefaultDtype, c10::toString(c10::get_default_dtype_as_scalartype())},
+          {Fact::DeterministicAlgorithms, determinism(context)},
+          {Fact::Float32Precision, float_precision(context)},
+          {Fact::SumsOfCublas, cuda_sums(context)},
+          {Fact::Cudnn, cudnn(context)},
+          {Fact::Onednn, context.userEnabledMkldnn() ? "on" : "off"},
+          {Fact::Environment, environment()}};
 }
 
-Facts facts_of_host_updates() { return {{"bits of an update on the host", hash_of_updates()}}; }
+Facts facts_of_host_updates() { return {{Fact::BitsOfUpdate, hash_of_updates()}}; }
 
 Facts facts_of_bits() {
-  return {{"threads", str(at::get_num_threads())}, {"CPU kernels", at::get_cpu_capability()}};
+  return {{Fact::Threads, str(at::get_num_threads())},
+          {Fact::CpuKernels, at::get_cpu_capability()}};
 }
 
 }  // namespace penstock::train

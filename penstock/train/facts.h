@@ -1,19 +1,12 @@
-// What ranks have to have in common, by name and as text, and what of a process is so.
+// What of a process all ranks must have in common (agreement/facts.h).
 //
-// The handshake compares facts; docs/handshake.md lists all of them.  Knows no ranks.
+// The handshake compares it.  Knows no ranks.
 #pragma once
-#include <string>
-#include <utility>
-#include <vector>
+#include "penstock/agreement/facts.h"
 
 namespace penstock::train {
 
-using Facts = std::vector<std::pair<std::string, std::string>>;
-
-inline Facts operator+(Facts some, const Facts& more) {
-  some.insert(some.end(), more.begin(), more.end());
-  return some;
-}
+using agreement::Facts;
 
 // What decides on results and is nobody's argument: versions, torch's settings, and the variables
 // of the environment that kernels read.

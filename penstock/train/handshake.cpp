@@ -1,12 +1,14 @@
 #include "penstock/train/handshake.h"
 
-#include <algorithm>
-
-#include "penstock/core/error.h"
+#include "penstock/core/check.h"
+#include "penstock/core/content_hash.h"
 #include "penstock/core/text.h"
 #include "penstock/schedule/schedule.h"
 
 namespace penstock::train {
+
+using agreement::Fact;
+
 namespace {
 
 // For comparison between ranks: different options, different texts.
@@ -57,32 +59,6 @@ std::string shape_of(const at::Tensor& tensor) {
   return penstock::str(c10::toString(tensor.scalar_type()), tensor.sizes());
 }
 
-const char* repair_of(std::string_view fact) {
-  if (fact.starts_with("text ")) {
-    return "every rank reads the text itself, from --data or, without it, its own Python library: "
-           "give all of them the same files";
-  }
-  if (fact.starts_with("bits of an update") || fact.starts_with("CPU kernels")) {
-    return "CPUs differ: the variable ATEN_CPU_CAPABILITY of every rank's environment says which "
-           "kernels torch takes: default, avx2 or avx512";
-  }
-  if (fact.starts_with("threads")) return "give every rank the same OMP_NUM_THREADS";
-  return "start every rank with the same program and config";
-}
-
-void compare(Rank one, const std::string& of_one, Rank other, const std::string& of_other) {
-  if (of_one == of_other) return;
-  const auto ours = penstock::split(of_one, '\n'), theirs = penstock::split(of_other, '\n');
-  const auto [our_line, their_line] = std::ranges::mismatch(ours, theirs);
-  const auto said = [](auto line, auto end) {
-    return line == end || line->empty() ? "nothing more" : *line;
-  };
-  throw DifferenceError(
-      str("ranks ", one, " and ", other, " do not run the same thing: rank ", one, " has ",
-          said(our_line, ours.end()), ", rank ", other, " has ", said(their_line, theirs.end())),
-      {repair_of(our_line == ours.end() ? "" : *our_line)});
-}
-
 std::string describe(const config::Fp16Config& scale) {
   if (!scale.enabled) return "1";
   if (scale.loss_scale != 0) return shortest(scale.loss_scale);
@@ -107,69 +83,85 @@ std::string describe(GradientSums sums) {
 Facts facts_of(const verify::VerifiedSchedule& verified) {
   const schedule::Schedule& program = verified.schedule();
   return facts_of_process() +
-         Facts{{"schedule", schedule::title(program)},
-               {"purpose", program.purpose == schedule::Purpose::Train ? "train" : "forward only"},
-               {"schedule program", str(stable_hash(schedule::to_csv(program)))}};
+         Facts{{Fact::Schedule, schedule::title(program)},
+               {Fact::Purpose,
+                program.purpose == schedule::Purpose::Train ? "train" : "forward only"},
+               {Fact::ScheduleProgram, content_hash(schedule::to_csv(program))}};
 }
 
 Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
                const verify::VerifiedSchedule& schedule, const partition::Partition& partition) {
   Facts facts = {
-      {"mesh", mesh::to_string(options.mesh)},
-      {"partition", join(partition.bounds, " ")},
-      {"seed", str(options.seed)},
-      {"device", c10::DeviceTypeName(options.device.type(), /*lower_case=*/true)},
-      {"optimizer", describe(options.optimizer)},
-      {"updates", updates_on_host(options) ? "on the host" : "on the device"},
-      {"scheduler", describe(options.scheduler)},
-      {"steps", str(options.total_steps)},
-      {"gradient_clipping", shortest(options.gradient_clipping)},
-      {"loss scale", describe(options.loss_scale.kind)},
-      {"sums of gradients", describe(options.sums)},
-      {"types", options.precision.describe()},
-      {"gradient scale", describe(options.precision.gradient_scale)},
-      {"ZeRO stage", str(static_cast<int>(options.zero.stage))},
-      {"ZeRO bucket bytes", str(options.zero.bucket_bytes)},
-      {"ZeRO budget and prefetch bytes",
+      {Fact::Mesh, mesh::to_string(options.mesh)},
+      {Fact::Partition, join(partition.bounds, " ")},
+      {Fact::Seed, str(options.seed)},
+      {Fact::Device, c10::DeviceTypeName(options.device.type(), /*lower_case=*/true)},
+      {Fact::Optimizer, describe(options.optimizer)},
+      {Fact::Updates, updates_on_host(options) ? "on the host" : "on the device"},
+      {Fact::Scheduler, describe(options.scheduler)},
+      {Fact::Steps, str(options.total_steps)},
+      {Fact::GradientClipping, shortest(options.gradient_clipping)},
+      {Fact::LossScale, describe(options.loss_scale.kind)},
+      {Fact::SumsOfGradients, describe(options.sums)},
+      {Fact::Types, options.precision.describe()},
+      {Fact::GradientScale, describe(options.precision.gradient_scale)},
+      {Fact::ZeroStage, str(static_cast<int>(options.zero.stage))},
+      {Fact::ZeroBucketBytes, str(options.zero.bucket_bytes)},
+      {Fact::ZeroBudget,
        str(options.zero.limits.budget_bytes, " ", options.zero.limits.prefetch_bytes)},
-      {"ZeRO persistence",
+      {Fact::ZeroPersistence,
        str(options.zero.persistence.elements, " ", options.zero.persistence.elements_in_all)},
-      {"layers of the model", str(model.size())},
+      {Fact::LayersOfModel, str(model.size())},
   };
   for (std::size_t i = 0; i < model.size(); ++i) {
-    facts.emplace_back(str("layer ", i), describe(model[i]));
+    facts.add(Fact::Layer, str(i), describe(model[i]));
   }
-  if (updates_on_host(options)) facts = std::move(facts) + facts_of_host_updates();
-  if (options.sums == GradientSums::Invariant) facts = std::move(facts) + facts_of_bits();
+  if (updates_on_host(options)) facts.add(facts_of_host_updates());
+  if (options.sums == GradientSums::Invariant) facts.add(facts_of_bits());
   return options.facts + facts_of(schedule) + facts;
 }
 
-Facts facts_of(const std::vector<stage::Stage>& stages) {
+std::string hash_of_values(const at::Tensor& tensor) {
+  if (tensor.is_meta() || tensor.numel() == 0) return {};
+  const at::Tensor host = tensor.detach().cpu().contiguous();
+  return content_hash({static_cast<const char*>(host.const_data_ptr()), host.nbytes()});
+}
+
+Facts facts_of(const std::vector<stage::Stage>& stages, const ValueHashes& values) {
   Facts facts;
+  const auto add = [&](Fact fact, const stage::NamedParameter& each) {
+    const auto hash = values.find(each.name);
+    facts.add(fact, each.name,
+              str(shape_of(each.tensor), hash == values.end() ? "" : " " + hash->second));
+  };
   for (const stage::Stage& stage : stages) {
-    for (const auto& [name, tensor] : stage.parameters()) {
-      facts.emplace_back("parameter " + name, shape_of(tensor));
-    }
-    for (const auto& [name, tensor] : stage.layers().frozen()) {
-      facts.emplace_back("frozen parameter " + name, shape_of(tensor));
-    }
-    for (const at::Tensor& buffer : stage.layers().buffers()) {
-      facts.emplace_back(str("a buffer of stage ", stage.id()), shape_of(buffer));
+    for (const auto& each : stage.parameters()) add(Fact::Parameter, each);
+    for (const auto& each : stage.layers().frozen()) add(Fact::FrozenParameter, each);
+    const std::vector<at::Tensor>& buffers = stage.layers().buffers();
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      facts.add(Fact::Buffer, str(i, " of stage ", stage.id()),
+                str(shape_of(buffers[i]), " ", hash_of_values(buffers[i])));
     }
   }
   return facts;
 }
 
-void agree_on(const std::string& name, const Facts& facts, comm::Communicator& communicator,
+Facts facts_of(const checkpoint::SavedCheckpoint* saved) {
+  if (saved == nullptr) return {{Fact::Checkpoint, "none"}};
+  return {{Fact::Checkpoint,
+           str("step ", saved->manifest().step, ", manifest ", saved->manifest_hash())}};
+}
+
+void agree_on(Occasion occasion, const Facts& facts, comm::Communicator& communicator,
               const std::vector<std::vector<Rank>>& groups) {
-  std::string text;
-  for (const auto& [fact, value] : facts) text += fact + "=" + value + "\n";
-  const std::vector<std::string> texts = communicator.exchange(name, text);
-  for (const std::vector<Rank>& group : groups) {
-    for (const Rank rank : group) {
-      compare(group.front(), texts[group.front().index()], rank, texts[rank.index()]);
-    }
+  for (const agreement::StatedFact& each : facts) {
+    PENSTOCK_CHECK(agreement::is_compared(each.fact, occasion), each.name);
   }
+  agreement::check_alike(occasion, communicator.exchange("facts", to_text(facts)), groups);
+}
+
+void agree_on(Occasion occasion, const Facts& facts, comm::Communicator& communicator) {
+  agree_on(occasion, facts, communicator, {communicator.all_ranks()});
 }
 
 }  // namespace penstock::train

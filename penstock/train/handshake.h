@@ -1,24 +1,24 @@
-// What all ranks must have in common before the first step, compared.
+// What all ranks must have in common, compared: the one door through which they do.
 //
-// A Trainer does it when it is made: ranks that run different things would hang, or train nonsense.
-// Knows no connections but the Communicator's exchange of texts.
+// A Trainer goes through it when it is made, a TrainingProgram when it changes, engines of Python
+// before each step, and whoever loads a checkpoint.  Ranks that have different things would hang,
+// or train nonsense.  Which facts there are: agreement/fact.h.  Knows no connections but the
+// Communicator's exchange of texts.
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
+#include "penstock/agreement/difference.h"
+#include "penstock/checkpoint/saved_checkpoint.h"
 #include "penstock/comm/communicator.h"
-#include "penstock/core/error.h"
 #include "penstock/train/facts.h"
 #include "penstock/train/trainer_options.h"
 
 namespace penstock::train {
 
-// Ranks that do not run the same thing.  Every rank finds it, with the same words.
-class DifferenceError : public CommError {
- public:
-  explicit DifferenceError(const std::string& message, std::vector<std::string> notes = {})
-      : CommError(message, std::move(notes), ExitCode::Usage) {}
-};
+using agreement::DifferenceError;
+using agreement::Occasion;
 
 // Those of the process, and the program.
 Facts facts_of(const verify::VerifiedSchedule& schedule);
@@ -26,13 +26,24 @@ Facts facts_of(const verify::VerifiedSchedule& schedule);
 Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
                const verify::VerifiedSchedule& schedule, const partition::Partition& partition);
 
-// Parameters of the layers that a rank has made: types, sizes.
-Facts facts_of(const std::vector<stage::Stage>& stages);
+// Of a parameter as it was made: of the values, so that no later change is in it.
+using ValueHashes = std::map<std::string, std::string>;  // By name.
+std::string hash_of_values(const at::Tensor& tensor);
+
+// Parameters of the layers that a rank has made: types, sizes, and values, as far as their hashes
+// are there.
+Facts facts_of(const std::vector<stage::Stage>& stages, const ValueHashes& values);
+
+// Which checkpoint a rank has opened; null: there is none.
+Facts facts_of(const checkpoint::SavedCheckpoint* saved);
 
 // Collective over all ranks: those of each group must have the same facts.
+// REQUIRES: the table has the facts under that occasion.
 // Throws: DifferenceError, with one text on every rank: the first rank that differs from the first
 // of its group, the first fact that does, and both values.
-void agree_on(const std::string& name, const Facts& facts, comm::Communicator& communicator,
+void agree_on(Occasion occasion, const Facts& facts, comm::Communicator& communicator,
               const std::vector<std::vector<Rank>>& groups);
+// The same of all ranks.
+void agree_on(Occasion occasion, const Facts& facts, comm::Communicator& communicator);
 
 }  // namespace penstock::train

@@ -162,9 +162,9 @@ void ModuleReplica::sum_gradients() {
   finish();
 }
 
-std::vector<double> ModuleReplica::squared_norms() {
+std::vector<double> ModuleReplica::squared_norms(std::span<double> words) {
   if (replicated_.pager() != nullptr) replicated_.pager()->say_update();
-  return replicated_.squared_norms();
+  return replicated_.squared_norms(words);
 }
 
 void ModuleReplica::drop_gradients() {

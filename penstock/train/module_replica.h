@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -93,7 +94,8 @@ class ModuleReplica {
   void abandon();
 
   // By trained parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
-  std::vector<double> squared_norms();
+  // `words`: as ReplicatedParameters has them.
+  std::vector<double> squared_norms(std::span<double> words = {});
   // The next accumulation begins.
   void drop_gradients();
 

@@ -44,9 +44,7 @@ Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages
       mesh_(mesh_of(schedule_.schedule(), replicas, communicator.world_size())),
       partition_(partition::one_layer_each(schedule_.schedule().stages)),
       activations_(std::make_shared<stage::ActivationCount>()) {
-  Facts all = facts_of(schedule_);
-  all.insert(all.end(), facts.begin(), facts.end());
-  agree_on("handshake", all, communicator_, {communicator_.all_ranks()});
+  agree_on(Occasion::Engine, facts_of(schedule_) + facts, communicator_);
   std::ranges::sort(given_, {}, &PipelineStage::stage);
   check_stages();
   if (replicated_ != nullptr) {

@@ -9,7 +9,6 @@
 #include "penstock/comm/or_fail.h"
 #include "penstock/config/program_of_replicas.h"
 #include "penstock/lower/places.h"
-#include "penstock/train/handshake.h"
 
 namespace penstock::train {
 namespace {
@@ -64,7 +63,8 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
   }
   {
     const execute::WaitMark wait(progress_, "comparing layers with the other ranks");
-    agree_on("layers made", facts_of(stages_), communicator_, places_);
+    agree_on(Occasion::Layers, facts_of(stages_, first_values_), communicator_, places_);
+    first_values_.clear();
   }
   replicated_.emplace(std::move(grown), communicator_);
   build_ties(layers, layout);
@@ -79,6 +79,8 @@ stage::Making RankModel::making(replicas::GrowingParameters& growing) {
   making.after_layer = [this, &growing](const std::vector<nn::ModelParameter>& parameters) {
     progress_.advance();
     for (const nn::ModelParameter& each : parameters) {
+      // Where its values are all here; add() may take them away.
+      if (here_.copies > 1) first_values_[each.name] = hash_of_values(each.tensor);
       growing.add({each.name, each.tensor}, each.is_tied ? zero::Ties::Shared : zero::Ties::None);
     }
   };

@@ -21,6 +21,7 @@
 #include "penstock/partition/partition.h"
 #include "penstock/replicas/replicated_parameters.h"
 #include "penstock/stage/stage.h"
+#include "penstock/train/handshake.h"
 #include "penstock/train/model_order.h"
 #include "penstock/train/trainer_options.h"
 
@@ -124,6 +125,7 @@ class RankModel {
   bool is_first_stage_ = false;
   bool is_last_stage_ = false;
   std::shared_ptr<stage::ActivationCount> activations_;
+  ValueHashes first_values_;  // Of parameters, while layers are made.
   std::vector<stage::Stage> stages_;
   comm::ShardGroup data_group_;  // The copies.
   comm::Group pipe_group_;

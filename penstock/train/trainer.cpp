@@ -114,8 +114,8 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layer
   const comm::Call call("Trainer()");
   {
     const execute::WaitMark wait(progress_, "comparing with the other ranks what they will run");
-    agree_on("handshake", facts_of(options_, layers_, layout_.schedule, layout_.partition),
-             communicator_, {communicator_.all_ranks()});
+    agree_on(Occasion::Trainer, facts_of(options_, layers_, layout_.schedule, layout_.partition),
+             communicator_);
   }
   lower::Plan plan = lower_here(layout_, layout_.schedule, communicator_);
   {

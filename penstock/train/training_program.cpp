@@ -28,10 +28,10 @@ TrainingProgram::TrainingProgram(lower::Plan plan, Layout& layout, RankModel& ra
 
 void TrainingProgram::change(schedule::Schedule program) {
   const execute::WaitMark wait(progress_, "changing the program");
-  agree_on("program",
-           {{"schedule", schedule::title(program)},
-            {"program", content_hash(schedule::to_csv(program))}},
-           communicator_, {communicator_.all_ranks()});
+  agree_on(Occasion::Program,
+           {{agreement::Fact::Schedule, schedule::title(program)},
+            {agreement::Fact::ScheduleProgram, content_hash(schedule::to_csv(program))}},
+           communicator_);
   // All ranks find the same from here on.
   auto next = verify::VerifiedSchedule::from(std::move(program));
   if (const auto objection = adapt::objection_to_change(layout_.schedule, next, terms_)) {

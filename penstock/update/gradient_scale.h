@@ -40,6 +40,8 @@ class GradientScale {
 
   // None of a fixed scale, which no step changes.
   std::optional<State> state() const;
+  // As it was when it was made.
+  void begin_again() { *this = GradientScale(options_); }
   // Goes on from `state`, with no more lives than the options give.  A fixed scale stays.
   // Throws: Error for a state that no scale has.
   void go_on_from(const State& state);

@@ -38,9 +38,9 @@ std::vector<at::Tensor> Parts::tensors() const {
   return tensors;
 }
 
-std::vector<double> Parts::squared_norms(
-    const std::function<void(const at::Tensor&)>& share) const {
-  const at::Tensor all = at::zeros({first_.back()}, at::kDouble);
+std::vector<double> Parts::squared_norms(const std::function<void(const at::Tensor&)>& share,
+                                         std::span<double> along) const {
+  const at::Tensor all = at::zeros({first_.back() + std::ssize(along)}, at::kDouble);
   auto* value = all.data_ptr<double>();
   for (const Part& part : parts_) {
     if (!part.tensor.grad().defined()) continue;
@@ -50,7 +50,9 @@ std::vector<double> Parts::squared_norms(
     }
     std::ranges::copy(subtree_squares(part.tensor.grad(), part.first), value + place);
   }
+  std::ranges::copy(along, value + first_.back());
   share(all);
+  std::copy_n(value + first_.back(), along.size(), along.begin());
   std::vector<double> norms;
   for (std::size_t i = 0; i < cuts_.size(); ++i) {
     const auto count = static_cast<std::size_t>(first_[i + 1] - first_[i]);

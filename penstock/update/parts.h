@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "penstock/offload/mapped_file.h"
@@ -33,8 +34,9 @@ class Parts {
   std::vector<at::Tensor> tensors() const;
 
   // Of each parameter's gradient, by parameter; 0 where there is none.  `share` adds up a tensor of
-  // doubles over the ranks that have the other slices, in place.
-  std::vector<double> squared_norms(const std::function<void(const at::Tensor&)>& share) const;
+  // doubles over the ranks that have the other slices, in place; `along` is added up with it.
+  std::vector<double> squared_norms(const std::function<void(const at::Tensor&)>& share,
+                                    std::span<double> along = {}) const;
 
  private:
   void add_cuts(std::vector<Cut> cuts);

@@ -313,9 +313,9 @@ TEST(ModelFolder, FactsTellFoldersApart) {
   weights[3].second += 1;
   write_model(folder, kLlama, weights);
   const auto after = ModelFolder(folder.path()).facts();
-  EXPECT_EQ(after[0], before[0]);
-  EXPECT_EQ(after[1], before[1]);
-  EXPECT_NE(after[2], before[2]);
+  EXPECT_EQ(after.all()[0], before.all()[0]);
+  EXPECT_EQ(after.all()[1], before.all()[1]);
+  EXPECT_NE(after.all()[2], before.all()[2]);
 }
 
 TEST(ModelFolder, IsRefusedWhereAFileIsMissing) {

@@ -133,7 +133,7 @@ TEST(ChangeProgram, RanksThatDisagreeAreTold) {
           ADD_FAILURE() << "nobody noticed";
         } catch (const DifferenceError& error) {
           EXPECT_NE(error.message().find("ranks 0 and 1 do not run the same thing: rank 0 has "
-                                         "program="),
+                                         "schedule program="),
                     std::string::npos)
               << error.message();
           ++told;

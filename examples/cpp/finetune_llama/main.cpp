@@ -62,7 +62,7 @@ void finetune(const std::string& from, const std::string& tokens, const std::str
                           .zero = {.stage = train::ZeroStage::Gradients},
                           .progress = &progress,
                           // What each rank has read for itself is compared before the first step.
-                          .facts = train::operator+(folder.facts(), corpus.facts())},
+                          .facts = folder.facts() + corpus.facts()},
                          model.layers, model.loss, *ranks);
   run::SavedModel::check_folder(to, model);
 

@@ -1,0 +1,28 @@
+// Which tokenizer made token files, by the notes beside them, and whether it is the model's.
+//
+// Tokens of another tokenizer are numbers that the model takes for other words: it trains, and its
+// losses look like losses.  Files without a note are taken on trust.  Knows no ranks.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace penstock::data {
+
+class TokenSource;
+
+struct Tokenizer {
+  std::string name;  // For people: of its folder, or of the file that it made.
+  std::string hash;  // The SHA-256 of its tokenizer.json.
+};
+
+// That of a model's folder; absent where it has no tokenizer.json.
+// Throws: ConfigError for a file that cannot be read.
+std::optional<Tokenizer> tokenizer_of(const std::string& folder);
+
+// Throws: ConfigError for sources that different tokenizers have made, and for ones that another
+// one has made than the model's; it names both.
+void require_one_tokenizer(const std::vector<const TokenSource*>& sources,
+                           const std::optional<Tokenizer>& of_model);
+
+}  // namespace penstock::data
