@@ -11,6 +11,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/train/checkpoint_notes.h"
+#include "penstock/train/handshake.h"
 #include "penstock/weights/safetensors.h"
 
 namespace penstock::train {
@@ -18,6 +19,14 @@ namespace {
 
 using checkpoint::Manifest;
 using checkpoint::SavedCheckpoint;
+
+std::vector<std::string> weights_in(const Manifest& manifest) {
+  std::vector<std::string> weights;
+  for (const checkpoint::Tensor& each : manifest.tensors) {
+    if (each.state == checkpoint::kWeight) weights.push_back(each.name);
+  }
+  return weights;
+}
 
 }  // namespace
 
@@ -126,41 +135,61 @@ std::optional<Resumed> Checkpoints::resume() {
   if (!failure.empty()) throw CheckpointError(failure);
   std::vector<std::string> all = penstock::split(agree("checkpoints", folders)[0], '\n');
   all.pop_back();
-  Resumed resumed;
+  std::vector<std::string> passed_over;
   for (const std::string& folder : all) {
-    const auto reason = try_to_load(folder, resumed);
-    if (!reason) return resumed;
-    resumed.passed_over.push_back(*reason);
+    auto outcome = try_to_load(folder);
+    if (auto* const resumed = std::get_if<Resumed>(&outcome)) {
+      resumed->passed_over = std::move(passed_over);
+      return std::move(*resumed);
+    }
+    passed_over.push_back(std::get<std::string>(std::move(outcome)));
   }
   if (all.empty()) return std::nullopt;
   throw CheckpointError(str("no checkpoint in ", quoted_path(options_.directory), " can be read"),
-                        resumed.passed_over);
+                        passed_over);
 }
 
 Resumed Checkpoints::resume_from(const std::string& folder) {
   const comm::Call call("Checkpoints::resume_from()");
   const execute::Phase phase(progress_, "reading a checkpoint", execute::Files::Used);
-  Resumed resumed;
-  const auto reason = try_to_load(folder, resumed);
-  if (reason) throw CheckpointError(*reason);
-  return resumed;
+  auto outcome = try_to_load(folder);
+  if (const auto* const reason = std::get_if<std::string>(&outcome)) throw CheckpointError(*reason);
+  return std::get<Resumed>(std::move(outcome));
 }
 
-// Why it cannot be read, the same on every rank; absent: it is read.
-std::optional<std::string> Checkpoints::try_to_load(const std::string& folder, Resumed& resumed) {
+// Or why it cannot be read, the same on every rank.  What is read of it is this call's alone until
+// all ranks have all of it.
+std::variant<Resumed, std::string> Checkpoints::try_to_load(const std::string& folder) {
+  std::optional<SavedCheckpoint> saved;
+  if (auto reason = attempt(folder, [&] { saved.emplace(folder); })) return *reason;
+  {
+    const execute::WaitMark wait(progress_, "comparing a checkpoint with all ranks");
+    agree_on(Occasion::Checkpoint, facts_of(&*saved), communicator_);
+  }
+  const Manifest& manifest = saved->manifest();
+  RunValues values;
+  auto reason = attempt(folder, [&] {
+    values = read_values(manifest.values);
+    verify(*saved);
+  });
+  if (reason) return *reason;
+  check_all_is_taken(*saved);
+  if ((reason = attempt(folder, [&] { load(*saved); }))) return *reason;
+  set_values(trainer_, values);
+  trainer_.go_on_after(manifest.step);
+  take_over(trainer_);
+  return Resumed{.step = manifest.step, .folder = folder, .facts = manifest.facts};
+}
+
+// Why `action` fails on some rank, the same on every one; absent: it fails on none.
+// Throws: CheckpointError where it finds that the checkpoint does not fit the model.
+std::optional<std::string> Checkpoints::attempt(const std::string& folder,
+                                                const std::function<void()>& action) {
   constexpr char kMisfit = '!';
   std::string failure;
   try {
     const at::NoGradGuard no_grad;
-    SavedCheckpoint saved(folder);
-    load(saved);
-    resumed.step = saved.manifest().step;
-    resumed.folder = folder;
-    resumed.facts = saved.manifest().facts;
-    resumed.weights.clear();
-    for (const checkpoint::Tensor& each : saved.manifest().tensors) {
-      if (each.state == checkpoint::kWeight) resumed.weights.push_back(each.name);
-    }
+    action();
   } catch (const MisfitError& error) {
     failure = kMisfit + std::string(error.what());
   } catch (const std::exception& error) {
@@ -173,15 +202,11 @@ std::optional<std::string> Checkpoints::try_to_load(const std::string& folder, R
                             {"it is another model's, or its layers have other sizes"});
     }
   }
-  auto reason = first_failure(all);
-  if (reason) return reason;
-  check_all_is_taken(resumed);
-  take_over(trainer_);
-  return std::nullopt;
+  return first_failure(all);
 }
 
 // Throws: CheckpointError for tensors that the model does not have.
-void Checkpoints::check_all_is_taken(const Resumed& resumed) {
+void Checkpoints::check_all_is_taken(const SavedCheckpoint& saved) {
   std::string names;
   for (const StatePiece& piece : state_of(trainer_)) {
     const bool is_weight = piece.state == checkpoint::kWeight;
@@ -192,7 +217,7 @@ void Checkpoints::check_all_is_taken(const Resumed& resumed) {
     for (std::string& name : penstock::split(each, '\n')) known.insert(std::move(name));
   }
   std::vector<std::string> unknown;
-  for (const std::string& name : resumed.weights) {
+  for (const std::string& name : weights_in(saved.manifest())) {
     if (!known.contains(name)) unknown.push_back(in_quotes(name));
   }
   if (unknown.empty()) return;
@@ -201,15 +226,33 @@ void Checkpoints::check_all_is_taken(const Resumed& resumed) {
       unknown.size() > kNamed ? str(" and ", unknown.size() - kNamed, " more") : "";
   unknown.resize(std::min(unknown.size(), kNamed));
   throw CheckpointError(
-      str(quoted_path(resumed.folder),
+      str(quoted_path(saved.folder()),
           " has tensors that the model does not have: ", join(unknown, ", "), more),
       {"it is another model's"});
 }
 
+// All that load() will read, into nothing.
+void Checkpoints::verify(SavedCheckpoint& saved) {
+  const auto advanced = [this] { progress_.advance(); };
+  for (StatePiece piece : state_of(trainer_)) {
+    if (piece.state != checkpoint::kWeight) continue;
+    verify_piece(saved, piece, advanced);
+    for (const std::string_view state : trainer_.optimizer().state_names()) {
+      const checkpoint::Tensor* const kept = saved.manifest().find(piece.name, state);
+      if (kept == nullptr) continue;
+      if (kept->shape.empty()) {  // One number for all elements.
+        saved.verify(*kept, 0, 1, advanced);
+        continue;
+      }
+      piece.state = state;
+      verify_piece(saved, piece, advanced);
+    }
+  }
+}
+
 void Checkpoints::load(SavedCheckpoint& saved) {
-  const Manifest& manifest = saved.manifest();
   const auto is_known = [&](std::string_view name, std::string_view state) {
-    return manifest.find(name, state) != nullptr;
+    return saved.manifest().find(name, state) != nullptr;
   };
   make_states(trainer_, is_known);
   const std::vector<std::string_view> states = trainer_.optimizer().state_names();
@@ -223,8 +266,6 @@ void Checkpoints::load(SavedCheckpoint& saved) {
     if (is_reset(piece)) continue;
     read_piece(saved, piece, [this] { progress_.advance(); });
   }
-  set_values(trainer_, manifest.values);
-  trainer_.go_on_after(manifest.step);
 }
 
 }  // namespace penstock::train

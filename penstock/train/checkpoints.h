@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "penstock/checkpoint/checkpoint_directory.h"
@@ -47,8 +48,7 @@ struct Resumed {
   std::string folder;
   // Newer ones that could not be read, with the reason, newest first.
   std::vector<std::string> passed_over;
-  checkpoint::Texts facts;           // Of the run that saved it.
-  std::vector<std::string> weights;  // Names of its parameters and buffers.
+  checkpoint::Texts facts;  // Of the run that saved it.
 };
 
 class Checkpoints {
@@ -63,9 +63,11 @@ class Checkpoints {
   // All that follow are collective over all ranks.
 
   // Goes on from the newest checkpoint of the directory that is as it was written; absent where
-  // there is no checkpoint.
+  // there is no checkpoint.  One is verified, and found to be the same on all ranks, before
+  // anything is set: of one that is passed over, nothing stays.
   // Throws: CheckpointError, on every rank, where none can be read, with the reasons of all; or
-  // where one does not fit this model: it names the first tensor.
+  // where one does not fit this model: it names the first tensor.  DifferenceError where ranks see
+  // different ones under one name.  The trainer is then as it was.
   std::optional<Resumed> resume();
   // Goes on from the checkpoint in `folder`.  Throws: likewise.
   Resumed resume_from(const std::string& folder);
@@ -83,9 +85,12 @@ class Checkpoints {
  private:
   std::vector<std::string> agree(const char* what, const std::string& text);
   void let_go_of_files();
+  std::variant<Resumed, std::string> try_to_load(const std::string& folder);
+  std::optional<std::string> attempt(const std::string& folder,
+                                     const std::function<void()>& action);
+  void verify(checkpoint::SavedCheckpoint& saved);
   void load(checkpoint::SavedCheckpoint& saved);
-  std::optional<std::string> try_to_load(const std::string& folder, Resumed& resumed);
-  void check_all_is_taken(const Resumed& resumed);
+  void check_all_is_taken(const checkpoint::SavedCheckpoint& saved);
   void over(const WrittenCheckpoint& written);
   std::string remove_old(checkpoint::CheckpointDirectory& directory) const;
 

@@ -137,21 +137,30 @@ checkpoint::Texts values_of(Trainer& trainer) {
   return values;
 }
 
-void set_values(Trainer& trainer, const checkpoint::Texts& values) {
-  if (const std::string* program = find(values, kProgram)) trainer.program().set_saved(*program);
+RunValues read_values(const checkpoint::Texts& values) {
+  RunValues read;
+  if (const std::string* program = find(values, kProgram)) read.program = *program;
   if (const std::string* skipped = find(values, kSkipped)) {
-    trainer.updates().set_skipped_steps(number_in<std::int64_t>(*skipped, kSkipped));
+    read.skipped_steps = number_in<std::int64_t>(*skipped, kSkipped);
   }
   if (const std::string* scale = find(values, kScale)) {
     const std::vector<std::string> numbers = penstock::split(*scale, ' ');
     if (numbers.size() != 3) {
       throw CheckpointError(str("the checkpoint's ", kScale, " is ", in_quotes(*scale)));
     }
-    trainer.updates().scale().go_on_from(
-        {.value = number_in<double>(numbers[0], kScale),
-         .lives = number_in<std::int64_t>(numbers[1], kScale),
-         .clean_steps = number_in<std::int64_t>(numbers[2], kScale)});
+    read.gradient_scale = {.value = number_in<double>(numbers[0], kScale),
+                           .lives = number_in<std::int64_t>(numbers[1], kScale),
+                           .clean_steps = number_in<std::int64_t>(numbers[2], kScale)};
   }
+  return read;
+}
+
+void set_values(Trainer& trainer, const RunValues& values) {
+  trainer.program().set_saved(values.program);
+  trainer.updates().set_skipped_steps(values.skipped_steps);
+  update::GradientScale& scale = trainer.updates().scale();
+  scale.begin_again();
+  if (values.gradient_scale) scale.go_on_from(*values.gradient_scale);
 }
 
 }  // namespace penstock::train

@@ -3,7 +3,10 @@
 // Checkpoints are made of it, and set it.  The names are those of the whole model, so that ranks of
 // another layout find theirs.  Knows no files.
 #pragma once
+#include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -28,7 +31,15 @@ void take_over(Trainer& trainer);
 // What a run goes on with besides tensors: the gradient scale, how many steps it skipped, and its
 // program, if that has changed.
 checkpoint::Texts values_of(Trainer& trainer);
+
+// The same, read: all of it, so that nothing stays of what was there before.
+struct RunValues {
+  std::int64_t skipped_steps = 0;
+  std::optional<update::GradientScale::State> gradient_scale;  // Absent: as at the begin of a run.
+  std::string program;                                         // Empty: that of the layout.
+};
 // Throws: CheckpointError for texts that are not such.
-void set_values(Trainer& trainer, const checkpoint::Texts& values);
+RunValues read_values(const checkpoint::Texts& values);
+void set_values(Trainer& trainer, const RunValues& values);
 
 }  // namespace penstock::train
