@@ -17,11 +17,12 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
+from penstock import _torch
 from penstock._calls import for_all_ranks
 from penstock._configuration_getters import ConfigurationGetters
 from penstock.checkpoint._checkpoints import Checkpoints, Wanted
 from penstock.comm import get_local_rank
-from penstock.errors import CommError, ConfigError
+from penstock.errors import ConfigError
 from penstock.monitor.config import DeepSpeedMonitorConfig
 from penstock.monitor.monitor import MonitorMaster
 
@@ -290,6 +291,21 @@ class Steps(ConfigurationGetters):
             drop_last=self.config.settings["dataloader_drop_last"],
         )
 
+    def _sizes(self) -> str:
+        """Of a batch, for ranks that compare theirs."""
+        return (
+            f"{self.train_batch_size()} samples a step, {self.train_micro_batch_size_per_gpu()} a "
+            f"microbatch, {self.gradient_accumulation_steps()} microbatches"
+        )
+
+    def _steps_so_far(self) -> list[tuple[str, str]]:
+        """What ranks that take a step together have in common of those before it."""
+        return [
+            ("steps taken", str(self.global_steps)),
+            ("loss scale", str(self._update.scale.value)),
+            ("batch sizes", self._sizes()),
+        ]
+
     def _count_step(
         self, outcome: str, samples: int | None = None, loss: float | None = None
     ) -> None:
@@ -386,12 +402,8 @@ def compare_sizes(communicator: Communicator, dataset: Any) -> None:
 
     Raises CommError where they have not one size; a rank may have none.
     """
-    sizes = communicator.exchange("training_data", size_of(dataset))
-    given = [(rank, size) for rank, size in enumerate(sizes) if size]
-    for rank, size in given[1:]:
-        first, expected = given[0]
-        if size != expected:
-            raise CommError(
-                f"ranks {first} and {rank} differ: training_data is {expected} on rank {first}, "
-                f"{size} on rank {rank}"
-            )
+    size = size_of(dataset)
+    sizes = communicator.exchange("training_data", size)
+    having = [rank for rank, each in enumerate(sizes) if each]
+    if having:
+        _torch.load().agree(communicator, "engine", [("training data", size)], [having])

@@ -30,8 +30,10 @@ __all__ = [
     "check_takes_slices",
     "described",
     "facts_of_optimizer",
+    "facts_of_options",
     "make_optimizer",
     "make_scheduler",
+    "name_of_function",
 ]
 
 Given = torch.optim.Optimizer | Callable[[list[Any]], torch.optim.Optimizer]
@@ -83,23 +85,44 @@ def make_optimizer(
 
 
 def facts_of_optimizer(optimizer: torch.optim.Optimizer) -> list[tuple[str, str]]:
-    """What replicas must have in common of it: its type, and the options of its groups."""
-    facts = [("optimizer", described(type(optimizer).__name__, optimizer.defaults))]
-    for number, group in enumerate(optimizer.param_groups):
-        options = {key: value for key, value in group.items() if key != "params"}
-        facts.append(
-            (
-                f"optimizer group {number}",
-                described(f"of {len(group['params'])} parameters", options),
-            )
+    """What replicas must have in common of it: its type, and its groups' sizes and options."""
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    return [
+        ("optimizer", described(type(optimizer).__name__, optimizer.defaults)),
+        *(
+            (name, f"of {size} parameters, {options}")
+            for size, (name, options) in zip(sizes, facts_of_options(optimizer), strict=True)
+        ),
+    ]
+
+
+def facts_of_options(optimizer: torch.optim.Optimizer) -> list[tuple[str, str]]:
+    """The options of its groups, which schedulers and scripts change between steps."""
+    return [
+        (
+            f"optimizer group {number}",
+            _texts_of({key: value for key, value in group.items() if key != "params"}),
         )
-    return facts
+        for number, group in enumerate(optimizer.param_groups)
+    ]
+
+
+def name_of_function(function: Any) -> str:
+    """The same in every process, of a function or an object that is called; "none" of None."""
+    return "none" if function is None else str(_name_in(function))
+
+
+def _name_in(function: Any) -> Any:
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def described(what: str, options: Mapping[str, Any]) -> str:
     """Options that have the same text in every process: numbers, texts, and groups of them."""
-    texts = [f"{key} {_text_of(options[key])}" for key in sorted(options)]
-    return ", ".join([what, *texts])
+    return f"{what}, {_texts_of(options)}"
+
+
+def _texts_of(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {_text_of(options[key])}" for key in sorted(options))
 
 
 def _text_of(value: Any) -> str:

@@ -105,6 +105,7 @@ class Update:
     optimizer: was made of the parameters; from now on it updates the masters of their parts.
     updated: the numbers of the parameters that it was made for.
     masters: by part of these, as parameters go.
+    group_parameters: by parameter group, what it was made for.
     is_short: parameters are of 16 bits: a step that overflows is skipped.
     stage: of ZeRO.  norm: of the last step's gradient.
     needs_scale: losses are multiplied by the loss scale, as under fp16.
@@ -134,6 +135,7 @@ class Update:
         self.short_type = type_of(config)
         self.steps = 0
         self._replicated = replicated
+        self.group_parameters = [list(group["params"]) for group in optimizer.param_groups]
         made_for = {id(each) for group in optimizer.param_groups for each in group["params"]}
         self.updated = [i for i, each in enumerate(replicated.parameters) if id(each) in made_for]
         request: type[UpdateRequest] = _torch.load().UpdateRequest

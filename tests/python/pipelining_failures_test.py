@@ -171,7 +171,7 @@ def check_ranks_that_differ(group):
     for schedule, words in [
         (ScheduleGPipe(stage, 2 + 2 * rank, torch.nn.MSELoss()), "microbatches="),
         ((ScheduleGPipe if rank else Schedule1F1B)(stage, 4, torch.nn.MSELoss()), "gpipe"),
-        (ScheduleGPipe(stage, 4, torch.nn.MSELoss() if rank else None), "loss_fn="),
+        (ScheduleGPipe(stage, 4, torch.nn.MSELoss() if rank else None), "loss function="),
     ]:
         ends = {"target": X} if rank else {}
         with pytest.raises(penstock.CommError, match=f"do not run the same.*{words}"):

@@ -79,7 +79,7 @@ def check_wrong_checkpoints(group):
     )
     refused(
         engine,
-        "ranks do not see the same|no such checkpoint",
+        "do not load the same|no such checkpoint",
         lambda: engine.load_checkpoint(folder, tag=f"goo{'df'[dist.get_rank()]}"),
     )
     last = "shard-00001-of-00002.safetensors"

@@ -35,18 +35,28 @@ from penstock.checkpoint._module_states import (
     state_of,
     with_extra_states,
 )
+from penstock.checkpoint._parameter_groups import SavedGroup, in_places
 from penstock.checkpoint._pieces import WEIGHT, Pieces, Read
 from penstock.checkpoint._saved import (
     LATEST,
     OF_STAGE,
     Values,
+    agree_on_checkpoint,
     check_names,
     folder_of,
-    identity_of,
     open_checkpoint,
     own_key,
     states_in,
     value_pieces,
+)
+from penstock.checkpoint._saved_optimizer import (
+    SCALE,
+    SKIPPED,
+    check_kind,
+    check_words,
+    groups_of,
+    scale_in,
+    skipped_in,
 )
 from penstock.checkpoint._values import to_text
 from penstock.errors import AssertedError, CheckpointError, ConfigError
@@ -57,15 +67,6 @@ if TYPE_CHECKING:
     from penstock._update import Update
 
 __all__ = ["Checkpoints", "Place", "Wanted"]
-
-_SKIPPED, _SCALE = "skipped steps", "gradient scale"  # As `penstock train` has them.
-_ADAM = ({"step", "exp_avg", "exp_avg_sq"}, {"max_exp_avg_sq"})
-_WORDS: dict[str, tuple[set[str], set[str]]] = {
-    "Adam": _ADAM,
-    "AdamW": _ADAM,
-    "SGD": (set(), {"momentum_buffer", "step"}),
-}
-"""By class, what an optimizer always keeps, and what it may keep."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,10 @@ class _Found:
     values: Values
     common: dict[str, Any] = field(default_factory=dict)
     own: dict[str, Any] = field(default_factory=dict)
+    all_own: list[dict[str, Any]] = field(default_factory=list)
+    groups: list[SavedGroup | None] = field(default_factory=list)
+    skipped_steps: int = 0
+    scale: dict[str, Any] | None = None
     buffers: dict[str, torch.Tensor] = field(default_factory=dict)
     states: dict[str, Any] = field(default_factory=dict)
     client_state: dict[str, Any] = field(default_factory=dict)
@@ -209,16 +214,14 @@ class Checkpoints:
 
         def find() -> str:
             folder = folder_of(directory, tag)
-            if folder is None:
-                return "none"
-            saved = open_checkpoint(folder)
-            found.append(_Found(saved, Values(saved)))
-            return f"{folder.name} ({identity_of(folder)})"
+            if folder is not None:
+                saved = open_checkpoint(folder)
+                found.append(_Found(saved, Values(saved)))
+            return ""
 
-        seen = self._together("load_checkpoint", find)
-        if len(set(seen)) > 1:
-            of_ranks = ", ".join(f"rank {rank}: {each}" for rank, each in enumerate(seen))
-            raise ConfigError(f"{directory}: ranks do not see the same checkpoint: {of_ranks}")
+        self._together("load_checkpoint", find)
+        opened = found[0].saved if found else None
+        agree_on_checkpoint(self._communicator, opened, repr(wanted))
         if not found:
             return None
         self._check(found[0], wanted)
@@ -249,6 +252,7 @@ class Checkpoints:
                 {key: value for key, value in group.items() if key != "params"}
                 for group in self._update.optimizer.param_groups
             ],
+            "group_names": self._pieces.group_names(),
             "lr_scheduler": scheduler,
             "shared": self._pieces.shared(),
             "frozen": self._pieces.frozen(),
@@ -266,9 +270,9 @@ class Checkpoints:
 
     def _course_of_update(self) -> dict[str, str]:
         scale = self._update.scale.state()
-        texts = {_SKIPPED: str(self._update.skipped_steps)}
+        texts = {SKIPPED: str(self._update.skipped_steps)}
         if scale is not None:
-            texts[_SCALE] = f"{scale['value']!r} {scale['lives']} {scale['clean_steps']}"
+            texts[SCALE] = f"{scale['value']!r} {scale['lives']} {scale['clean_steps']}"
         return texts
 
     def _of_modules(self) -> dict[str, Any]:
@@ -323,8 +327,11 @@ class Checkpoints:
             self._check_weights(found, known, wanted)
             if not wanted.module_only:
                 self._read_own(found)
+                self._check_groups(found, wanted)
+                found.skipped_steps = skipped_in(found.saved.folder, values)
                 if optimizer:
                     self._check_optimizer(found)
+                    found.scale = scale_in(found.saved.folder, values)
             for piece in found.read.pieces:
                 found.saved.verify(piece)
             for states in found.read.states.values():
@@ -350,33 +357,20 @@ class Checkpoints:
             check_names(found.saved, missing, here - known)
 
     def _check_optimizer(self, found: _Found) -> None:
-        optimizer = self._update.optimizer
-        saved_groups = found.own.get("param_groups", optimizer.param_groups)
-        kind = type(optimizer).__name__
-        if "optimizer" not in found.common:
-            self._check_words(found)
-        for what, has, needs in [
-            ("an optimizer", found.common.get("optimizer", kind), kind),
-            ("param_groups", len(saved_groups), len(optimizer.param_groups)),
-        ]:
-            if has != needs:
-                raise ConfigError(
-                    f"{found.saved.folder} has {what}: {has}, and this engine has {needs}: make "
-                    f"the one that was saved, or say load_optimizer_states=False"
-                )
+        kind, folder = type(self._update.optimizer).__name__, found.saved.folder
+        if "optimizer" in found.common:
+            check_kind(folder, found.common["optimizer"], kind)
+        else:
+            words = {state for states in found.read.states.values() for state, _ in states}
+            check_words(folder, words, kind)
 
-    def _check_words(self, found: _Found) -> None:
-        """Of an optimizer whose class the checkpoint does not say."""
-        kind = type(self._update.optimizer).__name__
-        keeps = _WORDS.get(kind)
-        words = {state for states in found.read.states.values() for state, _ in states}
-        if keeps is None or not words or keeps[0] <= words <= keeps[0] | keeps[1]:
-            return
-        raise ConfigError(
-            f"{found.saved.folder} has optimizer states {', '.join(sorted(words))}, and {kind} "
-            f"keeps {', '.join(sorted(keeps[0] | keeps[1]))}: make the optimizer that was saved, "
-            f"or say load_optimizer_states=False"
-        )
+    def _check_groups(self, found: _Found, wanted: Wanted) -> None:
+        """Where options go, and a scheduler's numbers; of one group, numbers go where they were."""
+        names = self._pieces.group_names()
+        counts = [len(names), *(len(own.get("param_groups") or []) for own in found.all_own)]
+        has_course = None not in (self._update.lr_scheduler, found.own.get("lr_scheduler"))
+        if wanted.optimizer or (wanted.lr_scheduler and has_course and max(counts) > 1):
+            found.groups = groups_of(found.saved.folder, found.all_own, names, strict=wanted.strict)
 
     def _read_own(self, found: _Found) -> None:
         """Of this rank, or, in another layout, of all ranks, which have the same."""
@@ -385,19 +379,19 @@ class Checkpoints:
                 found.states[key.removeprefix("states of ")] = found.values.read(key)
         if found.is_own:
             found.own = found.values.read(self._place.key())
+            found.all_own = [found.own]
             of_first = found.values.read(self._place.key(0)) if self._place.replica else {}
             found.buffers = {**of_first.get("buffers", {}), **found.own["buffers"]}
             return
         keys = sorted(key for key in found.values.texts if key.startswith(OF_STAGE))
-        all_own = [found.values.read(key) for key in keys]
-        for each, values in zip(keys, all_own, strict=True):
-            for key in ("param_groups", "lr_scheduler"):
-                if not equal(values[key], all_own[0][key]):
-                    raise ConfigError(
-                        f"{found.saved.folder}: {key} differs by rank ({keys[0]} and {each}), so "
-                        f"that it goes on only with the stages, replicas and schedule that saved it"
-                    )
-        found.own = all_own[0] if all_own else {}
+        found.all_own = [found.values.read(key) for key in keys]
+        for each, own in zip(keys, found.all_own, strict=True):
+            if not equal(own["lr_scheduler"], found.all_own[0]["lr_scheduler"]):
+                raise ConfigError(
+                    f"{found.saved.folder}: lr_scheduler differs by rank ({keys[0]} and {each}), "
+                    f"so that it goes on only with the stages, replicas and schedule that saved it"
+                )
+        found.own = found.all_own[0] if found.all_own else {}
 
     def _put_undoable(self, found: _Found, wanted: Wanted) -> None:
         """Collective: extra states, the learning rate and the data, or nothing at all."""
@@ -445,27 +439,26 @@ class Checkpoints:
                 f"{type(course).__name__}: make the one that was saved, or say "
                 f"load_lr_scheduler_states=False"
             )
-        course.load_state_dict(saved["state"])
+        where = f"{found.saved.folder}: lr_scheduler"
+        course.load_state_dict(in_places(saved["state"], found.groups, where))
 
     def _put(self, found: _Found, wanted: Wanted) -> None:
         """Collective.  All that is read fits."""
-        update, values = self._update, found.values.texts
+        update = self._update
         self._pieces.put(found.saved, found.read, found.states)
         update.put_back()
         self._course.drop_step()
         if wanted.module_only:
             return
         self._course.go_on(found.common.get("counters") or {"steps": found.saved.step})
-        update.skipped_steps = int(values.get(_SKIPPED, 0))
+        update.skipped_steps = found.skipped_steps
+        update.scale.begin_again()
         if wanted.optimizer:
-            groups = update.optimizer.param_groups
-            for group, saved in zip(groups, found.own.get("param_groups", groups), strict=True):
-                group.update(copy.deepcopy({k: v for k, v in saved.items() if k != "params"}))
-            if _SCALE in values:
-                value, lives, clean = values[_SCALE].split()
-                update.scale.go_on_from(
-                    value=float(value), lives=int(lives), clean_steps=int(clean)
-                )
+            for group, saved in zip(update.optimizer.param_groups, found.groups, strict=True):
+                if saved is not None:
+                    group.update(copy.deepcopy(dict(saved.options)))
+            if found.scale is not None:
+                update.scale.go_on_from(**found.scale)
         elif wanted.lr_scheduler and (course := update.lr_scheduler) is not None:
             rates = course.get_last_lr() if hasattr(course, "get_last_lr") else []
             for group, rate in zip(update.optimizer.param_groups, rates, strict=False):

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 
 from penstock._foreign_files import open_foreign
 from penstock.checkpoint._imported import Imported
+from penstock.checkpoint._module_states import equal
 from penstock.errors import CheckpointError
 
 __all__ = ["is_dcp", "read_dcp"]
@@ -159,7 +160,8 @@ def _is_optimizer(value: State) -> bool:
 def _take_optimizer(optimizer: State, found: Imported) -> None:
     if "state" in optimizer:
         states = {str(name): dict(each) for name, each in optimizer["state"].items()}
-        found.set_groups(optimizer["param_groups"])
+        groups = optimizer["param_groups"]
+        found.set_groups(groups, [list(map(str, each.get("params", ()))) for each in groups])
     else:
         states = {}
         for key, value in optimizer.items():
@@ -171,11 +173,14 @@ def _take_optimizer(optimizer: State, found: Imported) -> None:
             if key.startswith("param_groups."):
                 name, _, option = key.removeprefix("param_groups.").rpartition(".")
                 options.setdefault(name, {})[option] = value
-        distinct = list(options.values())
-        if distinct and all(each == distinct[0] for each in distinct):
-            found.set_groups(distinct[:1])
-        else:
-            found.left_out.append("the options of parameter groups, which are not known apart")
+        groups: list[tuple[dict[str, Any], list[str]]] = []
+        for name, of_name in options.items():
+            alike = next((names for known, names in groups if equal(known, of_name)), None)
+            if alike is None:
+                groups.append((of_name, [name]))
+            else:
+                alike.append(name)
+        found.set_groups([each for each, _ in groups], [names for _, names in groups])
     unknown = states.keys() - found.weights.keys()
     if unknown:
         raise CheckpointError(

@@ -87,9 +87,15 @@ def _read(folder: Path) -> Imported:
     for update in updates[:1]:
         state = update["optimizer_state_dict"]
         base = state.get("base_optimizer_state", state.get("optimizer_state_dict", {}))
-        found.set_groups(base.get("param_groups", []))
+        found.set_groups(base.get("param_groups", []), _names_by_group(first))
     found.left_out.append("random numbers and the place in the data, which it does not have")
     return found
+
+
+def _names_by_group(first: Mapping[str, Any]) -> list[list[str]] | None:
+    """Of the parameters of each group of a ZeRO optimizer's, where it says so."""
+    shapes = first.get("param_shapes")
+    return [list(each) for each in shapes] if isinstance(shapes, list) else None
 
 
 def _check_files(folder: Path) -> None:
@@ -335,12 +341,18 @@ def _take_optimizers(stages: list[Any], layers: Mapping[int, Any], found: Import
                 "its masters are those of DeepSpeed's fp16 or bf16 optimizer without ZeRO, which "
                 "are not read: save it with ZeRO 1"
             )
+        groups = optimizer["param_groups"]
+        if len(groups) > 1:
+            raise CheckpointError(
+                f"the optimizer has states by number, in the order of {len(groups)} parameter "
+                f"groups, and nothing says which parameters these have: save it with ZeRO 1"
+            )
         states = [optimizer["state"][i] for i in sorted(optimizer["state"])]
         names = _names_of(states, stage, layers, taken, found)
         for name, state in zip(names, states, strict=True):
             taken.add(name)
             _take_states(name, state, found.weights[name].shape, found)
-        found.set_groups(optimizer["param_groups"])
+        found.set_groups(groups)
 
 
 def _names_of(

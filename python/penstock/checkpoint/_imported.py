@@ -5,7 +5,7 @@ Knows no other system.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,12 +47,20 @@ class Imported:
     counters: dict[str, int] = field(default_factory=dict)
     client_state: dict[str, Any] = field(default_factory=dict)
     param_groups: list[dict[str, Any]] | None = None
+    group_names: Sequence[Sequence[str]] | None = None
     lr_scheduler: dict[str, Any] | None = None
     shared: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
-    def set_groups(self, groups: Iterable[Mapping[str, Any]]) -> None:
-        """The options of an optimizer's groups, as far as torch knows them."""
+    def set_groups(
+        self, groups: Iterable[Mapping[str, Any]], names: Sequence[Sequence[str]] | None = None
+    ) -> None:
+        """The options of an optimizer's groups, as far as torch knows them.
+
+        names: of each group's parameters; None, and what the weights do not have: nobody knows.
+        """
+        is_known = names and all(name in self.weights for each in names for name in each)
+        self.group_names = names if is_known else None
         self.param_groups = [
             {key: value for key, value in group.items() if key in _OPTIONS} for group in groups
         ]
@@ -71,6 +79,8 @@ class Imported:
         own: dict[str, Any] = {}
         if self.param_groups is not None:
             own = {"param_groups": self.param_groups, "lr_scheduler": self.lr_scheduler}
+            if self.group_names and len(self.group_names) == len(self.param_groups):
+                own["group_names"] = [list(each) for each in self.group_names]
         values = {
             "engine": {
                 "layout": {"source": self.source},

@@ -80,6 +80,7 @@ class Pieces:
         self._kept = kept
         self._parts_held = parts
         self._update = update
+        self._known = names
         self._is_first_replica = is_first_replica
         self._names: dict[str, list[tuple[str, bool]]] = {}
         self._trained: set[str] = set()
@@ -144,6 +145,17 @@ class Pieces:
         """Of all weights here."""
         known = {name for names in self._names.values() for name, _ in names}
         return known | {name for name, *_ in self._persistent()}
+
+    def group_names(self) -> list[list[str]]:
+        """By parameter group of the optimizer, the names of its parameters here."""
+        return [
+            [
+                name
+                for each in group
+                for name, _ in self._names.get(self._known.get(id(each), ""), [])
+            ]
+            for group in self._update.group_parameters
+        ]
 
     def shared(self) -> dict[str, str]:
         """Other names of parameters here, and those that they are saved under."""

@@ -5,7 +5,6 @@ Knows no engine.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -19,15 +18,15 @@ from penstock.checkpoint._values import from_text
 from penstock.errors import CheckpointError, ConfigError, first_of
 
 if TYPE_CHECKING:
-    from penstock._runtime import SavedCheckpoint, StatePiece
+    from penstock._runtime import Communicator, SavedCheckpoint, StatePiece
 
 __all__ = [
     "LATEST",
     "OF_STAGE",
     "Values",
+    "agree_on_checkpoint",
     "check_names",
     "folder_of",
-    "identity_of",
     "latest",
     "open_checkpoint",
     "own_key",
@@ -95,9 +94,16 @@ def _others(directory: Path) -> str:
     return f": in {directory} there are {', '.join(shown)}" if shown else ""
 
 
-def identity_of(folder: Path) -> str:
-    """Differs from that of every other checkpoint."""
-    return hashlib.sha256(read_foreign(folder / "manifest.json", _MANIFEST_BYTES)).hexdigest()[:8]
+def agree_on_checkpoint(
+    communicator: Communicator, saved: SavedCheckpoint | None, wanted: str
+) -> None:
+    """Collective: all ranks have opened the same one, or none has; and load the same of it.
+
+    Raises CommError with two ranks that differ.
+    """
+    runtime = _torch.load()
+    facts = [*runtime.facts_of_checkpoint(saved), ("what is loaded", wanted)]
+    runtime.agree(communicator, "checkpoint", facts)
 
 
 def value_pieces(key: str, tensors: list[torch.Tensor]) -> list[StatePiece]:

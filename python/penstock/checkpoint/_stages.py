@@ -17,9 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 from penstock import _torch
 from penstock._agreement import together
 from penstock._calls import for_all_ranks
+from penstock.checkpoint._parameter_groups import SavedGroup, SavedGroups
 from penstock.checkpoint._pieces import WEIGHT, is_by_element
 from penstock.checkpoint._saved import (
     Values,
+    agree_on_checkpoint,
     check_names,
     open_checkpoint,
     states_in,
@@ -140,23 +142,25 @@ def load(
     def find() -> str:
         saved, held = open_checkpoint(Path(folder)), list(_held(stages))
         found.append((saved, held, _Optimizers(held, optimizers)))
-        return json.dumps([saved.step, sorted(saved.values), [each.name for each in held]])
+        return json.dumps([each.name for each in held])
 
     told = [json.loads(each) for each in together(communicator, "load", find)]
     saved, held, of_optimizers = found[0]
-    known = {name for each in told for name in each[2]}
+    agree_on_checkpoint(communicator, saved, "all of it" if strict else "what is there")
+    known = {name for each in told for name in each}
     here = {name for name, states in states_in(saved).items() if WEIGHT in states}
+    given: dict[str, Any] = {}
 
     def check() -> str:
-        if any(each[:2] != told[0][:2] for each in told):
-            raise ConfigError(f"{folder}: ranks do not see the same checkpoint")
+        values = Values(saved)
+        given.update(values.read("values") if "values" in values else {})
         if strict:
             missing = (each.name for each in held if each.name not in here)
             check_names(saved, missing, here - known)
         for each in held:
             if each.name in here:
                 saved.verify(each.weight())
-        of_optimizers.read(saved)
+        of_optimizers.read(saved, strict=strict)
         return ""
 
     together(communicator, "checkpoint read", check)
@@ -164,8 +168,6 @@ def load(
         if each.name in here:
             saved.read(each.weight())
     of_optimizers.put()
-    values = Values(saved)
-    given = values.read("values") if "values" in values else {}
     communicator.exchange("checkpoint loaded", "")
     return Loaded(saved.step, given)
 
@@ -250,34 +252,22 @@ class _Optimizers:
             for group in optimizer.param_groups
         ]
 
-    def read(self, saved: SavedCheckpoint) -> None:
+    def read(self, saved: SavedCheckpoint, *, strict: bool) -> None:
         """States and options, beside those that there are."""
         tensors = states_in(saved)
         values = Values(saved)
-        options = {
-            name: of_group
-            for key in values.texts
-            if key.startswith(_GROUPS)
-            for names, of_group in values.read(key)
-            for name in names
-        }
+        of_ranks = (values.read(key) for key in values.texts if key.startswith(_GROUPS))
+        saved_groups = [
+            SavedGroup(*each, place) for groups in of_ranks for place, each in enumerate(groups)
+        ]
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        names = [[self._by_id[id(each)].name for each in group["params"]] for group in groups]
+        in_them = SavedGroups(saved.folder, saved_groups).of(names, strict=strict)
+        for group, found in zip(groups, in_them, strict=True):
+            if found is not None:
+                self._options.append((group, dict(found.options)))
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
-                of_names = [options.get(self._by_id[id(each)].name) for each in group["params"]]
-                given = [each for each in of_names if each is not None]
-                if any(each != given[0] for each in given):
-                    names = [self._by_id[id(each)].name for each in group["params"]]
-                    other = next(
-                        i for i, each in enumerate(of_names) if each not in (None, given[0])
-                    )
-                    first = of_names.index(given[0])
-                    raise ConfigError(
-                        f"optimizer {type(optimizer).__name__}: a parameter group has "
-                        f"{names[first]} and {names[other]}, which were saved with different "
-                        f"options: make groups as they were"
-                    )
-                if given:
-                    self._options.append((group, given[0]))
                 for parameter in group["params"]:
                     held = self._by_id[id(parameter)]
                     states = self._states(saved, values, held, tensors.get(held.name, {}))

@@ -8,14 +8,15 @@ from __future__ import annotations
 from penstock import _torch  # noqa: F401  (Says what to install.)
 
 # isort: split
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from penstock.checkpoint import _random
+from penstock.checkpoint._module_states import digest
 from penstock.errors import ConfigError, Error
 
 __all__ = ["Rounds", "take"]
@@ -69,6 +70,7 @@ class Rounds(Iterator[Any]):
         self._taken = 0  # Batches of this round.
         self._start: dict[str, Any] = {}
         self._after_skipping: list[torch.Tensor] = []
+        self._order = ""
 
     def __next__(self) -> Any:
         while True:
@@ -85,6 +87,11 @@ class Rounds(Iterator[Any]):
                 continue
             self._taken += 1
             return batch
+
+    def told(self) -> str:
+        """For ranks that go round the same data; whether they draw one order, where it is drawn."""
+        count = len(self._loader) if isinstance(self._loader, Sized) else "an unknown number of"
+        return f"{count} batches, {self._taken} of round {self._round} taken{self._order}"
 
     def place(self) -> dict[str, Any]:
         """Where it is: plain values, for at()."""
@@ -128,8 +135,18 @@ class Rounds(Iterator[Any]):
             sampler.set_epoch(self._round)
         generators = [each.get_state() for each in self._generators()]
         self._start = {"random": _random.take(), "generators": generators}
+        self._order = self._drawn_order()
         self._iterator = iter(self._loader)
         self._taken = 0
+
+    def _drawn_order(self) -> str:
+        """What a round's order is drawn from, by a loader that draws it by chance."""
+        sampler = getattr(self._loader, "sampler", None)
+        if not isinstance(sampler, RandomSampler):
+            return ""
+        own = sampler.generator
+        state = self._start["random"]["torch"] if own is None else own.get_state()
+        return f", in the order of the random state {digest('order', state)[:8]}"
 
     def _skip(self, count: int) -> None:
         """Passes over batches; those of a loader of this process are not even made."""

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from penstock import _torch, configuration
+from penstock import configuration
 from penstock._calls import for_all_ranks
 from penstock._compatibility import has_own_row, lacking, refuse_in
 from penstock._engine import Steps, compare_sizes
@@ -28,15 +28,16 @@ from penstock._optimizers import (
     check_parameters,
     check_scheduler,
     check_takes_slices,
-    described,
     facts_of_optimizer,
     make_optimizer,
+    name_of_function,
 )
 from penstock._planning import Schedule
 from penstock._update import Update, check_new
 from penstock.checkpoint._checkpoints import Checkpoints, Place
 from penstock.checkpoint._pieces import Pieces
 from penstock.errors import ConfigError, Error
+from penstock.pipe._compared import facts_of_engine, step_words
 from penstock.pipe._course import PipelineCourse
 from penstock.pipe._data import Rounds, take
 from penstock.pipe._handlers import Placed
@@ -135,7 +136,8 @@ class PipelineEngine(Steps):
         replicas = Replicas(self._communicator, topology.filter_match(pipe=self.stage_id))
         with telling_others(self._communicator):
             self._replicated = ReplicatedStages(model, stages, replicas, self._zero)
-            replicas.agree(facts_of_optimizer(self.optimizer))
+            loss = ("loss function", name_of_function(model.loss_fn))
+            replicas.agree([*facts_of_optimizer(self.optimizer), loss])
             self._update = Update(
                 self.config,
                 self._replicated,
@@ -160,6 +162,9 @@ class PipelineEngine(Steps):
         self._placed = self._place_handlers()
         self._batch_fn: Callable[[Any], Any] | None = None
         self._iterator: Iterator[Any] | None = None
+        self._words = step_words(
+            self._communicator, topology, self.optimizer, self._steps_so_far, self._rounds
+        )
         self.training_dataloader: Any = None
         if training_data is not None:
             self.set_dataloader(self._loader(training_data, None, collate_fn, shuffle=False))
@@ -191,8 +196,9 @@ class PipelineEngine(Steps):
             with self._run.telling_others():
                 self._placed.run_end()
         squares = self._order.place(self._replicated.squared_norms(), self._update.updated)
-        loss, summed = self._combine(losses, count, squares)
-        self._norm = norm = self._update.norm_of(summed)
+        loss, sums = self._combine(losses, count, [*squares, *self._words.mine()])
+        self._words.check(sums[len(squares) :])
+        self._norm = norm = self._update.norm_of(sums[: len(squares)])
         with self._run.telling_others():
             self._update.apply(norm, self.global_steps, f" at loss {loss:g}")
         self._count_step(f"loss {loss:g}, norm {norm:g}", loss=loss)
@@ -432,23 +438,8 @@ class PipelineEngine(Steps):
             self._communicator,
             replicas=self.dp_world_size,
             replicated=self._replicated.held,
-            facts=self._facts(),
+            facts=facts_of_engine(self),
         )
-
-    def _facts(self) -> list[tuple[str, str]]:
-        return [
-            *self.config.facts(),
-            ("layers", str(len(self.module._layer_specs))),
-            ("partition", str(self.module.parts)),
-            ("train_batch_size", str(self.train_batch_size())),
-            ("gradient_clipping", str(self._update.clipping)),
-            ("zero_optimization", repr(self._zero)),
-            ("loss_scale", str(self.loss_scale)),
-            ("dtype", str(self._type)),
-            ("optimizer", described(type(self.optimizer).__name__, self.optimizer.defaults)),
-            ("lr_scheduler", type(self.lr_scheduler).__name__),
-            *_torch.load().facts_of_host_updates(),  # Stages update copies of tied parameters.
-        ]
 
     def _load(self, iterator: Iterator[Any] | None, count: int, *, with_labels: bool) -> Step:
         """The microbatches of a step, as far as this rank uses them."""
@@ -475,10 +466,10 @@ class PipelineEngine(Steps):
         )
 
     def _combine(
-        self, losses: list[torch.Tensor], count: int, squares: Sequence[float] = ()
+        self, losses: list[torch.Tensor], count: int, others: Sequence[float] = ()
     ) -> tuple[float, list[float]]:
-        """The mean loss, and the sums of `squares`: the same bits on every rank."""
-        shared = torch.tensor([0.0, *squares], dtype=torch.float64)
+        """The mean loss, and the sums of `others`: the same bits on every rank."""
+        shared = torch.tensor([0.0, *others], dtype=torch.float64)
         if self._is_last:
             shared[0] = torch.stack([each.double().reshape(()) for each in losses]).sum()
         self._communicator.sum(shared, self._all)

@@ -11,7 +11,7 @@ Source: deepspeed.runtime.pipe.topology.
 
 from __future__ import annotations
 
-from penstock import _torch  # noqa: F401  (Says what to install.)
+from penstock import _torch  # First: it says what to install.
 
 # isort: split
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 
 from penstock._calls import for_all_ranks
-from penstock.errors import CommError, ConfigError
+from penstock.errors import ConfigError
 from penstock.pipe.topology import PipeDataParallelTopology, ProcessTopology, _prime_factors
 from penstock.pipelining import _groups
 
@@ -200,10 +200,4 @@ def _checked(topology: ProcessTopology | None, ranks: int) -> ProcessTopology:
 @for_all_ranks("penstock.pipe", name="PipelineParallelGrid()")
 def _compare(topology: ProcessTopology, group: Any) -> None:
     """Raises CommError with two ranks that differ."""
-    texts = _groups.connect(group).exchange("topology", str(topology))
-    for rank, text in enumerate(texts):
-        if text != texts[0]:
-            raise CommError(
-                f"ranks 0 and {rank} differ: the topology is {texts[0]} on rank 0, {text} on rank "
-                f"{rank}"
-            )
+    _torch.load().agree(_groups.connect(group), "engine", [("topology", str(topology))])

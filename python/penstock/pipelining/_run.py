@@ -67,7 +67,7 @@ class Run:
         self._communicator = communicator
         with self.telling_others():
             self._works = [Work(stage, loss_fn, splits and trains) for stage in stages]
-            facts = [("loss_fn", "given" if trains else "none"), *facts]
+            facts = [("loss function", "given" if trains else "none"), *facts]
             make: type[Pipeline] = _torch.load().Pipeline
             self._pipeline = make(program, self._works, facts, communicator, replicas, replicated)
 

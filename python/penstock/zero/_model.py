@@ -6,7 +6,7 @@ Knows no optimizer and no losses.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -196,10 +196,10 @@ class ReplicatedModel:
             with torch.no_grad():
                 parameter.copy_(values.view(parameter.shape))
 
-    def squared_norms(self) -> list[float]:
-        """Collective: of each parameter's gradient, over all replicas."""
+    def squared_norms(self, words: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Collective: of each parameter's gradient, over all replicas; and the sums of `words`."""
         with self.replicas.telling_others():
-            return self.replica.squared_norms()
+            return self.replica.squared_norms(words)
 
     def update(self, request: UpdateRequest) -> Update:
         """Of `parts`."""

@@ -6,10 +6,8 @@ store for the moment of connecting, and its timeout (penstock/pipelining/_groups
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,25 +60,14 @@ class Replicas:
     def agree(self, facts: list[tuple[str, str]]) -> None:
         """Collective over the communicator: a CommError where replicas do not have the same facts.
 
-        It names the first fact that differs, and both values.  What replicas need to make the same
-        of their updates is compared as well: the facts of the process, and the bits of an update.
+        facts: by the names of docs/handshake.md.  What replicas need to make the same of their
+        updates is compared as well: the facts of the process, and the bits of an update.
         """
         if self.size == 1:
             return
         runtime = _torch.load()
-        mine = json.dumps([*runtime.facts_of_process(), *facts, *runtime.facts_of_host_updates()])
-        texts = self.communicator.exchange("engine", mine)
-        first = self._ranks[0]
-        for rank in self._ranks:
-            if texts[rank] == texts[first]:
-                continue
-            both = json.loads(texts[first]), json.loads(texts[rank])
-            pairs = zip_longest(*both, fillvalue=("nothing", ""))
-            one, other = next(each for each in pairs if each[0] != each[1])
-            raise CommError(
-                f"ranks {first} and {rank} differ: {' '.join(one)} on rank {first}, "
-                f"{' '.join(other)} on rank {rank}"
-            )
+        mine = [*runtime.facts_of_process(), *facts, *runtime.facts_of_host_updates()]
+        runtime.agree(self.communicator, "engine", mine, [self._ranks])
 
     def agree_on_next(self, what: str) -> None:
         """Collective: a CommError where the first of them does something else next.

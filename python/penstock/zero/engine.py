@@ -37,6 +37,7 @@ from penstock._optimizers import (
     facts_of_optimizer,
     make_optimizer,
 )
+from penstock._step_words import Compared, Options, StepWords
 from penstock._update import Update, check_new
 from penstock.checkpoint._checkpoints import Checkpoints, Place
 from penstock.checkpoint._pieces import Pieces
@@ -127,7 +128,7 @@ class Engine(Steps, torch.nn.Module):
             check_new(self.optimizer, is_whole=self._zero.stage == 0 and self._type is None)
             check_takes_slices(self.config, self.optimizer, self._zero, self.dp_world_size)
         self._replicas = Replicas.of(group)
-        self._replicas.agree([*self._facts(scale.value), ("training_data", size_of(training_data))])
+        self._replicas.agree([*self._facts(scale.value), ("training data", size_of(training_data))])
         self._model = ReplicatedModel(
             model,
             self._replicas,
@@ -153,6 +154,13 @@ class Engine(Steps, torch.nn.Module):
         self._is_boundary: bool | None = None  # As the script has set it.
         self._is_local = False  # Inside no_sync().
         self._taken = 0  # Microbatches of this step.
+        self._taken_calls = 0  # Of step(), of this step.
+        options = Options(self.optimizer)
+        everyone = [list(range(self.dp_world_size))]
+        self._words = StepWords(
+            self._replicas.communicator,
+            [Compared(lambda: [*self._step_facts(), *options.facts()], everyone)],
+        )
         self._losses: list[torch.Tensor] = []  # Of them, where a board wants to know.
         self.training_dataloader: DataLoader[Any] | None = None
         if training_data is not None:
@@ -244,13 +252,16 @@ class Engine(Steps, torch.nn.Module):
         self._update.was_applied = False
         ends = self.is_gradient_accumulation_boundary() or not self._is_managed
         self.micro_steps += 1
+        self._taken_calls += 1
         if not ends:
             return
         if self._is_boundary:  # Some call step() there alone, as Accelerate does.
             self.micro_steps += -self.micro_steps % self.gradient_accumulation_steps()
         self._model.sum_gradients()
+        squares, words = self._model.squared_norms(self._words.mine())
+        self._words.check(words)
+        self._taken_calls = 0
         with self._replicas.telling_others():
-            squares = self._model.squared_norms()
             self._norm = self._update.norm_of([squares[i] for i in self._update.updated])
             where = "" if isfinite(self._norm) else self._where_not_finite(squares)
             self._update.apply(self._norm, self.global_steps, where, lr_kwargs=lr_kwargs)
@@ -479,13 +490,17 @@ class Engine(Steps, torch.nn.Module):
             {**dict(self.config.facts()), "mesh": f"data={self.dp_world_size}"},
         )
 
+    def _step_facts(self) -> list[tuple[str, str]]:
+        """What replicas take for granted of the step that ends, besides the optimizer's options."""
+        return [*self._steps_so_far(), ("microbatches taken", str(self._taken_calls))]
+
     def _facts(self, loss_scale: float) -> list[tuple[str, str]]:
         settings = [
-            ("zero_optimization", repr(self._zero)),
-            ("gradient_accumulation_steps", str(self.gradient_accumulation_steps())),
+            ("ZeRO settings", repr(self._zero)),
+            ("batch sizes", self._sizes()),
             ("gradient_clipping", str(self.config.settings["gradient_clipping"])),
-            ("loss_scale", str(loss_scale)),
-            ("dtype", str(self._type)),
+            ("loss scale", str(loss_scale)),
+            ("types", str(self._type)),
         ]
         return [
             *self.config.facts(),
