@@ -31,6 +31,7 @@ import warm
 DEADLINE_S = 240  # Of all checks of a module together, on a machine that does other things.
 GROUP_TIMEOUT = timedelta(seconds=30)
 _LONG = "PENSTOCK_LONG_TESTS"  # Set for ranks that run all cases().
+_SKIPPED = "skipped: "  # What follows is why.
 
 
 def cases(of, quick):
@@ -115,6 +116,8 @@ def main(names):
         try:
             check(group)
             outcome = ""
+        except pytest.skip.Exception as skipped:
+            outcome = f"{_SKIPPED}{skipped.msg}"
         except BaseException:
             outcome = traceback.format_exc()
         took = time.monotonic() - start_s
@@ -125,11 +128,12 @@ def main(names):
     dist.destroy_process_group()
 
 
-def tests_of(file, world_size, is_long=False):
+def tests_of(file, world_size, is_long=False, has_imports=True):
     """A test for each check of a module; the ranks are started once, for all of them.
 
     is_long: they belong to the long tier (tests/CMakeLists.txt), with all cases(), because the
         module has others for the quick one.
+    has_imports: the ranks are forks that have torch already; else they have imported nothing.
     """
     names = re.findall(r"^def (check_\w+)\(", Path(file).read_text(), re.MULTILINE)
     ran = {}
@@ -139,10 +143,13 @@ def tests_of(file, world_size, is_long=False):
         if not ran:
             folder = tmp_path_factory.mktemp("ranks")
             more = {_LONG: "1"} if is_long else {}
-            ran["codes"] = wait(start(file, world_size, folder, **more), DEADLINE_S)
+            before = () if has_imports else ("env",)
+            ran["codes"] = wait(start(file, world_size, folder, before=before, **more), DEADLINE_S)
             ran["outcomes"] = _outcomes(folder, world_size)
             ran["logs"] = logs(folder)
         outcomes = [ran["outcomes"].get((check, rank)) for rank in range(world_size)]
+        if outcomes and all(each and each.startswith(_SKIPPED) for each in outcomes):
+            pytest.skip(outcomes[0].removeprefix(_SKIPPED))
         failures = [f"rank {rank}:\n{each}" for rank, each in enumerate(outcomes) if each]
         if None in outcomes:
             rank = outcomes.index(None)
