@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "penstock/core/counted.h"
 #include "penstock/core/text.h"
 
 namespace penstock::adapt {
@@ -24,8 +25,8 @@ Text objection_to_sizes(const Schedule& now, const Schedule& next) {
     return {};
   }
   const auto sizes = [](const Schedule& schedule) {
-    return str(schedule.ranks(), " ranks, ", schedule.stages, " stages and ", schedule.microbatches,
-               " microbatches");
+    return str(counted(schedule.ranks(), "rank"), ", ", counted(schedule.stages, "stage"), " and ",
+               counted(schedule.microbatches, "microbatch", "microbatches"));
   };
   return str("it has ", sizes(next), ", the run has ", sizes(now));
 }

@@ -2,6 +2,7 @@
 #include <csignal>
 #include <tuple>
 
+#include "penstock/core/counted.h"
 #include "penstock/core/failure_words.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/verdict.h"
@@ -125,7 +126,7 @@ void add_failure_notes(const Observation& seen, Verdict& verdict) {
             line.ends_with(str(" failed: ", first_line(std::string(of_root)))));
   };
   const auto same = std::count_if(seen.ranks.begin(), seen.ranks.end(), says_the_same);
-  if (same > 0) verdict.notes.push_back(str(same, " other ranks reported the same"));
+  if (same > 0) verdict.notes.push_back(str(counted(same, "other rank"), " reported the same"));
   add_rank_notes(seen, verdict, [&](const RankRecord& record) -> std::string {
     if (says_the_same(record)) return "";
     if (record.error) return " then reported: " + first_line(record.error->message);

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "penstock/core/counted.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/verdict_text.h"
 
@@ -143,8 +144,8 @@ std::string describe_other_endings(const std::vector<RankRecord>& ranks, std::op
   if (others == 0) return "";
   std::vector<std::string> parts;
   for (const auto& [how, count] : counts) parts.push_back(str(count, " ", how));
-  return str(others, but ? " other" : "", others == 1 ? " rank was" : " ranks were", " ended (",
-             join(parts, ", "), ")");
+  return str(counted(others, but ? "other rank" : "rank"), others == 1 ? " was" : " were",
+             " ended (", join(parts, ", "), ")");
 }
 
 }  // namespace penstock::launch

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "penstock/core/counted.h"
 #include "penstock/core/text.h"
 
 namespace penstock::measure {
@@ -19,7 +20,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-std::string steps_text(std::int64_t count) { return str(count, count == 1 ? " step" : " steps"); }
+std::string steps_text(std::int64_t count) { return counted(count, "step"); }
 
 class Parts {
  public:
@@ -143,11 +144,10 @@ std::string break_text(const RunHistory& history, std::size_t index) {
   std::string text = str("after step ", part.last_step);
   if (next.steps_again > 0) text += str(", ", steps_text(next.steps_again), " done again");
   if (next.passed_over > 0) {
-    text += str(", ", next.passed_over, " damaged ",
-                next.passed_over == 1 ? "checkpoint" : "checkpoints", " passed over");
+    text += str(", ", counted(next.passed_over, "damaged checkpoint"), " passed over");
   }
   if (next.has_started && part.has_started && next.ranks != part.ranks) {
-    text += str(", with ", next.ranks, " ranks instead of ", part.ranks);
+    text += str(", with ", counted(next.ranks, "rank"), " instead of ", part.ranks);
   }
   const bool has_stopped = part.end == PartEnd::Stopped;
   text += part.end == PartEnd::Finished

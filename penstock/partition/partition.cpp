@@ -6,6 +6,7 @@
 #include <numeric>
 #include <regex>
 
+#include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -57,8 +58,8 @@ std::vector<double> parameter_costs(const ModelMeta& layers) {
 
 std::vector<double> checked_costs(const ModelMeta& layers, const ByCost& method) {
   if (method.costs.size() != layers.size()) {
-    throw ConfigError(str("partition by layer cost: ", method.costs.size(), " costs given for ",
-                          layers.size(), " layers; give one per layer"));
+    throw ConfigError(str("partition by layer cost: ", counted(method.costs, "cost"), " given for ",
+                          counted(layers, "layer"), "; give one per layer"));
   }
   for (std::size_t i = 0; i < method.costs.size(); ++i) {
     if (!(method.costs[i] >= 0) || std::isinf(method.costs[i])) {
@@ -103,9 +104,9 @@ std::vector<std::int64_t> checked_bounds(const ModelMeta& layers, std::int32_t s
   if (std::ssize(bounds) != stages + 1 || bounds.front() != 0 ||
       bounds.back() != std::ssize(layers) ||
       std::adjacent_find(bounds.begin(), bounds.end(), rising) != bounds.end()) {
-    throw ConfigError(str("partition bounds [", join(bounds, ", "), "]: ", stages, " stages of ",
-                          layers.size(), " layers need ", stages + 1, " rising numbers from 0 to ",
-                          layers.size()));
+    throw ConfigError(str("partition bounds [", join(bounds, ", "), "]: ", counted(stages, "stage"),
+                          " of ", counted(layers, "layer"), " need ", stages + 1,
+                          " rising numbers from 0 to ", layers.size()));
   }
   return bounds;
 }
@@ -115,9 +116,9 @@ std::vector<std::int64_t> checked_bounds(const ModelMeta& layers, std::int32_t s
 Partition partition(const ModelMeta& layers, std::int32_t stages, const Method& method) {
   if (layers.empty()) throw ConfigError("cannot cut a model without layers into stages");
   if (stages < 1 || stages > std::ssize(layers)) {
-    throw ConfigError(str("cannot cut ", layers.size(), " layers into ", stages,
-                          " stages: a stage holds at least one layer; use 1 to ", layers.size(),
-                          " stages, or a model with more layers"));
+    throw ConfigError(str("cannot cut ", counted(layers, "layer"), " into ",
+                          counted(stages, "stage"), ": a stage holds at least one layer; use 1 to ",
+                          counted(layers, "stage"), ", or a model with more layers"));
   }
   const auto count = static_cast<std::size_t>(stages);
   struct Visitor {

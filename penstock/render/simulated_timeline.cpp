@@ -4,6 +4,7 @@
 #include <set>
 
 #include "penstock/core/check.h"
+#include "penstock/core/counted.h"
 #include "penstock/core/text.h"
 #include "penstock/render/compute_places.h"
 #include "penstock/render/number.h"
@@ -22,17 +23,12 @@ constexpr std::int32_t kComputeLane = 0;
 constexpr std::int32_t kGatherLane = 1;
 constexpr std::int32_t kReduceLane = 2;
 
-std::string counted(std::int32_t count, std::string_view noun) {
-  return str(count, ' ', noun, count == 1 ? "" : "s");
-}
-
 // "1f1b, 4 ranks, 8 microbatches"; with the stages where they are not one per rank.
 std::string title_of(const Schedule& schedule) {
   std::string title = str(schedule.name, ", ", counted(schedule.ranks(), "rank"));
   if (schedule.stages != schedule.ranks()) title += ", " + counted(schedule.stages, "stage");
   if (schedule.replicas > 1) title += str(" of ", schedule.replicas, " replicas");
-  const bool is_one = schedule.microbatches == 1;
-  return title + str(", ", schedule.microbatches, is_one ? " microbatch" : " microbatches");
+  return title + str(", ", counted(schedule.microbatches, "microbatch", "microbatches"));
 }
 
 // "4, 3, 2, 1", or the range where there are many ranks.

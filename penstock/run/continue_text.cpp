@@ -12,6 +12,7 @@
 
 #include "penstock/config/resolve.h"
 #include "penstock/core/check.h"
+#include "penstock/core/counted.h"
 #include "penstock/core/text.h"
 #include "penstock/hugging_face/folder.h"
 #include "penstock/hugging_face/generation_config.h"
@@ -127,9 +128,9 @@ class ContinuedText {
     }
     const std::int64_t all = std::ssize(wanted_.prompt) + wanted_.tokens;
     if (options.rotary || all <= options.positions) return;
-    throw ConfigError(str("generate: a prompt of ", wanted_.prompt.size(), " tokens and ",
-                          wanted_.tokens, " more: the model has ", options.positions,
-                          " positions"));
+    throw ConfigError(str("generate: a prompt of ", counted(wanted_.prompt, "token"), " and ",
+                          wanted_.tokens, " more: the model has ",
+                          counted(options.positions, "position")));
   }
 
   void build() {

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/core/utf8.h"
@@ -109,8 +110,8 @@ void TextSamples::check(const Tokens& prompt) const {
   const std::string what = "run.sample_prompt = " + in_quotes(config_.run.sample_prompt);
   if (prompt.empty()) throw ConfigError(what + ": has no tokens");
   if (std::ssize(prompt) > options_.window) {
-    throw ConfigError(str(what, ": has ", prompt.size(), " tokens, and the model has ",
-                          options_.window, " positions"));
+    throw ConfigError(str(what, ": has ", counted(prompt, "token"), ", and the model has ",
+                          counted(options_.window, "position")));
   }
   for (const std::int64_t token : prompt) {
     if (token >= 0 && token < model_.vocabulary) continue;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "penstock/core/check.h"
+#include "penstock/core/counted.h"
 #include "penstock/core/text.h"
 #include "penstock/schedule/passes/passes.h"
 #include "penstock/search/pieces.h"
@@ -46,10 +47,12 @@ void check(const Request& request) {
   for (const std::int32_t each : request.stages_per_rank) {
     const std::int64_t stages = std::int64_t{request.ranks} * each;
     if (stages > 0xFFFF || 3 * stages * request.microbatches > kTurnsMax) {
-      throw ConfigError(str("search: ", request.ranks, " ranks, ", each, " stages per rank, ",
-                            request.microbatches, " microbatches: at most ", kTurnsMax / 3,
-                            " stages times microbatches, and 65535 stages, can be searched"),
-                        {"more microbatches repeat what fewer ones do: search with fewer"});
+      throw ConfigError(
+          str("search: ", counted(request.ranks, "rank"), ", ", counted(each, "stage"),
+              " per rank, ", counted(request.microbatches, "microbatch", "microbatches"),
+              ": at most ", kTurnsMax / 3,
+              " stages times microbatches, and 65535 stages, can be searched"),
+          {"more microbatches repeat what fewer ones do: search with fewer"});
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "penstock/core/check.h"
+#include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/execute/sums_when_final.h"
@@ -28,8 +29,8 @@ mesh::Mesh mesh_of(const schedule::Schedule& program, std::int32_t replicas,
     return mesh::make_mesh(world_size, {.pipe = program.ranks(), .data = replicas});
   }
   const std::string times = replicas == 1 ? "" : str(" x ", replicas, " replicas");
-  throw ConfigError(str(schedule::title(program), " is for ", program.ranks(), " ranks", times,
-                        ", the group has ", world_size));
+  throw ConfigError(str(schedule::title(program), " is for ", counted(program.ranks(), "rank"),
+                        times, ", the group has ", world_size));
 }
 
 }  // namespace

@@ -107,7 +107,7 @@ TEST_F(Failures, AnErrorThatOthersHeardOfIsNotToldAgain) {
   fails(2, 100, ExitCode::Usage, "no text\n  note: give some");
   fails(0, 101, ExitCode::Usage, "rank 2 failed: no text\n  note: give some");
   EXPECT_EQ(failure(), "rank 2 failed at step 12, instruction 1B3: no text [2]");
-  EXPECT_EQ(notes(find_failure(seen)), "give some\n1 other ranks reported the same");
+  EXPECT_EQ(notes(find_failure(seen)), "give some\n1 other rank reported the same");
 }
 
 TEST_F(Failures, AnErrorThatBeginsWithItsRankIsNotToldAgain) {
@@ -115,7 +115,7 @@ TEST_F(Failures, AnErrorThatBeginsWithItsRankIsNotToldAgain) {
   fails(0, 101, ExitCode::Usage,
         "rank 0, 1f1b, instruction 7: rank 2 failed: 1f1b, "
         "instruction 4 (1B3): no text");
-  EXPECT_EQ(notes(find_failure(seen)), "1 other ranks reported the same");
+  EXPECT_EQ(notes(find_failure(seen)), "1 other rank reported the same");
 }
 
 // Two ranks find the same, and the third hears of it from the one that is not told.

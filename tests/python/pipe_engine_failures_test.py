@@ -178,7 +178,7 @@ def check_what_a_pipeline_does_not_do(group):
 def check_modules_that_cannot_be_cut(group):
     block = LayerSpec(Block)
     for words, layers, options in [
-        ("cannot cut 1 layers into 2 stages", [block], {}),
+        ("cannot cut 1 layer into 2 stages", [block], {}),
         ("cannot cut 3 layers into 4 stages", [block] * 3, {"schedule": "zbv"}),
         ("num_stages is 3, must divide the number of ranks, 2", [block] * 4, {"num_stages": 3}),
         ("needs num_stages or topology", [block] * 4, {"num_stages": None}),

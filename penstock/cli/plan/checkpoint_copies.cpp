@@ -10,6 +10,7 @@
 #include "penstock/cli/plan/checkpoint_commands.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/core/byte_size.h"
+#include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
 #include "penstock/core/progress_lines.h"
@@ -52,10 +53,6 @@ std::uint64_t file_bytes_max(const std::string& word) {
 
 std::string_view name_of(ScalarType type) {
   return checkpoint::kScalarTypes[static_cast<std::size_t>(type)];
-}
-
-std::string counted(std::size_t count, std::string_view one, std::string_view many) {
-  return str(count, " ", count == 1 ? one : many);
 }
 
 // "26 in F32, 2 in I64".
@@ -112,12 +109,12 @@ int run_export(const CheckpointCommand& command) {
     write_output(json_of(made, from, options), "");
     return static_cast<int>(ExitCode::Ok);
   }
-  std::string text = str(
-      "exported: the ", command.adapters ? "adapters" : "weights", " of ", from.folder(), ", step ",
-      from.manifest().step, "\nto: ", made.folder, ", ", mebibytes(made.bytes), " in ",
-      counted(made.files.size(), "file", "files"), "\ntensors: ", types_in(made, options), "\n");
+  std::string text =
+      str("exported: the ", command.adapters ? "adapters" : "weights", " of ", from.folder(),
+          ", step ", from.manifest().step, "\nto: ", made.folder, ", ", mebibytes(made.bytes),
+          " in ", counted(made.files.size(), "file"), "\ntensors: ", types_in(made, options), "\n");
   if (made.not_converted > 0) {
-    text += str("not converted: ", counted(made.not_converted, "tensor", "tensors"),
+    text += str("not converted: ", counted(made.not_converted, "tensor"),
                 " of other types than F32, F16 and BF16\n");
   }
   write_output(text, "");
@@ -141,12 +138,11 @@ int run_reshard(const CheckpointCommand& command) {
   }
   const std::string least = mebibytes(std::ranges::min(sizes));
   const std::string most = mebibytes(std::ranges::max(sizes));
-  write_output(
-      str("resharded: ", from.folder(), ", step ", made.step, ", ",
-          counted(from.manifest().shards.size(), "shard", "shards"), "\nto: ", command.other, ", ",
-          mebibytes(made.bytes()), " in ", counted(sizes.size(), "shard", "shards"), " of ",
-          least == most ? least : str(least, " to ", most), "\n"),
-      "");
+  write_output(str("resharded: ", from.folder(), ", step ", made.step, ", ",
+                   counted(from.manifest().shards.size(), "shard"), "\nto: ", command.other, ", ",
+                   mebibytes(made.bytes()), " in ", counted(sizes.size(), "shard"), " of ",
+                   least == most ? least : str(least, " to ", most), "\n"),
+               "");
   return static_cast<int>(ExitCode::Ok);
 }
 

@@ -13,6 +13,7 @@
 #include "penstock/cli/plan/training_plan.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/atomic_file.h"
+#include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output_lock.h"
 #include "penstock/core/text.h"
@@ -183,7 +184,7 @@ class Starts {
   void begin_rerouted(std::int64_t ranks, const Rerouted& rerouted) {
     const std::string file = str(run_.run, "/rerouted-", ranks, ".json");
     write_atomically(file, {schedule::to_json(rerouted.program.schedule())});
-    tell(str("going on with ", ranks, " ranks: ", text_of(rerouted, layout_)));
+    tell(str("going on with ", counted(ranks, "rank"), ": ", text_of(rerouted, layout_)));
     std::vector<config::Override> words = config::overrides_of(layout_of(rerouted, layout_));
     for (const std::string& word :
          {std::string("schedule.name=null"), std::string("schedule.stages_per_rank=null"),

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/cli/text_table.h"
+#include "penstock/core/counted.h"
 #include "penstock/core/text.h"
 #include "penstock/render/number.h"
 
@@ -39,12 +40,13 @@ Table worst_table(std::string what, std::string note, std::vector<Drift> drifts,
 // Saves are worded by their row.
 std::string event_text(const measure::RunEvent& event) {
   using enum measure::RunEventKind;
-  const std::string again =
-      event.lost_steps > 0 ? str("; ", event.lost_steps, " steps are done again") : "";
+  const std::string again = event.lost_steps > 0
+                                ? str("; ", counted(event.lost_steps, "step"),
+                                      event.lost_steps == 1 ? " is" : " are", " done again")
+                                : "";
   switch (event.kind) {
     case Started:
-      return str("started on ", event.ranks, event.ranks == 1 ? " rank, " : " ranks, ",
-                 event.layout, again);
+      return str("started on ", counted(event.ranks, "rank"), ", ", event.layout, again);
     case Resumed:
       return str(
           "resumed from ", event.folder, again,

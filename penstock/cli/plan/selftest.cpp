@@ -9,6 +9,7 @@
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/plan/train.h"
 #include "penstock/config/resolve.h"
+#include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/environment.h"
@@ -144,7 +145,7 @@ int run_parity(const SelftestCommand& command) {
   }
   const bool must_be_equal = read.config.numerics.invariant;
   const bool is_good = !must_be_equal && found.largest() <= command.tolerance;
-  return say(str("after ", command.steps, " steps ", found.different.size(), " of ",
+  return say(str("after ", counted(command.steps, "step"), " ", found.different.size(), " of ",
                  found.different.size() + found.equal,
                  " tensors differ from those of one process, "
                  "by ",
