@@ -15,6 +15,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/file_descriptor.h"
 #include "penstock/core/new_file.h"
+#include "penstock/core/refused_call.h"
 #include "penstock/core/text.h"
 
 namespace penstock::checkpoint {
@@ -107,8 +108,8 @@ void rename_over(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return;
   if (errno == ENOTEMPTY || errno == EEXIST) {
     if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
-    if (errno == EINVAL || errno == ENOSYS) {
-      fail("replace", to, "this file system does not exchange folders: use another name");
+    if (errno == EINVAL || is_refused(errno)) {
+      fail("replace", to, "this system does not exchange folders: use another name");
     }
   }
   fail("write", to, std::strerror(errno));

@@ -1,16 +1,21 @@
 #include "penstock/cli/memory_file.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <span>
+#include <system_error>
 
 #include "penstock/core/error.h"
 #include "penstock/core/read_at.h"
+#include "penstock/core/refused_call.h"
 #include "penstock/core/text.h"
+#include "penstock/core/unnamed_file.h"
 
 namespace penstock::cli {
 namespace {
@@ -19,10 +24,20 @@ namespace {
   throw Error(str("cannot hand on a text in memory: ", std::strerror(error)));
 }
 
+// In place of one in memory.
+FileDescriptor file_on_disk() {
+  std::error_code error;
+  const std::string folder = std::filesystem::temp_directory_path(error).string();
+  FileDescriptor file = open_unnamed(error ? "/tmp" : folder);
+  if (file) ::fcntl(file.get(), F_SETFD, 0);
+  return file;
+}
+
 }  // namespace
 
 FileDescriptor memory_file(const char* name) {
   FileDescriptor file(::memfd_create(name, 0));
+  if (!file && is_refused(errno)) file = file_on_disk();
   if (!file) fail(errno);
   return file;
 }

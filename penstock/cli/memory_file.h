@@ -1,4 +1,5 @@
-// Files in memory that pass texts between this process and those that it starts.
+// Files in memory that pass texts between this process and those that it starts; files without a
+// name in TMPDIR, where the kernel has none in memory.
 //
 // Knows no names: who starts a process tells it the descriptor.
 #pragma once

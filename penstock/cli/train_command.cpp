@@ -101,10 +101,10 @@ config::ReadConfig hand_on(const TrainCommand& command, const std::string& text)
 
 config::ReadConfig read_config_of(const TrainCommand& command) {
   const char* descriptor = std::getenv(kConfigVariable);
-  const std::string path =
-      descriptor == nullptr ? command.config : str("/proc/self/fd/", descriptor);
-  return config::parse_config(read_file("config", path, json::kBytesMax), command.config,
-                              command.overrides);
+  const std::string text =
+      descriptor == nullptr ? read_file("config", command.config, json::kBytesMax)
+                            : read_whole(static_cast<int>(parse_integer(descriptor).value_or(-1)));
+  return config::parse_config(text, command.config, command.overrides);
 }
 
 std::string run_name(const TrainCommand& command) {

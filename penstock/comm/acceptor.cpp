@@ -1,8 +1,6 @@
 #include "penstock/comm/acceptor.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,7 +16,9 @@
 #include "penstock/comm/socket.h"
 #include "penstock/core/background_thread.h"
 #include "penstock/core/error.h"
+#include "penstock/core/random_bytes.h"
 #include "penstock/core/text.h"
+#include "penstock/core/wake_up.h"
 
 namespace penstock::comm {
 namespace {
@@ -34,14 +34,13 @@ constexpr std::chrono::milliseconds kPause(100);  // When the process has no des
 
 // 128 random bits in hexadecimal digits.
 std::string make_word() {
-  std::array<unsigned char, kWordBytes / 2> bytes{};
-  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    throw CommError("the kernel has no random bytes");
-  }
+  std::array<std::byte, kWordBytes / 2> bytes{};
+  fill_with_random_bytes(bytes);
   std::string word;
-  for (const unsigned char byte : bytes) {
-    word += "0123456789abcdef"[byte >> 4];
-    word += "0123456789abcdef"[byte & 15];
+  for (const std::byte byte : bytes) {
+    const auto value = std::to_integer<unsigned>(byte);
+    word += "0123456789abcdef"[value >> 4];
+    word += "0123456789abcdef"[value & 15];
   }
   return word;
 }
@@ -75,7 +74,7 @@ bool is_admissible(std::string_view said, std::string_view word) {
 
 struct Acceptor::Listener {
   Listening listening;
-  FileDescriptor stop{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  WakeUp stop{"let ranks in"};
   std::string word = make_word();
   Visits visits;
   std::vector<Caller> callers;  // The oldest first.
@@ -84,7 +83,7 @@ struct Acceptor::Listener {
 
   void run() {
     while (true) {
-      std::vector<pollfd> ready = {{.fd = stop.get(), .events = POLLIN, .revents = 0}};
+      std::vector<pollfd> ready = {{.fd = stop.descriptor(), .events = POLLIN, .revents = 0}};
       for (const Caller& caller : callers) {
         ready.push_back({.fd = caller.socket.get(), .events = POLLIN, .revents = 0});
       }
@@ -155,8 +154,7 @@ struct Acceptor::Listener {
 
   void accept_all() {
     while (true) {
-      FileDescriptor socket(
-          accept4(listening.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      FileDescriptor socket = accept_at(listening.socket);
       if (!socket && (errno == EINTR || errno == ECONNABORTED)) continue;
       if (!socket) {
         if (errno != EAGAIN) pause_end = Clock::now() + kPause;
@@ -177,7 +175,7 @@ Acceptor::Acceptor(const std::string& host, Visits visits)
 }
 
 Acceptor::~Acceptor() {
-  eventfd_write(listener_->stop.get(), 1);
+  listener_->stop.wake();
   listener_->thread.join();
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -24,13 +25,19 @@ constexpr const char* kNone = "-";
 // Of a network for documentation: nobody has it, so packets to it take the default route.
 constexpr const char* kFarAway = "192.0.2.1";
 
+// Where the kernel does not say more: of hosts with different names, each has a network of its own.
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "";
+}
+
 // Two processes with one network reach each other over its loopback interface.
 std::string network_identity() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   char network[64] = {};
-  if (readlink("/proc/self/ns/net", network, sizeof network - 1) < 0) return boot;
-  return boot + network;
+  const bool is_told = readlink("/proc/self/ns/net", network, sizeof network - 1) > 0;
+  return str(boot.empty() || !is_told ? host_name() : "", boot, network);
 }
 
 bool is_loopback(const std::string& address) {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "penstock/core/error.h"
+#include "penstock/core/refused_call.h"
 #include "penstock/core/text.h"
 
 namespace penstock::comm {
@@ -18,12 +19,16 @@ FileDescriptor open_socket(const addrinfo& address) {
 
 }  // namespace
 
-Address resolve(const std::string& host, const std::string& port) {
+LookUp look_up_host(const std::string& host, const std::string& port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) return nullptr;
-  return Address(found);
+  const int error = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
+  return {.found = Address(error == 0 ? found : nullptr), .error = error};
+}
+
+Address resolve(const std::string& host, const std::string& port) {
+  return look_up_host(host, port).found;
 }
 
 std::string digits_of(const addrinfo& address) {
@@ -51,6 +56,16 @@ Listening listen_at(const std::string& host) {
     throw CommError(str("cannot listen on \"", host, "\": ", std::strerror(errno)));
   }
   return {std::move(socket), port};
+}
+
+FileDescriptor accept_at(const FileDescriptor& listening) {
+  FileDescriptor socket(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket || !is_refused(errno)) return socket;
+  socket.reset(accept(listening.get(), nullptr, nullptr));
+  if (!socket) return socket;
+  fcntl(socket.get(), F_SETFD, FD_CLOEXEC);
+  make_nonblocking(socket.get());
+  return socket;
 }
 
 FileDescriptor begin_connect(const addrinfo& address) {

@@ -21,7 +21,13 @@ struct FreeAddress {
 };
 using Address = std::unique_ptr<addrinfo, FreeAddress>;
 
-// The addresses of a name, or of an address in digits; null when there are none.
+// The addresses of a name, or of an address in digits.
+struct LookUp {
+  Address found;
+  int error = 0;  // Where there are none: why, as gai_strerror() words it.
+};
+LookUp look_up_host(const std::string& host, const std::string& port);
+// The same; null when there are none.
 Address resolve(const std::string& host, const std::string& port);
 // In digits: "10.0.0.1", "fd00::1".
 std::string digits_of(const addrinfo& address);
@@ -33,6 +39,9 @@ struct Listening {
 };
 // Throws: CommError when `host` is no name or address of this host.
 Listening listen_at(const std::string& host);
+
+// Who is first in line; an empty one, with errno, where nobody is.
+FileDescriptor accept_at(const FileDescriptor& listening);
 
 // Begins to connect; what is returned becomes writable when that has succeeded or failed.  An empty
 // one when it failed at once, with errno.

@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// Throws: std::system_error when there are no more threads.
+// Throws: ConfigError when the system starts no more threads.
 std::thread start_background_thread(std::function<void()> body);
 
 }  // namespace penstock

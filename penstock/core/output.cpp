@@ -1,21 +1,19 @@
 #include "penstock/core/output.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <cstdint>
 #include <deque>
 #include <mutex>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <utility>
 
+#include "penstock/core/background_thread.h"
 #include "penstock/core/printable.h"
 #include "penstock/core/text.h"
 
@@ -114,14 +112,8 @@ struct Output::State {
 };
 
 Output::Output(int descriptor) : state_(std::make_shared<State>(descriptor)) {
-  // Signals are for the program's threads; a reader that is gone is an error of write(), not
-  // SIGPIPE.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([state = state_] { state->run(); }).detach();
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  // There, a reader that is gone is an error of write(), and not SIGPIPE.
+  start_background_thread([state = state_] { state->run(); }).detach();
 }
 
 Output::~Output() { finish(); }

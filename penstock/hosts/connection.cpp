@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "penstock/core/pipe.h"
 #include "penstock/core/text.h"
 #include "penstock/hosts/byte_stream.h"
 #include "penstock/launch/control_message.h"
@@ -24,10 +25,10 @@ void keep_last(std::string& text) {
 
 Connection::Connection(const std::vector<std::string>& words) {
   const char* path = std::getenv("PATH");
-  const auto make_pipe = [] { return launch::make_pipe("connect to a host"); };
-  launch::Pipe input = make_pipe();
-  launch::Pipe output = make_pipe();
-  launch::Pipe errors = make_pipe();
+  const auto make_pipe = [] { return penstock::make_pipe("connect to a host"); };
+  Pipe input = make_pipe();
+  Pipe output = make_pipe();
+  Pipe errors = make_pipe();
   process_ = launch::start_process({.path = launch::resolve_program(words[0], path ? path : ""),
                                     .arguments = words,
                                     .environment = launch::process_environment(),

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/file_descriptor.h"
 #include "penstock/core/text.h"
+#include "penstock/core/wake_up.h"
 
 namespace penstock::launch {
 namespace {
@@ -65,9 +65,7 @@ void set_close_on_exec(int fd, bool on) { ::fcntl(fd, F_SETFD, on ? FD_CLOEXEC :
 
 struct ControlClient::State {
   explicit State(const ControlOptions& options)
-      : fd(options.fd),
-        interval(heartbeat_interval(options.heartbeat_seconds)),
-        wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      : fd(options.fd), interval(heartbeat_interval(options.heartbeat_seconds)) {
     set_close_on_exec(fd, true);
     send_now(fd, encode(Hello{}));
     thread = start_background_thread([this] { run(); });
@@ -75,7 +73,7 @@ struct ControlClient::State {
 
   ~State() {
     stopping.store(true);
-    ::eventfd_write(wake.get(), 1);
+    wake_up.wake();
     thread.join();
     send_now(fd, encode(Bye{}));
     set_close_on_exec(fd, false);
@@ -95,7 +93,7 @@ struct ControlClient::State {
 
   void wait_until(Clock::time_point next_beat) {
     const auto left = std::chrono::ceil<milliseconds>(next_beat - Clock::now());
-    std::array<pollfd, 2> ready{pollfd{fd, POLLIN, 0}, pollfd{wake.get(), POLLIN, 0}};
+    std::array<pollfd, 2> ready{pollfd{fd, POLLIN, 0}, pollfd{wake_up.descriptor(), POLLIN, 0}};
     ::poll(ready.data(), ready.size(), static_cast<int>(std::max<std::int64_t>(0, left.count())));
     if (ready[0].revents != 0) receive();
   }
@@ -129,7 +127,7 @@ struct ControlClient::State {
 
   const int fd;
   const milliseconds interval;
-  FileDescriptor wake;
+  WakeUp wake_up{"send heartbeats"};
   std::atomic<bool> stopping{false};
   std::atomic<int> stop_code{0};
   std::mutex mutex;  // Guards the two below.

@@ -1,9 +1,7 @@
 #include "penstock/launch/guard.h"
 
-#include <linux/close_range.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,18 +13,12 @@
 #include "penstock/core/blocked_signals.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/launch/close_descriptors.h"
 
 namespace penstock::launch {
 namespace {
 
 using Groups = std::array<pid_t, kGuardedGroupsMax>;  // 0: a free place.
-
-// Keeps one descriptor, so that the guard holds no pipe of the launcher's terminal or log open.
-void close_all_but(int kept) {
-  const auto below = static_cast<unsigned>(kept);
-  ::syscall(SYS_close_range, below + 1, ~0U, 0);
-  if (kept > 0) ::syscall(SYS_close_range, 0U, below - 1, 0);
-}
 
 void replace(Groups& groups, pid_t from, pid_t to) {
   for (pid_t& group : groups) {
@@ -40,7 +32,7 @@ void replace(Groups& groups, pid_t from, pid_t to) {
 [[noreturn]] void run_guard(int channel) {
   ::setsid();
   ::prctl(PR_SET_NAME, "penstock-guard");
-  close_all_but(channel);
+  close_all_but(channel);  // No pipe of the launcher's terminal or log stays open here.
   Groups groups{};
   pid_t group = 0;
   for (;;) {

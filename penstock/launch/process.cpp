@@ -14,6 +14,9 @@
 
 #include "penstock/core/blocked_signals.h"
 #include "penstock/core/error.h"
+#include "penstock/core/pipe.h"
+#include "penstock/core/process_stat.h"
+#include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/program.h"
 
@@ -36,6 +39,7 @@ struct ChildPlan {
   int output;
   int errors;
   int input;
+  int nowhere;     // For an output that this process does not have.
   int error_pipe;  // Takes errno when exec fails; closes when it succeeds.
   pid_t parent;
 };
@@ -64,6 +68,9 @@ void reset_signal_handlers() {
     ::dup2(plan.output, STDERR_FILENO);
   }
   if (plan.errors >= 0) ::dup2(plan.errors, STDERR_FILENO);
+  for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) {
+    if (!can_be_written(stream)) ::dup2(plan.nowhere, stream);
+  }
   for (const int fd : plan.inherited) ::fcntl(fd, F_SETFD, 0);
   sigset_t none;
   sigemptyset(&none);
@@ -120,18 +127,10 @@ std::vector<std::string> oom_counters() {
 
 }  // namespace
 
-Pipe make_pipe(std::string_view what) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    throw ConfigError(str("cannot ", what, ": pipe: ", std::strerror(errno)),
-                      {"the limit of open files: ulimit -n"});
-  }
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
 Process start_process(const ProcessOptions& options) {
   Pipe failure = make_pipe("start a process");
   const FileDescriptor null_input(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const FileDescriptor nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   const std::vector<char*> arguments = c_strings(options.arguments);
   const std::vector<char*> environment = c_strings(options.environment);
   const pid_t pid = fork_quietly({.path = options.path.c_str(),
@@ -141,6 +140,7 @@ Process start_process(const ProcessOptions& options) {
                                   .output = options.output,
                                   .errors = options.errors,
                                   .input = options.input < 0 ? null_input.get() : options.input,
+                                  .nowhere = nowhere.get(),
                                   .error_pipe = failure.writing.get(),
                                   .parent = ::getpid()});
   if (pid < 0) throw_cannot_start("fork");
@@ -185,9 +185,8 @@ void signal_group(pid_t pid, int signal) {
 }
 
 char process_state(std::int64_t pid) {
-  const std::string stat = text_of(str("/proc/", pid, "/stat"));
-  const std::size_t name_end = stat.rfind(')');  // The name may contain anything.
-  return name_end == std::string::npos || name_end + 2 >= stat.size() ? '?' : stat[name_end + 2];
+  const auto stat = process_stat(pid);
+  return stat ? stat->state : '?';
 }
 
 std::string describe_process_state(char state) {

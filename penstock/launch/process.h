@@ -20,7 +20,8 @@ struct ProcessOptions {
   std::vector<std::string> environment{};  // "NAME=value".
   std::vector<int> inherited{};            // Descriptors the child keeps, under the same numbers.
   int input = -1;                          // Its stdin; -1: /dev/null.
-  int output = -1;                         // Its stdout and stderr; -1: this process's own.
+  int output = -1;                         // Its stdout and stderr; -1: this process's own, or
+                                           // /dev/null for one that was closed here.
   int errors = -1;                         // Its stderr; -1: as `output` says.
 };
 
@@ -33,15 +34,6 @@ struct Process {
 // Starts a child: own process group, no descriptors but the ones named.
 // Throws ConfigError when it cannot be started or executed.
 Process start_process(const ProcessOptions& options);
-
-struct Pipe {
-  FileDescriptor reading;
-  FileDescriptor writing;
-};
-
-// Both ends close when a program is executed.
-// what: "start a rank", of the error's words.  Throws ConfigError: no descriptors are left.
-Pipe make_pipe(std::string_view what);
 
 // How a process ended.
 struct Ending {

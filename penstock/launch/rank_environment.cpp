@@ -8,6 +8,7 @@
 #include <map>
 #include <random>
 #include <string_view>
+#include <thread>
 
 #include "penstock/core/text.h"
 
@@ -18,7 +19,8 @@ namespace {
 int usable_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  return ::sched_getaffinity(0, sizeof cores, &cores) == 0 ? std::max(1, CPU_COUNT(&cores)) : 1;
+  const bool is_told = ::sched_getaffinity(0, sizeof cores, &cores) == 0;
+  return is_told ? CPU_COUNT(&cores) : static_cast<int>(std::thread::hardware_concurrency());
 }
 
 bool belongs_to_another_launch(std::string_view name) {

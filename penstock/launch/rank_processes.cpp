@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "penstock/core/error.h"
+#include "penstock/core/pipe.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/port.h"
 #include "penstock/launch/program.h"

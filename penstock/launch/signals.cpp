@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "penstock/core/check.h"
-#include "penstock/launch/process.h"
+#include "penstock/core/pipe.h"
 
 namespace penstock::launch {
 namespace {

@@ -16,8 +16,12 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/core/file_descriptor.h"
+#include "penstock/core/grow_file.h"
+#include "penstock/core/refused_call.h"
 #include "penstock/core/round_up.h"
 #include "penstock/core/text.h"
+#include "penstock/core/unnamed_file.h"
 
 namespace penstock::offload {
 namespace {
@@ -27,16 +31,6 @@ constexpr std::int64_t kReadAtOnce = 128 << 10;
 
 // At a fault it maps what else it has in its cache of an aligned block of so many bytes.
 constexpr std::int64_t kMappedAtOnce = 64 << 10;
-
-// Without a name, or with one for a moment where the file system has no other.
-int open_unnamed(const std::string& folder) {
-  const int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
-  std::string name = folder + "/.penstock-XXXXXX";
-  const int named = ::mkostemp(name.data(), O_CLOEXEC);
-  if (named >= 0) ::unlink(name.c_str());
-  return named;
-}
 
 // Absent, if the file system does not say.
 std::optional<std::int64_t> free_bytes(int file) {
@@ -58,34 +52,26 @@ class MappedFile::Mapping {
   // For up to `room` bytes, or, absent, all that the folder has.
   Mapping(std::string what, std::string folder, std::optional<std::int64_t> room)
       : what_(std::move(what)), folder_(std::move(folder)), file_(open_unnamed(folder_)) {
-    if (file_ < 0) {
+    if (!file_) {
       throw ConfigError(str(what_, ": cannot make a file in the folder ", quoted_path(folder_),
                             ": ", std::strerror(errno)),
                         {"give a folder that is there, and that all ranks may write to"});
     }
     room_ =
-        round_up(std::max(room ? *room : free_bytes(file_).value_or(0), kAlignment), page_bytes());
+        round_up(std::max(room ? *room : free_bytes(file()).value_or(0), kAlignment), page_bytes());
     void* const start = ::mmap(nullptr, static_cast<std::size_t>(room_), PROT_NONE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (start == MAP_FAILED) {
-      const int error = errno;
-      ::close(file_);
-      cannot_map(room_, error);
-    }
+    if (start == MAP_FAILED) cannot_map(room_, errno);
     start_ = static_cast<std::byte*>(start);
   }
-  ~Mapping() {
-    ::munmap(start_, static_cast<std::size_t>(room_));
-    ::close(file_);
-  }
+  ~Mapping() { ::munmap(start_, static_cast<std::size_t>(room_)); }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
   void grow(std::int64_t bytes) {
-    int error = bytes_ + bytes > room_ ? ENOSPC : EINTR;
-    while (error == EINTR) error = ::posix_fallocate(file_, bytes_, bytes);
+    const int error = bytes_ + bytes > room_ ? ENOSPC : grow_file(file(), bytes_, bytes);
     if (error != 0) {
-      const auto left = free_bytes(file_);
+      const auto left = free_bytes(file());
       throw ConfigError(str(what_, ": the folder ", quoted_path(folder_), " has no room for ",
                             bytes, " bytes: ", std::strerror(error)),
                         {str(left ? str(*left) : "an unknown number of",
@@ -93,14 +79,11 @@ class MappedFile::Mapping {
     }
     const std::int64_t first = bytes_ / page_bytes() * page_bytes();
     const std::int64_t count = bytes_ + bytes - first;
-    if (::mmap(start_ + first, static_cast<std::size_t>(count), PROT_READ | PROT_WRITE,
-               MAP_SHARED | MAP_FIXED, file_, first) == MAP_FAILED) {
-      cannot_map(count, errno);
-    }
+    map(first, count);
     bytes_ += bytes;
   }
 
-  int file() const { return file_; }
+  int file() const { return file_.get(); }
   std::int64_t bytes() const { return bytes_; }
   std::byte* at(std::int64_t byte) const { return start_ + byte; }
   // Takes those bytes out of the process's memory, and what was mapped with them.
@@ -109,13 +92,21 @@ class MappedFile::Mapping {
     const std::int64_t first = (address + bytes.first) / kMappedAtOnce * kMappedAtOnce - address;
     const std::int64_t end = round_up(address + bytes.first + bytes.count, kMappedAtOnce) - address;
     const std::int64_t from = std::max<std::int64_t>(first, 0);
-    ::madvise(at(from), static_cast<std::size_t>(std::min(end, bytes_) - from), MADV_DONTNEED);
+    const std::int64_t count = std::min(end, bytes_) - from;
+    if (::madvise(at(from), static_cast<std::size_t>(count), MADV_DONTNEED) == 0) return;
+    if (is_refused(errno)) map(from, count);  // Anew: with none of its pages.
   }
   std::int64_t place_of(const void* address) const {
     return static_cast<const std::byte*>(address) - start_;
   }
 
  private:
+  void map(std::int64_t first, std::int64_t count) const {
+    if (::mmap(start_ + first, static_cast<std::size_t>(count), PROT_READ | PROT_WRITE,
+               MAP_SHARED | MAP_FIXED, file(), first) == MAP_FAILED) {
+      cannot_map(count, errno);
+    }
+  }
   [[noreturn]] void cannot_map(std::int64_t bytes, int error) const {
     throw ConfigError(str(what_, ": cannot map a file of ", bytes, " bytes in the folder ",
                           quoted_path(folder_), ": ", std::strerror(error)));
@@ -123,7 +114,7 @@ class MappedFile::Mapping {
 
   std::string what_;
   std::string folder_;
-  int file_;
+  FileDescriptor file_;
   std::int64_t room_ = 0;   // Addresses.
   std::int64_t bytes_ = 0;  // Of the file.
   std::byte* start_ = nullptr;
@@ -199,6 +190,9 @@ void MappedFile::let_go(Bytes bytes) {
 
 void MappedFile::write(Bytes bytes, unsigned int flags) const {
   if (::sync_file_range(mapping_->file(), bytes.first, bytes.count, flags) == 0) return;
+  const bool waits = (flags & SYNC_FILE_RANGE_WAIT_AFTER) != 0;
+  // Instead, what is not waited for is left to the kernel, and else the whole file is.
+  if (is_refused(errno) && (!waits || ::fdatasync(mapping_->file()) == 0)) return;
   throw Error(str(what_, ": cannot write ", bytes.count,
                   " bytes to the file that they are in: ", std::strerror(errno)));
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "penstock/comm/shm/channel.h"
+#include "penstock/comm/shm/liveness.h"
 
 namespace penstock::comm::shm {
 namespace {

@@ -10,6 +10,7 @@
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/usage.h"
 #include "penstock/core/error.h"
+#include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
 
@@ -128,6 +129,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  penstock::open_missing_streams();
   std::signal(SIGPIPE, SIG_IGN);
   return penstock::cli::exit_code_of([&] { return run(argc, argv); });
 }

@@ -8,6 +8,7 @@
 
 #include "penstock/cli/input_file.h"
 #include "penstock/cli/plan/commands.h"
+#include "penstock/cli/plan/runtime_program.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
 #include "penstock/core/text.h"
@@ -137,8 +138,7 @@ int run(const RunCommand& command, const Words& words, bool is_any_program) {
   }
   std::ranges::move(variables_of_files(), std::back_inserter(options.variables));
   take_program(command, words, is_any_program, options);
-  options.penstock =
-      command.penstock.empty() ? fs::read_symlink("/proc/self/exe").string() : command.penstock;
+  options.penstock = command.penstock.empty() ? own_program() : command.penstock;
   options.ssh = command.ssh_command.empty()
                     ? hosts::plain_ssh(command.ssh_port, blank_separated(command.launcher_args))
                     : blank_separated(command.ssh_command);

@@ -1,5 +1,6 @@
 #include "penstock/cli/plan/runtime_program.h"
 
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,14 +18,26 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// "" where this program cannot tell where it is itself.
 fs::path expected_place() {
+  return fs::path(own_program()).parent_path().parent_path() / "libexec" / "penstock-runtime";
+}
+
+// By which this program was executed.
+fs::path path_of_start() {
+  const auto* const path = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
+  if (path == nullptr) return {};
   std::error_code error;
-  const fs::path self = fs::read_symlink("/proc/self/exe", error);
-  return error ? fs::path() : self.parent_path().parent_path() / "libexec" / "penstock-runtime";
+  const fs::path place = fs::canonical(path, error);
+  return error ? fs::absolute(path, error) : place;  // Links cannot be read, perhaps.
 }
 
 }  // namespace
+
+std::string own_program() {
+  std::error_code error;
+  const fs::path self = fs::read_symlink("/proc/self/exe", error);
+  return error ? path_of_start() : self;
+}
 
 bool has_runtime_program() {
   std::error_code unreadable;

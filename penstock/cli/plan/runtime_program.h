@@ -1,4 +1,5 @@
-// Where the program that has tensors is: libexec/penstock-runtime, next to this program's folder.
+// Where this program is, and the one that has tensors: libexec/penstock-runtime, next to this
+// program's folder.
 //
 // train.cpp and memory.cpp start it.  Knows nothing of what it does.
 #pragma once
@@ -6,6 +7,9 @@
 #include <vector>
 
 namespace penstock::cli {
+
+// The path of this program; "" where the system does not tell.
+std::string own_program();
 
 // The planning half may be installed alone.
 bool has_runtime_program();

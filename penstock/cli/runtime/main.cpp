@@ -14,6 +14,7 @@
 #include "penstock/cli/train_command.h"
 #include "penstock/cli/usage.h"
 #include "penstock/core/error.h"
+#include "penstock/core/standard_streams.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
 #include "penstock/run/evaluate.h"
@@ -69,6 +70,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  penstock::open_missing_streams();
   // torch's own log tells in many lines what our errors tell in one; a user's choice stays.
   ::setenv("TORCH_CPP_LOG_LEVEL", "FATAL", /*overwrite=*/0);
   return penstock::cli::exit_code_of([&] { return run(argc, argv); });

@@ -1,13 +1,11 @@
 #include "penstock/cli/runtime/peer_watch.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 #include <exception>
 #include <string_view>
 #include <utility>
 
+#include "penstock/core/background_thread.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/launch/control_message.h"
@@ -36,12 +34,7 @@ PeerWatch::PeerWatch(comm::Communicator& communicator, const launch::Limits& lim
   texts_.resize(ranks);
   put_down(progress_());
   communicator.barrier("watching each other");
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);  // The program's signals are for the program's threads.
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_background_thread([this] { run(); });
 }
 
 PeerWatch::~PeerWatch() {

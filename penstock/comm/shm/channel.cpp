@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "penstock/core/blocked_signals.h"
+#include "penstock/core/grow_file.h"
 #include "penstock/core/round_up.h"
 #include "penstock/core/text.h"
 
@@ -118,7 +118,8 @@ void Memory::grow(std::size_t bytes) {
   // Reserves the pages: memory that is missing is an error here, not a SIGBUS later.  A signal
   // would undo what was done of it, so that frequent ones would let it never end.
   const BlockedSignals blocked;
-  const int error = posix_fallocate(file_, 0, static_cast<off_t>(bytes));
+  const int error = grow_file(file_, static_cast<std::int64_t>(bytes_),
+                              static_cast<std::int64_t>(bytes - bytes_));
   if (error != 0) {
     throw std::system_error(error, std::generic_category(),
                             str("shared memory of ", bytes, " bytes"));
@@ -228,20 +229,5 @@ void Inbox::await(std::chrono::microseconds spin, std::chrono::milliseconds at_m
 }
 
 bool Inbox::closed() const { return memory_.at<Head>(0)->closed.load() != 0 && empty(); }
-
-Liveness::Liveness(std::int32_t process)
-    : file_(static_cast<int>(syscall(SYS_pidfd_open, process, 0))),
-      ended_(file_ < 0 && errno == ESRCH) {}
-
-Liveness::~Liveness() {
-  if (file_ >= 0) close(file_);
-}
-
-bool Liveness::alive() const {
-  if (file_ < 0) return !ended_;
-  pollfd ended{.fd = file_, .events = POLLIN, .revents = 0};
-  poll(&ended, 1, 0);  // Fails at a signal, which says nothing about the process.
-  return (ended.revents & POLLIN) == 0;
-}
 
 }  // namespace penstock::comm::shm

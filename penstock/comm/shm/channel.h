@@ -105,19 +105,4 @@ class Inbox {
   Memory memory_;
 };
 
-// Whether a process lives, by its number; stays right when the number is used again.  A kernel that
-// cannot tell is taken to say yes.
-class Liveness {
- public:
-  explicit Liveness(std::int32_t process);
-  ~Liveness();
-  Liveness(const Liveness&) = delete;
-  Liveness& operator=(const Liveness&) = delete;
-  bool alive() const;
-
- private:
-  int file_ = -1;
-  bool ended_ = false;
-};
-
 }  // namespace penstock::comm::shm

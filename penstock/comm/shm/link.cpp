@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "penstock/comm/shm/channel.h"
+#include "penstock/comm/shm/liveness.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"

@@ -1,7 +1,6 @@
 #include "penstock/comm/tcp/io_thread.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <array>
 #include <cerrno>
@@ -10,13 +9,14 @@
 
 #include "penstock/core/background_thread.h"
 #include "penstock/core/error.h"
+#include "penstock/core/refused_call.h"
 #include "penstock/core/text.h"
 
 namespace penstock::comm::tcp {
 
 IoThread::~IoThread() {
   if (!thread_.joinable()) return;
-  eventfd_write(stop_.get(), 1);
+  stop_->wake();
   thread_.join();
 }
 
@@ -53,14 +53,29 @@ IoThread::Attending::~Attending() {
   for (auto& [descriptor, entry] : thread_.entries_) thread_.arm_if_busy(entry);
 }
 
+namespace {
+
+FileDescriptor make_epoll() {
+  FileDescriptor made(epoll_create1(EPOLL_CLOEXEC));
+  if (made || !is_refused(errno)) return made;
+  made.reset(epoll_create(1));
+  if (made) fcntl(made.get(), F_SETFD, FD_CLOEXEC);
+  return made;
+}
+
+}  // namespace
+
 void IoThread::start() {
   if (thread_.joinable()) return;
-  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
-  stop_.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  epoll_event event{.events = EPOLLIN, .data = {.fd = stop_.get()}};
-  if (!epoll_ || !stop_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stop_.get(), &event) != 0) {
+  epoll_ = make_epoll();
+  stop_.emplace("watch connections");
+  const int stop = stop_->descriptor();
+  epoll_event event{.events = EPOLLIN, .data = {.fd = stop}};
+  if (!epoll_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, stop, &event) != 0) {
+    const std::vector<std::string> advice = {"the limit of open files: ulimit -n"};
+    const bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOSPC;
     throw CommError(str("cannot watch connections: ", std::strerror(errno)),
-                    {"the limit of open files: ulimit -n"});
+                    is_full ? advice : std::vector<std::string>{});
   }
   thread_ = start_background_thread([this] { run(); });
 }
@@ -83,7 +98,7 @@ void IoThread::run() {
     if (count < 0 && errno != EINTR) return;
     for (int i = 0; i < count; ++i) {
       const int descriptor = ready[static_cast<std::size_t>(i)].data.fd;
-      if (descriptor == stop_.get()) return;
+      if (descriptor == stop_->descriptor()) return;
       advance(descriptor);
     }
   }

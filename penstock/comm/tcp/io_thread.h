@@ -10,10 +10,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "penstock/comm/tcp/stream.h"
 #include "penstock/core/file_descriptor.h"
+#include "penstock/core/wake_up.h"
 
 namespace penstock::comm::tcp {
 
@@ -57,7 +59,7 @@ class IoThread {
   std::map<int, Entry> entries_;  // By descriptor.
   bool attended_ = false;
   FileDescriptor epoll_;
-  FileDescriptor stop_;
+  std::optional<WakeUp> stop_;  // From start() on.
   std::thread thread_;
 };
 
