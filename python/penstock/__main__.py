@@ -12,11 +12,12 @@ import os
 import signal
 import sys
 
-from penstock import _program
+from penstock import _program, _standard_streams
 
 
 def main() -> None:
     """Becomes the program; returns never.  Ends with 2 where there is nothing to become."""
+    _standard_streams.open_missing()
     words = sys.argv[1:]
     if words[:2] == ["checkpoint", "import"]:  # Which reads files of torch's.
         importing = importlib.import_module("penstock.checkpoint.importing")

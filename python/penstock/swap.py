@@ -34,7 +34,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
 
-from penstock import _compatibility
+from penstock import _compatibility, _standard_streams
 from penstock._accelerate import count_ranks
 from penstock._script_names import uses_in
 from penstock.errors import ParseError
@@ -216,6 +216,7 @@ def check(script: str) -> int:
 
 def main(arguments: Sequence[str]) -> None:
     """Runs the script that the first argument names, or the module behind -m, with the others."""
+    _standard_streams.open_missing()
     if arguments and arguments[0] == "--check":
         if len(arguments) != 2:
             print("usage: python -m penstock.swap --check SCRIPT", file=sys.stderr)

@@ -55,7 +55,7 @@ class SameLosses(ProcessTest):
         self.assert_same(run)
 
     def test_torchrun(self) -> None:
-        self.torchrun("torchrun", "--master-port", str(free_port()))
+        self.torchrun("torchrun", "--master-port", str(support.free_port()))
 
     def test_torchrun_standalone(self) -> None:
         self.torchrun("standalone", "--standalone")
@@ -71,7 +71,7 @@ class SameLosses(ProcessTest):
         self.assert_same("mpi")
 
     def test_variables_set_by_hand(self) -> None:
-        port = str(free_port())
+        port = str(support.free_port())
         started = []
         for rank in range(4):
             variables = self.environment(
@@ -82,14 +82,6 @@ class SameLosses(ProcessTest):
         for process in started:
             self.assert_code(process.wait(), 0)
         self.assert_same("hand")
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Launch(ProcessTest):

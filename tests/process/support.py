@@ -12,6 +12,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -162,6 +163,12 @@ class Socket:
     remote: tuple[str, int]
     listens: bool
     established: bool
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def tcp_sockets() -> dict[int, Socket]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock import _standard_streams
 from penstock._foreign_files import read_foreign
 from penstock._printable import printable
 from penstock.board._stream import Line, Metrics, Samples
@@ -102,12 +103,13 @@ def _copy(options: argparse.Namespace) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0; 2 for what the user can mend; 1 for a file (docs/exit_codes.md)."""
+    _standard_streams.open_missing()
     try:
-        print(_copy(_parser().parse_args(arguments)))
+        summary = _copy(_parser().parse_args(arguments))
     except Error as error:
         print(f"penstock: {error}", file=sys.stderr)
         return 2
     except OSError as error:
         print(printable(f"penstock: {error.filename}: {error.strerror}"), file=sys.stderr)
         return 1
-    return 0
+    return _standard_streams.say(summary)

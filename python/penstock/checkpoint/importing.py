@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from penstock._printable import printable
+from penstock import _standard_streams
 from penstock.checkpoint._dcp import is_dcp, read_dcp
 from penstock.checkpoint._deepspeed import is_deepspeed, read_deepspeed
 from penstock.checkpoint._imported import Imported
@@ -50,6 +50,7 @@ def _read(source: Path) -> Imported:
 
 def main(words: list[str] | None = None) -> int:
     """The command; returns its exit code."""
+    _standard_streams.open_missing()
     parser = argparse.ArgumentParser(
         prog="penstock checkpoint import",
         description="Makes a checkpoint of one that DeepSpeed or torch.distributed.checkpoint has "
@@ -69,8 +70,7 @@ def main(words: list[str] | None = None) -> int:
         f"{elements} elements, optimizer states of {len(found.states)}",
         *(f"left out: {each}" for each in found.left_out),
     ]
-    print(printable("\n".join(lines)))
-    return 0
+    return _standard_streams.say("\n".join(lines))
 
 
 if __name__ == "__main__":

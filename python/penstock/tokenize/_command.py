@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from penstock import _standard_streams
 from penstock._printable import printable
 from penstock.errors import ConfigError, Error
 from penstock.tokenize._corpus import CorpusWriter
@@ -129,9 +130,10 @@ def _write(batch: Batch, encoder: Encoder, corpus: CorpusWriter, *, masks: bool)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, or 2 for what the user can mend (docs/exit_codes.md)."""
+    _standard_streams.open_missing()
     options = _parser().parse_args(arguments)
     try:
-        print(printable(_tokenize(options)))
+        summary = _tokenize(options)
     except Error as error:
         print(f"penstock: {error}", file=sys.stderr)
         return 2
@@ -141,4 +143,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    return 0
+    return _standard_streams.say(summary)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from penstock import _standard_streams
 from penstock.errors import Error
 from penstock.tokenize._encoder import Encoder
 
 
 def main(arguments: list[str]) -> int:
     """Returns the exit code: 0, or 2 for what the user can mend."""
+    _standard_streams.open_missing()
     if len(arguments) != 2 or arguments[0] not in ("encode", "decode"):
         print(__doc__, file=sys.stderr)
         return 2
