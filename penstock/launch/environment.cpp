@@ -30,6 +30,13 @@ constexpr const char* kVariables[] = {
     "SLURM_JOB_ID",
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "PMIX_NAMESPACE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "MV2_COMM_WORLD_RANK",
+    "MV2_COMM_WORLD_SIZE",
+    "FLUX_TASK_RANK",
+    "FLUX_JOB_SIZE",
+    "PMIX_RANK",
     "PENSTOCK_CONTROL_FD",
 };
 
@@ -42,6 +49,20 @@ struct Names {
 constexpr Names kPlainNames = {"RANK", "WORLD_SIZE", "LOCAL_RANK"};
 constexpr Names kMpiNames = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                              "OMPI_COMM_WORLD_LOCAL_RANK"};
+constexpr Names kOtherMpiNames[] = {
+    {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},  // MPICH, Intel MPI.
+    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK"},
+    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"},
+};
+
+// Slurm's numbers of steps end here; those above mean a batch script, an interactive shell, ...
+constexpr std::int64_t kSlurmStepMax = 0xfffffff0;
+
+// "::1" of "[::1]", as addresses stand in front of a port.
+std::string without_brackets(const std::string& address) {
+  const bool has_both = address.starts_with('[') && address.ends_with(']');
+  return has_both ? address.substr(1, address.size() - 2) : address;
+}
 
 class Detection {
  public:
@@ -50,14 +71,21 @@ class Detection {
   LauncherEnvironment detect() const {
     if (has("PENSTOCK_CONTROL_FD")) return own();
     if (has("TORCHELASTIC_RUN_ID")) return torchrun();
-    if (has("OMPI_COMM_WORLD_RANK")) return open_mpi();
-    const bool slurm_step = in_slurm_step();
-    if (has("RANK") || has("WORLD_SIZE")) return by_hand(slurm_step);
-    if (slurm_step) return slurm();
-    return {};
+    std::optional<Job> found = job();
+    if (found && found->ranks.world_size == 1) found.reset();
+    if (has("RANK") || has("WORLD_SIZE")) return by_hand(found);
+    if (!found) return {};
+    if (found->ranks.kind == LauncherKind::OtherMpi) require_master(found->names.rank);
+    return found->ranks;
   }
 
  private:
+  // The ranks that another launcher has started, and by which variables it says so.
+  struct Job {
+    LauncherEnvironment ranks;
+    Names names;
+  };
+
   bool has(const char* name) const { return variable_(name).has_value(); }
   std::string value(const char* name) const { return variable_(name).value_or(""); }
 
@@ -70,8 +98,19 @@ class Detection {
     notes.push_back(
         "to start ranks on this machine: penstock train CONFIG --nproc N; elsewhere torchrun, srun "
         "or mpirun set these variables");
-    notes.push_back("to run a single process: env -u RANK -u WORLD_SIZE penstock train CONFIG");
+    notes.push_back(str("to run a single process: env", unsetting(), " penstock train CONFIG"));
     throw ConfigError("environment: " + message, std::move(notes));
+  }
+
+  // " -u RANK -u WORLD_SIZE": what makes this process a rank.
+  std::string unsetting() const {
+    std::string words;
+    for (const std::string name : kVariables) {
+      const bool makes_a_rank = name.find("RANK") != std::string::npos || name == "WORLD_SIZE" ||
+                                name == "SLURM_PROCID" || name == "TORCHELASTIC_RUN_ID";
+      if (makes_a_rank && has(name.c_str())) words += " -u " + name;
+    }
+    return words;
   }
 
   std::int64_t integer(const char* name, std::int64_t low, std::int64_t high) const {
@@ -97,7 +136,7 @@ class Detection {
     if (has(names.local_rank)) {
       found.local_rank = static_cast<std::int32_t>(integer(names.local_rank, 0, world_size - 1));
     }
-    if (has("MASTER_ADDR")) found.master_addr = value("MASTER_ADDR");
+    if (has("MASTER_ADDR")) found.master_addr = without_brackets(value("MASTER_ADDR"));
     if (has("MASTER_PORT")) {
       found.master_port = static_cast<std::uint16_t>(integer("MASTER_PORT", 1, 65535));
     }
@@ -137,17 +176,14 @@ class Detection {
 
   LauncherEnvironment open_mpi() const {
     LauncherEnvironment found = ranks(LauncherKind::OpenMpi, kMpiNames);
-    if (has("RANK") || has("WORLD_SIZE")) {
-      require_same_rank(ranks(LauncherKind::Environment, kPlainNames), found, kPlainNames,
-                        kMpiNames);
-    }
     found.job_id =
         has("PMIX_NAMESPACE") ? value("PMIX_NAMESPACE") : value("OMPI_MCA_ess_base_jobid");
     return found;
   }
 
   bool in_slurm_step() const {
-    return has("SLURM_PROCID") && parse_integer(value("SLURM_STEP_ID")).has_value();
+    const auto step = parse_integer(value("SLURM_STEP_ID"));
+    return has("SLURM_PROCID") && step && *step < kSlurmStepMax;
   }
 
   Names slurm_names() const {
@@ -161,16 +197,31 @@ class Detection {
     return found;
   }
 
-  LauncherEnvironment by_hand(bool slurm_step) const {
-    LauncherEnvironment found = ranks(LauncherKind::Environment, kPlainNames);
-    const std::optional<LauncherEnvironment> step =
-        slurm_step ? std::optional(slurm()) : std::nullopt;
-    if (step && step->world_size > 1) {  // A step of one task is a shell: it launched no ranks.
-      require_same_rank(found, *step, kPlainNames, slurm_names());
-      return *step;
+  std::optional<Job> job() const {
+    if (has("OMPI_COMM_WORLD_RANK")) return Job{open_mpi(), kMpiNames};
+    if (in_slurm_step()) return Job{slurm(), slurm_names()};
+    for (const Names& names : kOtherMpiNames) {
+      if (has(names.rank)) return Job{ranks(LauncherKind::OtherMpi, names), names};
     }
-    require_master("RANK");
-    return found;
+    const bool is_told_otherwise = has("RANK") || has("WORLD_SIZE");
+    if (has("PMIX_RANK") && !has("SLURM_JOB_ID") && !is_told_otherwise) {
+      fail(str("PMIX_RANK=", value("PMIX_RANK"),
+               ": a launcher has started this rank, and does not "
+               "say of how many"),
+           {"set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"});
+    }
+    return std::nullopt;
+  }
+
+  LauncherEnvironment by_hand(const std::optional<Job>& job) const {
+    const LauncherEnvironment found = ranks(LauncherKind::Environment, kPlainNames);
+    if (!job) {
+      require_master("RANK");
+      return found;
+    }
+    require_same_rank(found, job->ranks, kPlainNames, job->names);
+    if (job->ranks.kind == LauncherKind::OtherMpi) require_master(job->names.rank);
+    return job->ranks;
   }
 
   const VariableLookup& variable_;
@@ -190,6 +241,8 @@ std::string_view name_of(LauncherKind kind) {
       return "Open MPI";
     case LauncherKind::Slurm:
       return "Slurm";
+    case LauncherKind::OtherMpi:
+      return "mpiexec";
     case LauncherKind::Environment:
       return "RANK and WORLD_SIZE";
   }

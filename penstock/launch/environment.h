@@ -1,4 +1,4 @@
-// Who started this process, and which rank it is: the variables of six kinds of launcher.
+// Who started this process, and which rank it is: the variables of seven kinds of launcher.
 //
 // Read once, at start-up, by cli/ and train/.  Everything is a function of the variables given, so
 // that every rule is testable; only from_process_environment() reads the real ones.
@@ -7,10 +7,15 @@
 // Rules, first match wins:
 //   1. Own: PENSTOCK_CONTROL_FD, set by launcher.h.
 //   2. Torchrun: TORCHELASTIC_RUN_ID.  Before Slurm and Open MPI, which may start one per node.
-//   3. Open MPI: OMPI_COMM_WORLD_RANK.
-//   4. Environment: RANK or WORLD_SIZE, set by hand or by a script around srun.
-//   5. Slurm: SLURM_PROCID with a numeric SLURM_STEP_ID.  A bare sbatch script has no step.
-//   6. None: a single process.
+//   3. A job, of more than one rank, to which RANK and WORLD_SIZE may not say anything else:
+//      Open MPI: OMPI_COMM_WORLD_RANK.
+//      Slurm: SLURM_PROCID with the number of a step.  A batch script has none, and an interactive
+//      shell one that Slurm gives to no step of ranks.
+//      Other MPIs: PMI_RANK and the like, which come with no name of the job: MASTER_ADDR and
+//      MASTER_PORT are required.
+//      A job of one rank is a shell, or a program that starts its own ranks: it launched none.
+//   4. Environment: RANK or WORLD_SIZE, set by hand.
+//   5. None: a single process.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -23,9 +28,17 @@
 
 namespace penstock::launch {
 
-enum class LauncherKind : std::uint8_t { None, Own, Torchrun, OpenMpi, Slurm, Environment };
+enum class LauncherKind : std::uint8_t {
+  None,
+  Own,
+  Torchrun,
+  OpenMpi,
+  Slurm,
+  OtherMpi,
+  Environment
+};
 
-// "none", "penstock", "torchrun", "Open MPI", "Slurm", "RANK and WORLD_SIZE".
+// "none", "penstock", "torchrun", "Open MPI", "Slurm", "mpiexec", "RANK and WORLD_SIZE".
 std::string_view name_of(LauncherKind kind);
 std::ostream& operator<<(std::ostream& out, LauncherKind kind);
 

@@ -67,6 +67,16 @@ const Variables& open_mpi() {
   return variables;
 }
 
+const Variables& mpich() {
+  static const Variables variables{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}};
+  return variables;
+}
+
+const Variables& master() {
+  static const Variables variables{{"MASTER_ADDR", "[::1]"}, {"MASTER_PORT", "29500"}};
+  return variables;
+}
+
 TEST(Environment, NothingSetIsASingleProcess) {
   EXPECT_EQ(describe(detect({})), "none: rank 0/1 local - at :- job ");
 }
@@ -131,10 +141,70 @@ TEST(Environment, AScriptAroundSrunMayRepeatItsRanks) {
   EXPECT_EQ(describe(found), "Slurm: rank 3/4 local 1 at 10.0.0.1:29500 job 77.0");
 }
 
-TEST(Environment, AShellInAStepOfOneTaskIsNoRank) {
-  const Variables shell{{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}, {"SLURM_LOCALID", "0"}};
-  EXPECT_EQ(detect(plain() + slurm() + shell).kind, LauncherKind::Environment);
+TEST(Environment, MpiexecsRanksMeetAtTheMaster) {
+  EXPECT_EQ(describe(detect(mpich() + master())), "mpiexec: rank 2/4 local 0 at ::1:29500 job ");
+  const Variables mvapich{{"MV2_COMM_WORLD_RANK", "1"}, {"MV2_COMM_WORLD_SIZE", "3"}};
+  EXPECT_EQ(describe(detect(mvapich + master())), "mpiexec: rank 1/3 local - at ::1:29500 job ");
+  const Variables flux{{"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "3"}};
+  EXPECT_EQ(detect(flux + master()).kind, LauncherKind::OtherMpi);
 }
+
+TEST(Environment, AScriptAroundMpiexecMayRepeatItsRanks) {
+  const Variables same{{"RANK", "2"}, {"WORLD_SIZE", "4"}};
+  EXPECT_EQ(detect(mpich() + master() + same).kind, LauncherKind::OtherMpi);
+}
+
+TEST(Environment, AnAddressMayStandInBrackets) {
+  EXPECT_EQ(detect(plain() + Variables{{"MASTER_ADDR", "[fd00::1]"}}).master_addr, "fd00::1");
+  EXPECT_EQ(detect(plain() + Variables{{"MASTER_ADDR", "fd00::1"}}).master_addr, "fd00::1");
+}
+
+struct Shell {
+  const char* name;
+  Variables variables;
+};
+
+// What shells have of the launchers that started them, which launched no ranks.
+class Shells : public testing::TestWithParam<Shell> {};
+
+TEST_P(Shells, AreNoRanks) {
+  const Variables& variables = GetParam().variables;
+  EXPECT_EQ(describe(detect(variables)), "none: rank 0/1 local - at :- job ");
+  EXPECT_EQ(describe(detect(variables + plain())),
+            "RANK and WORLD_SIZE: rank 1/2 local - at 10.0.0.1:29500 job ");
+}
+
+// Of an allocation of four tasks.
+Variables in_allocation(const Variables& more) {
+  return Variables{{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"},
+                   {"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "0"}, {"SLURM_NNODES", "2"}} +
+         more;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, Shells,
+    testing::Values(
+        Shell{"Salloc", {{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "4"}}},
+        Shell{"BatchScript", in_allocation({})},
+        Shell{"BatchStep", in_allocation({{"SLURM_STEP_ID", "batch"}})},
+        Shell{"BatchStepByNumber", in_allocation({{"SLURM_STEP_ID", "4294967291"}})},
+        Shell{"InteractiveStep",
+              in_allocation({{"SLURM_STEP_ID", "4294967290"}, {"SLURM_STEP_NUM_TASKS", "1"}})},
+        Shell{"InteractiveStepOfAnyTasks", in_allocation({{"SLURM_STEP_ID", "4294967290"}})},
+        Shell{"ExternStep", in_allocation({{"SLURM_STEP_ID", "4294967292"}})},
+        Shell{"SrunPty", in_allocation({{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}})},
+        Shell{"SrunPtyOfPmix", in_allocation({{"SLURM_STEP_ID", "0"},
+                                              {"SLURM_STEP_NUM_TASKS", "1"},
+                                              {"PMIX_RANK", "0"}})},
+        Shell{"Mpirun", {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}}},
+        Shell{"MpirunInAnAllocation",  // Whose daemons srun has started.
+              in_allocation({{"OMPI_COMM_WORLD_RANK", "0"},
+                             {"OMPI_COMM_WORLD_SIZE", "1"},
+                             {"SLURM_STEP_ID", "0"}})},
+        Shell{"Mpiexec", {{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}},
+        Shell{"Mvapich", {{"MV2_COMM_WORLD_RANK", "0"}, {"MV2_COMM_WORLD_SIZE", "1"}}},
+        Shell{"Flux", {{"FLUX_TASK_RANK", "0"}, {"FLUX_JOB_SIZE", "1"}}}),
+    [](const auto& test) { return test.param.name; });
 
 struct BadCase {
   const char* name;
@@ -182,6 +252,13 @@ INSTANTIATE_TEST_SUITE_P(
                 "RANK=1 of 2, but SLURM_PROCID=3 of 4: two launchers disagree"},
         BadCase{"MpiWithoutSize", without(open_mpi(), "OMPI_COMM_WORLD_SIZE"),
                 "OMPI_COMM_WORLD_SIZE is not set"},
+        BadCase{"MpiexecWithoutMaster", without(mpich(), "MPI_LOCALRANKID"),
+                "MASTER_ADDR is not set, but PMI_RANK is"},
+        BadCase{
+            "MpiexecWithoutSize", {{"MV2_COMM_WORLD_RANK", "1"}}, "MV2_COMM_WORLD_SIZE is not set"},
+        BadCase{"MpiexecAndPlain", without(mpich() + plain(), "MPI_LOCALRANKID"),
+                "RANK=1 of 2, but PMI_RANK=2 of 4: two launchers disagree"},
+        BadCase{"PmixAlone", {{"PMIX_RANK", "3"}}, "does not say of how many"},
         BadCase{"TorchrunWithoutRank",
                 without(plain(), "RANK") + Variables{{"TORCHELASTIC_RUN_ID", "x"}},
                 "RANK is not set"}),
