@@ -1,6 +1,9 @@
+#include "penstock/comm/connect.h"
+
 #include <ATen/Parallel.h>
 #include <c10/util/Logging.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <exception>
 #include <memory>
@@ -13,10 +16,12 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "penstock/comm/answer_of.h"
+#include "penstock/comm/await_listener.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/exception_text.h"
 #include "penstock/comm/interruptible_store.h"
 #include "penstock/comm/own_address.h"
+#include "penstock/comm/store_calls.h"
 #include "penstock/comm/world.h"
 #include "penstock/core/error.h"
 #include "penstock/core/failure_words.h"
@@ -40,6 +45,7 @@ Store open_store(const Rendezvous& rendezvous, milliseconds deadline) {
   options.waitWorkers = false;
   options.timeout = deadline;
   if (options.isServer && rendezvous.socket >= 0) options.masterListenFd = rendezvous.socket;
+  if (options.isServer) options.useLibUV = runs_newer_store();
   return c10::make_intrusive<c10d::TCPStore>(rendezvous.host, options);
 }
 
@@ -53,16 +59,47 @@ Store open_run_store(const Rendezvous& rendezvous, milliseconds deadline) {
 }
 
 // c10d waits without a deadline for a program that takes the connection and never answers.
-Store open_store_within(const Rendezvous& rendezvous, milliseconds deadline) {
+Store open_store_within(const Rendezvous& rendezvous, milliseconds deadline,
+                        milliseconds first_word) {
   constexpr milliseconds kLonger(2000);  // It may name its own reason at the deadline.
   const Interrupt never;                 // There is nobody yet to raise it.
-  return answer_of([=] { return open_run_store(rendezvous, deadline); }, never, deadline + kLonger,
+  return answer_of([=] { return open_run_store(rendezvous, deadline); }, never,
+                   first_word.count() > 0 ? std::min(first_word, deadline) : deadline + kLonger,
                    "what listens there does not answer; is it another program?");
 }
 
 std::string where(const Rendezvous& rendezvous) {
-  return rendezvous.kind == Rendezvous::Kind::File ? str("file \"", rendezvous.path, "\"")
-                                                   : str(rendezvous.host, ":", rendezvous.port);
+  if (rendezvous.kind == Rendezvous::Kind::File) return str("file \"", rendezvous.path, "\"");
+  const bool is_ipv6 = rendezvous.host.find(':') != std::string::npos;
+  return is_ipv6 ? str("[", rendezvous.host, "]:", rendezvous.port)
+                 : str(rendezvous.host, ":", rendezvous.port);
+}
+
+// Rank 0's first word, of which the others know its run from another's.
+void say_or_hear_first_word(const Store& run_store, const Rendezvous& rendezvous,
+                            milliseconds first_word) {
+  const auto never = std::make_shared<Interrupt>();  // There is nobody yet to raise it.
+  InterruptibleStore store(run_store, never);
+  const std::string key = "first word";
+  const std::string own = str(rendezvous.world_size);
+  if (rendezvous.rank.value == 0) {
+    store.set(key, std::vector<std::uint8_t>(own.begin(), own.end()));
+    return;
+  }
+  if (first_word.count() == 0) return;
+  try {
+    store.wait({key}, first_word);
+  } catch (const std::exception&) {
+    throw CommError(str("rank ", rendezvous.rank, " found a store at ", where(rendezvous),
+                        " in which rank 0 of this run has said nothing"),
+                    {"it is another program's or another run's; each run takes a port of its own"});
+  }
+  const std::vector<std::uint8_t> word = store.get(key);
+  const std::string of_rank_0(word.begin(), word.end());
+  if (of_rank_0 == own) return;
+  throw CommError(str("rank ", rendezvous.rank, " of ", own, " found a run of ", of_rank_0,
+                      " ranks at ", where(rendezvous)),
+                  {"it is another run's; each run takes a port of its own"});
 }
 
 // Announces this rank and waits for all others; a run that lacks ranks says which.
@@ -86,7 +123,25 @@ void meet(const Store& run_store, const Rendezvous& rendezvous, milliseconds dea
     } catch (const std::exception&) {
       throw CommError(str(waited, "the other ranks: ", exception_text(error)));
     }
-    throw CommError(str(waited, "ranks ", join(absent, ", "), " of ", rendezvous.world_size));
+    throw CommError(str(waited, absent.size() == 1 ? "rank " : "ranks ", join(absent, ", "), " of ",
+                        rendezvous.world_size));
+  }
+}
+
+Store reach_store(const Rendezvous& rendezvous, milliseconds deadline, milliseconds first_word) {
+  const std::string failed =
+      str("rank ", rendezvous.rank, " could not reach the store at ", where(rendezvous), ": ");
+  try {
+    if (rendezvous.kind == Rendezvous::Kind::Server) require_known(rendezvous.host);
+    if (rendezvous.kind == Rendezvous::Kind::Client) {
+      await_listener(rendezvous.host, rendezvous.port, deadline);
+    }
+    return open_store_within(rendezvous, deadline, first_word);
+  } catch (const Error& error) {
+    throw CommError(failed + error.message(), error.notes(), error.exit_code());
+  } catch (const std::exception& error) {
+    const std::string text = exception_text(error);
+    throw CommError(failed + text.substr(0, text.find('\n')));
   }
 }
 
@@ -130,20 +185,19 @@ std::vector<std::string> Communicator::exchange(const std::string& name, const s
 void Communicator::barrier(const std::string& name) { exchange(name, "here"); }
 
 std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds deadline) {
+  return connect(rendezvous, deadline, milliseconds(0));
+}
+
+std::unique_ptr<Communicator> connect(const Rendezvous& rendezvous, milliseconds deadline,
+                                      milliseconds first_word) {
   c10::initLogging();
-  Store store;
-  try {
-    store = open_store_within(rendezvous, deadline);
-  } catch (const std::exception& error) {
-    const std::string text = exception_text(error);
-    throw CommError(str("rank ", rendezvous.rank, " could not reach the store at ",
-                        where(rendezvous), ": ", text.substr(0, text.find('\n'))));
-  }
+  const Store store = reach_store(rendezvous, deadline, first_word);
+  say_or_hear_first_word(store, rendezvous, std::min(first_word, deadline));
   meet(store, rendezvous, deadline);
   const std::string listen =
       rendezvous.listen.empty() ? own_address(store, rendezvous, deadline) : rendezvous.listen;
-  return make_world(std::move(store), rendezvous.rank, rendezvous.world_size, listen,
-                    rendezvous.transport, deadline, rendezvous.device);
+  return make_world(store, rendezvous.rank, rendezvous.world_size, listen, rendezvous.transport,
+                    deadline, rendezvous.device);
 }
 
 void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>& body,

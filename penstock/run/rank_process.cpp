@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "penstock/comm/connect.h"
 #include "penstock/comm/own_address.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -39,13 +40,19 @@ std::string meeting_file(const launch::LauncherEnvironment& self, const std::str
                     {"set MASTER_ADDR and MASTER_PORT, or give ProcessOptions::folder"});
 }
 
+// Under our own launcher, and with torchrun's store, the port is open before rank 0 runs.
+std::chrono::milliseconds patience_for_first_word(const launch::LauncherEnvironment& self) {
+  const bool is_open_before = self.kind == LauncherKind::Own || self.agent_store;
+  return is_open_before ? std::chrono::seconds(0) : std::chrono::seconds(15);
+}
+
 comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self,
                                const ProcessOptions& options) {
   launch::check_single_address(options.host);
   comm::Rendezvous rendezvous{.kind = comm::Rendezvous::Kind::Client,
                               .host = self.master_addr,
                               .port = self.master_port.value_or(0),
-                              .prefix = restart_count(),
+                              .prefix = str(self.job_id, " ", restart_count()),
                               .rank = self.rank,
                               .world_size = self.world_size,
                               .listen = options.host,
@@ -73,7 +80,7 @@ std::unique_ptr<comm::Communicator> connect_process(const ProcessOptions& option
 std::unique_ptr<comm::Communicator> connect_process(const launch::LauncherEnvironment& self,
                                                     const ProcessOptions& options,
                                                     std::chrono::milliseconds deadline) {
-  return comm::connect(rendezvous_of(self, options), deadline);
+  return comm::connect(rendezvous_of(self, options), deadline, patience_for_first_word(self));
 }
 
 }  // namespace penstock::run

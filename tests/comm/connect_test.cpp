@@ -1,3 +1,5 @@
+#include "penstock/comm/connect.h"
+
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -16,6 +18,9 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/interrupt.h"
 #include "penstock/comm/interruptible_store.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/launch/port.h"
 #include "tests/comm/failure_of.h"
 #include "tests/support/temporary_folder.h"
 
@@ -177,6 +182,60 @@ TEST(Connect, RanksThatDoNotComeAreNamed) {
     const std::lock_guard lock(mutex);
     expect_contains(error.message(), {"ranks 1, 3 of 4", "meet"});
   });
+}
+
+// Rank 1 of two at a port, where rank 0 says its first word within half a second.
+CommError failure_at(std::uint16_t port, const std::string& host = "127.0.0.1") {
+  return failure_of([&] {
+    connect({.kind = Rendezvous::Kind::Client,
+             .host = host,
+             .port = port,
+             .rank = Rank(1),
+             .world_size = 2},
+            std::chrono::seconds(20), milliseconds(500));
+  });
+}
+
+TEST(Connect, AProgramThatIsSilentIsNoStore) {
+  const auto listening = launch::listen_on("127.0.0.1", 0);
+  const auto begun = std::chrono::steady_clock::now();
+  expect_contains(failure_at(listening.number).message(),
+                  {"rank 1", str(listening.number), "another program"});
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(10));
+}
+
+TEST(Connect, AStoreWithoutRankZeroIsAnothersStore) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  const auto server = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  expect_contains(failure_at(server->getPort()).message(),
+                  {"rank 1", str(server->getPort()), "rank 0 of this run has said nothing"});
+}
+
+TEST(Connect, ARunOfAnotherSizeIsAnotherRun) {
+  auto listening = launch::listen_on("127.0.0.1", 0);
+  const std::uint16_t port = listening.number;
+  std::thread rank_0([&] {
+    const CommError lacks = failure_of([&] {
+      connect({.kind = Rendezvous::Kind::Server,
+               .port = port,
+               .socket = listening.socket.release(),
+               .world_size = 3},
+              std::chrono::seconds(3));
+    });
+    expect_contains(lacks.message(), {"ranks 1, 2 of 3"});
+  });
+  expect_contains(failure_at(port).message(), {"rank 1 of 2", "a run of 3 ranks"});
+  rank_0.join();
+}
+
+TEST(Connect, AHostThatNobodyKnowsIsToldAtOnce) {
+  const auto begun = std::chrono::steady_clock::now();
+  const CommError error = failure_at(29500, "no-such-host.invalid");
+  EXPECT_EQ(error.exit_code(), ExitCode::Usage);
+  expect_contains(error.message(), {"no host \"no-such-host.invalid\" is known"});
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(8));
 }
 
 TEST(Connect, AStoreThatIsNotThereIsNamed) {

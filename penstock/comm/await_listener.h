@@ -1,0 +1,19 @@
+// The wait for a store that another process opens, until something listens at its address.
+//
+// connect() begins with it, so that a host that nobody knows, a port at which nothing listens and a
+// program that is no store are three errors.  Knows no stores.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace penstock::comm {
+
+// Throws: ConfigError for a host that nobody knows, once the name servers have answered.
+void require_known(const std::string& host);
+
+// Throws: likewise; CommError where nothing has listened there until the deadline.
+void await_listener(const std::string& host, std::uint16_t port,
+                    std::chrono::milliseconds deadline);
+
+}  // namespace penstock::comm
