@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/checkpoint/checkpoint_directory.h"
+#include "penstock/config/learning_rate.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -51,7 +52,8 @@ RunCheckpoints::RunCheckpoints(const config::Config& config, train::Trainer& tra
                                const train::Facts& facts,
                                std::function<void(const std::string&)> tell,
                                std::function<void(measure::RunEvent)> note)
-    : options_(config.checkpoint),
+    : config_(config),
+      options_(config.checkpoint),
       run_directory_(config.run.directory),
       directory_(config::checkpoint_directory(config.checkpoint, config.run.directory)),
       facts_(facts_with_layout(facts, trainer)),
@@ -88,6 +90,24 @@ void RunCheckpoints::tell_resumed(const train::Resumed& resumed) const {
     if (is_of_one_part(fact) || before == resumed.facts.end() || before->second == now) continue;
     tell_(str(fact, " was ", before->second, ", is ", now));
   }
+  tell_rate_that_jumps(resumed);
+}
+
+// A schedule that ends with the run is another one where the run has another length.
+void RunCheckpoints::tell_rate_that_jumps(const train::Resumed& resumed) const {
+  const config::SchedulerConfig& scheduler = config_.scheduler;
+  const auto length = resumed.facts.find("config run.steps");
+  const auto before = length == resumed.facts.end() ? std::nullopt : parse_integer(length->second);
+  if (!before || resumed.step < 1 || resumed.step >= config_.run.steps) return;
+  const auto rate = [&](std::int64_t step, std::int64_t steps_of_run) {
+    return config_.optimizer.lr * config::learning_rate_share(scheduler, step, steps_of_run);
+  };
+  const double next = rate(resumed.step, config_.run.steps);
+  if (rate(resumed.step, *before) == next) return;
+  tell_(str("the learning rate goes from ", shortest(rate(resumed.step - 1, *before)), " at step ",
+            resumed.step, " to ", shortest(next), " at step ", resumed.step + 1,
+            ": its schedule ends with the run, run.steps was ", *before, ", is ", config_.run.steps,
+            "; scheduler.params.total_num_steps = ", *before, " keeps it"));
 }
 
 void RunCheckpoints::ask() {

@@ -53,12 +53,14 @@ class RunCheckpoints {
  private:
   bool saves() const { return options_.saves(); }
   void tell_resumed(const train::Resumed& resumed) const;
+  void tell_rate_that_jumps(const train::Resumed& resumed) const;
   void begin_save();
   template <class Action>
   void noting_failure(const Action& action);
   template <class Action>
   void or_warn(const Action& action);
 
+  const config::Config& config_;
   const config::CheckpointConfig& options_;
   const std::string& run_directory_;
   std::string directory_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "penstock/checkpoint/checkpoint_directory.h"
+#include "penstock/checkpoint/checkpoints_at.h"
 #include "penstock/comm/calls.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -121,14 +122,23 @@ std::string Checkpoints::remove_old(checkpoint::CheckpointDirectory& directory) 
 
 std::optional<Resumed> Checkpoints::resume() {
   const comm::Call call("Checkpoints::resume()");
+  return resume_newest(options_.directory, checkpoint::steps_in);
+}
+
+Resumed Checkpoints::resume_from(const std::string& path) {
+  const comm::Call call("Checkpoints::resume_from()");
+  return *resume_newest(path, checkpoint::checkpoints_at);  // Of which there is one, or an error.
+}
+
+std::optional<Resumed> Checkpoints::resume_newest(
+    const std::string& path,
+    const std::function<std::vector<checkpoint::Found>(const std::string&)>& at) {
   const execute::Phase phase(progress_, "reading a checkpoint", execute::Files::Used);
   std::string folders;
   std::string failure;
   if (communicator_.rank().value == 0) {
     failure = failure_of([&] {
-      for (const checkpoint::Found& each : checkpoint::steps_in(options_.directory)) {
-        folders += each.folder + "\n";
-      }
+      for (const checkpoint::Found& each : at(path)) folders += each.folder + "\n";
     });
   }
   failure = agree("reading the directory of checkpoints", failure)[0];
@@ -145,16 +155,8 @@ std::optional<Resumed> Checkpoints::resume() {
     passed_over.push_back(std::get<std::string>(std::move(outcome)));
   }
   if (all.empty()) return std::nullopt;
-  throw CheckpointError(str("no checkpoint in ", quoted_path(options_.directory), " can be read"),
-                        passed_over);
-}
-
-Resumed Checkpoints::resume_from(const std::string& folder) {
-  const comm::Call call("Checkpoints::resume_from()");
-  const execute::Phase phase(progress_, "reading a checkpoint", execute::Files::Used);
-  auto outcome = try_to_load(folder);
-  if (const auto* const reason = std::get_if<std::string>(&outcome)) throw CheckpointError(*reason);
-  return std::get<Resumed>(std::move(outcome));
+  if (all.front() == path) throw CheckpointError(passed_over.front());
+  throw CheckpointError(str("no checkpoint in ", quoted_path(path), " can be read"), passed_over);
 }
 
 // Or why it cannot be read, the same on every rank.  What is read of it is this call's alone until

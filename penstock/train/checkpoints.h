@@ -69,8 +69,9 @@ class Checkpoints {
   // where one does not fit this model: it names the first tensor.  DifferenceError where ranks see
   // different ones under one name.  The trainer is then as it was.
   std::optional<Resumed> resume();
-  // Goes on from the checkpoint in `folder`.  Throws: likewise.
-  Resumed resume_from(const std::string& folder);
+  // Goes on from what `path` means (checkpoint/checkpoints_at.h): one checkpoint, or the newest
+  // whole one of a run.  Throws: likewise, and where there is none.
+  Resumed resume_from(const std::string& path);
 
   // Saves what the trainer is after its last step.  An asynchronous save goes on beside the steps
   // that follow; it is over when a later call of these three says so, or throws.
@@ -91,6 +92,10 @@ class Checkpoints {
   void verify(checkpoint::SavedCheckpoint& saved);
   void load(checkpoint::SavedCheckpoint& saved);
   void check_all_is_taken(const checkpoint::SavedCheckpoint& saved);
+  // at: the checkpoints of a path, newest first; rank 0 asks.
+  std::optional<Resumed> resume_newest(
+      const std::string& path,
+      const std::function<std::vector<checkpoint::Found>(const std::string&)>& at);
   void over(const WrittenCheckpoint& written);
   std::string remove_old(checkpoint::CheckpointDirectory& directory) const;
 

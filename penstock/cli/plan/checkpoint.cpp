@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "penstock/checkpoint/checkpoints_at.h"
 #include "penstock/checkpoint/difference.h"
 #include "penstock/checkpoint/saved_checkpoint.h"
 #include "penstock/cli/plan/checkpoint_commands.h"
@@ -13,6 +14,7 @@
 #include "penstock/cli/plan/output.h"
 #include "penstock/cli/text_table.h"
 #include "penstock/core/byte_size.h"
+#include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
 #include "penstock/core/output_lock.h"
@@ -29,17 +31,6 @@ using checkpoint::SavedCheckpoint;
 
 constexpr int kShardsMax = 4096;
 
-bool is_checkpoint(const std::string& path) {
-  return fs::exists(str(path, "/", checkpoint::kManifestName));
-}
-
-// `path`, or the checkpoints of the run directory that it is.
-std::string directory_in(const std::string& path) {
-  if (!fs::is_directory(path)) throw ConfigError(str(quoted_path(path), " is not a directory"));
-  const std::string inner = path + "/checkpoints";
-  return fs::is_directory(inner) ? inner : path;
-}
-
 std::string fact(const Manifest& manifest, const std::string& key) {
   const auto found = manifest.facts.find(key);
   return found == manifest.facts.end() ? "" : found->second;
@@ -49,7 +40,7 @@ int run_ls(const CheckpointCommand& command) {
   std::vector<TextRow> rows = {{"step", "size", "shards", "tensors", "mesh", "folder"}};
   std::vector<std::string> objects;
   bool all_good = true;
-  for (const Found& each : checkpoints_at(command.path)) {
+  for (const Found& each : checkpoint::checkpoints_at(command.path)) {
     std::optional<SavedCheckpoint> saved;
     std::string problem;
     try {
@@ -84,7 +75,7 @@ int run_show(const CheckpointCommand& command) {
   }
   std::string text =
       str("checkpoint: ", saved.folder(), "\nstep: ", manifest.step,
-          "\nsize: ", mebibytes(manifest.bytes()), " in ", manifest.shards.size(), " shards\n");
+          "\nsize: ", mebibytes(manifest.bytes()), " in ", counted(manifest.shards, "shard"), "\n");
   for (const auto& [key, value] : manifest.facts) text += str(key, ": ", value, "\n");
   for (const auto& [key, value] : manifest.values) {
     constexpr std::size_t kShown = 200;
@@ -116,7 +107,7 @@ int run_verify(const CheckpointCommand& command) {
   int exit_code = static_cast<int>(ExitCode::Ok);
   std::string text;
   std::vector<std::string> objects;
-  for (const Found& each : checkpoints_at(command.path)) {
+  for (const Found& each : checkpoint::checkpoints_at(command.path)) {
     std::string problem;
     try {
       SavedCheckpoint saved(each.folder);
@@ -192,7 +183,7 @@ std::uint64_t bytes_on_disk(const std::string& folder) {
 }
 
 int run_prune(const CheckpointCommand& command) {
-  const std::string path = directory_in(command.path);
+  const std::string path = checkpoint::directory_in(command.path);
   std::optional<OutputLock> run;  // Also one that saves nothing has its directory for itself.
   if (path != command.path) run.emplace(OutputLock::of_folder(command.path, "checkpoints"));
   const checkpoint::CheckpointDirectory directory(path);
@@ -234,15 +225,9 @@ int run_prune(const CheckpointCommand& command) {
 
 }  // namespace
 
-std::vector<Found> checkpoints_at(const std::string& path) {
-  if (is_checkpoint(path)) return {{.folder = path}};
-  const std::string directory = directory_in(path);
-  auto all = checkpoint::checkpoints_in(directory);
-  if (all.empty()) throw ConfigError(str("no checkpoint in ", quoted_path(directory)));
-  return all;
+std::string newest_at(const std::string& path) {
+  return checkpoint::checkpoints_at(path).front().folder;
 }
-
-std::string newest_at(const std::string& path) { return checkpoints_at(path).front().folder; }
 
 Command declare_checkpoint_command(CLI::App& app) {
   const auto command = std::make_shared<CheckpointCommand>();

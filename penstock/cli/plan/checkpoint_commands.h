@@ -24,11 +24,7 @@ struct CheckpointCommand {
   bool json = false;
 };
 
-// The checkpoint itself, or all of a directory or a run directory, newest first.
-// Throws: ConfigError where there is none.
-std::vector<checkpoint::Found> checkpoints_at(const std::string& path);
-
-// The first of them.
+// The first of checkpoints_at().  Throws: likewise.
 std::string newest_at(const std::string& path);
 
 int run_export(const CheckpointCommand& command);

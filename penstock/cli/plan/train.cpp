@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "penstock/checkpoint/checkpoint_directory.h"
+#include "penstock/checkpoint/checkpoints_at.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/launch_run.h"
 #include "penstock/cli/plan/run_folders.h"
@@ -75,10 +76,11 @@ void check_resume(const config::Config& config, const std::string& run, bool is_
                       {"name the directory of the run that is to go on: --run DIR"});
   }
   if (from == "auto") return;
+  const std::string newest = from.empty() ? "" : checkpoint::checkpoints_at(from).front().folder;
   const std::string directory = config::checkpoint_directory(config.checkpoint, run);
   const auto all = checkpoint::steps_in(directory);
   std::error_code error;
-  if (all.empty() || fs::equivalent(all.front().folder, from, error)) return;
+  if (all.empty() || fs::equivalent(all.front().folder, newest, error)) return;
   throw ConfigError(str(quoted_path(directory), " has checkpoints of a run, the newest of step ",
                         all.front().step, ", ",
                         config.checkpoint.saves() ? "which this run would take for its own"
