@@ -34,6 +34,12 @@ void check_bytes(std::string_view text, const std::string& name) {
   }
 }
 
+// Blank lines at the end, which editors leave, are no ranks.
+std::string_view without_blank_end(std::string_view text) {
+  const std::size_t last = text.find_last_not_of(" \t\r\n");
+  return text.substr(0, text.find('\n', last == std::string_view::npos ? 0 : last));
+}
+
 class Reader {
  public:
   Reader(std::string_view text, const std::string& name, FileFormat format)
@@ -42,8 +48,7 @@ class Reader {
   Timetable run() {
     check_bytes(text_, name_);
     table_.schedule.name = name_;
-    std::string_view rest = text_;
-    if (rest.ends_with('\n')) rest.remove_suffix(1);
+    const std::string_view rest = without_blank_end(text_);
     for (std::size_t begin = 0; begin <= rest.size();) {
       const std::size_t end = std::min(rest.find('\n', begin), rest.size());
       ++line_;

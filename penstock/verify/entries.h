@@ -50,6 +50,7 @@ struct Entries {
   FirstPlaces home;
   RanksOfStages copies;    // By stage: its ranks, rising, at most one per replica.
   RanksOfStages reducers;  // By stage: those of them with a REDUCE_GRAD of all microbatches.
+  std::vector<schedule::Action> missing;  // Computations of stages and microbatches that run.
 
   bool same_rank(StageId a, StageId b, OptionalMicrobatch microbatch) const {
     const auto& home_a = home.of(a, microbatch);
@@ -67,7 +68,9 @@ inline bool in_range(const schedule::Action& action, const schedule::Schedule& s
          schedule::may_have_microbatch(action.op);
 }
 
-// Nothing when numbers are out of range, or the sizes out of proportion: there is no table then.
+// A stage is on the rank that has most of its actions.  An action that stands in the place of the
+// only one that is missing is one objection.  Nothing then, and when numbers are out of range, or
+// the sizes out of proportion: the places of actions are not known.
 std::optional<Entries> enter(const schedule::Schedule& schedule, Objections& objections);
 
 }  // namespace penstock::verify

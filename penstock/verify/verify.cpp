@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "penstock/core/counted.h"
 #include "penstock/core/text.h"
 #include "penstock/verify/entries.h"
 #include "penstock/verify/live_activations.h"
@@ -10,6 +11,7 @@
 #include "penstock/verify/order.h"
 #include "penstock/verify/replay.h"
 #include "penstock/verify/shards.h"
+#include "penstock/verify/stray_numbers.h"
 
 namespace penstock::verify {
 namespace {
@@ -52,8 +54,10 @@ class Verifier {
 
  private:
   void check_actions() {
-    const auto entries = enter(schedule_, objections_);
-    if (!entries) return;
+    Objections to_entries(schedule_);
+    const auto entries = enter(schedule_, to_entries);
+    if (!to_entries.empty()) add_all(told_of(std::move(to_entries).in_order()));
+    if (!entries || has_strays_) return;
     check_order(schedule_, *entries, objections_);
     for (std::size_t rank = 0; rank < schedule_.programs.size(); ++rank) {
       for (ShardFault& fault : shard_faults(schedule_.programs[rank])) {
@@ -63,6 +67,18 @@ class Verifier {
     }
     if (!objections_.empty()) return;
     facts_.homes = schedule::Homes(schedule_);
+  }
+
+  // A number that was mistyped is one objection, and not all that seems to be missing because of
+  // it.
+  std::vector<Diagnostic> told_of(std::vector<Diagnostic> found) {
+    std::vector<Diagnostic> strays = objections_to_stray_numbers(schedule_);
+    has_strays_ = !strays.empty();
+    return has_strays_ ? strays : found;
+  }
+
+  void add_all(std::vector<Diagnostic> diagnostics) {
+    for (Diagnostic& each : diagnostics) objections_.add(std::move(each));
   }
 
   // The programs against each other.
@@ -94,10 +110,10 @@ class Verifier {
     }
     facts_.peak_activations.push_back(live.peak_count());
     if (options_.activations_max && live.peak_count() > *options_.activations_max) {
-      objections_.add(
-          Code::TooManyActivations, most_count,
-          str("holds ", live.peak_count(), " activations, ", *options_.activations_max, " allowed"),
-          "run backwards earlier, or allow more");
+      objections_.add(Code::TooManyActivations, most_count,
+                      str("holds ", counted(live.peak_count(), "activation"), ", ",
+                          *options_.activations_max, " allowed"),
+                      "run backwards earlier, or allow more");
     }
     if (options_.memory_max && live.peak_memory() > *options_.memory_max) {
       objections_.add(Code::TooMuchMemory, most_memory,
@@ -110,13 +126,14 @@ class Verifier {
   const Schedule& schedule_;
   const Options& options_;
   Objections objections_;
+  bool has_strays_ = false;
   Facts facts_;
 };
 
 std::string refusal_text(const Schedule& schedule, const std::vector<Diagnostic>& diagnostics) {
   constexpr std::size_t kShown = 20;
-  std::string text = str("schedule ", schedule::title(schedule), ": ", diagnostics.size(),
-                         diagnostics.size() == 1 ? " objection" : " objections");
+  std::string text =
+      str("schedule ", schedule::title(schedule), ": ", counted(diagnostics, "objection"));
   for (std::size_t i = 0; i < std::min(kShown, diagnostics.size()); ++i) {
     text += "\n" + to_string(diagnostics[i]);
   }

@@ -67,6 +67,64 @@ TEST(Verify, Missing) {
   EXPECT_EQ(objections(Schedule{}), "the schedule is empty [S004]");
 }
 
+// Three ranks with four microbatches, and one cell that is not what it should be.
+Schedule with_cell(const std::string& right, const std::string& wrong) {
+  std::vector<std::string> programs = {"0F0,0F1,0F2,0I0,0F3,0I1,0W0,0I2,0W1,0I3,0W2,0W3",
+                                       "1F0,1F1,1I0,1F2,1I1,1F3,1W0,1I2,1W1,1I3,1W2,1W3",
+                                       "2F0,2I0,2F1,2I1,2W0,2F2,2I2,2W1,2F3,2I3,2W2,2W3"};
+  for (std::string& program : programs) {
+    const std::size_t at = program.find(right);
+    if (at != std::string::npos) program.replace(at, right.size(), wrong);
+  }
+  return rows(programs);
+}
+
+// What stands where it should be, instead: any other number, far away, next to the last, or one
+// that is there.
+TEST(Verify, OneMistypedNumberIsOneObjectionAtItsCell) {
+  EXPECT_EQ(objections(with_cell("1F3", "1F9")),
+            "rank 1 step 5: 1F9 is the only action of microbatch 9 [S002]");
+  EXPECT_EQ(objections(with_cell("2F0", "7F0")),
+            "rank 2 step 0: 7F0 is the only action of stage 7 [S001]");
+  const std::vector<std::string> cells = {"0F0", "0F3", "0I1", "0W2", "1F0", "1F2",
+                                          "1I3", "1W0", "2F1", "2I0", "2W3"};
+  for (const std::string& cell : cells) {
+    for (int stage = 0; stage < 12; ++stage) {
+      for (int microbatch = 0; microbatch < 12; ++microbatch) {
+        const std::string wrong = str(stage, cell[1], microbatch);
+        const bool one_is_right = (wrong.substr(0, 1) == cell.substr(0, 1) && stage < 10) !=
+                                  (str(microbatch) == cell.substr(2));
+        if (!one_is_right) continue;
+        const auto found = verify(with_cell(cell, wrong)).diagnostics;
+        ASSERT_EQ(found.size(), 1u) << cell << " " << wrong << ": " << to_string(found[0]);
+        const std::string text = to_string(found[0]);
+        EXPECT_NE(text.find(wrong), std::string::npos) << text;
+        EXPECT_NE(text.find(str("is ", cell, " meant, which is missing?")), std::string::npos)
+            << cell << " " << wrong << ": " << text;
+      }
+    }
+  }
+}
+
+// The file's sizes may also be huge.
+TEST(Verify, AHugeNumberStandsAlone) {
+  EXPECT_EQ(objections(with_cell("1F3", "1F16777215")),
+            "rank 1 step 5: 1F16777215 is the only action of microbatch 16777215 [S002]");
+}
+
+TEST(Verify, AStageLivesWhereMostOfItIs) {
+  EXPECT_EQ(objections(rows({"1F0,0F0,0B0", "1F1,1B1,1B0", "0F1,0B1"})),
+            "rank 0 step 0: 1F0 runs stage 1 [S003]\n"
+            "rank 2 step 0: 0F1 runs stage 0 [S003]\n"
+            "rank 2 step 1: 0B1 runs stage 0 [S003]");
+}
+
+TEST(Verify, NumbersThatNobodyHasAreOneObjection) {
+  EXPECT_EQ(objections(rows({"0F0,0F9,0B0,0B9", "1F0,1F9,1B0,1B9"})),
+            "microbatches 1 to 8 run nowhere [S004]");
+  EXPECT_EQ(objections(rows({"0F0,0B0", "5F0,5B0"})), "stages 1 to 4 run nowhere [S004]");
+}
+
 TEST(Verify, SizesFarBeyondTheActionsAreOneObjection) {
   EXPECT_EQ(objections(rows({"0F0,16777215F16777215"})),
             "16777216 stages x 16777216 microbatches need 281474976710656 forwards, the schedule "
@@ -337,15 +395,17 @@ TEST(VerifiedSchedules, ThrowEveryObjection) {
 }
 
 TEST(VerifiedSchedules, ShowTwentyObjectionsAndCountTheRest) {
-  Schedule schedule = rows({"0F0,0B0"});
-  schedule.microbatches = 31;
+  std::string program = "0B60";  // The others' are missing.
+  for (int microbatch = 60; microbatch >= 0; --microbatch) {
+    program = str("0F", microbatch, ",", program);
+  }
   try {
-    VerifiedSchedule::from(schedule);
+    VerifiedSchedule::from(rows({program}));
     FAIL() << "accepted";
   } catch (const ScheduleError& error) {
     const std::string text = error.what();
     EXPECT_TRUE(
-        text.starts_with("schedule test(ranks=1, stages=1, microbatches=31): 60 objections\n"));
+        text.starts_with("schedule test(ranks=1, stages=1, microbatches=61): 60 objections\n"));
     EXPECT_TRUE(text.ends_with("\n... and 40 more")) << text;
     EXPECT_EQ(split(text, '[').size(), 21u);
   }
