@@ -12,6 +12,7 @@ PYBIND11_MODULE(_runtime, m) {
   penstock::bindings::init_communicator(m);
   penstock::bindings::init_checkpoint(m);
   penstock::bindings::init_agreement(m);
+  penstock::bindings::init_module_slots(m);
   penstock::bindings::init_update(m);
   penstock::bindings::init_replica(m);
   penstock::bindings::init_pipeline(m);

@@ -69,8 +69,9 @@ struct PythonPipeline {
   }
 
   Tensors run(const std::vector<Tensors>& inputs, const std::optional<PythonLoss>& loss,
-              const std::optional<std::vector<double>>& loss_factors) {
+              const std::optional<std::vector<double>>& loss_factors, double gradient_divisor) {
     training = inputs_of(inputs, loss, loss_factors);
+    training.gradient_divisor = gradient_divisor;
     Tensors losses = without_gil(communicator, [&] { return pipeline->run(training).losses; });
     training = {};
     return losses;
@@ -141,9 +142,11 @@ void init_pipeline(py::module_& m) {
            "replicated: has a set for each stage, in rising order, of the parameters that are its "
            "alone, and one of all others; gradients are summed there, and hooks are not called.")
       .def("run", &PythonPipeline::run, py::arg("inputs"), py::arg("loss"), py::arg("loss_factors"),
+           py::arg("gradient_divisor") = 1.0,
            "Runs the program once; returns the losses on the rank of the last stage.\n\n"
            "inputs: by microbatch, on the rank of the first stage, tensors of the form of what it "
-           "gets; loss: called after each forward of the last stage, on its rank.")
+           "gets; loss: called after each forward of the last stage, on its rank; "
+           "gradient_divisor: what `replicated` divides its sums by.")
       .def("evaluate", &PythonPipeline::evaluate, py::arg("inputs"), py::arg("loss"),
            py::arg("microbatches") = py::none(),
            "The same, forward only and without graphs; as many microbatches as the program has, if "

@@ -79,11 +79,13 @@ std::vector<SpreadParameters*> modules_of(const std::vector<PythonSpread*>& spre
 
 struct PythonReplica {
   PythonReplica(const Parameters& parameters, ReplicaGroup& g, const ReplicaOptions& options,
+                const std::shared_ptr<update::GradientScale>& scale, double divisor,
                 const std::vector<PythonSpread*>& spread_before)
       : group(g) {
     without_gil(group.communicator, [&] {
-      replica.emplace(named(parameters), options, modules_of(spread_before), group.group,
-                      group.communicator);
+      replica.emplace(named(parameters), options,
+                      train::ModuleGradients{.scale = scale, .divisor = divisor},
+                      modules_of(spread_before), group.group, group.communicator);
     });
   }
 
@@ -287,6 +289,10 @@ void init_replicated(py::module_& m) {
           "spread_place", [](const PythonReplicated& r) { return r.parameters->spread_place(); },
           "By parameter, its number in its set's `spread`, or None.")
       .def(
+          "take_over",
+          [](PythonReplicated& r) { call(r, [](ReplicatedParameters& all) { all.take_over(); }); },
+          "Parameters that were given other memory train on with what they are now.")
+      .def(
           "squared_norms",
           [](PythonReplicated& r) {
             return call(r, [](ReplicatedParameters& all) { return all.squared_norms(); });
@@ -318,10 +324,12 @@ void init_replica(py::module_& m) {
   py::class_<PythonReplica>(m, "ModuleReplica",
                             "One replica of a module: what the replicas do together.")
       .def(py::init<const Parameters&, ReplicaGroup&, const ReplicaOptions&,
+                    const std::shared_ptr<update::GradientScale>&, double,
                     const std::vector<PythonSpread*>&>(),
-           py::arg("parameters"), py::arg("group"), py::arg("options"), py::arg("spread_before"),
-           py::keep_alive<1, 3>(),
-           "Collective: parameters, names and tensors; values become those of rank 0.")
+           py::arg("parameters"), py::arg("group"), py::arg("options"), py::arg("scale"),
+           py::arg("divisor"), py::arg("spread_before"), py::keep_alive<1, 3>(),
+           "Collective: parameters, names and tensors; values become those of rank 0.\n\n"
+           "scale: of losses.  divisor: of sums over the replicas.")
       .def(
           "parts", [](const PythonReplica& r) { return parts_of(r.replica->parts()); },
           "What this rank updates: number of the trainable parameter, first element, tensor.")
@@ -345,6 +353,10 @@ void init_replica(py::module_& m) {
           "spread_place", [](const PythonReplica& r) { return r.replica->spread_place(); },
           "By parameter, its number in `spread`, or None.")
       .def(
+          "take_over",
+          [](PythonReplica& r) { r.call([](ModuleReplica& replica) { replica.take_over(); }); },
+          "Parameters that were given other memory train on with what they are now.")
+      .def(
           "begin_forward",
           [](PythonReplica& r, bool trains) {
             r.begin_forward(trains ? train::Forward::Training : train::Forward::Evaluation);
@@ -359,19 +371,21 @@ void init_replica(py::module_& m) {
           "The call that was under way has failed; raises what is behind it, if operators know it.")
       .def("backward", &PythonReplica::backward, py::arg("loss"), py::arg("factor"),
            py::arg("ends"), py::arg("retain_graph"),
-           "Adds the gradients of loss x factor; the one that ends an accumulation sums them over "
-           "the replicas.")
+           "Adds the gradients of loss x factor x scale; the one that ends an accumulation sums "
+           "them over the replicas.")
       .def(
-          "accept_backwards",
-          [](PythonReplica& r, double factor) { r.replica->accept_backwards(factor); },
-          py::arg("factor"), "What a script's own backwards add to gradients is multiplied by it.")
+          "accept_backwards", [](PythonReplica& r) { r.replica->accept_backwards(); },
+          "A script's own backwards may add to gradients.")
+      .def(
+          "ignore_backwards", [](PythonReplica& r) { r.replica->ignore_backwards(); },
+          "Another engine has all of the parameters, and says which backwards there may be.")
       .def(
           "refuse_backwards",
           [](PythonReplica& r, const std::string& why) { r.replica->refuse_backwards(why); },
           py::arg("why"), "A script's own backwards end with an Error that says why.")
-      .def(
-          "check_backward", [](const PythonReplica& r) { r.replica->check_backward(); },
-          "Raises Error where a script's own backward would.")
+      .def_property_readonly(
+          "adds_gradients", [](const PythonReplica& r) { return r.replica->adds_gradients(); },
+          "Whether the backward that runs may add to gradients.")
       .def_property_readonly(
           "has_sums", [](const PythonReplica& r) { return r.replica->has_sums(); },
           "Whether the accumulation has ended.")

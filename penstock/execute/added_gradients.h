@@ -1,9 +1,9 @@
-// What backwards add to the gradients of parameters: each addition is multiplied by a factor.
+// What backwards add to the gradients of parameters: somebody is asked before each addition.
 //
 // A ModuleReplica has one, for the backwards that somebody else runs, such as loss.backward() in a
-// user's script; the factor of its own ones is 1.  What torch.autograd.grad() returns is added to
-// nothing, and stays as it is.  Knows no graphs.
-// Thread safety: the thread that runs a backward asks for the factor.
+// user's script.  What torch.autograd.grad() returns is added to nothing, and nobody is asked.
+// Changes no gradient, and knows no graphs.
+// Thread safety: the thread that runs a backward asks.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -21,12 +21,15 @@ namespace penstock::execute {
 
 class AddedGradients {
  public:
-  // `factor` is called for every addition.  What it throws ends the backward.
-  AddedGradients(const std::vector<stage::NamedParameter>& parameters,
-                 std::function<double()> factor);
+  // `check` is called for every addition.  What it throws ends the backward.
+  AddedGradients(const std::vector<stage::NamedParameter>& parameters, std::function<void()> check);
   ~AddedGradients();
   AddedGradients(const AddedGradients&) = delete;
   AddedGradients& operator=(const AddedGradients&) = delete;
+
+  // Whether the backward that this thread runs may add to one of them: torch.autograd.grad() does
+  // not.
+  bool may_come() const;
 
  private:
   struct Hooked {

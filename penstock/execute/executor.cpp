@@ -183,7 +183,9 @@ struct Executor::Impl {
   }
 
   void announce(const Instruction& instruction, const StepInputs& step) {
-    if (instruction.last && is_final(step)) hook(instruction).before_last_backward();
+    if (instruction.last && is_final(step)) {
+      hook(instruction).before_last_backward(step.gradient_divisor);
+    }
   }
 
   static bool is_final(const StepInputs& step) { return step.accumulation == Accumulation::Ends; }

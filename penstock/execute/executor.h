@@ -33,8 +33,10 @@ struct StepInputs {
   std::vector<nn::Values> targets;  // By microbatch; used by the rank of the last stage.
   nn::Loss loss;                    // Absent: the last stage's outputs are returned instead.
   // By microbatch, on the rank of the last stage: what its loss is multiplied by in the backward
-  // pass.  Empty: 1 each.
+  // pass, as everything sees it that is called there.  Empty: 1 each.
   std::vector<double> loss_factors;
+  // What the run that ends an accumulation divides gradients by, where they are summed.
+  double gradient_divisor = 1.0;
   // What the layers' random numbers depend on; microbatches are counted over all replicas.
   std::int64_t step = 0;
   std::int64_t first_microbatch = 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "penstock/core/check.h"
+#include "penstock/execute/divided.h"
 #include "penstock/partition/gradient_buckets.h"
 
 namespace penstock::execute {
@@ -60,7 +61,8 @@ void GradientReducer::after_backward(std::int64_t) {
   if (!arrivals_ || !arrivals_->is_under_way()) sums_.add();
 }
 
-void GradientReducer::before_last_backward() {
+void GradientReducer::before_last_backward(double divisor) {
+  divisor_ = divisor;
   if (!arrivals_) return;
   arrivals_->begin();
   std::fill(absent_.begin(), absent_.end(), false);
@@ -77,7 +79,7 @@ void GradientReducer::take(std::size_t parameter) {
   const at::Tensor view =
       bucket.flat.narrow(0, bucket.offsets[entry], tensor.numel()).view(tensor.sizes());
   if (const at::Tensor sum = sums_.take(parameter); sum.defined()) {
-    view.copy_(sum);
+    put_divided(view, sum, divisor_);
   } else {
     view.zero_();
     absent_[parameter] = true;
@@ -116,6 +118,7 @@ void GradientReducer::finish() {
 void GradientReducer::hand_out_sums() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     at::Tensor sum = sums_.take(p);
+    if (sum.defined()) divide(sum, divisor_);
     parameters_[p].tensor.mutable_grad() = std::move(sum);
   }
 }

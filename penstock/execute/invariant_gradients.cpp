@@ -6,8 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "penstock/execute/divided.h"
 #include "penstock/execute/taken_gradient.h"
-
 namespace penstock::execute {
 namespace {
 
@@ -36,7 +36,9 @@ void InvariantGradients::finish() {
   const at::NoGradGuard no_grad;
   if (group_.size() > 1) exchange();
   for (std::size_t p = 0; p < gradients_.size(); ++p) {
-    parameters_[p].tensor.mutable_grad() = total(gradients_[p], microbatches_ * group_.size());
+    at::Tensor sum = total(gradients_[p], microbatches_ * group_.size());
+    if (sum.defined()) divide(sum, divisor_);
+    parameters_[p].tensor.mutable_grad() = std::move(sum);
     gradients_[p].clear();
   }
   microbatches_ = 0;

@@ -4,8 +4,8 @@
 // Stands in for the GradientReducer where layouts are to agree to the bit.  The price: gradients of
 // log2(microbatches) partial sums are kept, and at the end of the step every replica gets those of
 // all, which is not overlapped with the backward.
-// Invariant: after finish(), grad() is the sum_tree.h sum of the microbatches' gradients; a
-// parameter that got no gradient from any of them has none.
+// Invariant: after finish(), grad() is the sum_tree.h sum of the microbatches' gradients, divided;
+// a parameter that got no gradient from any of them has none.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -27,6 +27,7 @@ class InvariantGradients : public StageHooks {
                      comm::Communicator& communicator, const comm::ShardGroup& group);
 
   void after_backward(std::int64_t microbatch) override;
+  void before_last_backward(double divisor) override { divisor_ = divisor; }
   void finish() override;
   void drop_sums() override;
 
@@ -38,6 +39,7 @@ class InvariantGradients : public StageHooks {
   const comm::ShardGroup& group_;
   std::int64_t microbatches_ = 0;    // Of this replica, so far.
   std::vector<Subtrees> gradients_;  // By parameter.
+  double divisor_ = 1.0;
 };
 
 }  // namespace penstock::execute

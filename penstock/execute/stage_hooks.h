@@ -43,8 +43,9 @@ class StageHooks {
   // A B or W of this microbatch, counted likewise, has added to the gradients.
   virtual void after_backward(std::int64_t microbatch) { (void)microbatch; }
 
-  // The next B or W is the stage's last of this step: its gradients are final.
-  virtual void before_last_backward() {}
+  // The next B or W is the stage's last of this step: its gradients are final.  Where they are
+  // summed, they are divided by `divisor`; no backward has been told of it.
+  virtual void before_last_backward(double divisor) { (void)divisor; }
   // REDUCE_GRAD, of one microbatch or of all.  That of the last microbatch comes after
   // before_last_backward() and its B or W.
   virtual void reduce(std::optional<Microbatch> microbatch) { (void)microbatch; }

@@ -27,12 +27,13 @@ class SumsWhenFinal : public StageHooks {
     sums_.after_backward_input(microbatch);
   }
 
-  void before_last_backward() override {
+  void before_last_backward(double divisor) override {
+    divisor_ = divisor;
     state_ = may_nest_ && may_nest_() ? State::LastLater : State::Last;
-    if (state_ == State::Last) sums_.before_last_backward();
+    if (state_ == State::Last) sums_.before_last_backward(divisor_);
   }
   void after_backward(std::int64_t microbatch) override {
-    if (state_ == State::LastLater) sums_.before_last_backward();
+    if (state_ == State::LastLater) sums_.before_last_backward(divisor_);
     sums_.after_backward(microbatch);
     if (std::exchange(state_, State::NotLast) != State::NotLast) sums_.reduce({});
   }
@@ -45,6 +46,7 @@ class SumsWhenFinal : public StageHooks {
   StageHooks& sums_;
   std::function<bool()> may_nest_;
   State state_ = State::NotLast;
+  double divisor_ = 1.0;
 };
 
 }  // namespace penstock::execute

@@ -54,6 +54,17 @@ TiedParameters::Parameter& TiedParameters::find_or_add(const nn::TiedParameter& 
   return flat->parameters.emplace_back(std::move(parameter));
 }
 
+void TiedParameters::share() {
+  for (const Flat& flat : flats_) {
+    for (const Parameter& parameter : flat.parameters) {
+      const at::Tensor& first = parameter.copies.front().copy;
+      for (const nn::TiedParameter& each : parameter.copies) {
+        if (!each.copy.is_alias_of(first)) each.copy.set_data(first.detach());
+      }
+    }
+  }
+}
+
 void TiedParameters::sum_gradients() {
   const at::NoGradGuard no_grad;
   std::vector<std::unique_ptr<comm::Transfer>> transfers;

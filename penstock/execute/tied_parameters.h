@@ -31,6 +31,9 @@ class TiedParameters {
                  const std::vector<nn::TiedParameter>& copies,
                  std::optional<at::ScalarType> sums = {}, Summand summand = Summand::Mine);
 
+  // Those here share the storage of the first again, which somebody may have given another one.
+  void share();
+
   // Collective over the group.
   void sum_gradients();
 

@@ -87,6 +87,12 @@ class ReplicatedParameters {
   // Throws: Error, naming it, for a frozen parameter that requires a gradient by now.
   void check_frozen() const;
 
+  // Parameters that a program has given other memory, by set_data() for one, train on with what
+  // they are now.  Returns whether there were any.  To be called before a step and its update.
+  // Throws: Error, naming it, for one of another type, shape or device, and for one that comes and
+  // goes.
+  bool take_over();
+
   // By trained parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
   // `words`: empty, or one number of each replica, of which this one's is set: then all are.  They
   // go with the sum of the norms where there is one, and else by themselves, meanwhile.

@@ -79,8 +79,13 @@ std::vector<double> LossScale::factors(const std::vector<double>& weights) const
     throw Error("no microbatch of the step has anything that counts: all weights of losses are 0");
   }
   std::vector<double> factors;
-  for (const double weight : weights) factors.push_back(weight / sum);
+  const auto microbatches = static_cast<double>(weights.size());
+  for (const double weight : weights) factors.push_back(weight * microbatches / sum);
   return factors;
+}
+
+double LossScale::divisor(std::int64_t microbatches) const {
+  return kind == Kind::Sum ? 1.0 : static_cast<double>(microbatches);
 }
 
 double LossScale::combine(const std::vector<double>& losses,

@@ -24,14 +24,15 @@ struct Microbatches {
 // Throws: Error for tensors of different first dimensions, and for fewer samples than microbatches.
 std::vector<nn::Values> split(const nn::Values& batch, std::int32_t microbatches);
 
-// What a step's loss is, and so what its gradients are the gradients of.  Of all microbatches m of
-// all replicas, with loss L(m) and weight w(m), it is the sum of f(m) L(m), and the factor f(m) is
-// where the backward pass of m starts: nothing is scaled afterwards.
+// What a step's loss is, and so what its gradients are the gradients of.  Of all n microbatches m
+// of all replicas, with loss L(m) and weight w(m), it is the sum of f(m) L(m) / d.  The factor f(m)
+// is where the backward pass of m starts, and what is seen within it; gradients are divided by d
+// where they are summed.  So what a layer adds to gradients within a backward is divided likewise.
 struct LossScale {
   enum class Kind : std::uint8_t {
-    Samples,  // f = w / sum of w; w is the number of samples.
+    Samples,  // f = w / mean of w, d = n; w is the number of samples.
     Counted,  // Likewise; w is what `count` says of the targets.
-    Sum,      // f = 1.
+    Sum,      // f = 1, d = 1.
   };
   using Count = std::function<double(const nn::Values& targets)>;
 
@@ -50,8 +51,11 @@ struct LossScale {
 
   // Throws: Error for a count that is negative or not finite.
   double weight(const nn::Values& targets) const;
-  // By microbatch.  REQUIRES: `weights` are those of all microbatches of all replicas.
+  // f by microbatch; 1 where all weigh alike.  REQUIRES: `weights` are those of all microbatches of
+  // all replicas.
   std::vector<double> factors(const std::vector<double>& weights) const;
+  // d of so many microbatches.
+  double divisor(std::int64_t microbatches) const;
   // The step's loss, from all microbatches' in the order of their numbers.  One of weight 0 does
   // not count, whatever it is; bad() is the number of the others that are not finite.
   double combine(const std::vector<double>& losses, const std::vector<double>& weights) const;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "penstock/core/error.h"
+#include "penstock/core/text.h"
 #include "penstock/stage/any_node.h"
 
 namespace penstock::train {
@@ -16,20 +17,18 @@ constexpr const char* kOfAnother =
     "a backward through no output of this engine's forward adds to gradients that are summed over "
     "the replicas already: call step() first";
 
-// What the loss of the ModuleReplica's backward that this thread runs is multiplied by; 0: it runs
-// none.
-thread_local double factor_of_loss = 0.0;
+// The gradient scale of the ModuleReplica's backward that this thread runs; 0: it runs none.
+thread_local double scale_of_loss = 0.0;
 
 // While it lives, a backward of one's own runs.
 class Own {
  public:
-  Own(bool& is_own, double factor)
-      : is_own_(is_own), before_(std::exchange(factor_of_loss, factor)) {
+  Own(bool& is_own, double scale) : is_own_(is_own), before_(std::exchange(scale_of_loss, scale)) {
     is_own_ = true;
   }
   ~Own() {
     is_own_ = false;
-    factor_of_loss = before_;
+    scale_of_loss = before_;
   }
   Own(const Own&) = delete;
   Own& operator=(const Own&) = delete;
@@ -54,22 +53,41 @@ const char* run_of(Forward forward) {
 }  // namespace
 
 ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
-                             const replicas::ReplicaOptions& options,
+                             const replicas::ReplicaOptions& options, ModuleGradients gradients,
                              const std::vector<replicas::SpreadParameters*>& spread_before,
                              comm::ShardGroup& group, comm::Communicator& communicator)
     : replicated_({{.parameters = parameters}}, options, spread_before, group, communicator),
+      gradients_(std::move(gradients)),
       hooks_(replicated_.hooks(0), [this] { return may_nest_; }),
-      added_(parameters, [this] {
-        // A backward of this replica has put sums aside.  Another one might add to another's sums.
-        if (has_sums_) throw Error(kOfAnother);
-        return factor_of_backward();
-      }) {}
+      parameters_(parameters) {
+  ask_of_backwards();
+}
 
-double ModuleReplica::factor_of_backward() const {
-  if (is_own_) return 1.0;
-  if (!refusal_.empty()) throw Error(refusal_);
-  // The loss may be that of another replica's backward, which runs through both.
-  return factor_of_loss == 0.0 ? factor_ : factor_ / factor_of_loss;
+void ModuleReplica::ask_of_backwards() {
+  added_.reset();
+  added_.emplace(parameters_, [this] {
+    // A backward of this replica has put sums aside.  Another one might add to another's sums.
+    if (has_sums_) throw Error(kOfAnother);
+    check_backward();
+  });
+}
+
+// What has been cast, and cast back, adds to gradients by another node.
+void ModuleReplica::take_over() {
+  if (replicated_.take_over()) ask_of_backwards();
+}
+
+// One of another replica may run through both: what its loss is multiplied by counts.
+void ModuleReplica::check_backward() const {
+  if (is_own_ || has_successor_ || scale_of_loss == scale()) return;
+  if (scale_of_loss == 0.0) {
+    if (!refusal_.empty()) throw Error(refusal_);
+    return;
+  }
+  throw Error(
+      str("the backward of another engine's loss, which is multiplied by ", shortest(scale_of_loss),
+          ", adds to gradients of this engine, which divides them by ", shortest(scale())),
+      {"give both engines one precision and one loss scale"});
 }
 
 // The sums that are there go aside: what is summed next must not have them in it.
@@ -108,6 +126,7 @@ void ModuleReplica::end_run() {
 }
 
 void ModuleReplica::begin_forward(Forward forward) {
+  if (forward == Forward::Training) take_over();
   ends_with_forward_ = forward != Forward::Training && !is_running_;
   begin_compute(run_of(forward));
 }
@@ -121,23 +140,17 @@ void ModuleReplica::backward(const at::Tensor& loss, double factor,
                              execute::Accumulation accumulation, Graph graph) {
   const bool ends = accumulation == execute::Accumulation::Ends;
   accumulate_again();
-  const Own own(is_own_, factor);
+  const Own own(is_own_, scale());
   begin_compute("backward");
   may_nest_ = ends && stage::runs_python({&loss, 1});
-  if (ends) hooks_.before_last_backward();
-  torch::autograd::backward({loss}, {at::full_like(loss, factor)}, graph == Graph::Retained);
+  if (ends) hooks_.before_last_backward(gradients_.divisor);
+  torch::autograd::backward({loss}, {at::full_like(loss, factor * scale())},
+                            graph == Graph::Retained);
   hooks_.after_compute();
   hooks_.after_backward(/*microbatch=*/0);
   end_run();
   if (ends) finish();
 }
-
-void ModuleReplica::accept_backwards(double factor) {
-  factor_ = factor;
-  refusal_.clear();
-}
-
-void ModuleReplica::refuse_backwards(std::string why) { refusal_ = std::move(why); }
 
 void ModuleReplica::begin_backward() {
   accumulate_again();
@@ -156,7 +169,7 @@ void ModuleReplica::sum_gradients() {
   const bool begins = replicated_.pager() != nullptr && !is_running_;
   if (begins) replicated_.pager()->begin_run("sum");
   may_nest_ = true;
-  hooks_.before_last_backward();
+  hooks_.before_last_backward(gradients_.divisor);
   hooks_.after_backward(/*microbatch=*/0);
   if (begins) replicated_.pager()->end_run();
   finish();

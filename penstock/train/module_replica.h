@@ -28,6 +28,7 @@
 #include "penstock/execute/executor.h"
 #include "penstock/execute/sums_when_final.h"
 #include "penstock/replicas/replicated_parameters.h"
+#include "penstock/update/gradient_scale.h"
 
 namespace penstock::train {
 
@@ -40,13 +41,20 @@ enum class Forward : std::uint8_t {
 // What happens to a graph in its backward.
 enum class Graph : std::uint8_t { Freed, Retained };
 
+// How gradients become those of a step.
+struct ModuleGradients {
+  // What losses are multiplied by before a backward; null: by nothing.
+  std::shared_ptr<const update::GradientScale> scale;
+  double divisor = 1.0;  // Of sums over the replicas.
+};
+
 class ModuleReplica {
  public:
   // Collective over `group`, which, like its `communicator`, outlives it.  Values become those of
   // the first replica.  Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
   // REQUIRES: each is there once, under a name of its own.
   ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
-                const replicas::ReplicaOptions& options,
+                const replicas::ReplicaOptions& options, ModuleGradients gradients,
                 const std::vector<replicas::SpreadParameters*>& spread_before,
                 comm::ShardGroup& group, comm::Communicator& communicator);
 
@@ -63,25 +71,30 @@ class ModuleReplica {
     return replicated_.spread_place();
   }
 
+  // Parameters that the caller has given other memory train on with what they are now
+  // (ReplicatedParameters); begin_forward() of a training does so.  Call it before an update.
+  void take_over();
+
   // Operators in between may bring parameters.
   // Throws: Error for a frozen parameter that requires a gradient by now; so does backward().
   void begin_forward(Forward forward);
   // Throws: Error for what went wrong in them, which they cannot say.
   void end_forward();
 
-  // Adds the gradients of `loss`, a scalar, times `factor`; the backward that ends an accumulation
-  // leaves their sums over the replicas in parts().  They leave while it runs, if its graph is all
-  // torch's own: a node of Python's may run a backward in a backward, which adds to gradients that
-  // seemed final.
+  // Adds the gradients of `loss`, a scalar, times `factor` and the gradient scale; the backward
+  // that ends an accumulation leaves their sums over the replicas in parts().  They leave while it
+  // runs, if its graph is all torch's own: a node of Python's may run a backward in a backward,
+  // which adds to gradients that seemed final.
   void backward(const at::Tensor& loss, double factor, execute::Accumulation accumulation,
                 Graph graph);
 
-  // What the caller's own backwards add to gradients is multiplied by `factor`, or ends them with
-  // an Error that says `why`.
-  void accept_backwards(double factor);
-  void refuse_backwards(std::string why);
-  // Throws: Error where such a backward would be refused.
-  void check_backward() const { factor_of_backward(); }
+  // The caller's own backwards may add to gradients, or end with an Error that says `why`, or are
+  // those of another replica of all the parameters.
+  void accept_backwards() { refusal_.clear(); }
+  void refuse_backwards(std::string why) { refusal_ = std::move(why); }
+  void ignore_backwards() { has_successor_ = true; }
+  // Whether the backward that this thread runs may add to gradients.
+  bool adds_gradients() const { return added_ && added_->may_come(); }
   // Operators in between may bring parameters.
   void begin_backward();
   void end_backward();
@@ -106,18 +119,22 @@ class ModuleReplica {
   zero::PagerReport paging() const { return replicated_.paging(); }
 
  private:
+  void ask_of_backwards();
   void begin_compute(const char* run);
   void end_run();
-  double factor_of_backward() const;
+  void check_backward() const;
+  double scale() const { return gradients_.scale ? gradients_.scale->value() : 1.0; }
   void accumulate_again();
   void finish();
 
   replicas::ReplicatedParameters replicated_;
+  ModuleGradients gradients_;
   execute::SumsWhenFinal hooks_;
-  execute::AddedGradients added_;
-  double factor_ = 1.0;  // Of backwards that the caller runs.
-  std::string refusal_;  // Why there may be none; empty: there may.
-  bool is_own_ = false;  // The backward that runs.
+  std::vector<stage::NamedParameter> parameters_;
+  std::optional<execute::AddedGradients> added_;
+  std::string refusal_;         // Why the caller may run no backwards; empty: it may.
+  bool has_successor_ = false;  // Which says what backwards may do.
+  bool is_own_ = false;         // The backward that runs.
   bool has_sums_ = false;
   std::vector<at::Tensor> sums_before_;  // By part: of this step's accumulations that have ended.
   bool may_nest_ = false;                // The backward that comes.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "penstock/comm/or_fail.h"
 #include "penstock/core/check.h"
 #include "penstock/core/counted.h"
 #include "penstock/core/error.h"
@@ -117,21 +118,25 @@ execute::StepResult Pipeline::running(const char* name, const Run& run) {
 }
 
 // What several stages add to is final when the program and the ties' sums are over.
-void Pipeline::sum_shared() {
+void Pipeline::sum_shared(double divisor) {
   if (replicated_ == nullptr) return;
   execute::SumsWhenFinal shared(replicated_->hooks(given_.size()));
-  shared.before_last_backward();
+  shared.before_last_backward(divisor);
   shared.after_backward(/*microbatch=*/0);
   shared.finish();
 }
 
 execute::StepResult Pipeline::run(const execute::StepInputs& inputs) {
   progress_.step.fetch_add(1, std::memory_order_relaxed);
+  comm::or_fail(communicator_, [this] {
+    if (replicated_ != nullptr) replicated_->take_over();
+    ties_->check_forms();
+  });
   return running("train", [&] {
     ties_->begin();
     execute::StepResult result = train_->run(inputs);
     ties_->sum();
-    sum_shared();
+    sum_shared(inputs.gradient_divisor);
     return result;
   });
 }

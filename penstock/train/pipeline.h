@@ -69,7 +69,7 @@ class Pipeline {
   void check_stages() const;
   template <class Run>
   execute::StepResult running(const char* name, const Run& run);
-  void sum_shared();
+  void sum_shared(double divisor);
   std::unique_ptr<execute::Executor> make_executor(const verify::VerifiedSchedule& schedule,
                                                    bool with_hooks);
 

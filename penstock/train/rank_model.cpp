@@ -213,6 +213,14 @@ execute::StepResult RankModel::run(execute::Executor& executor, const char* name
   return replicated_->run(name, [&] { return executor.run(inputs); });
 }
 
+bool RankModel::take_over() {
+  const bool any = replicated_->take_over();
+  if (any) {
+    for (const auto& tie : ties_) tie->share();
+  }
+  return any;
+}
+
 void RankModel::sum_tied_gradients() {
   const execute::WaitMark wait(progress_, "summing gradients of tied layers");
   for (const auto& tied : ties_) tied->sum_gradients();

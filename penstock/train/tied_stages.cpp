@@ -8,6 +8,7 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/stage/parameter_form.h"
 
 namespace penstock::train {
 namespace {
@@ -111,6 +112,12 @@ TiedStages::TiedStages(const std::vector<Tie>& ties, comm::Communicator& communi
       }
     }
     groups_.push_back(std::make_unique<execute::TiedParameters>(communicator, group, copies));
+  }
+}
+
+void TiedStages::check_forms() const {
+  for (const Shared& each : shared_) {
+    stage::check_form({.name = each.step.name, .tensor = each.parameter}, each.step.copy);
   }
 }
 

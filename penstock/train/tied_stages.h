@@ -32,6 +32,8 @@ class TiedStages {
   // and for parameters of different shapes or types.
   TiedStages(const std::vector<Tie>& ties, comm::Communicator& communicator);
 
+  // Throws: Error, naming it, for a parameter of another type, shape or device by now.
+  void check_forms() const;
   // Puts aside the gradients that are there before a step, whose own are then summed and added.
   void begin();
   // Collective over all ranks.

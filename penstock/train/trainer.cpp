@@ -165,6 +165,11 @@ std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
   return all;
 }
 
+// Of the step, on all replicas.
+std::int64_t Trainer::microbatches(const std::vector<Microbatches>& batches) const {
+  return std::ssize(batches) * options_.microbatches * options_.mesh.data;
+}
+
 // The losses of all microbatches of the step, on the last stage's ranks; 0 for those of other
 // ranks.  Replicas count their microbatches one after the other, as one rank would count all of
 // them.
@@ -175,13 +180,15 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
   std::vector<double> losses(rank_model_->is_last_stage() ? factors.size() : 0, 0.0);
   for (std::int64_t run = 0; run < runs; ++run) {
     const Microbatches& batch = batches[static_cast<std::size_t>(run)];
-    execute::StepInputs inputs{.inputs = batch.inputs,
-                               .targets = batch.targets,
-                               .loss = loss_,
-                               .step = step,
-                               .first_microbatch = (replica * runs + run) * options_.microbatches,
-                               .accumulation = run + 1 == runs ? execute::Accumulation::Ends
-                                                               : execute::Accumulation::GoesOn};
+    execute::StepInputs inputs{
+        .inputs = batch.inputs,
+        .targets = batch.targets,
+        .loss = loss_,
+        .gradient_divisor = options_.loss_scale.divisor(microbatches(batches)),
+        .step = step,
+        .first_microbatch = (replica * runs + run) * options_.microbatches,
+        .accumulation =
+            run + 1 == runs ? execute::Accumulation::Ends : execute::Accumulation::GoesOn};
     if (rank_model_->is_last_stage()) {
       const auto first = factors.begin() + inputs.first_microbatch;
       inputs.loss_factors.assign(first, first + options_.microbatches);
@@ -250,6 +257,7 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
   if (options_.precision.gradient_scale.enabled) report.gradient_scale = update_->scale().value();
   progress_.step.store(report.step, std::memory_order_relaxed);
   progress_.arrive("beginning a step");
+  take_over();
   rank_model_->replicated().drop_gradients();
   const std::vector<double> weights = this->weights(batches);
   const std::vector<double> factors =
@@ -258,15 +266,19 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
   const torch::NoGradGuard no_grad;
   rank_model_->sum_tied_gradients();
   rank_model_->share_buffers();
-  const std::int64_t microbatches =
-      std::ssize(batches) * options_.microbatches * options_.mesh.data;
-  report.grad_norm = combine(losses, weights, microbatches, report);
+  report.grad_norm = combine(losses, weights, microbatches(batches), report);
   report.skipped = update_->skips(report.grad_norm);
   return report;
 }
 
+void Trainer::take_over() {
+  const bool any = comm::or_fail(communicator_, [this] { return rank_model_->take_over(); });
+  if (any) update_->take_changes_next();
+}
+
 void Trainer::update(StepReport& report) {
   const comm::Call call("Trainer::update()");
+  take_over();
   report.lr =
       options_.optimizer.lr *
       config::learning_rate_share(options_.scheduler, report.step - 1 - update_->skipped_steps(),

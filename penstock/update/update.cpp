@@ -104,7 +104,7 @@ bool Update::apply(double norm, std::int64_t number, const std::string& where, c
   InTurn gradients(parts_, runs_.size() > 1);
   const auto update_run = [&](PartRun run) {
     gradients.give(run);
-    if (options_.takes_changes) masters_->take_changes(run);
+    if (options_.takes_changes || takes_changes_next_) masters_->take_changes(run);
     masters_->take_gradients(run, {.scale = scale_->value(), .factor = factor});
     step(run);
     masters_->put_back(run);
@@ -120,6 +120,7 @@ bool Update::apply(double norm, std::int64_t number, const std::string& where, c
     masters_->drop_gradients();
     throw;
   }
+  takes_changes_next_ = false;
   scale_->update(/*overflowed=*/false);
   return true;
 }

@@ -73,6 +73,9 @@ class Update {
   // at loss 2.5" is "step 7: the gradient norm is nan at loss 2.5".
   bool apply(double norm, std::int64_t number, const std::string& where, const Step& step);
 
+  // The next apply() does as if the option said so: parts were set.
+  void take_changes_next() { takes_changes_next_ = true; }
+
   MasterWeights& masters() { return *masters_; }
   const MasterWeights& masters() const { return *masters_; }
   GradientScale& scale() { return *scale_; }
@@ -93,6 +96,7 @@ class Update {
   std::vector<PartRun>
       runs_;  // In which it steps, so that what is copied or brought is never much.
   std::int64_t skipped_steps_ = 0;
+  bool takes_changes_next_ = false;
 };
 
 }  // namespace penstock::update

@@ -1,14 +1,18 @@
 #include "penstock/zero/held_parameters.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/stage/parameter_form.h"
 
 namespace penstock::zero {
 
 void HeldParameters::add(const stage::NamedParameter& parameter, std::int64_t offset) {
   parameters_.push_back(parameter);
+  places_.push_back(parameter.tensor.detach());
   offsets_.push_back(offset);
 }
 
@@ -20,6 +24,38 @@ std::string HeldParameters::name() const {
 const std::string& HeldParameters::name_at(std::int64_t element) const {
   const auto behind = std::ranges::upper_bound(offsets_, element);
   return parameters_[static_cast<std::size_t>(behind - offsets_.begin()) - 1].name;
+}
+
+bool HeldParameters::is_in_place(std::size_t i) const {
+  const at::Tensor& tensor = parameters_[i].tensor;
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() ==
+             places_[i].unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl() &&
+         tensor.storage_offset() == places_[i].storage_offset() &&
+         stage::has_form_of(tensor, places_[i]);
+}
+
+bool HeldParameters::take_back() const {
+  const at::NoGradGuard no_grad;
+  bool any = false;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_in_place(i)) continue;
+    const at::Tensor& tensor = parameters_[i].tensor;
+    stage::check_form(parameters_[i], places_[i]);
+    at::Tensor(places_[i]).copy_(tensor.detach());
+    tensor.set_data(places_[i]);
+    any = true;
+  }
+  return any;
+}
+
+void HeldParameters::check_in_place() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (is_in_place(i)) continue;
+    stage::check_form(parameters_[i], places_[i]);
+    throw Error(str("parameter ", in_quotes(parameters_[i].name),
+                    " has been given other memory, and its values come and go with the old one"),
+                {"copy into it, where it is gathered"});
+  }
 }
 
 void HeldParameters::note_versions() {

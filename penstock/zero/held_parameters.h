@@ -1,4 +1,5 @@
-// The parameters that lie in a page: where, under which names, and whether they were changed there.
+// The parameters that lie in a page: where, under which names, and whether they were changed there,
+// or put elsewhere.
 //
 // A Page has one.  Knows nothing of the page's memory.
 #pragma once
@@ -14,6 +15,7 @@ namespace penstock::zero {
 
 class HeldParameters {
  public:
+  // One whose values lie in the page.
   // REQUIRES: `offset` no less than that of the last one, or, for a copy of the only parameter, 0.
   void add(const stage::NamedParameter& parameter, std::int64_t offset);
 
@@ -23,6 +25,13 @@ class HeldParameters {
   const std::string& name_at(std::int64_t element) const;
   const at::Tensor& first() const { return parameters_.front().tensor; }
 
+  // Values that somebody has put elsewhere, by set_data() for one, are copied into the page, and
+  // the parameter has them there again.  Returns whether there were any.
+  // Throws: Error, naming it, for a parameter of another type, size or device by now.
+  bool take_back() const;
+  // Throws: Error, naming it, for a parameter whose values somebody has put elsewhere.
+  void check_in_place() const;
+
   // From now on a change of one in place is an error of check_unchanged().
   void note_versions();
   // Throws: Error, naming it, for a parameter that was changed since they were noted: what it was
@@ -30,7 +39,10 @@ class HeldParameters {
   void check_unchanged() const;
 
  private:
+  bool is_in_place(std::size_t i) const;
+
   std::vector<stage::NamedParameter> parameters_;
+  std::vector<at::Tensor> places_;      // What they are in the page.
   std::vector<std::int64_t> offsets_;   // Of them in the page, rising.
   std::vector<std::int64_t> versions_;  // Of them, when they were noted.
 };

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "penstock/execute/divided.h"
 #include "penstock/offload/system_memory.h"
 #include "penstock/partition/gradient_buckets.h"
 
@@ -48,7 +49,8 @@ void ShardedGradients::after_backward(std::int64_t) {
   arrivals_->end();
 }
 
-void ShardedGradients::before_last_backward() {
+void ShardedGradients::before_last_backward(double divisor) {
+  divisor_ = divisor;
   arrivals_->begin();
   std::fill(absent_.begin(), absent_.end(), false);
 }
@@ -75,7 +77,7 @@ void ShardedGradients::take(std::size_t parameter) {
   for (const auto& [rank, slice] : shards_.cuts_of(parameter)) {
     const at::Tensor place = bucket.rows[rank].narrow(0, slice.offset, slice.count);
     if (gradient.defined()) {
-      place.copy_(gradient.narrow(0, slice.first, slice.count));
+      execute::put_divided(place, gradient.narrow(0, slice.first, slice.count), divisor_);
     } else {
       place.zero_();
     }

@@ -37,7 +37,7 @@ class ShardedGradients : public execute::StageHooks {
                             std::size_t under_way_max = partition::kSumsUnderWay);
 
   void after_backward(std::int64_t microbatch) override;
-  void before_last_backward() override;
+  void before_last_backward(double divisor) override;
   // Gradients that did not come on this rank count as zero.
   void reduce(std::optional<Microbatch> microbatch) override;
   // Waits for all buckets.
@@ -69,6 +69,7 @@ class ShardedGradients : public execute::StageHooks {
   std::vector<Bucket> buckets_;
   std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.
   std::vector<bool> absent_;                                // This rank had no gradient.
+  double divisor_ = 1.0;                                    // Of this step's sums.
   std::optional<execute::GradientArrivals> arrivals_;
 };
 

@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'save_checkpoint', 'write_safetensors']
+__all__: list[str] = ['Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'save_checkpoint', 'write_safetensors']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -299,6 +299,10 @@ class ReplicatedParameters:
         """
         Collective: by trainable parameter, of its gradient.
         """
+    def take_over(self) -> None:
+        """
+        Parameters that were given other memory train on with what they are now.
+        """
     def update(self, request: UpdateRequest) -> Update:
         """
         Of parts().
@@ -317,21 +321,23 @@ class ModuleReplica:
     """
     One replica of a module: what the replicas do together.
     """
-    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ReplicaOptions, spread_before: collections.abc.Sequence[SpreadParameters]) -> None:
+    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ReplicaOptions, scale: GradientScale, divisor: typing.SupportsFloat | typing.SupportsIndex, spread_before: collections.abc.Sequence[SpreadParameters]) -> None:
         """
         Collective: parameters, names and tensors; values become those of rank 0.
+        
+        scale: of losses.  divisor: of sums over the replicas.
         """
     def abandon(self) -> None:
         """
         The call that was under way has failed; raises what is behind it, if operators know it.
         """
-    def accept_backwards(self, factor: typing.SupportsFloat | typing.SupportsIndex) -> None:
+    def accept_backwards(self) -> None:
         """
-        What a script's own backwards add to gradients is multiplied by it.
+        A script's own backwards may add to gradients.
         """
     def backward(self, loss: torch.Tensor, factor: typing.SupportsFloat | typing.SupportsIndex, ends: bool, retain_graph: bool) -> None:
         """
-        Adds the gradients of loss x factor; the one that ends an accumulation sums them over the replicas.
+        Adds the gradients of loss x factor x scale; the one that ends an accumulation sums them over the replicas.
         """
     def begin_backward(self) -> None:
         """
@@ -340,10 +346,6 @@ class ModuleReplica:
     def begin_forward(self, trains: bool) -> None:
         """
         From here on operators may bring parameters.
-        """
-    def check_backward(self) -> None:
-        """
-        Raises Error where a script's own backward would.
         """
     def drop_gradients(self) -> None:
         ...
@@ -354,6 +356,10 @@ class ModuleReplica:
     def gather(self) -> None:
         """
         Collective, after an update: brings the other replicas' parts.
+        """
+    def ignore_backwards(self) -> None:
+        """
+        Another engine has all of the parameters, and says which backwards there may be.
         """
     def kept(self) -> list[KeptParameter]:
         """
@@ -379,9 +385,18 @@ class ModuleReplica:
         """
         Collective: ends an accumulation that no backward() has ended.
         """
+    def take_over(self) -> None:
+        """
+        Parameters that were given other memory train on with what they are now.
+        """
     def update(self, request: UpdateRequest) -> Update:
         """
         Of parts().
+        """
+    @property
+    def adds_gradients(self) -> bool:
+        """
+        Whether the backward that runs may add to gradients.
         """
     @property
     def has_sums(self) -> bool:
@@ -416,11 +431,11 @@ class Pipeline:
         """
         From now on `instead` is called at actions of this operation, with a list: a stage, an operation, a microbatch and what runs it, for the action, or both of OVERLAP_F_B.
         """
-    def run(self, inputs: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], loss: collections.abc.Callable[[], torch.Tensor] | None, loss_factors: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] | None) -> list[torch.Tensor]:
+    def run(self, inputs: collections.abc.Sequence[collections.abc.Sequence[torch.Tensor]], loss: collections.abc.Callable[[], torch.Tensor] | None, loss_factors: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] | None, gradient_divisor: typing.SupportsFloat | typing.SupportsIndex = 1.0) -> list[torch.Tensor]:
         """
         Runs the program once; returns the losses on the rank of the last stage.
         
-        inputs: by microbatch, on the rank of the first stage, tensors of the form of what it gets; loss: called after each forward of the last stage, on its rank.
+        inputs: by microbatch, on the rank of the first stage, tensors of the form of what it gets; loss: called after each forward of the last stage, on its rank; gradient_divisor: what `replicated` divides its sums by.
         """
     @property
     def peak_activations(self) -> int:
@@ -438,6 +453,10 @@ def facts_of_process() -> list[tuple[str, str]]:
 def gradient_norm(squares: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]) -> float:
     """
     From the parameters' squared norms, in model order.
+    """
+def have_values(dicts: list[dict], values: list[tuple]) -> bool:
+    """
+    Whether dicts have these objects, in this order: in nanoseconds each.
     """
 def save_checkpoint(communicator: Communicator, directory: str, *, name: str, step: typing.SupportsInt | typing.SupportsIndex, facts: collections.abc.Mapping[str, str], values: collections.abc.Mapping[str, str], pieces: collections.abc.Sequence[StatePiece], replicas: typing.SupportsInt | typing.SupportsIndex = 1, replica: typing.SupportsInt | typing.SupportsIndex = 0) -> str:
     """

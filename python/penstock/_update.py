@@ -46,6 +46,12 @@ class Replicated(Protocol):
     def update(self, request: UpdateRequest) -> _runtime.Update:
         """Of `parts`."""
 
+    def take_over(self) -> None:
+        """Before an update: of what a script has set parameters to since the last backward.
+
+        Raises Error, by name, for what cannot be trained on.
+        """
+
     def after_update(self) -> None:
         """Collective: parts have new values, and their gradients are of no use any more."""
 
@@ -186,6 +192,8 @@ class Update:
         skipped, and the loss scale falls; else it is a penstock.Error, which says `where`.
         """
         self.was_applied = False
+        self._replicated.take_over()
+        self._check_groups()
         self.steps += 1
         self.norm = norm
         scale = self.scale.value
@@ -201,6 +209,18 @@ class Update:
         self._replicated.after_update()
         if self.lr_scheduler is not None:
             self.lr_scheduler.step(**(lr_kwargs or {}))
+
+    def _check_groups(self) -> None:
+        """Raises ConfigError for a parameter that a script has put in a group meanwhile."""
+        for i, group in enumerate(self.optimizer.param_groups):
+            for each in group["params"]:
+                if id(each) not in self._part_of:
+                    raise ConfigError(
+                        f"optimizer.param_groups[{i}] has a parameter of shape "
+                        f"{tuple(each.shape)} which it had not when training was set up: its "
+                        f"gradients are not summed over the replicas",
+                        ("give penstock.initialize() all parameters, those to come frozen",),
+                    )
 
     def parts_of(self, number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Of the trainable parameter of that number: this rank's parts, each with its master."""

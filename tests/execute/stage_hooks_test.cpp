@@ -17,7 +17,7 @@ class Recorded : public StageHooks {
   Recorded(StageId stage, std::vector<std::string>& calls) : stage_(stage), calls_(calls) {}
   void unshard() override { record("unshard"); }
   void reshard() override { record("reshard"); }
-  void before_last_backward() override { record("last"); }
+  void before_last_backward(double /*divisor*/) override { record("last"); }
   void reduce(std::optional<Microbatch> microbatch) override {
     record(microbatch ? str("reduce ", *microbatch) : "reduce");
   }

@@ -93,7 +93,7 @@ TEST_P(Pages, AnyLoopTrainsWithThemToTheBitsOfOneProcess) {
     PagedHooks hooks(shards, pager);
     for (std::int64_t step = 0; step < kSteps; ++step) {
       pager.begin_run("train");
-      hooks.before_last_backward();
+      hooks.before_last_backward(/*divisor=*/1);
       pager.begin_compute();
       torch::autograd::backward(
           {loss_of(shards.parameters(), input_of(communicator.rank().value, step))});

@@ -16,11 +16,14 @@ import torch
 
 from penstock import _torch
 from penstock.errors import ConfigError
+from penstock.pipelining._run import telling_others
+from penstock.zero._claims import Claim
 from penstock.zero._home import Home, spread_of
 from penstock.zero._model import facts_of, own_values, refuse_compiled, refuse_meta
 from penstock.zero._parameters import Place, ZeroParameter, adopt, release
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
+from penstock.zero._slots import Slots
 from penstock.zero._writing import settle
 
 if TYPE_CHECKING:
@@ -56,11 +59,15 @@ class ReplicatedStages:
         with torch.no_grad():
             for buffer in model.buffers():
                 replicas.broadcast(buffer, 0)
+        is_cut = settings.are_cut(replicas.size)
         sets = _sets_of(model, stages)
         self.parameters = [each for of_set in sets for each in of_set if each.requires_grad]
         self.names: dict[int, list[str]] = {}
         for name, each in model.named_parameters(remove_duplicate=False):
             self.names.setdefault(id(each), []).append(name)
+        first = {key: names[0] for key, names in self.names.items()}
+        self._claim = Claim(list(model.parameters()), first, moves=is_cut)
+        self._slots = Slots(model, first)
         self.held = self._make(sets, settings)
         self._homes: list[Home] = []
         if settings.stage == 3:
@@ -71,9 +78,24 @@ class ReplicatedStages:
             self.parts[number].append(part)
             self.first[number] = first
 
+    def take_over(self) -> None:
+        """Before an update: of what parameters were set to since the last backward.
+
+        Raises Error, by name, for what cannot be trained on.
+        """
+        self._look_at_parameters()
+        self.held.take_over()
+
+    def _look_at_parameters(self) -> None:
+        self._claim.check()
+        self._slots.check()
+
     @contextmanager
-    def running(self) -> Iterator[None]:
-        """Inside, a program's operators bring what they read."""
+    def running(self, *, trains: bool = False) -> Iterator[None]:
+        """Inside, a program's operators bring what they read.  Collective, of one that trains."""
+        if trains:
+            with telling_others(self._replicas.communicator):
+                self._look_at_parameters()
         with ExitStack() as ends:
             for home in self._homes:
                 home.open()

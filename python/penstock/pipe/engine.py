@@ -189,9 +189,9 @@ class PipelineEngine(Steps):
             step = self._load(self._iterator, count, with_labels=True)
         if not self.module.training:
             self.module.train()
-        factor = self.loss_scale / (count * self._averaged)
-        with self._replicated.running():
-            losses = self._run.train(step, [factor] * count if self._is_last else None)
+        factors = [self.loss_scale / count] * count if self._is_last else None
+        with self._replicated.running(trains=True):
+            losses = self._run.train(step, factors, self._averaged)
         if self._placed is not None:
             with self._run.telling_others():
                 self._placed.run_end()

@@ -21,9 +21,10 @@ from torch.utils import _pytree as pytree
 
 __all__ = [
     "LossWeight",
+    "factors_of",
+    "is_mean",
     "is_sum",
     "mean_in_graph",
-    "shares_of",
     "warn_of_other_means",
     "warn_of_sum",
 ]
@@ -42,22 +43,24 @@ _FUNCTIONS = (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)
 _IGNORED = -100  # Where nothing else is said.
 
 
-def shares_of(
+def is_mean(loss_fn: Any, loss_kwargs: dict[str, Any], weight: LossWeight | None) -> bool:
+    """Whether a step's loss is the mean over its microbatches, and not their sum."""
+    return weight is not None or _settings_of(loss_fn, loss_kwargs).get("reduction") != "sum"
+
+
+def factors_of(
     loss_fn: Any, targets: Sequence[Any], loss_kwargs: dict[str, Any], weight: LossWeight | None
-) -> list[float] | None:
-    """By microbatch, what its gradients are multiplied by; None where losses are sums.
+) -> list[float]:
+    """Of losses that are means: what each microbatch counts in their mean; 1, if all count alike.
 
     Raises ValueError for a `weight` that gives something else than a finite number of at least 0.
     """
     if weight is not None:
         weights = [_checked(weight(target), i) for i, target in enumerate(targets)]
     else:
-        settings = _settings_of(loss_fn, loss_kwargs)
-        if settings.get("reduction") == "sum":
-            return None
-        weights = _weights(settings, targets)
+        weights = _weights(_settings_of(loss_fn, loss_kwargs), targets)
     whole = math.fsum(weights)
-    return [each / whole if whole else 0.0 for each in weights]
+    return [each * len(weights) / whole if whole else 0.0 for each in weights]
 
 
 def mean_in_graph(loss: torch.Tensor) -> torch.Tensor | None:
@@ -94,8 +97,9 @@ def warn_of_sum(microbatches: int) -> None:
 _NODES_MAX = 64  # So few operations are between a cross entropy and what a loss_fn returns.
 
 
-def warn_of_other_means(shares: Sequence[float], means: Sequence[torch.Tensor]) -> bool:
+def warn_of_other_means(factors: Sequence[float], means: Sequence[torch.Tensor]) -> bool:
     """Warns, and is true, where microbatches do not count by what their losses are means of."""
+    shares = [each / len(factors) for each in factors]
     counts = [each.item() for each in means]
     whole = math.fsum(counts)
     for i, (share, count) in enumerate(zip(shares, counts, strict=True)):

@@ -91,10 +91,16 @@ class Run:
         for work in self._works:
             work.loss_fn = loss_fn
 
-    def train(self, step: Step, factors: list[float] | None) -> list[torch.Tensor]:
-        """Forward and backward; the losses, on the rank of the last stage."""
+    def train(
+        self, step: Step, factors: list[float] | None, divisor: float = 1.0
+    ) -> list[torch.Tensor]:
+        """Forward and backward; the losses, on the rank of the last stage.
+
+        factors: where each microbatch's backward begins there; None: at 1.
+        divisor: of the sums that `replicated` has afterwards.
+        """
         with self._at(step) as loss:
-            return self._pipeline.run(self._inputs(step), loss, factors)
+            return self._pipeline.run(self._inputs(step), loss, factors, divisor)
 
     def evaluate(self, step: Step) -> list[torch.Tensor]:
         """Forward only, without graphs; the losses, if the step has targets."""

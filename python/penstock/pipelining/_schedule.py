@@ -13,10 +13,12 @@ from penstock._compatibility import member
 from penstock.errors import ScheduleError
 from penstock.pipelining import actions
 from penstock.pipelining._batch import Batch
+from penstock.pipelining._divided import divided
 from penstock.pipelining._groups import connect
 from penstock.pipelining._loss_weights import (
     LossWeight,
-    shares_of,
+    factors_of,
+    is_mean,
     warn_of_other_means,
     warn_of_sum,
 )
@@ -28,6 +30,7 @@ from penstock.schedule import Verdict, verify
 
 if TYPE_CHECKING:
     from penstock._planning import Schedule
+    from penstock._runtime import Communicator
     from penstock.pipelining.stage import _PipelineStageBase
 
 __all__ = ["Order", "_PipelineSchedule", "proved"]
@@ -85,6 +88,7 @@ class _PipelineSchedule:
         self._order: Order | None = None
         self._with_messages: Order | None = None  # The same as it runs, where somebody asked.
         self._running: Run | None = None
+        self._divisor = 1  # Of a step's gradients, on all ranks.
 
     def __getattr__(self, name: str) -> Any:
         return member("penstock.pipelining.schedules", "_PipelineSchedule", self, name)
@@ -218,7 +222,9 @@ class _PipelineSchedule:
         if self._running is None:
             program = self._program()
             communicator = connect(self._stages[0].group, self._stages[0].device)
-            self._running = Run(program, self._stages, self._loss_fn, communicator)
+            run = Run(program, self._stages, self._loss_fn, communicator)
+            self._divisor = self._agreed_divisor(communicator)
+            self._running = run
         self._running.check_modules(self._stages)
         self._running.use_loss(self._loss_fn)  # Libraries set it between steps.
         return self._running
@@ -241,7 +247,8 @@ class _PipelineSchedule:
                 step.looks_at_means = self._looks_at_means
         self._before_step(step)
         if trains:
-            run.train(step, factors)
+            with divided((stage.submod for stage in self._stages), self._divisor):
+                run.train(step, self._starts(step, factors))
         else:
             run.evaluate(step)
         if not self._has(-1):
@@ -275,13 +282,37 @@ class _PipelineSchedule:
             raise ValueError("step() was given no target, which the rank of the last stage passes")
         return step
 
+    def _is_mean(self, loss_kwargs: dict[str, Any]) -> bool:
+        """Whether a step's gradients are those of the mean over its microbatches."""
+        if self.scale_grads is not None:
+            return self.scale_grads
+        return is_mean(self._loss_fn, loss_kwargs, self._loss_weight)
+
+    def _agreed_divisor(self, communicator: Communicator) -> int:
+        """Collective: the number of microbatches, or 1 where the last stage's rank adds losses up.
+
+        The others may not know its loss.
+        """
+        mine = str(self._n_microbatches if self._is_mean({}) else 1) if self._has(-1) else ""
+        return int("".join(communicator.exchange("gradient divisor", mine)))
+
     def _loss_factors(self, step: Step) -> list[float] | None:
-        """What each microbatch's loss is multiplied by where its backward begins."""
-        if step.targets is None or self.scale_grads is False:
+        """What each microbatch counts in the mean, where that is not the same of all."""
+        if step.targets is None or self.scale_grads is not None:
             return None
-        if self.scale_grads:
-            return [1 / self._n_microbatches] * self._n_microbatches
-        return shares_of(self._loss_fn, step.targets, step.loss_kwargs, self._loss_weight)
+        if not self._is_mean(step.loss_kwargs):
+            return None
+        return factors_of(self._loss_fn, step.targets, step.loss_kwargs, self._loss_weight)
+
+    def _starts(self, step: Step, factors: list[float] | None) -> list[float] | None:
+        """What each microbatch's loss is multiplied by where its backward begins.
+
+        That is what it counts, unless losses have become sums, or means, after the first step.
+        """
+        wanted = self._n_microbatches if self._is_mean(step.loss_kwargs) else 1
+        if wanted == self._divisor:
+            return factors
+        return [each * self._divisor / wanted for each in factors or [1.0] * self._n_microbatches]
 
     def _look_at_means(self, step: Step, factors: list[float]) -> None:
         """Has a loss told that is a sum, or a mean over something else; once, of the first step."""

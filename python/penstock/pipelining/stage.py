@@ -172,7 +172,7 @@ class _PipelineStageBase:
     def scale_grads(self, grad_scale_factor: int) -> None:
         """Divides the gradients of its parameters.
 
-        In a registered function it does nothing: the schedule's factor is where a backward begins.
+        In a registered function it does nothing: the schedule divides when the step is over.
         """
         parts = list(self.parts.values())
         if not parts:

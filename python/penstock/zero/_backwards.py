@@ -1,25 +1,24 @@
 """Backwards of a model that its engine does not run: `loss.backward()` in a script.
 
 They begin where the gradient of something that the model's forward has returned comes.  From there
-to their end operators bring what they read, as in a backward of the engine.  What they add to
-gradients is multiplied in C++ (penstock/execute/added_gradients.h), wherever they begin.
-Knows no optimizer.
+to their end operators bring what they read, as in a backward of the engine, and gradients are those
+of the loss divided by the step's microbatches.  Knows no optimizer.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import Variable
-from torch.utils.weak import WeakIdKeyDictionary
 
 from penstock._calls import calling
 from penstock.errors import Error
 from penstock.zero._external import tensors_in
+from penstock.zero._nested import Outputs
 
 if TYPE_CHECKING:
     from penstock._runtime import GradientScale, ModuleReplica
@@ -30,42 +29,37 @@ _NEEDS_SCALE = (
     "fp16 needs losses that are multiplied by the loss scale: call engine.backward(loss), or "
     "engine.scale(loss).backward(), in place of loss.backward()"
 )
-
-
-# By parameter: the Backwards of the engine that was made last of those that have it.
-_last: Any = WeakIdKeyDictionary()
+_AROUND = (
+    "a backward through no output of this engine's forward adds gradients that are not divided by "
+    "the {} microbatches of a step: call the engine, not its module, or engine.backward(loss)"
+)
 
 
 class Backwards:
-    """Of one model.  Those of an earlier engine of all its parameters leave gradients alone.
+    """Of one model.
 
-    parameters: those that are trainable.
     running: makes a context in which operators bring what they read.
-    factor: what such a backward adds to gradients is multiplied by it.
+    microbatches: of a step.
     scale: that of losses, which such a backward has to begin with; None: it need not.
     is_engines: the backward that runs is one of the engine.
     """
+
+    _engines_running = 0  # Of all engines: their losses are divided already.
 
     def __init__(
         self,
         replica: ModuleReplica,
         running: Callable[[], AbstractContextManager[None]],
-        factor: float,
+        microbatches: int,
         scale: GradientScale | None,
-        parameters: Sequence[torch.nn.Parameter],
     ) -> None:
         self.is_engines = False
-        self._is_last = True
+        self._microbatches = microbatches
         self._replica = replica
         self._running = running
-        self._factor = factor
         self._scale = scale
         self._is_scaled = False
         self._under_way: ExitStack | None = None
-        self._on_output = _hook_of(weakref.ref(self))
-        self._parameters = {id(each) for each in parameters}
-        self._formers: list[weakref.ref[Backwards]] = []
-        self._take_over(parameters)
         self._refuse()
 
     @property
@@ -75,18 +69,21 @@ class Backwards:
             return False
         return torch._C._current_graph_task_id() != -1
 
-    def resize(self, factor: float) -> None:
-        """From now on what backwards add is multiplied by it."""
-        self._factor = factor
+    def resize(self, microbatches: int) -> None:
+        """Steps have so many from now on."""
+        self._microbatches = microbatches
         self._refuse()
 
     def watch(self, output: object) -> None:
         """Of what a forward has returned."""
         if not torch.is_grad_enabled():
             return
+        outputs = Outputs()
+        arrive = _hook_of(weakref.ref(self), outputs)
         for tensor in tensors_in(output):
             if tensor.grad_fn is not None:
-                tensor.register_hook(self._on_output)  # type: ignore[no-untyped-call]
+                outputs.add(tensor)
+                tensor.register_hook(arrive)  # type: ignore[no-untyped-call]
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """`loss` times the loss scale, if there is one."""
@@ -104,20 +101,19 @@ class Backwards:
         return result
 
     @contextmanager
-    def of_engine(self, factor: float) -> Iterator[None]:
-        """While one of the engine runs, whose loss is multiplied by `factor`."""
+    def of_engine(self) -> Iterator[None]:
+        """While one of the engine runs."""
         self.is_engines = True
-        self._have_formers_undo(factor)
+        Backwards._engines_running += 1
         try:
             yield
         finally:
+            Backwards._engines_running -= 1
             self.is_engines = False
-            self._have_formers_undo(1.0)
 
     def check_over(self) -> None:
         """Raises Error where one has begun, and has not come to its end."""
-        if self._is_scaled:
-            self._refuse()
+        self._end_scaled()
         if self._under_way is None:
             return
         with self._ended():
@@ -131,18 +127,31 @@ class Backwards:
         if self._under_way is not None:
             with self._ended(), suppress(Error):
                 self._replica.abandon()
-        self._refuse()
+        self._end_scaled()
+
+    def _arrive(self, outputs: Outputs, gradient: torch.Tensor) -> torch.Tensor | None:
+        """The gradient of an output has come; what it is from here on, if that is another."""
+        if self.is_engines:
+            return None
+        if self._under_way is None:
+            self._begin()
+        if Backwards._engines_running or self._microbatches == 1:
+            return None
+        if not self._replica.adds_gradients:
+            return None  # torch.autograd.grad(), which gives torch's own.
+        outputs.keep_undivided_inside(self._microbatches, self._under_way)
+        return gradient / self._microbatches
 
     def _begin(self) -> None:
-        if self._under_way is not None:
-            return
-        self._replica.check_backward()
+        if self._needs_scale:
+            raise Error(_NEEDS_SCALE)
         with ExitStack() as stack:
             stack.enter_context(calling("backward()"))
             stack.enter_context(self._running())
             self._replica.begin_backward()
             _at_end(self._end)
             self._under_way = stack.pop_all()
+        self._refuse()
 
     def _end(self) -> None:
         with self._ended():
@@ -151,6 +160,7 @@ class Backwards:
     def _ended(self) -> ExitStack:
         assert self._under_way is not None
         stack, self._under_way = self._under_way, None
+        self._refuse()
         return stack
 
     def _begin_scaled(self, value: float) -> None:
@@ -163,47 +173,36 @@ class Backwards:
                 f"{self._scale.value:g} by now: call engine.scale() after engine.step()"
             )
         self._is_scaled = True
-        self._replica.accept_backwards(self._factor)
-        _at_end(self._refuse)
+        self._refuse()
+        _at_end(self._end_scaled)
 
-    def _take_over(self, parameters: Sequence[torch.nn.Parameter]) -> None:
-        for each in parameters:
-            former = _last.get(each)
-            backwards = None if former is None else former()
-            _last[each] = weakref.ref(self)
-            if backwards in (None, self) or not backwards._parameters <= self._parameters:
-                continue
-            if backwards._is_last:
-                backwards._is_last = False
-                backwards._refuse()
-                self._formers += [*backwards._formers, former]
+    def _end_scaled(self) -> None:
+        self._is_scaled = False
+        self._refuse()
 
-    def _have_formers_undo(self, factor: float) -> None:
-        """A replica divides its own factor by that of the loss that another one multiplies."""
-        for former in self._formers:
-            if (backwards := former()) is not None:
-                backwards._replica.accept_backwards(factor)
+    @property
+    def _needs_scale(self) -> bool:
+        is_scaled = self._is_scaled or Backwards._engines_running > 0
+        return self._scale is not None and not is_scaled
 
     def _refuse(self) -> None:
-        """Those that do not begin with a scaled loss, where it has to be."""
-        self._is_scaled = False
-        if not self._is_last:
-            self._replica.accept_backwards(1.0)
-        elif self._scale is None:
-            self._replica.accept_backwards(self._factor)
-        else:
+        """Those that nobody scales or divides, where it has to be."""
+        if self._needs_scale:
             self._replica.refuse_backwards(_NEEDS_SCALE)
+        elif self._under_way is None and self._microbatches > 1:
+            self._replica.refuse_backwards(_AROUND.format(self._microbatches))
+        else:
+            self._replica.accept_backwards()
 
 
-def _hook_of(mine: weakref.ref[Backwards]) -> Callable[[torch.Tensor], None]:
+def _hook_of(mine: weakref.ref[Backwards], outputs: Outputs) -> Callable[..., Any]:
     """For outputs, which may outlive the engine and have nothing of it."""
 
-    def begin(_: torch.Tensor) -> None:
+    def arrive(gradient: torch.Tensor) -> torch.Tensor | None:
         backwards = mine()
-        if backwards is not None and not backwards.is_engines:
-            backwards._begin()
+        return None if backwards is None else backwards._arrive(outputs, gradient)
 
-    return begin
+    return arrive
 
 
 def _at_end(function: Callable[[], Any]) -> None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 __all__ = [
     "copies",
+    "gives_itself",
     "gives_view",
     "is_lazy",
     "may_write",
@@ -24,10 +27,15 @@ _FACTS = {
     *("size", "dim", "ndimension", "numel", "nelement", "element_size", "stride", "storage_offset"),
     *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg"),
     *("is_inference", "is_same_size", "get_device", "dim_order", "result_type", "__len__"),
+    "_has_compatible_shallow_copy_type",
     *("new_tensor", "new_empty", "new_zeros", "new_ones", "new_full"),
     *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
     *("requires_grad_", "retain_grad", "register_hook", "register_post_accumulate_grad_hook"),
     *("grad", "backward"),  # Of these tensors; what they need of others, the graph has.
+}
+_CASTS = {
+    **{"float": torch.float32, "double": torch.float64},
+    **{"half": torch.float16, "bfloat16": torch.bfloat16},
 }
 # Functions that give views, which may be written to.
 _VIEWS = {
@@ -52,6 +60,26 @@ def needs_values(func: Callable[..., Any]) -> bool:
     if name in ("__get__", "__set__", "__delete__"):
         return _attribute_of(func) in _VALUES
     return name not in _FACTS
+
+
+def gives_itself(func: Callable[..., Any], tensor: torch.Tensor, rest: Any, kwargs: Any) -> bool:
+    """Whether it gives `tensor` as it is, as Module.float() and Module.to("cpu") do of each.
+
+    tensor: its first argument, on the CPU.
+    rest: the others.
+    """
+    name = func.__name__
+    if name == "__set__":
+        return rest[0] is tensor
+    if name == "cpu" or name in _CASTS:
+        return not rest and not kwargs and tensor.dtype == _CASTS.get(name, tensor.dtype)
+    flags = [each for each in rest if isinstance(each, bool)]  # non_blocking and copy.
+    if name != "to" or kwargs.get("copy") or len(flags) > 1:
+        return False
+    with torch._C.DisableTorchFunctionSubclass():
+        device, dtype, _, memory_format = torch._C._nn._parse_to(*rest, **kwargs)
+    is_here = device is None or device.type == "cpu"
+    return is_here and dtype in (None, tensor.dtype) and memory_format is None
 
 
 def gives_view(func: Callable[..., Any]) -> bool:

@@ -15,6 +15,7 @@ import torch
 from penstock import _torch
 from penstock.errors import ConfigError, Error
 from penstock.zero._backwards import Backwards
+from penstock.zero._claims import Claim
 from penstock.zero._external import Forwards
 from penstock.zero._home import Home, spread_of
 from penstock.zero._parameters import (
@@ -28,6 +29,7 @@ from penstock.zero._parameters import (
 )
 from penstock.zero._replicas import Replicas
 from penstock.zero._settings import ZeroSettings
+from penstock.zero._slots import Slots
 from penstock.zero._writing import settle
 
 if TYPE_CHECKING:
@@ -39,7 +41,8 @@ __all__ = ["ReplicatedModel", "facts_of", "own_values", "refuse_compiled", "refu
 class ReplicatedModel:
     """Collective: a model whose values become those of rank 0.
 
-    share: of each backward's gradient in the step's, with the mean over replicas.
+    microbatches: of a step, which losses of a script's own backwards are divided by.
+    divisor: of sums over the replicas.
     scale: that of losses; None: they have none.
 
     parameters: those that are trainable, each once; `parts` has, for each, what this rank updates:
@@ -53,7 +56,8 @@ class ReplicatedModel:
         module: torch.nn.Module,
         replicas: Replicas,
         settings: ZeroSettings,
-        share: float,
+        microbatches: int,
+        divisor: float,
         scale: GradientScale | None,
     ) -> None:
         self.module = module
@@ -67,7 +71,9 @@ class ReplicatedModel:
         self.names = {id(each): _full_name(module, name) for name, each in named}
         if settings.come_and_go(replicas.size):
             refuse_compiled(module)
-        self.replica = self._make(named, settings)
+        with replicas.telling_others():
+            self._claim = Claim([each for _, each in named], self.names, moves=self.is_cut)
+        self.replica = self._make(named, settings, scale, divisor)
         with torch.no_grad():
             for buffer in module.buffers():
                 replicas.broadcast(buffer, 0)
@@ -81,10 +87,10 @@ class ReplicatedModel:
         self.parts: list[list[torch.Tensor]] = [[] for _ in self.parameters]
         for number, _, part in self.replica.parts():
             self.parts[number].append(part)
-        self._share = share
-        self._scale = scale
         self._running = _Running(self.replica, replicas, self._home)
-        self._backwards = Backwards(self.replica, self._running, share, scale, self.parameters)
+        self._claim.let_go = self.replica.ignore_backwards
+        self._slots = Slots(module, self.names)
+        self._backwards = Backwards(self.replica, self._running, microbatches, scale)
 
     def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The module's."""
@@ -92,6 +98,8 @@ class ReplicatedModel:
             return self.module(*inputs, **kwargs)  # Computed again.
         self._backwards.check_over()
         self.let_go()
+        if torch.is_grad_enabled():
+            self._look_at_parameters()
         with self._running():
             self.replica.begin_forward(torch.is_grad_enabled())
             if self._forwards is not None:
@@ -109,6 +117,8 @@ class ReplicatedModel:
         """The script calls the module, or a part of it: a forward like the engine's begins."""
         assert self._forwards is not None
         self._backwards.check_over()
+        if torch.is_grad_enabled():
+            self._look_at_parameters()
         with ExitStack() as stack:
             stack.enter_context(self._running())
             self.replica.begin_forward(torch.is_grad_enabled())
@@ -144,22 +154,39 @@ class ReplicatedModel:
         """A backward of the script that begins there finds parameters."""
         self._backwards.watch(output)
 
-    def resize(self, share: float) -> None:
-        """Backwards have another share from now on."""
-        self._share = share
-        self._backwards.resize(share)
+    def resize(self, microbatches: int) -> None:
+        """Steps have so many from now on."""
+        self._backwards.resize(microbatches)
 
-    def backward(
-        self, loss: torch.Tensor, *, ends: bool, retain_graph: bool, weight: float = 1.0
-    ) -> None:
-        """Adds `weight` shares of the gradients of `loss`; sums, where it ends an accumulation."""
+    def backward(self, loss: torch.Tensor, *, ends: bool, retain_graph: bool, divisor: int) -> None:
+        """Adds the gradients of `loss`, divided; sums them, where it ends an accumulation."""
         self._backwards.check_over()
         self.let_go()
-        factor = self._share * weight
-        if self._scale is not None:
-            factor *= self._scale.value
-        with self._backwards.of_engine(factor), self._running():
-            self.replica.backward(loss, factor, ends, retain_graph)
+        with self._backwards.of_engine(), self._running():
+            self.replica.backward(loss, 1 / divisor, ends, retain_graph)
+
+    def take_over(self) -> None:
+        """Before an update: of what parameters were set to since the last backward.
+
+        Raises Error, by name, for what cannot be trained on.
+        """
+        self._look_at_parameters()
+        self.replica.take_over()
+        if self.is_cut:
+            self._check_gradients()
+
+    def _look_at_parameters(self) -> None:
+        self._claim.check()
+        self._slots.check()
+
+    def _check_gradients(self) -> None:
+        for each in self.parameters:
+            if each.grad is not None:
+                raise Error(
+                    f'parameter "{self.names[id(each)]}" was given a gradient after its sum over '
+                    f"the replicas was made, of which each has a part",
+                    ("penstock.utils.safe_set_full_grad() sets that sum, on all ranks",),
+                )
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """What a backward of the caller's own begins with."""
@@ -232,7 +259,11 @@ class ReplicatedModel:
         return self.replica.paging
 
     def _make(
-        self, named: list[tuple[str, torch.nn.Parameter]], settings: ZeroSettings
+        self,
+        named: list[tuple[str, torch.nn.Parameter]],
+        settings: ZeroSettings,
+        scale: GradientScale | None,
+        divisor: float,
     ) -> ModuleReplica:
         made: type[ModuleReplica] = _torch.load().ModuleReplica
         with self.replicas.telling_others():
@@ -240,6 +271,8 @@ class ReplicatedModel:
                 [(self.names[id(each)], each) for _, each in named],
                 self.replicas.group,
                 settings.options_for([each for _, each in named]),
+                scale,
+                divisor,
                 spread_of(each for _, each in named),
             )
         for _, each in named:

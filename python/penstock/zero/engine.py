@@ -133,7 +133,8 @@ class Engine(Steps, torch.nn.Module):
             model,
             self._replicas,
             self._zero,
-            share=self._share(),
+            microbatches=self.gradient_accumulation_steps(),
+            divisor=self._averaged,
             scale=scale if self._type is torch.float16 else None,
         )
         with self._replicas.telling_others():
@@ -198,13 +199,14 @@ class Engine(Steps, torch.nn.Module):
         Under fp16 that is `engine.scale(loss).backward()`.
         """
         check_loss(loss)
-        weight = 1.0 if scale_wrt_gas else float(self.gradient_accumulation_steps())
+        microbatches = self.gradient_accumulation_steps() if scale_wrt_gas else 1
         ends = self.is_gradient_accumulation_boundary() and not self._is_local
-        self._model.backward(loss, ends=ends, retain_graph=retain_graph, weight=weight)
+        self._model.backward(loss, ends=ends, retain_graph=retain_graph, divisor=microbatches)
         if self.monitor.is_writing:
-            self._losses.append(loss.detach().float() * weight)
+            undivided = self.gradient_accumulation_steps() / microbatches
+            self._losses.append(loss.detach().float() * undivided)
         self._taken += not self._is_managed
-        return loss.detach() * (weight / self.gradient_accumulation_steps())
+        return loss.detach() / microbatches
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """`loss` times the loss scale, for a backward() by the script itself."""
@@ -458,16 +460,12 @@ class Engine(Steps, torch.nn.Module):
         """
         return self._model.paging
 
-    def _share(self) -> float:
-        """Of each microbatch's gradient in a step's."""
-        return 1.0 / self.gradient_accumulation_steps() / self._averaged
-
     def _resize(self, batch: Batch) -> None:
         if self.micro_steps % self.gradient_accumulation_steps() or self._model.has_gradients:
             raise Error("the size of a batch changes inside a step: call it after step()")
         super()._resize(batch)
         self.micro_steps = self.global_steps * self.gradient_accumulation_steps()
-        self._model.resize(self._share())
+        self._model.resize(self.gradient_accumulation_steps())
 
     def _make_checkpoints(self) -> Checkpoints:
         held = self._model.replica
