@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import struct
 import time
 import unittest
 from pathlib import Path
 
-from support import PENSTOCK, ProcessTest, Started, raw_lines
+from support import PENSTOCK, ProcessTest, Started, environment_of, raw_lines
 
 ONE = {"pipe": 1, "data": 1}
 VOCABULARY = 64
@@ -137,21 +138,35 @@ class BehindTheLastStep(ProcessTest):
 class Minutes(ProcessTest):
     """run.minutes count from the start of the run, whatever happens in between."""
 
-    def test_they_go_on_over_a_restart(self) -> None:
+    BEGAN = "PENSTOCK_RUN_BEGAN"
+
+    def test_a_restart_begins_none_anew(self) -> None:
         config = self.config(
-            mesh=ONE, run={"steps": 1_000_000, "minutes": 0.15}, steps_per_print=1_000_000,
+            mesh=ONE, run={"steps": 1_000_000, "minutes": 1}, steps_per_print=1_000_000,
             checkpoint={"save_interval": 1_000_000}, launch={"heartbeat_seconds": 120},
         )  # fmt: skip
-        began = time.monotonic()
         run = self.start_train(config, "r")
         run.await_step(2)
-        time.sleep(max(0.0, 6 - (time.monotonic() - began)))
-        os.kill(run.ranks()[0], signal.SIGKILL)
-        result = run.wait()
+        first = run.ranks()[0]
+        began = environment_of(first)[self.BEGAN]
+        os.kill(first, signal.SIGKILL)
+        run.await_text("starting the run again")
+        while not (ranks := run.ranks()) or ranks[0] == first:
+            time.sleep(0.01)
+        self.assertEqual(environment_of(ranks[0])[self.BEGAN], began)
+        run.process.kill()
+        run.wait()
+
+    def test_a_rank_counts_those_before_its_start(self) -> None:
+        config = self.config(mesh=ONE, run={"steps": 40, "minutes": 5})
+        ten_minutes_ago = time.clock_gettime(time.CLOCK_BOOTTIME) - 600
+        variables = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            variables["MASTER_PORT"] = str(free.getsockname()[1])
+        result = self.train(config, "--run", "r", **{**variables, self.BEGAN: str(ten_minutes_ago)})
         self.assert_code(result, 75)
-        self.assertIn("run.minutes are over", result.err)
-        # Anew, they would be over after 15 s.
-        self.assertLess(result.seconds, 13.5)
+        self.assertIn("stopped after step 1, run.minutes are over", result.err)
 
     def test_when_they_are_over_nothing_starts_again(self) -> None:
         config = self.config(
