@@ -193,11 +193,11 @@ PreparedFile::PreparedFile(const std::string& path, const std::vector<std::strin
   path_ = beside;
 }
 
-PreparedFile::PreparedFile(std::string target, std::string written)
-    : target_(std::move(target)), path_(std::move(written)) {}
-
 PreparedFile PreparedFile::of_written(std::string written, const std::string& path) {
-  return {followed(path), std::move(written)};
+  PreparedFile file;
+  file.target_ = followed(path);
+  file.path_ = std::move(written);
+  return file;
 }
 
 PreparedFile::~PreparedFile() {

@@ -55,7 +55,7 @@ class PreparedFile {
   bool is_there() const;
 
  private:
-  PreparedFile(std::string target, std::string written);
+  PreparedFile() = default;
 
   std::string target_;
   std::function<void()> advanced_;

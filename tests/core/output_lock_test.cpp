@@ -158,7 +158,7 @@ bool meets_another(const TemporaryFolder& folder) {
 
 // Its file is removed and made anew all the time.
 TEST(OutputLock, HasOneOwnerAtATime) {
-  constexpr int kTimes = 2000;
+  constexpr int kTimes = 300;
   const TemporaryFolder folder;
   const pid_t other = ::fork();
   int met = 0;
