@@ -192,7 +192,7 @@ void fill_adapters(Layer& layer, const std::string& name, const FillParameter& f
 
 // Of both forms: one list of targets may be for models of either.
 std::vector<std::string> all_linear_names() {
-  std::vector<std::string> names = linear_names({.form = DecoderForm::Gpt2});
+  std::vector<std::string> names = linear_names({.form = DecoderForm::Gpt2, .mlp = MlpKind::Gelu});
   for (std::string& name : linear_names({})) names.push_back(std::move(name));
   return names;
 }
