@@ -159,9 +159,10 @@ def check_a_model_from_a_folder(group):
 
 def check_a_model_from_a_configuration(group):
     """Is drawn with the configuration's deviation; classes that write by themselves, too."""
-    import penstock
     from transformers import AutoModel, DistilBertConfig, LlamaConfig
     from transformers.integrations import HfDeepSpeedConfig, unset_hf_deepspeed_config
+
+    import penstock
 
     sizes = {"vocab_size": 31, "dim": 16, "hidden_dim": 24, "n_layers": 1, "n_heads": 2}
     for config in (

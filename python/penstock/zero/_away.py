@@ -1,4 +1,4 @@
-"""What operators meet that read a parameter whose values are away, outside of its engine's forwards.
+"""What operators meet that read a parameter whose values are away, outside of an engine's forward.
 
 It comes, collectively: all ranks read it next, and it goes again.  What is written to it in place
 becomes what rank 0 has written.  Views bring it when they are read.  Those that detach() gives need
@@ -78,9 +78,10 @@ class Away:
         return _whole_copy(self).__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
+        assert isinstance(self, torch.Tensor)
         place = parameter_of(self)._ds_place
         return (
-            f"{self._word} {place.name}: {tuple(self.shape)}, {self.dtype}, spread over "  # type: ignore[attr-defined]
+            f"{self._word} {place.name}: {tuple(self.shape)}, {self.dtype}, spread over "
             f"{place.home.ranks} ranks"
         )
 
@@ -94,7 +95,7 @@ class Away:
 
 
 class View(Away, torch.Tensor):
-    """Of a parameter that is away, or was when it was taken; of one that is here, like any other."""
+    """Of a parameter that was away when it was taken; while that is here, like any tensor."""
 
     _word = "View of parameter"
     _ds_parameter: Any

@@ -135,7 +135,9 @@ class Forwards:
 def _model_of(module: torch.nn.Module) -> ReplicatedModel | None:
     """That of the engine whose parameters it reads, if they have to come."""
     for parameter in module.parameters():
-        if is_away(parameter) and (model := place_of(parameter).home.model) is not None:  # type: ignore[arg-type]
+        if not (isinstance(parameter, ZeroParameter) and is_away(parameter)):
+            continue
+        if (model := place_of(parameter).home.model) is not None:
             return model
     return None
 

@@ -2,7 +2,8 @@
 
 A parameter stays the object that the model has; what changes is its class.  ZeroParameter adds what
 DeepSpeed's parameters have.  While its values are spread over the ranks, and no engine runs the
-model, its class is one that sees who reads it (_away.py): so nothing reads memory that is not there.
+model, its class is one that sees who reads it (_away.py): so nothing reads memory that is not
+there.
 Knows no engine: a Home says where the values are.
 """
 
@@ -193,7 +194,7 @@ def show(parameter: ZeroParameter, *, is_away: bool) -> None:
 
 
 def is_away(value: object) -> bool:
-    """Whether it is a parameter under ZeRO 3 that nobody can read here and now, but all together."""
+    """Whether it is a parameter under ZeRO 3 that comes only if all ranks read it."""
     return isinstance(value, ZeroParameter) and isinstance(value, Away)
 
 

@@ -1,9 +1,9 @@
 """Parameters under ZeRO 3, by DeepSpeed's names.
 
 partitioned_param_data_shape: what DeepSpeed's parameters have whose values are away.
-zero_wrapper_for_fp_tensor_constructor, _orig_torch_arange and get_accelerator: transformers replaces
-the first while a model is made in Init, so that torch.arange keeps its type.  Init leaves torch's
-functions as they are, and casts what a constructor has made; so nobody calls the replacement.
+zero_wrapper_for_fp_tensor_constructor, _orig_torch_arange and get_accelerator: transformers
+replaces the first while a model is made in Init, so that torch.arange keeps its type.  Init leaves
+torch's functions as they are, and casts what a constructor has made: nobody calls the replacement.
 
 `penstock.runtime.zero.partition_parameters` is this module.
 """
