@@ -60,7 +60,9 @@ def weights_after(stage, steps, *, gas, tied, is_own, fp16=False):
         optimizer.step()
         optimizer.zero_grad()
     with penstock.zero.GatheredParameters(engine.module.parameters()):
-        return [each.detach().float() for each in model.parameters()], list(plain.parameters())
+        return [each.detach().float().clone() for each in model.parameters()], list(
+            plain.parameters()
+        )
 
 
 def check_weights_are_those_of_plain_torch(group):
