@@ -46,9 +46,10 @@ TEST(CallWords, SayNothingOfRanksThatDoTheSame) {
 }
 
 TEST(CallWords, OfNamesAlone) {
-  EXPECT_EQ(call_words({"save()", "step()"}, Rank(1)),
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(call_words(Names{"save()", "step()"}, Rank(1)),
             "rank 0 is in save(), rank 1 is in step(): both are calls for all ranks");
-  EXPECT_EQ(call_words({"save()", "save()"}, Rank(1)), "");
+  EXPECT_EQ(call_words(Names{"save()", "save()"}, Rank(1)), "");
 }
 
 TEST(CallWords, CallsOfOneNumberAndTwoNamesAreAtOdds) {
