@@ -29,8 +29,7 @@ FileDescriptor open_shard(const std::string& path, std::uint64_t bytes) {
 
 SavedCheckpoint::SavedCheckpoint(std::string folder) : folder_(std::move(folder)) {
   const std::string path = str(folder_, "/", kManifestName);
-  const std::string text =
-      read_foreign_file<CheckpointError>("manifest", path, kManifestBytesMax);
+  const std::string text = read_foreign_file<CheckpointError>("manifest", path, kManifestBytesMax);
   manifest_ = parse_manifest(text, path);
   manifest_hash_ = content_hash(text);
   for (std::size_t s = 0; s < manifest_.shards.size(); ++s) {
