@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -222,6 +223,18 @@ class ReplicatedModel:
         if not isinstance(parameter, ZeroParameter) or parameter.ds_status is here:
             with torch.no_grad():
                 parameter.copy_(values.view(parameter.shape))
+
+    def where_not_finite(self, squares: list[float], numbers: Sequence[int]) -> str:
+        """Of a step's gradient, for an error: the first of those parameters; empty: nowhere.
+
+        squares: by parameter, of its gradient's norm.
+        """
+        if isfinite(sum(squares)):
+            return ""
+        first = next((i for i in numbers if not isfinite(squares[i])), None)
+        if first is None:
+            return ""
+        return f', first in parameter "{self.names[id(self.parameters[first])]}"'
 
     def squared_norms(self, words: Sequence[float]) -> tuple[list[float], list[float]]:
         """Collective: of each parameter's gradient, over all replicas; and the sums of `words`."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -265,19 +264,12 @@ class Engine(Steps, torch.nn.Module):
         self._taken_calls = 0
         with self._replicas.telling_others():
             self._norm = self._update.norm_of([squares[i] for i in self._update.updated])
-            where = "" if isfinite(self._norm) else self._where_not_finite(squares)
+            where = self._model.where_not_finite(squares, self._update.updated)
             self._update.apply(self._norm, self.global_steps, where, lr_kwargs=lr_kwargs)
             taken, self._taken = self._taken, 0
             of_one = self.train_micro_batch_size_per_gpu() * self.dp_world_size
             samples = None if self._is_managed else taken * of_one
             self._count_step(f"norm {self._norm:g}", samples, self._mean_loss())
-
-    def _where_not_finite(self, squares: list[float]) -> str:
-        """Of the step's gradient, for an error."""
-        first = next((i for i in self._update.updated if not isfinite(squares[i])), None)
-        if first is None:
-            return ""
-        return f', first in parameter "{self._model.names[id(self._model.parameters[first])]}"'
 
     def _mean_loss(self) -> float | None:
         """Of the step's microbatches on this rank; None where backward() was not the engine's."""
