@@ -147,5 +147,38 @@ class EarlierRecord(ProcessTest):
             self.assertEqual({name: (kept / name).read_text() for name in record}, record)
 
 
+LLAMA = {
+    "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2,
+    "num_hidden_layers": 2, "vocab_size": 256, "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+class Replaced(ProcessTest):
+    """What is replaced is there all the time."""
+
+    def test_adapters(self) -> None:
+        (self.folder / "llama").mkdir()
+        (self.folder / "llama/config.json").write_text(json.dumps(LLAMA))
+        config = self.config(mesh=ONE, run={"steps": 20, "save_interval": 1, "sample_bytes": 0})
+        values = json.loads(config.read_text())
+        values["model"] = {
+            "type": "hugging_face", "path": "llama", "weights": "random", "sequence_length": 16,
+            "adapter": {"rank": 2, "alpha": 4, "targets": "q_proj"},
+        }  # fmt: skip
+        config.write_text(json.dumps(values))
+        run = self.start_train(config, "r", "--save", "adapters")
+        run.await_text("adapters saved to adapters")
+        files = [self.folder / "adapters" / name for name in
+                 ("adapter_config.json", "adapter_model.safetensors")]  # fmt: skip
+        looks = missed = 0
+        while run.process.poll() is None:
+            looks += 1
+            missed += not all(file.exists() for file in files)
+        self.assert_code(run.wait(), 0)
+        self.assertGreater(looks, 100)
+        self.assertEqual(missed, 0, f"of {looks} looks")
+
+
 if __name__ == "__main__":
     unittest.main()
