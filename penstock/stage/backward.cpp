@@ -85,12 +85,12 @@ bool is_part_of_more(const at::Tensor& tensor) {
 // Runs a node as the engine does, hooks ahead of it excepted.  `last_use`: nobody runs it again.
 Tensors run(Node& node, Tensors gradients, bool last_use) {
   Tensors kept;
+  if (!node.post_hooks().empty()) kept = gradients;
   // A weight makes the first gradient that nobody else holds its own, even a view of a buffer into
-  // which the next microbatch is received.
+  // which the next microbatch is received.  It does not count what is kept for hooks.
+  Tensors held;
   const bool is_leaf = node.num_outputs() == 0;
-  if (!node.post_hooks().empty() || (is_leaf && std::ranges::any_of(gradients, is_part_of_more))) {
-    kept = gradients;
-  }
+  if (is_leaf && std::ranges::any_of(gradients, is_part_of_more)) held = gradients;
   if (last_use) node.will_release_variables();
   Tensors results = node(std::move(gradients));
   torch::autograd::validate_outputs(node.next_edges(), results, [&](const std::string& what) {
