@@ -19,14 +19,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-struct Run {
+struct Program {
   Trainer& trainer;
   Checkpoints& checkpoints;
 
   void step() const { trainer.step(at::ones({4, kWidth}), at::ones({4, kWidth})); }
   void evaluate() const { trainer.evaluate(at::ones({4, kWidth}), at::ones({4, kWidth})); }
 };
-using Calls = std::function<void(const Run&)>;
+using Calls = std::function<void(const Program&)>;
 
 // How the calls of two ranks end, after a step that both take.
 std::vector<std::string> errors_of(const TrainerOptions& options, const Calls& first,
@@ -41,7 +41,7 @@ std::vector<std::string> errors_of(const TrainerOptions& options, const Calls& f
         execute::Progress progress;
         Checkpoints checkpoints(trainer, communicator, progress, {.directory = folder.path()},
                                 [](const std::string&) {});
-        const Run run{trainer, checkpoints};
+        const Program run{trainer, checkpoints};
         run.step();
         try {
           (communicator.rank().value == 0 ? first : second)(run);
@@ -55,9 +55,9 @@ std::vector<std::string> errors_of(const TrainerOptions& options, const Calls& f
 }
 
 TEST(TrainerCalls, ThatOneRankMakesAloneAreNamed) {
-  const Calls step = [](const Run& run) { run.step(); };
-  const Calls evaluate = [](const Run& run) { run.evaluate(); };
-  const Calls save = [](const Run& run) { run.checkpoints.save(); };
+  const Calls step = [](const Program& run) { run.step(); };
+  const Calls evaluate = [](const Program& run) { run.evaluate(); };
+  const Calls save = [](const Program& run) { run.checkpoints.save(); };
   struct Case {
     TrainerOptions options;
     Calls first;
