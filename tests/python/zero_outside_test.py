@@ -188,6 +188,20 @@ def check_parts_train_as_with_whole_replicas(group):
             same_state(found, state)
 
 
+def check_a_loss_of_parameters_alone(group):
+    """A backward of the script's own, which passes through nothing that a forward has returned."""
+    states = []
+    for stage in (0, 3):
+        engine, _ = initialize(mixed(), stage)
+        first, twice = engine.module.first.weight, engine.module.twice.weight
+        for _ in range(2):
+            (first.square().sum() + (first @ twice).tanh().sum()).backward()
+            engine.step()
+        states.append(engine.module_state_dict())
+    same_state(*states)
+    assert not torch.equal(states[0]["first.weight"], mixed().first.weight)
+
+
 def check_evaluation_by_the_module(group):
     expected, _ = initialize(mixed(), 0)
     engine, _ = initialize(mixed(), 3)
