@@ -374,17 +374,17 @@ void init_replica(py::module_& m) {
            "Adds the gradients of loss x factor x scale; the one that ends an accumulation sums "
            "them over the replicas.")
       .def(
-          "accept_backwards", [](PythonReplica& r) { r.replica->accept_backwards(); },
+          "accept_backwards", [](PythonReplica& r) { r.replica->backwards().accept(); },
           "A script's own backwards may add to gradients.")
       .def(
-          "ignore_backwards", [](PythonReplica& r) { r.replica->ignore_backwards(); },
+          "ignore_backwards", [](PythonReplica& r) { r.replica->backwards().ignore(); },
           "Another engine has all of the parameters, and says which backwards there may be.")
       .def(
           "refuse_backwards",
-          [](PythonReplica& r, const std::string& why) { r.replica->refuse_backwards(why); },
+          [](PythonReplica& r, const std::string& why) { r.replica->backwards().refuse(why); },
           py::arg("why"), "A script's own backwards end with an Error that says why.")
       .def_property_readonly(
-          "adds_gradients", [](const PythonReplica& r) { return r.replica->adds_gradients(); },
+          "adds_gradients", [](PythonReplica& r) { return r.replica->backwards().add_now(); },
           "Whether the backward that runs may add to gradients.")
       .def_property_readonly(
           "has_sums", [](const PythonReplica& r) { return r.replica->has_sums(); },

@@ -33,7 +33,13 @@ struct ReplicatedParameters::Set {
 
 bool ReplicatedParameters::Set::take_over() {
   bool any = false;
-  for (const auto& page : shards->pages()) any |= page->take_back();
+  for (const auto& page : shards->pages()) {
+    if (page->may_go()) {
+      page->held().check_in_place();
+    } else {
+      any |= page->held().take_back();
+    }
+  }
   for (Alone& each : alone) {
     const at::Tensor& tensor = each.parameter.tensor;
     if (tensor.is_alias_of(each.was) && stage::has_form_of(tensor, each.was)) continue;
@@ -98,7 +104,7 @@ std::unique_ptr<execute::StageHooks> ReplicatedParameters::make_hooks(
   }
   if (pager_) return std::make_unique<zero::PagedHooks>(shards, *pager_, options.sums);
   if (trained.empty()) return std::make_unique<execute::StageHooks>();
-  if (is_cut()) {
+  if (grown_->rules().are_cut()) {
     return std::make_unique<zero::ShardedGradients>(shards, options.sums,
                                                     options.sums_under_way_max);
   }
@@ -152,7 +158,7 @@ std::vector<std::vector<KeptParameter>> ReplicatedParameters::kept() const {
 }
 
 at::Tensor ReplicatedParameters::part_of(std::size_t set, const at::Tensor& parameter) const {
-  if (!is_cut()) return parameter;
+  if (!grown_->rules().are_cut()) return parameter;
   const zero::ParameterShards& shards = *sets_[set].shards;
   const auto& all = shards.parameters();
   const auto found = std::ranges::find_if(
@@ -220,7 +226,7 @@ bool ReplicatedParameters::take_over() {
 
 std::vector<double> ReplicatedParameters::squared_norms(std::span<double> words) {
   const at::NoGradGuard no_grad;
-  if (is_cut()) {
+  if (grown_->rules().are_cut()) {
     const auto share = [this](const at::Tensor& of_slices) {
       const execute::WaitMark wait(progress_, "sharing the gradient norm with replicas");
       communicator_.all_reduce(of_slices, grown_->group().group())->wait();
@@ -251,7 +257,7 @@ void ReplicatedParameters::drop_gradients() {
 }
 
 void ReplicatedParameters::gather() {
-  if (!is_cut()) return;
+  if (!grown_->rules().are_cut()) return;
   const execute::WaitMark wait(progress_, "gathering updated parameters");
   for (const Set& set : sets_) set.shards->gather([this] { progress_.advance(); });
 }

@@ -110,7 +110,6 @@ class ReplicatedParameters {
 
  private:
   struct Set;
-  bool is_cut() const { return grown_->rules().are_cut(); }
   std::unique_ptr<zero::Pager> make_pager() const;
   std::unique_ptr<execute::StageHooks> make_hooks(zero::ParameterShards& shards);
   void place(zero::ParameterShards& shards);

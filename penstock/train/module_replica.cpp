@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "penstock/core/error.h"
-#include "penstock/core/text.h"
 #include "penstock/stage/any_node.h"
 
 namespace penstock::train {
@@ -16,27 +15,6 @@ namespace {
 constexpr const char* kOfAnother =
     "a backward through no output of this engine's forward adds to gradients that are summed over "
     "the replicas already: call step() first";
-
-// The gradient scale of the ModuleReplica's backward that this thread runs; 0: it runs none.
-thread_local double scale_of_loss = 0.0;
-
-// While it lives, a backward of one's own runs.
-class Own {
- public:
-  Own(bool& is_own, double scale) : is_own_(is_own), before_(std::exchange(scale_of_loss, scale)) {
-    is_own_ = true;
-  }
-  ~Own() {
-    is_own_ = false;
-    scale_of_loss = before_;
-  }
-  Own(const Own&) = delete;
-  Own& operator=(const Own&) = delete;
-
- private:
-  bool& is_own_;
-  double before_;
-};
 
 const char* run_of(Forward forward) {
   switch (forward) {
@@ -59,35 +37,13 @@ ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameter
     : replicated_({{.parameters = parameters}}, options, spread_before, group, communicator),
       gradients_(std::move(gradients)),
       hooks_(replicated_.hooks(0), [this] { return may_nest_; }),
-      parameters_(parameters) {
-  ask_of_backwards();
-}
+      backwards_(parameters, gradients_.scale, [this] {
+        // A backward of this replica has put sums aside.  Another one might add to another's sums.
+        if (has_sums_) throw Error(kOfAnother);
+      }) {}
 
-void ModuleReplica::ask_of_backwards() {
-  added_.reset();
-  added_.emplace(parameters_, [this] {
-    // A backward of this replica has put sums aside.  Another one might add to another's sums.
-    if (has_sums_) throw Error(kOfAnother);
-    check_backward();
-  });
-}
-
-// What has been cast, and cast back, adds to gradients by another node.
 void ModuleReplica::take_over() {
-  if (replicated_.take_over()) ask_of_backwards();
-}
-
-// One of another replica may run through both: what its loss is multiplied by counts.
-void ModuleReplica::check_backward() const {
-  if (is_own_ || has_successor_ || scale_of_loss == scale()) return;
-  if (scale_of_loss == 0.0) {
-    if (!refusal_.empty()) throw Error(refusal_);
-    return;
-  }
-  throw Error(
-      str("the backward of another engine's loss, which is multiplied by ", shortest(scale_of_loss),
-          ", adds to gradients of this engine, which divides them by ", shortest(scale())),
-      {"give both engines one precision and one loss scale"});
+  if (replicated_.take_over()) backwards_.watch();
 }
 
 // The sums that are there go aside: what is summed next must not have them in it.
@@ -140,11 +96,11 @@ void ModuleReplica::backward(const at::Tensor& loss, double factor,
                              execute::Accumulation accumulation, Graph graph) {
   const bool ends = accumulation == execute::Accumulation::Ends;
   accumulate_again();
-  const Own own(is_own_, scale());
+  const CallerBackwards::Own own(backwards_);
   begin_compute("backward");
   may_nest_ = ends && stage::runs_python({&loss, 1});
   if (ends) hooks_.before_last_backward(gradients_.divisor);
-  torch::autograd::backward({loss}, {at::full_like(loss, factor * scale())},
+  torch::autograd::backward({loss}, {at::full_like(loss, factor * backwards_.scale())},
                             graph == Graph::Retained);
   hooks_.after_compute();
   hooks_.after_backward(/*microbatch=*/0);

@@ -24,10 +24,10 @@
 
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/shard_group.h"
-#include "penstock/execute/added_gradients.h"
 #include "penstock/execute/executor.h"
 #include "penstock/execute/sums_when_final.h"
 #include "penstock/replicas/replicated_parameters.h"
+#include "penstock/train/caller_backwards.h"
 #include "penstock/update/gradient_scale.h"
 
 namespace penstock::train {
@@ -88,13 +88,8 @@ class ModuleReplica {
   void backward(const at::Tensor& loss, double factor, execute::Accumulation accumulation,
                 Graph graph);
 
-  // The caller's own backwards may add to gradients, or end with an Error that says `why`, or are
-  // those of another replica of all the parameters.
-  void accept_backwards() { refusal_.clear(); }
-  void refuse_backwards(std::string why) { refusal_ = std::move(why); }
-  void ignore_backwards() { has_successor_ = true; }
-  // Whether the backward that this thread runs may add to gradients.
-  bool adds_gradients() const { return added_ && added_->may_come(); }
+  // Which backwards of the caller's own may add to gradients.
+  CallerBackwards& backwards() { return backwards_; }
   // Operators in between may bring parameters.
   void begin_backward();
   void end_backward();
@@ -119,22 +114,15 @@ class ModuleReplica {
   zero::PagerReport paging() const { return replicated_.paging(); }
 
  private:
-  void ask_of_backwards();
   void begin_compute(const char* run);
   void end_run();
-  void check_backward() const;
-  double scale() const { return gradients_.scale ? gradients_.scale->value() : 1.0; }
   void accumulate_again();
   void finish();
 
   replicas::ReplicatedParameters replicated_;
   ModuleGradients gradients_;
   execute::SumsWhenFinal hooks_;
-  std::vector<stage::NamedParameter> parameters_;
-  std::optional<execute::AddedGradients> added_;
-  std::string refusal_;         // Why the caller may run no backwards; empty: it may.
-  bool has_successor_ = false;  // Which says what backwards may do.
-  bool is_own_ = false;         // The backward that runs.
+  CallerBackwards backwards_;
   bool has_sums_ = false;
   std::vector<at::Tensor> sums_before_;  // By part: of this step's accumulations that have ended.
   bool may_nest_ = false;                // The backward that comes.

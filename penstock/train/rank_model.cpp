@@ -210,15 +210,8 @@ execute::StepResult RankModel::run(execute::Executor& executor, const char* name
                                    execute::StepInputs inputs) {
   const execute::FilesMark files(progress_, files_in_programs());
   for (nn::Values& each : inputs.inputs) each = options_.precision.inputs(each);
+  for (const auto& tie : ties_) tie->share();
   return replicated_->run(name, [&] { return executor.run(inputs); });
-}
-
-bool RankModel::take_over() {
-  const bool any = replicated_->take_over();
-  if (any) {
-    for (const auto& tie : ties_) tie->share();
-  }
-  return any;
 }
 
 void RankModel::sum_tied_gradients() {

@@ -91,11 +91,6 @@ class RankModel {
   execute::StepResult run(execute::Executor& executor, const char* name,
                           execute::StepInputs inputs);
 
-  // Before a step and its update: parameters that somebody has given other memory train on with
-  // what they are now.  Returns whether there were any.
-  // Throws: as ReplicatedParameters::take_over().
-  bool take_over();
-
   // Collective, after the program: a tied parameter's copies get the sum of their gradients.
   void sum_tied_gradients();
   // Collective over the copies: buffers become those of the first.

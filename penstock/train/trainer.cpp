@@ -101,6 +101,18 @@ void check(const std::vector<Microbatches>& batches, std::int32_t microbatches,
   });
 }
 
+// Of the step, on all replicas.
+std::int64_t microbatches_of(const std::vector<Microbatches>& batches,
+                             const TrainerOptions& options) {
+  return std::ssize(batches) * options.microbatches * options.mesh.data;
+}
+
+// Parameters that a program has given other memory train on with what they are now.
+void take_over(RankModel& here, update::Update& update, comm::Communicator& communicator) {
+  const bool any = comm::or_fail(communicator, [&] { return here.replicated().take_over(); });
+  if (any) update.take_changes_next();
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layers, nn::Loss loss,
@@ -165,11 +177,6 @@ std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
   return all;
 }
 
-// Of the step, on all replicas.
-std::int64_t Trainer::microbatches(const std::vector<Microbatches>& batches) const {
-  return std::ssize(batches) * options_.microbatches * options_.mesh.data;
-}
-
 // The losses of all microbatches of the step, on the last stage's ranks; 0 for those of other
 // ranks.  Replicas count their microbatches one after the other, as one rank would count all of
 // them.
@@ -184,7 +191,7 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
         .inputs = batch.inputs,
         .targets = batch.targets,
         .loss = loss_,
-        .gradient_divisor = options_.loss_scale.divisor(microbatches(batches)),
+        .gradient_divisor = options_.loss_scale.divisor(microbatches_of(batches, options_)),
         .step = step,
         .first_microbatch = (replica * runs + run) * options_.microbatches,
         .accumulation =
@@ -257,7 +264,7 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
   if (options_.precision.gradient_scale.enabled) report.gradient_scale = update_->scale().value();
   progress_.step.store(report.step, std::memory_order_relaxed);
   progress_.arrive("beginning a step");
-  take_over();
+  take_over(*rank_model_, *update_, communicator_);
   rank_model_->replicated().drop_gradients();
   const std::vector<double> weights = this->weights(batches);
   const std::vector<double> factors =
@@ -266,19 +273,14 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
   const torch::NoGradGuard no_grad;
   rank_model_->sum_tied_gradients();
   rank_model_->share_buffers();
-  report.grad_norm = combine(losses, weights, microbatches(batches), report);
+  report.grad_norm = combine(losses, weights, microbatches_of(batches, options_), report);
   report.skipped = update_->skips(report.grad_norm);
   return report;
 }
 
-void Trainer::take_over() {
-  const bool any = comm::or_fail(communicator_, [this] { return rank_model_->take_over(); });
-  if (any) update_->take_changes_next();
-}
-
 void Trainer::update(StepReport& report) {
   const comm::Call call("Trainer::update()");
-  take_over();
+  take_over(*rank_model_, *update_, communicator_);
   report.lr =
       options_.optimizer.lr *
       config::learning_rate_share(options_.scheduler, report.step - 1 - update_->skipped_steps(),

@@ -111,8 +111,6 @@ class Trainer {
 
  private:
   std::vector<double> weights(const std::vector<Microbatches>& batches);
-  std::int64_t microbatches(const std::vector<Microbatches>& batches) const;
-  void take_over();
   std::vector<double> run(const std::vector<Microbatches>& batches,
                           const std::vector<double>& factors, std::int64_t step);
   double combine(const std::vector<double>& losses, const std::vector<double>& weights,

@@ -102,12 +102,6 @@ void Page::drop() {
   free();
 }
 
-bool Page::take_back() const {
-  if (!may_go()) return held_.take_back();
-  held_.check_in_place();
-  return false;
-}
-
 void Page::poison() {
   if (is_here_) return;
   const at::NoGradGuard no_grad;

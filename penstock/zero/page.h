@@ -56,10 +56,6 @@ class Page {
   void await();
   // Throws: as HeldParameters::check_unchanged(), of changes since it came.
   void drop();
-  // Parameters that somebody has given other memory are in the page again, with what they are now;
-  // returns whether there were any.
-  // Throws: Error, naming it, for one of another form, and, of a page that may go, for any.
-  bool take_back() const;
   // Gives a page that is away, and stays so, memory for a reader that cannot be stopped: all NaN,
   // or zeros, where a type has none.
   void poison();
