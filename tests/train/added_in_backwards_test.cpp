@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 
+#include "penstock/core/text.h"
 #include "tests/train/model_kinds.h"
 
 namespace penstock::train {

@@ -50,7 +50,8 @@ class Replicas {
 
   ModuleReplica replica(const std::vector<stage::NamedParameter>& parameters, std::int32_t stage,
                         const std::vector<replicas::SpreadParameters*>& spread_before = {}) {
-    return {parameters, options_of(stage), spread_before, group, communicator};
+    const auto size = static_cast<double>(group.size());
+    return {parameters, options_of(stage), {.divisor = size}, spread_before, group, communicator};
   }
 
   comm::Communicator& communicator;
@@ -66,7 +67,7 @@ std::vector<at::Tensor> trained(const std::vector<stage::NamedParameter>& parame
       const at::Tensor loss =
           loss_of(parameters, rank + 10 * step + static_cast<std::int64_t>(accumulation));
       replica.end_forward();
-      replica.backward(loss, 0.25, accumulation, Graph::Freed);
+      replica.backward(loss, 0.5, accumulation, Graph::Freed);
     }
     const torch::NoGradGuard no_grad;
     for (const update::Part& part : replica.parts().all())

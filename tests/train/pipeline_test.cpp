@@ -103,9 +103,11 @@ TEST(Pipeline, ComparesFacts) {
   const std::string failure = failure_of([](comm::Communicator& communicator) {
     const StageId stage(communicator.rank().value);
     Pipeline(zb_h1(), {{stage, std::make_shared<Probe>(true, false), nullptr}}, {},
-             {{"loss", communicator.rank().value == 0 ? "none" : "given"}}, communicator);
+             {{agreement::Fact::LossFunction, communicator.rank().value == 0 ? "none" : "given"}},
+             communicator);
   });
-  EXPECT_NE(failure.find("rank 0 has loss=none, rank 1 has loss=given"), std::string::npos)
+  EXPECT_NE(failure.find("rank 0 has loss function=none, rank 1 has loss function=given"),
+            std::string::npos)
       << failure;
 }
 

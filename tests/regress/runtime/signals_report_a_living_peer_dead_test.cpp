@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "penstock/comm/shm/channel.h"
 #include "penstock/comm/shm/liveness.h"
 
 namespace penstock::comm::shm {
