@@ -6,6 +6,32 @@ from __future__ import annotations
 import collections.abc
 import typing
 __all__: list[str] = ['Channels', 'Costs', 'DATA_PARALLEL_BUFFERS', 'Diagnostic', 'Found', 'INFERENCE_BUFFERS', 'Options', 'OutputLock', 'Placement', 'Position', 'RankSimulation', 'ReadConfiguration', 'Schedule', 'Simulation', 'SteppedSchedule', 'TORCH_VERSION', 'TrainVersion', 'Verdict', 'WARMUP_STEPS_MIN', 'add_reduce_gradients', 'add_send_recv', 'add_unshard', 'defer_receives', 'fuse_backwards', 'generate', 'load', 'load_table', 'names', 'parse', 'parse_cells', 'parse_configuration', 'parse_unit', 'partition_by_bounds', 'partition_by_costs', 'partition_uniformly', 'read_configuration', 'replace_together', 'search', 'simulate', 'slots', 'table', 'to_stepped', 'torch_table', 'verify', 'warmup_cosine_share', 'warmup_share', 'with_sizes', 'write_atomically']
+class OutputLock:
+    """
+    Keeps others from writing where this process writes.
+    """
+    @staticmethod
+    def beside_others(folder: str, what: str) -> OutputLock:
+        """
+        Of files of one's own in a folder: lets in whoever has it so, too.
+        """
+    @staticmethod
+    def of_folder(folder: str, what: str) -> OutputLock:
+        """
+        Of all that is in a folder.
+        """
+    @staticmethod
+    def of_path(path: str, what: str) -> OutputLock:
+        """
+        Of a file or folder that is to be made.
+        """
+    def let_go(self) -> None:
+        ...
+    @property
+    def missing(self) -> str:
+        """
+        Why others are not kept out; empty: they are.
+        """
 class Schedule:
     """
     A program of actions per rank: what each one computes, sends and receives, in order.
@@ -253,32 +279,6 @@ class Simulation:
     def span_bubble(self) -> float:
         """
         Share of the longest span that the busiest rank does not compute.
-        """
-class OutputLock:
-    """
-    Keeps others from writing where this process writes.
-    """
-    @staticmethod
-    def beside_others(folder: str, what: str) -> OutputLock:
-        """
-        Of files of one's own in a folder: lets in whoever has it so, too.
-        """
-    @staticmethod
-    def of_folder(folder: str, what: str) -> OutputLock:
-        """
-        Of all that is in a folder.
-        """
-    @staticmethod
-    def of_path(path: str, what: str) -> OutputLock:
-        """
-        Of a file or folder that is to be made.
-        """
-    def let_go(self) -> None:
-        ...
-    @property
-    def missing(self) -> str:
-        """
-        Why others are not kept out; empty: they are.
         """
 class Placement:
     """

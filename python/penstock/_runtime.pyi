@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'save_checkpoint', 'write_safetensors']
+__all__: list[str] = ['Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'agree', 'begin_call', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -20,6 +20,10 @@ class Communicator:
     def broadcast(self, tensor: torch.Tensor, group: typing.SupportsInt | typing.SupportsIndex, root: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         Collective over a group: the tensor of its `root`-th rank to all of it, in place.
+        """
+    def call_words(self) -> str:
+        """
+        Which calls for all ranks the ranks are in, if not in one; else "".  Asks them.
         """
     def exchange(self, name: str, text: str) -> list[str]:
         """
@@ -140,6 +144,10 @@ class GradientScale:
     def __init__(self, *, enabled: bool, loss_scale: typing.SupportsFloat | typing.SupportsIndex, initial_scale_power: typing.SupportsInt | typing.SupportsIndex, loss_scale_window: typing.SupportsInt | typing.SupportsIndex, hysteresis: typing.SupportsInt | typing.SupportsIndex, consecutive_hysteresis: bool, min_loss_scale: typing.SupportsFloat | typing.SupportsIndex) -> None:
         """
         As the section fp16 of a configuration says; 1, for good, if it is not enabled.
+        """
+    def begin_again(self) -> None:
+        """
+        As it was when it was made.
         """
     def go_on_from(self, *, value: typing.SupportsFloat | typing.SupportsIndex, lives: typing.SupportsInt | typing.SupportsIndex, clean_steps: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -347,6 +355,10 @@ class ModuleReplica:
         """
         From here on operators may bring parameters.
         """
+    def begin_outside(self) -> None:
+        """
+        The same, for single operators that are in no forward; end_forward() ends it.
+        """
     def drop_gradients(self) -> None:
         ...
     def end_backward(self) -> None:
@@ -377,9 +389,9 @@ class ModuleReplica:
         """
         The parameters that come and go, if there are any.
         """
-    def squared_norms(self) -> list[float]:
+    def squared_norms(self, words: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex]) -> tuple[list[float], list[float]]:
         """
-        Collective: by trainable parameter, of its gradient.
+        Collective: by trainable parameter, of its gradient; and what all replicas say.  words: a number for each of them, of which this one has set its own.
         """
     def sum_gradients(self) -> None:
         """
@@ -442,6 +454,24 @@ class Pipeline:
         """
         Most (stage, microbatch) activations that were alive at once on this rank.
         """
+def agree(communicator: Communicator, occasion: str, facts: collections.abc.Sequence[tuple[str, str]], groups: collections.abc.Sequence[collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex]] | None = None) -> None:
+    """
+    Collective over all ranks: those of each group must have the same facts, names and values.  groups: None: one of all ranks.
+    
+    Raises CommError, on every rank, with the first fact that differs and both values, and ValueError for a name that docs/handshake.md does not have on that occasion.
+    """
+def begin_call(name: str, of_all: bool = True) -> None:
+    """
+    This thread begins a call that all ranks of communicators make together, or some of them.
+    """
+def end_call() -> None:
+    """
+    And ends it.
+    """
+def facts_of_checkpoint(saved: SavedCheckpoint) -> list[tuple[str, str]]:
+    """
+    Which one this rank has opened; None: there is none.
+    """
 def facts_of_host_updates() -> list[tuple[str, str]]:
     """
     The bits of an update of fixed values on this host's CPU.
@@ -461,6 +491,18 @@ def have_values(dicts: list[dict], values: list[tuple]) -> bool:
 def save_checkpoint(communicator: Communicator, directory: str, *, name: str, step: typing.SupportsInt | typing.SupportsIndex, facts: collections.abc.Mapping[str, str], values: collections.abc.Mapping[str, str], pieces: collections.abc.Sequence[StatePiece], replicas: typing.SupportsInt | typing.SupportsIndex = 1, replica: typing.SupportsInt | typing.SupportsIndex = 0) -> str:
     """
     Collective: writes a checkpoint, each rank its own shard, and returns its folder.  facts: those of rank 0 are saved; values: of all ranks.  Of `replicas` that have the same pieces, in the same order, one saves each.
+    """
+def spoken_call() -> str:
+    """
+    The call that this thread is in, which speaks to other ranks; "": it is in none.
+    """
+def unobserved(function: collections.abc.Callable) -> typing.Any:
+    """
+    Calls what reads no values: its operators bring no parameters.
+    """
+def words_of_calls(names: collections.abc.Sequence[str], own: typing.SupportsInt | typing.SupportsIndex) -> str:
+    """
+    Where ranks are, by rank, if they are not in one call; else "".
     """
 def write_safetensors(path: str, tensors: collections.abc.Sequence[tuple[str, torch.Tensor]]) -> None:
     """
