@@ -230,6 +230,19 @@ std::string CheckpointDirectory::saving(const std::string& name) const {
   return str(path_, "/", name, kSaving);
 }
 
+// Locks that owners have left go; those of owners that are there stay.
+void CheckpointDirectory::remove_left_locks() const {
+  const std::string suffix = OutputLock::kFileName;
+  for (const std::string& name : names_in(path_)) {
+    if (name.size() <= suffix.size() + 1 || name[0] != '.' || !name.ends_with(suffix)) continue;
+    const std::string locked = name.substr(1, name.size() - suffix.size() - 1);
+    try {
+      OutputLock::of_path(str(path_, "/", locked), locked);
+    } catch (const CheckpointError&) {  // Somebody has it.
+    }
+  }
+}
+
 // Of any name, where `of_name` is empty.
 void CheckpointDirectory::remove_leftovers(const std::string& of_name) const {
   for (const std::string& name : names_in(path_)) {
@@ -263,6 +276,7 @@ std::string CheckpointDirectory::begin(const std::string& name, std::uint64_t by
   const std::string objection = objection_to_name(name);
   if (!objection.empty()) throw CheckpointError(objection);
   name_lock_.reset();
+  if (leftovers == Leftovers::OfAnyName) remove_left_locks();
   OutputLock lock = OutputLock::of_path(str(path_, "/", name), str("the checkpoint ", name));
   remove_leftovers(leftovers == Leftovers::OfThisName ? name : "");
   require_free(path_, bytes_needed, str(name, " to ", quoted_path(path_)));

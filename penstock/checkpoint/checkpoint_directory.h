@@ -94,6 +94,7 @@ class CheckpointDirectory {
  private:
   std::string saving(const std::string& name) const;
   void remove_leftovers(const std::string& of_name) const;
+  void remove_left_locks() const;
 
   std::string path_;
   OutputLock lock_;

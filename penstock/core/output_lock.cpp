@@ -113,7 +113,8 @@ std::string owner_text(int file, const std::string& text) {
 
 // Where the folder takes no new file, or not from this user, the writer's own error says more.
 bool is_for_want_of_room(int error) {
-  return error == ENOSPC || error == EDQUOT || error == EROFS || error == EACCES || error == EPERM;
+  return error == ENOSPC || error == EDQUOT || error == EROFS || error == EACCES ||
+         error == EPERM || error == ENOENT;
 }
 
 FileDescriptor open_lock(const std::string& path) {

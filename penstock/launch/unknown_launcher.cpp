@@ -11,12 +11,8 @@ struct Names {
   const char* rank;
   const char* world_size;
 };
-// Of MPICH and Intel MPI, MVAPICH2, PRRTE, Flux, HPE PALS, LSF's jsrun, and Cray ALPS.
-constexpr std::array<Names, 6> kUnknown = {{
-    {"PMI_RANK", "PMI_SIZE"},
-    {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
-    {"PMIX_RANK", "PRTE_NPROCS"},
-    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"},
+// Of HPE's PALS, and of LSF's jsrun.
+constexpr std::array<Names, 2> kUnknown = {{
     {"PALS_RANKID", "PALS_SIZE"},
     {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},
 }};
@@ -38,8 +34,9 @@ std::string note_on_launchers(const VariableLookup& variable) {
   return str(rank.empty()
                  ? "if a launcher has started this process as a rank, it is not recognised"
                  : str("a launcher that is not recognised has started this process: ", rank),
-             "; ranks are recognised of torchrun, Open MPI's mpirun, Slurm's srun, and by RANK, "
-             "WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+             "; ranks are recognised of torchrun, Open MPI's mpirun and Slurm's srun, and, with "
+             "MASTER_ADDR and MASTER_PORT, by RANK and WORLD_SIZE and of MPICH, Intel MPI, "
+             "MVAPICH and Flux");
 }
 
 }  // namespace penstock::launch

@@ -10,7 +10,7 @@
 
 namespace penstock::launch {
 
-// "PMI_RANK=1 of PMI_SIZE=4"; empty where no such launcher has started more than one process.
+// "PALS_RANKID=1 of PALS_SIZE=4"; empty where no such launcher has started more than one process.
 std::string unknown_rank(const VariableLookup& variable);
 
 // Which launchers are recognised, and what to set for another; where unknown_rank() finds one, this

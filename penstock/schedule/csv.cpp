@@ -114,6 +114,9 @@ std::string to_csv(const Schedule& schedule) {
     }
     text += '\n';
   }
+  // An idle last rank has a cell: blank lines at the end are no ranks.
+  if (!schedule.programs.empty() && schedule.programs.back().empty())
+    text.insert(text.size() - 1, ",");
   return text;
 }
 

@@ -62,6 +62,7 @@ enum class FileFormat : std::uint8_t {
 // Throws: ParseError for a SEND or RECV in a format that has none.
 void check_fits(const Action& action, FileFormat format);
 
+// Blank lines at the end are no ranks; an idle last rank has a comma.
 // Empty cells (idle slots) are dropped; parse_timetable() keeps them.  Sizes and purpose are those
 // of set_sizes_from_programs().
 // Throws: ParseError with `name`, line, column of the action, and what was expected; for a byte

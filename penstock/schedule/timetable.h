@@ -32,7 +32,7 @@ Timetable pack(Schedule schedule);
 Schedule remove_idle_slots(Timetable table);
 
 // Law: parse_timetable(to_csv(t), n) == t, for a t that parse_csv could read, without a row of one
-// slot that is idle.
+// slot that is idle, and without a last row of none.
 std::string to_csv(const Timetable& table);
 
 // Throws: ParseError as parse_csv.

@@ -65,12 +65,6 @@ bool takes_in_data(const Node& node) {
          other.function->input_metadata(other.input_nr).shape_as_dim_vector();
 }
 
-// Of the tensors that hang on the node's outputs, as the engine calls them.
-void run_tensor_hooks(Node& node, Tensors& gradients) {
-  for (const auto& hook : node.tensor_pre_hooks()) gradients = (*hook)(gradients);
-  for (const auto& [output, hook] : node.retains_grad_hooks()) gradients = (*hook)(gradients);
-}
-
 bool shares_memory(const at::Tensor& tensor) { return tensor.storage().use_count() > 1; }
 
 // A sparse gradient of an embedding has the rows that came in as they are.
@@ -80,6 +74,17 @@ bool is_part_of_more(const at::Tensor& tensor) {
     return shares_memory(tensor._values()) || shares_memory(tensor._indices());
   }
   return tensor.layout() == at::kStrided && shares_memory(tensor);
+}
+
+// Of the tensors that hang on the node's outputs, as the engine calls them.  What they keep must
+// not be a view of a buffer into which the next microbatch is received.
+void run_tensor_hooks(Node& node, Tensors& gradients) {
+  if (node.tensor_pre_hooks().empty() && node.retains_grad_hooks().empty()) return;
+  for (at::Tensor& each : gradients) {
+    if (is_part_of_more(each)) each = each.clone();
+  }
+  for (const auto& hook : node.tensor_pre_hooks()) gradients = (*hook)(gradients);
+  for (const auto& [output, hook] : node.retains_grad_hooks()) gradients = (*hook)(gradients);
 }
 
 // Runs a node as the engine does, hooks ahead of it excepted.  `last_use`: nobody runs it again.

@@ -130,24 +130,27 @@ Resumed Checkpoints::resume_from(const std::string& path) {
   return *resume_newest(path, checkpoint::checkpoints_at);  // Of which there is one, or an error.
 }
 
+// Rank 0 says which there are; each rank opens them at its own path.
 std::optional<Resumed> Checkpoints::resume_newest(
     const std::string& path,
     const std::function<std::vector<checkpoint::Found>(const std::string&)>& at) {
   const execute::Phase phase(progress_, "reading a checkpoint", execute::Files::Used);
-  std::string folders;
+  std::string names;  // Behind `path`; none of `path` itself.
   std::string failure;
   if (communicator_.rank().value == 0) {
     failure = failure_of([&] {
-      for (const checkpoint::Found& each : at(path)) folders += each.folder + "\n";
+      for (const checkpoint::Found& each : at(path)) {
+        names += each.folder.substr(path.size()) + "\n";
+      }
     });
   }
   failure = agree("reading the directory of checkpoints", failure)[0];
   if (!failure.empty()) throw CheckpointError(failure);
-  std::vector<std::string> all = penstock::split(agree("checkpoints", folders)[0], '\n');
+  std::vector<std::string> all = penstock::split(agree("checkpoints", names)[0], '\n');
   all.pop_back();
   std::vector<std::string> passed_over;
-  for (const std::string& folder : all) {
-    auto outcome = try_to_load(folder);
+  for (const std::string& name : all) {
+    auto outcome = try_to_load(path + name);
     if (auto* const resumed = std::get_if<Resumed>(&outcome)) {
       resumed->passed_over = std::move(passed_over);
       return std::move(*resumed);
@@ -155,7 +158,7 @@ std::optional<Resumed> Checkpoints::resume_newest(
     passed_over.push_back(std::get<std::string>(std::move(outcome)));
   }
   if (all.empty()) return std::nullopt;
-  if (all.front() == path) throw CheckpointError(passed_over.front());
+  if (all.front().empty()) throw CheckpointError(passed_over.front());
   throw CheckpointError(str("no checkpoint in ", quoted_path(path), " can be read"), passed_over);
 }
 

@@ -65,7 +65,8 @@ TEST(Override, AStringIsTakenAsItIs) {
 }
 
 TEST(Override, BytesThatAreNotUtf8AreRefused) {
-  EXPECT_EQ(refusal("{}", {"data.path=\xFF"}), "--set data.path=\xFF: the value is not UTF-8");
+  EXPECT_EQ(refusal("{}", {"data.path=\xFF"}),
+            "--set data.path=\xEF\xBF\xBD: the value is not UTF-8");
 }
 
 TEST(Override, SetsTheScheduleOverItsShortForm) {

@@ -102,10 +102,15 @@ TEST(JsonQuote, EscapesWhatJsonForbidsAndKeepsTheRest) {
 }
 
 TEST(JsonQuote, KeepsUtf8OfEveryLength) {
-  for (const char* text : {"\xC2\x80", "\xC3\xA4", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEF\xBF\xBF",
+  for (const char* text : {"\xC2\xA0", "\xC3\xA4", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEF\xBF\xBF",
                            "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
     EXPECT_EQ(json_quote(text), "\"" + std::string(text) + "\"");
   }
+}
+
+TEST(JsonQuote, SpellsOutWhatSteersATerminal) {
+  EXPECT_EQ(json_quote("\xC2\x80 \xC2\x9F"), R"("\u0080 \u009f")");
+  EXPECT_EQ(json_quote("\xE2\x80\xAE"), R"("\u202e")");
 }
 
 TEST(JsonQuote, ReplacesEachByteThatIsNoUtf8) {

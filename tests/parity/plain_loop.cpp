@@ -121,12 +121,13 @@ int run(const std::string& folder) {
       const Tensor logits = gpt(weights, inputs[m]);
       const Tensor mean =
           torch::nn::functional::cross_entropy(logits.flatten(0, 1), targets[m].flatten());
-      (mean * (1.0 / kMicrobatches)).backward();
+      mean.backward();
       loss += mean.item<double>();
     }
     comparison.compare(step, "loss", torch::tensor(loss / kMicrobatches, torch::kDouble),
                        dump.at("loss"));
     for (const auto& [name, weight] : weights) {
+      weight.mutable_grad().div_(kMicrobatches);  // The mean, of the sum: docs/numerics.md.
       comparison.compare(step, name, weight.grad(), dump.at("gradient." + name));
     }
     torch::NoGradGuard no_grad;

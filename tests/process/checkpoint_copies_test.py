@@ -195,7 +195,7 @@ class BadInput(CopiesTest):
         for words in (["export", "run", "a/b"], ["reshard", "run", "a/b", "--shards", 1]):
             self.assert_refused(3, 'shard-00001-of-00002.safetensors" is damaged', *words)
         shard.unlink()
-        self.assert_refused(3, "cannot read", "export", "run", "a")
+        self.assert_refused(3, "cannot be read", "export", "run", "a")
 
 
 class Pruned(CopiesTest):

@@ -223,7 +223,7 @@ class BadInput(ComebackTest):
         before = course_of(self.folder / "run")
         cases = [
             (["--resume", "auto"], 2, "--run DIR"),
-            (["--run", "other", "--resume", "none"], 3, 'failed: manifest "none/manifest.json"'),
+            (["--run", "other", "--resume", "none"], 2, '--resume: "none" is not a directory'),
             (
                 ["--run", "run", "--set", "run.steps=20"],
                 2,

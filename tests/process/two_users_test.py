@@ -86,7 +86,7 @@ class TwoUsers(ProcessTest):
 
     def test_ranks_that_are_not_recognised_do_not_each_begin_a_run(self) -> None:
         config = self.endless()
-        variables = [{"PMI_RANK": str(rank), "PMI_SIZE": "3"} for rank in range(3)]
+        variables = [{"PALS_RANKID": str(rank), "PALS_SIZE": "3"} for rank in range(3)]
         runs = [
             self.start(
                 *(PENSTOCK, "train", config, "--run", "r"),
@@ -101,7 +101,7 @@ class TwoUsers(ProcessTest):
             time.sleep(0.02)
         refused = [run for run in runs if run.process.poll() is not None]
         for run in refused:
-            self.assert_refused(run.wait(), "PMI_SIZE=3", "torchrun", "mpirun", "srun")
+            self.assert_refused(run.wait(), "PALS_SIZE=3", "torchrun", "mpirun", "srun")
         (left,) = (run for run in runs if run not in refused)
         left.directory = self.folder / "r"
         left.await_step(2)

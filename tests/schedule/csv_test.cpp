@@ -46,11 +46,17 @@ TEST(Csv, ParseIsTheInverseOfPrint) {
 }
 
 TEST(Csv, EmptyCellsAndSpacesAreIdle) {
-  const Schedule schedule = rows({"0F0,, 0F1\t,,", ",,1F0,1F1", ""});
+  const Schedule schedule = rows({"0F0,, 0F1\t,,", "", ",,1F0,1F1", " ,"});
   EXPECT_EQ(grid(schedule),
             "rank 0: 0F0 0F1\n"
-            "rank 1: 1F0 1F1\n"
-            "rank 2: \n");
+            "rank 1: \n"
+            "rank 2: 1F0 1F1\n"
+            "rank 3: \n");
+  EXPECT_EQ(parse_csv(to_csv(schedule), "back").programs, schedule.programs);
+}
+
+TEST(Csv, BlankLinesAtTheEndAreNoRanks) {
+  EXPECT_EQ(grid(parse_csv("0F0\n1F0\n\n  \n\r\n", "x")), "rank 0: 0F0\nrank 1: 1F0\n");
 }
 
 TEST(Csv, LineEndsOfWindowsAreLineEnds) {

@@ -22,11 +22,11 @@ using testing_support::random_order;
 using testing_support::rows;
 
 TEST(Timetable, KeepsTheEmptyCellsOfARow) {
-  const Timetable table = parse_timetable(",0F0,,(0F1;0B0)OVERLAP_F_B,0B1,,\n1F0\n\n", "t");
-  EXPECT_EQ(table.schedule, parse_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0\n\n", "t"));
-  EXPECT_EQ(table.slots, (std::vector<std::vector<std::int32_t>>{{1, 3, 3, 4}, {0}, {}}));
-  EXPECT_EQ(table.lengths, (std::vector<std::int32_t>{7, 1, 0}));
-  EXPECT_EQ(to_csv(table), ",0F0,,(0F1;0B0)OVERLAP_F_B,0B1,,\n1F0\n\n");
+  const Timetable table = parse_timetable(",0F0,,(0F1;0B0)OVERLAP_F_B,0B1,,\n\n1F0\n,,\n", "t");
+  EXPECT_EQ(table.schedule, parse_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n\n1F0\n,\n", "t"));
+  EXPECT_EQ(table.slots, (std::vector<std::vector<std::int32_t>>{{1, 3, 3, 4}, {}, {0}, {}}));
+  EXPECT_EQ(table.lengths, (std::vector<std::int32_t>{7, 0, 1, 3}));
+  EXPECT_EQ(to_csv(table), ",0F0,,(0F1;0B0)OVERLAP_F_B,0B1,,\n\n1F0\n,,\n");
 }
 
 // `table` with idle slots put into its rows.

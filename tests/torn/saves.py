@@ -24,6 +24,7 @@ ERRORS = {
 }
 NOTE = "note.txt"  # Somebody's own file, in the folder of a checkpoint.
 REMOVALS = ("unlink", "unlinkat", "remove")
+LOCK = ".penstock-lock"  # A save goes on without one, and the next save takes over what is left.
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,11 @@ class Tools:
             result = self.save(directory, step, 21, TORN_AT=str(at), TORN_ERROR=error, **more)
             path = call.path.replace(str(old), str(directory))
             new = directory / f"step-{step:08}"
+            is_of_lock = LOCK in call.path
             if result.returncode == 0:
                 # What is left of the folder that was replaced goes with the next save.
-                if call.name not in REMOVALS or ".saving" not in path:
+                is_left = call.name in REMOVALS and ".saving" in path
+                if not is_left and not is_of_lock:
                     return "the save does not tell of it"
             elif result.returncode != 3:
                 return f"it ended with {result.returncode}: {result.stderr}"
@@ -147,7 +150,8 @@ class Tools:
             if wrong := self.wrong_after_fault(directory, step):
                 return wrong
             is_new = content_of(new) not in (content_of(old / new.name), "")
-            if is_new != (at > named + 1) and not (is_new and goes_on):
+            is_saved = at > named + 1 or (is_of_lock and result.returncode == 0)
+            if is_new != is_saved and not (is_new and goes_on):
                 return f"step {step} is {'new' if is_new else 'old'}: {result.stderr}"
             return self.wrong_after_next_save(directory)
         finally:

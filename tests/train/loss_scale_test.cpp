@@ -141,9 +141,9 @@ TEST(LossScale, ASumIsASum) {
   expect_within(run(two, kind, {{replica(0, 7)}, {replica(7, 10)}}), whole, 1e-6);
 }
 
-TEST(LossScale, FactorsAreSharesAndBadCountsAreRefused) {
-  EXPECT_EQ(LossScale::samples().factors({1, 3}), (std::vector<double>{0.25, 0.75}));
-  EXPECT_EQ(LossScale::tokens().factors({0, 2}), (std::vector<double>{0, 1}));
+TEST(LossScale, FactorsAreWeightsOverTheirMeanAndBadCountsAreRefused) {
+  EXPECT_EQ(LossScale::samples().factors({1, 3}), (std::vector<double>{0.5, 1.5}));
+  EXPECT_EQ(LossScale::tokens().factors({0, 2}), (std::vector<double>{0, 2}));
   EXPECT_THROW(LossScale::tokens().factors({0, 0}), Error) << "nothing counts";
   EXPECT_EQ(LossScale::sum().factors({1, 1}), (std::vector<double>{1, 1}));
   const double nan = std::numeric_limits<double>::quiet_NaN();

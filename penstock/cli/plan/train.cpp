@@ -67,6 +67,15 @@ TrainCommand for_world(TrainCommand command, const config::ReadConfig& read,
   return command;
 }
 
+// The newest checkpoint that `--resume FROM` means.
+std::string newest_at(const std::string& from) {
+  try {
+    return checkpoint::checkpoints_at(from).front().folder;
+  } catch (const ConfigError& error) {
+    throw ConfigError(str("--resume: ", error.message()), error.notes());
+  }
+}
+
 // What `--resume` and the checkpoints that are there make of each other, before anything starts.
 // `is_named`: the run directory is one that a user, or a job, has named.
 void check_resume(const config::Config& config, const std::string& run, bool is_named) {
@@ -76,7 +85,7 @@ void check_resume(const config::Config& config, const std::string& run, bool is_
                       {"name the directory of the run that is to go on: --run DIR"});
   }
   if (from == "auto") return;
-  const std::string newest = from.empty() ? "" : checkpoint::checkpoints_at(from).front().folder;
+  const std::string newest = from.empty() ? "" : newest_at(from);
   const std::string directory = config::checkpoint_directory(config.checkpoint, run);
   const auto all = checkpoint::steps_in(directory);
   std::error_code error;
@@ -118,8 +127,8 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
       config.run.directory.empty() ? folders.make_fresh(run_name(command)) : config.run.directory;
   folders.make(config, run);
   folders.lock(config, run);
-  warn_of_missing_locks(folders);
   folders.try_out(config, run);
+  warn_of_missing_locks(folders);
   check_resume(config, run, /*is_named=*/!config.run.directory.empty());
   begin_record(config, run, /*restarts=*/0);
   Output output(STDERR_FILENO);
@@ -147,11 +156,9 @@ int run_train(const TrainCommand& given) {
   const bool is_root = self.rank.value == 0;
   RunFolders folders;
   folders.make(read.config, run);
-  if (is_root) {
-    folders.lock(read.config, run);  // Until run/ takes it over.
-    warn_of_missing_locks(folders);
-  }
+  if (is_root) folders.lock(read.config, run);  // Until run/ takes it over.
   folders.try_out(read.config, run);
+  warn_of_missing_locks(folders);
   check_resume(read.config, run, /*is_named=*/has_job || !read.config.run.directory.empty());
   if (is_root) {
     const std::string restarts = launch::restart_count(launch::process_variable);
