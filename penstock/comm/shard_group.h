@@ -31,6 +31,7 @@ class ShardGroup {
   // them.  The communicator outlives it.
   ShardGroup(Communicator& communicator, const std::vector<Rank>& ranks);
 
+  const std::vector<Rank>& ranks() const { return ranks_; }
   std::int32_t size() const { return static_cast<std::int32_t>(ranks_.size()); }
   // This rank's place in the group.
   std::int32_t place() const { return place_; }

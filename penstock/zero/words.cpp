@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/comm/call_words.h"
+#include "penstock/comm/calls.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -16,8 +18,9 @@ namespace {
 
 // Words that are under way while nobody waits for them: a sender's mailbox holds some thousands.
 constexpr std::size_t kUnheard = 64;
-// Of a rank's row.
-constexpr std::int64_t kWord = 0, kRun = 1, kHash = 2, kColumns = 3;
+// Of a rank's row: the numbers that are the same on all ranks, and the call that it is in.
+constexpr std::int64_t kWord = 0, kRun = 1, kHash = 2, kCompared = 3, kCall = 3, kColumns = 8;
+constexpr std::size_t kCallBytes = (kColumns - kCall) * sizeof(std::int64_t);
 
 constexpr std::string_view kOutside = "outside";  // Of a script's own operators.
 
@@ -40,6 +43,12 @@ std::string run_of(std::int64_t letters) {
   char text[sizeof letters + 1] = {};
   std::memcpy(text, &letters, sizeof letters);
   return text;
+}
+
+std::string call_in(const std::int64_t* row) {
+  std::string name(kCallBytes, '\0');
+  std::memcpy(name.data(), row + kCall, kCallBytes);
+  return name.substr(0, name.find('\0'));
 }
 
 // Of the runs of an engine; those of a program have names of their own.
@@ -65,6 +74,8 @@ void Words::say(Word word, const Whereabouts& where) {
   mine[kWord] = packed(word);
   mine[kRun] = letters(where.run);
   mine[kHash] = static_cast<std::int64_t>(where.hash);
+  const std::string_view call = comm::Call::name();
+  std::memcpy(mine + kCall, call.data(), std::min(call.size(), kCallBytes));
   said.transfer = group_.all_gather(said.all, tag_);
   said_.push_back(std::move(said));
   while (said_.size() > kUnheard || (!said_.empty() && said_.front().transfer->is_over())) hear();
@@ -92,7 +103,7 @@ void Words::hear() {
   const auto* first = said.all.const_data_ptr<std::int64_t>();
   for (std::int32_t r = 1; r < group_.size(); ++r) {
     const auto* other = first + kColumns * r;
-    if (std::equal(first, first + kColumns, other)) continue;
+    if (std::equal(first, first + kCompared, other)) continue;
     const bool is_same_run = first[kRun] == other[kRun];
     const bool is_same_word = is_same_run && first[kWord] == other[kWord];
     const bool is_in_one_program = is_same_run && run_of(first[kRun]) != kOutside;
@@ -101,13 +112,28 @@ void Words::hear() {
     };
     throw CommError(
         str("replicas run different operators: replica 0 ", told(first), ", replica ", r, " ",
-            told(other), is_same_word ? ", and they have used other parameters before" : ""),
+            told(other), is_same_word ? ", and they have used other parameters before" : "",
+            calls_in(first)),
         {is_in_one_program
              ? "which parameters a layer uses may not depend on a replica's data: gather them all "
                "with UNSHARD, or lower zero_optimization.stage to 2"
              : "parameters that are spread over the ranks are read by all of them together, also "
                "outside of a forward: call what reads them on every rank"});
   }
+}
+
+// "; rank 0 is in save_checkpoint(), ..."; empty where all are in one call, or in none.
+std::string Words::calls_in(const std::int64_t* rows) const {
+  std::vector<comm::SeenRank> seen;
+  for (const Rank rank : group_.ranks()) {
+    const std::string name = call_in(rows + kColumns * std::ssize(seen));
+    seen.push_back(
+        {.rank = rank,
+         .place = comm::CallPlace{.name = name, .is_inside = !name.empty(), .has_spoken = true}});
+  }
+  const std::string words =
+      comm::call_words(seen, group_.ranks()[static_cast<std::size_t>(group_.place())]);
+  return words.empty() ? "" : "; " + words;
 }
 
 std::string Words::meaning(const std::int64_t* row) const {

@@ -55,12 +55,13 @@ class Words {
  private:
   struct Said {
     Word mine;
-    at::Tensor all;  // By rank: the word, the run, the hash.
+    at::Tensor all;  // By rank: the word, the run, the hash, the call.
     std::unique_ptr<comm::Transfer> transfer;
   };
 
   void hear();
   void wait_for(const Said& said) const;
+  std::string calls_in(const std::int64_t* rows) const;
   std::string meaning(const std::int64_t* row) const;
   std::string meaning(Word word) const;
 

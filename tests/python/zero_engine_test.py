@@ -221,7 +221,7 @@ def check_accumulation_is_counted(group):
         assert engine.is_gradient_accumulation_boundary() == (call % 3 == 2)
         inputs, labels = words_of(call, dist.get_rank())
         returned = loss_of(engine(inputs, 0), labels)
-        assert torch.equal(engine.backward(returned), returned.detach() * (1 / 3))
+        assert torch.equal(engine.backward(returned), returned.detach() / 3)
         engine.step()
     assert (engine.micro_steps, engine.global_steps) == (6, 2)
     assert engine.global_samples == 12 * group.size()

@@ -25,7 +25,12 @@ def divided(modules: Iterable[torch.nn.Module], divisor: int) -> Iterator[None]:
         yield
         return
     modules = list(modules)
-    before = _set_aside(modules)
+    before = [(each, each.grad) for each in _parameters(modules) if each.grad is not None]
+    stays = bool(before) and any(
+        isinstance(each, DistributedDataParallel) for each in _walk(modules)
+    )
+    with torch.no_grad():
+        before = _kept(before, divisor) if stays else _set_aside(before)
     try:
         yield
     except BaseException:
@@ -35,18 +40,27 @@ def divided(modules: Iterable[torch.nn.Module], divisor: int) -> Iterator[None]:
     with torch.no_grad():
         gradients = [each.grad for each in _parameters(modules) if each.grad is not None]
         _divide(gradients, divisor)
+        if stays:
+            return
         for parameter, gradient in before:
             parameter.grad = gradient if parameter.grad is None else gradient.add_(parameter.grad)
 
 
-def _set_aside(modules: list[torch.nn.Module]) -> list[tuple[torch.nn.Parameter, torch.Tensor]]:
-    before = [(each, each.grad) for each in _parameters(modules) if each.grad is not None]
-    if before and any(isinstance(each, DistributedDataParallel) for each in _walk(modules)):
-        # They may lie in its buckets, which it is about to use.
-        before = [(each, gradient.clone()) for each, gradient in before]
+_Gradients = list[tuple[torch.nn.Parameter, torch.Tensor]]
+
+
+def _set_aside(before: _Gradients) -> _Gradients:
     for each, _ in before:
         each.grad = None
     return before
+
+
+def _kept(before: _Gradients, divisor: int) -> _Gradients:
+    """Copies.  DistributedDataParallel sums what is there with what comes: it is divided, too."""
+    copies = [(each, gradient.clone()) for each, gradient in before]
+    for _, gradient in before:
+        gradient.mul_(divisor)
+    return copies
 
 
 def _divide(gradients: list[torch.Tensor], divisor: int) -> None:

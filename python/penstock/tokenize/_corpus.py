@@ -1,8 +1,9 @@
 """A corpus that has its name when it is whole, and not before.
 
 Files are written without a name where the system can do that (O_TMPFILE), so that a process that
-is killed leaves nothing at all.  They take their places together, also those of an earlier corpus;
-the note is away meanwhile, and tokens without it are no corpus.
+is killed leaves nothing but the files of its locks, which the next one takes over.  They take their
+places together, also those of an earlier corpus; the note is away meanwhile, and tokens without it
+are no corpus.
 """
 
 from __future__ import annotations

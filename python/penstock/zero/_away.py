@@ -54,8 +54,9 @@ class Away:
         away = list(_away_among((args, kwargs)))
         if not away or not _functions.needs_values(func):
             return _plainly(func, args, kwargs)
-        if isinstance(args[0], Away) and _functions.gives_itself(func, args[0], args[1:], kwargs):
-            return None if func.__name__ == "__set__" else args[0]
+        tensor, *rest = args or (None,)
+        if isinstance(tensor, Away) and _functions.gives_itself(func, tensor, rest, kwargs):
+            return _functions.result_of_itself(func, tensor)
         if _functions.shows_memory(func):
             raise _unreadable(away[0], _functions.name_of(func))
         writes = _functions.may_write(func, kwargs)

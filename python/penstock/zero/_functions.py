@@ -18,6 +18,7 @@ __all__ = [
     "may_write",
     "name_of",
     "needs_values",
+    "result_of_itself",
     "shows_memory",
 ]
 
@@ -27,7 +28,6 @@ _FACTS = {
     *("size", "dim", "ndimension", "numel", "nelement", "element_size", "stride", "storage_offset"),
     *("is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_conj", "is_neg"),
     *("is_inference", "is_same_size", "get_device", "dim_order", "result_type", "__len__"),
-    "_has_compatible_shallow_copy_type",
     *("new_tensor", "new_empty", "new_zeros", "new_ones", "new_full"),
     *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
     *("requires_grad_", "retain_grad", "register_hook", "register_post_accumulate_grad_hook"),
@@ -37,6 +37,8 @@ _CASTS = {
     **{"float": torch.float32, "double": torch.float64},
     **{"half": torch.float16, "bfloat16": torch.bfloat16},
 }
+# Of what Module._apply() does with a tensor that it has cast.
+_RESULTS = {"__set__": None, "_has_compatible_shallow_copy_type": True}
 # Functions that give views, which may be written to.
 _VIEWS = {
     *("__getitem__", "detach", "view", "view_as", "narrow", "select", "diagonal", "movedim"),
@@ -69,7 +71,7 @@ def gives_itself(func: Callable[..., Any], tensor: torch.Tensor, rest: Any, kwar
     rest: the others.
     """
     name = func.__name__
-    if name == "__set__":
+    if name in _RESULTS:
         return rest[0] is tensor
     if name == "cpu" or name in _CASTS:
         return not rest and not kwargs and tensor.dtype == _CASTS.get(name, tensor.dtype)
@@ -80,6 +82,11 @@ def gives_itself(func: Callable[..., Any], tensor: torch.Tensor, rest: Any, kwar
         device, dtype, _, memory_format = torch._C._nn._parse_to(*rest, **kwargs)
     is_here = device is None or device.type == "cpu"
     return is_here and dtype in (None, tensor.dtype) and memory_format is None
+
+
+def result_of_itself(func: Callable[..., Any], tensor: torch.Tensor) -> Any:
+    """What a function returns that gives_itself()."""
+    return _RESULTS.get(func.__name__, tensor)
 
 
 def gives_view(func: Callable[..., Any]) -> bool:
