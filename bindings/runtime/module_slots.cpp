@@ -7,8 +7,8 @@ namespace penstock::bindings {
 namespace {
 
 namespace py = pybind11;
-using Dicts = py::typing::List<py::dict>;
-using Values = py::typing::List<py::tuple>;
+using Dicts = py::typing::List<py::typing::Dict<py::str, py::object>>;
+using Values = py::typing::List<py::typing::Tuple<py::object, py::ellipsis>>;
 
 bool has_values(const py::dict& dict, const py::tuple& values) {
   if (dict.size() != values.size()) return false;

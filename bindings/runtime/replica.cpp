@@ -77,14 +77,16 @@ std::vector<SpreadParameters*> modules_of(const std::vector<PythonSpread*>& spre
   return modules;
 }
 
+using OptionalScale = std::optional<std::shared_ptr<update::GradientScale>>;
+
 struct PythonReplica {
   PythonReplica(const Parameters& parameters, ReplicaGroup& g, const ReplicaOptions& options,
-                const std::shared_ptr<update::GradientScale>& scale, double divisor,
+                const OptionalScale& scale, double divisor,
                 const std::vector<PythonSpread*>& spread_before)
       : group(g) {
     without_gil(group.communicator, [&] {
       replica.emplace(named(parameters), options,
-                      train::ModuleGradients{.scale = scale, .divisor = divisor},
+                      train::ModuleGradients{.scale = scale.value_or(nullptr), .divisor = divisor},
                       modules_of(spread_before), group.group, group.communicator);
     });
   }
@@ -313,7 +315,7 @@ void init_replicated(py::module_& m) {
 void init_replica(py::module_& m) {
   m.def(
       "unobserved",
-      [](const py::function& function) {
+      [](const py::typing::Callable<py::object()>& function) {
         const zero::Unobserved unobserved;
         return function();
       },
@@ -323,9 +325,8 @@ void init_replica(py::module_& m) {
   init_replicated(m);
   py::class_<PythonReplica>(m, "ModuleReplica",
                             "One replica of a module: what the replicas do together.")
-      .def(py::init<const Parameters&, ReplicaGroup&, const ReplicaOptions&,
-                    const std::shared_ptr<update::GradientScale>&, double,
-                    const std::vector<PythonSpread*>&>(),
+      .def(py::init<const Parameters&, ReplicaGroup&, const ReplicaOptions&, const OptionalScale&,
+                    double, const std::vector<PythonSpread*>&>(),
            py::arg("parameters"), py::arg("group"), py::arg("options"), py::arg("scale"),
            py::arg("divisor"), py::arg("spread_before"), py::keep_alive<1, 3>(),
            "Collective: parameters, names and tensors; values become those of rank 0.\n\n"

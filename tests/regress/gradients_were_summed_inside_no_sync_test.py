@@ -25,8 +25,8 @@ def check_backwards_go_on_after_it(group):
         with engine.no_sync():
             for count in (1, 2):
                 engine.backward(engine(inputs).sum())
-                # This replica's alone, as its share of the mean.
-                assert torch.equal(safe_get_full_grad(weight), count * inputs / 2)
+                # This replica's alone; the sum over the replicas will be divided.
+                assert torch.equal(safe_get_full_grad(weight), count * inputs)
         engine.backward(engine(inputs).sum())
         assert torch.equal(safe_get_full_grad(weight), torch.full((1, 2), 3 * 1.5))
 

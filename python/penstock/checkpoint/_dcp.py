@@ -160,8 +160,8 @@ def _is_optimizer(value: State) -> bool:
 def _take_optimizer(optimizer: State, found: Imported) -> None:
     if "state" in optimizer:
         states = {str(name): dict(each) for name, each in optimizer["state"].items()}
-        groups = optimizer["param_groups"]
-        found.set_groups(groups, [list(map(str, each.get("params", ()))) for each in groups])
+        saved = optimizer["param_groups"]
+        found.set_groups(saved, [list(map(str, each.get("params", ()))) for each in saved])
     else:
         states = {}
         for key, value in optimizer.items():

@@ -90,7 +90,8 @@ def scale_in(folder: str, texts: Mapping[str, str]) -> dict[str, Any] | None:
         value, lives, clean = text.split()
         return {"value": float(value), "lives": int(lives), "clean_steps": int(clean)}
 
-    return _read(folder, SCALE, texts, parse)
+    scale: dict[str, Any] | None = _read(folder, SCALE, texts, parse)
+    return scale
 
 
 def _read(folder: str, key: str, texts: Mapping[str, str], parse: Any) -> Any:

@@ -258,11 +258,13 @@ class _Optimizers:
         values = Values(saved)
         of_ranks = (values.read(key) for key in values.texts if key.startswith(_GROUPS))
         saved_groups = [
-            SavedGroup(*each, place) for groups in of_ranks for place, each in enumerate(groups)
+            SavedGroup(names, options, place)
+            for of_rank in of_ranks
+            for place, (names, options) in enumerate(of_rank)
         ]
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        names = [[self._by_id[id(each)].name for each in group["params"]] for group in groups]
-        in_them = SavedGroups(saved.folder, saved_groups).of(names, strict=strict)
+        wanted = [[self._by_id[id(each)].name for each in group["params"]] for group in groups]
+        in_them = SavedGroups(saved.folder, saved_groups).of(wanted, strict=strict)
         for group, found in zip(groups, in_them, strict=True):
             if found is not None:
                 self._options.append((group, dict(found.options)))

@@ -74,9 +74,9 @@ class ReplicatedStages:
             self._put_under_zero(model, sets)
         self.parts: list[list[torch.Tensor]] = [[] for _ in self.parameters]
         self.first: list[int] = [0] * len(self.parameters)
-        for number, first, part in self.held.parts():
+        for number, begin, part in self.held.parts():
             self.parts[number].append(part)
-            self.first[number] = first
+            self.first[number] = begin
 
     def take_over(self) -> None:
         """Before an update: of what parameters were set to since the last backward.

@@ -108,7 +108,7 @@ class DataParallel:
         """
         self._module._static_graph_delay_allreduce_enqueued = True  # As after DDP's own first one.
         before = [each.grad for each in self._parameters]
-        for end in (self._module.reducer._delay_all_reduce, None):
+        for end in (self._module.reducer._delay_all_reduce, None):  # type: ignore[attr-defined]
             for each in self._parameters:
                 each.grad = None
             self._sum(end)
@@ -122,7 +122,7 @@ class DataParallel:
         nothing = [self._nothing_of(each) for each in self._parameters]
         self._module.reducer.prepare_for_backward(nothing)
         if end is not None:
-            nothing[0].register_hook(lambda _: _at_end(end))
+            nothing[0].register_hook(lambda _: _at_end(end))  # type: ignore[no-untyped-call]
         torch.autograd.backward(nothing, [torch.zeros_like(each) for each in nothing])
 
     def _nothing_of(self, parameter: torch.nn.Parameter) -> torch.Tensor:

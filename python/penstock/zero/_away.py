@@ -55,7 +55,8 @@ class Away:
         if not away or not _functions.needs_values(func):
             return _plainly(func, args, kwargs)
         tensor, *rest = args or (None,)
-        if isinstance(tensor, Away) and _functions.gives_itself(func, tensor, rest, kwargs):
+        is_first = isinstance(tensor, Away)
+        if is_first and _functions.gives_itself(func, tensor, rest, kwargs):
             return _functions.result_of_itself(func, tensor)
         if _functions.shows_memory(func):
             raise _unreadable(away[0], _functions.name_of(func))
@@ -95,7 +96,7 @@ class Away:
     _word = "Parameter"
 
 
-class View(Away, torch.Tensor):
+class View(Away, torch.Tensor):  # type: ignore[misc]
     """Of a parameter that was away when it was taken; while that is here, like any tensor."""
 
     _word = "View of parameter"
@@ -187,7 +188,8 @@ def _detached(values: torch.Tensor) -> torch.Tensor:
 
 def _set_data(target: Any, values: torch.Tensor) -> None:
     """`target.data = values`."""
-    if not isinstance(target, Away):
+    is_away = isinstance(target, Away)
+    if not is_away:
         target.data = values.detach().clone()
         return
     if isinstance(values, Away) and parameter_of(values) is parameter_of(target):
@@ -236,7 +238,8 @@ def _as_view(result: torch.Tensor, base: Any) -> Any:
 
 def _storage_of(tensor: torch.Tensor) -> int:
     with torch._C.DisableTorchFunctionSubclass():
-        return tensor.untyped_storage()._cdata
+        storage: int = tensor.untyped_storage()._cdata
+    return storage
 
 
 def _unreadable(parameter: Any, what: str) -> Error:

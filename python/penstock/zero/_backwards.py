@@ -139,6 +139,7 @@ class Backwards:
             return None
         if not self._replica.adds_gradients:
             return None  # torch.autograd.grad(), which gives torch's own.
+        assert self._under_way is not None
         outputs.keep_undivided_inside(self._microbatches, self._under_way)
         return gradient / self._microbatches
 

@@ -128,7 +128,7 @@ class ReplicatedModel:
         return self._forwards
 
     def end_part(self, output: object, error: BaseException | None) -> None:
-        """It is over.  What is behind an error stands in its notes."""
+        """It is over.  What is behind an error is its cause."""
         assert self._forwards is not None and self._part is not None
         self._forwards.end()
         part, self._part = self._part, None
@@ -136,7 +136,8 @@ class ReplicatedModel:
             try:
                 part.__exit__(type(error), error, error.__traceback__)
             except Error as cause:
-                error.add_note(f"behind it: {cause}")
+                if error.__cause__ is None:
+                    error.__cause__ = cause  # Python shows it above the error.
             return
         with part:
             self.replica.end_forward()

@@ -27,10 +27,11 @@ class Outputs:
     def add(self, output: torch.Tensor) -> None:
         """One that has a graph."""
         assert output.grad_fn is not None
-        output.grad_fn.metadata.setdefault(_KEY, {})[output.output_nr] = self
+        noted: Any = output.grad_fn.metadata  # A dict; torch says that it is a function.
+        noted.setdefault(_KEY, {})[output.output_nr] = self
         self._count += 1
 
-    def keep_undivided_inside(self, factor: float, until: ExitStack) -> None:
+    def keep_undivided_inside(self, factor: float, until: ExitStack[bool | None]) -> None:
         """From the output whose node runs, what comes to others is multiplied, `until` then."""
         if self._count == 1:
             return
