@@ -11,4 +11,9 @@ namespace penstock {
 // As 64 hexadecimal digits.
 std::string sha256(std::string_view bytes);
 
+// Whether a text has the form of one: 64 digits of base 16, in lower case.
+inline bool is_sha256(std::string_view text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
 }  // namespace penstock

@@ -38,7 +38,7 @@ void require_one_tokenizer(const std::vector<const TokenSource*>& sources,
         known = each;
         first = source;
       }
-      if (each.hash == known->hash) continue;
+      if (each.hash == known->hash || (of_model && !is_sha256(each.hash))) continue;
       const std::string other = first == nullptr
                                     ? str("the model in ", quoted_path(known->name),
                                           " has another tokenizer (", known->hash.substr(0, 8), ")")
@@ -49,8 +49,8 @@ void require_one_tokenizer(const std::vector<const TokenSource*>& sources,
               described(each), ", and ", other),
           {"make the token files with the model's tokenizer: python -m penstock.tokenize "
            "--tokenizer FOLDER",
-           "the note beside a token file names the SHA-256 of its tokenizer.json; \"\" there says "
-           "that nobody knows it"});
+           "the note beside a token file names the SHA-256 of its tokenizer.json; anything else "
+           "there says that nobody knows it"});
     }
   }
 }

@@ -13,7 +13,7 @@ class TokenSource;
 
 struct Tokenizer {
   std::string name;  // For people: of its folder, or of the file that it made.
-  std::string hash;  // The SHA-256 of its tokenizer.json.
+  std::string hash;  // The SHA-256 of its tokenizer.json; or what another program wrote there.
 };
 
 // That of a model's folder; absent where it has no tokenizer.json.
@@ -21,7 +21,7 @@ struct Tokenizer {
 std::optional<Tokenizer> tokenizer_of(const std::string& folder);
 
 // Throws: ConfigError for sources that different tokenizers have made, and for ones that another
-// one has made than the model's; it names both.
+// one has made than the model's; it names both.  What is no SHA-256 is not compared with that.
 void require_one_tokenizer(const std::vector<const TokenSource*>& sources,
                            const std::optional<Tokenizer>& of_model);
 

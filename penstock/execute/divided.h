@@ -14,9 +14,10 @@ inline void divide(at::Tensor& gradient, double divisor) {
   if (divisor != 1.0) gradient.div_(divisor);
 }
 
-// Leaves the quotient in `place`, in one pass where both are dense.  REQUIRES: one shape and type.
+// Leaves the quotient in `place`, in one pass where both are dense and on the CPU.
+// REQUIRES: one shape and type.
 inline void put_divided(at::Tensor place, const at::Tensor& gradient, double divisor) {
-  if (divisor != 1.0 && gradient.layout() == at::kStrided) {
+  if (divisor != 1.0 && gradient.layout() == at::kStrided && gradient.is_cpu()) {
     at::div_out(place, gradient, at::scalar_tensor(divisor));
   } else {
     place.copy_(gradient);

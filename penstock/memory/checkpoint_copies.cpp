@@ -1,8 +1,6 @@
 #include "penstock/memory/checkpoint_copies.h"
 
 #include <algorithm>
-#include <set>
-#include <string>
 
 namespace penstock::memory {
 namespace {
@@ -43,29 +41,26 @@ Copies copies_of(const config::Config& config, config::Device device) {
   return config.checkpoint.asynchronous ? Copies::WithTensors : Copies::None;
 }
 
-std::int64_t copied_bytes(const std::vector<partition::Ownership>& ownership,
-                          const std::vector<std::int64_t>& buffers, const Sharing& sharing) {
+std::int64_t copied_bytes(const std::vector<SavedStage>& stages, const Sharing& sharing) {
   SharedOut whole(sharing.rules.ranks);
   std::int64_t slices = 0;
-  std::set<std::string> seen;
-  for (std::size_t s = 0; s < ownership.size(); ++s) {
-    std::set<std::string> copies;  // Of earlier stages: nobody saves them again.
-    for (const partition::Holding& each : ownership[s].parameters) {
-      const bool is_copy = each.is_tied && !seen.insert(each.name).second;
-      if (is_copy) copies.insert(each.name);
-      if (is_copy || each.bucket) continue;
+  for (const SavedStage& stage : stages) {
+    const auto is_copy = [&](const partition::Parameter& parameter) {
+      return parameter.is_tied && stage.tied_before.contains(parameter.name);
+    };
+    for (const partition::Holding& each : stage.ownership.parameters) {
+      if (is_copy(each) || each.bucket) continue;
       const std::int64_t weight = each.elements * saved_element_bytes(each);
       whole.add(weight);
       if (!each.is_trainable) continue;
       for (std::int32_t state = 0; state < sharing.states_per_element; ++state) whole.add(weight);
       whole.add(sharing.state_bytes_per_part);
     }
-    for (const partition::Slice& slice : ownership[s].slices(sharing.place)) {
-      const partition::Holding& parameter = ownership[s].parameters[slice.parameter];
-      if (copies.contains(parameter.name)) continue;
-      slices += slice_bytes(parameter, slice.count, sharing);
+    for (const partition::Slice& slice : stage.ownership.slices(sharing.place)) {
+      const partition::Holding& parameter = stage.ownership.parameters[slice.parameter];
+      if (!is_copy(parameter)) slices += slice_bytes(parameter, slice.count, sharing);
     }
-    whole.add(buffers[s]);
+    whole.add(stage.buffers);
   }
   return whole.most() + slices;
 }

@@ -5,6 +5,8 @@
 // Units: bytes.
 #pragma once
 #include <cstdint>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "penstock/config/config.h"
@@ -22,8 +24,15 @@ enum class Copies : std::uint8_t {
 // Of a run of this configuration on that device; Auto is taken for the host.
 Copies copies_of(const config::Config& config, config::Device device);
 
-// Of the replica that saves most.  By stage of a rank, `ownership` and the layers' `buffers`.
-std::int64_t copied_bytes(const std::vector<partition::Ownership>& ownership,
-                          const std::vector<std::int64_t>& buffers, const Sharing& sharing);
+// One of a rank's stages.
+struct SavedStage {
+  partition::Ownership ownership;
+  std::int64_t buffers = 0;  // Of its layers.
+  std::set<std::string>
+      tied_before;  // Names of tied parameters that an earlier stage has, and saves.
+};
+
+// Of the replica that saves most.
+std::int64_t copied_bytes(const std::vector<SavedStage>& stages, const Sharing& sharing);
 
 }  // namespace penstock::memory

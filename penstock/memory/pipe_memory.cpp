@@ -31,6 +31,16 @@ StageLayers stage_layers(const PipeRun& run, StageId stage) {
   return layers;
 }
 
+std::set<std::string> tied_before(const PipeRun& run, StageId stage) {
+  std::set<std::string> names;
+  for (std::int64_t layer = 0; layer < run.partition.first_layer(stage); ++layer) {
+    for (const Parameter& each : run.memory.layers[static_cast<std::size_t>(layer)].parameters) {
+      if (each.is_tied) names.insert(each.name);
+    }
+  }
+  return names;
+}
+
 // Of the tied parameter that most layers have: how many do.
 std::int64_t tied_copies(const ModelMemory& memory) {
   std::map<std::string, std::int64_t> copies;
@@ -94,8 +104,7 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
   std::vector<std::int64_t> master_gradients;
   std::int64_t pages = 0;
   std::int64_t file = 0;
-  std::vector<partition::Ownership> ownership;
-  std::vector<std::int64_t> buffers;
+  std::vector<SavedStage> saved;
   for (const StageId stage : plan.chunks) {
     StageLayers layers = stage_layers(run, stage);
     States states = states_of(layers.layers, run.sharing, earlier);
@@ -110,11 +119,11 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
     layers.buckets = std::move(states.buckets);
     layers.sums_under_way = states.sums_under_way;
     stages.emplace_back(std::move(layers));
-    ownership.push_back(std::move(states.ownership));
-    buffers.push_back(buffer_bytes(layers_of(run.memory, run.partition, stage)));
+    saved.push_back({.ownership = std::move(states.ownership),
+                     .buffers = buffer_bytes(layers_of(run.memory, run.partition, stage)),
+                     .tied_before = tied_before(run, stage)});
   }
-  const std::int64_t copied =
-      run.copies == Copies::None ? 0 : copied_bytes(ownership, buffers, run.sharing);
+  const std::int64_t copied = run.copies == Copies::None ? 0 : copied_bytes(saved, run.sharing);
   if (run.copies == Copies::WithTensors) standing.always.copies = copied;
   standing.always.buckets = tie_bytes(run.memory, run.sharing.rules, all);
   standing.in_step.buckets = std::min(pages, run.live_page_bytes_max);
@@ -123,6 +132,8 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
   // After their sum, gradients of copies are views of it.
   if (standing.in_step.buckets == 0 && run.mesh.data == 1)
     memory.between_steps.gradients -= tied_gradient_bytes(all);
+  std::vector<partition::Ownership> ownership;
+  for (SavedStage& each : saved) ownership.push_back(std::move(each.ownership));
   return {.stages = plan.chunks,
           .memory = std::move(memory),
           .file_bytes = file,

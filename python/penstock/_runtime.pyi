@@ -329,7 +329,7 @@ class ModuleReplica:
     """
     One replica of a module: what the replicas do together.
     """
-    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ReplicaOptions, scale: GradientScale, divisor: typing.SupportsFloat | typing.SupportsIndex, spread_before: collections.abc.Sequence[SpreadParameters]) -> None:
+    def __init__(self, parameters: collections.abc.Sequence[tuple[str, torch.Tensor]], group: ReplicaGroup, options: ReplicaOptions, scale: GradientScale | None, divisor: typing.SupportsFloat | typing.SupportsIndex, spread_before: collections.abc.Sequence[SpreadParameters]) -> None:
         """
         Collective: parameters, names and tensors; values become those of rank 0.
         
@@ -484,7 +484,7 @@ def gradient_norm(squares: collections.abc.Sequence[typing.SupportsFloat | typin
     """
     From the parameters' squared norms, in model order.
     """
-def have_values(dicts: list[dict], values: list[tuple]) -> bool:
+def have_values(dicts: list[dict[str, typing.Any]], values: list[tuple[typing.Any, ...]]) -> bool:
     """
     Whether dicts have these objects, in this order: in nanoseconds each.
     """
@@ -496,7 +496,7 @@ def spoken_call() -> str:
     """
     The call that this thread is in, which speaks to other ranks; "": it is in none.
     """
-def unobserved(function: collections.abc.Callable) -> typing.Any:
+def unobserved(function: collections.abc.Callable[[], typing.Any]) -> typing.Any:
     """
     Calls what reads no values: its operators bring no parameters.
     """
