@@ -33,6 +33,16 @@ std::int64_t slice_bytes(const partition::Parameter& parameter, std::int64_t ele
   return weight * (1 + sharing.states_per_element) + sharing.state_bytes_per_part;
 }
 
+// By parameter, whether an earlier layer has it, too: nobody saves it again.
+std::vector<bool> copies_in(const SavedStage& stage) {
+  std::set<std::string> tied = stage.tied_before;
+  std::vector<bool> is_copy;
+  for (const partition::Holding& each : stage.ownership.parameters) {
+    is_copy.push_back(each.is_tied && !tied.insert(each.name).second);
+  }
+  return is_copy;
+}
+
 }  // namespace
 
 Copies copies_of(const config::Config& config, config::Device device) {
@@ -45,11 +55,10 @@ std::int64_t copied_bytes(const std::vector<SavedStage>& stages, const Sharing& 
   SharedOut whole(sharing.rules.ranks);
   std::int64_t slices = 0;
   for (const SavedStage& stage : stages) {
-    const auto is_copy = [&](const partition::Parameter& parameter) {
-      return parameter.is_tied && stage.tied_before.contains(parameter.name);
-    };
-    for (const partition::Holding& each : stage.ownership.parameters) {
-      if (is_copy(each) || each.bucket) continue;
+    const std::vector<bool> is_copy = copies_in(stage);
+    for (std::size_t i = 0; i < is_copy.size(); ++i) {
+      const partition::Holding& each = stage.ownership.parameters[i];
+      if (is_copy[i] || each.bucket) continue;
       const std::int64_t weight = each.elements * saved_element_bytes(each);
       whole.add(weight);
       if (!each.is_trainable) continue;
@@ -57,8 +66,8 @@ std::int64_t copied_bytes(const std::vector<SavedStage>& stages, const Sharing& 
       whole.add(sharing.state_bytes_per_part);
     }
     for (const partition::Slice& slice : stage.ownership.slices(sharing.place)) {
-      const partition::Holding& parameter = stage.ownership.parameters[slice.parameter];
-      if (!is_copy(parameter)) slices += slice_bytes(parameter, slice.count, sharing);
+      if (is_copy[slice.parameter]) continue;
+      slices += slice_bytes(stage.ownership.parameters[slice.parameter], slice.count, sharing);
     }
     whole.add(stage.buffers);
   }

@@ -14,7 +14,10 @@
 #include <sys/mman.h>
 #include <torch/library.h>
 
+#include <cstddef>
 #include <cstdlib>
+#include <iterator>
+#include <map>
 #include <mutex>
 #include <new>
 #include <optional>
@@ -32,12 +35,29 @@ class Region {
       : bytes_(bytes),
         address_(::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {
     if (address_ == MAP_FAILED) throw std::bad_alloc();
+    const std::lock_guard lock(all_mutex());
+    all()[first()] = this;
   }
-  ~Region() { ::munmap(address_, bytes_); }
+  ~Region() {
+    {
+      const std::lock_guard lock(all_mutex());
+      all().erase(first());
+    }
+    ::munmap(address_, bytes_);
+  }
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
 
   void* address() const { return address_; }
+  // That an address is in, null for none: a storage may have a part of another one's memory.
+  static Region* at(const void* address) {
+    const std::lock_guard lock(all_mutex());
+    const auto* const byte = static_cast<const std::byte*>(address);
+    const auto behind = all().upper_bound(byte);
+    if (behind == all().begin()) return nullptr;
+    Region* const region = std::prev(behind)->second;
+    return byte < region->first() + region->bytes_ ? region : nullptr;
+  }
   void open() {
     const std::lock_guard lock(mutex_);
     if (users_++ == 0) ::mprotect(address_, bytes_, PROT_READ | PROT_WRITE);
@@ -48,6 +68,17 @@ class Region {
   }
 
  private:
+  using All = std::map<const std::byte*, Region*>;  // By their first bytes.
+  static All& all() {
+    static All regions;
+    return regions;
+  }
+  static std::mutex& all_mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  const std::byte* first() const { return static_cast<const std::byte*>(address_); }
+
   std::size_t bytes_;
   void* address_;
   std::mutex mutex_;
@@ -81,7 +112,7 @@ class Opened {
  public:
   explicit Opened(const at::Tensor& tensor) : host_(tensor) {
     if (tensor.is_cpu()) return;
-    region_ = static_cast<Region*>(tensor.storage().data_ptr().get_context());
+    region_ = Region::at(tensor.const_data_ptr());
     if (region_ != nullptr) region_->open();
     host_ = at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(),
                           tensor.strides(), tensor.options().device(at::kCPU));
