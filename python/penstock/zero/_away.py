@@ -188,8 +188,9 @@ def _detached(values: torch.Tensor) -> torch.Tensor:
 
 def _set_data(target: Any, values: torch.Tensor) -> None:
     """`target.data = values`."""
-    is_away = isinstance(target, Away)
-    if not is_away:
+    # One that has been brought stays where it is, too: its values come and go with that memory.
+    is_spread = isinstance(target, Away) or hasattr(target, "_ds_place")
+    if not is_spread:
         target.data = values.detach().clone()
         return
     if isinstance(values, Away) and parameter_of(values) is parameter_of(target):
