@@ -212,13 +212,15 @@ def check_zero_3(group):
         lambda module: module.to("cpu"),
         lambda module: module.to(torch.float32),
         lambda module: module.requires_grad_(True),
+        assign_data,
     ):
         engine, plain = engine_of(3), Plain()
         step_of(engine, 0)
         change(engine.module)
         step_of(engine, 1)
-        for number in range(2):
-            plain.step(number)
+        plain.step(0)
+        change(plain.module)
+        plain.step(1)
         for found, expected in zip(
             values_of(engine.module), plain.module.parameters(), strict=True
         ):
@@ -227,7 +229,7 @@ def check_zero_3(group):
         (lambda module: module.to(torch.bfloat16), "0.weight"),
         (replace_one, "0.weight"),
         (new_module, "2.weight"),
-        (assign_data, "0.weight"),
+        (data_of_another_shape, "0.bias"),
     ):
         engine = engine_of(3)
         step_of(engine, 0)
