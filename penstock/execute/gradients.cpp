@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "penstock/core/check.h"
-#include "penstock/execute/divided.h"
 #include "penstock/partition/gradient_buckets.h"
 
 namespace penstock::execute {
@@ -62,7 +61,7 @@ void GradientReducer::after_backward(std::int64_t) {
 }
 
 void GradientReducer::before_last_backward(double divisor) {
-  divisor_ = divisor;
+  divisor_ = Divisor(divisor);
   if (!arrivals_) return;
   arrivals_->begin();
   std::fill(absent_.begin(), absent_.end(), false);
@@ -79,7 +78,7 @@ void GradientReducer::take(std::size_t parameter) {
   const at::Tensor view =
       bucket.flat.narrow(0, bucket.offsets[entry], tensor.numel()).view(tensor.sizes());
   if (const at::Tensor sum = sums_.take(parameter); sum.defined()) {
-    put_divided(view, sum, divisor_);
+    divisor_.put(view, sum);
   } else {
     view.zero_();
     absent_[parameter] = true;
@@ -118,7 +117,7 @@ void GradientReducer::finish() {
 void GradientReducer::hand_out_sums() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     at::Tensor sum = sums_.take(p);
-    if (sum.defined()) divide(sum, divisor_);
+    if (sum.defined()) divisor_.divide(sum);
     parameters_[p].tensor.mutable_grad() = std::move(sum);
   }
 }

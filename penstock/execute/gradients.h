@@ -20,6 +20,7 @@
 
 #include "penstock/comm/shard_group.h"
 #include "penstock/execute/accumulated_gradients.h"
+#include "penstock/execute/divided.h"
 #include "penstock/execute/gradient_arrivals.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/partition/gradient_buckets.h"
@@ -69,7 +70,7 @@ class GradientReducer : public StageHooks {
   std::vector<Bucket> buckets_;  // In reverse parameter order: about the order of the backward.
   std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.
   std::vector<bool> absent_;                                // This rank had no gradient.
-  double divisor_ = 1.0;                                    // Of this step's sums.
+  Divisor divisor_;                                         // Of this step's sums.
   std::optional<GradientArrivals> arrivals_;                // Absent with one data rank.
 };
 

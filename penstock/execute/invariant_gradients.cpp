@@ -6,7 +6,6 @@
 #include <memory>
 #include <utility>
 
-#include "penstock/execute/divided.h"
 #include "penstock/execute/taken_gradient.h"
 namespace penstock::execute {
 namespace {
@@ -37,7 +36,7 @@ void InvariantGradients::finish() {
   if (group_.size() > 1) exchange();
   for (std::size_t p = 0; p < gradients_.size(); ++p) {
     at::Tensor sum = total(gradients_[p], microbatches_ * group_.size());
-    if (sum.defined()) divide(sum, divisor_);
+    if (sum.defined()) divisor_.divide(sum);
     parameters_[p].tensor.mutable_grad() = std::move(sum);
     gradients_[p].clear();
   }

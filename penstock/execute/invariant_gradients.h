@@ -14,6 +14,7 @@
 
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/shard_group.h"
+#include "penstock/execute/divided.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/execute/sum_tree.h"
 #include "penstock/stage/stage.h"
@@ -27,7 +28,7 @@ class InvariantGradients : public StageHooks {
                      comm::Communicator& communicator, const comm::ShardGroup& group);
 
   void after_backward(std::int64_t microbatch) override;
-  void before_last_backward(double divisor) override { divisor_ = divisor; }
+  void before_last_backward(double divisor) override { divisor_ = Divisor(divisor); }
   void finish() override;
   void drop_sums() override;
 
@@ -39,7 +40,7 @@ class InvariantGradients : public StageHooks {
   const comm::ShardGroup& group_;
   std::int64_t microbatches_ = 0;    // Of this replica, so far.
   std::vector<Subtrees> gradients_;  // By parameter.
-  double divisor_ = 1.0;
+  Divisor divisor_;
 };
 
 }  // namespace penstock::execute

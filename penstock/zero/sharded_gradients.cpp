@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "penstock/execute/divided.h"
 #include "penstock/offload/system_memory.h"
 #include "penstock/partition/gradient_buckets.h"
 
@@ -50,7 +49,7 @@ void ShardedGradients::after_backward(std::int64_t) {
 }
 
 void ShardedGradients::before_last_backward(double divisor) {
-  divisor_ = divisor;
+  divisor_ = execute::Divisor(divisor);
   arrivals_->begin();
   std::fill(absent_.begin(), absent_.end(), false);
 }
@@ -77,7 +76,7 @@ void ShardedGradients::take(std::size_t parameter) {
   for (const auto& [rank, slice] : shards_.cuts_of(parameter)) {
     const at::Tensor place = bucket.rows[rank].narrow(0, slice.offset, slice.count);
     if (gradient.defined()) {
-      execute::put_divided(place, gradient.narrow(0, slice.first, slice.count), divisor_);
+      divisor_.put(place, gradient.narrow(0, slice.first, slice.count));
     } else {
       place.zero_();
     }

@@ -22,6 +22,7 @@
 
 #include "penstock/comm/shard_group.h"
 #include "penstock/execute/accumulated_gradients.h"
+#include "penstock/execute/divided.h"
 #include "penstock/execute/gradient_arrivals.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/partition/gradient_buckets.h"
@@ -69,7 +70,7 @@ class ShardedGradients : public execute::StageHooks {
   std::vector<Bucket> buckets_;
   std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.
   std::vector<bool> absent_;                                // This rank had no gradient.
-  double divisor_ = 1.0;                                    // Of this step's sums.
+  execute::Divisor divisor_;                                // Of this step's sums.
   std::optional<execute::GradientArrivals> arrivals_;
 };
 

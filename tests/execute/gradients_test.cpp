@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
+#include "penstock/execute/divided.h"
 #include "penstock/nn/mlp.h"
 #include "tests/execute/pipeline.h"
 
@@ -200,6 +201,29 @@ TEST(GradientReducer, ParametersOfSeveralTypesEachHaveTheirOwnBuckets) {
   const auto gradients = reduced(model, {.pipe = 1, .data = 2}, 2, replicas);
   EXPECT_EQ(gradients[0].at("wide.weight").scalar_type(), at::kDouble);
   expect_equal(gradients[0], plain_sum(model, replicas));
+}
+
+// The operator's, which is torch's division, whether an operator or a loop has done it.
+TEST(Divisor, HasTheBitsOfTorchsDivision) {
+  for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    for (const std::int64_t size : {1, 100, 4096, 4097}) {
+      for (const double divisor : {1.0, 2.0, 3.0, 10.0, 21.0}) {
+        const at::Tensor gradient = at::rand({size}).to(type).sub_(0.5);
+        const at::Tensor place = at::zeros({2, size}, type)[1];
+        const std::int64_t before = place._version();
+        Divisor(divisor).put(place, gradient);
+        EXPECT_TRUE(at::equal(place, gradient / divisor)) << type << " " << size << " " << divisor;
+        EXPECT_GT(place._version(), before);
+        at::Tensor other = gradient.clone();
+        Divisor(divisor).divide(other);
+        EXPECT_TRUE(at::equal(place, other));
+      }
+    }
+  }
+  const at::Tensor gradient = at::rand({6, 4}).t();  // Neither is contiguous.
+  const at::Tensor place = at::zeros({6, 4}).t();
+  Divisor(3).put(place, gradient);
+  EXPECT_TRUE(at::equal(place, gradient / 3));
 }
 
 }  // namespace
