@@ -23,6 +23,10 @@ void note_absent(Taker taker, const Origins& origins, const std::string& name,
                  std::vector<Finding>& findings) {
   for (const AbsentKey& key : absent_keys(taker)) {
     if (origins.contains(key.path)) continue;
+    const auto is_left_open = [&](const Finding& each) {
+      return each.is_auto && each.key == key.path;
+    };
+    if (std::ranges::any_of(findings, is_left_open)) continue;
     if (!key.given.empty() && !origins.contains(key.given)) continue;
     findings.push_back(
         {{.source = name}, std::string(key.path), Verdict::Different, std::string(key.difference)});

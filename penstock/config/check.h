@@ -27,6 +27,7 @@ struct Finding {
   std::string key;
   Verdict verdict = Verdict::Used;
   std::string why;  // Of a refused one what to use instead, too; "" where all is as expected.
+  bool is_auto = false;  // "auto", which transformers' Trainer replaces by a value of its own.
 };
 
 inline constexpr std::size_t kFindingsMax = 1000;

@@ -42,7 +42,8 @@ class Reader {
     if (misplaced(path, *member)) return;
     if (const auto wrong = kind.read(member->value, value)) {
       failed_.insert(path);
-      refuse(origin_of(*wrong->at), path, path + wrong->text);
+      refuse(origin_of(*wrong->at), path, str(path, wrong->text, instead_of(member->value)),
+             is_auto(member->value));
     } else {
       origins_[path] = origin_of(member->value);
       const std::string_view difference = difference_of(taker_, path, member->value);
@@ -82,7 +83,8 @@ class Reader {
           refuse(origin_of_key(member), path, unknown_argument(of, path, member.key));
         } else if (const auto wrong = argument->kind->read(member.value, values[member.key])) {
           values.erase(member.key);
-          refuse(origin_of(*wrong->at), path, path + wrong->text);
+          refuse(origin_of(*wrong->at), path, str(path, wrong->text, instead_of(member.value)),
+                 is_auto(member.value));
         } else {
           origins_[path] = origin_of(member.value);
           const std::string_view difference = difference_of(taker_, path, member.value);
@@ -135,7 +137,7 @@ class Reader {
     scope_.keys.emplace_back(key);
     const json::Member* member = scope_.object == nullptr ? nullptr : find(*scope_.object, key);
     if (member == nullptr || !is_left_open(*member)) return member;
-    note(*member, join_path(scope_.path, key), Verdict::Used, "");
+    note_left_open(*member, join_path(scope_.path, key));
     return nullptr;
   }
 
@@ -143,8 +145,24 @@ class Reader {
   // are.
   bool is_left_open(const json::Member& member) const {
     if (taker_ != Taker::Initialize || scope_.path.ends_with(".params")) return false;
-    const auto* text = std::get_if<std::string>(&member.value.data);
-    return member.value.is_null() || (text != nullptr && *text == "auto");
+    return member.value.is_null() || is_auto(member.value);
+  }
+
+  static bool is_auto(const json::Value& value) {
+    const auto* text = std::get_if<std::string>(&value.data);
+    return text != nullptr && *text == "auto";
+  }
+
+  // Behind the reason why a value is refused.
+  static std::string_view instead_of(const json::Value& value) {
+    return is_auto(value) ? ", which is for transformers' Trainer to replace" : "";
+  }
+
+  void note_left_open(const json::Member& member, const std::string& path) {
+    const bool may_be_replaced = is_auto(member.value);
+    note(member, path, Verdict::Used,
+         may_be_replaced ? "transformers' Trainer replaces \"auto\"; else it is as if absent" : "",
+         may_be_replaced);
   }
 
   // Of the class, or, where that is unknown, of the first class that has it.
@@ -182,7 +200,7 @@ class Reader {
     const ForeignKeys* const row = is_name ? find_foreign(taker_, path) : nullptr;
     const bool is_section = is_name && is_foreign_section(taker_, path);
     if ((row != nullptr || is_section) && is_left_open(member)) {
-      note(member, path, Verdict::Used, "");
+      note_left_open(member, path);
     } else if (row != nullptr && is_taken(*row, member.value)) {
       note(member, path, Verdict::Different, row->fact);
     } else if (row != nullptr) {
@@ -202,17 +220,18 @@ class Reader {
   }
 
   void note(const json::Member& member, const std::string& path, Verdict verdict,
-            std::string_view why) {
+            std::string_view why, bool is_auto = false) {
     if (findings_ == nullptr) return;
     require_room();
-    findings_->push_back({origin_of_key(member), path, verdict, std::string(why)});
+    findings_->push_back({origin_of_key(member), path, verdict, std::string(why), is_auto});
   }
 
-  void refuse(const Origin& origin, const std::string& path, const std::string& why) {
+  void refuse(const Origin& origin, const std::string& path, const std::string& why,
+              bool is_auto = false) {
     problems_.add(origin, why);
     if (findings_ == nullptr) return;
     require_room();
-    findings_->push_back({origin, path, Verdict::Refused, why});
+    findings_->push_back({origin, path, Verdict::Refused, why, is_auto});
   }
 
   void require_room() const {

@@ -3,8 +3,9 @@
     for use in uses_in(Path("train.py").read_text(), "train.py"):
         print(use.name, use.lines, use.fate.verdict)
 
-Nothing of the script runs.  What it finds: imports, attributes of what was imported, and members of
-engines, schedules, stages and traced models that were made of it (_script_objects.py).  What it
+Nothing of the script runs.  What it finds: imports, attributes of what was imported, members of
+engines, schedules, stages and traced models that were made of it (_script_objects.py), and where
+libraries call DeepSpeed for it (_script_trainers.py).  What it
 cannot see: getattr(), names in strings, other files.  The table of names is
 penstock/_compatibility.py.
 """
@@ -19,6 +20,7 @@ from difflib import get_close_matches
 from penstock import _compatibility
 from penstock._compatibility import Fate
 from penstock._script_objects import Objects
+from penstock._script_trainers import uses_by_trainers
 from penstock.errors import ParseError
 
 __all__ = ["Use", "uses_in"]
@@ -64,6 +66,7 @@ class _Reader:
                 yield from self._import(node)
             elif isinstance(node, ast.ImportFrom) and not node.level:
                 yield from self._import_from(node)
+        yield from uses_by_trainers(nodes)
         objects = Objects(nodes, self._path)
         within = {id(each.value) for each in nodes if isinstance(each, ast.Attribute)}
         for node in nodes:

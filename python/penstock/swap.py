@@ -14,8 +14,9 @@ Accelerate counts the ranks of a run on CPUs (_accelerate.py).
 
 --check runs nothing: it reads the script and prints which of their names it uses, in which lines,
 and what becomes of each; of members of engines, schedules and stages, too, where it is certain
-that they are such.  Exit codes: 0: all work, though some may differ; 1: some are refused, or
-not known; 2: there is no such script, or it is no Python.
+that they are such; and where transformers or Accelerate call DeepSpeed for it.
+Exit codes: 0: all work, though some may differ; 1: some are refused, or not known; 2: there is no
+such script, or it is no Python.
 """
 
 from __future__ import annotations
@@ -208,9 +209,9 @@ def check(script: str) -> int:
         also = f" (also {', '.join(map(str, others))})" if others else ""
         note = f": {use.fate.note}" if use.fate.note else ""
         print(f"{script}:{first}{also}: {use.name}: {use.fate.verdict}{note}")
-    words = ("work", "differ", "are refused", "are unknown")
-    told = ", ".join(f"{n} {word}" for n, word in zip(counts.values(), words, strict=True))
-    print(f"{script}: {len(uses)} names of torch.distributed.pipelining and DeepSpeed: {told}")
+    told = ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
+    names = "1 use" if len(uses) == 1 else f"{len(uses)} uses"
+    print(f"{script}: {names} of torch.distributed.pipelining and DeepSpeed: {told}")
     return 1 if counts["refused"] or counts["unknown"] else 0
 
 

@@ -62,6 +62,34 @@ class ConfigCheck(PlannerTest):
         self.assertEqual(list(report), ["initialize"])
         self.assertIn("train_micro_batch_size_per_gpu is needed", report["initialize"]["objection"])
 
+    def test_a_file_whose_values_are_for_a_trainer(self) -> None:
+        text = json.dumps(
+            {
+                "bf16": {"enabled": "auto"},
+                "optimizer": {"type": "AdamW", "params": {"lr": "auto"}},
+                "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"},
+                "gradient_clipping": "auto",
+                "train_micro_batch_size_per_gpu": "auto",
+            }
+        )
+        result = self.penstock("config", "check", "-", "--for", "initialize", text=text)
+        self.assertRegex(result.out, r"params\.lr +refused .*\"auto\", which is for transformers'")
+        self.assertRegex(result.out, r"bf16\.enabled +used +transformers' Trainer replaces \"auto\"")
+        self.assertNotIn("absent: nothing is clipped", result.out)
+        self.assertTrue(
+            result.out.endswith("with transformers' Trainer; without: 1 key is refused\n"), result.out
+        )
+        report = json.loads(self.penstock("config", "check", "-", "--json", text=text).out)
+        self.assertEqual([each["ok"] for each in report.values()], [False, False])
+        self.assertEqual([each["ok_with_trainer"] for each in report.values()], [False, True])
+        sizes = '{"train_micro_batch_size_per_gpu": "auto"}'
+        result = self.penstock("config", "check", "-", "--for", "initialize", text=sizes)
+        self.assertRegex(result.out, r"would start with .* without: .*train_batch_size or .* needed")
+        wrong = text.replace("reduce_bucket_size", "reduce_buckt_size")
+        result = self.penstock("config", "check", "-", text=wrong, code=2)
+        self.assertIn("would not start: 2 keys are refused", result.out)
+        self.penstock("config", "check", "-", "--for", "train", text=text, code=2)
+
     def test_what_is_refused_is_said_as_json_too(self) -> None:
         result = self.penstock("config", "check", "-", "--json", text='{"seeed": 1}', code=2)
         self.assertRegex(result.err, "^penstock: standard input: penstock train and penstock.init")

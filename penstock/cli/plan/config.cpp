@@ -67,6 +67,8 @@ struct Judgement {
   Taker taker;
   std::vector<Finding> findings;
   std::optional<std::string> objection;  // Why it would not take the file, if so.
+  // The same, where transformers' Trainer has put its values in the place of "auto".
+  std::optional<std::string> with_trainer;
 };
 
 // As the option --for has it.
@@ -82,12 +84,16 @@ std::string_view name_of(Taker taker) {
   return "";
 }
 
-std::optional<std::string> objection(Taker taker, const InputFile& input,
-                                     const std::vector<Finding>& findings) {
-  const auto refused = std::count_if(findings.begin(), findings.end(), [](const Finding& finding) {
-    return finding.verdict == Verdict::Refused;
+std::optional<std::string> refusals(const std::vector<Finding>& findings, bool but_auto) {
+  const auto refused = std::ranges::count_if(findings, [&](const Finding& finding) {
+    return finding.verdict == Verdict::Refused && !(but_auto && finding.is_auto);
   });
-  if (refused > 0) return str(refused, refused == 1 ? " key is refused" : " keys are refused");
+  if (refused == 0) return {};
+  return str(refused, refused == 1 ? " key is refused" : " keys are refused");
+}
+
+// Of a file in which no key is refused.
+std::optional<std::string> misfit(Taker taker, const InputFile& input, config::BatchSizes sizes) {
   try {
     switch (taker) {
       case Taker::Train: {
@@ -97,7 +103,7 @@ std::optional<std::string> objection(Taker taker, const InputFile& input,
       }
       case Taker::Initialize:
         config::parse_initialize_config({.name = input.name, .text = input.text},
-                                        lower::objection_to_training);
+                                        lower::objection_to_training, sizes);
         break;
     }
   } catch (const Error& error) {
@@ -107,15 +113,30 @@ std::optional<std::string> objection(Taker taker, const InputFile& input,
 }
 
 Judgement judge(Taker taker, const InputFile& input) {
-  Judgement judgement{taker, config::check_config(taker, input.text, input.name), {}};
-  judgement.objection = objection(taker, input, judgement.findings);
+  Judgement judgement{taker, config::check_config(taker, input.text, input.name), {}, {}};
+  judgement.objection = refusals(judgement.findings, /*but_auto=*/false);
+  judgement.with_trainer = refusals(judgement.findings, /*but_auto=*/true);
+  const bool can_be_read = !judgement.objection;
+  if (can_be_read) judgement.objection = misfit(taker, input, config::BatchSizes::Needed);
+  if (taker == Taker::Train || std::ranges::none_of(judgement.findings, &Finding::is_auto)) {
+    judgement.with_trainer = judgement.objection;
+  } else if (can_be_read) {
+    judgement.with_trainer = misfit(taker, input, config::BatchSizes::NotNeeded);
+  }
   return judgement;
+}
+
+std::string ending(const Judgement& judgement) {
+  if (!judgement.objection) return "would start";
+  if (!judgement.with_trainer) {
+    return str("would start with transformers' Trainer; without: ", *judgement.objection);
+  }
+  return "would not start: " + *judgement.objection;
 }
 
 std::string judgement_text(const Judgement& judgement) {
   return str("for ", name_of(judgement.taker), ":\n", findings_text(judgement.findings),
-             judgement.objection ? "would not start: " + *judgement.objection : "would start",
-             "\n");
+             ending(judgement), "\n");
 }
 
 std::string judgement_json(const Judgement& judgement) {
@@ -123,7 +144,8 @@ std::string judgement_json(const Judgement& judgement) {
   for (const Finding& finding : judgement.findings) items.push_back(finding_json(finding));
   return str("{\"ok\": ", judgement.objection ? "false" : "true",
              ", \"objection\": ", judgement.objection ? json_quote(*judgement.objection) : "null",
-             ", \"keys\": [", join(items, ",\n  "), "]}");
+             ", \"ok_with_trainer\": ", judgement.with_trainer ? "false" : "true", ", \"keys\": [",
+             join(items, ",\n  "), "]}");
 }
 
 std::string all_json(const std::vector<Judgement>& judgements) {
@@ -151,7 +173,7 @@ int run_check(const CheckCommand& command) {
   write_output(command.json ? all_json(judgements) : all_text(judgements), "");
   std::vector<std::string> names;
   for (const Judgement& judgement : judgements) {
-    if (!judgement.objection) return static_cast<int>(ExitCode::Ok);
+    if (!judgement.with_trainer) return static_cast<int>(ExitCode::Ok);
     names.emplace_back(name_of(judgement.taker));
   }
   throw ConfigError(str(input.name, ": ", join(names, " and "), " would not start"));
@@ -179,8 +201,9 @@ Command declare_config_command(CLI::App& app) {
       "A line per key: used; different, where it is taken but means something else here, or "
       "nothing;\n"
       "refused, with the reason and what to use instead.\n"
-      "Exit codes: 0 one of those asked for would start with the file, 2 none would, or it is no "
-      "JSON.\n"
+      "Exit codes: 0 one of those asked for would start with the file, perhaps with transformers' "
+      "Trainer,\n"
+      "which replaces \"auto\"; 2 none would, or it is no JSON.\n"
       "Examples:\n"
       "  penstock config check ds_config.json\n"
       "  penstock config check ds_config.json --for initialize");

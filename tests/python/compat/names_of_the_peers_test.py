@@ -272,6 +272,38 @@ dist.barier()
     ]
 
 
+def test_libraries_that_call_deepspeed_are_found():
+    text = """
+from transformers import HfArgumentParser, Seq2SeqTrainingArguments as Arguments, TrainingArguments
+from transformers.integrations import HfDeepSpeedConfig
+from accelerate.utils import DeepSpeedPlugin
+from trl import SFTConfig
+args = TrainingArguments("out", deepspeed="ds.json", use_cpu=True)
+more = SFTConfig("out", deepspeed=options.deepspeed)
+none = TrainingArguments("out", deepspeed=None)
+read = HfArgumentParser((Model, TrainingArguments))
+if rank == 0:
+    model.save_pretrained("out")
+    tokenizer.save_pretrained("out")
+if accelerator.is_main_process:
+    accelerator.unwrap_model(net).save_pretrained("out")
+model.save_pretrained("out")
+"""
+    found = {(use.name, *use.lines): use.fate.verdict for use in uses_in(text, "script.py")}
+    assert found == {
+        ("HfDeepSpeedConfig", 3): "works",
+        ("DeepSpeedPlugin", 4): "works",
+        ("TrainingArguments(deepspeed=)", 6): "works",
+        ("TrainingArguments(use_cpu=True)", 6): "differs",
+        ("SFTConfig(deepspeed=)", 7): "works",
+        ("HfArgumentParser, for --deepspeed FILE", 9): "works",
+        ("model.save_pretrained() by one rank", 11): "differs",
+        ("a model.save_pretrained() by one rank", 14): "differs",
+    }
+    alone = text.replace("from t", "from .t").replace("from acc", "from .acc")
+    assert uses_in(alone, "script.py") == []
+
+
 def _check(*words, cwd):
     command = [sys.executable, "-m", "penstock.swap", "--check", *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
@@ -288,8 +320,8 @@ def test_the_command_tells_line_by_line(tmp_path):
         for line in lines
     )
     assert "script.py:19: deepspeed.comm.barier: unknown: deepspeed.comm has barrier" in lines
-    assert lines[-1].endswith("17 names of torch.distributed.pipelining and DeepSpeed: "
-                              "10 work, 3 differ, 3 are refused, 1 are unknown")  # fmt: skip
+    assert lines[-1].endswith("17 uses of torch.distributed.pipelining and DeepSpeed: "
+                              "works 10, differs 3, refused 3, unknown 1")  # fmt: skip
 
 
 def test_the_command_is_content_where_all_works(tmp_path):
