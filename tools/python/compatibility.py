@@ -33,7 +33,8 @@ when called* can be imported, so that a module that mentions it goes on; a call 
 which lines, and what becomes of each. Nothing runs. Exit codes: 0: all work, though some may
 differ; 1: one is refused or not known; 2: the script cannot be read. It sees imports, attributes of
 what was imported, and members of engines, schedules, stages and traced models, where the script
-assigns these to a word. A member that the tables do not have is told where one of a like name is
+assigns these to a word. It finds, too, where transformers or Accelerate call DeepSpeed for the
+script. A member that the tables do not have is told where one of a like name is
 there. Names in strings and other files, which the script imports, it does not see.
 """
 
