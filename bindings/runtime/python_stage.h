@@ -20,7 +20,8 @@ class PythonLayer : public nn::Layer {
 
   nn::Values forward_values(const nn::Values& inputs) override;
   void train(bool) override {}  // Modules are as the user has set them.
-  bool draws_from_torch() const override { return false; }
+  // As the script has seeded them.
+  nn::TorchDraws torch_draws() const override { return nn::TorchDraws::FromDefaultGenerators; }
   bool needs_engine() const override { return needs_engine_; }
   bool splits_backward() const override;
   // Whether a backward may run another one within it: one of its graphs had Python's nodes.

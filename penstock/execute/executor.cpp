@@ -158,7 +158,7 @@ struct Executor::Impl {
     if (whole) announce(instruction, step);
     nn::Values of_inputs =
         whole ? stage.backward(microbatch, gradients) : stage.backward_input(microbatch, gradients);
-    const std::int64_t number = step.first_microbatch + microbatch.value;
+    const std::int64_t number = step.place.microbatch + microbatch.value;
     whole ? hook(instruction).after_backward(number)
           : hook(instruction).after_backward_input(number);
     own(of_inputs, gradients, instruction);
@@ -179,7 +179,7 @@ struct Executor::Impl {
     announce(instruction, step);
     const Microbatch microbatch = *instruction.action.microbatch;
     chunks[static_cast<std::size_t>(instruction.chunk)]->backward_weight(microbatch);
-    hook(instruction).after_backward(step.first_microbatch + microbatch.value);
+    hook(instruction).after_backward(step.place.microbatch + microbatch.value);
   }
 
   void announce(const Instruction& instruction, const StepInputs& step) {
@@ -419,8 +419,7 @@ StepResult Executor::run(const StepInputs& inputs) {
   impl_->communicator.check_interrupt();
   try {
     impl_->check(inputs);
-    for (stage::Stage* stage : impl_->chunks)
-      stage->begin_step(inputs.step, inputs.first_microbatch);
+    for (stage::Stage* stage : impl_->chunks) stage->begin_step(inputs.place);
     impl_->mailbox.begin(inputs.inputs);
     for (const Instruction& instruction : plan_->instructions) {
       progress.instruction.store(index, std::memory_order_relaxed);

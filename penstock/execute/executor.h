@@ -37,9 +37,9 @@ struct StepInputs {
   std::vector<double> loss_factors;
   // What the run that ends an accumulation divides gradients by, where they are summed.
   double gradient_divisor = 1.0;
-  // What the layers' random numbers depend on; microbatches are counted over all replicas.
-  std::int64_t step = 0;
-  std::int64_t first_microbatch = 0;
+  // What the layers' random numbers depend on: the place of the first microbatch.  They are counted
+  // over all replicas.
+  nn::DrawPlace place;
   Accumulation accumulation = Accumulation::Ends;
 };
 

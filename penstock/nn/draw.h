@@ -1,42 +1,88 @@
-// Random numbers of a layer's forward pass: the same in every layout, and again when it is
-// repeated.
+// Random numbers of a layer's passes: the same in every layout, and again when a pass is repeated.
 //
-// They come from a generator of their own for each seed, step, microbatch and layer, and depend on
-// nothing that a rank did before.  Stage opens a DrawScope around each layer it trains; nn::Dropout
-// draws, and so may any layer.  Knows no stages.
-// Thread safety: a scope belongs to its thread.
+// They come from generators of their own for each seed, step, microbatch and layer, and depend on
+// nothing that a rank did before.  Stage opens a DrawScope around each layer that it runs, around
+// the loss and around a backward.  There nn::Dropout draws from generator(), as any layer may; and
+// torch's operators that are given no generator, or torch's default one, draw from the scope's
+// (torch_draws.h).  So torch's default generators decide on nothing there, and are not moved.
+// Knows no stages.
+// Thread safety: a scope belongs to its thread; threads that a layer starts are outside of it.
 #pragma once
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
+#include <optional>
+#include <vector>
 
 namespace penstock::nn {
+
+// The passes of a microbatch that may draw: they draw different numbers.
+enum class Pass : std::uint8_t { Forward, Backward, Weights };
 
 struct DrawPlace {
   std::int64_t seed = 0;
   std::int64_t step = 0;
   std::int64_t microbatch = 0;  // Of the step, counted over all replicas.
-  std::int64_t layer = 0;       // In the model.
+  std::int64_t layer = 0;       // In the model; its number of layers: the loss.
+  std::int64_t evaluation = 0;  // Behind that step, from 1; 0: training.
+  Pass pass = Pass::Forward;
 
   std::uint64_t key() const;
 };
 
+// Generators that a layer gives to operators itself, as they were before the first of these.
+class OwnGenerators {
+ public:
+  void note(at::Generator generator);  // Unless it is there.
+  // Gives each the state that is noted, and notes the one that it had.
+  void exchange();
+
+ private:
+  struct Noted {
+    at::Generator generator;
+    at::Tensor state;
+  };
+  std::vector<Noted> noted_;
+};
+
+// Where torch's operators draw from.
+enum class TorchDraws : std::uint8_t { ByPlace, FromDefaultGenerators };
+
 class DrawScope {
  public:
-  explicit DrawScope(const DrawPlace& place);
+  // `own`, if any, notes the generators that are drawn from besides the scope's.
+  explicit DrawScope(const DrawPlace& place, OwnGenerators* own = nullptr,
+                     TorchDraws torchs = TorchDraws::ByPlace);
   ~DrawScope();
   DrawScope(const DrawScope&) = delete;
   DrawScope& operator=(const DrawScope&) = delete;
 
+  // The innermost one of this thread; null: there is none.
+  static DrawScope* current();
+
+  const DrawPlace& place() const { return place_; }
+  TorchDraws torchs() const { return torchs_; }
+  OwnGenerators* own() const { return own_; }
+  // Made when something is drawn on that device.
+  at::Generator& generator(c10::Device device);
+
  private:
-  friend at::Generator& generator();
-  friend const DrawPlace& draw_place();
+  struct OfDevice {
+    c10::Device device;
+    at::Generator generator;
+  };
+
   DrawPlace place_;
-  at::Generator generator_;  // Made when the layer draws.
+  OwnGenerators* own_;
+  TorchDraws torchs_;
+  std::vector<OfDevice> generators_;
   DrawScope* outer_;
+  std::optional<c10::impl::IncludeDispatchKeyGuard> operators_;
 };
 
-// Of the innermost scope.
+// Of the innermost scope, for host memory.
 // Throws: Error outside of every scope.
 at::Generator& generator();
 // Where the layer that is running is.  REQUIRES: a scope.

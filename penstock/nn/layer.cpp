@@ -2,12 +2,8 @@
 
 #include <c10/util/Type.h>
 
-#include <algorithm>
-#include <array>
-
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/nn/dropout.h"
 #include "penstock/nn/torch_generator.h"
 
 namespace penstock::nn {
@@ -34,21 +30,6 @@ at::Tensor Layer::forward(const at::Tensor&) {
 
 Values Layer::forward_values(const Values& inputs) {
   return forward(the_only(inputs, "a layer of a tensor"));
-}
-
-bool Layer::draws_from_torch() const { return nn::draws_from_torch(*this); }
-
-bool draws_from_torch(const torch::nn::Module& module) {
-  const auto draws = [](const torch::nn::Module& one) {
-    if (dynamic_cast<const DropoutImpl*>(&one) != nullptr) return false;
-    const std::string type = type_name(typeid(one));
-    return std::ranges::any_of(
-        std::array{"Dropout", "MultiheadAttention", "LSTM", "GRU", "RNN", "RReLU",
-                   "FractionalMaxPool"},
-        [&](const char* drawing) { return type.find(drawing) != std::string::npos; });
-  };
-  return draws(module) || std::ranges::any_of(module.modules(/*include_self=*/false),
-                                              [&](const auto& inside) { return draws(*inside); });
 }
 
 std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index) {

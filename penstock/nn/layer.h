@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "penstock/nn/draw.h"
 #include "penstock/nn/loss.h"
 #include "penstock/nn/values.h"
 #include "penstock/partition/layer_meta.h"
@@ -37,8 +38,8 @@ class Layer : public torch::nn::Module {
   // The module that computes, where that is another one: its train() and eval() are what counts.
   virtual torch::nn::Module& computing() { return *this; }
 
-  // Whether it contains modules of torch's that draw from torch's default generator.
-  virtual bool draws_from_torch() const;
+  // What torch's operators draw from while it runs.
+  virtual TorchDraws torch_draws() const { return TorchDraws::ByPlace; }
 
   // Whether its backward runs code that asks torch's engine where it is: Python's hooks do.
   virtual bool needs_engine() const { return false; }
@@ -46,9 +47,6 @@ class Layer : public torch::nn::Module {
   // every backward: a layer may learn it in its first forward.
   virtual bool splits_backward() const { return true; }
 };
-
-// Whether `module`, or one inside of it, does; known by their types.
-bool draws_from_torch(const torch::nn::Module& module);
 
 inline constexpr std::int64_t kNotCounted = -1;
 
@@ -127,7 +125,6 @@ class Wrapped : public Layer {
     }
   }
   torch::nn::Module& computing() override { return *module_; }
-  bool draws_from_torch() const override { return nn::draws_from_torch(*module_); }
   void train(bool on = true) override {
     Layer::train(on);
     module_->train(on);

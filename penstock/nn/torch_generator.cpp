@@ -2,32 +2,30 @@
 
 #include <ATen/Context.h>
 
+#include "penstock/nn/torch_draws.h"
+
 namespace penstock::nn {
 namespace {
 
-std::mutex& turn() {
-  static std::mutex mutex;
+std::recursive_mutex& turn_at_default() {
+  static std::recursive_mutex mutex;
   return mutex;
 }
 
 }  // namespace
 
-SeededTorchGenerator::SeededTorchGenerator(std::uint64_t seed, c10::Device device) : turn_(turn()) {
-  std::vector<c10::Device> devices = {at::kCPU};
-  if (!device.is_cpu()) devices.push_back(device);
-  for (const c10::Device each : devices) {
-    at::Generator generator = at::globalContext().defaultGenerator(each);
-    const std::lock_guard guard(generator.mutex());
-    states_.emplace_back(generator, generator.get_state());
-    generator.set_current_seed(seed);
-  }
+SeededTorchGenerator::SeededTorchGenerator(std::uint64_t seed)
+    : turn_(turn_at_default()),
+      no_scope_(key_of_draws()),
+      generator_(at::globalContext().defaultGenerator(at::kCPU)) {
+  const std::lock_guard guard(generator_.mutex());
+  state_ = generator_.get_state();
+  generator_.set_current_seed(seed);
 }
 
 SeededTorchGenerator::~SeededTorchGenerator() {
-  for (auto& [generator, state] : states_) {
-    const std::lock_guard guard(generator.mutex());
-    generator.set_state(state);
-  }
+  const std::lock_guard guard(generator_.mutex());
+  generator_.set_state(state_);
 }
 
 }  // namespace penstock::nn

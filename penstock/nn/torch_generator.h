@@ -1,30 +1,33 @@
-// Torch's default generators, seeded for a while: for code that takes no generator of its own.
+// Torch's default generator of the host, seeded for a while: for code that takes no generator of
+// its own.
 //
-// build() makes layers under it; stage/ runs those that hold torch's own Dropout under it, so that
-// they, too, draw the same numbers in every layout.
-// Thread safety: the generators are the process's, so those who seed them take turns.
+// build() makes layers under it, so that a function may also seed it itself; what layers draw later
+// is draw.h's.
+// Thread safety: the generator is the process's, so those who seed it take turns; one within
+// another on the same thread needs none.
 #pragma once
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
 #include <mutex>
-#include <utility>
-#include <vector>
 
 namespace penstock::nn {
 
-// That of the host, and that of `device`.  Their own states are put back at the end.
+// Its own state is put back at the end.
 class SeededTorchGenerator {
  public:
-  explicit SeededTorchGenerator(std::uint64_t seed, c10::Device device = at::kCPU);
+  explicit SeededTorchGenerator(std::uint64_t seed);
   ~SeededTorchGenerator();
   SeededTorchGenerator(const SeededTorchGenerator&) = delete;
   SeededTorchGenerator& operator=(const SeededTorchGenerator&) = delete;
 
  private:
-  std::lock_guard<std::mutex> turn_;
-  std::vector<std::pair<at::Generator, at::Tensor>> states_;
+  std::lock_guard<std::recursive_mutex> turn_;
+  c10::impl::ExcludeDispatchKeyGuard no_scope_;  // Of draws around it.
+  at::Generator generator_;
+  at::Tensor state_;
 };
 
 }  // namespace penstock::nn

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/nn/torch_generator.h"
 
 namespace penstock::stage {
 namespace {
@@ -61,31 +59,29 @@ LayerRun::LayerRun(const std::vector<nn::LayerSpec>& model, std::int64_t first,
       incoming_(crossing(model, first)),
       outgoing_(crossing(model, first + std::ssize(layers_))) {
   has_skips_ = !incoming_.empty();
-  for (const auto& layer : layers_) {
+  while (specs_.size() < layers_.size()) {
     specs_.push_back(model[static_cast<std::size_t>(first) + specs_.size()]);
     has_skips_ |= !specs_.back().given.empty() || !specs_.back().taken.empty();
-    draws_from_torch_.push_back(layer->draws_from_torch());
   }
 }
 
-nn::Values LayerRun::operator()(const nn::Values& inputs, nn::DrawPlace place) const {
-  if (has_skips_) return run_with_skips(inputs, place);
+nn::Values LayerRun::operator()(const nn::Values& inputs, const nn::DrawPlace& place,
+                                nn::OwnGenerators* own) const {
+  if (has_skips_) return run_with_skips(inputs, place, own);
   nn::Values values = inputs;
-  for (std::size_t i = 0; i < layers_.size(); ++i) values = run_layer(i, values, place);
+  for (std::size_t i = 0; i < layers_.size(); ++i) values = run_layer(i, values, place, own);
   return values;
 }
 
-nn::Values LayerRun::run_layer(std::size_t i, const nn::Values& inputs, nn::DrawPlace place) const {
+nn::Values LayerRun::run_layer(std::size_t i, const nn::Values& inputs, nn::DrawPlace place,
+                               nn::OwnGenerators* own) const {
   place.layer = first_ + static_cast<std::int64_t>(i);
-  const nn::DrawScope scope(place);
-  std::optional<nn::SeededTorchGenerator> seeded;
-  if (draws_from_torch_[i] && layers_[i]->is_training()) {
-    seeded.emplace(place.key(), inputs.empty() ? c10::Device(at::kCPU) : inputs[0].device());
-  }
+  const nn::DrawScope scope(place, own, layers_[i]->torch_draws());
   return layers_[i]->forward_values(inputs);
 }
 
-nn::Values LayerRun::run_with_skips(const nn::Values& inputs, const nn::DrawPlace& place) const {
+nn::Values LayerRun::run_with_skips(const nn::Values& inputs, const nn::DrawPlace& place,
+                                    nn::OwnGenerators* own) const {
   Skips skips;
   PENSTOCK_CHECK(inputs.size() >= incoming_.size(), inputs.size(), " values");
   for (std::size_t i = 0; i < incoming_.size(); ++i) skips.give(incoming_[i], inputs[i]);
@@ -93,7 +89,7 @@ nn::Values LayerRun::run_with_skips(const nn::Values& inputs, const nn::DrawPlac
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const nn::LayerSpec& spec = specs_[i];
     for (const std::string& name : spec.taken) values.push_back(skips.take(name));
-    values = run_layer(i, values, place);
+    values = run_layer(i, values, place, own);
     for (const std::string& name : spec.given) {
       skips.give(name, nn::the_only(values, "the skip that a layer gives"));
     }

@@ -22,21 +22,25 @@ class LayerRun {
   LayerRun(const std::vector<nn::LayerSpec>& model, std::int64_t first,
            std::vector<std::shared_ptr<nn::Layer>> layers);
 
-  // Random numbers are those of `place`, whose layer is set here.
+  // Random numbers are those of `place`, whose layer is set here; `own`, if any, notes generators
+  // that layers have for themselves.
   // Throws: whatever a layer throws; Error for a skip that is changed in place on its way, and for
   // a layer that gives one and returns several tensors.
-  nn::Values operator()(const nn::Values& inputs, nn::DrawPlace place) const;
+  nn::Values operator()(const nn::Values& inputs, const nn::DrawPlace& place,
+                        nn::OwnGenerators* own = nullptr) const;
 
+  std::int64_t first() const { return first_; }
   const std::vector<std::shared_ptr<nn::Layer>>& layers() const { return layers_; }
 
  private:
-  nn::Values run_layer(std::size_t i, const nn::Values& inputs, nn::DrawPlace place) const;
-  nn::Values run_with_skips(const nn::Values& inputs, const nn::DrawPlace& place) const;
+  nn::Values run_layer(std::size_t i, const nn::Values& inputs, nn::DrawPlace place,
+                       nn::OwnGenerators* own) const;
+  nn::Values run_with_skips(const nn::Values& inputs, const nn::DrawPlace& place,
+                            nn::OwnGenerators* own) const;
 
   std::int64_t first_ = 0;
   std::vector<nn::LayerSpec> specs_;
   std::vector<std::shared_ptr<nn::Layer>> layers_;
-  std::vector<bool> draws_from_torch_;  // By layer: has modules that take torch's own numbers.
   bool has_skips_ = false;
   std::vector<std::string> incoming_;  // Skips, by name.
   std::vector<std::string> outgoing_;

@@ -31,31 +31,31 @@ std::vector<std::int64_t> versions(const nn::Values& values) {
   return versions;
 }
 
-std::vector<at::Tensor> clones(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> clones;
-  for (const at::Tensor& tensor : tensors) clones.push_back(tensor.detach().clone());
-  return clones;
-}
+// Also where a layer throws.
+class PutBack {
+ public:
+  explicit PutBack(StateBefore& before) : before_(before) {}
+  ~PutBack() { before_.put_back(); }
+  PutBack(const PutBack&) = delete;
+  PutBack& operator=(const PutBack&) = delete;
 
-// Without a new version: graphs of other microbatches may hold the tensor, and do not need it.
-void overwrite(const std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& with) {
-  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].variable_data().copy_(with[i]);
-}
+ private:
+  StateBefore& before_;
+};
 
 }  // namespace
 
 Segment::Segment(LayerRun layers, Activations activations)
     : layers_(std::move(layers)), activations_(activations) {
-  if (!is_recomputed()) return;
   for (const auto& layer : layers_.layers()) {
-    for (const at::Tensor& buffer : layer->buffers()) {
-      if (buffer.defined()) buffers_.push_back(buffer);
-    }
+    for (const at::Tensor& buffer : layer->buffers()) buffers_.push_back(buffer);
   }
 }
 
-nn::Values Segment::forward(const nn::Values& inputs, const nn::DrawPlace& place, Kept& kept) {
-  if (is_recomputed()) return forward_without_graph(inputs, place, kept);
+nn::Values Segment::forward(const nn::Values& inputs, nn::DrawPlace place, Kept& kept) {
+  place.layer = layers_.first();
+  kept.place = place;
+  if (is_recomputed()) return forward_without_graph(inputs, kept);
   Cut cut = cut_off(inputs);
   kept.leaves = std::move(cut.leaves);
   kept.outputs = layers_(cut.values, place);
@@ -63,21 +63,26 @@ nn::Values Segment::forward(const nn::Values& inputs, const nn::DrawPlace& place
 }
 
 nn::Values Segment::evaluate(const nn::Values& inputs, const nn::DrawPlace& place) const {
-  return layers_(without_gradient(inputs), place);
+  StateBefore before(buffers_);
+  const PutBack put_back(before);
+  nn::Values outputs = layers_(without_gradient(inputs), place, &before.generators());
+  for (at::Tensor& output : outputs) {
+    if (output.defined() && before.has(output)) output = output.clone();
+  }
+  return outputs;
 }
 
 // Whether an output requires a gradient is seen once, with a graph that is thrown away.
-nn::Values Segment::forward_without_graph(const nn::Values& inputs, const nn::DrawPlace& place,
-                                          Kept& kept) {
+nn::Values Segment::forward_without_graph(const nn::Values& inputs, Kept& kept) {
   const bool learns = !learned_ || learned_->of_inputs != wants_gradient(inputs);
-  kept.place = place;
-  kept.buffers = clones(buffers_);
+  kept.before = StateBefore(buffers_);
   kept.inputs = learns || learned_->changes_inputs ? copies(inputs) : detached(inputs);
   const std::vector<std::int64_t> before = versions(inputs);
   nn::Values outputs;
   {
     const c10::AutoGradMode grad_mode(learns);
-    outputs = layers_(learns ? cut_off(inputs).values : without_gradient(inputs), place);
+    outputs = layers_(learns ? cut_off(inputs).values : without_gradient(inputs), kept.place,
+                      &kept.before.generators());
   }
   const bool changed = versions(inputs) != before;
   if (learns) learned_ = {wants_gradient(inputs), wants_gradient(outputs), changed};
@@ -98,14 +103,15 @@ nn::Values Segment::forward_without_graph(const nn::Values& inputs, const nn::Dr
 void Segment::recompute(Kept& kept) const {
   if (!is_recomputed()) return;
   const c10::AutoGradMode grad_mode(true);
-  const std::vector<at::Tensor> now = clones(buffers_);
-  overwrite(buffers_, kept.buffers);
-  Cut cut = cut_off(kept.inputs);
-  kept.outputs = layers_(cut.values, kept.place);
-  kept.leaves = std::move(cut.leaves);
-  overwrite(buffers_, now);
+  kept.before.exchange();
+  {
+    const PutBack put_back(kept.before);
+    Cut cut = cut_off(kept.inputs);
+    kept.outputs = layers_(cut.values, kept.place);
+    kept.leaves = std::move(cut.leaves);
+  }
   kept.inputs.clear();
-  kept.buffers.clear();
+  kept.before = {};
 }
 
 }  // namespace penstock::stage

@@ -3,9 +3,9 @@
 // Stage is a row of them: a single one, unless activations are checkpointed.  A segment that is
 // recomputed keeps its inputs from a microbatch's forward to its backward, and then makes the graph
 // that it would have kept, once, for B, or for I and W together.  Knows no messages.
-// Invariant: what is computed again has the same bits.  Random numbers are those of the same place
-// (nn/draw.h); buffers are put back to what they were and left as they are, so that BatchNorm
-// counts each microbatch once.
+// Invariants: 1. What is computed again has the same bits.  Random numbers are those of the same
+// place (nn/draw.h); buffers are put back to what they were and left as they are, so that BatchNorm
+// counts each microbatch once (state_before.h).  2. An evaluation changes neither.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,6 +15,7 @@
 #include "penstock/nn/layer.h"
 #include "penstock/stage/backward.h"
 #include "penstock/stage/layer_run.h"
+#include "penstock/stage/state_before.h"
 
 namespace penstock::stage {
 
@@ -27,10 +28,10 @@ class Segment {
     nn::Values leaves;        // Where gradients of the inputs arrive.
     nn::Values outputs;       // With their graph.
     DeferredWeights weights;  // Between I and W, when those above are gone.
+    nn::DrawPlace place;      // Of the first layer.
     // Of a segment that is recomputed, until it is:
     nn::Values inputs;
-    std::vector<at::Tensor> buffers;
-    nn::DrawPlace place;
+    StateBefore before;
   };
 
   Segment(LayerRun layers, Activations activations);
@@ -39,7 +40,7 @@ class Segment {
 
   // With their graph, or, when the segment is recomputed, without it, but requiring a gradient
   // where those with it do.  REQUIRES: grad mode is on.
-  nn::Values forward(const nn::Values& inputs, const nn::DrawPlace& place, Kept& kept);
+  nn::Values forward(const nn::Values& inputs, nn::DrawPlace place, Kept& kept);
   nn::Values evaluate(const nn::Values& inputs, const nn::DrawPlace& place) const;
 
   // Gives `kept` its graph, if forward() did not.
@@ -52,8 +53,7 @@ class Segment {
     std::vector<bool> of_outputs;  // and which outputs did.
     bool changes_inputs = false;   // In place: they have to be kept as copies.
   };
-  nn::Values forward_without_graph(const nn::Values& inputs, const nn::DrawPlace& place,
-                                   Kept& kept);
+  nn::Values forward_without_graph(const nn::Values& inputs, Kept& kept);
 
   LayerRun layers_;
   Activations activations_;

@@ -47,6 +47,11 @@ class Evaluation {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
 };
 
+nn::DrawPlace in_pass(nn::DrawPlace place, nn::Pass pass) {
+  place.pass = pass;
+  return place;
+}
+
 }  // namespace
 
 Stage::Activation::Activation(std::shared_ptr<ActivationCount> count) : count_(std::move(count)) {
@@ -82,18 +87,26 @@ void Stage::add_segments(const std::vector<nn::LayerSpec>& model,
   }
 }
 
-void Stage::begin_step(std::int64_t step, std::int64_t first_microbatch) {
-  step_ = step;
-  first_microbatch_ = first_microbatch;
+void Stage::begin_step(const nn::DrawPlace& place) {
+  place_ = place;
+  place_.seed = seed_;
 }
+
+nn::DrawPlace Stage::place_of(Microbatch microbatch) const {
+  nn::DrawPlace place = place_;
+  place.microbatch += microbatch.value;
+  return place;
+}
+
+// Of what runs beside layers.
+nn::TorchDraws Stage::torch_draws() const { return layers_.all().back()->torch_draws(); }
 
 // Without an activation to fill, an evaluation: no graph.
 nn::Values Stage::run(Microbatch microbatch, const nn::Values& inputs, Activation* activation) {
   const bool training = activation != nullptr;
   std::optional<Evaluation> evaluation;
   if (!training) evaluation.emplace(layers_.all());
-  const nn::DrawPlace place{
-      .seed = seed_, .step = step_, .microbatch = first_microbatch_ + microbatch.value};
+  const nn::DrawPlace place = place_of(microbatch);
   nn::Values values = inputs;
   for (std::size_t i = 0; i < segments_.size(); ++i) {
     if (!training) {
@@ -120,12 +133,17 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
   const c10::AutoGradMode grad_mode(keep_graph);
   auto activation = keep_graph ? std::make_unique<Activation>(count_) : nullptr;
   nn::Values outputs = run(microbatch, inputs, activation.get());
+  nn::DrawPlace place = place_of(microbatch);
+  place.layer = layers_.end();
   if (keep_graph && segments_.back().is_recomputed()) {
     Cut cut = cut_off(outputs);
-    activation->segments.emplace_back().leaves = std::move(cut.leaves);
+    activation->segments.push_back({.leaves = std::move(cut.leaves), .place = place});
     outputs = std::move(cut.values);
   }
-  at::Tensor value = loss(outputs, targets);
+  at::Tensor value = [&] {
+    const nn::DrawScope scope(place, nullptr, torch_draws());
+    return loss(outputs, targets);
+  }();
   if (value.numel() != 1) {
     throw Error(penstock::str("the loss has shape ", value.sizes(),
                               "; it must be a scalar per microbatch"));
@@ -177,6 +195,7 @@ void Stage::run_backward(const Part& part) const {
 void Stage::run_whole(Activation& whole, nn::Values& gradients) const {
   for (; !whole.segments.empty(); whole.segments.pop_back()) {
     const Segment::Kept& kept = graph(whole.segments.size() - 1, whole);
+    const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Backward), nullptr, torch_draws());
     gradients = stage::backward(kept.outputs, gradients, kept.leaves);
   }
 }
@@ -184,8 +203,9 @@ void Stage::run_whole(Activation& whole, nn::Values& gradients) const {
 void Stage::run_inputs(Activation& half, nn::Values& gradients) const {
   for (std::size_t i = half.segments.size(); i-- > 0;) {
     const Segment::Kept& kept = graph(i, half);
+    const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Backward), nullptr, torch_draws());
     SplitBackward split = stage::backward_input(kept.outputs, gradients, kept.leaves);
-    half.segments[i] = {.weights = std::move(split.weights)};
+    half.segments[i] = {.weights = std::move(split.weights), .place = kept.place};
     gradients = std::move(split.input_gradients);
   }
 }
@@ -210,7 +230,11 @@ void Stage::backward_weight(Microbatch microbatch) {
   const std::unique_ptr<Activation> half = take(microbatch);
   PENSTOCK_CHECK(half->is_half, "stage ", id_, " microbatch ", microbatch, " has had no I");
   run_backward([&] {
-    for (; !half->segments.empty(); half->segments.pop_back()) half->segments.back().weights.run();
+    for (; !half->segments.empty(); half->segments.pop_back()) {
+      Segment::Kept& last = half->segments.back();
+      const nn::DrawScope scope(in_pass(last.place, nn::Pass::Weights), nullptr, torch_draws());
+      last.weights.run();
+    }
   });
 }
 

@@ -48,18 +48,19 @@ class Stage {
   StageId id() const { return id_; }
   c10::Device device() const { return device_; }
 
-  // What the layers' random numbers depend on, besides the seed: microbatch m counts as
-  // `first_microbatch` + m.
-  void begin_step(std::int64_t step, std::int64_t first_microbatch);
+  // What random numbers depend on, besides the seed and the layer: microbatch m counts as
+  // `place.microbatch` + m.
+  void begin_step(const nn::DrawPlace& place);
 
   // Runs the layers.  With `keep_graph`, the activation stays until backward(), which returns
   // gradients of those inputs that require one; the results are detached from the graph, and
   // require a gradient where one is taken.  Without, the layers run as torch's Module::eval() has
-  // them, and every module is in its own mode again afterwards.  The first layer may change its
-  // input in place: the caller's bytes change then.
+  // them; afterwards every module is in its own mode again, and buffers are as they were.  The
+  // first layer may change its input in place: the caller's bytes change then.
   nn::Values forward(Microbatch microbatch, const nn::Values& inputs, bool keep_graph);
 
-  // As forward(), but ends in the loss, whose value is returned: a detached scalar.
+  // As forward(), but ends in the loss, whose value is returned: a detached scalar.  It draws as a
+  // layer behind the last one does.
   // Throws: Error when the loss is no scalar, or has a graph to keep and requires no gradient.
   at::Tensor forward_loss(Microbatch microbatch, const nn::Values& inputs,
                           const nn::Values& targets, const nn::Loss& loss, bool keep_graph);
@@ -102,6 +103,8 @@ class Stage {
   void add_segments(const std::vector<nn::LayerSpec>& model, const Checkpointing& checkpointing);
   nn::Values run(Microbatch microbatch, const nn::Values& inputs, Activation* activation);
   const Segment::Kept& graph(std::size_t segment, Activation& activation) const;
+  nn::DrawPlace place_of(Microbatch microbatch) const;
+  nn::TorchDraws torch_draws() const;
   template <class Part>
   void run_backward(const Part& part) const;
   // Each takes the gradients of the outputs, and leaves those of the inputs.
@@ -114,8 +117,7 @@ class Stage {
   StageId id_;
   c10::Device device_;
   std::int64_t seed_;
-  std::int64_t step_ = 0;
-  std::int64_t first_microbatch_ = 0;
+  nn::DrawPlace place_;  // Of the step's first microbatch.
   StageLayers layers_;
   std::vector<Segment> segments_;
   std::shared_ptr<ActivationCount> count_;

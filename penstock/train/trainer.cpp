@@ -192,18 +192,17 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
         .targets = batch.targets,
         .loss = loss_,
         .gradient_divisor = options_.loss_scale.divisor(microbatches_of(batches, options_)),
-        .step = step,
-        .first_microbatch = (replica * runs + run) * options_.microbatches,
+        .place = {.step = step, .microbatch = (replica * runs + run) * options_.microbatches},
         .accumulation =
             run + 1 == runs ? execute::Accumulation::Ends : execute::Accumulation::GoesOn};
     if (rank_model_->is_last_stage()) {
-      const auto first = factors.begin() + inputs.first_microbatch;
+      const auto first = factors.begin() + inputs.place.microbatch;
       inputs.loss_factors.assign(first, first + options_.microbatches);
       for (double& factor : inputs.loss_factors) factor *= update_->scale().value();
     }
     const execute::StepResult result =
         rank_model_->run(program_->executor(), program_->name().c_str(), inputs);
-    put_losses(result, inputs.first_microbatch, losses);
+    put_losses(result, inputs.place.microbatch, losses);
   }
   return losses;
 }
@@ -298,6 +297,7 @@ void Trainer::update(StepReport& report) {
         });
   }
   steps_taken_ = report.step;
+  evaluations_ = 0;
   if (!report.skipped) rank_model_->replicated().gather();
 }
 
@@ -327,14 +327,19 @@ double Trainer::evaluate(const Microbatches& batch) {
     evaluate_ = rank_model_->forward_executor(lower_here(
         layout_, lower::forward_program(layout_.schedule, options_.microbatches), communicator_));
   }
+  const std::int64_t first =
+      std::int64_t{rank_model_->place().coordinate.data} * options_.microbatches;
   const execute::StepResult result = rank_model_->run(
-      *evaluate_, "evaluate", {.inputs = batch.inputs, .targets = batch.targets, .loss = loss_});
+      *evaluate_, "evaluate",
+      {.inputs = batch.inputs,
+       .targets = batch.targets,
+       .loss = loss_,
+       .place = {.step = steps_taken_, .microbatch = first, .evaluation = ++evaluations_}});
   const at::Tensor loss = at::zeros({1}, at::kDouble);
   const std::vector<double> weights = this->weights({batch});
   if (rank_model_->is_last_stage()) {
     std::vector<double> losses(weights.size(), 0.0);
-    put_losses(result, std::int64_t{rank_model_->place().coordinate.data} * options_.microbatches,
-               losses);
+    put_losses(result, first, losses);
     const auto all = rank_model_->sum_over_copies(losses, "sharing the validation loss");
     loss.fill_(options_.loss_scale.combine(all, weights));
   }
@@ -350,7 +355,9 @@ nn::Values Trainer::infer(const nn::Values& inputs) {
     infer_ = rank_model_->forward_executor(
         lower_here(layout_, lower::forward_program(layout_.schedule, microbatches), communicator_));
   }
-  execute::StepInputs step;
+  execute::StepInputs step{.place = {.step = steps_taken_,
+                                     .microbatch = rank_model_->place().coordinate.data,
+                                     .evaluation = ++evaluations_}};
   const auto copies = static_cast<std::size_t>(infer_->plan().microbatches);
   if (rank_model_->is_first_stage()) step.inputs.assign(copies, inputs);
   std::vector<nn::Values> outputs = rank_model_->run(*infer_, "infer", step).outputs;

@@ -76,13 +76,13 @@ class Trainer {
   StepReport compute_gradients(const std::vector<Microbatches>& batches);
   void update(StepReport& report);
 
-  // The loss of a batch like step()'s, all replicas.  Keeps no graph and changes nothing, gradients
-  // included.
+  // The loss of a batch like step()'s, all replicas.  Keeps no graph and changes nothing: neither
+  // gradients nor buffers, modes of modules or generators (docs/models.md#evaluation).
   double evaluate(const nn::Values& inputs, const nn::Values& targets);
   double evaluate(const Microbatches& batch);
 
   // The model's outputs for `inputs` as one microbatch, on the last stage's ranks; empty, or
-  // undefined, elsewhere.
+  // undefined, elsewhere.  Changes nothing either.
   nn::Values infer(const nn::Values& inputs);
   at::Tensor infer(const at::Tensor& input);
 
@@ -130,6 +130,7 @@ class Trainer {
   std::unique_ptr<update::Update> update_;
   std::unique_ptr<update::Optimizer> optimizer_;
   std::int64_t steps_taken_ = 0;  // Skipped ones, too.
+  std::int64_t evaluations_ = 0;  // Since the last step: each draws other numbers.
   StepWords words_;
 };
 

@@ -146,13 +146,6 @@ TEST(Dropout, ScalesDoublesAsDoubles) {
   EXPECT_EQ(dropped.max().item<double>(), 1 / 0.9);
 }
 
-TEST(Dropout, TorchsLayersThatDrawAreKnown) {
-  EXPECT_TRUE(draws_from_torch(
-      *torch::nn::FractionalMaxPool2d(torch::nn::FractionalMaxPool2dOptions(2).output_size(2))));
-  EXPECT_TRUE(draws_from_torch(*torch::nn::Sequential(torch::nn::Dropout(0.5))));
-  EXPECT_FALSE(draws_from_torch(*torch::nn::MaxPool2d(2)));
-}
-
 TEST(Dropout, RefusesWhatIsNoProbabilityAndToDrawForNobody) {
   EXPECT_THROW(Dropout(1.5), ConfigError);
   EXPECT_THROW(Dropout(-0.1), ConfigError);

@@ -1,7 +1,9 @@
 #include "tests/support/foreign_device.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/detail/HPUHooksInterface.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
@@ -129,6 +131,19 @@ class Opened {
   Region* region_ = nullptr;
   at::Tensor host_;
 };
+
+// Its kernels are the CPU's, and so is its generator's kind.
+struct ForeignHooks final : at::HPUHooksInterface {
+  explicit ForeignHooks(at::HPUHooksArgs) {}
+  void init() const override {}
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    static const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>();
+    return generator;
+  }
+};
+using at::HPUHooksRegistry;
+using at::RegistererHPUHooksRegistry;
+C10_REGISTER_CLASS(HPUHooksRegistry, HPUHooks, ForeignHooks)
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::HPU);
 

@@ -133,8 +133,11 @@ TEST_P(Devices, GiveEveryLayoutTheBitsOfOneStage) {
     const Result one = train(options, kind, batches);
     options.device = at::kCPU;
     const Result host = train(options, kind, batches);
-    // Five digits of floats' seven, for sums of a few hundred in another order.
-    EXPECT_NEAR(one.reports[0].loss / host.reports[0].loss, 1.0, 1e-5);
+    // Five digits of floats' seven, for sums of a few hundred in another order.  Torch's operators
+    // draw other numbers on another kind of device.
+    if (has_host_kernels() || name != "TorchsDropout") {
+      EXPECT_NEAR(one.reports[0].loss / host.reports[0].loss, 1.0, 1e-5);
+    }
     if (has_hosts_bits) expect_same(one, host);
     const mesh::Shape two{.pipe = 2, .data = replicas};
     for (const Layout& layout :
@@ -148,7 +151,8 @@ TEST_P(Devices, GiveEveryLayoutTheBitsOfOneStage) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Devices,
-                         testing::Values("Mlp", "TiedGpt", "GptWithDropout", "Skips", "MixedTypes"),
+                         testing::Values("Mlp", "TiedGpt", "GptWithDropout", "TorchsDropout",
+                                         "Skips", "MixedTypes"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 constexpr std::array kPlaces = {offload::Place::Device, offload::Place::Host, offload::Place::File};

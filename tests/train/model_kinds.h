@@ -3,7 +3,7 @@
 //
 // The loop knows skips, ties and random numbers from their definitions: it keeps skips in a map,
 // has a copy of a tied parameter in each layer and adds up their gradients, and opens a DrawScope
-// around each layer.  All models have eight layers.
+// around each layer and the loss.  all_kinds() have eight layers.
 #pragma once
 #include <ATen/Parallel.h>
 #include <ATen/ops/cat.h>
@@ -30,7 +30,6 @@
 #include "penstock/nn/dropout.h"
 #include "penstock/nn/gpt.h"
 #include "penstock/nn/mlp.h"
-#include "penstock/nn/torch_generator.h"
 #include "penstock/train/trainer.h"
 
 namespace penstock::train {
@@ -255,7 +254,10 @@ class PlainModel {
   // One more microbatch, as number `microbatch` of all; its loss.  Gradients add up.
   at::Tensor add(const nn::Values& inputs, const nn::Values& targets, std::int64_t step,
                  std::int64_t microbatch, double factor) {
-    const at::Tensor loss = kind_.loss(run(inputs, step, microbatch), targets);
+    const nn::Values outputs = run(inputs, step, microbatch);
+    const nn::DrawScope scope(
+        {.seed = seed_, .step = step, .microbatch = microbatch, .layer = std::ssize(kind_.model)});
+    const at::Tensor loss = kind_.loss(outputs, targets);
     torch::autograd::backward({loss}, {at::full({}, factor)});
     return loss.detach();
   }
@@ -274,12 +276,10 @@ class PlainModel {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       const nn::LayerSpec& spec = kind_.model[i];
       for (const std::string& name : spec.taken) values.push_back(skips.at(name));
-      const nn::DrawPlace place{.seed = seed_,
-                                .step = step,
-                                .microbatch = microbatch,
-                                .layer = static_cast<std::int64_t>(i)};
-      const nn::DrawScope scope(place);
-      const nn::SeededTorchGenerator torchs(place.key());
+      const nn::DrawScope scope({.seed = seed_,
+                                 .step = step,
+                                 .microbatch = microbatch,
+                                 .layer = static_cast<std::int64_t>(i)});
       values = layers_[i]->forward_values(values);
       for (const std::string& name : spec.given) skips[name] = values.at(0);
     }
