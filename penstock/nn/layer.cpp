@@ -43,13 +43,18 @@ std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int6
   return layer;
 }
 
+std::int64_t trainable_elements(const Layer& layer) {
+  std::int64_t elements = 0;
+  for (const at::Tensor& parameter : layer.parameters()) {
+    if (parameter.requires_grad()) elements += parameter.numel();
+  }
+  return elements;
+}
+
 void count_parameters(std::vector<LayerSpec>& layers) {
   for (LayerSpec& spec : layers) {
     if (spec.meta.parameters != kNotCounted) continue;
-    spec.meta.parameters = 0;
-    for (const at::Tensor& parameter : build(spec, 0, 0)->parameters()) {
-      if (parameter.requires_grad()) spec.meta.parameters += parameter.numel();
-    }
+    spec.meta.parameters = trainable_elements(*build(spec, 0, 0));
   }
 }
 

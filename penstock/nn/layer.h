@@ -1,7 +1,8 @@
 // A layer of a pipeline model, and the recipe that makes it.
 //
 // Users list LayerSpecs; a rank builds only the layers of its own stages, each from a seed of its
-// own, so that initial weights are the same bits in every layout.  Knows no stages.
+// own, so that initial weights are the same bits in every layout.  Where sizes decide on stages and
+// nobody has said them, the rank that seems to have a layer makes it for that.  Knows no stages.
 // Shapes: [microbatch, ...] in and out.  What one layer returns is what the next one gets, and may
 // cross a stage boundary: one tensor, or any tuple of them (docs/models.md).
 #pragma once
@@ -82,6 +83,8 @@ struct TiedLayerSpec : LayerSpec {
 // rank; knows no ties (model.h does). Thread safety: calls take turns.
 std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index);
 
+// Of its parameters, those that require a gradient.
+std::int64_t trainable_elements(const Layer& layer);
 // Fills in the parameter counts that are not known yet, by building those layers one at a time.
 void count_parameters(std::vector<LayerSpec>& layers);
 
@@ -153,7 +156,8 @@ LayerSpec layer(std::string name, const Args&... args) {
           .make = [=] { return std::make_shared<Wrapped<Module>>(Module(args...)); }};
 }
 
-// A layer from a function that makes a module or a Layer, called once on each rank that needs it:
+// A layer from a function that makes a module or a Layer, called once on each rank that has it, and
+// each time of new memory (docs/models.md#memory-of-a-layer):
 // layer("mlp", [] { return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU()); }).
 template <class Make>
   requires(!ModuleHolder<Make>) && std::invocable<const Make&>

@@ -86,49 +86,9 @@ const Tie* find_tie(const LayerSpec& spec, const std::string& key) {
   return tie == spec.ties.end() ? nullptr : &*tie;
 }
 
-struct Named {
-  std::string name;
-  at::Tensor tensor;
-};
-
-// The parameters that `tie` names, of a layer made from `spec`.
-std::vector<Named> tied_parameters(const LayerSpec& spec, const Tie& tie, Layer& layer) {
-  const auto parameters = layer.named_parameters();
-  std::vector<Named> tied;
-  for (const std::string& name : tie.parameters.empty() ? parameters.keys() : tie.parameters) {
-    const at::Tensor* found = parameters.find(name);
-    if (found == nullptr) {
-      throw ConfigError(penstock::str("layer ", quoted(spec.meta.name), " has no parameter ",
-                                      quoted(name), " to tie to ", quoted(tie.key),
-                                      did_you_mean(name, parameters.keys())));
-    }
-    tied.push_back({spec.meta.name + "." + name, *found});
-  }
-  return tied;
-}
-
 std::string describe(const at::Tensor& parameter) {
   return penstock::str(at::toString(parameter.scalar_type()), parameter.sizes(),
                        parameter.requires_grad() ? "" : ", frozen");
-}
-
-void check_alike(const std::string& key, const std::vector<Named>& first,
-                 const std::vector<Named>& other) {
-  if (first.size() != other.size()) {
-    throw ConfigError(penstock::str("the layers of ", first[0].name, " and ", other[0].name,
-                                    " are tied to ", quoted(key), " with ", first.size(), " and ",
-                                    other.size(), " parameters"));
-  }
-  for (std::size_t i = 0; i < first.size(); ++i) {
-    const at::Tensor &a = first[i].tensor, &b = other[i].tensor;
-    if (a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
-        a.requires_grad() == b.requires_grad()) {
-      continue;
-    }
-    throw ConfigError(penstock::str(
-        "the parameters ", first[i].name, " and ", other[i].name, " are tied to ", quoted(key),
-        ", and cannot be the same: ", describe(a), " and ", describe(b)));
-  }
 }
 
 }  // namespace
@@ -165,31 +125,111 @@ std::map<std::string, std::vector<std::int64_t>> tied_layers(const std::vector<L
   return layers;
 }
 
-BuiltLayer build_layer(const std::vector<LayerSpec>& model, std::int64_t seed, std::int64_t index) {
-  const LayerSpec& spec = model[static_cast<std::size_t>(index)];
-  BuiltLayer built{.layer = build(spec, seed, index)};
-  for (const Tie& tie : spec.ties) {
-    const std::vector<std::int64_t> layers = tied_layers(model).at(tie.key);
-    const std::vector<Named> own = tied_parameters(spec, tie, *built.layer);
-    std::vector<Named> first = own;
-    if (layers.front() != index) {
-      // It may live on another rank: made again here, for its initial weights.
-      const LayerSpec& maker = model[static_cast<std::size_t>(layers.front())];
-      first =
-          tied_parameters(maker, *find_tie(maker, tie.key), *build(maker, seed, layers.front()));
-      check_alike(tie.key, first, own);
+const LayerSpec& LayerMaker::spec(std::int64_t index) const {
+  return model_[static_cast<std::size_t>(index)];
+}
+
+std::int64_t LayerMaker::count(std::int64_t index, AfterCount after) {
+  std::shared_ptr<Layer> layer = take(index);
+  if (after == AfterCount::Keep) kept_[index] = std::move(layer);
+  return elements_.at(index);
+}
+
+void LayerMaker::begin(std::set<std::int64_t> mine) {
+  mine_ = std::move(mine);
+  std::erase_if(kept_, [this](const auto& each) { return !mine_.contains(each.first); });
+}
+
+std::shared_ptr<Layer> LayerMaker::take(std::int64_t index) {
+  if (auto kept = kept_.extract(index)) return std::move(kept.mapped());
+  std::shared_ptr<Layer> layer = build(spec(index), seed_, index);
+  elements_[index] = nn::trainable_elements(*layer);
+  return layer;
+}
+
+// The parameters that `tie` names.
+std::vector<LayerMaker::Named> LayerMaker::tied_parameters(std::int64_t index, const Tie& tie,
+                                                           Layer& layer) const {
+  const std::string& layer_name = spec(index).meta.name;
+  const auto parameters = layer.named_parameters();
+  std::vector<Named> tied;
+  for (const std::string& name : tie.parameters.empty() ? parameters.keys() : tie.parameters) {
+    const at::Tensor* found = parameters.find(name);
+    if (found == nullptr) {
+      throw ConfigError(penstock::str("layer ", quoted(layer_name), " has no parameter ",
+                                      quoted(name), " to tie to ", quoted(tie.key),
+                                      did_you_mean(name, parameters.keys())));
     }
+    tied.push_back({layer_name + "." + name, *found});
+  }
+  return tied;
+}
+
+void LayerMaker::check_alike(const std::string& key, const std::vector<Named>& first,
+                             const std::vector<Named>& other) const {
+  if (first.size() != other.size()) {
+    throw ConfigError(penstock::str("the layers of ", first[0].name, " and ", other[0].name,
+                                    " are tied to ", quoted(key), " with ", first.size(), " and ",
+                                    other.size(), " parameters"));
+  }
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const at::Tensor &a = first[i].tensor, &b = other[i].tensor;
+    if (a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
+        a.requires_grad() == b.requires_grad()) {
+      continue;
+    }
+    throw ConfigError(penstock::str(
+        "the parameters ", first[i].name, " and ", other[i].name, " are tied to ", quoted(key),
+        ", and cannot be the same: ", describe(a), " and ", describe(b)));
+  }
+}
+
+// For the tie's later layers of this rank.  Its own memory may be elsewhere by then.
+void LayerMaker::note_first(const Tie& tie, const std::vector<std::int64_t>& layers,
+                            const std::vector<Named>& own) {
+  const bool is_needed = std::any_of(layers.begin() + 1, layers.end(),
+                                     [this](std::int64_t other) { return mine_.contains(other); });
+  if (!is_needed) return;
+  std::vector<Named>& values = first_values_[tie.key];
+  for (const Named& each : own) {
+    values.push_back(
+        {each.name, each.tensor.detach().clone().requires_grad_(each.tensor.requires_grad())});
+  }
+}
+
+std::vector<LayerMaker::Named> LayerMaker::first_values(const Tie& tie,
+                                                        const std::vector<std::int64_t>& layers) {
+  const auto noted = first_values_.find(tie.key);
+  if (noted != first_values_.end()) return noted->second;
+  const std::int64_t first = layers.front();
+  return first_values_[tie.key] = tied_parameters(first, *find_tie(spec(first), tie.key),
+                                                  *build(spec(first), seed_, first));
+}
+
+BuiltLayer LayerMaker::make(std::int64_t index) {
+  BuiltLayer built{.layer = take(index)};
+  for (const Tie& tie : spec(index).ties) {
+    const std::vector<std::int64_t> layers = tied_layers(model_).at(tie.key);
+    const std::vector<Named> own = tied_parameters(index, tie, *built.layer);
+    const bool is_first = layers.front() == index;
+    if (is_first) note_first(tie, layers, own);
+    const std::vector<Named> first = is_first ? own : first_values(tie, layers);
+    if (!is_first) check_alike(tie.key, first, own);
     for (std::size_t i = 0; i < own.size(); ++i) {
       for (const TiedParameter& other : built.tied) {
         if (!other.copy.is_same(own[i].tensor)) continue;
         throw ConfigError(penstock::str("the parameter ", own[i].name, " is tied to ",
                                         quoted(tie.key), " and to another key"));
       }
-      if (layers.front() != index) own[i].tensor.set_data(first[i].tensor.detach());
+      if (!is_first) own[i].tensor.set_data(first[i].tensor.detach().clone());
       built.tied.push_back({own[i].tensor, first[i].name, index, layers});
     }
   }
   return built;
+}
+
+BuiltLayer build_layer(const std::vector<LayerSpec>& model, std::int64_t seed, std::int64_t index) {
+  return LayerMaker(model, seed).make(index);
 }
 
 std::vector<ModelParameter> parameters_of(const BuiltLayer& built, const std::string& layer_name) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,9 +38,53 @@ struct BuiltLayer {
   std::vector<TiedParameter> tied;  // By key, then as the layer names them.
 };
 
-// build() of model[index], with tied parameters as the first of their layers makes them.
-// Throws: ConfigError for a tied parameter that a layer does not have, or has under two keys, and
-// for two that cannot be the same.
+// What becomes of a layer that was made to be counted.
+enum class AfterCount : std::uint8_t { Keep, Drop };
+
+// Makes the layers of a rank, each by one call of its function, which may read files.
+class LayerMaker {
+ public:
+  // `model` outlives it.
+  LayerMaker(const std::vector<LayerSpec>& model, std::int64_t seed) : model_(model), seed_(seed) {}
+
+  // The trainable elements of a layer, which is made for that.
+  std::int64_t count(std::int64_t index, AfterCount after);
+
+  // These are the rank's, and no others: what was kept of others goes.
+  void begin(std::set<std::int64_t> mine);
+
+  // build() of model[index], with tied parameters as the first of their layers makes them.  Where
+  // that one is another rank's, its function is called here, too.
+  // Throws: ConfigError for a tied parameter that a layer does not have, or has under two keys, and
+  // for two that cannot be the same.
+  BuiltLayer make(std::int64_t index);
+
+  // By layer, for those that were made here.
+  const std::map<std::int64_t, std::int64_t>& trainable_elements() const { return elements_; }
+
+ private:
+  struct Named {
+    std::string name;
+    at::Tensor tensor;
+  };
+  const LayerSpec& spec(std::int64_t index) const;
+  std::shared_ptr<Layer> take(std::int64_t index);
+  std::vector<Named> tied_parameters(std::int64_t index, const Tie& tie, Layer& layer) const;
+  void check_alike(const std::string& key, const std::vector<Named>& first,
+                   const std::vector<Named>& other) const;
+  void note_first(const Tie& tie, const std::vector<std::int64_t>& layers,
+                  const std::vector<Named>& own);
+  std::vector<Named> first_values(const Tie& tie, const std::vector<std::int64_t>& layers);
+
+  const std::vector<LayerSpec>& model_;
+  std::int64_t seed_;
+  std::set<std::int64_t> mine_;
+  std::map<std::int64_t, std::int64_t> elements_;
+  std::map<std::int64_t, std::shared_ptr<Layer>> kept_;
+  std::map<std::string, std::vector<Named>> first_values_;  // Of ties with later layers, by key.
+};
+
+// Of one alone.
 BuiltLayer build_layer(const std::vector<LayerSpec>& model, std::int64_t seed, std::int64_t index);
 
 // A layer's parameter as the model knows it.

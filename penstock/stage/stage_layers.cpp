@@ -17,7 +17,7 @@ StageLayers::StageLayers(const std::vector<nn::LayerSpec>& model, std::int64_t f
 
 void StageLayers::add(const std::vector<nn::LayerSpec>& model, std::int64_t index,
                       std::int64_t seed, const Making& making) {
-  nn::BuiltLayer built = nn::build_layer(model, seed, index);
+  nn::BuiltLayer built = making.make ? making.make(index) : nn::build_layer(model, seed, index);
   if (!making.device.is_cpu()) built.layer->to(making.device);
   if (making.type) nn::convert(*built.layer, *making.type);
   const std::string& layer_name = model[static_cast<std::size_t>(index)].meta.name;

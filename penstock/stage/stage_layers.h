@@ -22,6 +22,8 @@ struct NamedParameter {
 
 // How a stage makes its layers, one by one, each in host memory.
 struct Making {
+  // Of that number in the model; absent: nn::build_layer().
+  std::function<nn::BuiltLayer(std::int64_t)> make = {};
   c10::Device device = at::kCPU;            // Where a layer goes when it has been made.
   std::optional<at::ScalarType> type = {};  // Of its floating parameters and buffers then.
   // Has the layer's parameters before the next layer is made: their memory may be elsewhere then.

@@ -90,10 +90,11 @@ Facts facts_of(const verify::VerifiedSchedule& verified) {
 }
 
 Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
-               const verify::VerifiedSchedule& schedule, const partition::Partition& partition) {
+               const verify::VerifiedSchedule& schedule,
+               const std::optional<partition::Partition>& partition) {
   Facts facts = {
       {Fact::Mesh, mesh::to_string(options.mesh)},
-      {Fact::Partition, join(partition.bounds, " ")},
+      {Fact::Partition, partition ? join(partition->bounds, " ") : "by parameters"},
       {Fact::Seed, str(options.seed)},
       {Fact::Device, c10::DeviceTypeName(options.device.type(), /*lower_case=*/true)},
       {Fact::Optimizer, describe(options.optimizer)},

@@ -6,6 +6,7 @@
 // Communicator's exchange of texts.
 #pragma once
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,11 @@ using agreement::Occasion;
 
 // Those of the process, and the program.
 Facts facts_of(const verify::VerifiedSchedule& schedule);
-// Those, and all that a Trainer is made from.
+// Those, and all that a Trainer is made from.  No partition: it follows from parameters that are
+// not counted yet.
 Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
-               const verify::VerifiedSchedule& schedule, const partition::Partition& partition);
+               const verify::VerifiedSchedule& schedule,
+               const std::optional<partition::Partition>& partition);
 
 // Of a parameter as it was made: of the values, so that no later change is in it.
 using ValueHashes = std::map<std::string, std::string>;  // By name.

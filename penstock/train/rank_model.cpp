@@ -8,6 +8,7 @@
 
 #include "penstock/comm/or_fail.h"
 #include "penstock/config/program_of_replicas.h"
+#include "penstock/core/text.h"
 #include "penstock/lower/places.h"
 
 namespace penstock::train {
@@ -17,6 +18,17 @@ StageId stage_of(const partition::Partition& partition, std::int64_t layer) {
   std::int32_t stage = 0;
   while (partition.end_layer(StageId(stage)) <= layer) ++stage;
   return StageId(stage);
+}
+
+std::set<std::int64_t> layers_of(const std::vector<StageId>& stages,
+                                 const partition::Partition& partition) {
+  std::set<std::int64_t> layers;
+  for (const StageId stage : stages) {
+    for (auto i = partition.first_layer(stage); i < partition.end_layer(stage); ++i) {
+      layers.insert(i);
+    }
+  }
+  return layers;
 }
 
 std::int32_t place_of(Rank rank, const std::vector<std::vector<Rank>>& places) {
@@ -41,7 +53,7 @@ PlaceInRun place_in_run(Rank rank, const mesh::Mesh& mesh,
 }  // namespace
 
 RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerSpec>& layers,
-                     const Layout& layout, comm::Communicator& communicator,
+                     const Layout& layout, nn::LayerMaker& maker, comm::Communicator& communicator,
                      execute::Progress& progress)
     : options_(options),
       communicator_(communicator),
@@ -50,6 +62,7 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
       here_(place_in_run(communicator.rank(), layout.mesh, places_)),
       of_all_replicas_(layout.schedule.schedule().replicas > 1),
       activations_(std::make_shared<stage::ActivationCount>()),
+      owned_(str("rank ", communicator.rank())),
       data_group_(communicator, places_[static_cast<std::size_t>(here_.place)]),
       pipe_group_(communicator.make_group(of_all_replicas_
                                               ? communicator.all_ranks()
@@ -59,7 +72,7 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
   std::unique_ptr<replicas::GrowingParameters> grown;
   {
     const execute::WorkMark work(progress_, "making layers", files_in_programs());
-    grown = comm::or_fail(communicator_, [&] { return build_stages(layers, layout); });
+    grown = comm::or_fail(communicator_, [&] { return build_stages(layers, layout, maker); });
   }
   {
     const execute::WaitMark wait(progress_, "comparing layers with the other ranks");
@@ -73,8 +86,14 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
 }
 
 // The next stage's layers move to where their Ownership says, each before the next is made.
-stage::Making RankModel::making(replicas::GrowingParameters& growing) {
+stage::Making RankModel::making(const std::vector<nn::LayerSpec>& layers, nn::LayerMaker& maker,
+                                replicas::GrowingParameters& growing) {
   stage::Making making{.device = options_.device};
+  making.make = [this, &layers, &maker](std::int64_t index) {
+    nn::BuiltLayer built = maker.make(index);
+    owned_.claim(layers[static_cast<std::size_t>(index)].meta.name, *built.layer);
+    return built;
+  };
   if (options_.precision.is_short()) making.type = options_.precision.type;
   making.after_layer = [this, &growing](const std::vector<nn::ModelParameter>& parameters) {
     progress_.advance();
@@ -88,7 +107,7 @@ stage::Making RankModel::making(replicas::GrowingParameters& growing) {
 }
 
 std::unique_ptr<replicas::GrowingParameters> RankModel::build_stages(
-    const std::vector<nn::LayerSpec>& layers, const Layout& layout) {
+    const std::vector<nn::LayerSpec>& layers, const Layout& layout, nn::LayerMaker& maker) {
   auto growing = std::make_unique<replicas::GrowingParameters>(
       replicas::ReplicaOptions{.zero = options_.zero,
                                .pieces = options_.offload.parameters,
@@ -103,10 +122,13 @@ std::unique_ptr<replicas::GrowingParameters> RankModel::build_stages(
   const partition::Partition& partition = layout.partition;
   const auto stages_of =
       layout.schedule.facts().homes.stages_of_ranks(layout.schedule.schedule().programs.size());
-  for (const StageId stage : stages_of[static_cast<std::size_t>(here_.coordinate.pipe)]) {
+  const auto& mine = stages_of[static_cast<std::size_t>(here_.coordinate.pipe)];
+  maker.begin(layers_of(mine, partition));
+  for (const StageId stage : mine) {
     growing->begin_set();
     stages_.emplace_back(stage, layers, partition.first_layer(stage), partition.end_layer(stage),
-                         options_.seed, activations_, options_.checkpointing, making(*growing));
+                         options_.seed, activations_, options_.checkpointing,
+                         making(layers, maker, *growing));
     growing->end_set();
     is_first_stage_ |= stage.value == 0;
     is_last_stage_ |= stage.value + 1 == partition.stages();

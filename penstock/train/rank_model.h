@@ -18,6 +18,7 @@
 #include "penstock/execute/tied_parameters.h"
 #include "penstock/mesh/mesh.h"
 #include "penstock/nn/layer.h"
+#include "penstock/nn/owned_memory.h"
 #include "penstock/partition/partition.h"
 #include "penstock/replicas/replicated_parameters.h"
 #include "penstock/stage/stage.h"
@@ -47,11 +48,12 @@ struct PlaceInRun {
 class RankModel {
  public:
   // Collective over all ranks.  Makes the layers of this rank's stages, one by one; they are
-  // compared between replicas.  What is a reference outlives this.
-  // Throws: ConfigError for layers, ties and options that do not fit; DifferenceError when replicas
-  // made different ones.
+  // compared between replicas.  What is a reference outlives this, but for `maker`.
+  // Throws: ConfigError for layers, ties and options that do not fit, and for memory that another
+  // layer has, too; DifferenceError when replicas made different ones.
   RankModel(const TrainerOptions& options, const std::vector<nn::LayerSpec>& layers,
-            const Layout& layout, comm::Communicator& communicator, execute::Progress& progress);
+            const Layout& layout, nn::LayerMaker& maker, comm::Communicator& communicator,
+            execute::Progress& progress);
 
   const PlaceInRun& place() const { return here_; }
   std::vector<stage::Stage>& stages() { return stages_; }
@@ -107,8 +109,9 @@ class RankModel {
 
  private:
   std::unique_ptr<replicas::GrowingParameters> build_stages(
-      const std::vector<nn::LayerSpec>& layers, const Layout& layout);
-  stage::Making making(replicas::GrowingParameters& growing);
+      const std::vector<nn::LayerSpec>& layers, const Layout& layout, nn::LayerMaker& maker);
+  stage::Making making(const std::vector<nn::LayerSpec>& layers, nn::LayerMaker& maker,
+                       replicas::GrowingParameters& growing);
   void build_ties(const std::vector<nn::LayerSpec>& layers, const Layout& layout);
   std::vector<nn::TiedParameter> updated_copies(std::size_t stage) const;
   std::unique_ptr<execute::Executor> make_executor(lower::Plan plan,
@@ -125,6 +128,7 @@ class RankModel {
   bool is_first_stage_ = false;
   bool is_last_stage_ = false;
   std::shared_ptr<stage::ActivationCount> activations_;
+  nn::OwnedMemory owned_;     // By the layers.
   ValueHashes first_values_;  // Of parameters, while layers are made.
   std::vector<stage::Stage> stages_;
   comm::ShardGroup data_group_;  // The copies.

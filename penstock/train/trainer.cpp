@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <span>
 
 #include "penstock/comm/calls.h"
@@ -17,6 +18,7 @@
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
 #include "penstock/train/handshake.h"
+#include "penstock/train/layer_sizes.h"
 
 namespace penstock::train {
 
@@ -30,9 +32,34 @@ lower::ProgramOptions program_of(const TrainerOptions& options) {
 
 namespace {
 
-// Layers may have to be made to be counted, which `layers` then are.
+// Who has which layer, if stages have as many layers each.
+std::vector<Rank> likely_ranks(const std::vector<nn::LayerSpec>& layers, const mesh::Mesh& mesh,
+                               const verify::VerifiedSchedule& schedule) {
+  const std::int32_t stages = schedule.schedule().stages;
+  const partition::Partition even =
+      partition::partition(nn::meta_of(layers), stages, partition::Uniform{});
+  std::vector<Rank> ranks;
+  for (std::int32_t stage = 0; stage < stages; ++stage) {
+    const Rank row = schedule.facts().homes.on_way(0, StageId(stage).index());
+    ranks.resize(static_cast<std::size_t>(even.end_layer(StageId(stage))),
+                 mesh.rank({.pipe = row.value, .data = 0}));
+  }
+  return ranks;
+}
+
+// Whether parameters stay as they are made, so that it costs no memory to make them early.
+bool keeps_what_is_made(const TrainerOptions& options) {
+  const partition::SharingRules rules = replicas::sharing_rules(
+      options.zero, options.offload.parameters, options.mesh.data, options.device);
+  return options.device.is_cpu() && !options.precision.is_short() && !rules.come_and_go();
+}
+
+// Collective over all ranks, which have the same of everything afterwards.  Layers may have to be
+// made to be counted, which `layers` then are.
 Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& layers,
-                   comm::Communicator& communicator) {
+                   nn::LayerMaker& maker, comm::Communicator& communicator,
+                   execute::Progress& progress) {
+  const comm::Call call("Trainer()");
   mesh::Mesh mesh = mesh::make_mesh(communicator.world_size(), options.mesh);
   nn::check_model(layers);
   replicas::check(options.zero, options.offload.parameters, options.sums);
@@ -40,16 +67,29 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
       options.sums == GradientSums::Invariant) {
     throw ConfigError("invariant sums of gradients are in the type of the parameters");
   }
-  if (std::holds_alternative<partition::ByParameters>(options.partition)) {
-    comm::or_fail(communicator, [&] { nn::count_parameters(layers); });
-  }
   verify::VerifiedSchedule schedule = lower::training_program(program_of(options));
   if (schedule.schedule().replicas > 1) {
     config::check_program_of_replicas(options.zero.stage, options.sums == GradientSums::Invariant);
   }
-  partition::Partition partition =
-      partition::partition(nn::meta_of(layers), schedule.schedule().stages, options.partition);
-  return {std::move(mesh), std::move(schedule), std::move(partition)};
+  const std::int32_t stages = schedule.schedule().stages;
+  const bool has_to_count = stages > 1 && !are_counted(layers) &&
+                            std::holds_alternative<partition::ByParameters>(options.partition);
+  const auto cut_into_stages = [&] {
+    return partition::partition(nn::meta_of(layers), stages, options.partition);
+  };
+  std::optional<partition::Partition> partition;
+  if (!has_to_count) partition = cut_into_stages();
+  {
+    const execute::WaitMark wait(progress, "comparing with the other ranks what they will run");
+    agree_on(Occasion::Trainer, facts_of(options, layers, schedule, partition), communicator);
+  }
+  if (has_to_count) {
+    const execute::WorkMark work(progress, "counting the parameters of layers");
+    const auto after = keeps_what_is_made(options) ? nn::AfterCount::Keep : nn::AfterCount::Drop;
+    count_together(layers, likely_ranks(layers, mesh, schedule), maker, after, communicator);
+    partition = cut_into_stages();
+  }
+  return {std::move(mesh), std::move(schedule), std::move(*partition)};
 }
 
 std::unique_ptr<update::Update> make_update(const TrainerOptions& options,
@@ -122,19 +162,22 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layer
       loss_(options.loss_scale.differentiable(options.precision.loss(std::move(loss)))),
       communicator_(communicator),
       progress_(options.progress == nullptr ? own_progress_ : *options.progress),
-      layout_(make_layout(options_, layers_, communicator)) {
+      maker_(std::make_unique<nn::LayerMaker>(layers_, options_.seed)),
+      layout_(make_layout(options_, layers_, *maker_, communicator, progress_)) {
   const comm::Call call("Trainer()");
-  {
-    const execute::WaitMark wait(progress_, "comparing with the other ranks what they will run");
-    agree_on(Occasion::Trainer, facts_of(options_, layers_, layout_.schedule, layout_.partition),
-             communicator_);
-  }
   lower::Plan plan = lower_here(layout_, layout_.schedule, communicator_);
   {
     const execute::WaitMark wait(progress_, "connecting to the other ranks");
     communicator_.link(lower::peers(plan));
   }
-  rank_model_ = std::make_unique<RankModel>(options_, layers_, layout_, communicator_, progress_);
+  rank_model_ =
+      std::make_unique<RankModel>(options_, layers_, layout_, *maker_, communicator_, progress_);
+  if (layout_.partition.stages() == 1) {
+    for (const auto& [layer, elements] : maker_->trainable_elements()) {
+      layers_[static_cast<std::size_t>(layer)].meta.parameters = elements;
+    }
+  }
+  maker_.reset();
   program_ = std::make_unique<TrainingProgram>(std::move(plan), layout_, *rank_model_,
                                                options_.sums, communicator_, progress_);
   const execute::WorkMark work(progress_, "making masters and optimizer states",

@@ -122,6 +122,7 @@ class Trainer {
   comm::Communicator& communicator_;
   execute::Progress own_progress_;
   execute::Progress& progress_;
+  std::unique_ptr<nn::LayerMaker> maker_;  // While this is made.
   Layout layout_;
   std::unique_ptr<RankModel> rank_model_;
   std::unique_ptr<TrainingProgram> program_;

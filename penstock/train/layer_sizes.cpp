@@ -1,0 +1,40 @@
+#include "penstock/train/layer_sizes.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "penstock/comm/or_fail.h"
+#include "penstock/core/check.h"
+#include "penstock/core/text.h"
+
+namespace penstock::train {
+namespace {
+
+bool is_counted(const nn::LayerSpec& layer) { return layer.meta.parameters != nn::kNotCounted; }
+
+}  // namespace
+
+bool are_counted(const std::vector<nn::LayerSpec>& layers) {
+  return std::ranges::all_of(layers, is_counted);
+}
+
+void count_together(std::vector<nn::LayerSpec>& layers, const std::vector<Rank>& likely,
+                    nn::LayerMaker& maker, nn::AfterCount after, comm::Communicator& communicator) {
+  std::string mine;  // "3 1200 5 64": layers and their numbers of elements.
+  comm::or_fail(communicator, [&] {
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      if (is_counted(layers[i]) || likely[i] != communicator.rank()) continue;
+      mine += str(i, " ", maker.count(static_cast<std::int64_t>(i), after), " ");
+    }
+  });
+  for (const std::string& counted : communicator.exchange("sizes of layers", mine)) {
+    std::istringstream words(counted);
+    std::size_t layer = 0;
+    while (words >> layer) {
+      PENSTOCK_CHECK(layer < layers.size(), counted);
+      words >> layers[layer].meta.parameters;
+    }
+  }
+}
+
+}  // namespace penstock::train

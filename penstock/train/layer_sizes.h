@@ -1,0 +1,23 @@
+// How many parameters each layer has, counted by the ranks together: who is likely to have a layer
+// makes it for that, and nobody else does.
+//
+// A Trainer cuts its model into stages by that.  Knows no stages: it is told who is likely.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/nn/model.h"
+
+namespace penstock::train {
+
+// Whether all of them are known.
+bool are_counted(const std::vector<nn::LayerSpec>& layers);
+
+// Collective over all ranks.  Fills in the counts that are not known yet: layer i's is that of the
+// rank likely[i].
+// Throws: whatever a function that makes a layer throws, on every rank.
+void count_together(std::vector<nn::LayerSpec>& layers, const std::vector<Rank>& likely,
+                    nn::LayerMaker& maker, nn::AfterCount after, comm::Communicator& communicator);
+
+}  // namespace penstock::train
