@@ -33,12 +33,12 @@ using PythonAction = std::tuple<std::int32_t, std::string, std::optional<std::in
 
 Table table_of(const Timetable& table) {
   Table rows;
-  for (std::size_t rank = 0; rank < table.slots.size(); ++rank) {
+  for (std::size_t rank = 0; rank < table.action_slots.size(); ++rank) {
     const Program& program = table.schedule.programs[rank];
     auto& row = rows.emplace_back(static_cast<std::size_t>(table.lengths[rank]));
     for (std::size_t i = 0; i < program.size();) {
       const auto unit = unit_at(program, i);
-      append_cell(row[static_cast<std::size_t>(table.slots[rank][i])].emplace(), unit);
+      append_cell(row[static_cast<std::size_t>(table.action_slots[rank][i])].emplace(), unit);
       i += unit.size();
     }
   }
@@ -84,8 +84,9 @@ Schedule verified(const Schedule& schedule) {
 Schedule add_send_recv(const std::vector<std::vector<std::string>>& cells,
                        const std::string& name) {
   const Timetable table = schedule::parse_table(cells, name);
-  return schedule::add_send_recv_as_torch(Timetable{
-      .schedule = verified(table.schedule), .slots = table.slots, .lengths = table.lengths});
+  return schedule::add_send_recv_as_torch(Timetable{.schedule = verified(table.schedule),
+                                                    .action_slots = table.action_slots,
+                                                    .lengths = table.lengths});
 }
 
 // The least slots that a schedule needs, with or without messages.

@@ -158,7 +158,7 @@ std::uint64_t bytes_of(ScalarType type) {
     case ScalarType::U16:
       return 2;
     case ScalarType::U8:
-    case ScalarType::Bool:
+    case ScalarType::Boolean:
     case ScalarType::I8:
     case ScalarType::F8_E4M3:
     case ScalarType::F8_E5M2:

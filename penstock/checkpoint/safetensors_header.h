@@ -25,7 +25,7 @@ enum class ScalarType : std::uint8_t {
   I32,
   I16,
   U8,
-  Bool,
+  Boolean,
   I8,
   U16,
   U32,

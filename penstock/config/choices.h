@@ -37,7 +37,7 @@ inline constexpr std::array<Name<DataType>, 3> kDataTypes = {{
     {DataType::Fp16, "fp16"},
 }};
 inline constexpr std::array<Name<OffloadDevice>, 3> kOffloadDevices = {{
-    {OffloadDevice::None, "none"},
+    {OffloadDevice::Off, "none"},
     {OffloadDevice::Cpu, "cpu"},
     {OffloadDevice::Nvme, "nvme"},
 }};

@@ -22,9 +22,9 @@ struct AdapterConfig {
   std::int64_t rank = 0;  // 0: none, all weights are trained.
   double alpha = 16.0;
   std::string targets = "q_proj|v_proj|c_attn";
-  double dropout = 0.0;  // Probability that an element of an adapter's input is 0.
-  std::string path;      // A folder of adapters to begin with; empty: new ones.
-  bool merge = false;    // Save the model with the adapters added, not these alone.
+  double dropout = 0.0;   // Probability that an element of an adapter's input is 0.
+  std::string path = {};  // A folder of adapters to begin with; empty: new ones.
+  bool merge = false;     // Save the model with the adapters added, not these alone.
 
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
 };
@@ -41,9 +41,9 @@ struct ModelConfig {
   std::int64_t vocabulary = 256;                // Token ids are below it; 256: bytes.
   bool tie_embeddings = false;                  // The head's weight is the embedding's.
   double dropout = 0.0;                         // Probability of a zero.
-  std::string path;                             // For HuggingFace: the folder.
+  std::string path = {};                        // For HuggingFace: the folder.
   FirstWeights weights = FirstWeights::Folder;  // For HuggingFace.
-  AdapterConfig adapter;                        // For HuggingFace.
+  AdapterConfig adapter = {};                   // For HuggingFace.
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
@@ -53,7 +53,7 @@ enum class DataFormat : std::uint8_t { Auto, Text, Uint16, Uint32, LlmC, Megatro
 
 // One of several corpora that training draws from.
 struct DataSource {
-  std::string path;
+  std::string path = {};
   double weight = 1.0;  // Its share of the samples, relative to the other sources'.
   DataFormat format = DataFormat::Auto;
 
@@ -62,29 +62,29 @@ struct DataSource {
 
 struct DataConfig {
   // A file or a folder, of text or of tokens; empty: `sources`, or the Python standard library's.
-  std::string path;
+  std::string path = {};
   DataFormat format = DataFormat::Auto;
-  std::vector<DataSource> sources;      // Of tokens, instead of a path.
-  bool shuffle = true;                  // With tokens: another order in each epoch.
-  std::string validation;               // Of tokens; empty: the last 5 % of each source.
-  bool attend_across_documents = true;  // Of tokens: a sample's documents see each other.
+  std::vector<DataSource> sources = {};  // Of tokens, instead of a path.
+  bool shuffle = true;                   // With tokens: another order in each epoch.
+  std::string validation = {};           // Of tokens; empty: the last 5 % of each source.
+  bool attend_across_documents = true;   // Of tokens: a sample's documents see each other.
   // Otherwise: the token that ends a document; absent: what the notes of the files say.
-  std::optional<std::int64_t> document_end;
+  std::optional<std::int64_t> document_end = {};
 
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
 
 struct MeshConfig {
-  std::int64_t pipe = 1;             // Pipeline ranks.
-  std::optional<std::int64_t> data;  // Data-parallel ranks; absent: world size / pipe.
+  std::int64_t pipe = 1;                  // Pipeline ranks.
+  std::optional<std::int64_t> data = {};  // Data-parallel ranks; absent: world size / pipe.
 
   friend bool operator==(const MeshConfig&, const MeshConfig&) = default;
 };
 
 struct ScheduleConfig {
   std::string name = "1f1b";  // A registered schedule; empty when `file` is given.
-  std::string file;           // With a program, instead of a name.
-  std::optional<std::int64_t> stages_per_rank;  // Absent: as many as the schedule has.
+  std::string file = {};      // With a program, instead of a name.
+  std::optional<std::int64_t> stages_per_rank = {};  // Absent: as many as the schedule has.
   std::int64_t window_steps = 20;  // In which costs are measured together; 0: they are not.
   double cost_change = 0.25;       // The share by which a stage's time has to change to be told.
   bool adapt = false;              // Whether the ranks change to a faster order of actions.
@@ -97,25 +97,26 @@ enum class PartitionMethod : std::uint8_t { Uniform, Parameters, LayerCost, Boun
 
 struct PipelineConfig {
   PartitionMethod partition = PartitionMethod::Parameters;
-  std::string type_regex;            // For TypeRegex: matched against layer type names.
-  std::vector<double> layer_costs;   // For LayerCost: one a layer, any unit.
-  std::vector<std::int64_t> bounds;  // For Bounds: first layer of each stage, then the layer count.
+  std::string type_regex = {};           // For TypeRegex: matched against layer type names.
+  std::vector<double> layer_costs = {};  // For LayerCost: one a layer, any unit.
+  std::vector<std::int64_t> bounds =
+      {};  // For Bounds: first layer of each stage, then the layer count.
   std::int64_t activation_checkpoint_interval = 0;  // Layers recomputed together; 0: none are.
-  std::string checkpointable_layers;                // Only layers whose type matches; empty: all.
+  std::string checkpointable_layers = {};           // Only layers whose type matches; empty: all.
 
   friend bool operator==(const PipelineConfig&, const PipelineConfig&) = default;
 };
 
 // Where something is while it is not used, in DeepSpeed's words.
 enum class OffloadDevice : std::uint8_t {
-  None,  // Where the rank computes.
+  Off,   // Where the rank computes.
   Cpu,   // In host memory.
   Nvme,  // In a file.
 };
 
 struct OffloadConfig {
-  OffloadDevice device = OffloadDevice::None;
-  std::string nvme_path;  // For Nvme: the folder of the file.
+  OffloadDevice device = OffloadDevice::Off;
+  std::string nvme_path = {};  // For Nvme: the folder of the file.
 
   friend bool operator==(const OffloadConfig&, const OffloadConfig&) = default;
 };
@@ -127,9 +128,10 @@ struct ZeroConfig {
   std::int64_t stage3_max_live_parameters = 1'000'000'000;  // Whole on a rank at one time.
   std::int64_t stage3_prefetch_bucket_size = 50'000'000;    // Looked ahead of what is used.
   std::int64_t stage3_param_persistence_threshold = 0;      // Stay whole, with stage 3: ...
-  std::optional<std::int64_t> stage3_model_persistence_threshold;  // ... all together; absent: any.
-  OffloadConfig offload_param;      // With stage 3: what a rank keeps of parameters.
-  OffloadConfig offload_optimizer;  // Optimizer states, and masters of short types.
+  std::optional<std::int64_t> stage3_model_persistence_threshold =
+      {};                                // ... all together; absent: any.
+  OffloadConfig offload_param = {};      // With stage 3: what a rank keeps of parameters.
+  OffloadConfig offload_optimizer = {};  // Optimizer states, and masters of short types.
 
   friend bool operator==(const ZeroConfig&, const ZeroConfig&) = default;
 };
@@ -157,7 +159,7 @@ struct Fp16Config {
 enum class DataType : std::uint8_t { Fp32, Bf16, Fp16 };
 
 struct DataTypesConfig {
-  std::optional<DataType> grad_accum_dtype;  // Absent: as the parameters.
+  std::optional<DataType> grad_accum_dtype = {};  // Absent: as the parameters.
 
   friend bool operator==(const DataTypesConfig&, const DataTypesConfig&) = default;
 };
@@ -194,9 +196,9 @@ enum class WarmupType : std::uint8_t { Log, Linear };
 struct SchedulerConfig {
   SchedulerType type = SchedulerType::Constant;
   std::int64_t warmup_num_steps = 1000;
-  std::optional<std::int64_t> total_num_steps;  // Absent: run.steps.
-  double warmup_min_ratio = 0.0;                // lr of the first step, as a share of lr.
-  double cos_min_ratio = 1e-4;                  // lr at the end, as a share of lr.
+  std::optional<std::int64_t> total_num_steps = {};  // Absent: run.steps.
+  double warmup_min_ratio = 0.0;                     // lr of the first step, as a share of lr.
+  double cos_min_ratio = 1e-4;                       // lr at the end, as a share of lr.
   WarmupType warmup_type = WarmupType::Log;
 
   friend bool operator==(const SchedulerConfig&, const SchedulerConfig&) = default;
@@ -229,31 +231,31 @@ enum class OnFailure : std::uint8_t { Warn, Stop };
 
 // Checkpoints of training, which a run goes on from; docs/checkpoints.md.
 struct CheckpointConfig {
-  std::string directory;           // Empty: RUN/checkpoints.
+  std::string directory = {};      // Empty: RUN/checkpoints.
   std::int64_t save_interval = 0;  // Optimizer steps; 0: none are saved for their number.
   double save_minutes = 0.0;       // Since the last one; 0: none are saved for their age.
   std::int64_t keep_last = 2;      // So many of the newest stay; 0: all.
   std::int64_t keep_every = 0;     // And those of steps that it divides; 0: none.
   bool asynchronous = true;        // Files are written beside the steps that follow.
   OnFailure on_failure = OnFailure::Warn;
-  std::string resume;  // "auto", a checkpoint's folder, or empty: a run begins anew.
+  std::string resume = {};  // "auto", a checkpoint's folder, or empty: a run begins anew.
 
   bool saves() const { return save_interval > 0 || save_minutes > 0; }
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 
 struct RunConfig {
-  std::string directory;             // Empty: runs/<config name>-<time or job id>.
+  std::string directory = {};        // Empty: runs/<config name>-<time or job id>.
   std::int64_t steps = 100;          // Optimizer steps.
   double minutes = 0.0;              // Then it stops, as if it were asked to; 0: no limit.
   std::int64_t eval_interval = 0;    // Steps between validations; 0: only at the end.
   std::int64_t eval_batches = 8;     // Global batches averaged by one validation.
   std::int64_t sample_bytes = 200;   // Bytes of a text that the model writes; 0: none.
   std::int64_t sample_tokens = 0;    // Of a folder's model: tokens of such a text; 0: none.
-  std::string sample_prompt;         // It goes on from this; empty: from a sample of the data.
+  std::string sample_prompt = {};    // It goes on from this; empty: from a sample of the data.
   std::int64_t sample_interval = 0;  // Steps between such texts; 0: one, at the end.
   std::int64_t timeline_steps = 0;   // The first steps, recorded in timeline.csv; 0: none.
-  std::string save;                  // Directory for the weights; empty: not saved.
+  std::string save = {};             // Directory for the weights; empty: not saved.
   std::int64_t save_interval = 0;    // Steps between such saves; 0: only at the end.
 
   friend bool operator==(const RunConfig&, const RunConfig&) = default;
@@ -263,33 +265,33 @@ struct RunConfig {
 // gradient_accumulation_steps x data-parallel ranks.  In a pipeline, gradient_accumulation_steps is
 // the number of microbatches per step of one replica.
 struct BatchConfig {
-  std::optional<std::int64_t> train_batch_size;                // Samples per optimizer step.
-  std::optional<std::int64_t> train_micro_batch_size_per_gpu;  // Samples per microbatch.
-  std::optional<std::int64_t> gradient_accumulation_steps;     // Microbatches per replica.
+  std::optional<std::int64_t> train_batch_size = {};                // Samples per optimizer step.
+  std::optional<std::int64_t> train_micro_batch_size_per_gpu = {};  // Samples per microbatch.
+  std::optional<std::int64_t> gradient_accumulation_steps = {};     // Microbatches per replica.
 
   friend bool operator==(const BatchConfig&, const BatchConfig&) = default;
 };
 
 struct Config {
-  BatchConfig batch;
-  OptimizerConfig optimizer;
-  SchedulerConfig scheduler;
+  BatchConfig batch = {};
+  OptimizerConfig optimizer = {};
+  SchedulerConfig scheduler = {};
   double gradient_clipping = 0.0;  // Largest global 2-norm of the gradient; 0: no clipping.
   std::int64_t steps_per_print = 10;
   std::int64_t seed = 1234;
-  ModelConfig model;
-  DataConfig data;
-  MeshConfig mesh;
-  PipelineConfig pipeline;
-  ScheduleConfig schedule;
-  ZeroConfig zero_optimization;
-  Bf16Config bf16;
-  Fp16Config fp16;
-  DataTypesConfig data_types;
-  NumericsConfig numerics;
-  LaunchConfig launch;
-  CheckpointConfig checkpoint;
-  RunConfig run;
+  ModelConfig model = {};
+  DataConfig data = {};
+  MeshConfig mesh = {};
+  PipelineConfig pipeline = {};
+  ScheduleConfig schedule = {};
+  ZeroConfig zero_optimization = {};
+  Bf16Config bf16 = {};
+  Fp16Config fp16 = {};
+  DataTypesConfig data_types = {};
+  NumericsConfig numerics = {};
+  LaunchConfig launch = {};
+  CheckpointConfig checkpoint = {};
+  RunConfig run = {};
 
   friend bool operator==(const Config&, const Config&) = default;
 };

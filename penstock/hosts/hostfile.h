@@ -12,8 +12,8 @@ inline constexpr int kSlotsMax = 4096;
 inline constexpr std::size_t kHostfileBytesMax = std::size_t{1} << 20;
 
 struct Host {
-  std::string name;  // As ssh takes it.
-  int slots = 1;     // Ranks that it takes, numbered from 0.
+  std::string name;    // As ssh takes it.
+  int slot_count = 1;  // Ranks that it takes, numbered from 0.
   friend bool operator==(const Host&, const Host&) = default;
 };
 

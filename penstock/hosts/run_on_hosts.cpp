@@ -37,7 +37,7 @@ HostRun run_of(const HostsOptions& options, std::size_t host, int first_rank,
               .job_id = job_id,
               .log_dir = options.log_dir,
               .first_rank = first_rank,
-              .nproc = static_cast<int>(chosen.slots.size()),
+              .nproc = static_cast<int>(chosen.slot_numbers.size()),
               .world_size = count_ranks(options.hosts),
               .host = static_cast<int>(host),
               .hosts = static_cast<int>(options.hosts.size()),
@@ -45,7 +45,7 @@ HostRun run_of(const HostsOptions& options, std::size_t host, int first_rank,
               .master_port = options.master_port,
               .heartbeat_seconds = options.heartbeat_seconds};
   if (chosen.are_chosen) {
-    run.variables.emplace_back("CUDA_VISIBLE_DEVICES", join(chosen.slots, ","));
+    run.variables.emplace_back("CUDA_VISIBLE_DEVICES", join(chosen.slot_numbers, ","));
   }
   return run;
 }

@@ -28,10 +28,10 @@ const Host& find_host(const std::vector<Host>& hosts, const std::string& name,
 
 int slot_of(const std::string& text, const Host& host, const std::string& option) {
   const auto slot = parse_integer(text);
-  if (slot && *slot >= 0 && *slot < host.slots) return static_cast<int>(*slot);
+  if (slot && *slot >= 0 && *slot < host.slot_count) return static_cast<int>(*slot);
   throw ConfigError(str(option, ": ", in_quotes(text), " is no slot of host ", host.name,
                         ", which has ",
-                        host.slots == 1 ? "slot 0" : str("slots 0 to ", host.slots - 1)));
+                        host.slot_count == 1 ? "slot 0" : str("slots 0 to ", host.slot_count - 1)));
 }
 
 Named parse(const std::string& text, const std::vector<Host>& hosts, const std::string& option) {
@@ -41,7 +41,7 @@ Named parse(const std::string& text, const std::vector<Host>& hosts, const std::
     const Host& host = find_host(hosts, part.substr(0, colon), option);
     std::set<int>& slots = named[host.name];
     if (colon == std::string::npos) {
-      for (int slot = 0; slot < host.slots; ++slot) slots.insert(slot);
+      for (int slot = 0; slot < host.slot_count; ++slot) slots.insert(slot);
       continue;
     }
     for (const std::string& slot : split(part.substr(colon + 1), ',')) {
@@ -72,11 +72,11 @@ std::vector<ChosenHost> filtered(const std::vector<Host>& hosts, const Selection
   for (const Host& host : hosts) {
     ChosenHost taken{.name = host.name, .are_chosen = true};
     const auto found = named.find(host.name);
-    for (int slot = 0; slot < host.slots; ++slot) {
+    for (int slot = 0; slot < host.slot_count; ++slot) {
       const bool is_named = found != named.end() && found->second.contains(slot);
-      if (is_named == includes) taken.slots.push_back(slot);
+      if (is_named == includes) taken.slot_numbers.push_back(slot);
     }
-    if (!taken.slots.empty()) chosen.push_back(std::move(taken));
+    if (!taken.slot_numbers.empty()) chosen.push_back(std::move(taken));
   }
   if (chosen.empty()) throw ConfigError(str(option, " leaves no slot of any host"));
   return chosen;
@@ -91,13 +91,13 @@ std::vector<ChosenHost> first_of(const std::vector<Host>& hosts, const Selection
   std::vector<ChosenHost> chosen;
   for (const Host& host : hosts) {
     if (static_cast<int>(chosen.size()) == nodes) break;
-    const int slots = selection.num_gpus == 0 ? host.slots : selection.num_gpus;
-    if (slots > host.slots) {
-      throw ConfigError(str("--num_gpus ", slots, ": host ", host.name, " has ", host.slots,
-                            host.slots == 1 ? " slot" : " slots"));
+    const int slots = selection.num_gpus == 0 ? host.slot_count : selection.num_gpus;
+    if (slots > host.slot_count) {
+      throw ConfigError(str("--num_gpus ", slots, ": host ", host.name, " has ", host.slot_count,
+                            host.slot_count == 1 ? " slot" : " slots"));
     }
     ChosenHost taken{.name = host.name};
-    for (int slot = 0; slot < slots; ++slot) taken.slots.push_back(slot);
+    for (int slot = 0; slot < slots; ++slot) taken.slot_numbers.push_back(slot);
     chosen.push_back(std::move(taken));
   }
   return chosen;
@@ -113,7 +113,7 @@ std::vector<ChosenHost> choose_hosts(const std::vector<Host>& hosts, const Selec
 
 int count_ranks(const std::vector<ChosenHost>& hosts) {
   return std::accumulate(hosts.begin(), hosts.end(), 0, [](int sum, const ChosenHost& host) {
-    return sum + static_cast<int>(host.slots.size());
+    return sum + static_cast<int>(host.slot_numbers.size());
   });
 }
 

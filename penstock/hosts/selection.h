@@ -19,8 +19,8 @@ struct Selection {
 
 struct ChosenHost {
   std::string name;
-  std::vector<int> slots;   // In order, none twice.
-  bool are_chosen = false;  // By include or exclude, and not as they come.
+  std::vector<int> slot_numbers;  // In order, none twice.
+  bool are_chosen = false;        // By include or exclude, and not as they come.
   friend bool operator==(const ChosenHost&, const ChosenHost&) = default;
 };
 

@@ -231,7 +231,7 @@ class Detection {
 
 std::string_view name_of(LauncherKind kind) {
   switch (kind) {
-    case LauncherKind::None:
+    case LauncherKind::Nobody:
       return "none";
     case LauncherKind::Own:
       return "penstock";

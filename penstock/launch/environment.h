@@ -29,7 +29,7 @@
 namespace penstock::launch {
 
 enum class LauncherKind : std::uint8_t {
-  None,
+  Nobody,
   Own,
   Torchrun,
   OpenMpi,
@@ -43,7 +43,7 @@ std::string_view name_of(LauncherKind kind);
 std::ostream& operator<<(std::ostream& out, LauncherKind kind);
 
 struct LauncherEnvironment {
-  LauncherKind kind = LauncherKind::None;
+  LauncherKind kind = LauncherKind::Nobody;
   Rank rank;  // In [0, world_size).
   std::int32_t world_size = 1;
   std::optional<std::int32_t> local_rank;  // Position among the ranks of this host, when known.

@@ -60,7 +60,7 @@ void add_with_choices(const Layout& layout, const Choices& choices, std::vector<
 
 std::string_view in_files(Offload offload) {
   switch (offload) {
-    case Offload::None:
+    case Offload::Nothing:
       return "";
     case Offload::States:
       return "states";

@@ -17,7 +17,7 @@ using config::ZeroStage;
 
 // What is in files while it is not used.
 enum class Offload : std::uint8_t {
-  None,
+  Nothing,
   States,               // Of the optimizer, and masters of short types.
   StatesAndParameters,  // And, with ZeRO 3, what a rank keeps of parameters.
 };
@@ -33,7 +33,7 @@ struct Layout {
   std::int64_t microbatch = 1;          // Samples.
   std::int32_t microbatches = 1;        // Of a step and replica.
   std::int64_t recompute_interval = 0;  // Layers that are computed again together; 0: none are.
-  Offload offload = Offload::None;
+  Offload offload = Offload::Nothing;
 
   std::int32_t stages() const { return mesh.pipe * stages_per_rank; }
   friend bool operator==(const Layout&, const Layout&) = default;
@@ -49,7 +49,7 @@ struct Choices {
   std::vector<std::int64_t> microbatches;  // Samples: the sizes to choose from.
   std::vector<ZeroStage> zero;
   std::vector<std::int64_t> recompute_intervals = {0};
-  std::vector<Offload> offloads = {Offload::None};
+  std::vector<Offload> offloads = {Offload::Nothing};
 };
 
 // Every layout whose sizes fit: pipe and data make up the world, microbatches the batch, no stage

@@ -39,7 +39,7 @@ memory::Sharing sharing_of(const config::Config& config, const Layout& layout) {
                     .one_rank_has_pieces = layout.offload == Offload::StatesAndParameters},
           .states_per_element = config::states_per_parameter(config.optimizer),
           .state_bytes_per_part = config::counts_steps(config.optimizer) ? 4 : 0,
-          .has_states_in_file = layout.offload != Offload::None,
+          .has_states_in_file = layout.offload != Offload::Nothing,
           .has_pieces_in_file = layout.offload == Offload::StatesAndParameters,
           .persistence = persistence};
 }
@@ -212,8 +212,8 @@ struct Entry {
 
 void check(const config::Config& config) {
   const config::ZeroConfig& zero = config.zero_optimization;
-  if (zero.offload_optimizer.device != config::OffloadDevice::None ||
-      zero.offload_param.device != config::OffloadDevice::None) {
+  if (zero.offload_optimizer.device != config::OffloadDevice::Off ||
+      zero.offload_param.device != config::OffloadDevice::Off) {
     throw ConfigError(
         "plan: the configuration offloads, and each layout says that for itself",
         {"--offload DIR=SPEED tries layouts with files in DIR, beside those without",
@@ -323,7 +323,7 @@ config::Config configuration_of(const Request& request, const Candidate& candida
   changed.pipeline.activation_checkpoint_interval = layout.recompute_interval;
   const config::OffloadConfig in_files{.device = config::OffloadDevice::Nvme,
                                        .nvme_path = request.file_folder};
-  if (layout.offload != Offload::None) changed.zero_optimization.offload_optimizer = in_files;
+  if (layout.offload != Offload::Nothing) changed.zero_optimization.offload_optimizer = in_files;
   if (layout.offload == Offload::StatesAndParameters) {
     changed.zero_optimization.offload_param = in_files;
   }

@@ -71,7 +71,7 @@ class Parts {
     RunPart part{.has_started = true, .after_step = event.step, .ranks = event.ranks};
     if (!parts.empty()) {
       RunPart& before = parts.back();
-      if (before.end == PartEnd::None) {
+      if (before.end == PartEnd::Open) {
         before.end = PartEnd::Unsaid;
         before.last_step = std::max(before.after_step, event.step);
         before.reason = "it ended without a word";
@@ -167,7 +167,7 @@ std::string end_text(const RunHistory& history) {
     case PartEnd::Failed:
       return str("failed after step ", part.last_step, ": ", short_reason(part), " (exit code ",
                  part.exit_code, ")");
-    case PartEnd::None:
+    case PartEnd::Open:
     case PartEnd::Unsaid:
       break;
   }

@@ -16,7 +16,7 @@
 namespace penstock::measure {
 
 enum class PartEnd : std::uint8_t {
-  None,    // It still runs, or ended without a word.
+  Open,    // It still runs, or ended without a word.
   Unsaid,  // It ended without a word, and another part follows.
   Failed,
   Stopped,
@@ -31,7 +31,7 @@ struct RunPart {
   std::int64_t passed_over = 0;  // Newer checkpoints that could not be read.
   // Steps that the parts before it had taken already, and that this one takes again.
   std::int64_t steps_again = 0;
-  PartEnd end = PartEnd::None;
+  PartEnd end = PartEnd::Open;
   std::int64_t last_step = 0;  // When it ended.
   std::string reason;          // One line: why it ended.
   std::int64_t exit_code = 0;

@@ -46,9 +46,9 @@ std::vector<bool> copies_in(const SavedStage& stage) {
 }  // namespace
 
 Copies copies_of(const config::Config& config, config::Device device) {
-  if (!config.checkpoint.saves()) return Copies::None;
+  if (!config.checkpoint.saves()) return Copies::Absent;
   if (device == config::Device::Cuda) return Copies::InHostMemory;
-  return config.checkpoint.asynchronous ? Copies::WithTensors : Copies::None;
+  return config.checkpoint.asynchronous ? Copies::WithTensors : Copies::Absent;
 }
 
 std::int64_t copied_bytes(const std::vector<SavedStage>& stages, const Sharing& sharing) {

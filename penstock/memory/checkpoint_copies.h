@@ -16,7 +16,7 @@ namespace penstock::memory {
 
 // Where it is, from the first save on.
 enum class Copies : std::uint8_t {
-  None,          // The files are written from the tensors themselves, or there are no checkpoints.
+  Absent,        // The files are written from the tensors themselves, or there are no checkpoints.
   WithTensors,   // In the memory in which the rank computes.
   InHostMemory,  // Beside that: the rank computes on a device.
 };

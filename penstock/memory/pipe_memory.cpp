@@ -123,7 +123,7 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
                      .buffers = buffer_bytes(layers_of(run.memory, run.partition, stage)),
                      .tied_before = tied_before(run, stage)});
   }
-  const std::int64_t copied = run.copies == Copies::None ? 0 : copied_bytes(saved, run.sharing);
+  const std::int64_t copied = run.copies == Copies::Absent ? 0 : copied_bytes(saved, run.sharing);
   if (run.copies == Copies::WithTensors) standing.always.copies = copied;
   standing.always.buckets = tie_bytes(run.memory, run.sharing.rules, all);
   standing.in_step.buckets = std::min(pages, run.live_page_bytes_max);

@@ -32,7 +32,7 @@ struct PipeRun {
   std::int64_t live_page_bytes_max = 0;  // With ZeRO 3: parameters that are whole at one time.
   std::int64_t elements_at_once = partition::kElementsAtOnce;  // That are updated together.
   std::int64_t batch_bytes = 0;  // What a rank holds of a step's inputs and targets.
-  Copies copies = Copies::None;
+  Copies copies = Copies::Absent;
 };
 
 struct PipeRank {

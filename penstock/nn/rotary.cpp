@@ -30,7 +30,7 @@ at::Tensor frequencies_of(const RotaryOptions& options, std::int64_t head_dim, c
       at::arange(0, head_dim, 2, at::dtype(at::kFloat).device(device)) / head_dim;
   const at::Tensor frequencies = at::pow(options.theta, exponents).reciprocal();
   switch (options.scaling) {
-    case RotaryScaling::None:
+    case RotaryScaling::Off:
       return frequencies;
     case RotaryScaling::Linear:
       return frequencies / options.factor;

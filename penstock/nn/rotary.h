@@ -10,14 +10,14 @@
 namespace penstock::nn {
 
 enum class RotaryScaling : std::uint8_t {
-  None,
+  Off,
   Linear,  // All frequencies are divided by `factor`.
   Llama3,  // Low ones are, high ones are not, those between in part.
 };
 
 struct RotaryOptions {
   double theta = 10000.0;
-  RotaryScaling scaling = RotaryScaling::None;
+  RotaryScaling scaling = RotaryScaling::Off;
   double factor = 1.0;
   // Llama3: a frequency is low or high by how often it turns in `original_positions` tokens.
   double low_frequency_factor = 1.0;

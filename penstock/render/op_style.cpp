@@ -5,17 +5,17 @@ namespace penstock::render {
 using schedule::Op;
 
 const std::array<OpStyle, schedule::kOps> kOpStyles = {{
-    {Op::Forward, "forward", kBlue, kSkyBlue, kBlue, Mark::None},
-    {Op::Backward, "backward", kOrange, kOrange, kVermilion, Mark::None},
-    {Op::BackwardInput, "input gradients", kPink, kLightPink, kPink, Mark::Below},
-    {Op::BackwardWeight, "weight gradients", kGreen, kLightGreen, kGreen, Mark::Above},
-    {Op::SendForward, "send activation", kRule, kRule, kRule, Mark::None},
-    {Op::RecvForward, "receive activation", kRule, kRule, kRule, Mark::None},
-    {Op::SendBackward, "send gradient", kRule, kRule, kRule, Mark::None},
-    {Op::RecvBackward, "receive gradient", kRule, kRule, kRule, Mark::None},
-    {Op::Unshard, "gather weights", kYellow, kYellow, kYellow, Mark::None},
-    {Op::Reshard, "drop weights", kYellow, kYellow, kYellow, Mark::None},
-    {Op::ReduceGradients, "reduce gradients", kFadedInk, kFadedInk, kFadedInk, Mark::None},
+    {Op::Forward, "forward", kBlue, kSkyBlue, kBlue, Mark::Plain},
+    {Op::Backward, "backward", kOrange, kOrange, kVermilion, Mark::Plain},
+    {Op::BackwardInput, "input gradients", kPink, kLightPink, kPink, Mark::Under},
+    {Op::BackwardWeight, "weight gradients", kGreen, kLightGreen, kGreen, Mark::Over},
+    {Op::SendForward, "send activation", kRule, kRule, kRule, Mark::Plain},
+    {Op::RecvForward, "receive activation", kRule, kRule, kRule, Mark::Plain},
+    {Op::SendBackward, "send gradient", kRule, kRule, kRule, Mark::Plain},
+    {Op::RecvBackward, "receive gradient", kRule, kRule, kRule, Mark::Plain},
+    {Op::Unshard, "gather weights", kYellow, kYellow, kYellow, Mark::Plain},
+    {Op::Reshard, "drop weights", kYellow, kYellow, kYellow, Mark::Plain},
+    {Op::ReduceGradients, "reduce gradients", kFadedInk, kFadedInk, kFadedInk, Mark::Plain},
 }};
 
 Colour colour_of(const OpStyle& style, std::size_t shade, std::size_t shades) {

@@ -14,7 +14,7 @@ namespace penstock::render {
 
 // A light line within the box.  Half a backward has it on the side of its other half: the line
 // divides I, above, from W, below.
-enum class Mark : std::uint8_t { None, Below, Above };
+enum class Mark : std::uint8_t { Plain, Under, Over };
 
 struct OpStyle {
   schedule::Op op;

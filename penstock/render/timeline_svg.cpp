@@ -38,7 +38,7 @@ void define_hatch(Svg& svg) {
 std::string hatch() { return str("url(#", kHatch, ')'); }
 
 // The mark's place in a box of that height, as an offset from the box's top.
-double mark_offset(Mark mark, double height) { return mark == Mark::Above ? 2.0 : height - 4.0; }
+double mark_offset(Mark mark, double height) { return mark == Mark::Over ? 2.0 : height - 4.0; }
 
 std::string line_across(double x, double y, double width) {
   return 'M' + rounded(x, 2) + ' ' + rounded(y, 2) + 'h' + rounded(width, 2);
@@ -58,7 +58,7 @@ double draw_legend_entry(Svg& svg, double x, const std::vector<std::string>& fil
   std::string marks;
   for (const std::string& fill : fills) {
     svg.add("rect", {{"x", x}, {"y", top}, {"width", width}, {"height", height}, {"fill", fill}});
-    if (mark != Mark::None) marks += line_across(x, top + mark_offset(mark, height) + 1, width);
+    if (mark != Mark::Plain) marks += line_across(x, top + mark_offset(mark, height) + 1, width);
     x += width;
   }
   draw_marks(svg, marks);
@@ -104,11 +104,11 @@ void draw_head(Svg& svg, const Layout& layout) {
     const OpStyle& style = style_of(op);
     x = draw_legend_entry(svg, x, swatches(style, layout.shades), style.mark, style.name);
   }
-  x = draw_legend_entry(svg, x, {hatch()}, Mark::None, "idle");
+  x = draw_legend_entry(svg, x, {hatch()}, Mark::Plain, "idle");
   if (layout.shades > 1) {
-    x = draw_legend_entry(svg, x, {}, Mark::None, "darker: the rank's later stages");
+    x = draw_legend_entry(svg, x, {}, Mark::Plain, "darker: the rank's later stages");
   }
-  if (has_pairs(timeline)) draw_legend_entry(svg, x, {}, Mark::None, "underlined: overlapped");
+  if (has_pairs(timeline)) draw_legend_entry(svg, x, {}, Mark::Plain, "underlined: overlapped");
 }
 
 void draw_row_labels(Svg& svg, const Layout& layout, const Panel& panel) {
@@ -196,7 +196,7 @@ void draw_boxes(Svg& svg, const Layout& layout, const Paint& paint) {
   for (const Box& box : paint.boxes) {
     svg.add("rect", {{"x", box.x}, {"width", box.width}, {"height", layout.lane_height}},
             tooltip_of(*box.bar));
-    if (paint.style->mark == Mark::None || box.width < 6) continue;
+    if (paint.style->mark == Mark::Plain || box.width < 6) continue;
     marks += line_across(box.x, mark_offset(paint.style->mark, layout.lane_height) + 1, box.width);
   }
   svg.close();

@@ -49,7 +49,7 @@ class GrowingParameters {
   // What add() adds from now on is the next set, until end_set().
   void begin_set(partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo);
   // REQUIRES: parameters alike on every rank of the group, in one order, and with the same values.
-  void add(const stage::NamedParameter& parameter, zero::Ties ties = zero::Ties::None);
+  void add(const stage::NamedParameter& parameter, zero::Ties ties = zero::Ties::Unshared);
   void end_set();
 
   const ReplicaOptions& options() const { return options_; }

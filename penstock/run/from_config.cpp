@@ -17,7 +17,7 @@ namespace {
 
 offload::Place make_place(config::OffloadDevice device) {
   switch (device) {
-    case config::OffloadDevice::None:
+    case config::OffloadDevice::Off:
       return offload::Place::Device;
     case config::OffloadDevice::Cpu:
       return offload::Place::Host;

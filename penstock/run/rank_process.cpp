@@ -58,7 +58,7 @@ comm::Rendezvous rendezvous_of(const launch::LauncherEnvironment& self,
                               .listen = options.host,
                               .transport = options.transport,
                               .device = options.device};
-  if (self.kind == LauncherKind::None || !self.master_port) {
+  if (self.kind == LauncherKind::Nobody || !self.master_port) {
     rendezvous.kind = comm::Rendezvous::Kind::File;
     rendezvous.path = meeting_file(self, options.folder);
   } else if (self.rank.value == 0 && !self.agent_store) {

@@ -41,6 +41,6 @@ probe::ModelTimes layer_times(const train::TrainerOptions& options,
 std::vector<PipeRank> run_memory(const train::TrainerOptions& options,
                                  std::vector<nn::LayerSpec> model, const nn::Loss& loss,
                                  const TrainingInputs& inputs,
-                                 memory::Copies copies = memory::Copies::None);
+                                 memory::Copies copies = memory::Copies::Absent);
 
 }  // namespace penstock::run

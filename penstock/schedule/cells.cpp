@@ -19,7 +19,7 @@ Timetable parse(const Cells& cells, const std::string& name, Empty empty) {
   Schedule& schedule = table.schedule;
   for (std::size_t rank = 0; rank < cells.size(); ++rank) {
     Program& program = schedule.programs.emplace_back();
-    auto& slots = table.slots.emplace_back();
+    auto& slots = table.action_slots.emplace_back();
     for (std::size_t i = 0; i < cells[rank].size(); ++i) {
       if (cells[rank][i].empty() && empty == Empty::IsIdle) continue;
       try {

@@ -79,7 +79,7 @@ class Reader {
       begin = end + 1;
     }
     table_.lengths.push_back(trim(row).empty() ? 0 : static_cast<std::int32_t>(cells));
-    table_.slots.push_back(std::move(slots));
+    table_.action_slots.push_back(std::move(slots));
     table_.schedule.programs.push_back(std::move(program));
   }
 

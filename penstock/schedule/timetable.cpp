@@ -34,7 +34,7 @@ Timetable pack(Schedule schedule) {
       slots.insert(slots.end(), unit.size(), slot);
       i += unit.size();
     }
-    table.slots.push_back(std::move(slots));
+    table.action_slots.push_back(std::move(slots));
     table.lengths.push_back(slot);
   }
   return table;
@@ -44,8 +44,9 @@ Schedule remove_idle_slots(Timetable table) { return std::move(table.schedule); 
 
 std::string to_csv(const Timetable& table) {
   std::string text;
-  for (std::size_t rank = 0; rank < table.slots.size(); ++rank) {
-    text += to_row(table.schedule.programs[rank], table.slots[rank], table.lengths[rank]) + '\n';
+  for (std::size_t rank = 0; rank < table.action_slots.size(); ++rank) {
+    text +=
+        to_row(table.schedule.programs[rank], table.action_slots[rank], table.lengths[rank]) + '\n';
   }
   return text;
 }

@@ -165,7 +165,7 @@ class BackwardPass {
 
  private:
   void run() {
-    deferred_.gradients_.resize(index(graph().slots));
+    deferred_.gradients_.resize(index(graph().slot_count));
     for (std::size_t i = 0; i < seeds_.size(); ++i) {
       if (graph().roots[i].item != kNowhere) deliver(graph().roots[i], std::move(seeds_[i]));
     }
@@ -220,7 +220,7 @@ class BackwardPass {
 
   Tensors take(const Item& item) {
     const auto first = deferred_.gradients_.begin() + item.first_slot;
-    return {std::make_move_iterator(first), std::make_move_iterator(first + item.slots)};
+    return {std::make_move_iterator(first), std::make_move_iterator(first + item.slot_count)};
   }
 
   void run(std::int32_t number) {
@@ -297,7 +297,7 @@ void DeferredWeights::run() {
     } else {
       const auto first = gradients_.begin() + item.first_slot;
       Tensors gradients(std::make_move_iterator(first),
-                        std::make_move_iterator(first + item.slots));
+                        std::make_move_iterator(first + item.slot_count));
       if (parts_[i] == Part::Weights) {
         run_tensor_hooks(*item.node, gradients);
         for (const auto& hook : item.node->pre_hooks()) gradients = (*hook)(gradients);

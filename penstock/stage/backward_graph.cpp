@@ -81,9 +81,9 @@ class Walk {
     graph_.items.push_back({.node = found.node,
                             .first_target = found.first_edge,
                             .targets = static_cast<std::int32_t>(found.node->num_outputs()),
-                            .first_slot = graph_.slots,
-                            .slots = slots});
-    graph_.slots += slots;
+                            .first_slot = graph_.slot_count,
+                            .slot_count = slots});
+    graph_.slot_count += slots;
     return found;
   }
 

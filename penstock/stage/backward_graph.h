@@ -29,7 +29,7 @@ struct BackwardGraph {
     std::int32_t first_target = 0;  // Into `targets`: one for each of the node's edges.
     std::int32_t targets = 0;
     std::int32_t first_slot = 0;  // Of its incoming gradients; see Target::slot.
-    std::int32_t slots = 0;
+    std::int32_t slot_count = 0;
   };
   // Where an edge leads: an item, and which of all gradients that come in anywhere.
   struct Target {
@@ -40,7 +40,7 @@ struct BackwardGraph {
   std::vector<Item> items;
   std::vector<Target> targets;
   std::vector<Target> roots;  // Where the gradients of the tensors come in, in their order.
-  std::int32_t slots = 0;
+  std::int32_t slot_count = 0;
 };
 
 // The graph that is reached from `roots`; an edge that is not valid leads nowhere.

@@ -100,7 +100,7 @@ stage::Making RankModel::making(const std::vector<nn::LayerSpec>& layers, nn::La
     for (const nn::ModelParameter& each : parameters) {
       // Where its values are all here; add() may take them away.
       if (here_.copies > 1) first_values_[each.name] = hash_of_values(each.tensor);
-      growing.add({each.name, each.tensor}, each.is_tied ? zero::Ties::Shared : zero::Ties::None);
+      growing.add({each.name, each.tensor}, each.is_tied ? zero::Ties::Shared : zero::Ties::Unshared);
     }
   };
   return making;

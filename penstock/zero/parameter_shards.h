@@ -44,10 +44,10 @@ struct ShardSlice {
 };
 
 // Whether other layers share a parameter (nn/model.h).
-enum class Ties : std::uint8_t { None, Shared };
+enum class Ties : std::uint8_t { Unshared, Shared };
 
 // As an Ownership knows it.
-partition::Parameter described(const stage::NamedParameter& parameter, Ties ties = Ties::None);
+partition::Parameter described(const stage::NamedParameter& parameter, Ties ties = Ties::Unshared);
 
 class ParameterShards {
  public:
@@ -62,7 +62,7 @@ class ParameterShards {
                   TiedPages* tied = nullptr);
   // Parameters stay the tensors that they are; the values of those in a bucket move into its page.
   // REQUIRES: parameters alike on every rank of the group, in one order, and with the same values.
-  void add(stage::NamedParameter parameter, Ties ties = Ties::None,
+  void add(stage::NamedParameter parameter, Ties ties = Ties::Unshared,
            partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo);
   // What is below is for afterwards.
   void close();

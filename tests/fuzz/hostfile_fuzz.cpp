@@ -20,7 +20,7 @@ constexpr std::string_view kExclude = "\n--exclude ";
 
 std::string text_of(const std::vector<Host>& listed) {
   std::string text;
-  for (const Host& host : listed) text += str(host.name, " slots=", host.slots, "\n");
+  for (const Host& host : listed) text += str(host.name, " slots=", host.slot_count, "\n");
   return text;
 }
 
@@ -37,9 +37,10 @@ void check_chosen(const std::vector<Host>& listed, const std::vector<hosts::Chos
   PENSTOCK_CHECK(!chosen.empty(), "nothing is chosen");
   for (const hosts::ChosenHost& each : chosen) {
     const auto host = std::ranges::find(listed, each.name, &Host::name);
-    PENSTOCK_CHECK(host != listed.end() && !each.slots.empty(), each.name);
-    PENSTOCK_CHECK(each.slots.front() >= 0 && each.slots.back() < host->slots, each.name);
-    PENSTOCK_CHECK(std::ranges::is_sorted(each.slots, std::less_equal<>()), each.name);
+    PENSTOCK_CHECK(host != listed.end() && !each.slot_numbers.empty(), each.name);
+    PENSTOCK_CHECK(each.slot_numbers.front() >= 0 && each.slot_numbers.back() < host->slot_count,
+                   each.name);
+    PENSTOCK_CHECK(std::ranges::is_sorted(each.slot_numbers, std::less_equal<>()), each.name);
   }
 }
 

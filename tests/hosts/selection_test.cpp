@@ -16,8 +16,8 @@ std::string chosen(const Selection& selection) {
   std::string text;
   for (const ChosenHost& host : choose_hosts(kHosts, selection)) {
     text += (text.empty() ? "" : " ") + host.name;
-    for (const int slot : host.slots) {
-      text += (slot == host.slots.front() ? ":" : ",") + std::to_string(slot);
+    for (const int slot : host.slot_numbers) {
+      text += (slot == host.slot_numbers.front() ? ":" : ",") + std::to_string(slot);
     }
   }
   return text;

@@ -82,7 +82,7 @@ TEST(Environment, NothingSetIsASingleProcess) {
 }
 
 TEST(Environment, AMasterAloneIsNoLaunch) {
-  EXPECT_EQ(detect({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "1"}}).kind, LauncherKind::None);
+  EXPECT_EQ(detect({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "1"}}).kind, LauncherKind::Nobody);
 }
 
 TEST(Environment, PlainVariables) {
@@ -132,8 +132,8 @@ TEST(Environment, AStepsOwnSizeWinsOverTheAllocations) {
 TEST(Environment, ABareBatchScriptIsNotARank) {
   Variables variables = slurm();
   variables.erase("SLURM_STEP_ID");
-  EXPECT_EQ(detect(variables).kind, LauncherKind::None);
-  EXPECT_EQ(detect(slurm() + Variables{{"SLURM_STEP_ID", "batch"}}).kind, LauncherKind::None);
+  EXPECT_EQ(detect(variables).kind, LauncherKind::Nobody);
+  EXPECT_EQ(detect(slurm() + Variables{{"SLURM_STEP_ID", "batch"}}).kind, LauncherKind::Nobody);
 }
 
 TEST(Environment, AScriptAroundSrunMayRepeatItsRanks) {

@@ -72,7 +72,7 @@ struct PlannerTest : testing::Test {
   }
 };
 
-const std::vector<Offload> kOffloads = {Offload::None, Offload::States,
+const std::vector<Offload> kOffloads = {Offload::Nothing, Offload::States,
                                         Offload::StatesAndParameters};
 
 constexpr std::int64_t kAny = std::int64_t{1} << 40;
@@ -216,7 +216,7 @@ TEST_F(PlannerTest, ItsConfigurationHasTheLayout) {
     EXPECT_EQ(read.pipeline.activation_checkpoint_interval, each.layout.recompute_interval);
     const auto& zero = read.zero_optimization;
     const config::OffloadConfig files{config::OffloadDevice::Nvme, "/scratch"};
-    const bool has_states = each.layout.offload != Offload::None;
+    const bool has_states = each.layout.offload != Offload::Nothing;
     const bool has_pieces = each.layout.offload == Offload::StatesAndParameters;
     EXPECT_EQ(zero.offload_optimizer, has_states ? files : config::OffloadConfig());
     EXPECT_EQ(zero.offload_param, has_pieces ? files : config::OffloadConfig());
@@ -252,7 +252,7 @@ TEST_F(PlannerTest, FastFilesCostNothingBesideTheUpdateInMemory) {
   Request one = request(4, 16, kAny);
   one.memory_bandwidth = 1e4;
   one.file_bandwidth = 1e12;
-  one.choices.offloads = {Offload::None};
+  one.choices.offloads = {Offload::Nothing};
   const double without = plan(one).candidates.front().time.step();
   one.choices.offloads = {Offload::States};
   EXPECT_NEAR(plan(one).candidates.front().time.step(), without, 1e-9);

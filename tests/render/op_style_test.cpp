@@ -40,7 +40,7 @@ TEST(OpStyle, TheFourThatComputeDifferInColourAndInNameWhateverTheShade) {
 // In grey print pink and green are the same: a mark tells I from W.
 TEST(OpStyle, TheHalvesOfABackwardHaveDifferentMarks) {
   EXPECT_NE(style_of(Op::BackwardInput).mark, style_of(Op::BackwardWeight).mark);
-  EXPECT_NE(style_of(Op::BackwardInput).mark, Mark::None);
+  EXPECT_NE(style_of(Op::BackwardInput).mark, Mark::Plain);
 }
 
 }  // namespace

@@ -24,19 +24,20 @@ using testing_support::rows;
 TEST(Timetable, KeepsTheEmptyCellsOfARow) {
   const Timetable table = parse_timetable(",0F0,,(0F1;0B0)OVERLAP_F_B,0B1,,\n\n1F0\n,,\n", "t");
   EXPECT_EQ(table.schedule, parse_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n\n1F0\n,\n", "t"));
-  EXPECT_EQ(table.slots, (std::vector<std::vector<std::int32_t>>{{1, 3, 3, 4}, {}, {0}, {}}));
+  EXPECT_EQ(table.action_slots,
+            (std::vector<std::vector<std::int32_t>>{{1, 3, 3, 4}, {}, {0}, {}}));
   EXPECT_EQ(table.lengths, (std::vector<std::int32_t>{7, 0, 1, 3}));
   EXPECT_EQ(to_csv(table), ",0F0,,(0F1;0B0)OVERLAP_F_B,0B1,,\n\n1F0\n,,\n");
 }
 
 // `table` with idle slots put into its rows.
 Timetable with_gaps(Timetable table, Random& random) {
-  for (std::size_t rank = 0; rank < table.slots.size(); ++rank) {
+  for (std::size_t rank = 0; rank < table.action_slots.size(); ++rank) {
     std::int32_t shift = 0;
-    for (std::size_t i = 0; i < table.slots[rank].size(); ++i) {
+    for (std::size_t i = 0; i < table.action_slots[rank].size(); ++i) {
       const bool in_pair = i > 0 && table.schedule.programs[rank][i - 1].overlaps_next;
       if (!in_pair) shift += random.chance(0.3) ? random.between(1, 3) : 0;
-      table.slots[rank][i] += shift;
+      table.action_slots[rank][i] += shift;
     }
     table.lengths[rank] += shift + random.between(0, 2);
   }
@@ -91,13 +92,13 @@ TEST(Align, PutsEveryActionAsEarlyAsItCan) {
     const Messages messages(order);
     const Timetable table = align(pack(order));
     std::map<std::string, std::int32_t> sent;
-    for (std::size_t rank = 0; rank < table.slots.size(); ++rank) {
-      for (std::size_t i = 0; i < table.slots[rank].size(); ++i) {
+    for (std::size_t rank = 0; rank < table.action_slots.size(); ++rank) {
+      for (std::size_t i = 0; i < table.action_slots[rank].size(); ++i) {
         const auto send = messages.sent_after(order.programs[rank][i]);
-        if (send) sent[to_string(*send)] = table.slots[rank][i];
+        if (send) sent[to_string(*send)] = table.action_slots[rank][i];
       }
     }
-    for (std::size_t rank = 0; rank < table.slots.size(); ++rank) {
+    for (std::size_t rank = 0; rank < table.action_slots.size(); ++rank) {
       std::int32_t free = 0;
       for (std::size_t i = 0; i < order.programs[rank].size();) {
         const auto unit = unit_at(order.programs[rank], i);
@@ -106,7 +107,7 @@ TEST(Align, PutsEveryActionAsEarlyAsItCan) {
           const auto receive = messages.received_before(action);
           if (receive) earliest = std::max(earliest, sent.at(to_string(other_end(*receive))) + 1);
         }
-        ASSERT_EQ(table.slots[rank][i], earliest) << to_csv(table);
+        ASSERT_EQ(table.action_slots[rank][i], earliest) << to_csv(table);
         free = earliest + 1;
         i += unit.size();
       }

@@ -41,7 +41,7 @@ int run_evaluate(const EvaluateCommand& command) {
   }
   check_is_no_pipe("data path", config.data.path);
   const launch::LauncherEnvironment self = launch::from_process_environment();
-  if (self.kind == launch::LauncherKind::None) return start_ranks(command, config);
+  if (self.kind == launch::LauncherKind::Nobody) return start_ranks(command, config);
   refuse_launching(command.ranks, self);
   check_run(command.ranks, config, self.world_size);
   if (!self.master_port) {

@@ -80,7 +80,7 @@ std::string as_json(const GenerateCommand& command, const Tokens& prompt, const 
 
 int run_generate(const GenerateCommand& command) {
   const launch::LauncherEnvironment self = launch::from_process_environment();
-  if (self.kind != launch::LauncherKind::None) {
+  if (self.kind != launch::LauncherKind::Nobody) {
     throw ConfigError(str("generate starts its ranks itself, and this process is rank ", self.rank,
                           " already, started by ", self.kind),
                       {"run it outside that launcher"});

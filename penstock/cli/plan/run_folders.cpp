@@ -39,7 +39,7 @@ OutputLock lock_of(const OutputFolder& folder) {
   } catch (const CheckpointError& error) {
     std::vector<std::string> notes = {
         str("wait until it has ended, or choose another folder with ", folder.option)};
-    if (launch::from_process_environment().kind == launch::LauncherKind::None) {
+    if (launch::from_process_environment().kind == launch::LauncherKind::Nobody) {
       notes.push_back(launch::note_on_launchers(launch::process_variable));
     }
     throw ConfigError(error.message(), std::move(notes));

@@ -184,7 +184,7 @@ Command declare_selftest_command(CLI::App& app) {
       "  penstock selftest parity examples/gpt.json --set zero_optimization.stage=3");
   return [command, resume] {
     const launch::LauncherEnvironment self = launch::from_process_environment();
-    if (self.kind != launch::LauncherKind::None) {
+    if (self.kind != launch::LauncherKind::Nobody) {
       throw ConfigError(str("a selftest starts its ranks itself, and this process is rank ",
                             self.rank, " already, started by ", self.kind),
                         {"run it outside that launcher"});

@@ -143,7 +143,7 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
 int run_train(const TrainCommand& given) {
   config::ReadConfig read = read_and_hand_on(given);
   const launch::LauncherEnvironment self = launch::from_process_environment();
-  if (self.kind == launch::LauncherKind::None) return start_ranks(given, read);
+  if (self.kind == launch::LauncherKind::Nobody) return start_ranks(given, read);
   const TrainCommand command = for_world(given, read, self);
   read = read_config_of(command);
   refuse_launching(command, self);

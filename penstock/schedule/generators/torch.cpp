@@ -15,8 +15,8 @@ namespace {
 template <class SlotOf>
 Timetable lay_out(Schedule schedule, const SlotOf& slot_of) {
   Timetable table = pack(std::move(schedule));
-  for (std::size_t rank = 0; rank < table.slots.size(); ++rank) {
-    auto& slots = table.slots[rank];
+  for (std::size_t rank = 0; rank < table.action_slots.size(); ++rank) {
+    auto& slots = table.action_slots[rank];
     for (std::size_t i = 0; i < slots.size(); ++i) {
       slots[i] = slot_of(static_cast<std::int32_t>(rank), static_cast<std::int32_t>(i));
     }
@@ -79,7 +79,7 @@ Timetable waiting_with_missing_ones(Schedule, const Sizes& sizes) {
   Timetable table = lay_out(find_generator("zbv").make(enough),
                             [](std::int32_t rank, std::int32_t i) { return rank + i; });
   table.schedule.microbatches = sizes.microbatches;
-  for (std::size_t rank = 0; rank < table.slots.size(); ++rank) {
+  for (std::size_t rank = 0; rank < table.action_slots.size(); ++rank) {
     Program& program = table.schedule.programs[rank];
     const auto exists = [&](std::size_t i) {
       return program[i].microbatch->value < sizes.microbatches;
@@ -88,10 +88,10 @@ Timetable waiting_with_missing_ones(Schedule, const Sizes& sizes) {
     for (std::size_t i = 0; i < program.size(); ++i) {
       if (!exists(i)) continue;
       program[kept] = program[i];
-      table.slots[rank][kept++] = table.slots[rank][i];
+      table.action_slots[rank][kept++] = table.action_slots[rank][i];
     }
     program.resize(kept);
-    table.slots[rank].resize(kept);
+    table.action_slots[rank].resize(kept);
   }
   return align(std::move(table), Waits::OfForwards);
 }

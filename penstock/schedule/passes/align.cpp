@@ -50,7 +50,7 @@ class Aligning {
       const auto unit = unit_at(program, next_[rank]);
       const auto earliest = earliest_slot(unit);
       if (!earliest) return Turns::Outcome::Waits;
-      const auto slots = std::span(table_.slots[rank]).subspan(next_[rank], unit.size());
+      const auto slots = std::span(table_.action_slots[rank]).subspan(next_[rank], unit.size());
       late_[rank] = std::max(late_[rank], *earliest - slots.front());
       for (std::int32_t& slot : slots) slot += late_[rank];
       for (const Action& action : unit) hand_over(action, slots.front());

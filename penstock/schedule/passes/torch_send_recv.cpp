@@ -103,7 +103,7 @@ Schedule place(const Schedule& order, const std::vector<std::vector<std::int32_t
 Schedule add_send_recv_as_torch(const Schedule& order) { return place(order, nullptr); }
 
 Schedule add_send_recv_as_torch(const Timetable& table) {
-  return place(table.schedule, &table.slots);
+  return place(table.schedule, &table.action_slots);
 }
 
 }  // namespace penstock::schedule
