@@ -229,7 +229,9 @@ inline Kind kind_named(const std::string& name) {
 // The model in one process.
 class PlainModel {
  public:
-  PlainModel(const Kind& kind, std::int64_t seed) : kind_(kind), seed_(seed) {
+  // type: of floating parameters, buffers and inputs; a loss gets float.
+  PlainModel(const Kind& kind, std::int64_t seed, at::ScalarType type = at::kFloat)
+      : kind_(kind), seed_(seed), type_(type) {
     at::set_num_threads(1);
     const torch::NoGradGuard no_grad;
     std::map<std::string, at::Tensor> first;  // Of each tied parameter.
@@ -248,16 +250,17 @@ class PlainModel {
         }
         parameters_[name].push_back(parameter.value());
       }
+      if (type != at::kFloat) cast(*layers_.back());
     }
   }
 
   // One more microbatch, as number `microbatch` of all; its loss.  Gradients add up.
   at::Tensor add(const nn::Values& inputs, const nn::Values& targets, std::int64_t step,
                  std::int64_t microbatch, double factor) {
-    const nn::Values outputs = run(inputs, step, microbatch);
+    const nn::Values outputs = run(of_type(inputs, type_), step, microbatch);
     const nn::DrawScope scope(
         {.seed = seed_, .step = step, .microbatch = microbatch, .layer = std::ssize(kind_.model)});
-    const at::Tensor loss = kind_.loss(outputs, targets);
+    const at::Tensor loss = kind_.loss(of_type(outputs, at::kFloat), targets);
     torch::autograd::backward({loss}, {at::full({}, factor)});
     return loss.detach();
   }
@@ -305,6 +308,9 @@ class PlainModel {
     }
   }
 
+  // By the same names; several copies of a tied one.
+  std::map<std::string, std::vector<at::Tensor>>& parameters() { return parameters_; }
+
   std::map<std::string, at::Tensor> buffers() const {
     std::map<std::string, at::Tensor> buffers;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
@@ -316,11 +322,30 @@ class PlainModel {
   }
 
  private:
+  void cast(torch::nn::Module& layer) const {
+    for (at::Tensor& each : layer.parameters()) {
+      if (each.is_floating_point()) each.set_data(each.to(type_));
+    }
+    for (at::Tensor& each : layer.buffers()) {
+      if (each.is_floating_point()) each.set_data(each.to(type_));
+    }
+  }
+
+  static nn::Values of_type(nn::Values values, at::ScalarType type) {
+    for (at::Tensor& each : values) {
+      if (each.defined() && each.is_floating_point() && each.scalar_type() != type) {
+        each = each.to(type);
+      }
+    }
+    return values;
+  }
+
   const Kind& kind_;
   std::int64_t seed_;
+  at::ScalarType type_;
   std::vector<std::shared_ptr<nn::Layer>> layers_;
-  std::map<std::string, std::string> name_of_;                 // By tie.
-  std::map<std::string, std::vector<at::Tensor>> parameters_;  // Several of a tied one.
+  std::map<std::string, std::string> name_of_;  // By tie.
+  std::map<std::string, std::vector<at::Tensor>> parameters_;
 };
 
 }  // namespace penstock::train
