@@ -33,6 +33,7 @@ TEST_FOLDERS = {
     "cases": "commands, and what they print, as text",
     "consumer": "a project outside the tree that uses an installed penstock",
     "faults": "what goes wrong on one rank of a run",
+    "forms": "what the compiler says of layers, losses and headers",
     "fuzz": "made-up inputs for every parser",
     "golden": "expected texts",
     "parity": "comparison with other systems",
@@ -278,9 +279,15 @@ def at_depth(text: str, start: int) -> str:
     return "".join(outer)
 
 
+# A destructor, a copy or a move: what any class may have.
+SPECIAL_MEMBER = re.compile(r"(virtual )?~|\w+& operator=\(|(explicit )?(\w+)\((const )?\3&")
+
+
 def is_function(declaration: str) -> bool:
     """Whether it has parentheses that are no template's, nor a default's."""
     words = re.sub(r"\b(public|private|protected):", "", declaration).strip()
+    if SPECIAL_MEMBER.match(words):
+        return False
     if words.startswith(("using ", "friend ", "static_assert", "struct ", "class ", "enum ")):
         return False
     while (shorter := re.sub(r"<[^<>]*>", "", words)) != words:

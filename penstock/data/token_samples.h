@@ -28,8 +28,8 @@ namespace penstock::data {
 enum class Order : std::uint8_t { Shuffled, AsInFiles };
 
 struct SampleOptions {
-  std::vector<SourceOptions> sources;
-  std::vector<SourceOptions> validation;  // None: parts of the sources; weights do not count.
+  std::vector<SourceOptions> sources = {};
+  std::vector<SourceOptions> validation = {};  // None: parts of the sources; weights do not count.
   std::int64_t vocabulary = 0;
   std::int64_t sequence_length = 0;
   std::int64_t seed = 0;

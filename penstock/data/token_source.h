@@ -18,9 +18,10 @@
 namespace penstock::data {
 
 struct SourceOptions {
-  std::string path;  // A file; a folder, of which every *.bin counts; Megatron's PATH of PATH.bin.
+  std::string path =
+      {};  // A file; a folder, of which every *.bin counts; Megatron's PATH of PATH.bin.
   double weight = 1.0;
-  std::optional<TokenFormat> format;  // Absent: what each file says.
+  std::optional<TokenFormat> format = {};  // Absent: what each file says.
 };
 
 // Whether a path is taken for tokens where nothing says so: a file *.bin or *.idx, a Megatron PATH,

@@ -24,9 +24,9 @@ enum class FirstWeights : std::uint8_t {
 
 // What the layers have that the folder does not say.
 struct LayerChoices {
-  std::optional<nn::AdapterOptions> adapter;  // Present: adapters alone are trained.
+  std::optional<nn::AdapterOptions> adapter = {};  // Present: adapters alone are trained.
   nn::FillParameter fill_of_adapters = nn::fill_adapter;
-  std::optional<std::int64_t> document_end;  // As DecoderOptions::document_end.
+  std::optional<std::int64_t> document_end = {};  // As DecoderOptions::document_end.
 };
 
 class ModelFolder {

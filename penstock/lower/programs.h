@@ -13,8 +13,8 @@
 namespace penstock::lower {
 
 struct ProgramOptions {
-  std::string schedule;  // A registered name, unless `file` is set.
-  std::string file;      // Path of a program.
+  std::string schedule = {};  // A registered name, unless `file` is set.
+  std::string file = {};      // Path of a program.
   std::int32_t ranks = 1;
   std::optional<std::int32_t> stages_per_rank = {};  // Absent: as many as the schedule has.
   std::int32_t microbatches = 1;

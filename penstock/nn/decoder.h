@@ -59,13 +59,13 @@ struct DecoderOptions {
   bool normalizes_queries_and_keys = false;  // Each head's, by an RMS norm, as in Qwen3.
   // By layer, how many tokens a query sees, itself included; absent: all up to its own.  Empty:
   // absent for every layer.
-  std::vector<std::optional<std::int64_t>> windows;
+  std::vector<std::optional<std::int64_t>> windows = {};
   bool tie_embeddings = false;  // The head's weight is the token embedding.
   // Present: this token ends a document.  Positions begin again behind it, and no token sees those
   // of other documents: logits are those of each document alone, up to rounding.
-  std::optional<std::int64_t> document_end;
+  std::optional<std::int64_t> document_end = {};
   // Present: linears of blocks have adapters, which alone are trained.
-  std::optional<AdapterOptions> adapter;
+  std::optional<AdapterOptions> adapter = {};
 };
 
 // Gives a parameter its first values.  `name` is the model's name for it.

@@ -1,6 +1,7 @@
 #include "penstock/nn/layer.h"
 
 #include <c10/util/Type.h>
+#include <torch/nn/modules/container/sequential.h>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -30,6 +31,47 @@ at::Tensor Layer::forward(const at::Tensor&) {
 
 Values Layer::forward_values(const Values& inputs) {
   return forward(the_only(inputs, "a layer of a tensor"));
+}
+
+Wrapped::Wrapped(std::shared_ptr<torch::nn::Module> module, Run run)
+    : module_(std::move(module)), run_(std::move(run)) {
+  if (module_ == nullptr) return;
+  for (const auto& parameter : module_->named_parameters(/*recurse=*/false)) {
+    register_parameter(parameter.key(), parameter.value(), parameter.value().requires_grad());
+  }
+  for (const auto& buffer : module_->named_buffers(/*recurse=*/false)) {
+    register_buffer(buffer.key(), buffer.value());
+  }
+  for (const auto& child : module_->named_children()) register_module(child.key(), child.value());
+}
+
+at::Tensor Wrapped::forward(const at::Tensor& input) {
+  return the_only(forward_values(input), "the result of this layer's forward()");
+}
+
+torch::nn::Module& Wrapped::computing() {
+  if (module_ == nullptr) return *this;
+  return *module_;
+}
+
+void Wrapped::train(bool on) {
+  Layer::train(on);
+  if (module_ != nullptr) module_->train(on);
+}
+
+std::shared_ptr<Layer> layer_of_base(std::shared_ptr<torch::nn::Module> module) {
+  if (auto layer = std::dynamic_pointer_cast<Layer>(module)) return layer;
+  if (auto sequential = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(module)) {
+    return layer_of(std::move(sequential));
+  }
+  if (module == nullptr) throw Error("the function that makes a layer returns a null pointer");
+  const torch::nn::Module& unknown = *module;
+  const std::string type = type_name(typeid(unknown));
+  throw Error(
+      penstock::str("a layer is made of a std::shared_ptr<torch::nn::Module>, behind which "
+                    "forward() of ",
+                    type, " cannot be called"),
+      {penstock::str("make it of a std::shared_ptr<", type, ">, or a torch::nn::AnyModule")});
 }
 
 std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index) {

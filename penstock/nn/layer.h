@@ -14,12 +14,12 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
+#include "penstock/nn/callable.h"
 #include "penstock/nn/draw.h"
 #include "penstock/nn/loss.h"
 #include "penstock/nn/values.h"
@@ -39,6 +39,9 @@ class Layer : public torch::nn::Module {
   // The module that computes, where that is another one: its train() and eval() are what counts.
   virtual torch::nn::Module& computing() { return *this; }
 
+  // Whether its parameters keep their types where a run has a short one.
+  virtual bool keeps_types() const { return false; }
+
   // What torch's operators draw from while it runs.
   virtual TorchDraws torch_draws() const { return TorchDraws::ByPlace; }
 
@@ -53,16 +56,18 @@ inline constexpr std::int64_t kNotCounted = -1;
 
 // Parameters that the layer has in common with all layers that have the key.
 struct Tie {
-  std::string key;
-  std::vector<std::string> parameters;  // The layer's names for them; empty: all that it has.
+  std::string key = {};
+  std::vector<std::string> parameters = {};  // The layer's names for them; empty: all that it has.
 };
 
 struct LayerSpec {
-  partition::LayerMeta meta;  // meta.parameters may be kNotCounted: see count_parameters().
-  std::function<std::shared_ptr<Layer>()> make;
-  std::vector<Tie> ties;
-  std::vector<std::string> given;
-  std::vector<std::string> taken;
+  partition::LayerMeta meta = {};  // meta.parameters may be kNotCounted: see count_parameters().
+  std::function<std::shared_ptr<Layer>()> make = {};
+  std::vector<Tie> ties = {};
+  std::vector<std::string> given = {};
+  std::vector<std::string> taken = {};
+  // Behind all others, and no value passes it: it computes the loss (loss_layer.h).
+  bool is_loss = false;
 
   // A skip connection: its output, one tensor, goes to the next layer, and to every later one that
   // takes `name`, whatever stages those are in.
@@ -93,84 +98,119 @@ std::string type_name(const std::type_info& type);
 
 partition::ModelMeta meta_of(const std::vector<LayerSpec>& layers);
 
-// Converts to a tensor, and so not to Values: what takes it, takes a tensor.
-struct OnlyATensor {
-  operator const at::Tensor&() const;  // NOLINT: declared only.
-};
-
-template <class Module>
-concept TakesATensor = requires(Module& module, OnlyATensor tensor) { module.forward(tensor); };
-
-// Wraps any module that maps a tensor or Values to a tensor, a std::tuple of tensors or Values,
-// held by a torch::nn::ModuleHolder or a std::shared_ptr.  Its parameters keep their own names.
-template <class Holder>
+// A layer that computes with a module of another class, or with a function alone.
 class Wrapped : public Layer {
-  using Module = std::remove_reference_t<decltype(*std::declval<Holder&>())>;
-
  public:
-  explicit Wrapped(Holder module) : module_(std::move(module)) {
-    for (const auto& parameter : module_->named_parameters(/*recurse=*/false)) {
-      register_parameter(parameter.key(), parameter.value(), parameter.value().requires_grad());
-    }
-    for (const auto& buffer : module_->named_buffers(/*recurse=*/false)) {
-      register_buffer(buffer.key(), buffer.value());
-    }
-    for (const auto& child : module_->named_children()) register_module(child.key(), child.value());
-  }
-  at::Tensor forward(const at::Tensor& input) override {
-    return the_only(forward_values(input), "the result of this layer's forward()");
-  }
-  Values forward_values(const Values& inputs) override {
-    if constexpr (TakesATensor<Module>) {
-      return as_values(module_->forward(the_only(inputs, "a layer of a tensor")));
-    } else {
-      return as_values(module_->forward(inputs));
-    }
-  }
-  torch::nn::Module& computing() override { return *module_; }
-  void train(bool on = true) override {
-    Layer::train(on);
-    module_->train(on);
-  }
+  using Run = std::function<Values(const Values&)>;
+
+  // Parameters, buffers and modules of `module` keep their names; null: there are none.
+  Wrapped(std::shared_ptr<torch::nn::Module> module, Run run);
+  at::Tensor forward(const at::Tensor& input) override;
+  Values forward_values(const Values& inputs) override { return run_(inputs); }
+  torch::nn::Module& computing() override;
+  void train(bool on = true) override;
 
  private:
-  static Values as_values(Values values) { return values; }
-  template <class... Tensors>
-  static Values as_values(const std::tuple<Tensors...>& tensors) {
-    return std::apply([](const auto&... each) { return Values{each...}; }, tensors);
-  }
-
-  Holder module_;
+  std::shared_ptr<torch::nn::Module> module_;
+  Run run_;
 };
 
-template <class T>
-concept ModuleHolder = requires { typename T::ContainedType; };
-
-// A layer from a torch::nn module and its arguments: layer<torch::nn::Linear>("fc", 8, 16).
-template <ModuleHolder Module, class... Args>
-LayerSpec layer(std::string name, const Args&... args) {
-  static_assert(!(ModuleHolder<Args> || ...),
-                "a module made here would be shared by all ranks and not seeded: give layer() a "
-                "function that makes it");
-  return {.meta = {std::move(name), type_name(typeid(typename Module::ContainedType)), kNotCounted},
-          .make = [=] { return std::make_shared<Wrapped<Module>>(Module(args...)); }};
+template <class Function>
+std::shared_ptr<Layer> wrapped(std::shared_ptr<torch::nn::Module> module, Function function) {
+  static_assert(callable::OfTensors<Function>,
+                "penstock: a layer is a torch::nn module with a public forward(), or a function; "
+                "either takes tensors, also in optionals, pairs, tuples and arrays, or all as "
+                "penstock::nn::Values or a std::vector, and returns some; penstock/nn/layer.h");
+  if constexpr (callable::OfTensors<Function>) {
+    return std::make_shared<Wrapped>(
+        std::move(module), [function = std::move(function)](const Values& inputs) mutable {
+          return callable::call<Values>(function, inputs, "this layer");
+        });
+  } else {
+    return nullptr;
+  }
 }
 
-// A layer from a function that makes a module or a Layer, called once on each rank that has it, and
-// each time of new memory (docs/models.md#memory-of-a-layer):
-// layer("mlp", [] { return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU()); }).
-template <class Make>
-  requires(!ModuleHolder<Make>) && std::invocable<const Make&>
-LayerSpec layer(std::string name, Make make) {
-  using Holder = std::invoke_result_t<const Make&>;
-  using Contained = std::remove_reference_t<decltype(*std::declval<Holder&>())>;
-  LayerSpec spec{.meta = {std::move(name), type_name(typeid(Contained)), kNotCounted}};
-  if constexpr (std::derived_from<Contained, Layer>) {
-    spec.make = std::move(make);
+// Of a module whose class only a run can tell.
+// Throws: Error, unless it is a Layer or a torch::nn::Sequential: forward() is not virtual.
+std::shared_ptr<Layer> layer_of_base(std::shared_ptr<torch::nn::Module> module);
+
+// Of a module, a pointer to one, a holder of one, or a function of tensors.
+template <class Thing>
+std::shared_ptr<Layer> layer_of(Thing thing) {
+  if constexpr (callable::AModule<Thing>) {
+    auto handle = callable::handle_of(std::move(thing));
+    using Handle = decltype(handle);
+    if constexpr (std::convertible_to<Handle, std::shared_ptr<Layer>>) {
+      return handle;
+    } else if constexpr (std::same_as<Handle, std::shared_ptr<torch::nn::Module>>) {
+      return layer_of_base(std::move(handle));
+    } else {
+      return wrapped(callable::module_of(handle), callable::function_of(handle));
+    }
   } else {
-    spec.make = [make] { return std::make_shared<Wrapped<Holder>>(make()); };
+    return wrapped(nullptr, callable::with_default_options(std::move(thing)));
+  }
+}
+
+// type_name() of what `Thing` holds.
+template <class Thing>
+std::string type_of() {
+  if constexpr (callable::Holder<Thing>) {
+    return type_name(typeid(typename Thing::ContainedType));
+  } else if constexpr (callable::Pointer<Thing>) {
+    return type_name(typeid(typename Thing::element_type));
+  } else if constexpr (callable::AModule<Thing>) {
+    return type_name(typeid(Thing));
+  } else {
+    return "Function";
+  }
+}
+
+// A layer from
+// - a function without parameters that makes a module, called once on each rank that has it, and
+//   each time of new memory (docs/models.md#memory-of-a-layer):
+//   layer("mlp", [] { return torch::nn::Sequential(torch::nn::Linear(8, 16), torch::nn::ReLU()); })
+// - a function of tensors: layer("flatten", [](const at::Tensor& x) { return x.flatten(1); })
+// - a module: layer("fc", linear).  Each rank that needs it gets a copy by clone(), with the values
+//   of `linear`, which is not trained itself.  One whose class does not derive from
+//   torch::nn::Cloneable cannot be copied, and is for the one rank that needs it.
+// A module is one of torch's or of your own, as itself, a holder such as torch::nn::Linear, a
+// std::shared_ptr or std::unique_ptr, or a torch::nn::AnyModule.
+template <class Thing>
+LayerSpec layer(std::string name, Thing thing) {
+  LayerSpec spec{.meta = {std::move(name), type_of<Thing>(), kNotCounted}};
+  if constexpr (callable::AModule<Thing>) {
+    spec.make = [handle = callable::handle_of(std::move(thing))] {
+      return layer_of(callable::copy_of(handle));
+    };
+  } else if constexpr (callable::Maker<Thing>) {
+    spec.meta.type = type_of<std::invoke_result_t<Thing&>>();
+    spec.make = [make = std::move(thing)]() mutable { return layer_of(make()); };
+  } else {
+    spec.meta.parameters = 0;
+    spec.make = [function = std::move(thing)] { return layer_of(function); };
   }
   return spec;
+}
+
+// A layer from a class of modules and its arguments: layer<torch::nn::Linear>("fc", 8, 16).  With
+// modules among these it is made once, and is a module as above.
+template <class Module, class... Args>
+  requires(sizeof...(Args) != 1 || !(std::same_as<Module, Args> && ...))
+LayerSpec layer(std::string name, Args... args) {
+  constexpr bool kMakes = callable::Makes<Module, Args...>;
+  static_assert(kMakes,
+                "penstock: layer<Module>(name, arguments) takes a class that derives from "
+                "torch::nn::Module, or a holder of one such as torch::nn::Linear, and arguments of "
+                "its constructor; penstock/nn/layer.h");
+  if constexpr (!kMakes) {
+    return {};
+  } else if constexpr ((callable::AModule<Args> || ...)) {
+    return layer(std::move(name), callable::made<Module>(args...));
+  } else {
+    return layer(std::move(name), [args...] { return callable::made<Module>(args...); });
+  }
 }
 
 }  // namespace penstock::nn

@@ -9,8 +9,8 @@
 namespace penstock::partition {
 
 struct LayerMeta {
-  std::string name;             // Unique in the model: "transformer.h.3".
-  std::string type;             // The class, as `type:REGEX` partitioning matches it: "Block".
+  std::string name = {};        // Unique in the model: "transformer.h.3".
+  std::string type = {};        // The class, as `type:REGEX` partitioning matches it: "Block".
   std::int64_t parameters = 0;  // Number of trainable scalars.
 };
 

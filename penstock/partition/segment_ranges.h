@@ -14,7 +14,7 @@ namespace penstock::partition {
 // Which layers do without activations between forward and backward, and compute them again.
 struct Recomputation {
   std::int64_t interval = 0;  // Layers that are computed again together; 0: none are.
-  std::string layers;         // A regular expression for their types; empty: all.
+  std::string layers = {};    // A regular expression for their types; empty: all.
 };
 
 struct SegmentRange {

@@ -22,7 +22,7 @@ struct ZeroOptions {
   // Of stage 3: parameters that are whole on a rank at one time, and how far ahead it looks.
   paging::Limits limits = {.budget_bytes = std::int64_t{1} << 32,
                            .prefetch_bytes = std::int64_t{200} << 20};
-  partition::PersistenceLimits persistence;  // Of stage 3: parameters that are always whole.
+  partition::PersistenceLimits persistence = {};  // Of stage 3: parameters that are always whole.
 };
 
 // In what order a step's gradients are added.

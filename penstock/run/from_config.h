@@ -18,20 +18,20 @@ namespace penstock::run {
 
 // What is trained: its layers, and the loss of a microbatch.
 struct Model {
-  std::vector<nn::LayerSpec> layers;
-  nn::Loss loss;
-  std::string config;  // The config.json that is saved beside its weights.
+  std::vector<nn::LayerSpec> layers = {};
+  nn::Loss loss = {};
+  std::string config = {};  // The config.json that is saved beside its weights.
   std::int64_t vocabulary = nn::kVocabulary;
   // Of model.type "hugging_face": the folder that it is of, and its adapters, if it has any.
-  std::optional<hugging_face::ModelFolder> folder;
-  std::optional<nn::AdapterOptions> adapter;
+  std::optional<hugging_face::ModelFolder> folder = {};
+  std::optional<nn::AdapterOptions> adapter = {};
   bool merges_adapter = false;  // When it is saved.
   // Attention stays within documents, which end with this token; absent: it does not.
-  std::optional<std::int64_t> document_end;
+  std::optional<std::int64_t> document_end = {};
   // The folder's, where it has one.
-  std::optional<data::Tokenizer> tokenizer;
+  std::optional<data::Tokenizer> tokenizer = {};
   // By which ranks see whether they have the same weights to begin with.
-  train::Facts facts;
+  train::Facts facts = {};
 };
 
 // What ranks compare of it: every value but those of one rank.

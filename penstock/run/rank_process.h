@@ -18,8 +18,9 @@
 namespace penstock::run {
 
 struct ProcessOptions {
-  std::string host;    // An address of this host, for the others; empty: the launcher's.
-  std::string folder;  // All ranks', where they meet if the launcher names no port; empty: none.
+  std::string host = {};  // An address of this host, for the others; empty: the launcher's.
+  std::string folder =
+      {};  // All ranks', where they meet if the launcher names no port; empty: none.
   comm::Transport transport = comm::Transport::Auto;
   c10::Device device = at::kCPU;
 };

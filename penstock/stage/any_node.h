@@ -14,12 +14,14 @@
 
 namespace penstock::stage {
 
-// Whether `is` holds for a node of it, each of which is asked at most once.
+using Nodes = ska::flat_hash_set<torch::autograd::Node*>;
+
+// Whether `is` holds for a node of it, each of which is asked at most once; those in `seen`, and
+// what lies behind them alone, are not.
 template <class Is>
-bool any_node(std::span<const at::Tensor> outputs, const Is& is) {
+bool any_node(std::span<const at::Tensor> outputs, const Is& is, Nodes seen = {}) {
   using torch::autograd::Node;
   std::vector<Node*> found;
-  ska::flat_hash_set<Node*> seen;
   const auto visit = [&](Node* node) {
     if (node != nullptr && seen.insert(node).second) found.push_back(node);
   };

@@ -6,6 +6,7 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/stage/untrained.h"
 
 namespace penstock::stage {
 namespace {
@@ -53,9 +54,11 @@ class Skips {
 }  // namespace
 
 LayerRun::LayerRun(const std::vector<nn::LayerSpec>& model, std::int64_t first,
-                   std::vector<std::shared_ptr<nn::Layer>> layers)
+                   std::vector<std::shared_ptr<nn::Layer>> layers,
+                   std::shared_ptr<Untrained> untrained)
     : first_(first),
       layers_(std::move(layers)),
+      untrained_(std::move(untrained)),
       incoming_(crossing(model, first)),
       outgoing_(crossing(model, first + std::ssize(layers_))) {
   has_skips_ = !incoming_.empty();
@@ -76,6 +79,15 @@ nn::Values LayerRun::operator()(const nn::Values& inputs, const nn::DrawPlace& p
 nn::Values LayerRun::run_layer(std::size_t i, const nn::Values& inputs, nn::DrawPlace place,
                                nn::OwnGenerators* own) const {
   place.layer = first_ + static_cast<std::int64_t>(i);
+  if (!untrained_ || !untrained_->is_due(place)) return compute(i, inputs, place, own);
+  Nodes known = Untrained::behind(inputs);
+  nn::Values outputs = compute(i, inputs, place, own);
+  untrained_->check_layer(specs_[i].meta.name, *layers_[i], outputs, std::move(known));
+  return outputs;
+}
+
+nn::Values LayerRun::compute(std::size_t i, const nn::Values& inputs, const nn::DrawPlace& place,
+                             nn::OwnGenerators* own) const {
   const nn::DrawScope scope(place, own, layers_[i]->torch_draws());
   return layers_[i]->forward_values(inputs);
 }

@@ -16,11 +16,15 @@
 
 namespace penstock::stage {
 
+class Untrained;
+
 class LayerRun {
  public:
-  // `layers` are those of `model` from number `first` on.
+  // `layers` are those of `model` from number `first` on.  `untrained`, unless it is null, looks at
+  // the first graph of each step.
   LayerRun(const std::vector<nn::LayerSpec>& model, std::int64_t first,
-           std::vector<std::shared_ptr<nn::Layer>> layers);
+           std::vector<std::shared_ptr<nn::Layer>> layers,
+           std::shared_ptr<Untrained> untrained = nullptr);
 
   // Random numbers are those of `place`, whose layer is set here; `own`, if any, notes generators
   // that layers have for themselves.
@@ -35,12 +39,15 @@ class LayerRun {
  private:
   nn::Values run_layer(std::size_t i, const nn::Values& inputs, nn::DrawPlace place,
                        nn::OwnGenerators* own) const;
+  nn::Values compute(std::size_t i, const nn::Values& inputs, const nn::DrawPlace& place,
+                     nn::OwnGenerators* own) const;
   nn::Values run_with_skips(const nn::Values& inputs, const nn::DrawPlace& place,
                             nn::OwnGenerators* own) const;
 
   std::int64_t first_ = 0;
   std::vector<nn::LayerSpec> specs_;
   std::vector<std::shared_ptr<nn::Layer>> layers_;
+  std::shared_ptr<Untrained> untrained_;
   bool has_skips_ = false;
   std::vector<std::string> incoming_;  // Skips, by name.
   std::vector<std::string> outgoing_;

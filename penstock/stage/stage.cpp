@@ -8,9 +8,11 @@
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/nn/loss_layer.h"
 #include "penstock/stage/backward.h"
 #include "penstock/stage/cut.h"
 #include "penstock/stage/in_engine.h"
+#include "penstock/stage/untrained.h"
 
 namespace penstock::stage {
 namespace {
@@ -73,17 +75,20 @@ Stage::Stage(StageId id, const std::vector<nn::LayerSpec>& model, std::int64_t f
       seed_(seed),
       layers_(model, first_layer, end_layer, seed, making),
       count_(std::move(count)) {
+  if (making.leaves == Leaves::ParametersOnly) untrained_ = std::make_shared<Untrained>(layers_);
   add_segments(model, checkpointing);
 }
 
 void Stage::add_segments(const std::vector<nn::LayerSpec>& model,
                          const Checkpointing& checkpointing) {
   const std::int64_t first = layers_.first();
+  const std::int64_t end = std::min(layers_.end(), nn::layers_in_line(model));
   const auto layer = [&](std::int64_t i) { return layers_.all().begin() + (i - first); };
   for (const partition::SegmentRange& range :
-       partition::segment_ranges(nn::meta_of(model), first, layers_.end(), checkpointing)) {
-    segments_.emplace_back(LayerRun(model, range.first, {layer(range.first), layer(range.end)}),
-                           range.is_recomputed ? Activations::Recomputed : Activations::Kept);
+       partition::segment_ranges(nn::meta_of(model), first, end, checkpointing)) {
+    segments_.emplace_back(
+        LayerRun(model, range.first, {layer(range.first), layer(range.end)}, untrained_),
+        range.is_recomputed ? Activations::Recomputed : Activations::Kept);
   }
 }
 
@@ -101,11 +106,9 @@ nn::DrawPlace Stage::place_of(Microbatch microbatch) const {
 // Of what runs beside layers.
 nn::TorchDraws Stage::torch_draws() const { return layers_.all().back()->torch_draws(); }
 
-// Without an activation to fill, an evaluation: no graph.
+// Without an activation to fill, no graph.
 nn::Values Stage::run(Microbatch microbatch, const nn::Values& inputs, Activation* activation) {
   const bool training = activation != nullptr;
-  std::optional<Evaluation> evaluation;
-  if (!training) evaluation.emplace(layers_.all());
   const nn::DrawPlace place = place_of(microbatch);
   nn::Values values = inputs;
   for (std::size_t i = 0; i < segments_.size(); ++i) {
@@ -121,16 +124,31 @@ nn::Values Stage::run(Microbatch microbatch, const nn::Values& inputs, Activatio
 
 nn::Values Stage::forward(Microbatch microbatch, const nn::Values& inputs, bool keep_graph) {
   const c10::AutoGradMode grad_mode(keep_graph);
-  if (!keep_graph) return without_gradient(run(microbatch, inputs, nullptr));
+  if (!keep_graph) {
+    const Evaluation evaluation(layers_.all());
+    return without_gradient(run(microbatch, inputs, nullptr));
+  }
   auto activation = std::make_unique<Activation>(count_);
   nn::Values results = detached(run(microbatch, inputs, activation.get()));
   keep(microbatch, std::move(activation));
   return results;
 }
 
+at::Tensor Stage::loss_of(const nn::DrawPlace& place, const nn::Values& outputs,
+                          const nn::Values& targets, const nn::Loss& loss) {
+  const nn::DrawScope scope(place, nullptr, torch_draws());
+  if (!untrained_ || !untrained_->is_due(place)) return loss(outputs, targets);
+  Nodes known = Untrained::behind(outputs);
+  at::Tensor value = loss(outputs, targets);
+  untrained_->check_loss(value, std::move(known));
+  return value;
+}
+
 at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
                                const nn::Values& targets, const nn::Loss& loss, bool keep_graph) {
   const c10::AutoGradMode grad_mode(keep_graph);
+  std::optional<Evaluation> evaluation;  // Of the loss, too: it may be a layer.
+  if (!keep_graph) evaluation.emplace(layers_.all());
   auto activation = keep_graph ? std::make_unique<Activation>(count_) : nullptr;
   nn::Values outputs = run(microbatch, inputs, activation.get());
   nn::DrawPlace place = place_of(microbatch);
@@ -140,10 +158,7 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
     activation->segments.push_back({.leaves = std::move(cut.leaves), .place = place});
     outputs = std::move(cut.values);
   }
-  at::Tensor value = [&] {
-    const nn::DrawScope scope(place, nullptr, torch_draws());
-    return loss(outputs, targets);
-  }();
+  at::Tensor value = loss_of(place, outputs, targets, loss);
   if (value.numel() != 1) {
     throw Error(penstock::str("the loss has shape ", value.sizes(),
                               "; it must be a scalar per microbatch"));

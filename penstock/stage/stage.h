@@ -101,7 +101,10 @@ class Stage {
   };
 
   void add_segments(const std::vector<nn::LayerSpec>& model, const Checkpointing& checkpointing);
+  nn::DrawPlace place_of(Microbatch microbatch) const;
   nn::Values run(Microbatch microbatch, const nn::Values& inputs, Activation* activation);
+  at::Tensor loss_of(const nn::DrawPlace& place, const nn::Values& outputs,
+                     const nn::Values& targets, const nn::Loss& loss);
   const Segment::Kept& graph(std::size_t segment, Activation& activation) const;
   nn::DrawPlace place_of(Microbatch microbatch) const;
   nn::TorchDraws torch_draws() const;
@@ -119,6 +122,7 @@ class Stage {
   std::int64_t seed_;
   nn::DrawPlace place_;  // Of the step's first microbatch.
   StageLayers layers_;
+  std::shared_ptr<Untrained> untrained_;  // Null: layers may depend on anything.
   std::vector<Segment> segments_;
   std::shared_ptr<ActivationCount> count_;
   std::vector<std::unique_ptr<Activation>> activations_;  // By microbatch.

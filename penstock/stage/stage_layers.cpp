@@ -19,7 +19,7 @@ void StageLayers::add(const std::vector<nn::LayerSpec>& model, std::int64_t inde
                       std::int64_t seed, const Making& making) {
   nn::BuiltLayer built = making.make ? making.make(index) : nn::build_layer(model, seed, index);
   if (!making.device.is_cpu()) built.layer->to(making.device);
-  if (making.type) nn::convert(*built.layer, *making.type);
+  if (making.type && !built.layer->keeps_types()) nn::convert(*built.layer, *making.type);
   const std::string& layer_name = model[static_cast<std::size_t>(index)].meta.name;
   const std::vector<nn::ModelParameter> parameters = nn::parameters_of(built, layer_name);
   trained_per_layer_.push_back(0);

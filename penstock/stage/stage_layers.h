@@ -20,12 +20,16 @@ struct NamedParameter {
   at::Tensor tensor;
 };
 
+// Tensors that layers or a loss depend on, require a gradient, and are no parameters.
+enum class Leaves : std::uint8_t { Any, ParametersOnly };
+
 // How a stage makes its layers, one by one, each in host memory.
 struct Making {
   // Of that number in the model; absent: nn::build_layer().
   std::function<nn::BuiltLayer(std::int64_t)> make = {};
   c10::Device device = at::kCPU;            // Where a layer goes when it has been made.
   std::optional<at::ScalarType> type = {};  // Of its floating parameters and buffers then.
+  Leaves leaves = Leaves::Any;              // ParametersOnly: others are an error (untrained.h).
   // Has the layer's parameters before the next layer is made: their memory may be elsewhere then.
   std::function<void(const std::vector<nn::ModelParameter>&)> after_layer = {};
 };

@@ -32,12 +32,12 @@ struct SavedStep {
 };
 
 struct CheckpointOptions {
-  std::string directory;
-  checkpoint::Keep keep;
+  std::string directory = {};
+  checkpoint::Keep keep = {};
   // Whether files are written while steps go on, from a copy in host memory of what this rank
   // saves.
   bool is_asynchronous = false;
-  checkpoint::Texts facts;  // How the run is set up.
+  checkpoint::Texts facts = {};  // How the run is set up.
   // Hears of each checkpoint that has its name, on every rank; empty: nobody does.
   std::function<void(const SavedStep&)> saved = {};
 };

@@ -16,8 +16,8 @@ namespace penstock::train {
 
 // For one run of the program: as many as the schedule has, of any sizes and shapes.
 struct Microbatches {
-  std::vector<nn::Values> inputs;   // Used on the first stage's ranks.
-  std::vector<nn::Values> targets;  // Used on the last stage's ranks.
+  std::vector<nn::Values> inputs = {};   // Used on the first stage's ranks.
+  std::vector<nn::Values> targets = {};  // Used on the last stage's ranks.
 };
 
 // In order, of as equal sizes as can be: 10 samples in 4 are 3, 3, 2 and 2.
@@ -37,7 +37,7 @@ struct LossScale {
   using Count = std::function<double(const nn::Values& targets)>;
 
   Kind kind = Kind::Samples;
-  Count count;
+  Count count = {};
 
   // For a loss that is the mean over a microbatch's samples.
   static LossScale samples() { return {}; }

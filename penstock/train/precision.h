@@ -19,8 +19,8 @@ struct Precision {
   // and kHalf are short, and the optimizer updates masters in float.
   at::ScalarType type = at::kFloat;
   // In which gradients are added, over microbatches and replicas; absent: the parameters'.
-  std::optional<at::ScalarType> sums;
-  config::Fp16Config gradient_scale;  // For kHalf.
+  std::optional<at::ScalarType> sums = {};
+  config::Fp16Config gradient_scale = {};  // For kHalf.
 
   bool is_short() const { return type != at::kFloat; }
   at::ScalarType sum_type() const { return sums.value_or(type); }

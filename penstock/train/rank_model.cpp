@@ -88,7 +88,7 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
 // The next stage's layers move to where their Ownership says, each before the next is made.
 stage::Making RankModel::making(const std::vector<nn::LayerSpec>& layers, nn::LayerMaker& maker,
                                 replicas::GrowingParameters& growing) {
-  stage::Making making{.device = options_.device};
+  stage::Making making{.device = options_.device, .leaves = stage::Leaves::ParametersOnly};
   making.make = [this, &layers, &maker](std::int64_t index) {
     nn::BuiltLayer built = maker.make(index);
     owned_.claim(layers[static_cast<std::size_t>(index)].meta.name, *built.layer);
@@ -100,7 +100,8 @@ stage::Making RankModel::making(const std::vector<nn::LayerSpec>& layers, nn::La
     for (const nn::ModelParameter& each : parameters) {
       // Where its values are all here; add() may take them away.
       if (here_.copies > 1) first_values_[each.name] = hash_of_values(each.tensor);
-      growing.add({each.name, each.tensor}, each.is_tied ? zero::Ties::Shared : zero::Ties::Unshared);
+      growing.add({each.name, each.tensor},
+                  each.is_tied ? zero::Ties::Shared : zero::Ties::Unshared);
     }
   };
   return making;

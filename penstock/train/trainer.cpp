@@ -17,6 +17,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
+#include "penstock/nn/loss_layer.h"
 #include "penstock/train/handshake.h"
 #include "penstock/train/layer_sizes.h"
 
@@ -32,12 +33,22 @@ lower::ProgramOptions program_of(const TrainerOptions& options) {
 
 namespace {
 
+// A loss that is a layer is of the last stage, whatever the method makes of the others.
+partition::Partition partition_of(const std::vector<nn::LayerSpec>& layers, std::int32_t stages,
+                                  const partition::Method& method) {
+  partition::ModelMeta in_line = nn::meta_of(layers);
+  in_line.resize(static_cast<std::size_t>(nn::layers_in_line(layers)));
+  partition::Partition partition = partition::partition(in_line, stages, method);
+  partition.bounds.back() = std::ssize(layers);
+  return partition;
+}
+
 // Who has which layer, if stages have as many layers each.
 std::vector<Rank> likely_ranks(const std::vector<nn::LayerSpec>& layers, const mesh::Mesh& mesh,
                                const verify::VerifiedSchedule& schedule) {
   const std::int32_t stages = schedule.schedule().stages;
   const partition::Partition even =
-      partition::partition(nn::meta_of(layers), stages, partition::Uniform{});
+      partition_of(layers, stages, partition::Uniform{});
   std::vector<Rank> ranks;
   for (std::int32_t stage = 0; stage < stages; ++stage) {
     const Rank row = schedule.facts().homes.on_way(0, StageId(stage).index());
@@ -75,7 +86,7 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
   const bool has_to_count = stages > 1 && !are_counted(layers) &&
                             std::holds_alternative<partition::ByParameters>(options.partition);
   const auto cut_into_stages = [&] {
-    return partition::partition(nn::meta_of(layers), stages, options.partition);
+    return partition_of(layers, stages, options.partition);
   };
   std::optional<partition::Partition> partition;
   if (!has_to_count) partition = cut_into_stages();
@@ -103,6 +114,13 @@ std::unique_ptr<update::Update> make_update(const TrainerOptions& options,
           .states = options.offload.states,
           .elements_at_once = options.offload.elements_at_once,
           .states_per_part = config::states_per_parameter(options.optimizer)});
+}
+
+// REQUIRES: this rank has the last stage.
+std::shared_ptr<nn::Layer> last_layer(RankModel& here) {
+  const auto last = std::ranges::max_element(
+      here.stages(), {}, [](const stage::Stage& stage) { return stage.id().value; });
+  return last->layers().all().back();
 }
 
 // This rank's part of a batch, cut into the schedule's microbatches.
@@ -155,29 +173,49 @@ void take_over(RankModel& here, update::Update& update, comm::Communicator& comm
 
 }  // namespace
 
+struct Trainer::Fixed {
+  Fixed(const TrainerOptions& given, std::vector<nn::LayerSpec> specs,
+        comm::Communicator& communicator)
+      : options(given),
+        layers(std::move(specs)),
+        maker(std::make_unique<nn::LayerMaker>(layers, options.seed)),
+        layout(make_layout(options, layers, *maker, communicator,
+                           options.progress == nullptr ? progress : *options.progress)) {}
+
+  TrainerOptions options;
+  std::vector<nn::LayerSpec> layers;
+  execute::Progress progress;
+  std::unique_ptr<nn::LayerMaker> maker;  // While the Trainer is made.
+  Layout layout;
+};
+
 Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layers, nn::Loss loss,
                  comm::Communicator& communicator)
-    : options_(options),
-      layers_(std::move(layers)),
-      loss_(options.loss_scale.differentiable(options.precision.loss(std::move(loss)))),
+    : fixed_(
+          std::make_unique<Fixed>(options, nn::with_loss(std::move(layers), loss), communicator)),
+      options_(fixed_->options),
+      layers_(fixed_->layers),
       communicator_(communicator),
-      progress_(options.progress == nullptr ? own_progress_ : *options.progress),
-      maker_(std::make_unique<nn::LayerMaker>(layers_, options_.seed)),
-      layout_(make_layout(options_, layers_, *maker_, communicator, progress_)) {
+      progress_(options.progress == nullptr ? fixed_->progress : *options.progress),
+      layout_(fixed_->layout) {
   const comm::Call call("Trainer()");
   lower::Plan plan = lower_here(layout_, layout_.schedule, communicator_);
   {
     const execute::WaitMark wait(progress_, "connecting to the other ranks");
     communicator_.link(lower::peers(plan));
   }
-  rank_model_ =
-      std::make_unique<RankModel>(options_, layers_, layout_, *maker_, communicator_, progress_);
+  rank_model_ = std::make_unique<RankModel>(options_, layers_, layout_, *fixed_->maker,
+                                            communicator_, progress_);
   if (layout_.partition.stages() == 1) {
-    for (const auto& [layer, elements] : maker_->trainable_elements()) {
-      layers_[static_cast<std::size_t>(layer)].meta.parameters = elements;
+    for (const auto& [layer, elements] : fixed_->maker->trainable_elements()) {
+      fixed_->layers[static_cast<std::size_t>(layer)].meta.parameters = elements;
     }
   }
-  maker_.reset();
+  fixed_->maker.reset();
+  if (loss.is_of_module() && rank_model_->is_last_stage()) {
+    loss = nn::loss_of(last_layer(*rank_model_), loss);
+  }
+  loss_ = options_.loss_scale.differentiable(options_.precision.loss(std::move(loss)));
   program_ = std::make_unique<TrainingProgram>(std::move(plan), layout_, *rank_model_,
                                                options_.sums, communicator_, progress_);
   const execute::WorkMark work(progress_, "making masters and optimizer states",
@@ -187,6 +225,16 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layer
     optimizer_ = std::make_unique<update::Optimizer>(
         options_.optimizer, update_->masters().tensors(), update_->memory());
   });
+}
+
+Trainer::~Trainer() = default;
+
+Trainer::Trainer(Trainer&& other) noexcept = default;
+
+Trainer& Trainer::operator=(Trainer&& other) noexcept {
+  if (this == &other) return *this;
+  std::destroy_at(this);
+  return *std::construct_at(this, std::move(other));
 }
 
 // Of all replicas' microbatches, where their losses are.

@@ -59,6 +59,10 @@ class Trainer {
   // CommError when the ranks do not have the same of them.
   Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layers, nn::Loss loss,
           comm::Communicator& communicator);
+  ~Trainer();
+  // What was made of it, such as Checkpoints, knows the one that it was moved from.
+  Trainer(Trainer&& other) noexcept;
+  Trainer& operator=(Trainer&& other) noexcept;
 
   // One optimizer step.  `inputs` are used on the first stage's ranks, `targets` on the last's:
   // a tensor or several, with one first dimension.
@@ -116,14 +120,15 @@ class Trainer {
   double combine(const std::vector<double>& losses, const std::vector<double>& weights,
                  std::int64_t microbatches, StepReport& report);
 
-  TrainerOptions options_;
-  std::vector<nn::LayerSpec> layers_;
+  struct Fixed;  // What parts of it point to, and so stays where it is when a Trainer moves.
+
+  std::unique_ptr<Fixed> fixed_;
+  const TrainerOptions& options_;
+  const std::vector<nn::LayerSpec>& layers_;
   nn::Loss loss_;
   comm::Communicator& communicator_;
-  execute::Progress own_progress_;
   execute::Progress& progress_;
-  std::unique_ptr<nn::LayerMaker> maker_;  // While this is made.
-  Layout layout_;
+  Layout& layout_;
   std::unique_ptr<RankModel> rank_model_;
   std::unique_ptr<TrainingProgram> program_;
   std::unique_ptr<execute::Executor> evaluate_;

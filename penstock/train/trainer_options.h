@@ -32,37 +32,37 @@ using replicas::ZeroOptions;
 struct OffloadOptions {
   // Optimizer states, and masters of short types, between their updates.  Device: where what is
   // updated is.
-  offload::Where states;
+  offload::Where states = {};
   // With ZeroStage::Parameters, also with one data rank: its pieces of parameters.
-  offload::Where parameters;
+  offload::Where parameters = {};
   std::int64_t elements_at_once = partition::kElementsAtOnce;  // That are updated, or read ahead.
 };
 
 struct TrainerOptions {
-  mesh::Shape mesh;
+  mesh::Shape mesh = {};
   std::string schedule = "1f1b";                     // A registered name, unless `program` is set.
-  std::string program;                               // Path of a program, CSV or JSON.
+  std::string program = {};                          // Path of a program, CSV or JSON.
   std::optional<std::int32_t> stages_per_rank = {};  // Absent: as many as the schedule has.
   std::int32_t microbatches = 1;                     // Per step and replica; a program of several
                                                      // replicas has all of them.
   partition::Method partition = partition::ByParameters{};
-  config::OptimizerConfig optimizer;
-  config::SchedulerConfig scheduler;
+  config::OptimizerConfig optimizer = {};
+  config::SchedulerConfig scheduler = {};
   std::int64_t total_steps = 100;  // For the learning-rate schedule.
   double gradient_clipping = 0.0;  // Largest global 2-norm; 0: none.
-  LossScale loss_scale;            // By default, a mean over samples.
-  Precision precision;
+  LossScale loss_scale = {};       // By default, a mean over samples.
+  Precision precision = {};
   GradientSums sums = GradientSums::AsTheyCome;
-  ZeroOptions zero;
-  OffloadOptions offload;
-  stage::Checkpointing checkpointing;
+  ZeroOptions zero = {};
+  OffloadOptions offload = {};
+  stage::Checkpointing checkpointing = {};
   std::int64_t seed = 1234;
   c10::Device device = at::kCPU;  // Where this rank has its stages.
   // Where it tells what it is at, from its construction on; it outlives the trainer.  Null: nobody
   // is told.
   execute::Progress* progress = nullptr;
   // What else all ranks must have in common, by name: a hash of what they read themselves, say.
-  Facts facts;
+  Facts facts = {};
 };
 
 // What says which program they train.

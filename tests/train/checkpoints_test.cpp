@@ -229,7 +229,8 @@ TEST_P(CheckpointKinds, GoOnAsIfTheRunHadNeverStopped) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CheckpointKinds,
-                         testing::Values("TiedGpt", "BatchNorm", "Skips", "Ties", "MixedTypes"),
+                         testing::Values("TiedGpt", "BatchNorm", "Skips", "Ties", "MixedTypes",
+                                         "TrainedLoss"),
                          [](const auto& each) { return std::string(each.param); });
 
 // From which layout, to which: each to two others, and all pairs with PENSTOCK_LONG_TESTS.

@@ -29,6 +29,7 @@
 #include "penstock/nn/draw.h"
 #include "penstock/nn/dropout.h"
 #include "penstock/nn/gpt.h"
+#include "penstock/nn/loss_layer.h"
 #include "penstock/nn/mlp.h"
 #include "penstock/train/trainer.h"
 
@@ -206,6 +207,24 @@ inline Kind gpt(const std::string& name, bool tied, double dropout) {
           nn::next_byte_loss, sentences};
 }
 
+// A loss with parameters: of its own, and of a module inside.
+struct Weighs : torch::nn::Module {
+  Weighs()
+      : head(register_module("head", torch::nn::Linear(kWidth, kWidth))),
+        logs(register_parameter("logs", at::rand({2}))) {}
+  at::Tensor forward(const at::Tensor& output, const at::Tensor& target) {
+    const at::Tensor weights = logs.neg().exp();
+    return weights[0] * at::mse_loss(head(output), target) +
+           weights[1] * at::mse_loss(output, target) + logs.sum();
+  }
+  torch::nn::Linear head;
+  at::Tensor logs;
+};
+
+inline Kind trained_loss() {
+  return {"TrainedLoss", nn::mlp_layers(kWidth, 8), nn::loss<Weighs>(), vectors};
+}
+
 inline std::vector<Kind> all_kinds() {
   return {{"Mlp", nn::mlp_layers(kWidth, 8), squares, vectors},
           gpt("Gpt", false, 0.0),
@@ -216,7 +235,8 @@ inline std::vector<Kind> all_kinds() {
           batch_norm(),
           dropout(),
           torchs_dropout(),
-          mixed_types()};
+          mixed_types(),
+          trained_loss()};
 }
 
 inline Kind kind_named(const std::string& name) {
@@ -231,12 +251,12 @@ class PlainModel {
  public:
   // type: of floating parameters, buffers and inputs; a loss gets float.
   PlainModel(const Kind& kind, std::int64_t seed, at::ScalarType type = at::kFloat)
-      : kind_(kind), seed_(seed), type_(type) {
+      : model_(nn::with_loss(kind.model, kind.loss)), loss_(kind.loss), seed_(seed), type_(type) {
     at::set_num_threads(1);
     const torch::NoGradGuard no_grad;
     std::map<std::string, at::Tensor> first;  // Of each tied parameter.
-    for (std::size_t i = 0; i < kind.model.size(); ++i) {
-      const nn::LayerSpec& spec = kind.model[i];
+    for (std::size_t i = 0; i < model_.size(); ++i) {
+      const nn::LayerSpec& spec = model_[i];
       layers_.push_back(nn::build(spec, seed, static_cast<std::int64_t>(i)));
       for (const auto& parameter : layers_.back()->named_parameters()) {
         std::string name = spec.meta.name + "." + parameter.key();
@@ -252,6 +272,7 @@ class PlainModel {
       }
       if (type != at::kFloat) cast(*layers_.back());
     }
+    if (loss_.is_of_module()) loss_ = nn::loss_of(layers_.back(), loss_);
   }
 
   // One more microbatch, as number `microbatch` of all; its loss.  Gradients add up.
@@ -259,8 +280,8 @@ class PlainModel {
                  std::int64_t microbatch, double factor) {
     const nn::Values outputs = run(of_type(inputs, type_), step, microbatch);
     const nn::DrawScope scope(
-        {.seed = seed_, .step = step, .microbatch = microbatch, .layer = std::ssize(kind_.model)});
-    const at::Tensor loss = kind_.loss(of_type(outputs, at::kFloat), targets);
+        {.seed = seed_, .step = step, .microbatch = microbatch, .layer = std::ssize(model_)});
+    const at::Tensor loss = loss_(of_type(outputs, at::kFloat), targets);
     torch::autograd::backward({loss}, {at::full({}, factor)});
     return loss.detach();
   }
@@ -276,8 +297,8 @@ class PlainModel {
   nn::Values run(const nn::Values& inputs, std::int64_t step, std::int64_t microbatch) {
     std::map<std::string, at::Tensor> skips;
     nn::Values values = inputs;
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const nn::LayerSpec& spec = kind_.model[i];
+    for (std::size_t i = 0; i < static_cast<std::size_t>(nn::layers_in_line(model_)); ++i) {
+      const nn::LayerSpec& spec = model_[i];
       for (const std::string& name : spec.taken) values.push_back(skips.at(name));
       const nn::DrawScope scope({.seed = seed_,
                                  .step = step,
@@ -315,7 +336,7 @@ class PlainModel {
     std::map<std::string, at::Tensor> buffers;
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       for (const auto& buffer : layers_[i]->named_buffers()) {
-        buffers[kind_.model[i].meta.name + "." + buffer.key()] = buffer.value();
+        buffers[model_[i].meta.name + "." + buffer.key()] = buffer.value();
       }
     }
     return buffers;
@@ -340,7 +361,8 @@ class PlainModel {
     return values;
   }
 
-  const Kind& kind_;
+  std::vector<nn::LayerSpec> model_;  // A loss with parameters is its last layer.
+  nn::Loss loss_;
   std::int64_t seed_;
   at::ScalarType type_;
   std::vector<std::shared_ptr<nn::Layer>> layers_;

@@ -84,7 +84,8 @@ TEST_P(ShortTypes, HaveTheBitsOfWholeReplicasInEveryZeroStage) {
 // Stages change no bit either: ties within a rank and over ranks, buffers, random numbers, inputs
 // of several types.
 TEST_P(ShortTypes, HaveTheBitsOfOneStageInAPipeline) {
-  for (const char* name : {"TiedGpt", "Ties", "GptWithDropout", "Skips", "BatchNorm"}) {
+  for (const char* name :
+       {"TiedGpt", "Ties", "GptWithDropout", "Skips", "BatchNorm", "TrainedLoss"}) {
     const Kind kind = kind_named(name);
     const auto batches = batches_of(kind, 2, 4);
     const Trained one = train(options_of(GetParam().precision, 1, 2), kind, batches);

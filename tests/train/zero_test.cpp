@@ -120,7 +120,8 @@ TEST_P(ZeroKinds, HaveTheBitsOfWholeReplicas) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ZeroKinds,
-                         testing::Values("Mlp", "Ties", "TiedGpt", "GptWithDropout", "Skips"),
+                         testing::Values("Mlp", "Ties", "TiedGpt", "GptWithDropout", "Skips",
+                                         "TrainedLoss"),
                          [](const auto& each) { return std::string(each.param); });
 
 // Each rank's optimizer has its slices alone, and nobody has a gradient of more.
