@@ -247,6 +247,11 @@ class Update:
             for i, group in enumerate(groups)
         }
 
+    def take_changes(self) -> None:
+        """Masters of what a script has set since the last update become that."""
+        self._replicated.take_over()
+        self._update.take_changes()
+
     def put_back(self) -> None:
         """Collective: masters and parts have other values, those of a checkpoint."""
         self._update.put_back()

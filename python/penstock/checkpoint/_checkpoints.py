@@ -167,6 +167,7 @@ class Checkpoints:
         texts: dict[str, str] = {}
 
         def collect() -> str:
+            self._update.take_changes()
             pieces.extend(self._pieces.of_parameters(with_frozen=with_frozen))
             pieces.extend(self._pieces.of_buffers())
             values = {self._place.key(): self._own(buffers), **self._of_modules()}
