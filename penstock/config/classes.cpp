@@ -82,7 +82,7 @@ std::vector<WrongArgument> check_optimizer(const NamedClass& optimizer, const Ar
   }
   if (is_true(given, "nesterov") && optimizer.name == "SGD" &&
       (number_of(given, "momentum") <= 0 || number_of(given, "dampening") != 0)) {
-    wrong.push_back({"nesterov", " = true: needs momentum above 0, and dampening 0"});
+    wrong.push_back({"nesterov", std::string(kNesterovNeeds)});
   }
   return wrong;
 }

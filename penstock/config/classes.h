@@ -71,6 +71,10 @@ using Arguments = std::map<std::string, json::Value, std::less<>>;
 // The number under that name; 0 where there is none.
 double number_of(const Arguments& given, std::string_view name);
 
+// Of SGD, in words that go on behind its key.
+inline constexpr std::string_view kNesterovNeeds =
+    " = true: needs momentum above 0, and dampening 0";
+
 // What is wrong with arguments that are right one by one: the name of one, and why.
 struct WrongArgument {
   std::string name;

@@ -172,6 +172,17 @@ struct NumericsConfig {
 
 enum class OptimizerType : std::uint8_t { AdamW, Adam, Sgd };
 
+// Parameters with values of their own; what is absent is the optimizer's.
+struct ParameterGroup {
+  std::string parameters;  // A regular expression, which is found in their names.
+  std::optional<double> lr = {};
+  std::optional<double> weight_decay = {};
+  std::optional<std::array<double, 2>> betas = {};  // AdamW, Adam.
+  std::optional<double> eps = {};                   // AdamW, Adam.
+
+  friend bool operator==(const ParameterGroup&, const ParameterGroup&) = default;
+};
+
 struct OptimizerConfig {
   OptimizerType type = OptimizerType::AdamW;
   double lr = 1e-3;
@@ -179,7 +190,12 @@ struct OptimizerConfig {
   double eps = 1e-8;                           // AdamW, Adam.
   double weight_decay = 0.0;
   double momentum = 0.0;    // SGD.
+  double dampening = 0.0;   // SGD: share of the gradient that momentum does not get.
+  bool nesterov = false;    // SGD: momentum looks a step ahead; needs one, and no dampening.
+  bool amsgrad = false;     // AdamW, Adam: by the largest second moment so far.
   bool adam_w_mode = true;  // Adam: whether it is AdamW, as in DeepSpeed.
+  // A parameter is in the first that is found in its name.
+  std::vector<ParameterGroup> groups = {};
 
   // Whether weight decay is no part of the gradient.
   bool is_decoupled() const {

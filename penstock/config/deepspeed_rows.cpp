@@ -138,9 +138,7 @@ constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
      "optimizer.params.foreach",
      "*", "the update is torch's fused one"},
     {"optimizer.params.bias_correction", "true", "Adam corrects its means for their start"},
-    {"optimizer.params.amsgrad optimizer.params.maximize optimizer.params.nesterov", "false",
-     "the update has no such variant"},
-    {"optimizer.params.dampening", "0", "momentum is not dampened"},
+    {"optimizer.params.maximize", "false", "the update has no such variant"},
     {"scheduler.params.last_batch_iteration", "-1", "a run begins with step 1"},
     {"scheduler.params.warmup_min_lr", "", "a warm-up begins at a share of lr",
      "use warmup_min_ratio"},
@@ -246,6 +244,7 @@ constexpr auto kForeignToInitialize = std::to_array<ForeignKeys>({
      "checkpoint.asynchronous checkpoint.on_failure checkpoint.resume",
      "", kOfTrain, "call save_checkpoint() and load_checkpoint()"},
     {"seed", "", kOfTrain, "call torch.manual_seed()"},
+    {"optimizer.groups", "", kOfTrain, "give initialize() an optimizer with these groups"},
 });
 
 constexpr auto kDifferences = std::to_array<Difference>({

@@ -63,6 +63,7 @@ void visit_optimizer(Visitor& v, Optimizer& o) {
       v.field("betas", o.betas, List{Number{.low = 0, .high = 1, .without_high = true}, 2},
               "decay of the running mean of the gradient and of its square");
       v.field("eps", o.eps, Number{}, "added to the root of the second moment");
+      v.field("amsgrad", o.amsgrad, Flag{}, "divides by the largest second moment so far");
       v.effective(
           Condition::equals("optimizer.type", Choice<OptimizerType>{kOptimizerTypes}.write(o.type),
                             "\"Adam\""),
@@ -71,8 +72,16 @@ void visit_optimizer(Visitor& v, Optimizer& o) {
     v.when(o.type == OptimizerType::Sgd, {"optimizer.type", "\"SGD\""}, [&] {
       v.field("momentum", o.momentum, Number{.low = 0, .high = 1, .without_high = true},
               "share of the previous update that is kept");
+      v.effective(Condition::above_zero("optimizer.params.momentum", o.momentum), [&] {
+        v.field("dampening", o.dampening, Number{.low = 0, .high = 1},
+                "share of the gradient that does not enter the momentum");
+        v.field("nesterov", o.nesterov, Flag{}, "momentum looks a step ahead; needs dampening 0");
+      });
     });
   });
+  v.field("groups", o.groups, ParameterGroups{},
+          "parameters with values of their own, by a regular expression for their names; the first "
+          "that is found counts");
 }
 
 template <class Visitor, class Scheduler>

@@ -197,6 +197,29 @@ namespace {
 constexpr Number kWeight{.low = 0, .without_low = true};
 constexpr Text kSourcePath{.may_be_empty = false};
 
+// Elements of a list, each by `read_one`.
+template <class Element, class ReadOne>
+std::optional<Complaint> read_objects(const json::Value& json, const std::string& noun,
+                                      std::vector<Element>& values, const ReadOne& read_one) {
+  const auto* elements = std::get_if<json::Value::Array>(&json.data);
+  if (elements == nullptr) return wrong_type(noun, json);
+  values.assign(elements->size(), {});
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (auto wrong = read_one((*elements)[i], values[i])) {
+      wrong->text = str("[", i, "]", wrong->text);
+      return wrong;
+    }
+  }
+  return {};
+}
+
+Complaint unknown_member(const json::Member& member, const std::vector<std::string>& known) {
+  return {str(": unknown key ", in_quotes(member.key), suggest(member.key, known)), &member.value};
+}
+
+constexpr Optional<Number> kOwnNumber{};
+const Optional<List<Number>> kOwnBetas{{Number{.low = 0, .high = 1, .without_high = true}, 2}};
+
 // The complaint about `key` of an element.
 std::optional<Complaint> within(std::string_view key, std::optional<Complaint> wrong) {
   if (wrong) wrong->text = str(".", key, wrong->text);
@@ -207,16 +230,9 @@ std::optional<Complaint> within(std::string_view key, std::optional<Complaint> w
 
 std::optional<Complaint> Sources::read(const json::Value& json,
                                        std::vector<DataSource>& values) const {
-  const auto* elements = std::get_if<json::Value::Array>(&json.data);
-  if (elements == nullptr) return wrong_type(noun(), json);
-  values.assign(elements->size(), {});
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (auto wrong = read_one((*elements)[i], values[i])) {
-      wrong->text = str("[", i, "]", wrong->text);
-      return wrong;
-    }
-  }
-  return {};
+  return read_objects(json, noun(), values, [this](const json::Value& each, DataSource& value) {
+    return read_one(each, value);
+  });
 }
 
 std::optional<Complaint> Sources::read_one(const json::Value& json, DataSource& value) const {
@@ -233,9 +249,7 @@ std::optional<Complaint> Sources::read_one(const json::Value& json, DataSource& 
     } else if (member.key == "format") {
       wrong = within(member.key, formats.read(member.value, value.format));
     } else {
-      wrong = Complaint{str(": unknown key ", in_quotes(member.key),
-                            suggest(member.key, {"path", "weight", "format"})),
-                        &member.value};
+      wrong = unknown_member(member, {"path", "weight", "format"});
     }
     if (wrong) return wrong;
   }
@@ -261,6 +275,69 @@ std::string Sources::write(const std::vector<DataSource>& values) const {
                         ", \"format\": ", formats.write(source.format), "}"));
   }
   return "[" + join(parts, ", ") + "]";
+}
+
+std::optional<Complaint> ParameterGroups::read(const json::Value& json,
+                                               std::vector<ParameterGroup>& values) const {
+  return read_objects(json, noun(), values, [this](const json::Value& each, ParameterGroup& value) {
+    return read_one(each, value);
+  });
+}
+
+std::optional<Complaint> ParameterGroups::read_one(const json::Value& json,
+                                                   ParameterGroup& value) const {
+  const auto* object = std::get_if<json::Value::Object>(&json.data);
+  if (object == nullptr) return wrong_type("an object", json);
+  for (const json::Member& member : *object) {
+    std::optional<Complaint> wrong;
+    if (member.key == "parameters") {
+      wrong = Pattern{}.read(member.value, value.parameters);
+    } else if (member.key == "lr") {
+      wrong = kOwnNumber.read(member.value, value.lr);
+    } else if (member.key == "weight_decay") {
+      wrong = kOwnNumber.read(member.value, value.weight_decay);
+    } else if (member.key == "betas") {
+      wrong = kOwnBetas.read(member.value, value.betas);
+    } else if (member.key == "eps") {
+      wrong = kOwnNumber.read(member.value, value.eps);
+    } else {
+      return unknown_member(member, {"parameters", "lr", "weight_decay", "betas", "eps"});
+    }
+    if (wrong) return within(member.key, wrong);
+  }
+  if (value.parameters.empty()) return Complaint{".parameters is missing", &json};
+  return {};
+}
+
+std::optional<std::string> ParameterGroups::check(const std::vector<ParameterGroup>& values) const {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const ParameterGroup& each = values[i];
+    if (each.parameters.empty()) return str("[", i, "].parameters is missing");
+    const auto at = [&](std::string_view key, const std::optional<std::string>& wrong) {
+      return wrong ? std::optional(str("[", i, "].", key, *wrong)) : std::nullopt;
+    };
+    if (auto wrong = at("parameters", Pattern{}.check(each.parameters))) return wrong;
+    if (auto wrong = at("lr", kOwnNumber.check(each.lr))) return wrong;
+    if (auto wrong = at("weight_decay", kOwnNumber.check(each.weight_decay))) return wrong;
+    if (auto wrong = at("betas", kOwnBetas.check(each.betas))) return wrong;
+    if (auto wrong = at("eps", kOwnNumber.check(each.eps))) return wrong;
+  }
+  return {};
+}
+
+std::string ParameterGroups::write(const std::vector<ParameterGroup>& values) const {
+  std::vector<std::string> groups;
+  for (const ParameterGroup& each : values) {
+    std::vector<std::string> parts = {str("\"parameters\": ", Pattern{}.write(each.parameters))};
+    if (each.lr) parts.push_back(str("\"lr\": ", kOwnNumber.write(each.lr)));
+    if (each.weight_decay) {
+      parts.push_back(str("\"weight_decay\": ", kOwnNumber.write(each.weight_decay)));
+    }
+    if (each.betas) parts.push_back(str("\"betas\": ", kOwnBetas.write(each.betas)));
+    if (each.eps) parts.push_back(str("\"eps\": ", kOwnNumber.write(each.eps)));
+    groups.push_back("{" + join(parts, ", ") + "}");
+  }
+  return "[" + join(groups, ", ") + "]";
 }
 
 }  // namespace penstock::config

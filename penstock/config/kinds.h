@@ -200,6 +200,20 @@ struct Sources {
   std::optional<Complaint> read_one(const json::Value& json, DataSource& value) const;
 };
 
+// Groups of parameters; only their regular expression is needed.
+struct ParameterGroups {
+  std::string noun() const {
+    return "a list of objects {\"parameters\", \"lr\", \"weight_decay\", \"betas\", \"eps\"}";
+  }
+  std::string allowed() const { return ""; }
+  std::optional<Complaint> read(const json::Value& json, std::vector<ParameterGroup>& values) const;
+  std::optional<std::string> check(const std::vector<ParameterGroup>& values) const;
+  std::string write(const std::vector<ParameterGroup>& values) const;
+
+ private:
+  std::optional<Complaint> read_one(const json::Value& json, ParameterGroup& value) const;
+};
+
 // A value that may be absent; null in JSON.
 template <class Kind>
 struct Optional {

@@ -6,7 +6,7 @@ std::int32_t states_per_parameter(const OptimizerConfig& options) {
   switch (options.type) {
     case OptimizerType::AdamW:
     case OptimizerType::Adam:
-      return 2;
+      return options.amsgrad ? 3 : 2;
     case OptimizerType::Sgd:
       return options.momentum == 0.0 ? 0 : 1;
   }

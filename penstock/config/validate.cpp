@@ -135,6 +135,14 @@ void check_warmup(const Config& config, const Origins& origins, Problems& proble
                    ": must be at most total_num_steps = ", *scheduler.total_num_steps));
 }
 
+void check_optimizer_values(const OptimizerConfig& optimizer, const Origins& origins,
+                            Problems& problems) {
+  const bool fits = optimizer.momentum > 0 && optimizer.dampening == 0;
+  if (optimizer.type != OptimizerType::Sgd || !optimizer.nesterov || fits) return;
+  problems.add(first_given(origins, {"optimizer.params.nesterov"}),
+               str("optimizer.params.nesterov", kNesterovNeeds));
+}
+
 void check_data(const DataConfig& data, const Origins& origins, Problems& problems) {
   if (data.sources.empty()) return;
   const Origin origin = first_given(origins, {"data.sources"});
@@ -253,6 +261,7 @@ void validate(const Config& config, const Origins& origins) {
   check_heads(config.model, origins, problems);
   check_folder_of_model(config.model, origins, problems);
   check_partition(config.pipeline, origins, problems);
+  check_optimizer_values(config.optimizer, origins, problems);
   check_warmup(config, origins, problems);
   check_data(config.data, origins, problems);
   check_schedule(config.schedule, origins, problems);

@@ -8,6 +8,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/grad_mode.h>
 
+#include <utility>
+
 #include "penstock/core/check.h"
 #include "penstock/update/offloaded_parts.h"
 
@@ -30,11 +32,15 @@ std::vector<at::Tensor> gather(const std::vector<std::size_t>& which, const Pick
 }  // namespace
 
 Optimizer::Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters,
-                     OffloadedParts* memory)
+                     OffloadedParts* memory, const std::vector<std::string>& names)
     : options_(options),
+      groups_(options),
+      group_of_(parameters.size(), 0),
       parameters_(std::move(parameters)),
       memory_(memory),
-      states_(parameters_.size()) {}
+      states_(parameters_.size()) {
+  for (std::size_t i = 0; i < names.size(); ++i) group_of_[i] = groups_.group_of(names[i]);
+}
 
 at::Tensor Optimizer::fresh_state(std::size_t parameter) {
   const at::Tensor& like = parameters_[parameter];
@@ -43,30 +49,47 @@ at::Tensor Optimizer::fresh_state(std::size_t parameter) {
 
 Optimizer::State Optimizer::fresh_adam_states(std::size_t parameter) {
   const auto scalar = parameters_[parameter].options().dtype(at::kFloat).requires_grad(false);
-  return {at::zeros({}, scalar), fresh_state(parameter), fresh_state(parameter)};
+  State state{
+      .step = at::zeros({}, scalar),
+      .average = fresh_state(parameter),
+      .average_sq = fresh_state(parameter),
+  };
+  if (options_.amsgrad) state.max_sq = fresh_state(parameter);
+  return state;
 }
 
 std::vector<NamedState> Optimizer::states(std::size_t parameter) const {
   const State& state = states_[parameter];
   if (!state.average.defined()) return {};
-  if (options_.type == config::OptimizerType::Sgd) return {{"momentum_buffer", state.average}};
-  return {{"step", state.step}, {"exp_avg", state.average}, {"exp_avg_sq", state.average_sq}};
+  if (options_.type == config::OptimizerType::Sgd) {
+    if (state.is_first) return {};
+    return {{"momentum_buffer", state.average}};
+  }
+  std::vector<NamedState> all = {
+      {"step", state.step}, {"exp_avg", state.average}, {"exp_avg_sq", state.average_sq}};
+  if (options_.amsgrad) all.push_back({"max_exp_avg_sq", state.max_sq});
+  return all;
 }
 
 std::vector<std::string_view> Optimizer::state_names() const {
-  if (options_.type != config::OptimizerType::Sgd) return {"step", "exp_avg", "exp_avg_sq"};
+  if (options_.type != config::OptimizerType::Sgd) {
+    return options_.amsgrad
+               ? std::vector<std::string_view>{"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"}
+               : std::vector<std::string_view>{"step", "exp_avg", "exp_avg_sq"};
+  }
   if (options_.momentum == 0.0) return {};
   return {"momentum_buffer"};
 }
 
-// A momentum buffer of zeros gives what none does.
 void Optimizer::reset_states(std::size_t parameter) {
   const torch::NoGradGuard no_grad;
   for (const NamedState& state : states(parameter)) state.tensor.zero_();
+  states_[parameter].is_first = true;
 }
 
 void Optimizer::make_states(std::size_t parameter) {
   State& state = states_[parameter];
+  state.is_first = false;
   if (state.average.defined()) return;
   const torch::NoGradGuard no_grad;
   switch (options_.type) {
@@ -82,25 +105,35 @@ void Optimizer::make_states(std::size_t parameter) {
 
 void Optimizer::step(double lr, std::size_t first, std::size_t end) {
   const torch::NoGradGuard no_grad;
-  std::vector<std::size_t> which;
+  std::vector<Turn> turns;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    turns.push_back(
+        {.which = {}, .options = groups_.options(group), .lr = groups_.rate(group, lr)});
+  }
   for (std::size_t i = first; i < end; ++i) {
     const at::Tensor& gradient = parameters_[i].grad();
     if (!gradient.defined()) continue;
     PENSTOCK_CHECK(gradient.strides() == parameters_[i].strides(), "parameter ", i,
                    ": the kernels ignore strides");
-    which.push_back(i);
+    turns[group_of_[i]].which.push_back(i);
   }
-  if (which.empty()) return;
-  switch (options_.type) {
-    case config::OptimizerType::AdamW:
-    case config::OptimizerType::Adam:
-      return step_adam(lr, which);
-    case config::OptimizerType::Sgd:
-      return step_sgd(lr, which);
+  for (const Turn& turn : turns) {
+    if (turn.which.empty()) continue;
+    switch (options_.type) {
+      case config::OptimizerType::AdamW:
+      case config::OptimizerType::Adam:
+        step_adam(turn);
+        break;
+      case config::OptimizerType::Sgd:
+        step_sgd(turn);
+        break;
+    }
   }
 }
 
-void Optimizer::step_adam(double lr, const std::vector<std::size_t>& which) {
+void Optimizer::step_adam(const Turn& turn) {
+  const std::vector<std::size_t>& which = turn.which;
+  const config::OptimizerConfig& options = turn.options;
   for (const std::size_t i : which) {
     if (!states_[i].step.defined()) states_[i] = fresh_adam_states(i);
   }
@@ -110,36 +143,40 @@ void Optimizer::step_adam(double lr, const std::vector<std::size_t>& which) {
   const auto gradients = gather(which, [&](std::size_t i) { return parameters_[i].grad(); });
   const auto averages = gather(which, [&](std::size_t i) { return states_[i].average; });
   const auto squares = gather(which, [&](std::size_t i) { return states_[i].average_sq; });
+  const auto largest = options.amsgrad
+                           ? gather(which, [&](std::size_t i) { return states_[i].max_sq; })
+                           : std::vector<at::Tensor>{};
   const auto update = [&](const auto& kernel) {
-    kernel(parameters, gradients, averages, squares, /*max_exp_avg_sqs=*/at::TensorList{}, steps,
-           lr, options_.betas[0], options_.betas[1], options_.weight_decay, options_.eps,
-           /*amsgrad=*/false, /*maximize=*/false);
+    kernel(parameters, gradients, averages, squares, largest, steps, turn.lr, options.betas[0],
+           options.betas[1], options.weight_decay, options.eps, options.amsgrad,
+           /*maximize=*/false);
   };
-  if (options_.is_decoupled()) {
+  if (options.is_decoupled()) {
     update([](auto&&... each) { at::_fused_adamw_(each...); });
   } else {
     update([](auto&&... each) { at::_fused_adam_(each...); });
   }
 }
 
-void Optimizer::step_sgd(double lr, const std::vector<std::size_t>& which) {
+void Optimizer::step_sgd(const Turn& turn) {
+  const config::OptimizerConfig& options = turn.options;
   const auto apply = [&](const std::vector<std::size_t>& some, bool first) {
     if (some.empty()) return;
     at::_fused_sgd_(
         gather(some, [&](std::size_t i) { return parameters_[i]; }),
         gather(some, [&](std::size_t i) { return parameters_[i].grad(); }),
-        options_.momentum == 0.0 ? std::vector<at::Tensor>{}
-                                 : gather(some, [&](std::size_t i) { return states_[i].average; }),
-        options_.weight_decay, options_.momentum, lr, /*dampening=*/0.0, /*nesterov=*/false,
+        options.momentum == 0.0 ? std::vector<at::Tensor>{}
+                                : gather(some, [&](std::size_t i) { return states_[i].average; }),
+        options.weight_decay, options.momentum, turn.lr, options.dampening, options.nesterov,
         /*maximize=*/false, first);
   };
   // A momentum buffer starts as the first gradient, so parameters that step for the first time
   // are told apart.
   std::vector<std::size_t> fresh, known;
-  for (const std::size_t i : which) {
+  for (const std::size_t i : turn.which) {
     State& state = states_[i];
-    const bool is_fresh = options_.momentum != 0.0 && !state.average.defined();
-    if (is_fresh) state.average = fresh_state(i);
+    if (options.momentum != 0.0 && !state.average.defined()) state.average = fresh_state(i);
+    const bool is_fresh = options.momentum != 0.0 && std::exchange(state.is_first, false);
     (is_fresh ? fresh : known).push_back(i);
   }
   apply(fresh, /*first=*/true);

@@ -1,4 +1,4 @@
-// AdamW, Adam and SGD over a list of parameters, by ATen's fused kernels.
+// AdamW, Adam and SGD over a list of parameters, in groups, by ATen's fused kernels.
 //
 // The trainer owns one per rank.  Knows nothing of ranks: gradients are final when it steps.
 #pragma once
@@ -6,10 +6,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "penstock/config/config.h"
+#include "penstock/config/parameter_groups.h"
 
 namespace penstock::update {
 
@@ -22,12 +24,15 @@ struct NamedState {
 
 class Optimizer {
  public:
-  // States are in `memory`, where it is not null.
+  // States are in `memory`, where it is not null.  `names` of the parameters say in which group of
+  // the options each is; without any all are in none.
+  // Throws: ConfigError, as config::GroupsByName.
   Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters,
-            OffloadedParts* memory = nullptr);
+            OffloadedParts* memory = nullptr, const std::vector<std::string>& names = {});
 
   // One step at learning rate `lr` of the parameters [first, end), from their gradients; one
-  // without a gradient stays as it is.  Gradients are left as they were.
+  // without a gradient stays as it is.  A group with a rate of its own has it in ratio to `lr`.
+  // Gradients are left as they were.
   void step(double lr, std::size_t first, std::size_t end);
   void step(double lr) { step(lr, 0, parameters_.size()); }
 
@@ -47,13 +52,24 @@ class Optimizer {
     at::Tensor step;        // AdamW, Adam: number of steps taken, a float scalar.
     at::Tensor average;     // AdamW, Adam: of the gradient.  SGD: the momentum buffer.
     at::Tensor average_sq;  // AdamW, Adam: of its square.
+    at::Tensor max_sq;      // AdamW, Adam, with amsgrad: the largest of those.
+    // SGD: the next step is the first, which begins the momentum buffer, there or not.
+    bool is_first = true;
+  };
+  // Parameters of one group.
+  struct Turn {
+    std::vector<std::size_t> which;
+    const config::OptimizerConfig& options;
+    double lr = 0.0;
   };
   at::Tensor fresh_state(std::size_t parameter);
   State fresh_adam_states(std::size_t parameter);
-  void step_adam(double lr, const std::vector<std::size_t>& which);
-  void step_sgd(double lr, const std::vector<std::size_t>& which);
+  void step_adam(const Turn& turn);
+  void step_sgd(const Turn& turn);
 
   config::OptimizerConfig options_;
+  config::GroupsByName groups_;
+  std::vector<std::size_t> group_of_;  // By parameter.
   std::vector<at::Tensor> parameters_;
   OffloadedParts* memory_;
   std::vector<State> states_;

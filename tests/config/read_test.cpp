@@ -137,6 +137,39 @@ TEST(ReadConfig, RefusesSourcesThatAreNone) {
             std::string::npos);
 }
 
+TEST(ReadConfig, GroupsOfParametersReachTheirFields) {
+  const Config c = parse(R"({"optimizer": {"type": "SGD",
+      "params": {"momentum": 0.9, "nesterov": true},
+      "groups": [{"parameters": "bias$", "weight_decay": 0},
+                 {"parameters": "^head", "lr": 0.1, "betas": [0.8, 0.9], "eps": 1e-6}]}})");
+  EXPECT_TRUE(c.optimizer.nesterov);
+  EXPECT_EQ(c.optimizer.groups,
+            (std::vector<ParameterGroup>{
+                {.parameters = "bias$", .weight_decay = 0},
+                {.parameters = "^head", .lr = 0.1, .betas = {{0.8, 0.9}}, .eps = 1e-6}}));
+}
+
+TEST(ReadConfig, RefusesGroupsOfParametersThatAreNone) {
+  const auto refusal_of = [](const std::string& groups) {
+    return refusal(R"({"optimizer": {"groups": )" + groups + "}}");
+  };
+  for (const auto& [groups, message] :
+       {std::array{"{}", "optimizer.groups: expected a list of objects"},
+        std::array{"[\"bias\"]", "optimizer.groups[0]: expected an object, found \"bias\""},
+        std::array{"[{\"lr\": 1}]", "optimizer.groups[0].parameters is missing"},
+        std::array{"[{\"parameters\": \"(\"}]", "optimizer.groups[0].parameters = \"(\": not a"},
+        std::array{"[{\"parameters\": \"a\", \"lr\": -1}]",
+                   "optimizer.groups[0].lr = -1: must be at least 0"},
+        std::array{"[{\"parameters\": \"a\", \"weight_decy\": 1}]",
+                   "optimizer.groups[0]: unknown key \"weight_decy\"; did you mean "
+                   "\"weight_decay\"?"}}) {
+    EXPECT_NE(refusal_of(groups).find(message), std::string::npos) << refusal_of(groups);
+  }
+  EXPECT_NE(refusal(R"({"optimizer": {"type": "SGD", "params": {"nesterov": true}}})")
+                .find("optimizer.params.nesterov = true: needs momentum above 0, and dampening 0"),
+            std::string::npos);
+}
+
 TEST(ReadConfig, PartitionNamesItsMethodOrAPattern) {
   const auto partition = [](const std::string& text) {
     return parse("{\"pipeline\": {\"partition\": \"" + text + "\"}}").pipeline;

@@ -65,7 +65,8 @@ TEST(ToText, GivesEachValueItsOrigin) {
       "lr": 0.001,  // default
       "weight_decay": 0,  // default
       "momentum": 0  // default
-    }
+    },
+    "groups": []  // default
   },
   "scheduler": {
     "type": "Constant",  // default

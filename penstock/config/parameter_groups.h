@@ -1,0 +1,35 @@
+// Which options each parameter is updated with: the optimizer's own, or those of a group.
+//
+// update/ steps by it, and a Trainer finds groups without a parameter with it.  Names are those of
+// the whole model, so that no layout, and no stage of ZeRO, changes a parameter's group.  Knows no
+// tensors.
+#pragma once
+#include <cstddef>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "penstock/config/config.h"
+
+namespace penstock::config {
+
+class GroupsByName {
+ public:
+  // Throws: ConfigError for a group's text that is no regular expression, and for one with a
+  // learning rate of its own, where the optimizer's is 0: rates rise and fall with that.
+  explicit GroupsByName(const OptimizerConfig& options);
+
+  std::size_t size() const { return options_.size(); }
+  // 0: the optimizer's own options; n: those of groups[n - 1], the first that is found in the name.
+  std::size_t group_of(const std::string& name) const;
+  // With what a group does not say itself from the optimizer's.
+  const OptimizerConfig& options(std::size_t group) const { return options_[group]; }
+  // Of a group, where the optimizer's is `lr`: in the ratio of the two options.
+  double rate(std::size_t group, double lr) const;
+
+ private:
+  std::vector<OptimizerConfig> options_;
+  std::vector<std::regex> patterns_;  // By group, but the first.
+};
+
+}  // namespace penstock::config
