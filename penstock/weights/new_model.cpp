@@ -141,8 +141,13 @@ void NewModel::put_in_place(const checkpoint::ModelIndex& index,
   std::error_code ignored;
   try {
     PreparedFile new_index(path_of(checkpoint::kModelIndexName), {to_text(index)}, advanced);
-    PreparedFile new_config(path_of(kConfig), {index.config}, advanced);
-    replace_together({&new_index, 1}, new_config);
+    if (index.config.empty()) {
+      fs::remove(path_of(kConfig), ignored);  // Another model's.
+      new_index.put_in_place();
+    } else {
+      PreparedFile new_config(path_of(kConfig), {index.config}, advanced);
+      replace_together({&new_index, 1}, new_config);
+    }
   } catch (const Error& error) {
     throw CheckpointError(error.message());
   }

@@ -29,7 +29,8 @@ class NewModel {
   std::int32_t series() const { return series_; }
 
   // Makes the shards the folder's model, with its index and config.json, and removes those that
-  // the old index names.  REQUIRES: all shards are written and flushed.
+  // the old index names.  A model without a config has no config.json.  REQUIRES: all shards are
+  // written and flushed.
   // Throws: CheckpointError for a file that cannot be written, and for a shard that is not there;
   // the folder then has the old model.
   // `advanced` is called after each call that waits for the disk.

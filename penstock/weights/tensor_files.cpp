@@ -3,10 +3,8 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <span>
 
-#include "penstock/checkpoint/model_files.h"
 #include "penstock/checkpoint/weights_file.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
@@ -16,8 +14,6 @@
 
 namespace penstock::weights {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::uint64_t kBufferBytes = std::uint64_t{1} << 22;
 
@@ -48,14 +44,7 @@ bool is_weight_type(checkpoint::ScalarType type) {
 }
 
 TensorFiles::TensorFiles(std::string folder) : folder_(std::move(folder)) {
-  const std::string name(checkpoint::kModelName);
-  if (has(name)) {
-    add_file(name);
-    return;
-  }
-  if (!has(std::string(checkpoint::kModelIndexName))) refuse_folder();
-  const auto index = read_index(folder_);
-  for (const auto& [file, names] : index) {
+  for (const auto& [file, names] : model_files_in(folder_)) {
     add_file(file);
     for (const std::string& tensor : names) {
       const auto found = tensors_.find(tensor);
@@ -68,24 +57,6 @@ TensorFiles::TensorFiles(std::string folder) : folder_(std::move(folder)) {
 
 TensorFiles::TensorFiles(std::string folder, const std::string& file) : folder_(std::move(folder)) {
   add_file(file);
-}
-
-// A link that leads nowhere is there, too: opening it says so.
-bool TensorFiles::has(const std::string& file) const {
-  std::error_code error;
-  return fs::exists(fs::symlink_status(str(folder_, "/", file), error));
-}
-
-void TensorFiles::refuse_folder() const {
-  std::vector<std::string> notes;
-  if (has("pytorch_model.bin") || has("pytorch_model.bin.index.json")) {
-    notes.emplace_back(
-        "it has pytorch_model.bin, which torch.save() wrote; transformers converts it: "
-        "AutoModelForCausalLM.from_pretrained(FOLDER).save_pretrained(FOLDER)");
-  }
-  throw CheckpointError(str(quoted_path(folder_), " has no weights: neither ",
-                            checkpoint::kModelName, " nor ", checkpoint::kModelIndexName),
-                        notes);
 }
 
 void TensorFiles::add_file(const std::string& file) {

@@ -1,4 +1,4 @@
-// The tensors of a folder, read one at a time: model.safetensors, or the shards of its index.
+// The tensors of a folder's model (weights.h), read one at a time.
 //
 // hugging_face/ reads a model's weights with it.  Headers are read when it is made; a tensor's
 // bytes go from the file into the tensor's memory, or through a small buffer where the type
@@ -46,8 +46,6 @@ class TensorFiles {
   std::string bytes_of(const std::string& name, std::uint64_t first, std::uint64_t count) const;
 
  private:
-  bool has(const std::string& file) const;
-  [[noreturn]] void refuse_folder() const;
   void add_file(const std::string& file);
 
   std::string folder_;

@@ -264,7 +264,7 @@ TEST(Weights, AnIndexThatDoesNotFitIsRefused) {
       EXPECT_NE(error.message().find(part), std::string::npos) << error.message();
     }
   };
-  refused("cannot be read");
+  refused("has no weights");
   write_safetensors(folder.file(checkpoint::model_file(0, 1)), {{"a", at::rand({2})}});
   write_index(folder.path(), {.names = {{"a", "gone"}}, .total_bytes = 8});
   refused("lacks tensor \"gone\"");
