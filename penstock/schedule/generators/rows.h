@@ -50,7 +50,7 @@ class Row {
  private:
   StageId stage(std::int32_t chunk) const { return placement_(sizes_.ranks, rank_, chunk); }
 
-  const Sizes& sizes_;
+  Sizes sizes_;
   std::int32_t rank_;
   Placement placement_;
   Program program_;
