@@ -106,7 +106,6 @@ class Stage {
   at::Tensor loss_of(const nn::DrawPlace& place, const nn::Values& outputs,
                      const nn::Values& targets, const nn::Loss& loss);
   const Segment::Kept& graph(std::size_t segment, Activation& activation) const;
-  nn::DrawPlace place_of(Microbatch microbatch) const;
   nn::TorchDraws torch_draws() const;
   template <class Part>
   void run_backward(const Part& part) const;
