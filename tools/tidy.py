@@ -32,6 +32,7 @@ SKIPPED_FOLDERS = re.compile(r"(build.*|\.venv.*|\.git|runs|__pycache__|\..*_cac
 TEST_FOLDERS = {
     "cases": "commands, and what they print, as text",
     "consumer": "a project outside the tree that uses an installed penstock",
+    "docs": "the programs that a page of docs/ has",
     "faults": "what goes wrong on one rank of a run",
     "forms": "what the compiler says of layers, losses and headers",
     "fuzz": "made-up inputs for every parser",

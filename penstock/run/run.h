@@ -17,6 +17,7 @@
 #include "penstock/core/output.h"
 #include "penstock/execute/progress.h"
 #include "penstock/inject/fault.h"
+#include "penstock/run/run_data.h"
 
 namespace penstock::run {
 

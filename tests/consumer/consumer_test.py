@@ -56,10 +56,9 @@ def train(penstock: Path, folder: Path, model: dict, saved: Path, **changes) -> 
     config = {
         "train_batch_size": 8,
         "gradient_accumulation_steps": 4,
-        "gradient_clipping": 1.0,
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
         "zero_optimization": {"stage": 2},
-        "seed": 0,
+        "seed": 1234,
         "model": {"type": "hugging_face", "sequence_length": 128, **model},
         "data": {"path": str(folder / "corpus.bin")},
         "mesh": {"pipe": 2, "data": 2},
@@ -84,7 +83,7 @@ def check_finetuning(program: Path, penstock: Path, folder: Path) -> None:
     train(penstock, folder, {"path": str(folder / "bare"), "weights": "random"}, model, steps=1)
     train(penstock, folder, {"path": str(model)}, theirs)
     words = (program, model, folder / "corpus.bin", ours)
-    told = run(penstock, "launch", "--nproc", "4", "--", *words)
+    told = run(penstock, "launch", "--nproc", "4", "--", *words, cwd=folder)
     losses = [float(line.split()[-1]) for line in told.splitlines() if " loss " in line]
     assert len(losses) == 20 and losses[-1] < losses[0], told
     files = {path.name: path.read_bytes() for path in ours.iterdir()}
