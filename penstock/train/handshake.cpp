@@ -1,5 +1,6 @@
 #include "penstock/train/handshake.h"
 
+#include "penstock/config/kinds.h"
 #include "penstock/core/check.h"
 #include "penstock/core/content_hash.h"
 #include "penstock/core/text.h"
@@ -20,7 +21,12 @@ std::string describe(const config::OptimizerConfig& optimizer) {
                               optimizer.weight_decay, optimizer.momentum}) {
     numbers.push_back(shortest(number));
   }
-  return str(name, "(lr, betas, eps, weight_decay, momentum: ", join(numbers, ", "), ")");
+  return str(name, "(lr, betas, eps, weight_decay, momentum: ", join(numbers, ", "), ")",
+             optimizer.amsgrad ? " with amsgrad" : "", optimizer.nesterov ? " with nesterov" : "",
+             optimizer.dampening != 0 ? " with dampening " + shortest(optimizer.dampening) : "",
+             optimizer.groups.empty()
+                 ? ""
+                 : " in groups " + config::ParameterGroups{}.write(optimizer.groups));
 }
 
 std::string describe(const config::SchedulerConfig& scheduler) {

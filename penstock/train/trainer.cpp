@@ -47,8 +47,7 @@ partition::Partition partition_of(const std::vector<nn::LayerSpec>& layers, std:
 std::vector<Rank> likely_ranks(const std::vector<nn::LayerSpec>& layers, const mesh::Mesh& mesh,
                                const verify::VerifiedSchedule& schedule) {
   const std::int32_t stages = schedule.schedule().stages;
-  const partition::Partition even =
-      partition_of(layers, stages, partition::Uniform{});
+  const partition::Partition even = partition_of(layers, stages, partition::Uniform{});
   std::vector<Rank> ranks;
   for (std::int32_t stage = 0; stage < stages; ++stage) {
     const Rank row = schedule.facts().homes.on_way(0, StageId(stage).index());
@@ -85,9 +84,7 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
   const std::int32_t stages = schedule.schedule().stages;
   const bool has_to_count = stages > 1 && !are_counted(layers) &&
                             std::holds_alternative<partition::ByParameters>(options.partition);
-  const auto cut_into_stages = [&] {
-    return partition_of(layers, stages, options.partition);
-  };
+  const auto cut_into_stages = [&] { return partition_of(layers, stages, options.partition); };
   std::optional<partition::Partition> partition;
   if (!has_to_count) partition = cut_into_stages();
   {
@@ -114,6 +111,35 @@ std::unique_ptr<update::Update> make_update(const TrainerOptions& options,
           .states = options.offload.states,
           .elements_at_once = options.offload.elements_at_once,
           .states_per_part = config::states_per_parameter(options.optimizer)});
+}
+
+// By part: whose it is.
+std::vector<std::string> names_of_parts(const replicas::ReplicatedParameters& replicated) {
+  std::vector<std::string> names;
+  for (const auto& set : replicated.kept()) {
+    for (const replicas::KeptParameter& each : set) {
+      if (!each.part) continue;
+      if (names.size() <= *each.part) names.resize(*each.part + 1);
+      names[*each.part] = each.parameter.name;
+    }
+  }
+  return names;
+}
+
+// Collective.  Throws: ConfigError, on every rank, for a group that has no parameter of the model.
+void check_groups(const config::OptimizerConfig& optimizer, RankModel& here) {
+  if (optimizer.groups.empty()) return;
+  const config::GroupsByName groups(optimizer);
+  const at::Tensor counts = at::zeros({static_cast<std::int64_t>(groups.size())}, at::kLong);
+  auto* const count = counts.data_ptr<std::int64_t>();
+  for (const auto& [name, tensor] : here.parameters()) ++count[groups.group_of(name)];
+  here.sum_over_pipe(counts);
+  for (std::size_t i = 1; i < groups.size(); ++i) {
+    if (count[i] > 0) continue;
+    throw ConfigError(str("optimizer.groups[", i - 1,
+                          "].parameters = ", in_quotes(optimizer.groups[i - 1].parameters),
+                          ": is found in no parameter's name that an earlier group has not"));
+  }
 }
 
 // REQUIRES: this rank has the last stage.
@@ -223,8 +249,10 @@ Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layer
   comm::or_fail(communicator_, [this] {
     update_ = make_update(options_, rank_model_->replicated().parts());
     optimizer_ = std::make_unique<update::Optimizer>(
-        options_.optimizer, update_->masters().tensors(), update_->memory());
+        options_.optimizer, update_->masters().tensors(), update_->memory(),
+        names_of_parts(rank_model_->replicated()));
   });
+  check_groups(options_.optimizer, *rank_model_);
 }
 
 Trainer::~Trainer() = default;
