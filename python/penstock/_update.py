@@ -47,7 +47,10 @@ class Replicated(Protocol):
         """Of `parts`."""
 
     def take_over(self) -> None:
-        """Before an update: of what a script has set parameters to since the last backward.
+        """What a script has set parameters to since the last backward; also inside of a step."""
+
+    def before_update(self) -> None:
+        """Takes over what a script has set.
 
         Raises Error, by name, for what cannot be trained on.
         """
@@ -192,7 +195,7 @@ class Update:
         skipped, and the loss scale falls; else it is a penstock.Error, which says `where`.
         """
         self.was_applied = False
-        self._replicated.take_over()
+        self._replicated.before_update()
         self._check_groups()
         self.steps += 1
         self.norm = norm

@@ -79,12 +79,16 @@ class ReplicatedStages:
             self.first[number] = begin
 
     def take_over(self) -> None:
-        """Before an update: of what parameters were set to since the last backward.
+        """What parameters were set to since the last backward; raises Error as before_update()."""
+        self._look_at_parameters()
+        self.held.take_over()
+
+    def before_update(self) -> None:
+        """Takes over what a script has set.
 
         Raises Error, by name, for what cannot be trained on.
         """
-        self._look_at_parameters()
-        self.held.take_over()
+        self.take_over()
 
     def _look_at_parameters(self) -> None:
         self._claim.check()

@@ -168,12 +168,16 @@ class ReplicatedModel:
             self.replica.backward(loss, 1 / divisor, ends, retain_graph)
 
     def take_over(self) -> None:
-        """Before an update: of what parameters were set to since the last backward.
+        """What parameters were set to since the last backward; raises Error as before_update()."""
+        self._look_at_parameters()
+        self.replica.take_over()
+
+    def before_update(self) -> None:
+        """Takes over what a script has set.
 
         Raises Error, by name, for what cannot be trained on.
         """
-        self._look_at_parameters()
-        self.replica.take_over()
+        self.take_over()
         if self.is_cut:
             self._check_gradients()
 
