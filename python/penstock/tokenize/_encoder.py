@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
+import threading
 from collections.abc import Collection, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -37,6 +39,8 @@ class Encoder:
             raise ConfigError(
                 "the package tokenizers is not installed; install it with: pip install tokenizers"
             ) from None
+        if not _can_start_threads():
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"
         content = _tokenizer_file(folder)
         if content.startswith(b"version https://git-lfs"):
             raise ConfigError(
@@ -80,7 +84,10 @@ class Encoder:
         return [*tokens, self.end_of_text]
 
     def encode(self, texts: list[str]) -> Iterator[list[int]]:
-        """Of each text, with its end-of-text token; on all cores.  Nothing for an empty text."""
+        """Of each text, with its end-of-text token; on all cores, where threads can be started.
+
+        Nothing for an empty text.
+        """
         encodings = self._tokenizer.encode_batch_fast(
             texts, add_special_tokens=self._adds_special_tokens
         )
@@ -146,6 +153,17 @@ class Encoder:
         except Exception as error:  # Templates raise what they like.
             raise ConfigError(f"{where}: the chat template refuses it: {error}") from None
         return str(text)
+
+
+def _can_start_threads() -> bool:
+    """The package tokenizers, which wants one per core, panics where the system refuses them."""
+    thread = threading.Thread(target=lambda: None)
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    thread.join()
+    return True
 
 
 def _tokenizer_file(folder: Path) -> bytes:
