@@ -74,17 +74,22 @@ class ConfigCheck(PlannerTest):
         )
         result = self.penstock("config", "check", "-", "--for", "initialize", text=text)
         self.assertRegex(result.out, r"params\.lr +refused .*\"auto\", which is for transformers'")
-        self.assertRegex(result.out, r"bf16\.enabled +used +transformers' Trainer replaces \"auto\"")
+        self.assertRegex(
+            result.out, r"bf16\.enabled +used +transformers' Trainer replaces \"auto\""
+        )
         self.assertNotIn("absent: nothing is clipped", result.out)
         self.assertTrue(
-            result.out.endswith("with transformers' Trainer; without: 1 key is refused\n"), result.out
+            result.out.endswith("with transformers' Trainer; without: 1 key is refused\n"),
+            result.out,
         )
         report = json.loads(self.penstock("config", "check", "-", "--json", text=text).out)
         self.assertEqual([each["ok"] for each in report.values()], [False, False])
         self.assertEqual([each["ok_with_trainer"] for each in report.values()], [False, True])
         sizes = '{"train_micro_batch_size_per_gpu": "auto"}'
         result = self.penstock("config", "check", "-", "--for", "initialize", text=sizes)
-        self.assertRegex(result.out, r"would start with .* without: .*train_batch_size or .* needed")
+        self.assertRegex(
+            result.out, r"would start with .* without: .*train_batch_size or .* needed"
+        )
         wrong = text.replace("reduce_bucket_size", "reduce_buckt_size")
         result = self.penstock("config", "check", "-", text=wrong, code=2)
         self.assertIn("would not start: 2 keys are refused", result.out)
