@@ -26,7 +26,7 @@ struct Finding {
   Origin origin;  // Of the key, or of the value that is refused; without a line for an absent key.
   std::string key;
   Verdict verdict = Verdict::Used;
-  std::string why;  // Of a refused one what to use instead, too; "" where all is as expected.
+  std::string why;       // Of a refused one what to use instead, too; "" where all is as expected.
   bool is_auto = false;  // "auto", which transformers' Trainer replaces by a value of its own.
 };
 
