@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kBacklog = 1024;  // Every rank connects at once.
+constexpr int kLooks = 5;       // Tables that change while they are read may lack a line.
 
 sockaddr_in address_of(const std::string& host, std::uint16_t port) {
   check_single_address(host);
@@ -78,6 +79,23 @@ bool holds_one(const fs::path& process, const std::vector<std::string>& inodes) 
   return false;
 }
 
+std::optional<PortHolder> look_for_holder(std::uint16_t port) {
+  std::vector<std::string> inodes;
+  add_listening_inodes("/proc/net/tcp", port, inodes);
+  add_listening_inodes("/proc/net/tcp6", port, inodes);
+  if (inodes.empty()) return std::nullopt;
+  std::error_code error;
+  for (const auto& process : fs::directory_iterator("/proc", error)) {
+    const auto pid = parse_integer(process.path().filename().string());
+    if (!pid || !holds_one(process.path(), inodes)) continue;
+    PortHolder holder{*pid, ""};
+    std::ifstream comm(process.path() / "comm");
+    std::getline(comm, holder.name);
+    return holder;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 void check_single_address(const std::string& host) {
@@ -113,18 +131,8 @@ Port listen_on(const std::string& host, std::uint16_t port) {
 }
 
 std::optional<PortHolder> holder_of_port(std::uint16_t port) {
-  std::vector<std::string> inodes;
-  add_listening_inodes("/proc/net/tcp", port, inodes);
-  add_listening_inodes("/proc/net/tcp6", port, inodes);
-  if (inodes.empty()) return std::nullopt;
-  std::error_code error;
-  for (const auto& process : fs::directory_iterator("/proc", error)) {
-    const auto pid = parse_integer(process.path().filename().string());
-    if (!pid || !holds_one(process.path(), inodes)) continue;
-    PortHolder holder{*pid, ""};
-    std::ifstream comm(process.path() / "comm");
-    std::getline(comm, holder.name);
-    return holder;
+  for (int look = 0; look < kLooks; ++look) {
+    if (auto holder = look_for_holder(port)) return holder;
   }
   return std::nullopt;
 }
