@@ -43,6 +43,15 @@ struct Batch2 {
   nn::Values targets;
 };
 
+// Of each tensor, the chunk of number `which`.
+inline nn::Values part(const nn::Values& whole, std::int64_t which, std::int64_t of) {
+  nn::Values values;
+  for (const at::Tensor& tensor : whole) {
+    values.push_back(tensor.chunk(of)[static_cast<std::size_t>(which)]);
+  }
+  return values;
+}
+
 // A kind of model.
 struct Kind {
   std::string name;

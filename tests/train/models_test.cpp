@@ -59,14 +59,6 @@ std::vector<Batch2> batches_of(const Kind& kind, std::int32_t microbatches, std:
           kind.batch(even, kSequence)};
 }
 
-nn::Values part(const nn::Values& whole, std::int64_t which, std::int64_t of) {
-  nn::Values values;
-  for (const at::Tensor& tensor : whole) {
-    values.push_back(tensor.chunk(of)[static_cast<std::size_t>(which)]);
-  }
-  return values;
-}
-
 std::vector<Outcome> plain(const Kind& kind, const std::vector<Batch2>& batches,
                            std::int32_t microbatches, std::int32_t replicas) {
   PlainModel model(kind, kSeed);

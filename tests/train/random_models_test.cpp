@@ -88,14 +88,6 @@ std::string describe(const Case& made) {
              options.gradient_clipping);
 }
 
-nn::Values part(const nn::Values& whole, std::int64_t which, std::int64_t of) {
-  nn::Values values;
-  for (const at::Tensor& tensor : whole) {
-    values.push_back(tensor.chunk(of)[static_cast<std::size_t>(which)]);
-  }
-  return values;
-}
-
 // SGD on float, by its definition, on one process's copies of the replicas' models.
 class PlainLoop {
  public:
