@@ -292,7 +292,9 @@ void init_replicated(py::module_& m) {
           "By parameter, its number in its set's `spread`, or None.")
       .def(
           "take_over",
-          [](PythonReplicated& r) { call(r, [](ReplicatedParameters& all) { all.take_over(); }); },
+          [](PythonReplicated& r) {
+            call(r, [](ReplicatedParameters& all) { all.changes().take_over(); });
+          },
           "Parameters that were given other memory train on with what they are now.")
       .def(
           "squared_norms",

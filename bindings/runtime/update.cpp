@@ -102,8 +102,7 @@ std::unique_ptr<Update> make_update(const update::Parts& parts, const UpdateRequ
                             .overflow = request.skips_overflows ? update::Overflow::SkipsStep
                                                                 : update::Overflow::Fails,
                             .states = in_folder(request.states_folder),
-                            .elements_at_once = request.elements_at_once,
-                            .takes_changes = true});
+                            .elements_at_once = request.elements_at_once});
 }
 
 void init_update(py::module_& m) {
@@ -144,9 +143,8 @@ void init_update(py::module_& m) {
           "Scales and clips the parts' gradients, and has step(first, end) update the masters of "
           "parts, which alone have gradients then.  Returns False if the norm is not finite and "
           "the step is skipped; an Error where it is not.")
-      .def(
-          "take_changes", [](Update& u) { u.masters().take_changes(u.masters().all()); },
-          "Elements of parameters that somebody has set become their masters.")
+      .def("take_changes", &Update::take_changes,
+           "Elements of parameters that somebody has set become their masters.")
       .def(
           "put_back",
           [](Update& u) {

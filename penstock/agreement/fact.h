@@ -18,7 +18,7 @@ enum class Occasion : std::uint8_t {
   Layers,      // A Trainer's ranks have made theirs.
   Program,     // A run changes its program between two steps.
   Engine,      // A Python engine, or a schedule, is made.
-  Step,        // An engine's optimizer is about to take one.
+  Step,        // An optimizer is about to take one.
   Checkpoint,  // One is opened, to be loaded.
   Generation,  // `penstock generate` begins.
 };
@@ -93,6 +93,11 @@ enum class Fact : std::uint8_t {
   BatchSizes,
   TrainingData,
   OptimizerGroup,
+  LearningRate,
+  SetParameter,
+  ChangedGradient,
+  GivenTensor,
+  OwnOptimizer,
   StepsTaken,
   MicrobatchesTaken,
   DataLoader,

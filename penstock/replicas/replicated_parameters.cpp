@@ -11,44 +11,15 @@
 #include "penstock/core/text.h"
 #include "penstock/execute/gradients.h"
 #include "penstock/execute/invariant_gradients.h"
-#include "penstock/stage/parameter_form.h"
 #include "penstock/zero/paged_hooks.h"
 
 namespace penstock::replicas {
 
 struct ReplicatedParameters::Set {
-  // A parameter that is in no page.
-  struct Alone {
-    stage::NamedParameter parameter;
-    at::Tensor was;  // When it was last looked at.
-  };
-
-  bool take_over();
-
   zero::ParameterShards* shards;
   std::unique_ptr<SpreadParameters> spread;
   std::unique_ptr<execute::StageHooks> hooks;
-  std::vector<Alone> alone = {};
 };
-
-bool ReplicatedParameters::Set::take_over() {
-  bool any = false;
-  for (const auto& page : shards->pages()) {
-    if (page->may_go()) {
-      page->held().check_in_place();
-    } else {
-      any |= page->held().take_back();
-    }
-  }
-  for (Alone& each : alone) {
-    const at::Tensor& tensor = each.parameter.tensor;
-    if (tensor.is_alias_of(each.was) && stage::has_form_of(tensor, each.was)) continue;
-    stage::check_form(each.parameter, each.was);
-    each.was = tensor.detach();
-    any = true;
-  }
-  return any;
-}
 
 ReplicatedParameters::ReplicatedParameters(std::unique_ptr<GrowingParameters> grown,
                                            comm::Communicator& communicator)
@@ -58,18 +29,15 @@ ReplicatedParameters::ReplicatedParameters(std::unique_ptr<GrowingParameters> gr
                                                       : *grown_->options().progress),
       pager_(make_pager()),
       words_tag_(grown_->group().reserve_tags(1)) {
+  std::vector<zero::ParameterShards*> all;
   for (const auto& shards : grown_->sets()) {
     place(*shards);
     sets_.push_back({shards.get(),
                      pager_ ? std::make_unique<SpreadParameters>(*shards, *pager_) : nullptr,
                      make_hooks(*shards)});
-    const std::vector<partition::Holding>& holdings = shards->ownership().parameters;
-    for (std::size_t i = 0; i < holdings.size(); ++i) {
-      if (holdings[i].bucket) continue;
-      const stage::NamedParameter& parameter = shards->parameters()[i];
-      sets_.back().alone.push_back({parameter, parameter.tensor.detach()});
-    }
+    all.push_back(shards.get());
   }
+  changes_.emplace(std::move(all));
 }
 
 ReplicatedParameters::ReplicatedParameters(const std::vector<ParameterSet>& sets,
@@ -217,13 +185,6 @@ void ReplicatedParameters::check_frozen() const {
   }
 }
 
-bool ReplicatedParameters::take_over() {
-  const at::NoGradGuard no_grad;
-  bool any = false;
-  for (Set& set : sets_) any |= set.take_over();
-  return any;
-}
-
 std::vector<double> ReplicatedParameters::squared_norms(std::span<double> words) {
   const at::NoGradGuard no_grad;
   if (grown_->rules().are_cut()) {
@@ -275,6 +236,7 @@ void ReplicatedParameters::unshard() {
 void ReplicatedParameters::reshard() {
   if (!pager_) return;
   try {
+    changes_->find();
     for (const Set& set : sets_) set.shards->reshard();
   } catch (...) {
     pager_->note(std::current_exception());

@@ -26,6 +26,7 @@
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/partition/ownership.h"
 #include "penstock/replicas/growing_parameters.h"
+#include "penstock/replicas/program_changes.h"
 #include "penstock/replicas/spread_parameters.h"
 #include "penstock/update/parts.h"
 #include "penstock/zero/pager.h"
@@ -87,11 +88,8 @@ class ReplicatedParameters {
   // Throws: Error, naming it, for a frozen parameter that requires a gradient by now.
   void check_frozen() const;
 
-  // Parameters that a program has given other memory, by set_data() for one, train on with what
-  // they are now.  Returns whether there were any.  To be called before a step and its update.
-  // Throws: Error, naming it, for one of another type, shape or device, and for one that comes and
-  // goes.
-  bool take_over();
+  // What a program makes of the parameters by itself.
+  ProgramChanges& changes() { return *changes_; }
 
   // By trained parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
   // `words`: empty, or one number of each replica, of which this one's is set: then all are.  They
@@ -103,9 +101,9 @@ class ReplicatedParameters {
   // other ranks have updated.
   void gather();
 
-  // Collective: all parameters are whole until reshard(), to be read and not changed.
+  // Collective: all parameters are whole until reshard().
   void unshard();
-  // A parameter that was changed is an error of the next run.
+  // Those that every rank of the group has set to the same values meanwhile train on with them.
   void reshard();
 
  private:
@@ -121,6 +119,7 @@ class ReplicatedParameters {
   std::unique_ptr<zero::Pager> pager_;
   std::int32_t words_tag_;
   std::vector<Set> sets_;
+  std::optional<ProgramChanges> changes_;
   std::vector<std::optional<std::size_t>> spread_place_;
   std::set<std::string> tied_;  // Names of tied parameters that have a part.
   update::Parts parts_;

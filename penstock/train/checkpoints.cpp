@@ -9,6 +9,7 @@
 #include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/checkpoint/checkpoints_at.h"
 #include "penstock/comm/calls.h"
+#include "penstock/comm/or_fail.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/train/checkpoint_notes.h"
@@ -51,10 +52,11 @@ void Checkpoints::check_types() {
   }
 }
 
-void Checkpoints::save() {
+void Checkpoints::save(const checkpoint::Texts& client_state) {
   const comm::Call call("Checkpoints::save()");
   finish();
   const std::int64_t step = trainer_.steps_taken();
+  trainer_.take_changes();
   save_begun_ = std::chrono::steady_clock::now();
   const auto abandon = [&](checkpoint::CheckpointDirectory& directory) {
     for (const std::string& moved : directory.abandon_after(step)) {
@@ -62,11 +64,22 @@ void Checkpoints::save() {
         tell_(str("a checkpoint of a later step, from which the run did not go on: ", moved));
     }
   };
-  const bool is_root = communicator_.rank().value == 0;
+  checkpoint::Texts values;
+  if (communicator_.rank().value == 0) {
+    comm::or_fail(communicator_, [&] {
+      values = values_of(trainer_);
+      put_client_state(values, client_state);
+    });
+  }
+  if (tell_ && trainer_.has_own_optimizer()) {
+    tell_(
+        "states of an optimizer of the program's own are not in the checkpoint: save them with "
+        "torch::save()");
+  }
   writer_.begin({.name = checkpoint::name_of(step),
                  .step = step,
                  .facts = options_.facts,
-                 .values = is_root ? values_of(trainer_) : checkpoint::Texts{},
+                 .values = values,
                  .pieces = [this] { return state_of(trainer_); }},
                 abandon, [this](checkpoint::CheckpointDirectory& d) { return remove_old(d); });
   saved_step_ = step;
@@ -173,8 +186,10 @@ std::variant<Resumed, std::string> Checkpoints::try_to_load(const std::string& f
   }
   const Manifest& manifest = saved->manifest();
   RunValues values;
+  checkpoint::Texts client_state;
   auto reason = attempt(folder, [&] {
     values = read_values(manifest.values);
+    client_state = client_state_in(manifest.values);
     verify(*saved);
   });
   if (reason) return *reason;
@@ -183,7 +198,10 @@ std::variant<Resumed, std::string> Checkpoints::try_to_load(const std::string& f
   set_values(trainer_, values);
   trainer_.go_on_after(manifest.step);
   take_over(trainer_);
-  return Resumed{.step = manifest.step, .folder = folder, .facts = manifest.facts};
+  return Resumed{.step = manifest.step,
+                 .folder = folder,
+                 .facts = manifest.facts,
+                 .client_state = std::move(client_state)};
 }
 
 // Why `action` fails on some rank, the same on every one; absent: it fails on none.

@@ -48,7 +48,8 @@ struct Resumed {
   std::string folder;
   // Newer ones that could not be read, with the reason, newest first.
   std::vector<std::string> passed_over;
-  checkpoint::Texts facts;  // Of the run that saved it.
+  checkpoint::Texts facts;         // Of the run that saved it.
+  checkpoint::Texts client_state;  // What the program saved with it; JSON, where it is no text.
 };
 
 class Checkpoints {
@@ -73,11 +74,12 @@ class Checkpoints {
   // whole one of a run.  Throws: likewise, and where there is none.
   Resumed resume_from(const std::string& path);
 
-  // Saves what the trainer is after its last step.  An asynchronous save goes on beside the steps
-  // that follow; it is over when a later call of these three says so, or throws.
+  // Saves what the trainer is after its last step, and `client_state` of rank 0, texts of the
+  // program's own by names of its own.  An asynchronous save goes on beside the steps that follow;
+  // it is over when a later call of these three says so, or throws.
   // Throws: CheckpointError, on every rank, with what went wrong on the first that it did on; the
   // run and older checkpoints are as before.
-  void save();
+  void save(const checkpoint::Texts& client_state = {});
   // After each step, whose report says whether a rank is still writing.
   void after(const StepReport& report);
   // Waits for a save that goes on.

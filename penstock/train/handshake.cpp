@@ -5,6 +5,7 @@
 #include "penstock/core/content_hash.h"
 #include "penstock/core/text.h"
 #include "penstock/schedule/schedule.h"
+#include "penstock/stage/value_hash.h"
 
 namespace penstock::train {
 
@@ -105,7 +106,7 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
       {Fact::Device, c10::DeviceTypeName(options.device.type(), /*lower_case=*/true)},
       {Fact::Optimizer, describe(options.optimizer)},
       {Fact::Updates, updates_on_host(options) ? "on the host" : "on the device"},
-      {Fact::Scheduler, describe(options.scheduler)},
+      {Fact::Scheduler, options.learning_rate ? "a function" : describe(options.scheduler)},
       {Fact::Steps, str(options.total_steps)},
       {Fact::GradientClipping, shortest(options.gradient_clipping)},
       {Fact::LossScale, describe(options.loss_scale.kind)},
@@ -128,12 +129,6 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
   return options.facts + facts_of(schedule) + facts;
 }
 
-std::string hash_of_values(const at::Tensor& tensor) {
-  if (tensor.is_meta() || tensor.numel() == 0) return {};
-  const at::Tensor host = tensor.detach().cpu().contiguous();
-  return content_hash({static_cast<const char*>(host.const_data_ptr()), host.nbytes()});
-}
-
 Facts facts_of(const std::vector<stage::Stage>& stages, const ValueHashes& values) {
   Facts facts;
   const auto add = [&](Fact fact, const stage::NamedParameter& each) {
@@ -147,7 +142,7 @@ Facts facts_of(const std::vector<stage::Stage>& stages, const ValueHashes& value
     const std::vector<at::Tensor>& buffers = stage.layers().buffers();
     for (std::size_t i = 0; i < buffers.size(); ++i) {
       facts.add(Fact::Buffer, str(i, " of stage ", stage.id()),
-                str(shape_of(buffers[i]), " ", hash_of_values(buffers[i])));
+                str(shape_of(buffers[i]), " ", stage::hash_of_values(buffers[i])));
     }
   }
   return facts;

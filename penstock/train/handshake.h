@@ -29,12 +29,11 @@ Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& 
                const verify::VerifiedSchedule& schedule,
                const std::optional<partition::Partition>& partition);
 
-// Of a parameter as it was made: of the values, so that no later change is in it.
-using ValueHashes = std::map<std::string, std::string>;  // By name.
-std::string hash_of_values(const at::Tensor& tensor);
+// Hashes of parameters' values (stage/value_hash.h), by name.
+using ValueHashes = std::map<std::string, std::string>;
 
-// Parameters of the layers that a rank has made: types, sizes, and values, as far as their hashes
-// are there.
+// Parameters of the layers that a rank has made: types, sizes, and values as they were made, as far
+// as their hashes are there.
 Facts facts_of(const std::vector<stage::Stage>& stages, const ValueHashes& values);
 
 // Which checkpoint a rank has opened; null: there is none.

@@ -15,6 +15,17 @@
 
 namespace penstock::train {
 
+// Names and tensors, in an order.  Also the tensors alone, as torch::optim takes them.
+class NamedParameters : public std::vector<stage::NamedParameter> {
+ public:
+  // NOLINTNEXTLINE(google-explicit-constructor): for calls that take a list of tensors.
+  operator std::vector<at::Tensor>() const {
+    std::vector<at::Tensor> tensors;
+    for (const stage::NamedParameter& each : *this) tensors.push_back(each.tensor);
+    return tensors;
+  }
+};
+
 class ModelOrder {
  public:
   // Of a model of so many layers.  Collective: `sum_over_pipe` adds up a tensor over the ranks of a
@@ -24,7 +35,7 @@ class ModelOrder {
 
   // In model order.  One that layers share is there once, on every rank that has one of them, under
   // the name that it has in the first.
-  const std::vector<stage::NamedParameter>& parameters() const { return parameters_; }
+  const NamedParameters& parameters() const { return parameters_; }
 
   // Of the whole model.
   std::int64_t size() const { return size_; }
@@ -33,7 +44,7 @@ class ModelOrder {
   void place(std::span<const double> mine, std::span<double> all) const;
 
  private:
-  std::vector<stage::NamedParameter> parameters_;
+  NamedParameters parameters_;
   // None, where another rank has an earlier layer with that parameter.
   std::vector<std::optional<std::int64_t>> places_;
   std::int64_t size_ = 0;

@@ -43,29 +43,20 @@ ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameter
       }) {}
 
 void ModuleReplica::take_over() {
-  if (replicated_.take_over()) backwards_.watch();
+  if (!replicated_.changes().take_over().empty()) backwards_.watch();
 }
 
 // The sums that are there go aside: what is summed next must not have them in it.
 void ModuleReplica::accumulate_again() {
   if (!has_sums_) return;
-  std::vector<at::Tensor> sums;
-  for (const update::Part& part : parts().all()) {
-    const at::Tensor& sum = part.tensor.grad();
-    sums.push_back(sum.defined() ? sum.clone() : at::Tensor());
-  }
+  std::vector<at::Tensor> sums = update::copies_of_gradients(parts());
   drop_gradients();
   sums_before_ = std::move(sums);
 }
 
 void ModuleReplica::finish() {
   hooks_.finish();
-  for (std::size_t i = 0; i < sums_before_.size(); ++i) {
-    if (!sums_before_[i].defined()) continue;
-    at::Tensor& sum = parts().all()[i].tensor.mutable_grad();
-    sum = sum.defined() ? sum.add_(sums_before_[i]) : sums_before_[i];
-  }
-  sums_before_.clear();
+  update::add_gradients(parts(), std::exchange(sums_before_, {}));
   has_sums_ = true;
 }
 

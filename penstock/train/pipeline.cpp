@@ -129,7 +129,7 @@ void Pipeline::sum_shared(double divisor) {
 execute::StepResult Pipeline::run(const execute::StepInputs& inputs) {
   progress_.step.fetch_add(1, std::memory_order_relaxed);
   comm::or_fail(communicator_, [this] {
-    if (replicated_ != nullptr) replicated_->take_over();
+    if (replicated_ != nullptr) replicated_->changes().take_over();
     ties_->check_forms();
   });
   return running("train", [&] {

@@ -10,6 +10,7 @@
 #include "penstock/config/program_of_replicas.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/places.h"
+#include "penstock/stage/value_hash.h"
 
 namespace penstock::train {
 namespace {
@@ -99,7 +100,7 @@ stage::Making RankModel::making(const std::vector<nn::LayerSpec>& layers, nn::La
     progress_.advance();
     for (const nn::ModelParameter& each : parameters) {
       // Where its values are all here; add() may take them away.
-      if (here_.copies > 1) first_values_[each.name] = hash_of_values(each.tensor);
+      if (here_.copies > 1) first_values_[each.name] = stage::hash_of_values(each.tensor);
       growing.add({each.name, each.tensor},
                   each.is_tied ? zero::Ties::Shared : zero::Ties::Unshared);
     }

@@ -64,17 +64,17 @@ class RankModel {
 
   // This rank's trainable parameters, in model order.  One that layers share is there once, on
   // every rank that has one of them, under the name that it has in the first.
-  const std::vector<stage::NamedParameter>& parameters() const { return order_->parameters(); }
+  const NamedParameters& parameters() const { return order_->parameters(); }
   // How they are placed, and what this rank updates of them.  A set for each stage.
   replicas::ReplicatedParameters& replicated() { return *replicated_; }
   const replicas::ReplicatedParameters& replicated() const { return *replicated_; }
 
-  // With ZeroStage::Parameters: makes parameters() whole, to be read and not changed, until what is
-  // returned is destroyed.  Both are collective over the data ranks of a stage.  Else nothing.
+  // With ZeroStage::Parameters: makes parameters() whole until what is returned is destroyed.  Both
+  // are collective over the data ranks of a stage.  Else nothing.  What all of these ranks set in a
+  // parameter meanwhile, to the same values, is what it trains on with.
   class [[nodiscard]] WholeParameters {
    public:
     explicit WholeParameters(replicas::ReplicatedParameters& replicated);
-    // A parameter that was changed is an error of the next step.
     ~WholeParameters();
     WholeParameters(const WholeParameters&) = delete;
     WholeParameters& operator=(const WholeParameters&) = delete;

@@ -8,139 +8,19 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "penstock/comm/calls.h"
 #include "penstock/comm/or_fail.h"
-#include "penstock/config/learning_rate.h"
-#include "penstock/config/optimizer_states.h"
-#include "penstock/config/program_of_replicas.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/lower/programs.h"
 #include "penstock/nn/loss_layer.h"
-#include "penstock/train/handshake.h"
-#include "penstock/train/layer_sizes.h"
+#include "penstock/train/own_optimizer.h"
+#include "penstock/train/step_agreement.h"
 
 namespace penstock::train {
-
-lower::ProgramOptions program_of(const TrainerOptions& options) {
-  return {.schedule = options.schedule,
-          .file = options.program,
-          .ranks = options.mesh.pipe,
-          .stages_per_rank = options.stages_per_rank,
-          .microbatches = options.microbatches};
-}
-
 namespace {
-
-// A loss that is a layer is of the last stage, whatever the method makes of the others.
-partition::Partition partition_of(const std::vector<nn::LayerSpec>& layers, std::int32_t stages,
-                                  const partition::Method& method) {
-  partition::ModelMeta in_line = nn::meta_of(layers);
-  in_line.resize(static_cast<std::size_t>(nn::layers_in_line(layers)));
-  partition::Partition partition = partition::partition(in_line, stages, method);
-  partition.bounds.back() = std::ssize(layers);
-  return partition;
-}
-
-// Who has which layer, if stages have as many layers each.
-std::vector<Rank> likely_ranks(const std::vector<nn::LayerSpec>& layers, const mesh::Mesh& mesh,
-                               const verify::VerifiedSchedule& schedule) {
-  const std::int32_t stages = schedule.schedule().stages;
-  const partition::Partition even = partition_of(layers, stages, partition::Uniform{});
-  std::vector<Rank> ranks;
-  for (std::int32_t stage = 0; stage < stages; ++stage) {
-    const Rank row = schedule.facts().homes.on_way(0, StageId(stage).index());
-    ranks.resize(static_cast<std::size_t>(even.end_layer(StageId(stage))),
-                 mesh.rank({.pipe = row.value, .data = 0}));
-  }
-  return ranks;
-}
-
-// Whether parameters stay as they are made, so that it costs no memory to make them early.
-bool keeps_what_is_made(const TrainerOptions& options) {
-  const partition::SharingRules rules = replicas::sharing_rules(
-      options.zero, options.offload.parameters, options.mesh.data, options.device);
-  return options.device.is_cpu() && !options.precision.is_short() && !rules.come_and_go();
-}
-
-// Collective over all ranks, which have the same of everything afterwards.  Layers may have to be
-// made to be counted, which `layers` then are.
-Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& layers,
-                   nn::LayerMaker& maker, comm::Communicator& communicator,
-                   execute::Progress& progress) {
-  const comm::Call call("Trainer()");
-  mesh::Mesh mesh = mesh::make_mesh(communicator.world_size(), options.mesh);
-  nn::check_model(layers);
-  replicas::check(options.zero, options.offload.parameters, options.sums);
-  if (options.precision.sum_type() != options.precision.type &&
-      options.sums == GradientSums::Invariant) {
-    throw ConfigError("invariant sums of gradients are in the type of the parameters");
-  }
-  verify::VerifiedSchedule schedule = lower::training_program(program_of(options));
-  if (schedule.schedule().replicas > 1) {
-    config::check_program_of_replicas(options.zero.stage, options.sums == GradientSums::Invariant);
-  }
-  const std::int32_t stages = schedule.schedule().stages;
-  const bool has_to_count = stages > 1 && !are_counted(layers) &&
-                            std::holds_alternative<partition::ByParameters>(options.partition);
-  const auto cut_into_stages = [&] { return partition_of(layers, stages, options.partition); };
-  std::optional<partition::Partition> partition;
-  if (!has_to_count) partition = cut_into_stages();
-  {
-    const execute::WaitMark wait(progress, "comparing with the other ranks what they will run");
-    agree_on(Occasion::Trainer, facts_of(options, layers, schedule, partition), communicator);
-  }
-  if (has_to_count) {
-    const execute::WorkMark work(progress, "counting the parameters of layers");
-    const auto after = keeps_what_is_made(options) ? nn::AfterCount::Keep : nn::AfterCount::Drop;
-    count_together(layers, likely_ranks(layers, mesh, schedule), maker, after, communicator);
-    partition = cut_into_stages();
-  }
-  return {std::move(mesh), std::move(schedule), std::move(*partition)};
-}
-
-std::unique_ptr<update::Update> make_update(const TrainerOptions& options,
-                                            const update::Parts& parts) {
-  const config::Fp16Config& scale = options.precision.gradient_scale;
-  return std::make_unique<update::Update>(
-      parts.all(), std::make_shared<update::GradientScale>(scale),
-      update::UpdateOptions{
-          .clipping = options.gradient_clipping,
-          .overflow = scale.enabled ? update::Overflow::SkipsStep : update::Overflow::Fails,
-          .states = options.offload.states,
-          .elements_at_once = options.offload.elements_at_once,
-          .states_per_part = config::states_per_parameter(options.optimizer)});
-}
-
-// By part: whose it is.
-std::vector<std::string> names_of_parts(const replicas::ReplicatedParameters& replicated) {
-  std::vector<std::string> names;
-  for (const auto& set : replicated.kept()) {
-    for (const replicas::KeptParameter& each : set) {
-      if (!each.part) continue;
-      if (names.size() <= *each.part) names.resize(*each.part + 1);
-      names[*each.part] = each.parameter.name;
-    }
-  }
-  return names;
-}
-
-// Collective.  Throws: ConfigError, on every rank, for a group that has no parameter of the model.
-void check_groups(const config::OptimizerConfig& optimizer, RankModel& here) {
-  if (optimizer.groups.empty()) return;
-  const config::GroupsByName groups(optimizer);
-  const at::Tensor counts = at::zeros({static_cast<std::int64_t>(groups.size())}, at::kLong);
-  auto* const count = counts.data_ptr<std::int64_t>();
-  for (const auto& [name, tensor] : here.parameters()) ++count[groups.group_of(name)];
-  here.sum_over_pipe(counts);
-  for (std::size_t i = 1; i < groups.size(); ++i) {
-    if (count[i] > 0) continue;
-    throw ConfigError(str("optimizer.groups[", i - 1,
-                          "].parameters = ", in_quotes(optimizer.groups[i - 1].parameters),
-                          ": is found in no parameter's name that an earlier group has not"));
-  }
-}
 
 // REQUIRES: this rank has the last stage.
 std::shared_ptr<nn::Layer> last_layer(RankModel& here) {
@@ -191,73 +71,16 @@ std::int64_t microbatches_of(const std::vector<Microbatches>& batches,
   return std::ssize(batches) * options.microbatches * options.mesh.data;
 }
 
-// Parameters that a program has given other memory train on with what they are now.
-void take_over(RankModel& here, update::Update& update, comm::Communicator& communicator) {
-  const bool any = comm::or_fail(communicator, [&] { return here.replicated().take_over(); });
-  if (any) update.take_changes_next();
-}
-
 }  // namespace
-
-struct Trainer::Fixed {
-  Fixed(const TrainerOptions& given, std::vector<nn::LayerSpec> specs,
-        comm::Communicator& communicator)
-      : options(given),
-        layers(std::move(specs)),
-        maker(std::make_unique<nn::LayerMaker>(layers, options.seed)),
-        layout(make_layout(options, layers, *maker, communicator,
-                           options.progress == nullptr ? progress : *options.progress)) {}
-
-  TrainerOptions options;
-  std::vector<nn::LayerSpec> layers;
-  execute::Progress progress;
-  std::unique_ptr<nn::LayerMaker> maker;  // While the Trainer is made.
-  Layout layout;
-};
 
 Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layers, nn::Loss loss,
                  comm::Communicator& communicator)
-    : fixed_(
-          std::make_unique<Fixed>(options, nn::with_loss(std::move(layers), loss), communicator)),
-      options_(fixed_->options),
-      layers_(fixed_->layers),
-      communicator_(communicator),
-      progress_(options.progress == nullptr ? fixed_->progress : *options.progress),
-      layout_(fixed_->layout) {
-  const comm::Call call("Trainer()");
-  lower::Plan plan = lower_here(layout_, layout_.schedule, communicator_);
-  {
-    const execute::WaitMark wait(progress_, "connecting to the other ranks");
-    communicator_.link(lower::peers(plan));
-  }
-  rank_model_ = std::make_unique<RankModel>(options_, layers_, layout_, *fixed_->maker,
-                                            communicator_, progress_);
-  if (layout_.partition.stages() == 1) {
-    for (const auto& [layer, elements] : fixed_->maker->trainable_elements()) {
-      fixed_->layers[static_cast<std::size_t>(layer)].meta.parameters = elements;
-    }
-  }
-  fixed_->maker.reset();
+    : TrainedModel(options, nn::with_loss(std::move(layers), loss), communicator) {
   if (loss.is_of_module() && rank_model_->is_last_stage()) {
     loss = nn::loss_of(last_layer(*rank_model_), loss);
   }
   loss_ = options_.loss_scale.differentiable(options_.precision.loss(std::move(loss)));
-  program_ = std::make_unique<TrainingProgram>(std::move(plan), layout_, *rank_model_,
-                                               options_.sums, communicator_, progress_);
-  const execute::WorkMark work(progress_, "making masters and optimizer states",
-                               execute::Files::Used);
-  comm::or_fail(communicator_, [this] {
-    update_ = make_update(options_, rank_model_->replicated().parts());
-    optimizer_ = std::make_unique<update::Optimizer>(
-        options_.optimizer, update_->masters().tensors(), update_->memory(),
-        names_of_parts(rank_model_->replicated()));
-  });
-  check_groups(options_.optimizer, *rank_model_);
 }
-
-Trainer::~Trainer() = default;
-
-Trainer::Trainer(Trainer&& other) noexcept = default;
 
 Trainer& Trainer::operator=(Trainer&& other) noexcept {
   if (this == &other) return *this;
@@ -330,16 +153,20 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
 // the parameters are added in model order on every rank, whatever the layout: summing them with
 // zeros over the pipe is exact.
 double Trainer::combine(const std::vector<double>& losses, const std::vector<double>& weights,
-                        std::int64_t microbatches, StepReport& report) {
-  enum : std::int64_t { kLoss, kBadMicrobatches, kStop, kBusy, kSave, kNorms };
+                        std::int64_t microbatches, const OwnSettings& own, StepReport& report) {
+  enum : std::int64_t { kLoss, kBadMicrobatches, kStop, kBusy, kSave, kCompare, kNorms };
   const std::vector<double> my_squares = rank_model_->squared_norms();
-  const at::Tensor shared = at::zeros({kNorms + std::ssize(my_squares)}, at::kDouble);
+  const PlaceInRun& here = rank_model_->place();
+  const at::Tensor shared = at::zeros({kNorms + std::ssize(my_squares) + here.places}, at::kDouble);
   auto* value = shared.data_ptr<double>();
   std::vector<double> mine = losses;
   mine.push_back(words_.stop ? 1 : 0);
   mine.push_back(words_.busy ? 1 : 0);
   mine.push_back(words_.save ? 1 : 0);
+  append_number(mine, here, number_of(own));
   std::vector<double> all = rank_model_->sum_over_copies(mine, "sharing the loss");
+  const bool differs = remove_numbers(all, here, number_of(own));
+  value[kCompare] = differs || has_tied(own, *rank_model_) ? 1 : 0;
   const auto flags = all.begin() + std::ssize(losses);
   value[kStop] = flags[0];
   value[kBusy] = flags[1];
@@ -351,13 +178,17 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
   }
   const std::span<double> squares(value + kNorms, my_squares.size());
   std::ranges::copy(my_squares, squares.begin());
+  const std::span<double> by_place(squares.end(), static_cast<std::size_t>(here.places));
+  by_place[static_cast<std::size_t>(here.place)] = number_of({.rates = own.rates});
   {
     const execute::WaitMark wait(progress_, "sharing the loss and the gradient norm");
     rank_model_->sum_over_pipe(shared);
   }
+  if (value[kCompare] > 0 || !are_alike(by_place))
+    agree_on_settings(own, *rank_model_, layout_, communicator_);
   report.loss = value[kLoss];
   report.words = {.stop = value[kStop] > 0, .save = value[kSave] > 0, .busy = value[kBusy] > 0};
-  const double norm = update::gradient_norm(squares) / update_->scale().value();
+  const double norm = update::gradient_norm(squares) / update_->gradients_scale();
   if (value[kBadMicrobatches] == 0) return norm;
   constexpr double kOverflow = std::numeric_limits<double>::infinity();  // Wherever it was.
   if (!update_->skips(kOverflow)) {
@@ -367,23 +198,29 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
         {"the weights are as before this step",
          "lower optimizer.params.lr, or set gradient_clipping"});
   }
+  report.skipped = true;
   return kOverflow;
 }
 
-StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values& targets) {
-  return compute_gradients(
-      {cut(inputs, targets, options_.microbatches, *rank_model_, communicator_)});
-}
-
-StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) {
-  const comm::Call call("Trainer::compute_gradients()");
+StepReport Trainer::compute(const std::vector<Microbatches>& batches, EarlierGradients earlier,
+                            Use use, const std::vector<double>& rates) {
   check(batches, options_.microbatches, *rank_model_, communicator_);
-  StepReport report{.step = steps_taken_ + 1};
+  comm::or_fail(communicator_, [&] {
+    if (!computed_ || earlier == EarlierGradients::Added) return;
+    throw Error(str("the gradients of step ", computed_->step, " were computed and not applied"),
+                {"call update() with their report, or zero_grad(), or add to them: "
+                 "compute_gradients(..., EarlierGradients::Added)"});
+  });
+  StepReport report{.step = steps_taken_ + 1, .lr = rates.empty() ? 0.0 : rates.front()};
   if (options_.precision.gradient_scale.enabled) report.gradient_scale = update_->scale().value();
   progress_.step.store(report.step, std::memory_order_relaxed);
   progress_.arrive("beginning a step");
-  take_over(*rank_model_, *update_, communicator_);
-  rank_model_->replicated().drop_gradients();
+  replicas::ReplicatedParameters& replicated = rank_model_->replicated();
+  comm::or_fail(communicator_, [&] { replicated.changes().find(); });
+  const std::vector<at::Tensor> before =
+      computed_ ? update::copies_of_gradients(replicated.parts()) : std::vector<at::Tensor>{};
+  const bool overflowed = computed_ && computed_->overflows;
+  zero_grad();
   const std::vector<double> weights = this->weights(batches);
   const std::vector<double> factors =
       comm::or_fail(communicator_, [&] { return options_.loss_scale.factors(weights); });
@@ -391,47 +228,38 @@ StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches) 
   const torch::NoGradGuard no_grad;
   rank_model_->sum_tied_gradients();
   rank_model_->share_buffers();
-  report.grad_norm = combine(losses, weights, microbatches_of(batches, options_), report);
-  report.skipped = update_->skips(report.grad_norm);
+  if (use == Use::Shown) update_->unscale_gradients();
+  update::add_gradients(replicated.parts(), before);
+  const OwnSettings own{.weights = replicated.changes().take_found(), .rates = rates};
+  report.grad_norm = combine(losses, weights, microbatches_of(batches, options_), own, report);
+  const bool overflows = overflowed || report.skipped;
+  report.skipped = overflows || update_->skips(report.grad_norm);
+  computed_ = {.step = report.step, .overflows = overflows};
   return report;
 }
 
-void Trainer::update(StepReport& report) {
-  const comm::Call call("Trainer::update()");
-  take_over(*rank_model_, *update_, communicator_);
-  report.lr =
-      options_.optimizer.lr *
-      config::learning_rate_share(options_.scheduler, report.step - 1 - update_->skipped_steps(),
-                                  options_.total_steps);
-  if (report.skipped) steps_taken_ = report.step;  // Also where no scale is left to try.
-  {
-    const execute::WorkMark work(
-        progress_, "updating parameters",
-        update_->memory() == nullptr ? execute::Files::NotUsed : execute::Files::Used);
-    const std::string where = str(" at loss ", shortest(report.loss));
-    report.skipped =
-        !update_->apply(report.grad_norm, report.step, where, [&](update::PartRun run) {
-          optimizer_->step(report.lr, run.first, run.end);
-          progress_.advance();
-        });
-  }
-  steps_taken_ = report.step;
-  evaluations_ = 0;
-  if (!report.skipped) rank_model_->replicated().gather();
+StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values& targets,
+                                      EarlierGradients earlier) {
+  return compute_gradients(
+      {cut(inputs, targets, options_.microbatches, *rank_model_, communicator_)}, earlier);
 }
 
-std::int64_t Trainer::offloaded_bytes() const {
-  return rank_model_->replicated().file_bytes() + update_->file_bytes();
+StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches,
+                                      EarlierGradients earlier) {
+  const comm::Call call("Trainer::compute_gradients()");
+  return compute(batches, earlier, Use::Shown, rates_of_step({}));
 }
 
-StepReport Trainer::step(const nn::Values& inputs, const nn::Values& targets) {
-  return step({cut(inputs, targets, options_.microbatches, *rank_model_, communicator_)});
+StepReport Trainer::step(const nn::Values& inputs, const nn::Values& targets, UpdatedBy optimizer) {
+  return step({cut(inputs, targets, options_.microbatches, *rank_model_, communicator_)},
+              optimizer);
 }
 
-StepReport Trainer::step(const std::vector<Microbatches>& batches) {
+StepReport Trainer::step(const std::vector<Microbatches>& batches, UpdatedBy optimizer) {
   const comm::Call call("Trainer::step()");
-  StepReport report = compute_gradients(batches);
-  update(report);
+  StepReport report =
+      compute(batches, EarlierGradients::Refused, Use::Applied, rates_of_step(optimizer));
+  apply(report, optimizer);
   return report;
 }
 

@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -19,6 +20,7 @@
 #include "penstock/stage/stage.h"
 #include "penstock/train/facts.h"
 #include "penstock/train/microbatches.h"
+#include "penstock/train/optimizer_options.h"
 #include "penstock/train/precision.h"
 
 namespace penstock::train {
@@ -38,7 +40,8 @@ struct OffloadOptions {
   std::int64_t elements_at_once = partition::kElementsAtOnce;  // That are updated, or read ahead.
 };
 
-struct TrainerOptions {
+template <class Optimizer>
+struct TrainerOptionsWith {
   mesh::Shape mesh = {};
   std::string schedule = "1f1b";                     // A registered name, unless `program` is set.
   std::string program = {};                          // Path of a program, CSV or JSON.
@@ -46,9 +49,12 @@ struct TrainerOptions {
   std::int32_t microbatches = 1;                     // Per step and replica; a program of several
                                                      // replicas has all of them.
   partition::Method partition = partition::ByParameters{};
-  config::OptimizerConfig optimizer = {};
+  Optimizer optimizer = {};
   config::SchedulerConfig scheduler = {};
   std::int64_t total_steps = 100;  // For the learning-rate schedule.
+  // In the place of a scheduler: the learning rate of an update, by the number of updates before
+  // it, from 0; skipped steps do not count.  The same on all ranks.
+  std::function<double(std::int64_t updates)> learning_rate = {};
   double gradient_clipping = 0.0;  // Largest global 2-norm; 0: none.
   LossScale loss_scale = {};       // By default, a mean over samples.
   Precision precision = {};
@@ -64,6 +70,11 @@ struct TrainerOptions {
   // What else all ranks must have in common, by name: a hash of what they read themselves, say.
   Facts facts = {};
 };
+
+using TrainerOptions = TrainerOptionsWith<config::OptimizerConfig>;
+// For `.optimizer = torch::optim::AdamOptions(1e-3)`, in a Trainer's constructor.
+using TorchTrainerOptions = TrainerOptionsWith<TorchOptimizerOptions>;
+TrainerOptions with_own_optimizer(const TorchTrainerOptions& options);
 
 // What says which program they train.
 lower::ProgramOptions program_of(const TrainerOptions& options);

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <memory>
 #include <set>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/json/tree.h"
 
 namespace penstock::train {
 namespace {
@@ -15,6 +17,7 @@ namespace {
 constexpr const char* kSkipped = "skipped steps";
 constexpr const char* kScale = "gradient scale";
 constexpr const char* kProgram = "program";
+constexpr const char* kClientState = "client_state";  // Also that of Python's engines.
 
 std::set<std::string> names_in(const stage::Stage& stage) {
   std::set<std::string> names;
@@ -23,7 +26,7 @@ std::set<std::string> names_in(const stage::Stage& stage) {
 }
 
 // The pieces of a parameter: itself, or its master, and what the optimizer keeps of it.
-std::vector<StatePiece> pieces_of(const replicas::KeptParameter& kept, Trainer& trainer) {
+std::vector<StatePiece> pieces_of(const replicas::KeptParameter& kept, TrainedModel& trainer) {
   const at::Tensor& parameter = kept.parameter.tensor;
   if (kept.values.numel() == 0) return {};
   StatePiece weight{.name = kept.parameter.name,
@@ -51,7 +54,7 @@ std::vector<StatePiece> pieces_of(const replicas::KeptParameter& kept, Trainer& 
 
 // Those that other layers have too are saved with the layer that is first.
 void add_pieces_of_stage(const stage::Stage& stage,
-                         const std::vector<replicas::KeptParameter>& kept, Trainer& trainer,
+                         const std::vector<replicas::KeptParameter>& kept, TrainedModel& trainer,
                          std::vector<StatePiece>& all) {
   const std::set<std::string> saved = names_in(stage);
   std::set<std::string> parameters;
@@ -88,7 +91,7 @@ const std::string* find(const checkpoint::Texts& values, const std::string& key)
 
 }  // namespace
 
-std::vector<StatePiece> state_of(Trainer& trainer) {
+std::vector<StatePiece> state_of(TrainedModel& trainer) {
   RankModel& here = trainer.rank_model();
   const auto kept = here.replicated().kept();
   std::vector<StatePiece> all;
@@ -124,6 +127,7 @@ void take_over(Trainer& trainer) {
   if (update::OffloadedParts* const files = trainer.updates().memory())
     files->let_go(masters.all());
   trainer.rank_model().replicated().gather();
+  trainer.rank_model().replicated().changes().note();
 }
 
 checkpoint::Texts values_of(Trainer& trainer) {
@@ -135,6 +139,35 @@ checkpoint::Texts values_of(Trainer& trainer) {
     values[kProgram] = schedule::to_csv(trainer.layout().schedule.schedule());
   }
   return values;
+}
+
+void put_client_state(checkpoint::Texts& values, const checkpoint::Texts& client_state) {
+  if (client_state.empty()) return;
+  std::vector<std::string> members;
+  for (const auto& [name, text] : client_state) {
+    members.push_back(str(json_quote(name), ": ", json_quote(text)));
+  }
+  values[kClientState] = str("{", join(members, ", "), "}");
+  if (client_state_in(values) == client_state) return;
+  throw CheckpointError(str("the ", kClientState, " has a text that is not UTF-8"));
+}
+
+checkpoint::Texts client_state_in(const checkpoint::Texts& values) {
+  const std::string* const text = find(values, kClientState);
+  if (text == nullptr) return {};
+  const auto source = std::make_shared<json::Source>(
+      json::Source{.name = kClientState, .text = *text, .kind = json::SourceKind::Values});
+  const json::Value value = json::parse(source, checkpoint::kManifestBytesMax);
+  const auto* const object = std::get_if<json::Value::Object>(&value.data);
+  if (object == nullptr) {
+    throw CheckpointError(str("the checkpoint's ", kClientState, " is ", in_quotes(*text)));
+  }
+  checkpoint::Texts client_state;
+  for (const json::Member& member : *object) {
+    const auto* const plain = std::get_if<std::string>(&member.value.data);
+    client_state[member.key] = plain ? *plain : std::string(json::text_of(member.value));
+  }
+  return client_state;
 }
 
 RunValues read_values(const checkpoint::Texts& values) {

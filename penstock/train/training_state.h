@@ -17,7 +17,7 @@
 namespace penstock::train {
 
 // Of this rank, in an order that replicas have in common.
-std::vector<StatePiece> state_of(Trainer& trainer);
+std::vector<StatePiece> state_of(TrainedModel& trainer);
 
 // Makes the optimizer's states of those parameters of which `is_known(name, state)` says so, which
 // state_of() then has; those of others are as before a first step.
@@ -31,6 +31,12 @@ void take_over(Trainer& trainer);
 // What a run goes on with besides tensors: the gradient scale, how many steps it skipped, and its
 // program, if that has changed.
 checkpoint::Texts values_of(Trainer& trainer);
+
+// Texts of a program's own, by names of its own, as one value among those; and back.
+// Throws: CheckpointError for a text that is not UTF-8.
+void put_client_state(checkpoint::Texts& values, const checkpoint::Texts& client_state);
+// Empty where there is none.
+checkpoint::Texts client_state_in(const checkpoint::Texts& values);
 
 // The same, read: all of it, so that nothing stays of what was there before.
 struct RunValues {

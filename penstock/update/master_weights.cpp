@@ -2,12 +2,46 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/where.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "penstock/update/offloaded_parts.h"
 
 namespace penstock::update {
+namespace {
+
+// Whether all of `parameter` are the bits of `master`, rounded.
+template <class Short>
+bool has_rounded_bits(const at::Tensor& master, const at::Tensor& parameter) {
+  const auto* const from = master.const_data_ptr<float>();
+  const auto* const to = parameter.const_data_ptr<Short>();
+  constexpr std::int64_t kBlock = 1024;  // Between looks at what was found.
+  for (std::int64_t begin = 0; begin < parameter.numel(); begin += kBlock) {
+    const std::int64_t end = std::min(begin + kBlock, parameter.numel());
+    unsigned differs = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+      differs |= static_cast<unsigned>(static_cast<Short>(from[i]).x ^ to[i].x);
+    }
+    if (differs != 0) return false;
+  }
+  return true;
+}
+
+// What nearly every update finds, in one pass; a parameter of which this says no may be unchanged.
+bool is_surely_unchanged(const at::Tensor& master, const at::Tensor& parameter) {
+  const bool are_plain = parameter.is_cpu() && master.is_cpu() && parameter.is_contiguous() &&
+                         master.is_contiguous() && master.scalar_type() == at::kFloat;
+  if (!are_plain) return false;
+  if (parameter.scalar_type() == at::kBFloat16) {
+    return has_rounded_bits<c10::BFloat16>(master, parameter);
+  }
+  return parameter.scalar_type() == at::kHalf && has_rounded_bits<c10::Half>(master, parameter);
+}
+
+}  // namespace
 
 MasterWeights::MasterWeights(std::vector<at::Tensor> parameters, MastersPlace place,
                              OffloadedParts* memory)
@@ -40,7 +74,7 @@ std::vector<PartRun> MasterWeights::runs(std::int64_t elements) const {
 void MasterWeights::take_changes(PartRun run) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = run.first; i < run.end; ++i) {
-    if (is_its_own(i)) continue;
+    if (is_its_own(i) || is_surely_unchanged(masters_[i], parameters_[i])) continue;
     const at::Tensor now = parameters_[i].to(masters_[i].device());
     const at::Tensor changed = masters_[i].to(now.scalar_type()) != now;
     if (!changed.any().item<bool>()) continue;  // What is not written stays clean, in a file.

@@ -1,5 +1,6 @@
 #include "penstock/update/parts.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -59,6 +60,24 @@ std::vector<double> Parts::squared_norms(const std::function<void(const at::Tens
     norms.push_back(total_of_squares(cuts_[i], {value + first_[i], count}));
   }
   return norms;
+}
+
+std::vector<at::Tensor> copies_of_gradients(const Parts& parts) {
+  std::vector<at::Tensor> copies;
+  for (const Part& part : parts.all()) {
+    const at::Tensor& gradient = part.tensor.grad();
+    copies.push_back(gradient.defined() ? gradient.clone() : at::Tensor());
+  }
+  return copies;
+}
+
+void add_gradients(const Parts& parts, const std::vector<at::Tensor>& gradients) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (!gradients[i].defined()) continue;
+    at::Tensor& sum = parts.all()[i].tensor.mutable_grad();
+    sum = sum.defined() ? sum.add_(gradients[i]) : gradients[i];
+  }
 }
 
 }  // namespace penstock::update

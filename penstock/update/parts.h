@@ -46,4 +46,8 @@ class Parts {
   std::vector<std::int64_t> first_ = {0};  // By parameter: of its subtrees among those of all.
 };
 
+// Copies of their gradients, as they are now, which add_gradients() adds to those of a later time.
+std::vector<at::Tensor> copies_of_gradients(const Parts& parts);
+void add_gradients(const Parts& parts, const std::vector<at::Tensor>& gradients);
+
 }  // namespace penstock::update

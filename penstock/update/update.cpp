@@ -88,6 +88,23 @@ bool Update::skips(double norm) const {
   return options_.overflow == Overflow::SkipsStep && !std::isfinite(norm);
 }
 
+void Update::take_changes() {
+  masters_->take_changes(masters_->all());
+  if (memory_) memory_->let_go(masters_->all());
+}
+
+void Update::unscale_gradients() {
+  const at::NoGradGuard no_grad;
+  const double scale = gradients_scale();
+  for (const at::Tensor& part : parts_) {
+    if (!part.grad().defined()) continue;
+    at::Tensor gradient = part.grad().to(master_type(part.scalar_type()));
+    if (scale != 1.0) gradient.div_(scale);
+    part.mutable_grad() = std::move(gradient);
+  }
+  are_unscaled_ = true;
+}
+
 bool Update::apply(double norm, std::int64_t number, const std::string& where, const Step& step) {
   const at::NoGradGuard no_grad;
   if (!std::isfinite(norm) && options_.overflow == Overflow::Fails) {
@@ -96,6 +113,7 @@ bool Update::apply(double norm, std::int64_t number, const std::string& where, c
                          "lower optimizer.params.lr, or set gradient_clipping"});
   }
   if (skips(norm)) {
+    are_unscaled_ = false;
     ++skipped_steps_;
     scale_->update(/*overflowed=*/true);
     return false;
@@ -104,8 +122,8 @@ bool Update::apply(double norm, std::int64_t number, const std::string& where, c
   InTurn gradients(parts_, runs_.size() > 1);
   const auto update_run = [&](PartRun run) {
     gradients.give(run);
-    if (options_.takes_changes || takes_changes_next_) masters_->take_changes(run);
-    masters_->take_gradients(run, {.scale = scale_->value(), .factor = factor});
+    masters_->take_changes(run);
+    masters_->take_gradients(run, {.scale = gradients_scale(), .factor = factor});
     step(run);
     masters_->put_back(run);
     gradients.take(run);
@@ -120,7 +138,7 @@ bool Update::apply(double norm, std::int64_t number, const std::string& where, c
     masters_->drop_gradients();
     throw;
   }
-  takes_changes_next_ = false;
+  are_unscaled_ = false;
   scale_->update(/*overflowed=*/false);
   return true;
 }

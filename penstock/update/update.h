@@ -1,5 +1,5 @@
 // What makes new parameters of a step's summed gradients: finite? -> scale or skip -> clip -> step
-// -> round.
+// -> round.  A part that a program has set since the last update goes on from what it was set to.
 //
 // The Trainer has one with an Optimizer, the Python package's engines with whatever optimizer a
 // script gives, as a callback.  It owns the masters, and what is in files between updates.  Who
@@ -48,8 +48,6 @@ struct UpdateOptions {
   std::int64_t elements_at_once = partition::kElementsAtOnce;  // That are updated, or read ahead.
   // Tensors of a part's size that the optimizer keeps of each; absent: nobody knows.
   std::optional<std::int64_t> states_per_part = {};
-  // A script may set parameters between updates: their masters become what it has set.
-  bool takes_changes = false;
 };
 
 class Update {
@@ -73,8 +71,17 @@ class Update {
   // at loss 2.5" is "step 7: the gradient norm is nan at loss 2.5".
   bool apply(double norm, std::int64_t number, const std::string& where, const Step& step);
 
-  // The next apply() does as if the option said so: parts were set.
-  void take_changes_next() { takes_changes_next_ = true; }
+  // What a program has set parts to since the last update becomes their masters'; apply() does so
+  // itself.
+  void take_changes();
+
+  // The parts' gradients become those of the loss itself, without the gradient scale, in the type
+  // of the masters: to be seen and changed before the next apply(), which does not divide them.
+  void unscale_gradients();
+  // What the parts' gradients are multiplied by just now.
+  double gradients_scale() const { return are_unscaled_ ? 1.0 : scale_->value(); }
+  // The parts have no gradients, and the next ones are scaled.
+  void begin_gradients() { are_unscaled_ = false; }
 
   MasterWeights& masters() { return *masters_; }
   const MasterWeights& masters() const { return *masters_; }
@@ -96,7 +103,7 @@ class Update {
   std::vector<PartRun>
       runs_;  // In which it steps, so that what is copied or brought is never much.
   std::int64_t skipped_steps_ = 0;
-  bool takes_changes_next_ = false;
+  bool are_unscaled_ = false;  // The parts' gradients.
 };
 
 }  // namespace penstock::update

@@ -3,6 +3,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -34,18 +36,18 @@ bool HeldParameters::is_in_place(std::size_t i) const {
          stage::has_form_of(tensor, places_[i]);
 }
 
-bool HeldParameters::take_back() const {
+std::vector<stage::NamedParameter> HeldParameters::take_back() const {
   const at::NoGradGuard no_grad;
-  bool any = false;
+  std::vector<stage::NamedParameter> taken;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (is_in_place(i)) continue;
     const at::Tensor& tensor = parameters_[i].tensor;
     stage::check_form(parameters_[i], places_[i]);
     at::Tensor(places_[i]).copy_(tensor.detach());
     tensor.set_data(places_[i]);
-    any = true;
+    taken.push_back(parameters_[i]);
   }
-  return any;
+  return taken;
 }
 
 void HeldParameters::check_in_place() const {
@@ -70,6 +72,33 @@ void HeldParameters::check_unchanged() const {
                     " was changed in place while it was gathered: the change would be lost"),
                 {"change this rank's slices of it, or let all ranks adopt the change"});
   }
+}
+
+std::vector<stage::NamedParameter> HeldParameters::changed(const at::Tensor& piece,
+                                                           const at::Tensor& kept,
+                                                           std::int64_t first) const {
+  std::vector<stage::NamedParameter> changed;
+  for (std::size_t i = 0; i < versions_.size(); ++i) {
+    const bool is_changed = parameters_[i].tensor._version() != versions_[i];
+    if (is_changed || differs(i, piece, kept, first)) changed.push_back(parameters_[i]);
+  }
+  return changed;
+}
+
+// What is written behind autograd's back has no version.
+bool HeldParameters::differs(std::size_t i, const at::Tensor& piece, const at::Tensor& kept,
+                             std::int64_t first) const {
+  if (!piece.is_cpu() || !kept.is_cpu()) return false;
+  const std::int64_t begin = std::max(offsets_[i], first);
+  const std::int64_t end =
+      std::min(offsets_[i] + parameters_[i].tensor.numel(), first + piece.numel());
+  if (begin >= end) return false;
+  const auto bytes_of = [&](const at::Tensor& tensor) {
+    return static_cast<const std::byte*>(tensor.const_data_ptr()) +
+           (begin - first) * static_cast<std::int64_t>(tensor.element_size());
+  };
+  return std::memcmp(bytes_of(piece), bytes_of(kept),
+                     static_cast<std::size_t>(end - begin) * piece.element_size()) != 0;
 }
 
 }  // namespace penstock::zero

@@ -26,9 +26,9 @@ class HeldParameters {
   const at::Tensor& first() const { return parameters_.front().tensor; }
 
   // Values that somebody has put elsewhere, by set_data() for one, are copied into the page, and
-  // the parameter has them there again.  Returns whether there were any.
+  // the parameter has them there again.  Returns those parameters.
   // Throws: Error, naming it, for a parameter of another type, size or device by now.
-  bool take_back() const;
+  std::vector<stage::NamedParameter> take_back() const;
   // Throws: Error, naming it, for a parameter whose values somebody has put elsewhere.
   void check_in_place() const;
 
@@ -37,8 +37,15 @@ class HeldParameters {
   // Throws: Error, naming it, for a parameter that was changed since they were noted: what it was
   // changed to would be lost.
   void check_unchanged() const;
+  // Those that were changed since, by what versions say, or the bytes of a piece of the page: its
+  // values in the page, from element `first` on, are no longer the `kept` ones.
+  std::vector<stage::NamedParameter> changed(const at::Tensor& piece, const at::Tensor& kept,
+                                             std::int64_t first) const;
 
  private:
+  bool differs(std::size_t i, const at::Tensor& piece, const at::Tensor& kept,
+               std::int64_t first) const;
+
   bool is_in_place(std::size_t i) const;
 
   std::vector<stage::NamedParameter> parameters_;

@@ -118,10 +118,9 @@ std::unique_ptr<comm::Transfer> Page::gather_updates() {
   return group_.all_gather(flat_, tag_);
 }
 
-void Page::adopt(std::int32_t root) {
+void Page::take_row() {
   PENSTOCK_CHECK(is_here_ && !is_coming(), held_.name());
   const at::NoGradGuard no_grad;
-  group_.broadcast(flat_, root)->wait();
   if (may_go()) {
     piece_.copy_(row_);
     pieces_->let_go(piece_);

@@ -70,9 +70,8 @@ class Page {
   // Collective, after updates of the pieces: what is whole here gets the others'.  Null for a page
   // that is away.
   std::unique_ptr<comm::Transfer> gather_updates();
-  // Collective.  REQUIRES: it is here.  The values that the group's `root`-th rank changed
-  // parameters to are everybody's from now on.
-  void adopt(std::int32_t root);
+  // This rank's row of flat(), which was changed, is its piece from now on.  REQUIRES: it is here.
+  void take_row();
 
  private:
   void allocate();

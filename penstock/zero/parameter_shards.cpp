@@ -2,7 +2,9 @@
 
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <deque>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <utility>
@@ -135,10 +137,27 @@ void ParameterShards::reshard() {
   }
 }
 
+std::vector<stage::NamedParameter> ParameterShards::keep_changes() {
+  std::vector<stage::NamedParameter> changed;
+  for (const auto& page : pages_) {
+    if (!page->is_here() || !page->may_go()) continue;
+    page->await();
+    const std::int64_t first = group_.place() * page->piece().numel();
+    auto set = page->held().changed(page->flat()[group_.place()], page->piece(), first);
+    if (set.empty()) continue;
+    page->take_row();
+    std::ranges::move(set, std::back_inserter(changed));
+  }
+  return changed;
+}
+
 void ParameterShards::adopt(std::int32_t root) {
   PENSTOCK_CHECK(!pieces_ || is_unsharded_, "pages are away");
   for (std::size_t b = 0; b < pages_.size(); ++b) {
-    if (!is_shared_[b]) pages_[b]->adopt(root);
+    if (is_shared_[b]) continue;
+    const at::NoGradGuard no_grad;
+    group_.broadcast(pages_[b]->flat(), root)->wait();
+    pages_[b]->take_row();
   }
 }
 

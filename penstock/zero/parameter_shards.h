@@ -101,6 +101,9 @@ class ParameterShards {
   void unshard();
   // Throws: Error, as Page::drop().
   void reshard();
+  // What a program has set in pages that are here, since they came, is this rank's from now on.
+  // Returns those parameters.  REQUIRES: other ranks do the same, with the same values.
+  std::vector<stage::NamedParameter> keep_changes();
   // Collective, while all pages are here: the values that the group's `root`-th rank has changed
   // its parameters to are theirs from now on, on all ranks.
   void adopt(std::int32_t root);

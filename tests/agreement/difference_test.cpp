@@ -73,7 +73,7 @@ TEST(Difference, IsSeenWhereOneRankHasMoreFactsAndWhereAValueHasLines) {
 TEST(Facts, ByNameAreThoseOfTheTableAlone) {
   const Facts found = Facts::by_name(Occasion::Step, {{"optimizer group 1", "lr 0.1"}});
   EXPECT_EQ(found.all()[0].fact, Fact::OptimizerGroup);
-  EXPECT_THROW(Facts::by_name(Occasion::Step, {{"learning rate", "0.1"}}), std::invalid_argument);
+  EXPECT_THROW(Facts::by_name(Occasion::Step, {{"momentum", "0.1"}}), std::invalid_argument);
   EXPECT_THROW(Facts::by_name(Occasion::Step, {{"seed", "1"}}), std::invalid_argument);
 }
 

@@ -50,7 +50,7 @@ TEST(Fact, IsFoundByItsName) {
   EXPECT_EQ(name_of(Fact::Layer, "3"), "layer 3");
   EXPECT_EQ(name_of(Fact::TokenSourceToValidate, "0"), "token source 0 to validate");
   EXPECT_EQ(name_of(Fact::Onednn), "oneDNN");
-  for (const char* unknown : {"", "layer", "layer ", "learning rate", "NAME"}) {
+  for (const char* unknown : {"", "layer", "layer ", "momentum", "NAME"}) {
     EXPECT_EQ(find_fact(unknown), std::nullopt) << unknown;
   }
 }

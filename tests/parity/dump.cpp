@@ -54,6 +54,7 @@ void dump_steps(const std::string& folder) {
         dump.emplace_back("gradient." + name, tensor.grad());
       }
       weights::write_safetensors(str(folder, "/step-", step, ".safetensors"), dump);
+      trainer.zero_grad();
       trainer.step(dump[0].second, dump[1].second);
     }
   });
@@ -110,6 +111,7 @@ void dump_folder(const std::string& folder, const std::string& batches, const st
     for (const auto& [name, tensor] : trainer.parameters()) {
       dump.emplace_back("gradient." + name, tensor.grad().clone());
     }
+    trainer.zero_grad();
     std::vector<double> losses;
     for (std::int64_t step = 0; step < inputs.size(0); ++step) {
       losses.push_back(trainer.step(inputs[step], targets[step]).loss);

@@ -108,6 +108,7 @@ std::vector<Outcome> trained(const Kind& kind, const Layout& layout,
     for (std::size_t b = 0; b < batches.size(); ++b) {
       const nn::Values inputs = part(batches[b].inputs, replica, layout.data);
       const nn::Values targets = part(batches[b].targets, replica, layout.data);
+      trainer.zero_grad();
       const StepReport report = trainer.compute_gradients(inputs, targets);
       const double evaluation = trainer.evaluate(inputs, targets);
       const nn::Values outputs = trainer.infer(inputs);

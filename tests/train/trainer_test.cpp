@@ -61,6 +61,7 @@ TEST(Trainer, ClippingIsTorchs) {
         gradients[name] = tensor.grad().clone();
       }
     }
+    trainer.zero_grad();
     const StepReport of_step = trainer.step(batch.input, batch.target);
     EXPECT_EQ(of_step.grad_norm, of_gradients.grad_norm);
     EXPECT_EQ(of_step.loss, of_gradients.loss);

@@ -1,0 +1,48 @@
+// What a rank's program has set by itself since the last step, and whether all ranks have the same:
+// weights, the learning rate, gradients.
+//
+// The Trainer makes a number of it, which goes along with what ranks share in a step anyway; only
+// where numbers differ are the facts themselves exchanged.  Knows no optimizer.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "penstock/comm/communicator.h"
+#include "penstock/train/rank_model.h"
+
+namespace penstock::train {
+
+struct OwnSettings {
+  std::map<std::string, std::string> weights;  // By name, a hash (replicas::ProgramChanges).
+  std::vector<double> rates;                   // Of the step: the learning rate of each group.
+};
+
+// Other numbers for other settings, all but surely.  A double holds it exactly.
+double number_of(const OwnSettings& own);
+// Whether any of these weights is also another rank's, as a tied parameter's copy is.
+bool has_tied(const OwnSettings& own, RankModel& here);
+
+// The number of each copy, behind what is given to sum_over_copies().
+void append_number(std::vector<double>& mine, const PlaceInRun& here, double number);
+// Takes them off its result: whether any of them is another one.
+bool remove_numbers(std::vector<double>& all, const PlaceInRun& here, double number);
+
+// Whether all numbers are one.
+bool are_alike(std::span<const double> numbers);
+
+// Collective over all ranks.
+// Throws: DifferenceError, the same on every rank, that names a weight, or the learning rate, of
+// which two ranks have different ones.
+void agree_on_settings(const OwnSettings& own, RankModel& here, const Layout& layout,
+                       comm::Communicator& communicator);
+// The same of the gradients of what replicas update whole.
+void agree_on_gradients(RankModel& here, const Layout& layout, comm::Communicator& communicator);
+
+// Gradients that the program has put in the place of others become such as an update takes.
+// Throws: Error, naming it, for one that is not of its parameter's shape.
+void settle_gradients(RankModel& here);
+
+}  // namespace penstock::train

@@ -1,0 +1,144 @@
+// What a Trainer does with a step's gradients, and with what its program has set: the second half
+// of a step.
+#include <ATen/ops/zeros.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "penstock/comm/calls.h"
+#include "penstock/comm/or_fail.h"
+#include "penstock/config/learning_rate.h"
+#include "penstock/core/error.h"
+#include "penstock/core/text.h"
+#include "penstock/train/handshake.h"
+#include "penstock/train/own_optimizer.h"
+#include "penstock/train/step_agreement.h"
+#include "penstock/train/trainer.h"
+
+namespace penstock::train {
+namespace {
+
+// After so many updates.
+double rate_of_update(const TrainerOptions& options, std::int64_t updates) {
+  if (!options.learning_rate) {
+    return options.optimizer.lr *
+           config::learning_rate_share(options.scheduler, updates, options.total_steps);
+  }
+  const double rate = options.learning_rate(updates);
+  if (std::isfinite(rate) && rate >= 0) return rate;
+  throw Error(str("the function of the learning rate gives ", shortest(rate), " for ", updates,
+                  ": it must give a number, at least 0"));
+}
+
+void check_has_own_rates(const TrainerOptions& options) {
+  if (!options.learning_rate && options.scheduler.type == config::SchedulerType::Constant) return;
+  throw ConfigError(
+      "an optimizer of the program's own has its own rates: the options' learning_rate, or "
+      "scheduler, has no effect on it",
+      {"set the rates of its groups, by a scheduler of torch::optim for one"});
+}
+
+}  // namespace
+
+void Trainer::check_computed(const StepReport& report) const {
+  if (computed_ && computed_->step == report.step) return;
+  if (computed_) {
+    throw Error(str("update() has the report of step ", report.step,
+                    ", and the gradients that were computed last are those of step ",
+                    computed_->step));
+  }
+  throw Error(str("update() of step ", report.step, ": there are no gradients to apply"),
+              {"call compute_gradients() before, once for each update()"});
+}
+
+// Of gradients as they are now, which the program may have changed.
+double Trainer::norm_again(const std::vector<double>& rates) {
+  comm::or_fail(communicator_, [this] { settle_gradients(*rank_model_); });
+  enum : std::int64_t { kCompare, kNorms };
+  const std::vector<double> my_squares = rank_model_->squared_norms();
+  const PlaceInRun& here = rank_model_->place();
+  const double number = number_of({.rates = my_squares});  // Of whole gradients, as replicas have.
+  std::vector<double> numbers;
+  append_number(numbers, here, number);
+  append_number(numbers, here, number_of({.rates = rates}));
+  std::vector<double> all = rank_model_->sum_over_copies(numbers, "comparing gradients");
+  const at::Tensor shared = at::zeros({kNorms + std::ssize(my_squares) + here.places}, at::kDouble);
+  auto* value = shared.data_ptr<double>();
+  const bool rates_differ = remove_numbers(all, here, number_of({.rates = rates}));
+  value[kCompare] = remove_numbers(all, here, number) || rates_differ ? 1 : 0;
+  const std::span<double> squares(value + kNorms, my_squares.size());
+  std::ranges::copy(my_squares, squares.begin());
+  const std::span<double> by_place(squares.end(), static_cast<std::size_t>(here.places));
+  by_place[static_cast<std::size_t>(here.place)] = number_of({.rates = rates});
+  {
+    const execute::WaitMark wait(progress_, "sharing the gradient norm");
+    rank_model_->sum_over_pipe(shared);
+  }
+  if (value[kCompare] > 0 || !are_alike(by_place)) {
+    agree_on_settings({.rates = rates}, *rank_model_, layout_, communicator_);
+    agree_on_gradients(*rank_model_, layout_, communicator_);
+  }
+  return update::gradient_norm(squares) / update_->gradients_scale();
+}
+
+void Trainer::update(StepReport& report, UpdatedBy optimizer) {
+  const comm::Call call("Trainer::update()");
+  comm::or_fail(communicator_, [&] { check_computed(report); });
+  std::vector<double> rates = {report.lr};
+  if (optimizer.own() != nullptr) {
+    rates = rates_of_step(optimizer);
+    report.lr = rates.empty() ? 0.0 : rates.front();
+  }
+  report.grad_norm = norm_again(rates);
+  apply(report, optimizer);
+}
+
+// Of the groups of the program's own optimizer, which has masters from now on; else the options'.
+std::vector<double> Trainer::rates_of_step(UpdatedBy optimizer) {
+  if (optimizer.own() == nullptr) {
+    return comm::or_fail(communicator_, [&] {
+      return std::vector<double>{rate_of_update(options_, steps_taken_ - update_->skipped_steps())};
+    });
+  }
+  comm::or_fail(communicator_, [&] {
+    check_has_own_rates(options_);
+    give_masters(*optimizer.own(), *rank_model_, update_->masters());
+  });
+  if (own_ != optimizer.own()) {
+    agree_on(Occasion::Step, facts_of(*optimizer.own()), communicator_);
+    own_ = optimizer.own();
+  }
+  return rates_of(*optimizer.own());
+}
+
+void Trainer::apply(StepReport& report, UpdatedBy optimizer) {
+  comm::or_fail(communicator_, [this] { rank_model_->replicated().changes().find(); });
+  if (computed_->overflows) report.grad_norm = std::numeric_limits<double>::infinity();
+  computed_.reset();
+  report.skipped = update_->skips(report.grad_norm);
+  if (report.skipped) steps_taken_ = report.step;  // Also where no scale is left to try.
+  {
+    const execute::WorkMark work(
+        progress_, "updating parameters",
+        update_->memory() == nullptr ? execute::Files::NotUsed : execute::Files::Used);
+    const std::string where = str(" at loss ", shortest(report.loss));
+    const auto step = [&](update::PartRun run) {
+      if (optimizer.own() != nullptr) {
+        optimizer.own()->step();
+      } else {
+        optimizer_->step(report.lr, run.first, run.end);
+      }
+      progress_.advance();
+    };
+    report.skipped = !update_->apply(report.grad_norm, report.step, where, step);
+  }
+  steps_taken_ = report.step;
+  evaluations_ = 0;
+  rank_model_->replicated().changes().note();
+  if (!report.skipped) rank_model_->replicated().gather();
+}
+
+}  // namespace penstock::train
