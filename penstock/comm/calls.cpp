@@ -75,6 +75,13 @@ void CallLog::number(const std::shared_ptr<CallsOfThread>& calls, std::uint64_t 
   ++number_;
 }
 
+void CallLog::forget() {
+  const std::lock_guard lock(mutex_);
+  number_ = 0;
+  numbered_ = 0;
+  heard_.store(0, std::memory_order_relaxed);
+}
+
 CallPlace CallLog::place() const {
   const std::lock_guard own(mutex_);
   const std::lock_guard lock(calls_->mutex);

@@ -61,6 +61,8 @@ class CallLog {
   // This rank speaks to others.  Costs nanoseconds, but for the first time in a call.
   void speak();
   CallPlace place() const;
+  // Calls are numbered from the beginning, as on all ranks; that which this thread is in is new.
+  void forget();
 
  private:
   void number(const std::shared_ptr<CallsOfThread>& calls, std::uint64_t call);

@@ -66,6 +66,20 @@ class Communicator {
   void fail(const std::exception& error);
   void fail_with(const std::string& message);
 
+  // A call for all ranks begins, the next one that this rank's caller makes.  Where one before has
+  // failed on some rank, which fail() told all, the ranks begin anew with this call: with the links
+  // and groups that they have, and without what was under way.  Collective over all ranks; `place`
+  // says which call it is and is the same on all: "Trainer::step() with 3 steps taken".
+  // Throws: CommError with the failure, where it was in this call, or a rank has ended; one that
+  // names a rank which does not come by the deadline, or begins another call; the reason of
+  // interrupt(), after which nothing begins anew.
+  virtual void begin_call(const std::string& place) = 0;
+  // This rank makes no more calls.  Who waits for it in a later one than its last hears of that;
+  // when the communicator is destroyed, it is said at the latest.
+  virtual void leave() = 0;
+  // How often the ranks have begun anew.  Transfers of an earlier age will not end.
+  virtual std::int64_t age() const = 0;
+
   // Which calls for all ranks the others are in, if this one and they are not in the same
   // (call_words.h); empty where they are.  Asks them, for a second at most.
   virtual std::string call_words() const = 0;
@@ -74,7 +88,7 @@ class Communicator {
   // when both ends have each: who ends at once then takes none away that is still being made.
   virtual void link(std::vector<Rank> peers) = 0;
   // Collective over `ranks`, which are the same, and in the same order, on each of them.  Returns
-  // when all are connected.
+  // when all are connected.  There is one group of the same ranks, whoever asks for it.
   virtual Group make_group(const std::vector<Rank>& ranks) = 0;
 
   // Post a transfer; a tensor on a device, or one with gaps, goes through a copy in host memory,
@@ -104,7 +118,8 @@ class Communicator {
   void barrier(const std::string& name);
 
  private:
-  std::int64_t exchanges_ = 0;
+  std::int64_t exchanges_ = 0;  // In this age.
+  std::int64_t exchanges_age_ = 0;
 };
 
 // Where the ranks of a run find each other.

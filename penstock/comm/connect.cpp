@@ -18,12 +18,12 @@
 #include "penstock/comm/answer_of.h"
 #include "penstock/comm/await_listener.h"
 #include "penstock/comm/communicator.h"
-#include "penstock/comm/exception_text.h"
 #include "penstock/comm/interruptible_store.h"
 #include "penstock/comm/own_address.h"
 #include "penstock/comm/store_calls.h"
 #include "penstock/comm/world.h"
 #include "penstock/core/error.h"
+#include "penstock/core/exception_text.h"
 #include "penstock/core/failure_words.h"
 #include "penstock/core/text.h"
 
@@ -167,6 +167,8 @@ std::vector<Rank> Communicator::all_ranks() const {
 }
 
 std::vector<std::string> Communicator::exchange(const std::string& name, const std::string& text) {
+  if (exchanges_age_ != age()) exchanges_ = 0;
+  exchanges_age_ = age();
   const std::string key = str(name, "/", exchanges_++, "/");
   const auto read = [&](std::int32_t of) { return str(key, of, " has read"); };
   put(str(key, rank()), text);
@@ -217,18 +219,20 @@ void run_ranks(std::int32_t world_size, const std::function<void(Communicator&)>
       try {
         communicator = make_world(store, Rank(rank), world_size, "127.0.0.1", transport, deadline);
         body(*communicator);
+        communicator->leave();
         // Connections close with the communicator: not before the others are done.
         std::unique_lock lock(mutex);
         ++finished;
         changed.notify_all();
         changed.wait(lock, [&] { return finished == world_size || first_error; });
-      } catch (const std::exception& error) {
+      } catch (...) {
+        const std::string text = handled_text();
         {
           const std::lock_guard lock(mutex);
           if (!first_error) first_error = std::current_exception();
           changed.notify_all();
         }
-        if (communicator) communicator->fail(error);
+        if (communicator) communicator->fail_with(text);
       }
     });
   }

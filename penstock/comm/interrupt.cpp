@@ -6,13 +6,32 @@
 
 namespace penstock::comm {
 
-void Interrupt::raise(const std::string& reason) {
+void Interrupt::raise(const std::string& reason, Kind kind) {
   const std::lock_guard lock(mutex_);
+  if (kind == Kind::End) kind_ = Kind::End;
   if (raised()) return;
   reason_ = reason;
   raised_.store(true, std::memory_order_release);
   for (const auto& wake : wakes_) wake();
   changed_.notify_all();
+}
+
+void Interrupt::announce(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  announced_ = reason;
+  changed_.notify_all();
+}
+
+bool Interrupt::is_failure() const {
+  const std::lock_guard lock(mutex_);
+  return raised() && kind_ == Kind::Failure;
+}
+
+std::string Interrupt::clear() {
+  const std::lock_guard lock(mutex_);
+  raised_.store(false, std::memory_order_release);
+  announced_.clear();
+  return std::exchange(reason_, "");
 }
 
 void Interrupt::check() const {
@@ -21,13 +40,19 @@ void Interrupt::check() const {
   throw CommError(reason_);
 }
 
-void Interrupt::check_soon() const {
+void Interrupt::check_soon() {
   constexpr std::chrono::milliseconds kMoment(300);
   {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kMoment, [this] { return raised(); });
+    changed_.wait_for(lock, kMoment, [this] { return raised() || !announced_.empty(); });
   }
+  if (!announced().empty()) raise(announced(), Kind::Failure);
   check();
+}
+
+std::string Interrupt::announced() const {
+  const std::lock_guard lock(mutex_);
+  return announced_;
 }
 
 Interrupt::Waiting::Waiting(Interrupt& interrupt, std::function<void()> wake)

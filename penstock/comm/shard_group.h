@@ -36,6 +36,8 @@ class ShardGroup {
   // This rank's place in the group.
   std::int32_t place() const { return place_; }
   Group group() const { return group_; }
+  // Of its communicator.
+  std::int64_t age() const { return communicator_.age(); }
 
   // Names for `count` kinds of messages.  REQUIRES: called in the same order on every rank.
   std::int32_t reserve_tags(std::int32_t count);

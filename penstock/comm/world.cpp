@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <optional>
+#include <set>
+#include <thread>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <utility>
 
@@ -16,6 +20,7 @@
 #include "penstock/comm/interruptible_store.h"
 #include "penstock/comm/links.h"
 #include "penstock/comm/nccl/nccl.h"
+#include "penstock/comm/roll_call.h"
 #include "penstock/comm/shm/channel.h"
 #include "penstock/comm/shm/link.h"
 #include "penstock/comm/tcp/link.h"
@@ -37,39 +42,47 @@ std::string place_of(c10d::PrefixStore& store) {
 }
 
 struct Ring {
-  Backend backend;  // Null for a group of one.
+  std::vector<Rank> ranks;
+  Backend backend = {};  // None for a group of one.
   Operation all_reduce;
   Operation broadcast;
+
+  bool is_of_one() const { return ranks.size() == 1; }
+  bool is_connected() const { return is_of_one() || backend; }
+  // Of the connection, on all of its ranks.
+  std::string name() const { return str("group/", join(ranks, "-")); }
 };
 
 class World : public Communicator {
  public:
   World(c10::intrusive_ptr<c10d::Store> store, Rank rank, std::int32_t world_size,
         const std::string& listen, Transport transport, milliseconds deadline, c10::Device device)
-      : store_(c10::make_intrusive<InterruptibleStore>(
-            std::move(store), std::shared_ptr<const Interrupt>(held_, &held_->interrupt))),
+      : run_store_(std::move(store)),
         rank_(rank),
+        roll_call_(rank, rules_.interrupt),
+        store_(store_of_age()),
         world_size_(world_size),
+        listen_(listen),
         transport_(transport),
         device_(device),
         host_(shm::host_identity()),
-        gloo_(store_, rank, listen),
         hub_(rank, rules_),
         acceptor_(listen,
-                  {.alarm = [this](const std::string& why) { rules_.interrupt.raise(why); },
+                  {.alarm = [this](const std::string& news) { roll_call_.hear(news); },
                    .link = [this](Rank from,
                                   FileDescriptor socket) { hub_.admit(from, std::move(socket)); },
                    .question = [this] { return to_text(calls_.place()); }}) {
     rules_.deadline = rules_.connecting = deadline;
     rules_.call_words = [this] { return call_words(); };
-    if (uses_shared_memory()) put(host_key(rank_), host_);
-    if (has_nccl()) {
-      if (device_.is_cuda()) identity_ = device_identity(device_);
-      put(device_key(rank_), identity_);
-    }
+    if (has_nccl() && device_.is_cuda()) identity_ = device_identity(device_);
+    gloo_.emplace(store_, rank_, listen_);
+    introduce();
     learn_acceptors();
     if (world_size_ > 1) watch_calls();
   }
+
+  // Before connections close, which says less.
+  ~World() override { leave(); }
 
   Rank rank() const override { return rank_; }
   std::int32_t world_size() const override { return world_size_; }
@@ -81,11 +94,27 @@ class World : public Communicator {
 
   void fail(const std::string& why) override {
     if (rules_.interrupt.raised()) return;
-    rules_.interrupt.raise(why);
     std::vector<std::string> others = acceptors_;
     if (!others.empty()) others.erase(others.begin() + rank_.value);
-    raise_alarm(others, rank_, why);
+    raise_alarm(others, rank_, roll_call_.fail(why));
   }
+
+  void begin_call(const std::string& place) override {
+    if (roll_call_.begin(place)) begin_anew();
+  }
+
+  void leave() override {
+    if (std::exchange(has_left_, true)) return;
+    std::set<Rank> waiting;
+    for (const auto& [peer, link] : links_) waiting.insert(peer);
+    for (const Ring& ring : groups_) waiting.insert(ring.ranks.begin(), ring.ranks.end());
+    waiting.erase(rank_);
+    std::vector<std::string> acceptors;
+    for (const Rank each : waiting) acceptors.push_back(acceptors_[each.index()]);
+    raise_alarm(acceptors, rank_, roll_call_.leave());
+  }
+
+  std::int64_t age() const override { return roll_call_.age(); }
 
   std::string call_words() const override { return comm::call_words(ask(all_ranks()), rank_); }
 
@@ -106,18 +135,17 @@ class World : public Communicator {
 
   Group make_group(const std::vector<Rank>& ranks) override {
     if (ranks.size() > 1) calls_.speak();
-    const auto self = std::find(ranks.begin(), ranks.end(), rank_);
-    PENSTOCK_CHECK(self != ranks.end(), "rank ", rank_, " is not in its group");
-    const std::string members = str("ranks ", join(ranks, ", "));
-    Ring ring{.all_reduce = {"all-reduce over", members}, .broadcast = {"broadcast over", members}};
-    if (ranks.size() > 1) {
-      const std::string name = str("group/", groups_.size(), "/", join(ranks, "-"));
-      ring.backend = gloo_.connect(name, static_cast<int>(self - ranks.begin()),
-                                   static_cast<int>(ranks.size()), members, rules_);
-      wait_until_connected(name, ranks);
+    const auto known = std::ranges::find(groups_, ranks, &Ring::ranks);
+    if (known == groups_.end()) {
+      const std::string members = str("ranks ", join(ranks, ", "));
+      groups_.push_back({.ranks = ranks,
+                         .all_reduce = {"all-reduce over", members},
+                         .broadcast = {"broadcast over", members}});
     }
-    groups_.push_back(std::move(ring));
-    return {static_cast<std::int32_t>(groups_.size()) - 1};
+    const std::int64_t index = known - groups_.begin();
+    Ring& ring = groups_[static_cast<std::size_t>(index)];
+    if (!ring.is_connected()) connect(ring);
+    return {static_cast<std::int32_t>(index)};
   }
 
   std::unique_ptr<Transfer> send(const at::Tensor& tensor, Rank to, std::int32_t tag) override {
@@ -139,7 +167,8 @@ class World : public Communicator {
 
   std::unique_ptr<Transfer> all_reduce(const at::Tensor& tensor, Group group) override {
     const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
-    if (!ring.backend) return std::make_unique<Done>();
+    if (ring.is_of_one()) return std::make_unique<Done>();
+    PENSTOCK_CHECK(ring.backend, ring.name());
     calls_.speak();
     c10d::AllreduceOptions options;
     options.timeout = rules_.deadline;
@@ -153,7 +182,8 @@ class World : public Communicator {
   std::unique_ptr<Transfer> broadcast(const at::Tensor& tensor, Group group,
                                       std::int32_t root) override {
     const Ring& ring = groups_[static_cast<std::size_t>(group.index)];
-    if (!ring.backend) return std::make_unique<Done>();
+    if (ring.is_of_one()) return std::make_unique<Done>();
+    PENSTOCK_CHECK(ring.backend, ring.name());
     calls_.speak();
     c10d::BroadcastOptions options;
     options.rootRank = root;
@@ -180,6 +210,129 @@ class World : public Communicator {
   }
 
  private:
+  c10::intrusive_ptr<InterruptibleStore> store_of_age() const {
+    auto keys = run_store_;
+    if (age() > 0) keys = c10::make_intrusive<c10d::PrefixStore>(str("age ", age()), keys);
+    return c10::make_intrusive<InterruptibleStore>(
+        std::move(keys), std::shared_ptr<const Interrupt>(held_, &held_->interrupt));
+  }
+
+  void begin_anew() {
+    drop_connections();
+    const std::string failure = roll_call_.begin_age();
+    store_ = store_of_age();
+    calls_.forget();
+    try {
+      const auto connections = meet_again(roll_call_.place(), failure);
+      introduce();
+      connect_again(connections);
+    } catch (const std::exception& error) {
+      Communicator::fail(error);
+      throw;
+    }
+    if (world_size_ > 1) watch_calls();
+  }
+
+  // What other ranks ask for when they connect.
+  void introduce() {
+    if (uses_shared_memory()) put(host_key(rank_), host_);
+    if (has_nccl()) put(device_key(rank_), identity_);
+  }
+
+  // In the order in which they were made, which is one for all ranks: each waits for what it still
+  // has under way until the others have dropped theirs.
+  void drop_connections() {
+    watch_.reset();
+    for (Ring& ring : groups_) ring.backend.reset();
+    gloo_.reset();
+    for (auto& [peer, link] : links_) link.reset();
+    hub_.forget_admitted();
+  }
+
+  std::string link_name(Rank peer) const {
+    const auto [low, high] = std::minmax(peer, rank_);
+    return str("link/", low, "-", high);
+  }
+
+  // The connections of this rank, by name.
+  std::vector<std::string> connections() const {
+    std::vector<std::string> names;
+    for (const auto& [peer, link] : links_) names.push_back(link_name(peer));
+    for (const Ring& ring : groups_) names.push_back(ring.name());
+    return names;
+  }
+
+  // Those that are there on all of their ranks: one that was being made may be on some.
+  void connect_again(const std::map<Rank, std::vector<std::string>>& connections) {
+    const auto has = [&](Rank rank, const std::string& name) {
+      return std::ranges::count(connections.at(rank), name) > 0;
+    };
+    std::vector<Rank> peers;
+    for (const auto& [peer, link] : links_) {
+      if (has(peer, link_name(peer))) peers.push_back(peer);
+    }
+    links_.clear();
+    gloo_.emplace(store_, rank_, listen_);
+    link(peers);
+    for (Ring& ring : groups_) {
+      const std::string name = ring.name();
+      if (std::ranges::all_of(ring.ranks, [&](Rank rank) { return has(rank, name); })) {
+        connect(ring);
+      }
+    }
+  }
+
+  // Until every rank is where this one is.  Returns: their connections.
+  std::map<Rank, std::vector<std::string>> meet_again(const std::string& place,
+                                                      const std::string& failure) {
+    const auto key = [](Rank rank) { return str("anew/", rank); };
+    put(key(rank_), str(place, "\n", join(connections(), "\n")));
+    std::map<Rank, std::vector<std::string>> all;
+    for (const Rank other : all_ranks()) {
+      if (!comes(key(other), other)) {
+        throw CommError(failure,
+                        {str("rank ", other, " has ended, without which no rank goes on")});
+      }
+      std::vector<std::string>& lines = all[other] = penstock::split(get(key(other)), '\n');
+      if (lines.front() == place) continue;
+      throw CommError(str("rank ", rank_, " goes on with ", place, ", and rank ", other, " with ",
+                          lines.front(), ", after ", failure),
+                      {"each rank catches the error of the same call, and goes on with the same"});
+    }
+    return all;
+  }
+
+  // Whether a rank has put the key; false where it has ended before.
+  bool comes(const std::string& key, Rank rank) {
+    const auto is_there = [&] {
+      bool there = false;
+      in_store(key, [&] { there = store_->check({key}); });
+      return there;
+    };
+    const auto end = std::chrono::steady_clock::now() + rules_.deadline;
+    constexpr int kTriesBetweenLooks = 100;
+    for (int tries = 1; !is_there(); ++tries) {
+      rules_.interrupt.check();
+      std::this_thread::sleep_for(milliseconds(2));
+      const bool looks = tries % kTriesBetweenLooks == 0;
+      if (roll_call_.has_left(rank) || (looks && ask({rank})[0].has_left)) return is_there();
+      if (std::chrono::steady_clock::now() < end) continue;
+      throw rules_.failed(
+          str("rank ", rank_, " waited for rank ", rank, " to go on after a failure: timed out"));
+    }
+    return true;
+  }
+
+  void connect(Ring& ring) {
+    if (ring.is_of_one()) return;
+    const auto self = std::ranges::find(ring.ranks, rank_);
+    PENSTOCK_CHECK(self != ring.ranks.end(), "rank ", rank_, " is not in its group");
+    ring.backend =
+        gloo_->connect(ring.name(), static_cast<int>(self - ring.ranks.begin()),
+                       static_cast<int>(ring.ranks.size()), ring.all_reduce.peers, rules_);
+    wait_until_connected(ring.name(), ring.ranks);
+  }
+
   bool uses_shared_memory() const {
     return transport_ == Transport::Auto || transport_ == Transport::Shm;
   }
@@ -221,7 +374,7 @@ class World : public Communicator {
                           " do not share a host, a user and a process namespace"),
                       {"launch.transport = auto takes shared memory only where there is some"});
     }
-    if (transport_ == Transport::Gloo) return gloo_.link(peer, rules_);
+    if (transport_ == Transport::Gloo) return gloo_->link(peer, rules_);
     return hub_.link(peer, acceptors_[peer.index()]);
   }
 
@@ -299,18 +452,22 @@ class World : public Communicator {
 
   std::shared_ptr<WaitRules> held_ = std::make_shared<WaitRules>();
   WaitRules& rules_ = *held_;
-  c10::intrusive_ptr<InterruptibleStore> store_;
+  c10::intrusive_ptr<c10d::Store> run_store_;
   Rank rank_;
+  RollCall roll_call_;
+  c10::intrusive_ptr<InterruptibleStore> store_;  // The part of it that is of this age.
   std::int32_t world_size_;
+  std::string listen_;
   Transport transport_;
   c10::Device device_;
   std::string identity_;  // Of the device, if NCCL can reach it.
   std::string host_;
-  GlooConnector gloo_;
+  std::optional<GlooConnector> gloo_;  // Of this age.
   tcp::Hub hub_;
   std::map<Rank, std::unique_ptr<Link>> links_;
   std::deque<Ring> groups_;             // Stay where they are: transfers under way name theirs.
   std::vector<std::string> acceptors_;  // Their addresses, by rank.
+  bool has_left_ = false;
   CallLog calls_;
   Acceptor acceptor_;  // Its thread uses what is above; so does the watch's.
   std::optional<CallWatch> watch_;

@@ -6,13 +6,13 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <exception>
 #include <mutex>
+#include <optional>
 #include <utility>
 
-#include "penstock/comm/exception_text.h"
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/core/exception_text.h"
 #include "penstock/execute/mailbox.h"
 
 namespace penstock::execute {
@@ -54,14 +54,25 @@ struct Executor::Impl {
         communicator(comm),
         progress(pr),
         device(chunks.empty() ? c10::Device(at::kCPU) : chunks.front()->device()),
-        mailbox(p, comm, pr, device) {
+        age(comm.age()) {
     PENSTOCK_CHECK(chunks.size() == plan.chunks.size(), chunks.size(), " chunks");
     if (hooks.empty()) hooks.resize(chunks.size(), &no_hooks);
     PENSTOCK_CHECK(hooks.size() == chunks.size(), hooks.size(), " hooks");
+    begin_anew();
+  }
+
+  void begin_anew() {
+    mailbox.emplace(plan, communicator, progress, device);
     const auto cells = chunks.size() * static_cast<std::size_t>(plan.microbatches);
-    outputs.resize(cells);
-    handed_over.resize(cells);
-    input_gradients.resize(cells);
+    for (auto* values : {&outputs, &handed_over, &input_gradients}) values->assign(cells, {});
+    first_of_pair = nullptr;
+  }
+
+  // What was on its way before the ranks began anew is lost, and what they had announced.
+  void keep_up_with_communicator() {
+    if (age == communicator.age()) return;
+    age = communicator.age();
+    begin_anew();
   }
 
   std::size_t cell(std::int32_t chunk, const schedule::Action& action) const {
@@ -91,7 +102,7 @@ struct Executor::Impl {
       case Route::Local:
         return std::move(handed_over[cell(instruction.chunk, instruction.action)]);
       case Route::Message:
-        return mailbox.take(instruction);
+        return mailbox->take(instruction);
     }
     return {};
   }
@@ -145,7 +156,7 @@ struct Executor::Impl {
       case Route::Local:
         return std::move(input_gradients[cell(instruction.chunk, instruction.action)]);
       case Route::Message:
-        return mailbox.take(instruction);
+        return mailbox->take(instruction);
     }
     return {};
   }
@@ -194,7 +205,7 @@ struct Executor::Impl {
     const bool forward = instruction.action.op == schedule::Op::SendForward;
     auto& values = forward ? outputs : input_gradients;
     nn::Values& place = values[cell(instruction.chunk, instruction.action)];
-    const std::int64_t bytes = mailbox.send(instruction, place);
+    const std::int64_t bytes = mailbox->send(instruction, place);
     place.clear();
     return bytes;
   }
@@ -337,10 +348,10 @@ struct Executor::Impl {
         ran.bytes = send(instruction);
         break;
       case Kind::Receive:
-        mailbox.receive(instruction);
+        mailbox->receive(instruction);
         break;
       case Kind::AwaitSend:
-        mailbox.await(instruction);
+        mailbox->await(instruction);
         break;
       case Kind::ReduceGradients:
         if (is_final(step)) hook(instruction).reduce(instruction.action.microbatch);
@@ -364,7 +375,7 @@ struct Executor::Impl {
     progress.instruction.store(-1, std::memory_order_relaxed);
     {
       const WaitMark wait(progress, "finishing sends");
-      mailbox.finish();
+      mailbox->finish();
     }
     if (!is_final(step)) return;
     const WaitMark wait(progress, "summing gradients over replicas");
@@ -378,7 +389,8 @@ struct Executor::Impl {
   comm::Communicator& communicator;
   Progress& progress;
   c10::Device device;
-  Mailbox mailbox;
+  std::int64_t age;  // Of the communicator, in which what follows was made.
+  std::optional<Mailbox> mailbox;
   std::mutex taking;
   std::array<Instead, schedule::kOps> instead_of;  // By op.
   Instead instead_of_pairs;
@@ -417,10 +429,11 @@ StepResult Executor::run(const StepInputs& inputs) {
   std::int32_t index = 0;
   const at::NoGradGuard no_grad;  // A stage turns it on for its layers.
   impl_->communicator.check_interrupt();
+  impl_->keep_up_with_communicator();
   try {
     impl_->check(inputs);
     for (stage::Stage* stage : impl_->chunks) stage->begin_step(inputs.place);
-    impl_->mailbox.begin(inputs.inputs);
+    impl_->mailbox->begin(inputs.inputs);
     for (const Instruction& instruction : plan_->instructions) {
       progress.instruction.store(index, std::memory_order_relaxed);
       if (progress.arrived) progress.arrived(schedule::to_string(instruction.action));
@@ -442,36 +455,32 @@ StepResult Executor::run(const StepInputs& inputs) {
     end.end_ns = now_ns();
     if (recording_) events_.push_back(end);
   } catch (...) {
-    fail(index);
+    fail(index, inputs.place.evaluation > 0 ? 0 : inputs.place.step);
   }
   recording_ = false;
   return std::move(impl_->result);
 }
 
-void Executor::fail(std::int32_t index) {
+void Executor::fail(std::int32_t index, std::int64_t step) {
   for (stage::Stage* stage : impl_->chunks) stage->drop_activations();
-  const auto tell = [&](const auto& error) {
-    impl_->communicator.fail(error);
-    std::throw_with_nested(error);
-  };
   try {
-    throw;
-  } catch (const CommError& error) {
-    tell(CommError(str(where(index), error.message()), error.notes(), error.exit_code()));
+    rethrow_from(where(index, step));
   } catch (const Error& error) {
-    tell(Error(str(where(index), error.message()), error.notes(), error.exit_code()));
-  } catch (const std::exception& error) {
-    tell(Error(str(where(index), comm::exception_text(error))));
+    impl_->communicator.fail(error);
+    throw;
   }
 }
 
-std::string Executor::where(std::int32_t index) const {
+std::string Executor::where(std::int32_t index, std::int64_t step) const {
   const auto at = static_cast<std::size_t>(index);
-  const std::string instruction = at < plan_->instructions.size()
-                                      ? lower::to_string(plan_->instructions[at])
-                                      : std::string("the end of the step");
-  return str("rank ", plan_->rank, ", ", plan_->schedule, ", instruction ", index, " (",
-             instruction, "): ");
+  std::string instruction = "the end of the step", microbatch;
+  if (at < plan_->instructions.size()) {
+    const Instruction& running = plan_->instructions[at];
+    instruction = lower::to_string(running);
+    if (running.action.microbatch) microbatch = str(", microbatch ", *running.action.microbatch);
+  }
+  return str("rank ", plan_->rank, step > 0 ? str(", step ", step) : "", microbatch, ", ",
+             plan_->schedule, ", instruction ", index, " (", instruction, ")");
 }
 
 }  // namespace penstock::execute

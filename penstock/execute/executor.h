@@ -96,10 +96,10 @@ class Executor {
 
  private:
   struct Impl;
-  std::string where(std::int32_t index) const;
+  std::string where(std::int32_t index, std::int64_t step) const;
   // Rethrows what is being handled, with its place and the original nested in it, and tells the
   // other ranks.
-  void fail(std::int32_t index);
+  [[noreturn]] void fail(std::int32_t index, std::int64_t step);
 
   std::shared_ptr<const lower::Plan> plan_;
   bool recording_ = false;

@@ -39,6 +39,8 @@ class GradientArrivals {
   bool is_under_way() const { return is_under_way_; }
   // It is over: what has not come has no gradient here.
   void end();
+  // It has failed.
+  void abandon() { is_under_way_ = false; }
 
  private:
   void arrive(std::size_t parameter);

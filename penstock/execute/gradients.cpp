@@ -114,6 +114,12 @@ void GradientReducer::finish() {
   }
 }
 
+void GradientReducer::drop_sums() {
+  sums_.drop();
+  if (arrivals_) arrivals_->abandon();
+  for (Bucket& bucket : buckets_) bucket.sum.reset();
+}
+
 void GradientReducer::hand_out_sums() {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     at::Tensor sum = sums_.take(p);

@@ -45,7 +45,7 @@ class GradientReducer : public StageHooks {
   void reduce(std::optional<Microbatch> microbatch) override;
   // Waits for all buckets.
   void finish() override;
-  void drop_sums() override { sums_.drop(); }
+  void drop_sums() override;
 
  private:
   struct Bucket {

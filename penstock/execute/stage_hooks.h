@@ -53,7 +53,8 @@ class StageHooks {
   // The program is over: waits for whatever is under way.
   virtual void finish() {}
 
-  // Gives up what backwards have added so far, beside the parameters' grad().
+  // Gives up what backwards have added so far, beside the parameters' grad(), and what a program
+  // that has failed has left under way.
   virtual void drop_sums() {}
 };
 

@@ -38,7 +38,10 @@ class SumsWhenFinal : public StageHooks {
     if (std::exchange(state_, State::NotLast) != State::NotLast) sums_.reduce({});
   }
   void finish() override { sums_.finish(); }
-  void drop_sums() override { sums_.drop_sums(); }
+  void drop_sums() override {
+    state_ = State::NotLast;
+    sums_.drop_sums();
+  }
 
  private:
   enum class State : std::uint8_t { NotLast, Last, LastLater };

@@ -11,6 +11,17 @@
 #include "penstock/zero/own_storage.h"
 
 namespace penstock::zero {
+namespace {
+
+// Of a tensor whose storage has none.
+void allocate(const at::Tensor& tensor) {
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  const auto size = static_cast<std::size_t>(tensor.numel()) * tensor.element_size();
+  storage->set_data_ptr_noswap(storage->allocator()->allocate(size));
+  storage->set_nbytes(size);
+}
+
+}  // namespace
 
 Page::Page(comm::ShardGroup& group, std::int64_t piece, const at::TensorOptions& options,
            std::shared_ptr<PieceMemory> pieces)
@@ -54,13 +65,6 @@ void Page::hold_copy(const stage::NamedParameter& copy) {
   if (is_here_) held_.note_versions();
 }
 
-void Page::allocate() {
-  c10::StorageImpl* storage = flat_.storage().unsafeGetStorageImpl();
-  const auto size = static_cast<std::size_t>(bytes());
-  storage->set_data_ptr_noswap(storage->allocator()->allocate(size));
-  storage->set_nbytes(size);
-}
-
 void Page::free() {
   c10::StorageImpl* storage = flat_.storage().unsafeGetStorageImpl();
   storage->set_data_ptr_noswap(at::DataPtr(nullptr, storage->device()));
@@ -81,7 +85,7 @@ void Page::read_ahead() const {
 void Page::fetch() {
   if (is_here_) return;
   const at::NoGradGuard no_grad;
-  allocate();
+  allocate(flat_);
   is_here_ = true;
   held_.note_versions();
   copy_piece();
@@ -102,10 +106,16 @@ void Page::drop() {
   free();
 }
 
+void Page::give_up() {
+  coming_.reset();
+  pins_ = 0;
+  if (may_go()) free();
+}
+
 void Page::poison() {
   if (is_here_) return;
   const at::NoGradGuard no_grad;
-  allocate();
+  allocate(flat_);
   flat_.fill_(flat_.is_floating_point() || flat_.is_complex()
                   ? std::numeric_limits<double>::quiet_NaN()
                   : 0.0);

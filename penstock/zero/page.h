@@ -56,6 +56,8 @@ class Page {
   void await();
   // Throws: as HeldParameters::check_unchanged(), of changes since it came.
   void drop();
+  // After a run that has failed: it is away, if it may go, and nobody uses it.
+  void give_up();
   // Gives a page that is away, and stays so, memory for a reader that cannot be stopped: all NaN,
   // or zeros, where a type has none.
   void poison();
@@ -74,7 +76,6 @@ class Page {
   void take_row();
 
  private:
-  void allocate();
   void free();
   void copy_piece();
 

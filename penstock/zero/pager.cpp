@@ -90,7 +90,9 @@ Unobserved::~Unobserved() { watched.is_busy = before_; }
 
 Pager::Pager(comm::ShardGroup& group, std::vector<std::shared_ptr<Page>> pages,
              paging::Limits limits)
-    : pages_(std::move(pages)),
+    : group_(group),
+      age_(group.age()),
+      pages_(std::move(pages)),
       limits_(limits),
       words_(group, [this](paging::PageId page) { return pages_[index(page)]->held().name(); }),
       residents_(pages_.size()) {
@@ -113,7 +115,18 @@ Pager::~Pager() {
   if (watched.pages.empty()) at::removeCallback(watched.callback);
 }
 
+// Ranks may have stopped at different places of a run.
+void Pager::keep_up_with_group() {
+  if (age_ == group_.age()) return;
+  age_ = group_.age();
+  error_ = nullptr;
+  words_.forget();
+  followers_.clear();
+  for (const auto& page : pages_) page->give_up();
+}
+
 void Pager::begin_run(const std::string& name) {
+  keep_up_with_group();
   check();
   const auto pages = static_cast<std::int32_t>(pages_.size());
   follower_ = &followers_.try_emplace(name, pages).first->second;

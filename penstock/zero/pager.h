@@ -61,7 +61,8 @@ class Pager {
   // which drops all pages but pinned ones.
   void begin_run(const std::string& name);
   void end_run();
-  // The run has failed: no operator brings a page any more.
+  // The run has failed: no operator brings a page any more.  Where the ranks begin anew after it,
+  // the next run begins as the first one did.
   void abandon_run();
 
   // Operators in between may bring pages.  REQUIRES: a run; the same ones on every rank.
@@ -103,7 +104,10 @@ class Pager {
   void say(Word word);
   void agree(Word word);
   Whereabouts here() const;
+  void keep_up_with_group();
 
+  comm::ShardGroup& group_;
+  std::int64_t age_;  // Of the group, in which what is known of other ranks was learnt.
   std::vector<std::shared_ptr<Page>> pages_;
   std::vector<std::int64_t> bytes_;  // That may go.
   std::unordered_map<const Page*, paging::PageId> number_;

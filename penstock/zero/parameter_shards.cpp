@@ -117,8 +117,9 @@ void ParameterShards::gather(const std::function<void()>& advanced) {
 }
 
 void ParameterShards::unshard() {
-  if (is_unsharded_) return;
+  if (is_unsharded_ && age_ == group_.age()) return;
   is_unsharded_ = true;
+  age_ = group_.age();
   for (std::size_t b = 0; b < pages_.size(); ++b) {
     pages_[b]->pin();
     if (b + 1 < pages_.size()) pages_[b + 1]->read_ahead();
@@ -131,6 +132,7 @@ void ParameterShards::unshard() {
 void ParameterShards::reshard() {
   if (!is_unsharded_) return;
   is_unsharded_ = false;
+  if (age_ != group_.age()) return;  // The pager has given them up.
   for (const auto& page : pages_) page->unpin();
   for (const auto& page : pages_) {
     if (!page->is_pinned()) page->drop();

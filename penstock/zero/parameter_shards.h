@@ -125,6 +125,7 @@ class ParameterShards {
   std::vector<ShardSlice> slices_;
   std::vector<std::optional<std::size_t>> slice_of_;  // By parameter, its place in slices_.
   bool is_unsharded_ = false;
+  std::int64_t age_ = 0;  // Of the group, in which it was.
 };
 
 }  // namespace penstock::zero

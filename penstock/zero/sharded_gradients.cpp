@@ -112,6 +112,12 @@ void ShardedGradients::complete(Bucket& bucket) {
   }
 }
 
+void ShardedGradients::drop_sums() {
+  sums_.drop();
+  arrivals_->abandon();
+  for (Bucket& bucket : buckets_) bucket.transfer.reset();
+}
+
 void ShardedGradients::reduce(std::optional<Microbatch>) {
   if (arrivals_->is_under_way()) arrivals_->end();
 }

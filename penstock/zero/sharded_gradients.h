@@ -43,7 +43,7 @@ class ShardedGradients : public execute::StageHooks {
   void reduce(std::optional<Microbatch> microbatch) override;
   // Waits for all buckets.
   void finish() override;
-  void drop_sums() override { sums_.drop(); }
+  void drop_sums() override;
 
  protected:
   // The gradients of this page's parameters are about to leave.

@@ -51,6 +51,8 @@ class Words {
   // The same, once all have said what they say next.
   // Throws: CommError, where that is something else, or a rank has said nothing by the deadline.
   void agree(Word word, const Whereabouts& where);
+  // What has been said is heard no more.
+  void forget() { said_.clear(); }
 
  private:
   struct Said {

@@ -14,8 +14,8 @@
 #include "penstock/cli/runtime/peer_watch.h"
 #include "penstock/cli/tokenizer.h"
 #include "penstock/comm/communicator.h"
-#include "penstock/comm/exception_text.h"
 #include "penstock/core/error.h"
+#include "penstock/core/exception_text.h"
 #include "penstock/core/output.h"
 #include "penstock/core/text.h"
 #include "penstock/execute/progress.h"
@@ -201,7 +201,7 @@ class RankProcess {
     } catch (const Error& error) {
       code = tell(error.what(), error.exit_code());
     } catch (const std::exception& error) {
-      code = tell(comm::exception_text(error), ExitCode::Failure);
+      code = tell(exception_text(error), ExitCode::Failure);
     }
     results_.finish();
     messages_.finish();

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "penstock/comm/answer_of.h"
-#include "penstock/comm/exception_text.h"
 #include "penstock/core/blocked_signals.h"
 #include "penstock/core/error.h"
+#include "penstock/core/exception_text.h"
 #include "penstock/core/text.h"
 
 namespace penstock::comm {

@@ -11,8 +11,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
-#include "penstock/comm/exception_text.h"
 #include "penstock/core/error.h"
+#include "penstock/core/exception_text.h"
 #include "penstock/core/text.h"
 
 namespace penstock::comm {

@@ -57,7 +57,8 @@ class ShmLink : public Link {
   std::string peer_address_;
   shm::Inbox inbox_;
   shm::Liveness liveness_;
-  std::vector<Receive*> asked_for_;  // In the order of their receive().
+  // In the order of their receive().  Shared with them: a transfer may outlive its link.
+  std::shared_ptr<std::vector<Receive*>> asked_for_ = std::make_shared<std::vector<Receive*>>();
   // By tag, in the order of their send().
   std::unordered_map<std::int32_t, std::deque<shm::Entry>> not_asked_for_;
 };
@@ -65,8 +66,8 @@ class ShmLink : public Link {
 class ShmLink::Receive : public Transfer {
  public:
   Receive(ShmLink& link, const at::Tensor& into, std::int32_t wanted)
-      : link_(link), tensor(into), tag(wanted) {}
-  ~Receive() override { std::erase(link_.asked_for_, this); }
+      : link_(link), asked_for_(link.asked_for_), tensor(into), tag(wanted) {}
+  ~Receive() override { std::erase(*asked_for_, this); }
   Receive(const Receive&) = delete;
   Receive& operator=(const Receive&) = delete;
 
@@ -92,6 +93,7 @@ class ShmLink::Receive : public Transfer {
   }
 
   ShmLink& link_;
+  std::shared_ptr<std::vector<Receive*>> asked_for_;
 
  public:
   const at::Tensor tensor;
@@ -115,12 +117,12 @@ void ShmLink::deliver(const shm::Entry& entry, Receive& receive) {
 
 void ShmLink::sort_mail() {
   while (const auto entry = inbox_.take()) {
-    const auto receive = std::ranges::find(asked_for_, entry->tag, &Receive::tag);
-    if (receive == asked_for_.end()) {
+    const auto receive = std::ranges::find(*asked_for_, entry->tag, &Receive::tag);
+    if (receive == asked_for_->end()) {
       not_asked_for_[entry->tag].push_back(*entry);
     } else {
       Receive* found = *receive;
-      asked_for_.erase(receive);
+      asked_for_->erase(receive);
       deliver(*entry, *found);
     }
   }
@@ -165,7 +167,7 @@ std::unique_ptr<Transfer> ShmLink::receive(const at::Tensor& tensor, std::int32_
   auto receive = std::make_unique<Receive>(*this, tensor, tag);
   const auto entries = not_asked_for_.find(tag);
   if (entries == not_asked_for_.end()) {
-    asked_for_.push_back(receive.get());
+    asked_for_->push_back(receive.get());
   } else {
     const shm::Entry entry = entries->second.front();
     entries->second.pop_front();

@@ -177,6 +177,11 @@ void Hub::admit(Rank from, FileDescriptor socket) {
   changed_.notify_all();
 }
 
+void Hub::forget_admitted() {
+  const std::lock_guard lock(mutex_);
+  admitted_.clear();
+}
+
 std::unique_ptr<Link> Hub::link(Rank peer, const std::string& address) {
   return std::make_unique<TcpLink>(
       *this, self_ > peer ? connect(peer, address) : await_connection(peer), peer);

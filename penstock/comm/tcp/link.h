@@ -27,6 +27,8 @@ class Hub {
 
   // The acceptor has let a connection in.  Any thread.
   void admit(Rank from, FileDescriptor socket);
+  // Connections that nobody has taken are of no use any more.
+  void forget_admitted();
   // A link to `peer`, which makes its end at the same time: the higher rank connects to the other's
   // acceptor, at `address`.
   // Throws: CommError at once when nobody listens there, and after the deadline.
