@@ -4,6 +4,7 @@
 #include <torch/nn/modules/container/sequential.h>
 
 #include "penstock/core/error.h"
+#include "penstock/core/exception_text.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/torch_generator.h"
 
@@ -64,7 +65,7 @@ std::shared_ptr<Layer> layer_of_base(std::shared_ptr<torch::nn::Module> module) 
   if (auto sequential = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(module)) {
     return layer_of(std::move(sequential));
   }
-  if (module == nullptr) throw Error("the function that makes a layer returns a null pointer");
+  if (module == nullptr) throw Error("it returns a null pointer");
   const torch::nn::Module& unknown = *module;
   const std::string type = type_name(typeid(unknown));
   throw Error(
@@ -74,10 +75,23 @@ std::shared_ptr<Layer> layer_of_base(std::shared_ptr<torch::nn::Module> module) 
       {penstock::str("make it of a std::shared_ptr<", type, ">, or a torch::nn::AnyModule")});
 }
 
+namespace {
+
+std::shared_ptr<Layer> made(const LayerSpec& spec) {
+  try {
+    if (std::shared_ptr<Layer> layer = spec.make()) return layer;
+    throw Error("it returns a null pointer");
+  } catch (...) {
+    rethrow_from(str("the function that makes layer ", in_quotes(spec.meta.name)));
+  }
+}
+
+}  // namespace
+
 std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index) {
   const auto salt = static_cast<std::uint64_t>(index) * 0x9E3779B97F4A7C15u;
   const SeededTorchGenerator seeded(mix(mix(static_cast<std::uint64_t>(seed)) ^ salt));
-  std::shared_ptr<Layer> layer = spec.make();
+  std::shared_ptr<Layer> layer = made(spec);
   // Torch's fused optimizers walk a weight and its gradient by address, whatever their strides.
   for (at::Tensor& parameter : layer->parameters()) {
     if (!parameter.is_contiguous()) parameter.set_data(parameter.detach().contiguous());

@@ -1,6 +1,7 @@
 #include "penstock/stage/backward.h"
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -122,7 +123,24 @@ void add(at::Tensor& sum, at::Tensor&& gradient) {
   }
 }
 
+// Whatever happens is known to have happened there.
+template <class Action>
+void at_node(const Node& node, const Action& action) {
+  try {
+    action();
+  } catch (...) {
+    throw NodeFailure(node, std::current_exception());
+  }
+}
+
 }  // namespace
+
+NodeFailure::NodeFailure(const Node& node, std::exception_ptr thrown)
+    : thrown_(std::move(thrown)), number_(node.sequence_nr()) {
+  if (const auto* leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(&node)) {
+    leaf_ = leaf->variable;
+  }
+}
 
 // B, or I and what it leaves for W.
 class BackwardPass {
@@ -225,6 +243,10 @@ class BackwardPass {
 
   void run(std::int32_t number) {
     if (part(number) == Part::Weights) return;
+    at_node(*graph().items[index(number)].node, [&] { run_node(number); });
+  }
+
+  void run_node(std::int32_t number) {
     Item& item = graph().items[index(number)];
     Tensors gradients = take(item);
     run_tensor_hooks(*item.node, gradients);
@@ -298,11 +320,13 @@ void DeferredWeights::run() {
       const auto first = gradients_.begin() + item.first_slot;
       Tensors gradients(std::make_move_iterator(first),
                         std::make_move_iterator(first + item.slot_count));
-      if (parts_[i] == Part::Weights) {
-        run_tensor_hooks(*item.node, gradients);
-        for (const auto& hook : item.node->pre_hooks()) gradients = (*hook)(gradients);
-      }
-      results = stage::run(*item.node, std::move(gradients), /*last_use=*/true);
+      at_node(*item.node, [&] {
+        if (parts_[i] == Part::Weights) {
+          run_tensor_hooks(*item.node, gradients);
+          for (const auto& hook : item.node->pre_hooks()) gradients = (*hook)(gradients);
+        }
+        results = stage::run(*item.node, std::move(gradients), /*last_use=*/true);
+      });
       item.node.reset();
     }
     const auto targets = targets_of(graph_, item);

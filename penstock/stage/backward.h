@@ -31,6 +31,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -40,6 +41,24 @@ namespace penstock::stage {
 
 using Tensors = std::vector<at::Tensor>;
 
+// What a node of the graph, or a hook at it, has thrown.
+class NodeFailure : public std::exception {
+ public:
+  NodeFailure(const torch::autograd::Node& node, std::exception_ptr thrown);
+  const char* what() const noexcept override { return "a node of the graph has failed"; }
+
+  const std::exception_ptr& thrown() const { return thrown_; }
+  // Torch's, of nodes that a forward has made.
+  std::uint64_t number() const { return number_; }
+  // The weight or input whose gradient it adds up; else undefined.
+  const at::Tensor& leaf() const { return leaf_; }
+
+ private:
+  std::exception_ptr thrown_;
+  std::uint64_t number_;
+  at::Tensor leaf_;
+};
+
 // What I leaves for W.
 class DeferredWeights {
  public:
@@ -48,6 +67,7 @@ class DeferredWeights {
   DeferredWeights& operator=(DeferredWeights&&) = default;
 
   // W: adds the gradients of the weights to their grad().  Once.
+  // Throws: as backward_input().
   void run();
 
  private:
@@ -79,8 +99,8 @@ Tensors backward(const Tensors& outputs, const Tensors& output_gradients, const 
 
 // I.  `output_gradients` has one entry per output, undefined for an output that takes none.  Uses
 // the graph up: the outputs have no backward any more.
-// Throws: c10::Error when a gradient does not have the shape of its output, and whatever a node
-// throws; the graph is then of no use.
+// Throws: c10::Error when a gradient does not have the shape of its output; NodeFailure for
+// whatever a node throws.  The graph is then of no use.
 SplitBackward backward_input(const Tensors& outputs, const Tensors& output_gradients,
                              const Tensors& inputs);
 

@@ -1,10 +1,13 @@
 #include "penstock/stage/layer_run.h"
 
+#include <ATen/SequenceNumber.h>
+
 #include <algorithm>
 #include <map>
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/core/exception_text.h"
 #include "penstock/core/text.h"
 #include "penstock/stage/untrained.h"
 
@@ -69,31 +72,61 @@ LayerRun::LayerRun(const std::vector<nn::LayerSpec>& model, std::int64_t first,
 }
 
 nn::Values LayerRun::operator()(const nn::Values& inputs, const nn::DrawPlace& place,
-                                nn::OwnGenerators* own) const {
-  if (has_skips_) return run_with_skips(inputs, place, own);
+                                const Notes& notes) const {
   nn::Values values = inputs;
-  for (std::size_t i = 0; i < layers_.size(); ++i) values = run_layer(i, values, place, own);
+  if (has_skips_) {
+    values = run_with_skips(inputs, place, notes);
+  } else {
+    for (std::size_t i = 0; i < layers_.size(); ++i) values = run_layer(i, values, place, notes);
+  }
+  if (notes.marks != nullptr) notes.marks->push_back(at::sequence_number::peek());
   return values;
 }
 
 nn::Values LayerRun::run_layer(std::size_t i, const nn::Values& inputs, nn::DrawPlace place,
-                               nn::OwnGenerators* own) const {
+                               const Notes& notes) const {
   place.layer = first_ + static_cast<std::int64_t>(i);
-  if (!untrained_ || !untrained_->is_due(place)) return compute(i, inputs, place, own);
+  if (notes.marks != nullptr) notes.marks->push_back(at::sequence_number::peek());
+  if (!untrained_ || !untrained_->is_due(place)) return compute(i, inputs, place, notes);
   Nodes known = Untrained::behind(inputs);
-  nn::Values outputs = compute(i, inputs, place, own);
+  nn::Values outputs = compute(i, inputs, place, notes);
   untrained_->check_layer(specs_[i].meta.name, *layers_[i], outputs, std::move(known));
   return outputs;
 }
 
 nn::Values LayerRun::compute(std::size_t i, const nn::Values& inputs, const nn::DrawPlace& place,
-                             nn::OwnGenerators* own) const {
-  const nn::DrawScope scope(place, own, layers_[i]->torch_draws());
-  return layers_[i]->forward_values(inputs);
+                             const Notes& notes) const {
+  const nn::DrawScope scope(place, notes.generators, layers_[i]->torch_draws());
+  try {
+    return layers_[i]->forward_values(inputs);
+  } catch (...) {
+    rethrow_from(name_of(i));
+  }
+}
+
+std::string LayerRun::name_of(std::size_t layer) const {
+  return str("layer ", in_quotes(specs_[layer].meta.name));
+}
+
+std::string LayerRun::maker_of(const NodeFailure& failure, const nn::Values& inputs,
+                               const LayerMarks& marks) const {
+  for (std::size_t i = 0; i < layers_.size(); ++i) {
+    for (const auto& parameter : layers_[i]->named_parameters()) {
+      if (!parameter.value().is_same(failure.leaf())) continue;
+      return str(name_of(i), ", parameter ", in_quotes(parameter.key()));
+    }
+  }
+  const auto is_leaf = [&](const at::Tensor& input) {
+    return input.defined() && input.is_same(failure.leaf());
+  };
+  if (marks.empty() || std::ranges::any_of(inputs, is_leaf)) return name_of(0);
+  if (failure.leaf().defined() || failure.number() >= marks.back()) return "the loss";
+  const auto next = std::upper_bound(marks.begin() + 1, marks.end() - 1, failure.number());
+  return name_of(static_cast<std::size_t>(next - marks.begin()) - 1);
 }
 
 nn::Values LayerRun::run_with_skips(const nn::Values& inputs, const nn::DrawPlace& place,
-                                    nn::OwnGenerators* own) const {
+                                    const Notes& notes) const {
   Skips skips;
   PENSTOCK_CHECK(inputs.size() >= incoming_.size(), inputs.size(), " values");
   for (std::size_t i = 0; i < incoming_.size(); ++i) skips.give(incoming_[i], inputs[i]);
@@ -101,7 +134,7 @@ nn::Values LayerRun::run_with_skips(const nn::Values& inputs, const nn::DrawPlac
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     const nn::LayerSpec& spec = specs_[i];
     for (const std::string& name : spec.taken) values.push_back(skips.take(name));
-    values = run_layer(i, values, place, own);
+    values = run_layer(i, values, place, notes);
     for (const std::string& name : spec.given) {
       skips.give(name, nn::the_only(values, "the skip that a layer gives"));
     }

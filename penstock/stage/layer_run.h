@@ -13,10 +13,21 @@
 
 #include "penstock/nn/draw.h"
 #include "penstock/nn/layer.h"
+#include "penstock/stage/backward.h"
 
 namespace penstock::stage {
 
 class Untrained;
+
+// Torch's number of the next node as each layer began, and as the last one ended: nodes of a graph
+// are numbered as they are made.
+using LayerMarks = std::vector<std::uint64_t>;
+
+// What a pass notes, each unless it is null.
+struct Notes {
+  nn::OwnGenerators* generators = nullptr;  // That layers have for themselves.
+  LayerMarks* marks = nullptr;              // Which layer makes which nodes of the graph.
+};
 
 class LayerRun {
  public:
@@ -26,23 +37,28 @@ class LayerRun {
            std::vector<std::shared_ptr<nn::Layer>> layers,
            std::shared_ptr<Untrained> untrained = nullptr);
 
-  // Random numbers are those of `place`, whose layer is set here; `own`, if any, notes generators
-  // that layers have for themselves.
-  // Throws: whatever a layer throws; Error for a skip that is changed in place on its way, and for
-  // a layer that gives one and returns several tensors.
+  // Random numbers are those of `place`, whose layer is set here.
+  // Throws: Error that names the layer, for whatever it throws; Error for a skip that is changed in
+  // place on its way, and for a layer that gives one and returns several tensors.
   nn::Values operator()(const nn::Values& inputs, const nn::DrawPlace& place,
-                        nn::OwnGenerators* own = nullptr) const;
+                        const Notes& notes = {}) const;
+
+  // "layer "fc"": what made the node that failed, of a graph with these leaves for the inputs; "the
+  // loss", behind the layers.
+  std::string maker_of(const NodeFailure& failure, const nn::Values& inputs,
+                       const LayerMarks& marks) const;
 
   std::int64_t first() const { return first_; }
   const std::vector<std::shared_ptr<nn::Layer>>& layers() const { return layers_; }
 
  private:
   nn::Values run_layer(std::size_t i, const nn::Values& inputs, nn::DrawPlace place,
-                       nn::OwnGenerators* own) const;
+                       const Notes& notes) const;
   nn::Values compute(std::size_t i, const nn::Values& inputs, const nn::DrawPlace& place,
-                     nn::OwnGenerators* own) const;
+                     const Notes& notes) const;
   nn::Values run_with_skips(const nn::Values& inputs, const nn::DrawPlace& place,
-                            nn::OwnGenerators* own) const;
+                            const Notes& notes) const;
+  std::string name_of(std::size_t layer) const;
 
   std::int64_t first_ = 0;
   std::vector<nn::LayerSpec> specs_;

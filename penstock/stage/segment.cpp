@@ -58,14 +58,15 @@ nn::Values Segment::forward(const nn::Values& inputs, nn::DrawPlace place, Kept&
   if (is_recomputed()) return forward_without_graph(inputs, kept);
   Cut cut = cut_off(inputs);
   kept.leaves = std::move(cut.leaves);
-  kept.outputs = layers_(cut.values, place);
+  kept.outputs = layers_(cut.values, place, {.marks = &kept.marks});
   return kept.outputs;
 }
 
 nn::Values Segment::evaluate(const nn::Values& inputs, const nn::DrawPlace& place) const {
   StateBefore before(buffers_);
   const PutBack put_back(before);
-  nn::Values outputs = layers_(without_gradient(inputs), place, &before.generators());
+  nn::Values outputs =
+      layers_(without_gradient(inputs), place, {.generators = &before.generators()});
   for (at::Tensor& output : outputs) {
     if (output.defined() && before.has(output)) output = output.clone();
   }
@@ -82,7 +83,7 @@ nn::Values Segment::forward_without_graph(const nn::Values& inputs, Kept& kept) 
   {
     const c10::AutoGradMode grad_mode(learns);
     outputs = layers_(learns ? cut_off(inputs).values : without_gradient(inputs), kept.place,
-                      &kept.before.generators());
+                      {.generators = &kept.before.generators()});
   }
   const bool changed = versions(inputs) != before;
   if (learns) learned_ = {wants_gradient(inputs), wants_gradient(outputs), changed};
@@ -107,7 +108,7 @@ void Segment::recompute(Kept& kept) const {
   {
     const PutBack put_back(kept.before);
     Cut cut = cut_off(kept.inputs);
-    kept.outputs = layers_(cut.values, kept.place);
+    kept.outputs = layers_(cut.values, kept.place, {.marks = &kept.marks});
     kept.leaves = std::move(cut.leaves);
   }
   kept.inputs.clear();

@@ -29,6 +29,7 @@ class Segment {
     nn::Values outputs;       // With their graph.
     DeferredWeights weights;  // Between I and W, when those above are gone.
     nn::DrawPlace place;      // Of the first layer.
+    LayerMarks marks;         // Of the graph.
     // Of a segment that is recomputed, until it is:
     nn::Values inputs;
     StateBefore before;
@@ -45,6 +46,11 @@ class Segment {
 
   // Gives `kept` its graph, if forward() did not.
   void recompute(Kept& kept) const;
+
+  // What failed in the backward of `kept`, as LayerRun says it.
+  std::string maker_of(const NodeFailure& failure, const Kept& kept) const {
+    return layers_.maker_of(failure, kept.leaves, kept.marks);
+  }
 
  private:
   // What a forward with its graph shows of the layers.

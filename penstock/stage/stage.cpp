@@ -7,6 +7,7 @@
 
 #include "penstock/core/check.h"
 #include "penstock/core/error.h"
+#include "penstock/core/exception_text.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/loss_layer.h"
 #include "penstock/stage/backward.h"
@@ -21,6 +22,14 @@ namespace {
 c10::Device with_index(c10::Device device) {
   if (device.is_cpu() || device.has_index()) return device;
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
+}
+
+at::Tensor value_of(const nn::Loss& loss, const nn::Values& outputs, const nn::Values& targets) {
+  try {
+    return loss(outputs, targets);
+  } catch (...) {
+    rethrow_from("the loss");
+  }
 }
 
 // Has layers in eval() while it lives.  Then every module is in its own mode again: a model may
@@ -52,6 +61,24 @@ class Evaluation {
 nn::DrawPlace in_pass(nn::DrawPlace place, nn::Pass pass) {
   place.pass = pass;
   return place;
+}
+
+// Runs a part of a segment's backward, or of the loss's, which is behind them.
+// Throws: Error that names the layer, or the loss.
+template <class Part>
+void of_segment(const std::vector<Segment>& segments, std::size_t segment,
+                const Segment::Kept& kept, const Part& part) {
+  try {
+    part();
+  } catch (const NodeFailure& failure) {
+    const bool is_loss = segment == segments.size();
+    const std::string maker = is_loss ? "the loss" : segments[segment].maker_of(failure, kept);
+    try {
+      std::rethrow_exception(failure.thrown());
+    } catch (...) {
+      rethrow_from(str("backward of ", maker));
+    }
+  }
 }
 
 }  // namespace
@@ -137,9 +164,9 @@ nn::Values Stage::forward(Microbatch microbatch, const nn::Values& inputs, bool 
 at::Tensor Stage::loss_of(const nn::DrawPlace& place, const nn::Values& outputs,
                           const nn::Values& targets, const nn::Loss& loss) {
   const nn::DrawScope scope(place, nullptr, torch_draws());
-  if (!untrained_ || !untrained_->is_due(place)) return loss(outputs, targets);
+  if (!untrained_ || !untrained_->is_due(place)) return value_of(loss, outputs, targets);
   Nodes known = Untrained::behind(outputs);
-  at::Tensor value = loss(outputs, targets);
+  at::Tensor value = value_of(loss, outputs, targets);
   untrained_->check_loss(value, std::move(known));
   return value;
 }
@@ -209,9 +236,11 @@ void Stage::run_backward(const Part& part) const {
 
 void Stage::run_whole(Activation& whole, nn::Values& gradients) const {
   for (; !whole.segments.empty(); whole.segments.pop_back()) {
-    const Segment::Kept& kept = graph(whole.segments.size() - 1, whole);
+    const std::size_t last = whole.segments.size() - 1;
+    const Segment::Kept& kept = graph(last, whole);
     const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Backward), nullptr, torch_draws());
-    gradients = stage::backward(kept.outputs, gradients, kept.leaves);
+    of_segment(segments_, last, kept,
+               [&] { gradients = stage::backward(kept.outputs, gradients, kept.leaves); });
   }
 }
 
@@ -219,8 +248,11 @@ void Stage::run_inputs(Activation& half, nn::Values& gradients) const {
   for (std::size_t i = half.segments.size(); i-- > 0;) {
     const Segment::Kept& kept = graph(i, half);
     const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Backward), nullptr, torch_draws());
-    SplitBackward split = stage::backward_input(kept.outputs, gradients, kept.leaves);
-    half.segments[i] = {.weights = std::move(split.weights), .place = kept.place};
+    SplitBackward split;
+    of_segment(segments_, i, kept,
+               [&] { split = stage::backward_input(kept.outputs, gradients, kept.leaves); });
+    half.segments[i] = {
+        .weights = std::move(split.weights), .place = kept.place, .marks = kept.marks};
     gradients = std::move(split.input_gradients);
   }
 }
@@ -246,9 +278,9 @@ void Stage::backward_weight(Microbatch microbatch) {
   PENSTOCK_CHECK(half->is_half, "stage ", id_, " microbatch ", microbatch, " has had no I");
   run_backward([&] {
     for (; !half->segments.empty(); half->segments.pop_back()) {
-      Segment::Kept& last = half->segments.back();
-      const nn::DrawScope scope(in_pass(last.place, nn::Pass::Weights), nullptr, torch_draws());
-      last.weights.run();
+      Segment::Kept& kept = half->segments.back();
+      const nn::DrawScope scope(in_pass(kept.place, nn::Pass::Weights), nullptr, torch_draws());
+      of_segment(segments_, half->segments.size() - 1, kept, [&] { kept.weights.run(); });
     }
   });
 }

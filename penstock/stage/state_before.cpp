@@ -33,6 +33,16 @@ bool StateBefore::has(const at::Tensor& tensor) const {
                              [&](const Noted& each) { return each.buffer.is_alias_of(tensor); });
 }
 
+void StateBefore::renew() {
+  for (Noted& each : buffers_) {
+    if (each.value.sizes() == each.buffer.sizes()) {
+      overwrite(each.value, each.buffer.detach());
+    } else {
+      each.value = copy_of(each.buffer);
+    }
+  }
+}
+
 void StateBefore::exchange() {
   for (Noted& each : buffers_) {
     overwrite(each.buffer, std::exchange(each.value, copy_of(each.buffer)));

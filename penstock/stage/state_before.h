@@ -2,7 +2,8 @@
 // buffers, and the states of generators of their own.
 //
 // Segment notes it before a forward that is computed again later, and before one that must leave
-// no trace.  Knows no layers: a tensor that is a plain member of a module is not seen.
+// no trace; a Trainer, before a step that may fail.  Knows no layers: a tensor that is a plain
+// member of a module is not seen.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -22,6 +23,8 @@ class StateBefore {
   // Whether the tensor has memory of one of the buffers.
   bool has(const at::Tensor& tensor) const;
 
+  // Notes what buffers are now, in the memory of what was noted before.
+  void renew();
   // Gives everything what is noted, and notes what it had.
   void exchange();
   // Gives everything what is noted.

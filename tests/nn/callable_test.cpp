@@ -234,17 +234,20 @@ TEST(Instances, ThatCannotBeCopiedAreThemselves) {
   const auto module = std::make_shared<Uncopied>();
   const auto built = build(layer("net", module), 1, 0);
   EXPECT_TRUE(built->parameters()[0].is_same(module->fc->weight));
-  EXPECT_EQ(message_of([] { build(layer("net", std::shared_ptr<Uncopied>()), 1, 0); }),
-            "a layer or a loss is made of a module, and gets a null pointer");
+  EXPECT_EQ(
+      message_of([] { build(layer("net", std::shared_ptr<Uncopied>()), 1, 0); }),
+      "the function that makes layer \"net\": a layer or a loss is made of a module, and gets "
+      "a null pointer");
 }
 
 TEST(Instances, BehindABaseClassAreNotFound) {
   const auto spec = layer(
       "base", []() -> std::shared_ptr<torch::nn::Module> { return std::make_shared<Doubles>(); });
-  EXPECT_EQ(message_of([&] { build(spec, 1, 0); }),
-            "a layer is made of a std::shared_ptr<torch::nn::Module>, behind which forward() of "
-            "Doubles cannot be called\n"
-            "  note: make it of a std::shared_ptr<Doubles>, or a torch::nn::AnyModule");
+  EXPECT_EQ(
+      message_of([&] { build(spec, 1, 0); }),
+      "the function that makes layer \"base\": a layer is made of a "
+      "std::shared_ptr<torch::nn::Module>, behind which forward() of Doubles cannot be called\n"
+      "  note: make it of a std::shared_ptr<Doubles>, or a torch::nn::AnyModule");
 }
 
 Tensor value(Loss loss, const Values& outputs, const Values& targets) {
