@@ -105,7 +105,7 @@ class Evaluation {
   void add(std::int64_t first) {
     const train::LossScale scale = train::LossScale::tokens();
     const Batch all = corpus_->read(first, batch_.train_batch_size);
-    const double tokens = scale.weight(nn::Values(all.target));
+    const double tokens = scale.weight(static_cast<double>(batch_.train_batch_size), all.target);
     if (tokens == 0) return;  // On every rank.
     const std::int64_t mine = batch_.train_batch_size / mesh_.data;
     const std::int64_t begin = trainer_->layout().mesh.coordinate(communicator_.rank()).data * mine;

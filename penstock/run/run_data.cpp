@@ -63,7 +63,8 @@ class TokensOfRun : public RunData {
     return batch_of(&data::TokenSamples::validation, batch * batch_size_ + first, count);
   }
   double validation_weight(std::int64_t batch) const override {
-    return loss_scale().weight(nn::Values(validation(batch, 0, batch_size_).target));
+    return loss_scale().weight(static_cast<double>(batch_size_),
+                               validation(batch, 0, batch_size_).target);
   }
   train::LossScale loss_scale() const override { return train::LossScale::tokens(); }
   train::Facts facts() const override { return samples_.facts(); }

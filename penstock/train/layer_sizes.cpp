@@ -21,12 +21,13 @@ bool are_counted(const std::vector<nn::LayerSpec>& layers) {
 void count_together(std::vector<nn::LayerSpec>& layers, const std::vector<Rank>& likely,
                     nn::LayerMaker& maker, nn::AfterCount after, comm::Communicator& communicator) {
   std::string mine;  // "3 1200 5 64": layers and their numbers of elements.
-  comm::or_fail(communicator, [&] {
+  const auto count_mine = [&] {
     for (std::size_t i = 0; i < layers.size(); ++i) {
       if (is_counted(layers[i]) || likely[i] != communicator.rank()) continue;
       mine += str(i, " ", maker.count(static_cast<std::int64_t>(i), after), " ");
     }
-  });
+  };
+  comm::or_fail_at(communicator, [] { return ""; }, count_mine);
   for (const std::string& counted : communicator.exchange("sizes of layers", mine)) {
     std::istringstream words(counted);
     std::size_t layer = 0;

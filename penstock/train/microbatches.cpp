@@ -4,8 +4,10 @@
 #include <ATen/ops/real.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "penstock/core/error.h"
 #include "penstock/core/ignored_target.h"
@@ -49,6 +51,41 @@ std::vector<nn::Values> split(const nn::Values& batch, std::int32_t microbatches
   return parts;
 }
 
+double samples_of_inputs(const nn::Values& inputs) {
+  std::optional<std::int64_t> samples;
+  bool are_alike = true;
+  for (const at::Tensor& tensor : inputs) {
+    const bool has_some = tensor.defined() && tensor.dim() > 0;
+    are_alike = are_alike && has_some && tensor.size(0) == samples.value_or(tensor.size(0));
+    if (has_some && !samples) samples = tensor.size(0);
+  }
+  const auto count = static_cast<double>(samples.value_or(1));
+  return are_alike && samples ? count : -count;
+}
+
+std::vector<double> known_samples(const std::vector<double>& samples) {
+  std::vector<double> known;
+  for (const double each : samples) known.push_back(std::abs(each));
+  const bool are_known = std::ranges::none_of(samples, [](double s) { return std::signbit(s); });
+  if (are_known || std::ranges::count(known, known.front()) == std::ssize(known)) return known;
+  throw Error(
+      "the samples of a microbatch cannot be told: its inputs have different first dimensions, and "
+      "microbatches have different ones",
+      {"say what the loss is a mean over: loss_scale = LossScale::counted([](const nn::Values& "
+       "targets) { return ...; }), or LossScale::sum() for a loss that is a sum"});
+}
+
+void check_targets(const std::vector<nn::Values>& targets, const std::vector<double>& samples) {
+  double of_inputs = 0, of_targets = 0;
+  for (const double each : samples) of_inputs += std::abs(each);
+  for (const nn::Values& each : targets) of_targets += static_cast<double>(samples_of(each));
+  if (of_inputs == of_targets) return;
+  throw Error(penstock::str("a batch with ", of_inputs, " samples in its inputs has targets with ",
+                            of_targets, " rows, which step() cannot cut into microbatches"),
+              {"targets have their inputs' samples along the first dimension; cut others yourself: "
+               "step(std::vector<train::Microbatches>{{.inputs = ..., .targets = ...}})"});
+}
+
 LossScale LossScale::tokens() {
   return counted([](const nn::Values& targets) {
     const at::Tensor& labels = nn::the_only(targets, "counting the tokens of a target");
@@ -56,20 +93,23 @@ LossScale LossScale::tokens() {
   });
 }
 
-double LossScale::weight(const nn::Values& targets) const {
+double LossScale::weight(double samples, const nn::Values& targets) const {
   switch (kind) {
     case Kind::Samples:
-      return static_cast<double>(samples_of(targets));
-    case Kind::Counted: {
-      const double weight = count(targets);
-      if (std::isfinite(weight) && weight >= 0) return weight;
-      throw Error(penstock::str("the weight of a microbatch's loss is ", weight,
-                                "; it must be a number of 0 or more"));
-    }
+      return samples;
+    case Kind::Counted:
+      return counted_weight(targets);
     case Kind::Sum:
       return 1.0;
   }
   return 1.0;
+}
+
+double LossScale::counted_weight(const nn::Values& targets) const {
+  const double weight = count(targets);
+  if (std::isfinite(weight) && weight >= 0) return weight;
+  throw Error(penstock::str("the weight of a microbatch's loss is ", weight,
+                            "; it must be a number of 0 or more"));
 }
 
 std::vector<double> LossScale::factors(const std::vector<double>& weights) const {
@@ -111,7 +151,7 @@ nn::Loss LossScale::differentiable(nn::Loss loss) const {
   if (kind != Kind::Counted) return loss;
   return [scale = *this, loss = std::move(loss)](const nn::Values& outputs,
                                                  const nn::Values& targets) {
-    if (scale.weight(targets) > 0) return loss(outputs, targets);
+    if (scale.counted_weight(targets) > 0) return loss(outputs, targets);
     at::Tensor nothing = at::zeros({});
     for (const at::Tensor& output : outputs) {
       if (!output.defined()) continue;

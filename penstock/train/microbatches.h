@@ -14,15 +14,30 @@
 
 namespace penstock::train {
 
+// How a batch was cut: by the Trainer, along first dimensions, or by its caller.
+enum class CutBy : std::uint8_t { Caller, Trainer };
+
 // For one run of the program: as many as the schedule has, of any sizes and shapes.
 struct Microbatches {
   std::vector<nn::Values> inputs = {};   // Used on the first stage's ranks.
   std::vector<nn::Values> targets = {};  // Used on the last stage's ranks.
+  CutBy cut_by = CutBy::Caller;
 };
 
 // In order, of as equal sizes as can be: 10 samples in 4 are 3, 3, 2 and 2.
 // Throws: Error for tensors of different first dimensions, and for fewer samples than microbatches.
 std::vector<nn::Values> split(const nn::Values& batch, std::int32_t microbatches);
+
+// The samples of a microbatch: the first dimension of its inputs, with a minus where they do not
+// have one in common, so that nobody knows which of them counts.  Numbers, as ranks share them.
+double samples_of_inputs(const nn::Values& inputs);
+// Those numbers, of all microbatches of a step on all replicas, without their signs.
+// Throws: Error, where one has no known number of samples and they do not all weigh alike.
+std::vector<double> known_samples(const std::vector<double>& samples);
+
+// Throws: Error, where the Trainer has cut targets that have not their inputs' samples along the
+// first dimension.  `samples` are those of the inputs, by microbatch.
+void check_targets(const std::vector<nn::Values>& targets, const std::vector<double>& samples);
 
 // What a step's loss is, and so what its gradients are the gradients of.  Of all n microbatches m
 // of all replicas, with loss L(m) and weight w(m), it is the sum of f(m) L(m) / d.  The factor f(m)
@@ -30,7 +45,7 @@ std::vector<nn::Values> split(const nn::Values& batch, std::int32_t microbatches
 // where they are summed.  So what a layer adds to gradients within a backward is divided likewise.
 struct LossScale {
   enum class Kind : std::uint8_t {
-    Samples,  // f = w / mean of w, d = n; w is the number of samples.
+    Samples,  // f = w / mean of w, d = n; w is the number of samples, which inputs have.
     Counted,  // Likewise; w is what `count` says of the targets.
     Sum,      // f = 1, d = 1.
   };
@@ -49,8 +64,9 @@ struct LossScale {
   // For a loss that is a sum.
   static LossScale sum() { return {Kind::Sum, {}}; }
 
+  // w of a microbatch with so many samples.
   // Throws: Error for a count that is negative or not finite.
-  double weight(const nn::Values& targets) const;
+  double weight(double samples, const nn::Values& targets) const;
   // f by microbatch; 1 where all weigh alike.  REQUIRES: `weights` are those of all microbatches of
   // all replicas.
   std::vector<double> factors(const std::vector<double>& weights) const;
@@ -62,6 +78,9 @@ struct LossScale {
   static std::int64_t bad(const std::vector<double>& losses, const std::vector<double>& weights);
   // The loss as it is differentiated: one of nothing, whose mean is 0 / 0, is 0.
   nn::Loss differentiable(nn::Loss loss) const;
+
+ private:
+  double counted_weight(const nn::Values& targets) const;
 };
 
 }  // namespace penstock::train

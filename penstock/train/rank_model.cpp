@@ -73,7 +73,8 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
   std::unique_ptr<replicas::GrowingParameters> grown;
   {
     const execute::WorkMark work(progress_, "making layers", files_in_programs());
-    grown = comm::or_fail(communicator_, [&] { return build_stages(layers, layout, maker); });
+    grown = comm::or_fail_at(
+        communicator_, [] { return ""; }, [&] { return build_stages(layers, layout, maker); });
   }
   {
     const execute::WaitMark wait(progress_, "comparing layers with the other ranks");
@@ -139,7 +140,6 @@ std::unique_ptr<replicas::GrowingParameters> RankModel::build_stages(
 }
 
 // One group of ranks for each set of places that shares parameters: those of this replica, or all.
-// Groups have numbers, so a rank makes one, of itself, also for a set that it is not in.
 void RankModel::build_ties(const std::vector<nn::LayerSpec>& layers, const Layout& layout) {
   using Places = std::set<std::int32_t>;
   const auto places_of = [&](const std::vector<std::int64_t>& tied) {
@@ -157,10 +157,7 @@ void RankModel::build_ties(const std::vector<nn::LayerSpec>& layers, const Layou
     config::check_tied_program_of_replicas(options_.zero.stage);
   }
   for (const Places& places : sets) {
-    if (!places.contains(here_.place)) {
-      communicator_.make_group({communicator_.rank()});
-      continue;
-    }
+    if (!places.contains(here_.place)) continue;
     std::vector<Rank> ranks;
     for (const std::int32_t place : places) {
       const std::vector<Rank>& copies = places_[static_cast<std::size_t>(place)];

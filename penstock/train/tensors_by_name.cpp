@@ -6,7 +6,6 @@
 
 #include <algorithm>
 
-#include "penstock/comm/calls.h"
 #include "penstock/comm/or_fail.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -115,56 +114,58 @@ at::Tensor bytes_of(const at::Tensor& tensor) {
 }  // namespace
 
 at::Tensor TrainedModel::get(const std::string& name, std::string_view state) {
-  const comm::Call call("Trainer::get()");
-  const at::NoGradGuard no_grad;
-  take_changes();
-  std::vector<StatePiece> mine = pieces_of(*this, name, state);
-  std::erase_if(mine, [](const StatePiece& piece) { return !piece.is_saved_here; });
-  const auto texts =
-      communicator_.exchange("what is got", mine.empty() ? "" : to_text(mine.front()));
-  std::vector<Given> all;
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    if (!texts[rank].empty()) all.push_back(parse(texts[rank], Rank(rank)));
-  }
-  if (all.empty()) throw_unknown(*this, communicator_, name, state, "get()");
-  if (!all_ranks_) all_ranks_ = communicator_.make_group(communicator_.all_ranks());
-  const at::Tensor whole = at::empty(all.front().shape, all.front().type);
-  const at::Tensor flat = whole.flatten();
-  for (const Given& each : all) {
-    const at::Tensor part = flat.narrow(0, each.first, each.count);
-    if (each.rank == communicator_.rank()) part.copy_(mine.front().values.flatten());
-    communicator_.broadcast(bytes_of(part), *all_ranks_, each.rank.value)->wait();
-  }
-  return whole;
+  return calls_.run("Trainer::get()", steps_taken_, [&] {
+    const at::NoGradGuard no_grad;
+    take_changes();
+    std::vector<StatePiece> mine = pieces_of(*this, name, state);
+    std::erase_if(mine, [](const StatePiece& piece) { return !piece.is_saved_here; });
+    const auto texts =
+        communicator_.exchange("what is got", mine.empty() ? "" : to_text(mine.front()));
+    std::vector<Given> all;
+    for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+      if (!texts[rank].empty()) all.push_back(parse(texts[rank], Rank(rank)));
+    }
+    if (all.empty()) throw_unknown(*this, communicator_, name, state, "get()");
+    if (!all_ranks_) all_ranks_ = communicator_.make_group(communicator_.all_ranks());
+    const at::Tensor whole = at::empty(all.front().shape, all.front().type);
+    const at::Tensor flat = whole.flatten();
+    for (const Given& each : all) {
+      const at::Tensor part = flat.narrow(0, each.first, each.count);
+      if (each.rank == communicator_.rank()) part.copy_(mine.front().values.flatten());
+      communicator_.broadcast(bytes_of(part), *all_ranks_, each.rank.value)->wait();
+    }
+    return whole;
+  });
 }
 
 void TrainedModel::set(const std::string& name, const at::Tensor& values, std::string_view state) {
-  const comm::Call call("Trainer::set()");
-  const at::NoGradGuard no_grad;
-  Facts given;
-  given.add(Fact::GivenTensor, name,
-            penstock::str(state, " ", c10::toString(values.scalar_type()), values.sizes(), " ",
-                          stage::hash_of_values(values)));
-  agree_on(Occasion::Step, given, communicator_);
-  take_changes();
-  const bool is_weight = state == checkpoint::kWeight;
-  if (!is_weight) make_states_of(name, rank_model_->replicated(), *optimizer_);
-  const std::vector<StatePiece> mine = pieces_of(*this, name, state);
-  const std::string said =
-      mine.empty() ? "" : objection_to(values, mine.front(), words_for(name, state));
-  bool is_known = false;
-  for (const std::string& each : communicator_.exchange("what is set", said)) {
-    is_known |= !each.empty();
-    if (!each.empty() && each != kFits) throw Error(each);
-  }
-  if (!is_known) throw_unknown(*this, communicator_, name, state, "set()");
-  for (const StatePiece& piece : mine) {
-    const at::Tensor part = values.flatten().narrow(0, piece.first, piece.values.numel());
-    at::Tensor(piece.values).copy_(part.view(piece.values.sizes()));
-  }
-  if (is_weight) rank_model_->replicated().changes().set(name, values);
-  rank_model_->replicated().changes().note();
-  if (update_->memory() != nullptr) update_->memory()->let_go(update_->masters().all());
+  calls_.run("Trainer::set()", steps_taken_, [&] {
+    const at::NoGradGuard no_grad;
+    Facts given;
+    given.add(Fact::GivenTensor, name,
+              penstock::str(state, " ", c10::toString(values.scalar_type()), values.sizes(), " ",
+                            stage::hash_of_values(values)));
+    agree_on(Occasion::Step, given, communicator_);
+    take_changes();
+    const bool is_weight = state == checkpoint::kWeight;
+    if (!is_weight) make_states_of(name, rank_model_->replicated(), *optimizer_);
+    const std::vector<StatePiece> mine = pieces_of(*this, name, state);
+    const std::string said =
+        mine.empty() ? "" : objection_to(values, mine.front(), words_for(name, state));
+    bool is_known = false;
+    for (const std::string& each : communicator_.exchange("what is set", said)) {
+      is_known |= !each.empty();
+      if (!each.empty() && each != kFits) throw Error(each);
+    }
+    if (!is_known) throw_unknown(*this, communicator_, name, state, "set()");
+    for (const StatePiece& piece : mine) {
+      const at::Tensor part = values.flatten().narrow(0, piece.first, piece.values.numel());
+      at::Tensor(piece.values).copy_(part.view(piece.values.sizes()));
+    }
+    if (is_weight) rank_model_->replicated().changes().set(name, values);
+    rank_model_->replicated().changes().note();
+    if (update_->memory() != nullptr) update_->memory()->let_go(update_->masters().all());
+  });
 }
 
 }  // namespace penstock::train

@@ -162,7 +162,8 @@ struct TrainedModel::Fixed {
 
 TrainedModel::TrainedModel(const TrainerOptions& options, std::vector<nn::LayerSpec> layers,
                            comm::Communicator& communicator)
-    : fixed_(std::make_unique<Fixed>(options, std::move(layers), communicator)),
+    : calls_(communicator),
+      fixed_(std::make_unique<Fixed>(options, std::move(layers), communicator)),
       options_(fixed_->options),
       layers_(fixed_->layers),
       communicator_(communicator),

@@ -31,9 +31,9 @@ std::shared_ptr<nn::Layer> last_layer(RankModel& here) {
 
 // This rank's part of a batch, cut into the schedule's microbatches.
 Microbatches cut(const nn::Values& inputs, const nn::Values& targets, std::int32_t microbatches,
-                 const RankModel& here, comm::Communicator& communicator) {
-  return comm::or_fail(communicator, [&] {
-    Microbatches batch;
+                 const RankModel& here, comm::Communicator& communicator, std::int64_t step) {
+  return comm::or_fail_at(communicator, in_step(step), [&] {
+    Microbatches batch{.cut_by = CutBy::Trainer};
     if (here.is_first_stage()) batch.inputs = split(inputs, microbatches);
     if (here.is_last_stage()) batch.targets = split(targets, microbatches);
     return batch;
@@ -71,11 +71,22 @@ std::int64_t microbatches_of(const std::vector<Microbatches>& batches,
   return std::ssize(batches) * options.microbatches * options.mesh.data;
 }
 
+std::vector<at::Tensor> buffers_of(RankModel& here) {
+  std::vector<at::Tensor> buffers;
+  for (const stage::Stage& stage : here.stages()) {
+    for (const at::Tensor& buffer : stage.layers().buffers()) buffers.push_back(buffer);
+  }
+  return buffers;
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainerOptions& options, std::vector<nn::LayerSpec> layers, nn::Loss loss,
                  comm::Communicator& communicator)
     : TrainedModel(options, nn::with_loss(std::move(layers), loss), communicator) {
+  const comm::Call call("Trainer()");
+  weights_.emplace(options_, layout_, *rank_model_, communicator_, progress_);
+  before_step_ = stage::StateBefore(buffers_of(*rank_model_));
   if (loss.is_of_module() && rank_model_->is_last_stage()) {
     loss = nn::loss_of(last_layer(*rank_model_), loss);
   }
@@ -86,37 +97,6 @@ Trainer& Trainer::operator=(Trainer&& other) noexcept {
   if (this == &other) return *this;
   std::destroy_at(this);
   return *std::construct_at(this, std::move(other));
-}
-
-// Of all replicas' microbatches, where their losses are.
-std::vector<double> Trainer::weights(const std::vector<Microbatches>& batches) {
-  if (!rank_model_->is_last_stage()) return {};
-  std::vector<std::vector<double>> of_replica(static_cast<std::size_t>(options_.mesh.data));
-  for (const Microbatches& batch : batches) {
-    // Messages of one size, whatever the replicas' numbers of batches: each says its own first.
-    std::vector<double> mine = {static_cast<double>(batches.size())};
-    comm::or_fail(communicator_, [&] {
-      for (const nn::Values& targets : batch.targets) {
-        mine.push_back(options_.loss_scale.weight(targets));
-      }
-    });
-    const std::vector<double> all =
-        over_replicas(*rank_model_, mine, "sharing the weights of microbatches");
-    auto next = all.begin();
-    for (std::vector<double>& weights : of_replica) {
-      comm::or_fail(communicator_, [&] {
-        if (*next == mine[0]) return;
-        throw Error(str("replica ", &weights - of_replica.data(), " has a step of ", *next,
-                        " batches, replica ", rank_model_->place().coordinate.data, " one of ",
-                        mine[0]));
-      });
-      weights.insert(weights.end(), next + 1, next + std::ssize(mine));
-      next += std::ssize(mine);
-    }
-  }
-  std::vector<double> all;
-  for (const auto& weights : of_replica) all.insert(all.end(), weights.begin(), weights.end());
-  return all;
 }
 
 // The losses of all microbatches of the step, on the last stage's ranks; 0 for those of other
@@ -220,96 +200,117 @@ StepReport Trainer::compute(const std::vector<Microbatches>& batches, EarlierGra
   const std::vector<at::Tensor> before =
       computed_ ? update::copies_of_gradients(replicated.parts()) : std::vector<at::Tensor>{};
   const bool overflowed = computed_ && computed_->overflows;
+  if (!computed_) before_step_.renew();
   zero_grad();
-  const std::vector<double> weights = this->weights(batches);
-  const std::vector<double> factors =
-      comm::or_fail(communicator_, [&] { return options_.loss_scale.factors(weights); });
-  const std::vector<double> losses = run(batches, factors, report.step);
-  const torch::NoGradGuard no_grad;
-  rank_model_->sum_tied_gradients();
-  rank_model_->share_buffers();
-  if (use == Use::Shown) update_->unscale_gradients();
-  update::add_gradients(replicated.parts(), before);
-  const OwnSettings own{.weights = replicated.changes().take_found(), .rates = rates};
-  report.grad_norm = combine(losses, weights, microbatches_of(batches, options_), own, report);
-  const bool overflows = overflowed || report.skipped;
-  report.skipped = overflows || update_->skips(report.grad_norm);
-  computed_ = {.step = report.step, .overflows = overflows};
-  return report;
+  return or_undone([&] {
+    const std::vector<double> weights = weights_->of(batches, report.step);
+    const std::vector<double> factors =
+        comm::or_fail(communicator_, [&] { return options_.loss_scale.factors(weights); });
+    const std::vector<double> losses = run(batches, factors, report.step);
+    const torch::NoGradGuard no_grad;
+    rank_model_->sum_tied_gradients();
+    rank_model_->share_buffers();
+    if (use == Use::Shown) update_->unscale_gradients();
+    update::add_gradients(replicated.parts(), before);
+    const OwnSettings own{.weights = replicated.changes().take_found(), .rates = rates};
+    report.grad_norm = combine(losses, weights, microbatches_of(batches, options_), own, report);
+    const bool overflows = overflowed || report.skipped;
+    report.skipped = overflows || update_->skips(report.grad_norm);
+    computed_ = {.step = report.step, .overflows = overflows};
+    return report;
+  });
+}
+
+// To before the step, whatever its halves have done.
+void Trainer::undo_step() {
+  before_step_.put_back();
+  zero_grad();
 }
 
 StepReport Trainer::compute_gradients(const nn::Values& inputs, const nn::Values& targets,
                                       EarlierGradients earlier) {
-  return compute_gradients(
-      {cut(inputs, targets, options_.microbatches, *rank_model_, communicator_)}, earlier);
+  return calls_.run("Trainer::compute_gradients()", steps_taken_, [&] {
+    return compute_gradients({cut(inputs, targets, options_.microbatches, *rank_model_,
+                                  communicator_, steps_taken_ + 1)},
+                             earlier);
+  });
 }
 
 StepReport Trainer::compute_gradients(const std::vector<Microbatches>& batches,
                                       EarlierGradients earlier) {
-  const comm::Call call("Trainer::compute_gradients()");
-  return compute(batches, earlier, Use::Shown, rates_of_step({}));
+  return calls_.run("Trainer::compute_gradients()", steps_taken_,
+                    [&] { return compute(batches, earlier, Use::Shown, rates_of_step({})); });
 }
 
 StepReport Trainer::step(const nn::Values& inputs, const nn::Values& targets, UpdatedBy optimizer) {
-  return step({cut(inputs, targets, options_.microbatches, *rank_model_, communicator_)},
-              optimizer);
+  return calls_.run("Trainer::step()", steps_taken_, [&] {
+    return step({cut(inputs, targets, options_.microbatches, *rank_model_, communicator_,
+                     steps_taken_ + 1)},
+                optimizer);
+  });
 }
 
 StepReport Trainer::step(const std::vector<Microbatches>& batches, UpdatedBy optimizer) {
-  const comm::Call call("Trainer::step()");
-  StepReport report =
-      compute(batches, EarlierGradients::Refused, Use::Applied, rates_of_step(optimizer));
-  apply(report, optimizer);
-  return report;
+  return calls_.run("Trainer::step()", steps_taken_, [&] {
+    StepReport report =
+        compute(batches, EarlierGradients::Refused, Use::Applied, rates_of_step(optimizer));
+    or_undone([&] { apply(report, optimizer); });
+    return report;
+  });
 }
 
 double Trainer::evaluate(const nn::Values& inputs, const nn::Values& targets) {
-  return evaluate(cut(inputs, targets, options_.microbatches, *rank_model_, communicator_));
+  return calls_.run("Trainer::evaluate()", steps_taken_, [&] {
+    return evaluate(
+        cut(inputs, targets, options_.microbatches, *rank_model_, communicator_, /*step=*/0));
+  });
 }
 
 double Trainer::evaluate(const Microbatches& batch) {
-  const comm::Call call("Trainer::evaluate()");
-  check({batch}, options_.microbatches, *rank_model_, communicator_);
-  if (!evaluate_) {
-    evaluate_ = rank_model_->forward_executor(lower_here(
-        layout_, lower::forward_program(layout_.schedule, options_.microbatches), communicator_));
-  }
-  const std::int64_t first =
-      std::int64_t{rank_model_->place().coordinate.data} * options_.microbatches;
-  const execute::StepResult result = rank_model_->run(
-      *evaluate_, "evaluate",
-      {.inputs = batch.inputs,
-       .targets = batch.targets,
-       .loss = loss_,
-       .place = {.step = steps_taken_, .microbatch = first, .evaluation = ++evaluations_}});
-  const at::Tensor loss = at::zeros({1}, at::kDouble);
-  const std::vector<double> weights = this->weights({batch});
-  if (rank_model_->is_last_stage()) {
-    std::vector<double> losses(weights.size(), 0.0);
-    put_losses(result, first, losses);
-    const auto all = rank_model_->sum_over_copies(losses, "sharing the validation loss");
-    loss.fill_(options_.loss_scale.combine(all, weights));
-  }
-  const execute::WaitMark wait(progress_, "sharing the validation loss");
-  rank_model_->sum_over_pipe(loss);
-  return loss.item<double>();
+  return calls_.run("Trainer::evaluate()", steps_taken_, [&] {
+    check({batch}, options_.microbatches, *rank_model_, communicator_);
+    if (!evaluate_) {
+      evaluate_ = rank_model_->forward_executor(lower_here(
+          layout_, lower::forward_program(layout_.schedule, options_.microbatches), communicator_));
+    }
+    const std::int64_t first =
+        std::int64_t{rank_model_->place().coordinate.data} * options_.microbatches;
+    const execute::StepResult result = rank_model_->run(
+        *evaluate_, "evaluate",
+        {.inputs = batch.inputs,
+         .targets = batch.targets,
+         .loss = loss_,
+         .place = {.step = steps_taken_, .microbatch = first, .evaluation = ++evaluations_}});
+    const at::Tensor loss = at::zeros({1}, at::kDouble);
+    const std::vector<double> weights = weights_->of({batch}, /*step=*/0);
+    if (rank_model_->is_last_stage()) {
+      std::vector<double> losses(weights.size(), 0.0);
+      put_losses(result, first, losses);
+      const auto all = rank_model_->sum_over_copies(losses, "sharing the validation loss");
+      loss.fill_(options_.loss_scale.combine(all, weights));
+    }
+    const execute::WaitMark wait(progress_, "sharing the validation loss");
+    rank_model_->sum_over_pipe(loss);
+    return loss.item<double>();
+  });
 }
 
 nn::Values Trainer::infer(const nn::Values& inputs) {
-  const comm::Call call("Trainer::infer()");
-  if (!infer_) {
-    const std::int32_t microbatches = lower::forward_microbatches_min(layout_.schedule);
-    infer_ = rank_model_->forward_executor(
-        lower_here(layout_, lower::forward_program(layout_.schedule, microbatches), communicator_));
-  }
-  execute::StepInputs step{.place = {.step = steps_taken_,
-                                     .microbatch = rank_model_->place().coordinate.data,
-                                     .evaluation = ++evaluations_}};
-  const auto copies = static_cast<std::size_t>(infer_->plan().microbatches);
-  if (rank_model_->is_first_stage()) step.inputs.assign(copies, inputs);
-  std::vector<nn::Values> outputs = rank_model_->run(*infer_, "infer", step).outputs;
-  const auto mine = std::ranges::find_if_not(outputs, &nn::Values::empty);
-  return mine == outputs.end() ? nn::Values() : std::move(*mine);
+  return calls_.run("Trainer::infer()", steps_taken_, [&]() -> nn::Values {
+    if (!infer_) {
+      const std::int32_t microbatches = lower::forward_microbatches_min(layout_.schedule);
+      infer_ = rank_model_->forward_executor(lower_here(
+          layout_, lower::forward_program(layout_.schedule, microbatches), communicator_));
+    }
+    execute::StepInputs step{.place = {.step = steps_taken_,
+                                       .microbatch = rank_model_->place().coordinate.data,
+                                       .evaluation = ++evaluations_}};
+    const auto copies = static_cast<std::size_t>(infer_->plan().microbatches);
+    if (rank_model_->is_first_stage()) step.inputs.assign(copies, inputs);
+    std::vector<nn::Values> outputs = rank_model_->run(*infer_, "infer", step).outputs;
+    const auto mine = std::ranges::find_if_not(outputs, &nn::Values::empty);
+    return mine == outputs.end() ? nn::Values() : std::move(*mine);
+  });
 }
 
 at::Tensor Trainer::infer(const at::Tensor& input) {

@@ -34,9 +34,12 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/execute/executor.h"
 #include "penstock/nn/layer.h"
+#include "penstock/stage/state_before.h"
 #include "penstock/train/microbatches.h"
 #include "penstock/train/rank_model.h"
+#include "penstock/train/step_weights.h"
 #include "penstock/train/trainer_options.h"
+#include "penstock/train/training_calls.h"
 #include "penstock/train/training_program.h"
 #include "penstock/update/optimizer.h"
 #include "penstock/update/update.h"
@@ -156,6 +159,7 @@ class TrainedModel {
 
   struct Fixed;  // What parts of it point to, and so stays where it is when a Trainer moves.
 
+  TrainingCalls calls_;  // The first one has begun before layouts are compared.
   std::unique_ptr<Fixed> fixed_;
   const TrainerOptions& options_;
   const std::vector<nn::LayerSpec>& layers_;
@@ -190,10 +194,12 @@ class Trainer : public TrainedModel {
 
   // One optimizer step.  `inputs` are used on the first stage's ranks, `targets` on the last's:
   // a tensor or several, with one first dimension.
-  // Throws: NumericsError, on every rank, when the loss or the gradient norm is not finite; the
-  // parameters are then as before the step.  With a gradient scale such a step is skipped instead,
-  // unless the scale cannot be any smaller.  ConfigError, by name, for an optimizer of the
-  // program's that cannot update what this rank does.
+  // Throws: NumericsError, on every rank, when the loss or the gradient norm is not finite.  With a
+  // gradient scale such a step is skipped instead, unless the scale cannot be any smaller.  Error,
+  // on every rank, for whatever a layer, the loss or a hook throws on one: it names the rank, the
+  // step, the microbatch and the layer.  After either, all is as before the step: the caller may
+  // catch it, on every rank, and go on with another batch.  ConfigError, by name, for an optimizer
+  // of the program's that cannot update what this rank does.
   StepReport step(const nn::Values& inputs, const nn::Values& targets, UpdatedBy optimizer = {});
   // Runs the program once for each of `batches`, and then takes one optimizer step: what one batch
   // of all their microbatches would give.  REQUIRES: as many batches on every rank.
@@ -202,13 +208,16 @@ class Trainer : public TrainedModel {
   // The two halves of step().  In between, gradients may be seen and changed, on all replicas
   // alike: in parameters(), or, with ZeRO, in gradients().  They are those of the loss, without
   // the gradient scale.  update() takes their norm, into report.grad_norm, and clips by it.
-  // Throws: Error, for gradients that are still to be applied, unless they are to be Added.
+  // Throws: Error, for gradients that are still to be applied, unless they are to be Added.  Where
+  // a half fails, all is as before the step: what earlier gradients there were are dropped, too.
   StepReport compute_gradients(const nn::Values& inputs, const nn::Values& targets,
                                EarlierGradients earlier = EarlierGradients::Refused);
   StepReport compute_gradients(const std::vector<Microbatches>& batches,
                                EarlierGradients earlier = EarlierGradients::Refused);
   // Throws: Error, where compute_gradients() has not given the report, or it was applied already.
-  // DifferenceError, naming one, where replicas have changed gradients to different values.
+  // DifferenceError, naming one, where replicas have changed gradients to different values.  What
+  // else fails, but for numbers that are not finite, may leave some parameters updated: then the
+  // trainer trains no more.
   void update(StepReport& report, UpdatedBy optimizer = {});
 
   // The loss of a batch like step()'s, all replicas.  Keeps no graph and changes nothing: neither
@@ -229,7 +238,17 @@ class Trainer : public TrainedModel {
   // At `rates`, of each parameter group.
   StepReport compute(const std::vector<Microbatches>& batches, EarlierGradients earlier, Use use,
                      const std::vector<double>& rates);
-  std::vector<double> weights(const std::vector<Microbatches>& batches);
+  // What is computed comes to nothing where it throws.
+  template <class Action>
+  auto or_undone(const Action& action) {
+    try {
+      return action();
+    } catch (...) {
+      undo_step();
+      throw;
+    }
+  }
+  void undo_step();
   std::vector<double> run(const std::vector<Microbatches>& batches,
                           const std::vector<double>& factors, std::int64_t step);
   double combine(const std::vector<double>& losses, const std::vector<double>& weights,
@@ -240,6 +259,8 @@ class Trainer : public TrainedModel {
   void apply(StepReport& report, UpdatedBy optimizer);
 
   nn::Loss loss_;
+  std::optional<StepWeights> weights_;
+  stage::StateBefore before_step_;  // Buffers, as its first half found them.
   std::unique_ptr<execute::Executor> evaluate_;
   std::unique_ptr<execute::Executor> infer_;
   std::int64_t evaluations_ = 0;  // Since the last step: each draws other numbers.

@@ -8,7 +8,6 @@
 #include <limits>
 #include <span>
 
-#include "penstock/comm/calls.h"
 #include "penstock/comm/or_fail.h"
 #include "penstock/config/learning_rate.h"
 #include "penstock/core/error.h"
@@ -85,21 +84,24 @@ double Trainer::norm_again(const std::vector<double>& rates) {
 }
 
 void Trainer::update(StepReport& report, UpdatedBy optimizer) {
-  const comm::Call call("Trainer::update()");
-  comm::or_fail(communicator_, [&] { check_computed(report); });
-  std::vector<double> rates = {report.lr};
-  if (optimizer.own() != nullptr) {
-    rates = rates_of_step(optimizer);
-    report.lr = rates.empty() ? 0.0 : rates.front();
-  }
-  report.grad_norm = norm_again(rates);
-  apply(report, optimizer);
+  calls_.run("Trainer::update()", steps_taken_, [&] {
+    comm::or_fail(communicator_, [&] { check_computed(report); });
+    std::vector<double> rates = {report.lr};
+    if (optimizer.own() != nullptr) {
+      rates = rates_of_step(optimizer);
+      report.lr = rates.empty() ? 0.0 : rates.front();
+    }
+    or_undone([&] {
+      report.grad_norm = norm_again(rates);
+      apply(report, optimizer);
+    });
+  });
 }
 
 // Of the groups of the program's own optimizer, which has masters from now on; else the options'.
 std::vector<double> Trainer::rates_of_step(UpdatedBy optimizer) {
   if (optimizer.own() == nullptr) {
-    return comm::or_fail(communicator_, [&] {
+    return comm::or_fail_at(communicator_, in_step(steps_taken_ + 1), [&] {
       return std::vector<double>{rate_of_update(options_, steps_taken_ - update_->skipped_steps())};
     });
   }
@@ -126,8 +128,9 @@ void Trainer::apply(StepReport& report, UpdatedBy optimizer) {
         update_->memory() == nullptr ? execute::Files::NotUsed : execute::Files::Used);
     const std::string where = str(" at loss ", shortest(report.loss));
     const auto step = [&](update::PartRun run) {
+      calls_.set_half_updated(true);
       if (optimizer.own() != nullptr) {
-        optimizer.own()->step();
+        comm::or_fail_at(communicator_, in_step(report.step), [&] { optimizer.own()->step(); });
       } else {
         optimizer_->step(report.lr, run.first, run.end);
       }
@@ -135,10 +138,11 @@ void Trainer::apply(StepReport& report, UpdatedBy optimizer) {
     };
     report.skipped = !update_->apply(report.grad_norm, report.step, where, step);
   }
+  if (!report.skipped) rank_model_->replicated().gather();
+  rank_model_->replicated().changes().note();
   steps_taken_ = report.step;
   evaluations_ = 0;
-  rank_model_->replicated().changes().note();
-  if (!report.skipped) rank_model_->replicated().gather();
+  calls_.set_half_updated(false);
 }
 
 }  // namespace penstock::train

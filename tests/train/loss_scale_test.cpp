@@ -1,7 +1,12 @@
 // What microbatches are to the step's loss and gradients: however a batch is cut, the same.
+#include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/rand.h>
 #include <ATen/ops/randint.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <limits>
 #include <mutex>
 
@@ -151,8 +156,104 @@ TEST(LossScale, FactorsAreWeightsOverTheirMeanAndBadCountsAreRefused) {
   EXPECT_EQ(LossScale::bad({nan, nan, 5}, {0, 1, 3}), 1);
   for (const double count : {-1.0, nan}) {
     const LossScale scale = LossScale::counted([&](const nn::Values&) { return count; });
-    EXPECT_THROW(scale.weight(at::rand({1})), Error);
+    EXPECT_THROW(scale.weight(1.0, at::rand({1})), Error);
   }
+}
+
+// Detection: images have different numbers of boxes, whose first column is their image's number in
+// the microbatch.  The loss is a mean over images.
+Kind detecting() {
+  Kind kind = kind_named("Mlp");
+  kind.loss = [](const at::Tensor& outputs, const at::Tensor& boxes) {
+    at::Tensor sum = at::zeros({});
+    for (std::int64_t i = 0; i < outputs.size(0); ++i) {
+      const at::Tensor own = boxes.select(1, 0).eq(i).nonzero().flatten();
+      sum = sum + (boxes.index_select(0, own).slice(1, 1) - outputs[i]).pow(2).mean();
+    }
+    return sum / outputs.size(0);
+  };
+  return kind;
+}
+
+at::Tensor boxes_of(const std::vector<std::int64_t>& counts) {
+  std::vector<at::Tensor> boxes;
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const at::Tensor number = at::full({counts[i], 1}, static_cast<std::int64_t>(i), at::kFloat);
+    boxes.push_back(at::cat({number, at::rand({counts[i], kWidth})}, 1));
+  }
+  return at::cat(boxes);
+}
+
+TEST(LossScale, SamplesAreThoseOfTheInputsHoweverManyRowsTargetsHave) {
+  const Kind kind = detecting();
+  const Microbatches first{.inputs = {at::rand({3, kWidth}), at::rand({1, kWidth})},
+                           .targets = {boxes_of({1, 1, 2}), boxes_of({9})}};
+  const Microbatches second{.inputs = {at::rand({1, kWidth}), at::rand({2, kWidth})},
+                            .targets = {boxes_of({5}), boxes_of({1, 1})}};
+  const auto plain = [&](const std::vector<Microbatches>& batches) {
+    double loss = 0, images = 0;
+    for (const Microbatches& batch : batches) {
+      for (std::size_t m = 0; m < batch.inputs.size(); ++m) {
+        nn::Values values = batch.inputs[m];
+        const auto count = static_cast<double>(values[0].size(0));
+        for (std::size_t i = 0; i < kind.model.size(); ++i) {
+          values =
+              nn::build(kind.model[i], 1234, static_cast<std::int64_t>(i))->forward_values(values);
+        }
+        loss += count * kind.loss(values, batch.targets[m]).item<double>();
+        images += count;
+      }
+    }
+    return loss / images;
+  };
+  for (const char* schedule : {"1f1b", "zbv"}) {
+    for (const mesh::Shape& mesh : {mesh::Shape{1, 1}, {2, 1}, {2, 2}}) {
+      if (mesh.pipe == 1 && schedule == std::string("zbv")) continue;
+      SCOPED_TRACE(str(schedule, " ", mesh::to_string(mesh)));
+      const bool has_two = mesh.data == 2;
+      const Result result =
+          run({.mesh = mesh, .schedule = schedule, .microbatches = 2}, kind, {{first}, {second}});
+      const std::vector<Microbatches> all =
+          has_two ? std::vector{first, second} : std::vector{first};
+      EXPECT_NEAR(result.report.loss, plain(all), 1e-6);
+      EXPECT_NEAR(result.evaluation, plain(all), 1e-6);
+    }
+  }
+  const Result in_turn = run({.mesh = {.pipe = 2}, .microbatches = 2}, kind, {{first, second}});
+  EXPECT_NEAR(in_turn.report.loss, plain({first, second}), 1e-6);
+}
+
+// On every rank.
+void expect_refused(const TrainerOptions& options, const Kind& kind,
+                    const std::function<void(Trainer&)>& call, const std::string& words) {
+  comm::run_ranks(options.mesh.pipe * options.mesh.data, [&](comm::Communicator& communicator) {
+    Trainer trainer(options, kind.model, kind.loss, communicator);
+    try {
+      call(trainer);
+      ADD_FAILURE() << "not refused: " << words;
+    } catch (const Error& error) {
+      if (!trainer.rank_model().is_last_stage()) return;
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  });
+}
+
+TEST(LossScale, WhatStepCannotCutOrCountIsRefusedWithTheCallThatCan) {
+  const Kind kind = detecting();
+  const at::Tensor x = at::rand({4, kWidth}), boxes = boxes_of({5, 5, 4});
+  for (const mesh::Shape& mesh : {mesh::Shape{1, 1}, {2, 1}, {1, 2}}) {
+    const TrainerOptions options{.mesh = mesh, .microbatches = 2};
+    for (const std::string words : {"4 samples in its inputs has targets with 14 rows",
+                                    "step(std::vector<train::Microbatches>"}) {
+      expect_refused(options, kind, [&](Trainer& trainer) { trainer.step(x, boxes); }, words);
+      expect_refused(options, kind, [&](Trainer& trainer) { trainer.evaluate(x, boxes); }, words);
+    }
+  }
+  EXPECT_EQ(samples_of_inputs(nn::Values{at::rand({3, 2}), at::rand({3})}), 3);
+  EXPECT_EQ(samples_of_inputs(nn::Values{at::rand({3, 2}), at::rand({2, 9})}), -3);
+  EXPECT_EQ(known_samples({3, 1}), (std::vector<double>{3, 1}));
+  EXPECT_EQ(known_samples({-3, -3}), (std::vector<double>{3, 3})) << "all weigh alike";
+  EXPECT_THROW(known_samples({-3, 2}), Error);
 }
 
 TEST(Accumulation, SeveralRunsAreOneOfAllTheirMicrobatches) {
