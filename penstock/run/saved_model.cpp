@@ -1,5 +1,6 @@
 #include "penstock/run/saved_model.h"
 
+#include <atomic>
 #include <filesystem>
 #include <optional>
 
@@ -22,9 +23,16 @@ void SavedModel::check_folder(const std::string& folder, const Model& model) {
                         : hugging_face::check_target(folder);
 }
 
+// A store keeps what was put there: each save has names of its own, whoever saves over it.
+void SavedModel::begin() {
+  static std::atomic<std::int64_t> saves{0};
+  name_ = communicator_.exchange("saving", is_root() ? str(++saves) : "").front();
+}
+
 void SavedModel::check_room() {
+  begin();
   const train::PlaceInRun& here = trainer_.rank_model().place();
-  const auto key_of = [](std::int32_t place) { return str("bytes to save/", place); };
+  const auto key_of = [this](std::int32_t place) { return key(str("bytes to save/", place)); };
   if (here.copy == 0) communicator_.put(key_of(here.place), str(bytes_to_save()));
   if (!is_root()) return;
   const execute::WaitMark wait(progress_, "waiting for the sizes of the ranks' shards");
@@ -53,6 +61,7 @@ std::int64_t SavedModel::bytes_to_save() const {
 
 std::string SavedModel::write() {
   const execute::Phase saving(progress_, "saving", execute::Files::Used);
+  begin();
   ++saves_;
   const bool are_adapters = saves_adapters(model_);
   are_adapters ? write_adapters() : write_model();
@@ -61,10 +70,7 @@ std::string SavedModel::write() {
   return str(are_adapters ? "adapters" : "weights", " saved to ", folder_);
 }
 
-// Of this save alone.
-std::string SavedModel::key(std::string_view what) const {
-  return str("saved ", saves_, "/", what);
-}
+std::string SavedModel::key(std::string_view what) const { return str("saved ", name_, "/", what); }
 
 void SavedModel::write_model() {
   std::optional<weights::NewModel> model;

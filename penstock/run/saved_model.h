@@ -29,6 +29,17 @@ class SavedModel {
         trainer_(trainer),
         communicator_(communicator),
         progress_(progress) {}
+  SavedModel(std::string folder, Model&& model, train::Trainer& trainer,
+             comm::Communicator& communicator, execute::Progress& progress) = delete;
+  // A model of one's own: its tensors by the names of its layers, and no config.json.
+  SavedModel(std::string folder, train::Trainer& trainer, comm::Communicator& communicator)
+      : folder_(std::move(folder)),
+        model_(without_config_),
+        trainer_(trainer),
+        communicator_(communicator),
+        progress_(own_progress_) {}
+  SavedModel(const SavedModel&) = delete;
+  SavedModel& operator=(const SavedModel&) = delete;
 
   // Throws: ConfigError where the folder has files that would be loaded instead.
   static void check_folder(const std::string& folder, const Model& model);
@@ -44,6 +55,7 @@ class SavedModel {
 
  private:
   bool is_root() const { return communicator_.rank().value == 0; }
+  void begin();
   std::string key(std::string_view what) const;
 
   std::int64_t bytes_to_save() const;
@@ -61,10 +73,13 @@ class SavedModel {
   std::string wait_for(std::int32_t place);
 
   std::string folder_;
+  Model without_config_;
+  execute::Progress own_progress_;
   const Model& model_;
   train::Trainer& trainer_;
   comm::Communicator& communicator_;
   execute::Progress& progress_;
+  std::string name_;  // Of the save under way, the same on all ranks.
   std::int64_t saves_ = 0;
   std::vector<std::string> names_;  // On rank 0, by place: what a shard has, a name a line.
 };
