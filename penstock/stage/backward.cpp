@@ -11,6 +11,7 @@
 #include <typeinfo>
 
 #include "penstock/core/check.h"
+#include "penstock/core/exception_text.h"
 #include "penstock/core/text.h"
 #include "penstock/nn/own_backward_node.h"
 
@@ -136,7 +137,7 @@ void at_node(const Node& node, const Action& action) {
 }  // namespace
 
 NodeFailure::NodeFailure(const Node& node, std::exception_ptr thrown)
-    : thrown_(std::move(thrown)), number_(node.sequence_nr()) {
+    : thrown_(std::move(thrown)), text_(handled_text()), number_(node.sequence_nr()) {
   if (const auto* leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(&node)) {
     leaf_ = leaf->variable;
   }

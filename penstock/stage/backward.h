@@ -32,6 +32,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -44,8 +45,10 @@ using Tensors = std::vector<at::Tensor>;
 // What a node of the graph, or a hook at it, has thrown.
 class NodeFailure : public std::exception {
  public:
+  // REQUIRES: `thrown` is being handled.
   NodeFailure(const torch::autograd::Node& node, std::exception_ptr thrown);
-  const char* what() const noexcept override { return "a node of the graph has failed"; }
+  // What that says.
+  const char* what() const noexcept override { return text_.c_str(); }
 
   const std::exception_ptr& thrown() const { return thrown_; }
   // Torch's, of nodes that a forward has made.
@@ -55,6 +58,7 @@ class NodeFailure : public std::exception {
 
  private:
   std::exception_ptr thrown_;
+  std::string text_;
   std::uint64_t number_;
   at::Tensor leaf_;
 };

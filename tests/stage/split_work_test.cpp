@@ -164,8 +164,8 @@ TEST(SplitWork, AnOwnBackwardWithTooFewGradientsSaysSo) {
   try {
     backward_input(out, {at::ones({2})}, {x});
     ADD_FAILURE() << "passed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.message(), "an own backward returned 0 gradients of inputs, for 1");
+  } catch (const NodeFailure& failure) {
+    EXPECT_STREQ(failure.what(), "an own backward returned 0 gradients of inputs, for 1");
   }
 }
 
