@@ -18,13 +18,13 @@ bool are_counted(const std::vector<nn::LayerSpec>& layers) {
   return std::ranges::all_of(layers, is_counted);
 }
 
-void count_together(std::vector<nn::LayerSpec>& layers, const std::vector<Rank>& likely,
+void count_together(std::vector<nn::LayerSpec>& layers, const std::set<std::int64_t>& likely,
                     nn::LayerMaker& maker, nn::AfterCount after, comm::Communicator& communicator) {
   std::string mine;  // "3 1200 5 64": layers and their numbers of elements.
   const auto count_mine = [&] {
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      if (is_counted(layers[i]) || likely[i] != communicator.rank()) continue;
-      mine += str(i, " ", maker.count(static_cast<std::int64_t>(i), after), " ");
+    for (const std::int64_t i : likely) {
+      if (is_counted(layers[static_cast<std::size_t>(i)])) continue;
+      mine += str(i, " ", maker.count(i, after), " ");
     }
   };
   comm::or_fail_at(communicator, [] { return ""; }, count_mine);

@@ -21,17 +21,6 @@ StageId stage_of(const partition::Partition& partition, std::int64_t layer) {
   return StageId(stage);
 }
 
-std::set<std::int64_t> layers_of(const std::vector<StageId>& stages,
-                                 const partition::Partition& partition) {
-  std::set<std::int64_t> layers;
-  for (const StageId stage : stages) {
-    for (auto i = partition.first_layer(stage); i < partition.end_layer(stage); ++i) {
-      layers.insert(i);
-    }
-  }
-  return layers;
-}
-
 std::int32_t place_of(Rank rank, const std::vector<std::vector<Rank>>& places) {
   const auto has = [rank](const std::vector<Rank>& place) {
     return std::ranges::count(place, rank) > 0;
@@ -51,7 +40,23 @@ PlaceInRun place_in_run(Rank rank, const mesh::Mesh& mesh,
           .copy = static_cast<std::int32_t>(std::ranges::find(copies, rank) - copies.begin())};
 }
 
+std::vector<std::vector<StageId>> stages_of_rows(const verify::VerifiedSchedule& schedule) {
+  return schedule.facts().homes.stages_of_ranks(schedule.schedule().programs.size());
+}
+
 }  // namespace
+
+std::set<std::int64_t> layers_of(std::int32_t row, const verify::VerifiedSchedule& schedule,
+                                 const partition::Partition& partition) {
+  const auto stages_of = stages_of_rows(schedule);
+  std::set<std::int64_t> layers;
+  for (const StageId stage : stages_of[static_cast<std::size_t>(row)]) {
+    for (auto i = partition.first_layer(stage); i < partition.end_layer(stage); ++i) {
+      layers.insert(i);
+    }
+  }
+  return layers;
+}
 
 RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerSpec>& layers,
                      const Layout& layout, nn::LayerMaker& maker, comm::Communicator& communicator,
@@ -123,11 +128,9 @@ std::unique_ptr<replicas::GrowingParameters> RankModel::build_stages(
                                .progress = &progress_},
       data_group_);
   const partition::Partition& partition = layout.partition;
-  const auto stages_of =
-      layout.schedule.facts().homes.stages_of_ranks(layout.schedule.schedule().programs.size());
-  const auto& mine = stages_of[static_cast<std::size_t>(here_.coordinate.pipe)];
-  maker.begin(layers_of(mine, partition));
-  for (const StageId stage : mine) {
+  const auto stages_of = stages_of_rows(layout.schedule);
+  maker.begin(layers_of(here_.coordinate.pipe, layout.schedule, partition));
+  for (const StageId stage : stages_of[static_cast<std::size_t>(here_.coordinate.pipe)]) {
     growing->begin_set();
     stages_.emplace_back(stage, layers, partition.first_layer(stage), partition.end_layer(stage),
                          options_.seed, activations_, options_.checkpointing,

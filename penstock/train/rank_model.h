@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "penstock/comm/communicator.h"
@@ -34,6 +35,10 @@ struct Layout {
   verify::VerifiedSchedule schedule;
   partition::Partition partition;
 };
+
+// The layers that ranks have whose coordinate in the pipe is `row`.
+std::set<std::int64_t> layers_of(std::int32_t row, const verify::VerifiedSchedule& schedule,
+                                 const partition::Partition& partition);
 
 // Where this rank is.  A place of the pipe has the ranks with the same stages (lower/places.h).
 struct PlaceInRun {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "penstock/comm/calls.h"
@@ -40,18 +41,13 @@ partition::Partition partition_of(const std::vector<nn::LayerSpec>& layers, std:
   return partition;
 }
 
-// Who has which layer, if stages have as many layers each.
-std::vector<Rank> likely_ranks(const std::vector<nn::LayerSpec>& layers, const mesh::Mesh& mesh,
-                               const verify::VerifiedSchedule& schedule) {
-  const std::int32_t stages = schedule.schedule().stages;
-  const partition::Partition even = partition_of(layers, stages, partition::Uniform{});
-  std::vector<Rank> ranks;
-  for (std::int32_t stage = 0; stage < stages; ++stage) {
-    const Rank row = schedule.facts().homes.on_way(0, StageId(stage).index());
-    ranks.resize(static_cast<std::size_t>(even.end_layer(StageId(stage))),
-                 mesh.rank({.pipe = row.value, .data = 0}));
-  }
-  return ranks;
+// Those that this rank has, if stages have as many layers each.
+std::set<std::int64_t> likely_layers(const std::vector<nn::LayerSpec>& layers,
+                                     const mesh::Mesh& mesh,
+                                     const verify::VerifiedSchedule& schedule, Rank rank) {
+  const partition::Partition even =
+      partition_of(layers, schedule.schedule().stages, partition::Uniform{});
+  return layers_of(mesh.coordinate(rank).pipe, schedule, even);
 }
 
 // Whether parameters stay as they are made, so that it costs no memory to make them early.
@@ -94,7 +90,8 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
   if (has_to_count) {
     const execute::WorkMark work(progress, "counting the parameters of layers");
     const auto after = keeps_what_is_made(options) ? nn::AfterCount::Keep : nn::AfterCount::Drop;
-    count_together(layers, likely_ranks(layers, mesh, schedule), maker, after, communicator);
+    count_together(layers, likely_layers(layers, mesh, schedule, communicator.rank()), maker, after,
+                   communicator);
     partition = cut_into_stages();
   }
   return {std::move(mesh), std::move(schedule), std::move(*partition)};
