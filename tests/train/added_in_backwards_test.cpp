@@ -123,7 +123,10 @@ Plain plain(const Case& each) {
   }
   const Microbatches all = batch();
   std::vector<double> weights;
-  for (const nn::Values& targets : all.targets) weights.push_back(each.scale.weight(targets));
+  for (std::size_t m = 0; m < 4; ++m) {
+    weights.push_back(
+        each.scale.weight(static_cast<double>(all.inputs[m][0].size(0)), all.targets[m]));
+  }
   double mean = 0.0;
   for (const double weight : weights) mean += weight / 4;
   for (std::size_t m = 0; m < 4; ++m) {
