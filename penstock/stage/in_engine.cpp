@@ -4,6 +4,10 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <exception>
+
+#include "penstock/core/error.h"
+#include "penstock/core/exception_text.h"
 #include "penstock/nn/torch_versions.h"
 
 namespace penstock::stage {
@@ -18,7 +22,13 @@ class Call : public torch::autograd::Node {
 
  private:
   torch::autograd::variable_list apply(torch::autograd::variable_list&&) override {
-    function_();
+    try {
+      function_();
+    } catch (const std::exception&) {
+      throw;
+    } catch (...) {
+      throw Error(handled_text());  // Of others the engine knows nothing.
+    }
     return {};
   }
 

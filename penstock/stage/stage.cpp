@@ -63,8 +63,14 @@ nn::DrawPlace in_pass(nn::DrawPlace place, nn::Pass pass) {
   return place;
 }
 
+// What has failed in a backward, on its way out of torch's engine.
+struct BackwardFailure {
+  std::string where;  // "backward of layer 3 (Linear)".
+  std::exception_ptr thrown;
+};
+
 // Runs a part of a segment's backward, or of the loss's, which is behind them.
-// Throws: Error that names the layer, or the loss.
+// Throws: BackwardFailure for what a node of the graph throws.
 template <class Part>
 void of_segment(const std::vector<Segment>& segments, std::size_t segment,
                 const Segment::Kept& kept, const Part& part) {
@@ -72,12 +78,9 @@ void of_segment(const std::vector<Segment>& segments, std::size_t segment,
     part();
   } catch (const NodeFailure& failure) {
     const bool is_loss = segment == segments.size();
-    const std::string maker = is_loss ? "the loss" : segments[segment].maker_of(failure, kept);
-    try {
-      std::rethrow_exception(failure.thrown());
-    } catch (...) {
-      rethrow_from(str("backward of ", maker));
-    }
+    throw BackwardFailure{
+        str("backward of ", is_loss ? "the loss" : segments[segment].maker_of(failure, kept)),
+        failure.thrown()};
   }
 }
 
@@ -229,9 +232,24 @@ const Segment::Kept& Stage::graph(std::size_t segment, Activation& activation) c
   return kept;
 }
 
+// Throws: Error that names the layer, or the loss.
 template <class Part>
 void Stage::run_backward(const Part& part) const {
-  layers_.need_engine() ? in_engine(part) : part();
+  std::string where;
+  const auto noting_where = [&] {
+    try {
+      part();
+    } catch (const BackwardFailure& failure) {
+      where = failure.where;
+      std::rethrow_exception(failure.thrown);  // The engine keeps what Python has raised.
+    }
+  };
+  try {
+    layers_.need_engine() ? in_engine(noting_where) : noting_where();
+  } catch (...) {
+    if (where.empty()) throw;
+    rethrow_from(where);
+  }
 }
 
 void Stage::run_whole(Activation& whole, nn::Values& gradients) const {
