@@ -10,7 +10,8 @@ constexpr std::string_view kUseTypes = "use bf16.enabled or fp16.enabled";
 constexpr std::string_view kMasters = "masters and the optimizer's state are in float32";
 constexpr std::string_view kTimes = "times are measured when they are asked for";
 constexpr std::string_view kUseReport = "use run.timeline_steps and penstock report";
-constexpr std::string_view kCount = "a step has as many microbatches as the batch sizes say";
+constexpr std::string_view kMicrobatchCount =
+    "a step has as many microbatches as the batch sizes say";
 constexpr std::string_view kMean = "gradients are those of the mean over a step's samples";
 constexpr std::string_view kOneFile = "weights are saved whole, as safetensors (run.save)";
 constexpr std::string_view kWire = "how data-parallel ranks exchange is fixed, and overlapped";
@@ -121,7 +122,7 @@ constexpr auto kForeign = std::to_array<ForeignKeys>({
 });
 
 constexpr auto kForeignToTrain = std::to_array<ForeignKeys>({
-    {"managed_gradient_accumulation", "true", kCount},
+    {"managed_gradient_accumulation", "true", kMicrobatchCount},
     {"prescale_gradients gradient_predivide_factor gradient_allreduce_op", "false 1 \"mean\"",
      kMean},
     {"communication_data_type", "null \"fp32\"",

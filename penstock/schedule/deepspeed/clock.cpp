@@ -11,7 +11,7 @@ namespace penstock::schedule::deepspeed {
 namespace {
 
 // Bounds the steps, 2 (microbatches + stages - 1), far below what a 32-bit number holds.
-constexpr std::int32_t kLimit = 1 << 24;
+constexpr std::int32_t kCountMax = 1 << 24;
 
 std::int32_t half(std::int32_t value) { return (value - (value % 2 != 0 && value < 0)) / 2; }
 
@@ -26,8 +26,8 @@ void check_position(const Position& p) {
     if (value >= first && value <= last) return;
     faults.push_back(str(what, " is ", value, ", must be ", first, " to ", last));
   };
-  expect("micro_batches", p.microbatches, 1, kLimit);
-  expect("stages", p.stages, 1, kLimit);
+  expect("micro_batches", p.microbatches, 1, kCountMax);
+  expect("stages", p.stages, 1, kCountMax);
   if (p.stages >= 1) expect("stage_id", p.stage, 0, p.stages - 1);
   if (!faults.empty()) throw ScheduleError(join(faults, "; "));
 }

@@ -85,7 +85,7 @@ class DualPipeVRow {
   std::deque<Unit> pending_;  // Is whose W is still to come.
 };
 
-Schedule make(const Sizes& sizes) {
+Schedule make_dualpipev(const Sizes& sizes) {
   return write_rows("dualpipev", sizes, to_and_fro, [](Row& row) { DualPipeVRow(row).write(); });
 }
 
@@ -108,7 +108,7 @@ Generator dualpipev() {
           .bubble = "(p-1)f",
           .peak = "2p+1",
           .stages_per_rank = 2,
-          .make = make,
+          .make = make_dualpipev,
           .objection = object};
 }
 

@@ -5,7 +5,7 @@
 namespace penstock::schedule {
 namespace {
 
-Schedule make(const Sizes& sizes) {
+Schedule make_forward_only(const Sizes& sizes) {
   Schedule schedule = write_rows("forward_only", sizes, in_a_loop, [&](Row& row) {
     for (std::int32_t chunk = 0; chunk < sizes.stages_per_rank; ++chunk) {
       for (std::int32_t m = 0; m < sizes.microbatches; ++m) row.add(Op::Forward, chunk, m);
@@ -26,7 +26,7 @@ Generator forward_only() {
           .bubble = "(p-1)f/v where m >= p",
           .peak = "0",
           .purpose = Purpose::Forward,
-          .make = make,
+          .make = make_forward_only,
           .objection = object_to_none};
 }
 

@@ -6,7 +6,7 @@
 namespace penstock::schedule {
 namespace {
 
-Schedule make(const Sizes& sizes) {
+Schedule make_gpipe(const Sizes& sizes) {
   return write_rows("gpipe", sizes, in_a_loop, [&](Row& row) {
     for (const Op op : {Op::Forward, Op::Backward}) {
       for (std::int32_t m = 0; m < sizes.microbatches; ++m) row.add(op, 0, m);
@@ -24,7 +24,7 @@ Generator gpipe() {
           .constraints = "v = 1",
           .bubble = "(p-1)(f+b)",
           .peak = "m",
-          .make = make,
+          .make = make_gpipe,
           .objection = object_to_many_stages};
 }
 

@@ -49,7 +49,7 @@ std::optional<Move> choose(const Rehearsal& all, std::int32_t rank, std::int64_t
 
 // Which pace ends first depends on the sizes: at one of the two, no size of the tests is slower
 // than 1F1B.
-Schedule make(const Sizes& sizes) {
+Schedule make_hanayo(const Sizes& sizes) {
   Rehearsal fast(sizes, Op::Backward);
   Rehearsal slow(sizes, Op::Backward);
   const std::int64_t pace = sizes.stages_per_rank / 2;
@@ -81,7 +81,7 @@ Generator hanayo() {
           .bubble = "at most (2p-2)/(3pv/2+p-1) of the makespan where m = p, v <= 6, b = 2f",
           .peak = "at most v min(m, p)",
           .stages_per_rank = 2,
-          .make = make,
+          .make = make_hanayo,
           .objection = object};
 }
 

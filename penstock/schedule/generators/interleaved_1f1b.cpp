@@ -9,7 +9,7 @@
 namespace penstock::schedule {
 namespace {
 
-Schedule make(const Sizes& sizes) {
+Schedule make_interleaved_1f1b(const Sizes& sizes) {
   const auto forwards = forward_units(sizes);
   const auto backwards = backward_units(sizes);
   return write_rows("interleaved_1f1b", sizes, in_a_loop, [&](Row& row) {
@@ -36,7 +36,7 @@ Generator interleaved_1f1b() {
           .bubble = "(p-1)(f+b)/v where p divides m",
           .peak = "min(mv, (v-1)n+2(p-1-r)+1)",
           .stages_per_rank = 2,
-          .make = make,
+          .make = make_interleaved_1f1b,
           .objection = object_to_uneven_groups};
 }
 

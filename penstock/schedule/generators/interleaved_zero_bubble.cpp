@@ -6,7 +6,7 @@
 namespace penstock::schedule {
 namespace {
 
-Schedule make(const Sizes& sizes) {
+Schedule make_interleaved_zero_bubble(const Sizes& sizes) {
   const auto forwards = forward_units(sizes);
   const auto backwards = backward_units(sizes);
   const auto ahead = static_cast<std::size_t>((sizes.stages_per_rank - 1) * group_of(sizes));
@@ -28,7 +28,7 @@ Generator interleaved_zero_bubble() {
           .bubble = "(p-1)f/v where p divides m",
           .peak = "min(mv, (v-1)n+p)",
           .stages_per_rank = 2,
-          .make = make,
+          .make = make_interleaved_zero_bubble,
           .objection = object_to_uneven_groups};
 }
 

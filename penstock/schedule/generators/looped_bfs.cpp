@@ -7,7 +7,7 @@
 namespace penstock::schedule {
 namespace {
 
-Schedule make(const Sizes& sizes) {
+Schedule make_looped_bfs(const Sizes& sizes) {
   return write_rows("looped_bfs", sizes, in_a_loop, [&](Row& row) {
     for (std::int32_t chunk = 0; chunk < sizes.stages_per_rank; ++chunk) {
       for (std::int32_t m = 0; m < sizes.microbatches; ++m) row.add(Op::Forward, chunk, m);
@@ -30,7 +30,7 @@ Generator looped_bfs() {
           .peak = "mv",
           .stages_per_rank = 2,
           .backwards = BackwardOrder::Other,
-          .make = make,
+          .make = make_looped_bfs,
           .objection = object_to_none};
 }
 

@@ -9,7 +9,7 @@
 namespace penstock::schedule {
 namespace {
 
-Schedule make(const Sizes& sizes) {
+Schedule make_one_f_one_b(const Sizes& sizes) {
   return write_rows("1f1b", sizes, in_a_loop, [&](Row& row) {
     const std::int32_t warmup = std::min(sizes.microbatches, sizes.ranks - row.rank());
     for (std::int32_t m = 0; m < warmup; ++m) row.add(Op::Forward, 0, m);
@@ -30,7 +30,7 @@ Generator one_f_one_b() {
           .constraints = "v = 1",
           .bubble = "(p-1)(f+b)",
           .peak = "min(m, p-r)",
-          .make = make,
+          .make = make_one_f_one_b,
           .objection = object_to_many_stages};
 }
 

@@ -11,7 +11,7 @@ Offsets offsets(std::int32_t p, std::int32_t r) {
           .input = {6 * p + delay - r - 2, 3 * p + delay + 2 * r - 1}};
 }
 
-Schedule make(const Sizes& sizes) {
+Schedule make_v_half(const Sizes& sizes) {
   return squeeze("v_half", sizes,
                  {.activations_max = 2 * ((sizes.ranks + 2) / 2), .offsets = offsets});
 }
@@ -26,7 +26,7 @@ Generator v_half() {
           .bubble = "at most (p-1)(f+b)/2 where m >= p",
           .peak = "at most 2 floor((p+2)/2)",
           .stages_per_rank = 2,
-          .make = make,
+          .make = make_v_half,
           .objection = object_to_v_blocks};
 }
 

@@ -10,7 +10,7 @@ Offsets offsets(std::int32_t p, std::int32_t r) {
   return {.forward = {r, 2 * p - 1 - r}, .input = {4 * p + delay - 1 - r, 2 * p + delay + r}};
 }
 
-Schedule make(const Sizes& sizes) {
+Schedule make_v_min(const Sizes& sizes) {
   return squeeze("v_min", sizes,
                  {.activations_max = 2 * ((sizes.ranks + 4) / 3), .offsets = offsets});
 }
@@ -25,7 +25,7 @@ Generator v_min() {
           .bubble = "at most 2(p-1)(f+b)/3 where m >= p",
           .peak = "at most 2 floor((p+4)/3)",
           .stages_per_rank = 2,
-          .make = make,
+          .make = make_v_min,
           .objection = object_to_v_blocks};
 }
 

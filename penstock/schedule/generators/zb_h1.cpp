@@ -6,7 +6,7 @@
 namespace penstock::schedule {
 namespace {
 
-Schedule make(const Sizes& sizes) {
+Schedule make_zb_h1(const Sizes& sizes) {
   const auto units = forward_units(sizes);
   return write_rows("zb_h1", sizes, in_a_loop, [&](Row& row) {
     const auto r = static_cast<std::size_t>(row.rank());
@@ -25,7 +25,7 @@ Generator zb_h1() {
           .constraints = "v = 1",
           .bubble = "max(p-1, 2p-1-m)f",
           .peak = "min(m, p)",
-          .make = make,
+          .make = make_zb_h1,
           .objection = object_to_many_stages};
 }
 

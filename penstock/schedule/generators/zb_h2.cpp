@@ -7,7 +7,7 @@
 namespace penstock::schedule {
 namespace {
 
-Schedule make(const Sizes& sizes) {
+Schedule make_zb_h2(const Sizes& sizes) {
   const auto units = forward_units(sizes);
   return write_rows("zb_h2", sizes, in_a_loop, [&](Row& row) {
     const auto r = static_cast<std::size_t>(row.rank());
@@ -26,7 +26,7 @@ Generator zb_h2() {
           .constraints = "v = 1",
           .bubble = "(p-1)f where m >= 2p-1",
           .peak = "min(m, 2p-1)",
-          .make = make,
+          .make = make_zb_h2,
           .objection = object_to_many_stages};
 }
 

@@ -96,7 +96,7 @@ Schedule zbv_by_rule(const Sizes& sizes) {
   return write_rows("zbv", sizes, to_and_fro, [](Row& row) { ZbvRow(row).write(); });
 }
 
-Schedule make(const Sizes& sizes) {
+Schedule make_zbv(const Sizes& sizes) {
   const bool suits_rule = sizes.microbatches >= 2 * sizes.ranks - 1;
   if (suits_rule || sizes.rule == Rule::Published) return zbv_by_rule(sizes);
   Rehearsal all(sizes, Op::BackwardInput);
@@ -121,7 +121,7 @@ Generator zbv() {
           .bubble = "max(p-1, 4p-2-2m)f/2; fitted: less where 2m < 3p-1",
           .peak = "min(2m, 2p, m+r+1); fitted: at most min(2m, 2p)",
           .stages_per_rank = 2,
-          .make = make,
+          .make = make_zbv,
           .objection = object};
 }
 

@@ -8,10 +8,10 @@
 namespace penstock::schedule {
 namespace {
 
-class Placing {
+class TorchPlacing {
  public:
   // `slots`: of the order's actions; null: there are no idle ones.
-  explicit Placing(const Schedule& order, const std::vector<std::vector<std::int32_t>>* slots)
+  explicit TorchPlacing(const Schedule& order, const std::vector<std::vector<std::int32_t>>* slots)
       : order_(order),
         slots_(slots),
         messages_(order),
@@ -95,7 +95,7 @@ Schedule place(const Schedule& order, const std::vector<std::vector<std::int32_t
           .stages = order.stages,
           .microbatches = order.microbatches,
           .replicas = order.replicas,
-          .programs = Placing(order, slots).run()};
+          .programs = TorchPlacing(order, slots).run()};
 }
 
 }  // namespace
