@@ -147,9 +147,9 @@ class Scattered {
 };
 
 // Runs one step after the other on all stages, each until it waits.
-class Replay {
+class SteppedReplay {
  public:
-  Replay(const SteppedSchedule& schedule, const std::vector<StageId>& tied)
+  SteppedReplay(const SteppedSchedule& schedule, const std::vector<StageId>& tied)
       : schedule_(schedule),
         tied_(tied),
         is_tied_(schedule.stages.size(), false),
@@ -297,7 +297,7 @@ std::vector<Diagnostic> scattered_ends(const SteppedSchedule& schedule,
 }
 
 std::vector<Diagnostic> circles(const SteppedSchedule& schedule, const std::vector<StageId>& tied) {
-  return Replay(schedule, tied).run();
+  return SteppedReplay(schedule, tied).run();
 }
 
 std::string window(const SteppedSchedule& schedule, const InstructionPlace& place) {
