@@ -117,9 +117,9 @@ std::string_view read(const json::Value& value, Texts& to) {
   return {};
 }
 
-class Reader {
+class EventReader {
  public:
-  explicit Reader(std::string name) : name_(std::move(name)) {}
+  explicit EventReader(std::string name) : name_(std::move(name)) {}
 
   RunEvents read_all(std::string_view text) {
     for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
@@ -205,7 +205,7 @@ std::string to_line(const RunEvent& event) {
 }
 
 RunEvents parse_run_events(std::string_view text, const std::string& name) {
-  return Reader(name).read_all(text);
+  return EventReader(name).read_all(text);
 }
 
 }  // namespace penstock::measure

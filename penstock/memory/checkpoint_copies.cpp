@@ -5,9 +5,6 @@
 namespace penstock::memory {
 namespace {
 
-// Of bf16 and fp16 a checkpoint has masters in float.
-constexpr std::int64_t kMasterBytes = 4;
-
 // What replicas save, each of what all have the one that saves the fewest bytes so far.
 class SharedOut {
  public:

@@ -34,9 +34,6 @@ std::vector<std::size_t> trainable_numbers(const Ownership& ownership) {
 // In a file, states begin at multiples of so many bytes.
 constexpr std::int64_t kFileAlignment = 64;
 
-// Of bf16 and fp16 the optimizer updates masters in float.
-constexpr std::int64_t kMasterBytes = 4;
-
 // What the optimizer keeps of a parameter, or a slice, of so many elements.
 void add_part(std::int64_t elements, std::int64_t element_bytes, const Sharing& sharing,
               States& states) {

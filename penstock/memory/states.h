@@ -18,6 +18,9 @@
 
 namespace penstock::memory {
 
+// Of bf16 and fp16 the optimizer updates, and a checkpoint has, masters in float.
+inline constexpr std::int64_t kMasterBytes = 4;
+
 struct Sharing {
   partition::SharingRules rules;
   std::int32_t place = 0;                 // This rank's in the data group.

@@ -17,16 +17,16 @@
 namespace penstock::render {
 namespace {
 
-constexpr double kWidth = 960;
-constexpr double kHeight = 448;
+constexpr double kPlotWidth = 960;
+constexpr double kPlotHeight = 448;
 constexpr double kMargin = 24;
-constexpr double kLeft = 80;  // Of the frame, and so on.
-constexpr double kRight = kWidth - 148;
-constexpr double kTop = 92;
-constexpr double kBottom = kHeight - 58;
+constexpr double kPlotLeft = 80;  // Of the frame, and so on.
+constexpr double kPlotRight = kPlotWidth - 148;
+constexpr double kPlotTop = 92;
+constexpr double kPlotBottom = kPlotHeight - 58;
 
 constexpr double kTitleSize = 18;
-constexpr double kTextSize = 13;
+constexpr double kPlotTextSize = 13;
 constexpr double kSmallSize = 11;
 constexpr double kLabelDistance = 17;  // Of two last values, at least.
 
@@ -52,12 +52,14 @@ struct Chart {
 
   bool is_empty() const { return train.empty() && validation.empty(); }
   double x(const LossPoint& point) const {
-    return kLeft + (point.step - steps.low) / steps.size() * (kRight - kLeft);
+    return kPlotLeft + (point.step - steps.low) / steps.size() * (kPlotRight - kPlotLeft);
   }
   double y(const LossPoint& point) const {
-    return kBottom - (point.loss - losses.low) / losses.size() * (kBottom - kTop);
+    return kPlotBottom - (point.loss - losses.low) / losses.size() * (kPlotBottom - kPlotTop);
   }
-  ChartFrame frame() const { return {kLeft, kRight, kTop, kBottom, steps.low, steps.high}; }
+  ChartFrame frame() const {
+    return {kPlotLeft, kPlotRight, kPlotTop, kPlotBottom, steps.low, steps.high};
+  }
 };
 
 // From the smallest to the largest value, widened where that is nothing.
@@ -126,11 +128,11 @@ void draw_step_axis(Svg& svg, const Chart& chart) {
   svg.open("g", {{"font-size", kSmallSize}, {"fill", kFadedInk}, {"text-anchor", "middle"}});
   for (const double step : marks.values) {
     const double x = chart.x({.step = step});
-    draw_rule(svg, "M" + rounded(x, 2) + ' ' + rounded(kTop, 2) + 'V' + rounded(kBottom, 2),
+    draw_rule(svg, "M" + rounded(x, 2) + ' ' + rounded(kPlotTop, 2) + 'V' + rounded(kPlotBottom, 2),
               kFaintRule);
-    svg.text(x, kBottom + 18, tick_label(step, marks.step));
+    svg.text(x, kPlotBottom + 18, tick_label(step, marks.step));
   }
-  svg.text((kLeft + kRight) / 2, kBottom + 40, "step", {{"font-size", kTextSize}});
+  svg.text((kPlotLeft + kPlotRight) / 2, kPlotBottom + 40, "step", {{"font-size", kPlotTextSize}});
   svg.close();
 }
 
@@ -139,21 +141,22 @@ void draw_loss_axis(Svg& svg, const Chart& chart) {
   svg.open("g", {{"font-size", kSmallSize}, {"fill", kFadedInk}, {"text-anchor", "end"}});
   for (const double loss : marks.values) {
     const double y = chart.y({.loss = loss});
-    draw_rule(svg, "M" + rounded(kLeft, 2) + ' ' + rounded(y, 2) + 'H' + rounded(kRight, 2),
+    draw_rule(svg, "M" + rounded(kPlotLeft, 2) + ' ' + rounded(y, 2) + 'H' + rounded(kPlotRight, 2),
               kFaintRule);
-    svg.text(kLeft - 10, y + 4, tick_label(loss, marks.step));
+    svg.text(kPlotLeft - 10, y + 4, tick_label(loss, marks.step));
   }
   svg.text(0, 0, "loss",
-           {{"font-size", kTextSize},
+           {{"font-size", kPlotTextSize},
             {"text-anchor", "middle"},
-            {"transform", "translate(22 " + rounded((kTop + kBottom) / 2, 2) + ") rotate(-90)"}});
+            {"transform",
+             "translate(22 " + rounded((kPlotTop + kPlotBottom) / 2, 2) + ") rotate(-90)"}});
   svg.close();
 }
 
 void draw_frame(Svg& svg) {
   draw_rule(svg,
-            "M" + rounded(kLeft, 2) + ' ' + rounded(kTop, 2) + 'V' + rounded(kBottom, 2) + 'H' +
-                rounded(kRight, 2),
+            "M" + rounded(kPlotLeft, 2) + ' ' + rounded(kPlotTop, 2) + 'V' +
+                rounded(kPlotBottom, 2) + 'H' + rounded(kPlotRight, 2),
             kRule);
 }
 
@@ -207,8 +210,8 @@ std::string value_label(double loss) {
 }
 
 void draw_last_value(Svg& svg, const std::string& name, double loss, double y, Colour colour) {
-  svg.text(kRight + 12, y + 4, name + ' ' + value_label(loss),
-           {{"font-size", kTextSize}, {"font-weight", "bold"}, {"fill", colour}});
+  svg.text(kPlotRight + 12, y + 4, name + ' ' + value_label(loss),
+           {{"font-size", kPlotTextSize}, {"font-weight", "bold"}, {"fill", colour}});
 }
 
 // Right of the lines' ends, pushed apart where they would overlap.
@@ -237,17 +240,17 @@ constexpr const char* kTickMark = "m12 4v-8";
 // Returns where the next entry begins.
 double draw_legend_entry(Svg& svg, double x, const Pen& pen, const std::string& text,
                          const char* mark = kLineMark) {
-  const double y = kTop - 26;
+  const double y = kPlotTop - 26;
   svg.add("path", {{"d", "M" + rounded(x, 2) + ' ' + rounded(y - 4, 2) + mark},
                    {"stroke", pen.colour},
                    {"stroke-width", pen.width},
                    {"stroke-opacity", pen.opacity}});
-  svg.text(x + 31, y, text, {{"font-size", kTextSize}});
-  return x + 31 + text_width(text, kTextSize) + 18;
+  svg.text(x + 31, y, text, {{"font-size", kPlotTextSize}});
+  return x + 31 + text_width(text, kPlotTextSize) + 18;
 }
 
 void draw_head(Svg& svg, const LossCurve& curve, const Chart& chart) {
-  svg.text(kMargin, 38, elided(curve.title, kTitleSize, kWidth - 2 * kMargin),
+  svg.text(kMargin, 38, elided(curve.title, kTitleSize, kPlotWidth - 2 * kMargin),
            {{"font-size", kTitleSize}, {"font-weight", "bold"}});
   double x = kMargin;
   if (chart.mean.empty() && !chart.train.empty()) {
@@ -276,7 +279,7 @@ void draw_head(Svg& svg, const LossCurve& curve, const Chart& chart) {
 std::string loss_svg(const LossCurve& curve) {
   const Chart chart = chart_of(curve);
   const LossMarks marks = chart.is_empty() ? LossMarks{} : curve.marks;
-  Svg svg(kWidth, kHeight + break_list_height(marks), curve.title);
+  Svg svg(kPlotWidth, kPlotHeight + break_list_height(marks), curve.title);
   draw_head(svg, curve, chart);
   if (!chart.is_empty()) {
     draw_step_axis(svg, chart);
@@ -287,10 +290,10 @@ std::string loss_svg(const LossCurve& curve) {
   draw_curves(svg, chart);
   draw_last_values(svg, chart);
   draw_marks(svg, marks, chart.frame());
-  draw_break_list(svg, marks, kMargin, kHeight, kWidth - 2 * kMargin);
+  draw_break_list(svg, marks, kMargin, kPlotHeight, kPlotWidth - 2 * kMargin);
   if (chart.is_empty()) {
-    svg.text((kLeft + kRight) / 2, (kTop + kBottom) / 2, "no losses to draw",
-             {{"font-size", kTextSize}, {"fill", kFadedInk}, {"text-anchor", "middle"}});
+    svg.text((kPlotLeft + kPlotRight) / 2, (kPlotTop + kPlotBottom) / 2, "no losses to draw",
+             {{"font-size", kPlotTextSize}, {"fill", kFadedInk}, {"text-anchor", "middle"}});
   }
   return std::move(svg).finish();
 }

@@ -11,8 +11,6 @@ namespace {
 
 constexpr double kNotMade = -1.0;
 
-std::size_t index(Kind kind) { return static_cast<std::size_t>(kind); }
-
 }  // namespace
 
 Targets::Targets(const Problem& problem) : problem_(problem) {

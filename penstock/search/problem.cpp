@@ -11,8 +11,6 @@ using schedule::Action;
 using schedule::Op;
 using schedule::Schedule;
 
-std::size_t index(Kind kind) { return static_cast<std::size_t>(kind); }
-
 std::optional<Kind> kind_of(Op op) {
   if (op == Op::Forward) return Kind::Forward;
   if (op == Op::BackwardInput) return Kind::Input;

@@ -29,6 +29,8 @@ enum class Kind : std::uint8_t { Forward, Input, Weight };
 inline constexpr std::size_t kKinds = 3;
 inline constexpr Kind kEveryKind[kKinds] = {Kind::Forward, Kind::Input, Kind::Weight};
 
+inline std::size_t index(Kind kind) { return static_cast<std::size_t>(kind); }
+
 schedule::Op op_of(Kind kind);
 
 // "The next F of stage 2": what a rank does, the microbatch being the next one of that stage and

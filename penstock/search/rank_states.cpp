@@ -10,7 +10,7 @@
 namespace penstock::search {
 namespace {
 
-constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
 // A kind of turn of a stage, or the W of some stages together.
 struct Series {
@@ -111,7 +111,7 @@ class Rules {
   }
 
   bool has_room(std::uint64_t state, double size) const {
-    if (problem_.memory_max() == kNever) return true;
+    if (problem_.memory_max() == kUnbounded) return true;
     double held = size;
     for (std::size_t at = 0; at < series_.size(); ++at) {
       const Series& each = series_[at];
@@ -165,19 +165,19 @@ std::optional<RankStates> RankStates::of(const Problem& problem, std::size_t ran
 bool narrow(std::size_t states, std::vector<Step>& steps, std::span<const double> times,
             double slack, std::vector<Window>& windows, Scratch& scratch) {
   auto& [reached, left, found] = scratch;
-  reached.assign(states, kNever);
-  left.assign(states, -kNever);
+  reached.assign(states, kUnbounded);
+  left.assign(states, -kUnbounded);
   found.resize(windows.size());
   reached.front() = 0.0;
-  left.back() = kNever;
+  left.back() = kUnbounded;
   for (const Step& step : steps) {
     const Window& window = windows[step.turn];
     const double start = std::max(reached[step.from], window.first);
-    found[step.turn] = {kNever, -kNever};
+    found[step.turn] = {kUnbounded, -kUnbounded};
     if (start > window.last + slack) continue;
     reached[step.to] = std::min(reached[step.to], start + times[step.turn]);
   }
-  if (reached.back() == kNever) return false;
+  if (reached.back() == kUnbounded) return false;
   for (std::size_t i = steps.size(); i > 0; --i) {
     Step& step = steps[i - 1];
     const Window& window = windows[step.turn];
@@ -193,7 +193,7 @@ bool narrow(std::size_t states, std::vector<Step>& steps, std::span<const double
   }
   for (const Step& step : steps) windows[step.turn] = found[step.turn];
   std::erase_if(steps, [](const Step& step) { return step.to == 0; });
-  return left.front() != -kNever;
+  return left.front() != -kUnbounded;
 }
 
 }  // namespace penstock::search

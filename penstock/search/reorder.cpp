@@ -15,7 +15,7 @@ namespace {
 using schedule::Schedule;
 
 // More than this takes longer than a run should wait.
-constexpr std::int64_t kTurnsMax = 400'000;
+constexpr std::int64_t kReorderedTurnsMax = 400'000;
 
 Stages stages_of(const Reorder& request) {
   const Schedule& schedule = request.schedule.schedule();
@@ -133,9 +133,9 @@ std::optional<std::string> objection_to_reorder(const verify::VerifiedSchedule& 
                " ranks");
   }
   const std::int64_t turns = 3 * std::int64_t{schedule.stages} * schedule.microbatches;
-  if (turns > kTurnsMax) {
+  if (turns > kReorderedTurnsMax) {
     return str(schedule.stages, " stages times ", schedule.microbatches,
-               " microbatches are more than ", kTurnsMax / 3);
+               " microbatches are more than ", kReorderedTurnsMax / 3);
   }
   return {};
 }

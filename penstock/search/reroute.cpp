@@ -23,8 +23,8 @@ using schedule::Op;
 using schedule::Schedule;
 using simulate::Costs;
 
-constexpr std::int64_t kTurnsMax = 4'000'000;
-constexpr double kRepairTurns = 1e7;  // That are simulated in one run of repairs.
+constexpr std::int64_t kReroutedTurnsMax = 4'000'000;
+constexpr double kReroutingTurns = 1e7;  // That are simulated in one run of repairs.
 constexpr std::uint64_t kRepairs = 4;
 
 std::int32_t pipe_ranks(const Loss& loss) { return loss.schedule.schedule().ranks(); }
@@ -77,9 +77,9 @@ void check(const Loss& loss) {
   }
   const std::int64_t stages = 2 * std::int64_t{loss.replicas} * schedule.stages;
   const std::int64_t turns = 3 * stages / 2 * schedule.microbatches;
-  if (loss.replicas > 1 && (stages > std::int64_t{kStagesMax} || turns > kTurnsMax)) {
-    texts.push_back(str(title(schedule), " x ", loss.replicas, " replicas: at most ", kTurnsMax / 3,
-                        " stages x microbatches x replicas are rerouted"));
+  if (loss.replicas > 1 && (stages > std::int64_t{kStagesMax} || turns > kReroutedTurnsMax)) {
+    texts.push_back(str(title(schedule), " x ", loss.replicas, " replicas: at most ",
+                        kReroutedTurnsMax / 3, " stages x microbatches x replicas are rerouted"));
   }
   for (const std::string& text : simulate::misfits(loss.costs, schedule)) {
     texts.push_back("costs: " + text);
@@ -190,11 +190,11 @@ class Ordering {
     const auto turns = static_cast<double>(problem_.turns());
     for (std::uint64_t i = 0; i < kRepairs && best_.makespan > enough; ++i) {
       Repair repair(problem_);
-      Solution found =
-          repair.run(best_.order, {.seed = i + 1,
-                                   .changes = 20 + static_cast<std::int64_t>(kRepairTurns / turns),
-                                   .heat = work / turns * 0.25 * static_cast<double>(1U << i),
-                                   .enough = enough});
+      Solution found = repair.run(
+          best_.order, {.seed = i + 1,
+                        .changes = 20 + static_cast<std::int64_t>(kReroutingTurns / turns),
+                        .heat = work / turns * 0.25 * static_cast<double>(1U << i),
+                        .enough = enough});
       if (found.better_than(best_)) best_ = std::move(found);
     }
   }

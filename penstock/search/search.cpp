@@ -24,7 +24,7 @@ constexpr std::size_t kOthers = 6;
 // How many placements have a full first piece; where there are more, each has less.
 constexpr double kFullPieces = 8.0;
 // More actions than this would take hours.
-constexpr std::int64_t kTurnsMax = 4'000'000;
+constexpr std::int64_t kSearchedTurnsMax = 4'000'000;
 
 bool is_by_stage(const simulate::Costs& costs) {
   const auto has_rows = [](const verify::PerStage& numbers) { return numbers.rows().size() > 1; };
@@ -46,11 +46,11 @@ void check(const Request& request) {
   if (!texts.empty()) throw ConfigError("search: " + join(texts, "\nsearch: "));
   for (const std::int32_t each : request.stages_per_rank) {
     const std::int64_t stages = std::int64_t{request.ranks} * each;
-    if (stages > 0xFFFF || 3 * stages * request.microbatches > kTurnsMax) {
+    if (stages > 0xFFFF || 3 * stages * request.microbatches > kSearchedTurnsMax) {
       throw ConfigError(
           str("search: ", counted(request.ranks, "rank"), ", ", counted(each, "stage"),
               " per rank, ", counted(request.microbatches, "microbatch", "microbatches"),
-              ": at most ", kTurnsMax / 3,
+              ": at most ", kSearchedTurnsMax / 3,
               " stages times microbatches, and 65535 stages, can be searched"),
           {"more microbatches repeat what fewer ones do: search with fewer"});
     }

@@ -19,7 +19,7 @@ using schedule::Program;
 using schedule::Schedule;
 
 // One of the two kinds of numbers that an action has.
-struct Kind {
+struct NumberKind {
   const char* name;
   const char* names;
   Code code;
@@ -27,7 +27,7 @@ struct Kind {
   std::int32_t Schedule::* size;
 };
 
-constexpr Kind kKinds[] = {
+constexpr NumberKind kKinds[] = {
     {"microbatch", "microbatches", Code::BadMicrobatch,
      [](const Action& action) {
        return action.microbatch ? std::optional(action.microbatch->value) : std::nullopt;
@@ -39,7 +39,7 @@ constexpr Kind kKinds[] = {
 
 using Counts = std::map<std::int32_t, std::int64_t>;
 
-Counts count(const Schedule& schedule, const Kind& kind) {
+Counts count(const Schedule& schedule, const NumberKind& kind) {
   Counts counts;
   for (const Program& program : schedule.programs) {
     for (const Action& action : program) {
@@ -60,7 +60,7 @@ std::int64_t usual(const Counts& counts) {
 
 class Search {
  public:
-  Search(const Schedule& schedule, const Kind& kind)
+  Search(const Schedule& schedule, const NumberKind& kind)
       : schedule_(schedule), kind_(kind), counts_(count(schedule, kind)), rest_(schedule) {
     if (counts_.size() < 2) return;
     least_ = (usual(counts_) + 1) / 2;
@@ -125,7 +125,7 @@ class Search {
   }
 
   const Schedule& schedule_;
-  const Kind& kind_;
+  const NumberKind& kind_;
   Counts counts_;
   Schedule rest_;           // Without the strays.
   std::int64_t least_ = 0;  // Of actions, of a number that is no stray.
@@ -137,7 +137,7 @@ class Search {
 
 std::vector<Diagnostic> objections_to_stray_numbers(const Schedule& schedule) {
   Objections objections(schedule);
-  for (const Kind& kind : kKinds) Search(schedule, kind).object(objections);
+  for (const NumberKind& kind : kKinds) Search(schedule, kind).object(objections);
   return std::move(objections).in_order();
 }
 
