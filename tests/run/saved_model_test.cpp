@@ -49,8 +49,8 @@ TEST(SavedModel, OfOnesOwnComesBackInPlainModulesFromEveryLayout) {
     });
     EXPECT_FALSE(std::filesystem::exists(folder.file("config.json")));
     torch::nn::Sequential plain({{"in", torch::nn::Linear(4, 4)},
-                                       {"norm", torch::nn::BatchNorm1d(4)},
-                                       {"out", torch::nn::Linear(4, 2)}});
+                                 {"norm", torch::nn::BatchNorm1d(4)},
+                                 {"out", torch::nn::Linear(4, 2)}});
     weights::copy_to(*plain, folder.path());
     for (const auto& each : plain->named_parameters()) {
       EXPECT_TRUE(testing_support::same_bits(each.value().detach(), trained.at(each.key())));
