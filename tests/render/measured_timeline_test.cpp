@@ -61,7 +61,8 @@ TEST(MeasuredTimeline, WhatIsLeftToReduceHasALaneWithSeveralReplicas) {
   EXPECT_EQ(timeline().rows[0].lanes.size(), 1U);
   recording.ranks.push_back({.data = 1});
   recording.events.back().end_ns += 1'000'000;
-  const auto& lanes = timeline().rows[0].lanes;
+  const Timeline of_two = timeline();
+  const auto& lanes = of_two.rows[0].lanes;
   ASSERT_EQ(lanes.size(), 3U);
   EXPECT_EQ(lanes[2].name, "reduce");
   ASSERT_EQ(lanes[2].bars.size(), 1U);
