@@ -2,7 +2,6 @@
 
 #include <ATen/ops/zeros.h>
 
-#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -35,7 +34,7 @@ Word word_of(std::int64_t packed) {
 
 std::int64_t letters(const std::string& run) {
   std::int64_t number = 0;
-  std::memcpy(&number, run.data(), std::min(run.size(), sizeof number));
+  run.copy(reinterpret_cast<char*>(&number), sizeof number);
   return number;
 }
 
@@ -74,8 +73,7 @@ void Words::say(Word word, const Whereabouts& where) {
   mine[kWord] = packed(word);
   mine[kRun] = letters(where.run);
   mine[kHash] = static_cast<std::int64_t>(where.hash);
-  const std::string_view call = comm::Call::name();
-  std::memcpy(mine + kCall, call.data(), std::min(call.size(), kCallBytes));
+  comm::Call::name().copy(reinterpret_cast<char*>(mine + kCall), kCallBytes);
   said.transfer = group_.all_gather(said.all, tag_);
   said_.push_back(std::move(said));
   while (said_.size() > kUnheard || (!said_.empty() && said_.front().transfer->is_over())) hear();
