@@ -23,6 +23,9 @@ struct AskedRun {
 // Declares CONFIG, --nproc and --set; `example` is a KEY=VALUE, for the help.
 void declare_run(CLI::App& app, AskedRun& run, const std::string& example);
 
+// The keys that say how many ranks there are: "mesh.pipe x mesh.data".
+std::string keys_of_ranks();
+
 // The words that say the same on a command line.
 std::vector<std::string> words_of(const AskedRun& run);
 

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "penstock/cli/asked_run.h"
 #include "penstock/cli/memory_file.h"
 #include "penstock/cli/overrides.h"
 #include "penstock/core/error.h"
@@ -27,7 +28,8 @@ void hand_on_text(const std::string& text) {
 }  // namespace
 
 void declare_ranks(CLI::App& app, TrainCommand& command) {
-  app.add_option("--nproc", command.nproc, "local ranks to start (default: mesh.pipe x mesh.data)")
+  app.add_option("--nproc", command.nproc,
+                 str("local ranks to start (default: ", keys_of_ranks(), ")"))
       ->type_name("N")
       ->check(CLI::Range(1, 4096));
   app.add_option(

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "penstock/config/zero_stage.h"
+#include "penstock/mesh/axes.h"
 
 namespace penstock::config {
 
@@ -76,7 +77,8 @@ struct DataConfig {
 
 struct MeshConfig {
   std::int64_t pipe = 1;                  // Pipeline ranks.
-  std::optional<std::int64_t> data = {};  // Data-parallel ranks; absent: world size / pipe.
+  std::optional<std::int64_t> data = {};  // Data-parallel ranks; absent: what is left of the world.
+  mesh::OtherAxes<std::int64_t> others = mesh::each<std::int64_t>(1);
 
   friend bool operator==(const MeshConfig&, const MeshConfig&) = default;
 };

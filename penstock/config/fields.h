@@ -18,6 +18,7 @@
 #include "penstock/config/condition.h"
 #include "penstock/config/config.h"
 #include "penstock/config/kinds.h"
+#include "penstock/config/mesh_fields.h"
 
 namespace penstock::config {
 
@@ -28,7 +29,6 @@ struct Selector {
 };
 
 // Limits far beyond any use, so that sums and products of sizes cannot overflow.
-inline constexpr std::int64_t kManyRanks = 65536;
 inline constexpr std::int64_t kManySamples = 1 << 20;
 inline constexpr std::int64_t kManySteps = 1'000'000'000'000;
 inline constexpr std::int64_t kManyParameters = std::int64_t{1} << 50;
@@ -468,11 +468,7 @@ void visit_config(Visitor& v, ConfigT& c) {
   v.field("seed", c.seed, Integer{}, "of initialisation and data order");
   v.section("model", [&] { visit_model(v, c.model); });
   v.section("data", [&] { visit_data(v, c); });
-  v.section("mesh", [&] {
-    v.field("pipe", c.mesh.pipe, Integer{1, kManyRanks}, "pipeline ranks");
-    v.field("data", c.mesh.data, Optional{Integer{1, kManyRanks}},
-            "data-parallel ranks; null: world size / pipe");
-  });
+  v.section("mesh", [&] { visit_mesh(v, c.mesh); });
   v.section("pipeline", [&] { visit_pipeline(v, c.pipeline); });
   v.section("schedule", [&] {
     visit_schedule(v, c.schedule);

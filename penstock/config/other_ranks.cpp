@@ -1,22 +1,22 @@
 #include "penstock/config/other_ranks.h"
 
-#include <algorithm>
-
 #include "penstock/core/text.h"
 
 namespace penstock::config {
 
+using mesh::Axis;
+using mesh::Role;
+
 std::vector<RankLayout> layouts_on(std::int64_t ranks, const RankLayout& before) {
   const Batch& batch = before.batch;
   std::vector<RankLayout> all;
-  for (std::int64_t pipe = std::min<std::int64_t>(before.mesh.pipe, ranks); pipe >= 1; --pipe) {
-    if (ranks % pipe != 0) continue;
-    const std::int64_t data = ranks / pipe;
-    const std::int64_t samples = batch.micro_batch_size * data;
-    if (batch.train_batch_size % samples != 0) continue;
+  for (std::int32_t pipe = before.mesh[Axis::Pipe]; pipe >= 1; --pipe) {
+    const mesh::Shape one = before.mesh.with(Axis::Pipe, pipe).with(Axis::Data, 1);
+    if (ranks < one.size() || ranks % one.size() != 0) continue;
     RankLayout layout = before;
-    layout.mesh = {.pipe = static_cast<std::int32_t>(pipe),
-                   .data = static_cast<std::int32_t>(data)};
+    layout.mesh = one.with(Axis::Data, static_cast<std::int32_t>(ranks / one.size()));
+    const std::int64_t samples = batch.micro_batch_size * layout.mesh.size(Role::OtherSamples);
+    if (batch.train_batch_size % samples != 0) continue;
     layout.batch.microbatches = batch.train_batch_size / samples;
     all.push_back(layout);
   }
@@ -24,8 +24,7 @@ std::vector<RankLayout> layouts_on(std::int64_t ranks, const RankLayout& before)
 }
 
 Config with_layout(Config config, const RankLayout& layout) {
-  config.mesh.pipe = layout.mesh.pipe;
-  config.mesh.data = layout.mesh.data;
+  config.mesh = config_of(layout.mesh);
   config.batch = {.train_batch_size = layout.batch.train_batch_size,
                   .train_micro_batch_size_per_gpu = layout.batch.micro_batch_size,
                   .gradient_accumulation_steps = layout.batch.microbatches};
@@ -33,11 +32,16 @@ Config with_layout(Config config, const RankLayout& layout) {
 }
 
 std::vector<Override> overrides_of(const RankLayout& layout) {
-  return {parse_override(str("mesh.pipe=", layout.mesh.pipe)),
-          parse_override(str("mesh.data=", layout.mesh.data)),
-          parse_override(str("train_batch_size=", layout.batch.train_batch_size)),
-          parse_override(str("train_micro_batch_size_per_gpu=", layout.batch.micro_batch_size)),
-          parse_override(str("gradient_accumulation_steps=", layout.batch.microbatches))};
+  std::vector<std::string> words;
+  for (const Axis axis : mesh::told(layout.mesh)) {
+    words.push_back(str("mesh.", mesh::row_of(axis).name, "=", layout.mesh[axis]));
+  }
+  words.push_back(str("train_batch_size=", layout.batch.train_batch_size));
+  words.push_back(str("train_micro_batch_size_per_gpu=", layout.batch.micro_batch_size));
+  words.push_back(str("gradient_accumulation_steps=", layout.batch.microbatches));
+  std::vector<Override> overrides;
+  for (const std::string& each : words) overrides.push_back(parse_override(each));
+  return overrides;
 }
 
 std::string change_text(const RankLayout& before, const RankLayout& after) {

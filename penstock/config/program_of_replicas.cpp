@@ -10,7 +10,8 @@ constexpr const char* kWhat = "the schedule is a program of several replicas, an
 
 }  // namespace
 
-void check_program_of_replicas(ZeroStage stage, bool has_invariant_sums) {
+void check_programs(mesh::Programs programs, ZeroStage stage, bool has_invariant_sums) {
+  if (programs == mesh::Programs::Alike) return;
   if (stage == ZeroStage::Parameters) {
     throw ConfigError(
         str(kWhat, "zero_optimization.stage is 3: its ranks do not use parameters together"),
@@ -22,16 +23,16 @@ void check_program_of_replicas(ZeroStage stage, bool has_invariant_sums) {
   }
 }
 
-void check_tied_program_of_replicas(ZeroStage stage) {
+void check_uneven_ties(ZeroStage stage) {
   if (stage == ZeroStage::Off) return;
   throw ConfigError(str(kWhat, "zero_optimization.stage is ", number_of(stage),
                         ": the ranks of tied layers would cut them differently"),
                     {"set zero_optimization.stage to 0, or do not tie layers"});
 }
 
-void check_program_of_replicas(const Config& config) {
-  check_program_of_replicas(config.zero_optimization.stage, config.numerics.invariant);
-  if (!config.schedule.adapt) return;
+void check_programs(mesh::Programs programs, const Config& config) {
+  check_programs(programs, config.zero_optimization.stage, config.numerics.invariant);
+  if (programs == mesh::Programs::Alike || !config.schedule.adapt) return;
   throw ConfigError(str(kWhat, "schedule.adapt is true: no other program can take its place"),
                     {"set schedule.adapt to false"});
 }

@@ -54,19 +54,56 @@ std::string processes(const std::vector<std::int64_t>& counts) {
 
 constexpr std::size_t kProposals = 8;
 
-[[noreturn]] void refuse_pipe(std::int64_t pipe, std::int64_t world_size) {
-  throw ConfigError(str("world size ", world_size, " is not a multiple of mesh.pipe ", pipe,
-                        "; use ", processes(multiples_around(pipe, world_size)), ", or mesh.pipe ",
-                        either(divisors_around(world_size, pipe, kProposals))));
-}
+// Axes whose sizes are given, and which therefore have to make up the world, or divide it.
+class GivenAxes {
+ public:
+  GivenAxes(const MeshConfig& mesh, std::int64_t world_size) : world_size_(world_size) {
+    const mesh::Shape asked = asked_shape(mesh);
+    for (const mesh::Axis axis : mesh::told(asked)) {
+      if (axis == mesh::Axis::Data && !mesh.data) continue;
+      axes_.push_back({str("mesh.", mesh::row_of(axis).name), asked[axis]});
+      product_ *= asked[axis];
+    }
+  }
 
-[[noreturn]] void refuse_mesh(std::int64_t pipe, std::int64_t data, std::int64_t world_size) {
-  std::string repairs = processes({pipe * data});
-  if (world_size % pipe == 0) repairs += str(", or mesh.data ", world_size / pipe);
-  if (world_size % data == 0) repairs += str(", or mesh.pipe ", world_size / data);
-  throw ConfigError(str("world size ", world_size, " != mesh.pipe ", pipe, " x mesh.data ", data,
-                        "; use ", repairs));
-}
+  void divide_world() const {
+    if (world_size_ % product_ == 0) return;
+    refuse(" is not a multiple of ", multiples_around(product_, world_size_),
+           [](std::int64_t size, std::int64_t given) {
+             return divisors_around(size, given, kProposals);
+           });
+  }
+
+  void make_up_world() const {
+    if (world_size_ == product_) return;
+    refuse(" != ", {product_}, [](std::int64_t size, std::int64_t) { return std::vector{size}; });
+  }
+
+ private:
+  struct Given {
+    std::string key;
+    std::int64_t size;
+  };
+
+  // `repairs`: sizes of an axis by the size that would be left for it, and the given one.
+  template <class Repairs>
+  [[noreturn]] void refuse(const char* how, const std::vector<std::int64_t>& worlds,
+                           const Repairs& repairs) const {
+    std::vector<std::string> factors, uses = {processes(worlds)};
+    for (const Given& each : axes_) factors.push_back(str(each.key, " ", each.size));
+    for (std::size_t i = axes_.size(); i-- > 0;) {
+      const std::int64_t others = product_ / axes_[i].size;
+      if (world_size_ % others != 0) continue;
+      uses.push_back(str(axes_[i].key, " ", either(repairs(world_size_ / others, axes_[i].size))));
+    }
+    throw ConfigError(
+        str("world size ", world_size_, how, join(factors, " x "), "; use ", join(uses, ", or ")));
+  }
+
+  std::int64_t world_size_;
+  std::vector<Given> axes_;
+  std::int64_t product_ = 1;
+};
 
 constexpr const char* kTrain = "train_batch_size";
 constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
@@ -106,8 +143,7 @@ class Contradiction {
  private:
   std::string world() const {
     if (!mesh_) return "";
-    return str(" (world size ", mesh_->pipe * mesh_->data, " = pipe ", mesh_->pipe, " x data ",
-               mesh_->data, ")");
+    return str(" (world size ", mesh_->size(), " = ", mesh::in_words(*mesh_), ")");
   }
 
   // The values of that factor that work while all others stay.
@@ -136,10 +172,11 @@ class Contradiction {
 
   // How to get that number of data-parallel ranks: other processes, or another pipe.
   void add_worlds(std::int64_t data, std::vector<std::string>& notes) const {
-    const std::int64_t world_size = std::int64_t{mesh_->pipe} * mesh_->data;
-    notes.push_back(str(processes({mesh_->pipe * data}), " (data ", data, ") would work"));
-    if (world_size % data != 0) return;
-    notes.push_back(str("mesh.pipe ", world_size / data, " (data ", data, ") works"));
+    const mesh::Shape changed = mesh_->with(mesh::Axis::Data, static_cast<std::int32_t>(data));
+    notes.push_back(str(processes({changed.size()}), " (data ", data, ") would work"));
+    const std::int64_t others = changed.with(mesh::Axis::Pipe, 1).size();
+    if (mesh_->size() % others != 0) return;
+    notes.push_back(str("mesh.pipe ", mesh_->size() / others, " (data ", data, ") works"));
   }
 
   std::optional<mesh::Shape> mesh_;
@@ -193,23 +230,48 @@ std::vector<OutputFolder> output_folders(const Config& config, const std::string
   return folders;
 }
 
+mesh::Shape asked_shape(const MeshConfig& mesh) {
+  mesh::Shape shape{.pipe = static_cast<std::int32_t>(mesh.pipe),
+                    .data = static_cast<std::int32_t>(mesh.data.value_or(1))};
+  for (std::size_t i = 0; i < mesh.others.size(); ++i) {
+    shape.others[i] = static_cast<std::int32_t>(mesh.others[i]);
+  }
+  return shape;
+}
+
+mesh::Shape asked_shape(const Config& config) {
+  const auto& [train, micro, accumulation] = config.batch;
+  const mesh::Shape asked = asked_shape(config.mesh);
+  if (config.mesh.data || !train || !micro || !accumulation) return asked;
+  const std::int64_t product = *micro * *accumulation;
+  if (*train % product != 0) return asked;
+  return asked.with(mesh::Axis::Data, static_cast<std::int32_t>(*train / product));
+}
+
+MeshConfig config_of(const mesh::Shape& shape) {
+  MeshConfig mesh{.pipe = shape.pipe, .data = shape.data};
+  std::ranges::copy(shape.others, mesh.others.begin());
+  return mesh;
+}
+
 mesh::Shape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size) {
   PENSTOCK_CHECK(world_size >= 1 && mesh.pipe >= 1, world_size, " ", mesh.pipe);
-  if (mesh.data && mesh.pipe * *mesh.data != world_size) {
-    refuse_mesh(mesh.pipe, *mesh.data, world_size);
-  }
-  if (world_size % mesh.pipe != 0) refuse_pipe(mesh.pipe, world_size);
-  return {.pipe = static_cast<std::int32_t>(mesh.pipe),
-          .data = static_cast<std::int32_t>(world_size / mesh.pipe)};
+  const GivenAxes given(mesh, world_size);
+  mesh.data ? given.make_up_world() : given.divide_world();
+  const mesh::Shape asked = asked_shape(mesh);
+  if (mesh.data) return asked;
+  return asked.with(mesh::Axis::Data, static_cast<std::int32_t>(world_size / asked.size()));
 }
 
 Batch resolve_batch(const BatchConfig& batch, const mesh::Shape& mesh) {
   const auto& [train, micro, accumulation] = batch;
-  if (!train || micro || accumulation || mesh.pipe == 1 || *train % mesh.data != 0) {
-    return resolve(batch, mesh.data, mesh);
+  const std::int64_t replicas = mesh.size(mesh::Role::OtherSamples);
+  const std::int64_t pipe = mesh.size(mesh::Role::Pipe);
+  if (!train || micro || accumulation || pipe == 1 || *train % replicas != 0) {
+    return resolve(batch, replicas, mesh);
   }
-  const std::int64_t samples = *train / mesh.data;
-  const std::int64_t microbatches = largest_divisor_up_to(samples, std::int64_t{4} * mesh.pipe);
+  const std::int64_t samples = *train / replicas;
+  const std::int64_t microbatches = largest_divisor_up_to(samples, 4 * pipe);
   return {*train, samples / microbatches, microbatches};
 }
 

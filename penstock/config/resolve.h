@@ -12,8 +12,17 @@
 
 namespace penstock::config {
 
+// The shape that the configuration asks for; an axis that takes what is left of the world, one
+// rank.
+mesh::Shape asked_shape(const MeshConfig& mesh);
+// The same, but that this axis has as many as the batch sizes need.
+mesh::Shape asked_shape(const Config& config);
+// The configuration that asks for a shape.
+MeshConfig config_of(const mesh::Shape& shape);
+
+// The shape of so many ranks.
 // REQUIRES: validate() accepts the config; world_size >= 1.
-// Throws: ConfigError when the axes do not make up the world, with those that would.
+// Throws: ConfigError when the axes do not make up the world, with sizes that would.
 mesh::Shape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size);
 
 // Where the checkpoints of a run in directory `run` are.

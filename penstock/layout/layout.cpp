@@ -32,13 +32,27 @@ std::vector<Order> orders(std::int32_t pipe, std::int32_t microbatches, std::int
   return fitting;
 }
 
+// Of all ranks, with a layer at least for each rank of the pipe.  Other axes have one rank each: it
+// is not known what more would take.
+std::vector<mesh::Shape> shapes(const Choices& choices) {
+  std::vector<mesh::Shape> shapes;
+  const auto most =
+      static_cast<std::int32_t>(std::min<std::int64_t>(choices.world, choices.layers));
+  for (std::int32_t pipe = 1; pipe <= most; ++pipe) {
+    if (choices.world % pipe != 0) continue;
+    shapes.push_back(
+        mesh::Shape{}.with(mesh::Axis::Pipe, pipe).with(mesh::Axis::Data, choices.world / pipe));
+  }
+  return shapes;
+}
+
 bool go_together(const Layout& layout, const Choices& choices) {
   if (layout.offload == Offload::StatesAndParameters) {
     return partition::SharingRules{
-        .stage = layout.zero, .ranks = layout.mesh.data, .one_rank_has_pieces = true}
+        .stage = layout.zero, .ranks = layout.sharers(), .one_rank_has_pieces = true}
         .come_and_go();
   }
-  return layout.mesh.data > 1 || layout.zero == choices.zero.front();
+  return layout.sharers() > 1 || layout.zero == choices.zero.front();
 }
 
 // A layout with each of the choices that leave its program as it is.
@@ -74,8 +88,8 @@ std::string to_string(const Layout& layout) {
   const std::string_view files = in_files(layout.offload);
   const std::string stages =
       layout.stages_per_rank > 1 ? str(" with ", layout.stages_per_rank, " stages per rank") : "";
-  return str("pipe ", layout.mesh.pipe, " x data ", layout.mesh.data, ", ZeRO ",
-             number_of(layout.zero), ", ", layout.schedule, stages, ", ", layout.microbatches,
+  return str(mesh::in_words(layout.mesh), ", ZeRO ", number_of(layout.zero), ", ", layout.schedule,
+             stages, ", ", layout.microbatches,
              layout.microbatches == 1 ? " microbatch of " : " microbatches of ", layout.microbatch,
              layout.microbatch == 1 ? " sample" : " samples",
              layout.recompute_interval > 0 ? ", recomputed" : "",
@@ -85,17 +99,16 @@ std::string to_string(const Layout& layout) {
 std::vector<Layout> all_layouts(const Choices& choices) {
   constexpr std::int64_t kMicrobatchesMax = 0xFFFF;
   std::vector<Layout> layouts;
-  for (std::int32_t pipe = 1; pipe <= std::min<std::int64_t>(choices.world, choices.layers);
-       ++pipe) {
-    if (choices.world % pipe != 0) continue;
-    const std::int32_t data = choices.world / pipe;
+  for (const mesh::Shape& mesh : shapes(choices)) {
+    const std::int32_t pipe = mesh.size(mesh::Role::Pipe);
+    const std::int32_t replicas = mesh.size(mesh::Role::OtherSamples);
     for (const std::int64_t microbatch : choices.microbatches) {
-      if (choices.samples % (microbatch * data) != 0) continue;
-      const std::int64_t count = choices.samples / (microbatch * data);
+      if (choices.samples % (microbatch * replicas) != 0) continue;
+      const std::int64_t count = choices.samples / (microbatch * replicas);
       if (count > kMicrobatchesMax) continue;
       const auto microbatches = static_cast<std::int32_t>(count);
       for (const Order& order : orders(pipe, microbatches, choices.layers)) {
-        add_with_choices({.mesh = {.pipe = pipe, .data = data},
+        add_with_choices({.mesh = mesh,
                           .schedule = order.schedule,
                           .stages_per_rank = order.stages_per_rank,
                           .microbatch = microbatch,

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "penstock/config/zero_stage.h"
-#include "penstock/mesh/mesh.h"
+#include "penstock/mesh/axes.h"
 
 namespace penstock::layout {
 
@@ -35,7 +35,12 @@ struct Layout {
   std::int64_t recompute_interval = 0;  // Layers that are computed again together; 0: none are.
   Offload offload = Offload::Nothing;
 
-  std::int32_t stages() const { return mesh.pipe * stages_per_rank; }
+  std::int32_t pipe() const { return mesh.size(mesh::Role::Pipe); }  // Pipeline ranks.
+  std::int32_t replicas() const { return mesh.size(mesh::Role::OtherSamples); }
+  // Ranks that have the same parameters.
+  std::int32_t sharers() const { return mesh.size(mesh::Role::SameParameters); }
+  std::int32_t stages() const { return pipe() * stages_per_rank; }
+  std::int64_t samples() const { return microbatch * microbatches * replicas(); }  // Of a step.
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 

@@ -10,9 +10,7 @@ const LinkSpeed& Network::between(Rank a, Rank b) const {
   return is_one_node ? intra : inter;
 }
 
-const LinkSpeed& Network::within(std::int32_t first, std::int32_t count) const {
-  return between(Rank(first), Rank(first + count - 1));
-}
+const LinkSpeed& Network::within(Rank first, Rank last) const { return between(first, last); }
 
 double collective_time(const LinkSpeed& link, std::int32_t ranks, double bytes) {
   if (ranks == 1) return 0.0;

@@ -29,8 +29,8 @@ struct Network {
   double crowding = 1.0;
 
   const LinkSpeed& between(Rank a, Rank b) const;
-  // The slowest of a ring of ranks first, first + 1, ..., first + count - 1.
-  const LinkSpeed& within(std::int32_t first, std::int32_t count) const;
+  // The slowest of a ring of ranks, of which these are the first and the last.
+  const LinkSpeed& within(Rank first, Rank last) const;
 };
 
 // Of a reduce-scatter, or an all-gather, of so many bytes in all; an all-reduce is one of each.

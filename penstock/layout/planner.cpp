@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "penstock/config/optimizer_states.h"
+#include "penstock/config/resolve.h"
 #include "penstock/core/check.h"
 #include "penstock/layout/stages.h"
 #include "penstock/lower/programs.h"
@@ -34,7 +35,7 @@ memory::Sharing sharing_of(const config::Config& config, const Layout& layout) {
     persistence.elements_in_all = *zero.stage3_model_persistence_threshold;
   }
   return {.rules = {.stage = layout.zero,
-                    .ranks = layout.mesh.data,
+                    .ranks = layout.sharers(),
                     .bucket_bytes = zero.reduce_bucket_size * element_bytes(config),
                     .one_rank_has_pieces = layout.offload == Offload::StatesAndParameters},
           .states_per_element = config::states_per_parameter(config.optimizer),
@@ -75,13 +76,12 @@ class Planner {
   }
 
   std::shared_ptr<const VerifiedSchedule> schedule_of(const Layout& layout) {
-    const Program key{layout.schedule, layout.mesh.pipe, layout.stages_per_rank,
-                      layout.microbatches};
+    const Program key{layout.schedule, layout.pipe(), layout.stages_per_rank, layout.microbatches};
     const auto found = schedules_.find(key);
     if (found != schedules_.end()) return found->second;
     const auto made = std::make_shared<const VerifiedSchedule>(
         lower::training_program({.schedule = layout.schedule,
-                                 .ranks = layout.mesh.pipe,
+                                 .ranks = layout.pipe(),
                                  .stages_per_rank = layout.stages_per_rank,
                                  .microbatches = layout.microbatches}));
     std::size_t actions = 0;
@@ -133,7 +133,7 @@ class Planner {
 
   // What the states of the fullest rank take at least, whichever rank has which stages.
   std::int64_t least_bytes(const Layout& layout) {
-    const auto key = std::tuple(layout.mesh.pipe, layout.stages_per_rank, layout.zero,
+    const auto key = std::tuple(layout.pipe(), layout.stages_per_rank, layout.zero,
                                 layout.microbatch, layout.offload);
     auto [place, is_new] = least_bytes_.try_emplace(key);
     if (is_new) {
@@ -144,7 +144,7 @@ class Planner {
                alone, balanced(layout), memory_of(layout), sharing_of(request_.config, layout))) {
         sum += bytes;
       }
-      place->second = sum / layout.mesh.pipe;
+      place->second = sum / layout.pipe();
     }
     return place->second;
   }
@@ -310,9 +310,9 @@ TooLarge least_memory(const Request& request, std::size_t count) {
 config::Config configuration_of(const Request& request, const Candidate& candidate) {
   const Layout& layout = candidate.layout;
   config::Config changed = request.config;
-  changed.mesh = {.pipe = layout.mesh.pipe, .data = layout.mesh.data};
+  changed.mesh = config::config_of(layout.mesh);
   changed.schedule = {.name = layout.schedule, .stages_per_rank = layout.stages_per_rank};
-  changed.batch = {.train_batch_size = layout.microbatch * layout.microbatches * layout.mesh.data,
+  changed.batch = {.train_batch_size = layout.samples(),
                    .train_micro_batch_size_per_gpu = layout.microbatch,
                    .gradient_accumulation_steps = layout.microbatches};
   changed.zero_optimization.stage = layout.zero;

@@ -4,17 +4,20 @@
 #include <map>
 #include <vector>
 
+#include "penstock/mesh/mesh.h"
+
 namespace penstock::layout {
 namespace {
 
 // By node: how many replicas of a pipeline rank it has.
 using Nodes = std::map<std::int32_t, std::int32_t>;
 
-std::vector<Nodes> nodes_of_ranks(const mesh::Shape& mesh, std::int32_t ranks_per_node) {
-  std::vector<Nodes> nodes(static_cast<std::size_t>(mesh.pipe));
-  for (std::int32_t rank = 0; rank < mesh.pipe * mesh.data; ++rank) {
+std::vector<Nodes> nodes_of_ranks(const mesh::Shape& shape, std::int32_t ranks_per_node) {
+  const mesh::Mesh all = mesh::make_mesh(shape);
+  std::vector<Nodes> nodes(static_cast<std::size_t>(shape.size(mesh::Role::Pipe)));
+  for (std::int32_t rank = 0; rank < all.world_size(); ++rank) {
     const std::int32_t node = ranks_per_node > 0 ? rank / ranks_per_node : 0;
-    ++nodes[static_cast<std::size_t>(rank / mesh.data)][node];
+    ++nodes[static_cast<std::size_t>(all.index(Rank(rank), mesh::Role::Pipe))][node];
   }
   return nodes;
 }
@@ -50,7 +53,7 @@ double stretch(const Nodes& computing, const Network& network) {
 
 bool shares_cores(const Layout& layout, const Network& network) {
   if (network.cores_per_node == 0) return false;
-  const std::int32_t world = layout.mesh.pipe * layout.mesh.data;
+  const auto world = static_cast<std::int32_t>(layout.mesh.size());
   const std::int32_t ranks =
       network.ranks_per_node > 0 ? std::min(network.ranks_per_node, world) : world;
   return ranks > network.cores_per_node;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "penstock/layout/shared_cores.h"
+#include "penstock/mesh/mesh.h"
 #include "penstock/simulate/simulate.h"
 
 namespace penstock::layout {
@@ -58,7 +59,16 @@ enum class Parts : std::uint8_t { Compute, Messages, Gathers, All };
 class Step {
  public:
   explicit Step(const StepInputs& inputs)
-      : in_(inputs), pages_(ranks()), updated_(ranks()), states_(ranks()) {
+      : in_(inputs),
+        mesh_(mesh::make_mesh(inputs.layout.mesh)),
+        pipe_(mesh_.group(Rank(0), mesh::Role::Pipe)),
+        pages_(ranks()),
+        updated_(ranks()),
+        states_(ranks()) {
+    for (const Rank rank : pipe_) {
+      const auto [first, last] = mesh_.ends(rank, mesh::Role::SameParameters);
+      sharers_.push_back(&in_.network.within(first, last));
+    }
     for (std::int32_t s = 0; s < in_.partition.stages(); ++s) {
       works_.push_back(work_of(in_, StageId(s)));
       const std::size_t rank = in_.schedule.rank_of(StageId(s)).index();
@@ -92,10 +102,10 @@ class Step {
   }
 
  private:
-  std::size_t ranks() const { return static_cast<std::size_t>(in_.layout.mesh.pipe); }
+  std::size_t ranks() const { return pipe_.size(); }
 
-  // Replicas that have a share of the states each.
-  double sharers() const { return in_.sharing.rules.are_cut() ? in_.layout.mesh.data : 1; }
+  // Ranks that have a share of the states each.
+  double sharers() const { return in_.sharing.rules.are_cut() ? in_.layout.sharers() : 1; }
 
   // Gradients, parameters and states are read, the last two written.
   double update_in_memory() const {
@@ -117,13 +127,11 @@ class Step {
   // A stage's parameters, from the other ranks and from this rank's file.
   double whole(std::size_t pipe_rank, double bytes) const {
     if (!in_.sharing.has_pieces_in_file) return collective(pipe_rank, bytes);
-    return collective(pipe_rank, bytes) + bytes / in_.layout.mesh.data / in_.file_bandwidth;
+    return collective(pipe_rank, bytes) + bytes / in_.layout.sharers() / in_.file_bandwidth;
   }
 
   double collective(std::size_t pipe_rank, double bytes) const {
-    const std::int32_t data = in_.layout.mesh.data;
-    const std::int32_t first = static_cast<std::int32_t>(pipe_rank) * data;
-    return collective_time(in_.network.within(first, data), data, bytes);
+    return collective_time(*sharers_[pipe_rank], in_.layout.sharers(), bytes);
   }
 
   // Where ranks compute on cores, these move the data, too: nothing is hidden.
@@ -169,20 +177,18 @@ class Step {
     costs.message = bytes;
     costs.latency = in_.network.inter.latency;
     costs.bandwidth = in_.network.inter.bandwidth;
-    const std::int32_t data = in_.layout.mesh.data;
-    const auto add = [&](std::int32_t from, std::int32_t to) {
-      const LinkSpeed& link = in_.network.between(Rank(from * data), Rank(to * data));
+    const auto add = [&](std::size_t from, std::size_t to) {
+      const LinkSpeed& link = in_.network.between(pipe_[from], pipe_[to]);
       if (from == to || &link == &in_.network.inter) return;
       costs.links.push_back({.from = Rank(from),
                              .to = Rank(to),
                              .latency = link.latency,
                              .bandwidth = link.bandwidth});
     };
-    const std::int32_t pipe = in_.layout.mesh.pipe;
-    for (std::int32_t rank = 0; rank < pipe; ++rank) {
-      if (pipe == 1) break;
-      add(rank, (rank + 1) % pipe);
-      if (pipe > 2) add((rank + 1) % pipe, rank);
+    for (std::size_t rank = 0; rank < ranks(); ++rank) {
+      if (ranks() == 1) break;
+      add(rank, (rank + 1) % ranks());
+      if (ranks() > 2) add((rank + 1) % ranks(), rank);
     }
   }
 
@@ -206,10 +212,13 @@ class Step {
   }
 
   const StepInputs& in_;
-  std::vector<StageWork> works_;  // By stage.
-  std::vector<double> pages_;     // By rank: bytes of parameters.
-  std::vector<double> updated_;   // By rank: bytes of gradients.
-  std::vector<double> states_;    // By rank: bytes of states.
+  mesh::Mesh mesh_;
+  std::vector<Rank> pipe_;                 // Of the first replica, by the schedule's rank.
+  std::vector<const LinkSpeed*> sharers_;  // By rank: between those with the same parameters.
+  std::vector<StageWork> works_;           // By stage.
+  std::vector<double> pages_;              // By rank: bytes of parameters.
+  std::vector<double> updated_;            // By rank: bytes of gradients.
+  std::vector<double> states_;             // By rank: bytes of states.
 };
 
 }  // namespace
@@ -257,7 +266,7 @@ double least_time(const Layout& layout, const partition::Partition& partition,
     return each.forward + backward + (again ? each.forward : 0.0);
   };
   const auto layers = static_cast<std::int64_t>(times.size());
-  const StageId last(layout.mesh.pipe - 1);
+  const StageId last(layout.pipe() - 1);
   const double before =
       sum(0, partition.first_layer(last), [](const LayerTimes& each) { return each.forward; });
   // Where each rank has one stage, the stage's own work; else at least an equal share of all work.
@@ -266,7 +275,7 @@ double least_time(const Layout& layout, const partition::Partition& partition,
     return before +
            microbatches * sum(partition.first_layer(last), partition.end_layer(last), work);
   }
-  return std::max(before, microbatches * sum(0, layers, work) / layout.mesh.pipe);
+  return std::max(before, microbatches * sum(0, layers, work) / layout.pipe());
 }
 
 }  // namespace penstock::layout

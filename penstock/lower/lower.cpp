@@ -86,11 +86,11 @@ class RankLowering {
       : verified_(verified),
         schedule_(verified.schedule()),
         homes_(verified.facts().homes),
-        mesh_(mesh),
         chunks_(chunks),
         steps_(steps),
-        coordinate_(mesh.coordinate(rank)),
-        program_(schedule_.programs[static_cast<std::size_t>(coordinate_.pipe)]),
+        pipe_(mesh.group(rank, mesh::Role::Pipe)),
+        here_(mesh.index(rank, mesh::Role::Pipe)),
+        program_(schedule_.programs[here_.index()]),
         microbatches_(static_cast<std::size_t>(schedule_.microbatches)),
         plan_(key) {
     plan_.schedule = schedule::title(schedule_);
@@ -108,14 +108,13 @@ class RankLowering {
     plan_.send_slots = send_slots_.count();
     for (const Slots& slots : forward_slots_) plan_.forward_slots.push_back(slots.count());
     for (const Slots& slots : backward_slots_) plan_.backward_slots.push_back(slots.count());
-    plan_.peak_activations =
-        verified_.facts().peak_activations[static_cast<std::size_t>(coordinate_.pipe)];
+    plan_.peak_activations = verified_.facts().peak_activations[here_.index()];
     return std::move(plan_);
   }
 
  private:
   void list_chunks() {
-    plan_.chunks = chunks_.of_rank[static_cast<std::size_t>(coordinate_.pipe)];
+    plan_.chunks = chunks_.of_rank[here_.index()];
     plan_.has_first_stage = plan_.chunks.front() == StageId(0);
     plan_.has_last_stage = plan_.chunks.back() == StageId(schedule_.stages - 1);
     const std::size_t chunks = plan_.chunks.size();
@@ -127,7 +126,7 @@ class RankLowering {
     for (const StageId stage : plan_.chunks) {
       for (std::size_t way = 0; way < homes_.ways(); ++way) {
         Neighbours& beside = neighbours_.emplace_back();
-        if (homes_.on_way(way, stage.index()).value != coordinate_.pipe) continue;
+        if (homes_.on_way(way, stage.index()) != here_) continue;
         beside = {.previous = neighbour(StageId(stage.value - 1), way, links),
                   .next = neighbour(StageId(stage.value + 1), way, links)};
       }
@@ -150,10 +149,10 @@ class RankLowering {
   Neighbour neighbour(StageId stage, std::size_t way, std::map<Rank, std::size_t>& links) const {
     Neighbour result{.stage = stage};
     if (stage.value < 0 || stage.value >= schedule_.stages) return result;
-    const std::int32_t pipe = homes_.on_way(way, stage.index()).value;
-    result.route = pipe == coordinate_.pipe ? Route::Local : Route::Message;
+    const Rank home = homes_.on_way(way, stage.index());
+    result.route = home == here_ ? Route::Local : Route::Message;
     if (result.route == Route::Local) return result;
-    result.peer = mesh_.rank({.pipe = pipe, .data = coordinate_.data});
+    result.peer = pipe_[home.index()];
     result.link = links.emplace(result.peer, links.size()).first->second;
     return result;
   }
@@ -181,8 +180,7 @@ class RankLowering {
   // From rank to rank by the stages that are their first: there is a link from the stage before.
   // Of several such links, a rank hears from that of its first way.
   void route_form_numbers() {
-    const std::size_t here = static_cast<std::size_t>(coordinate_.pipe);
-    const auto& first = neighbours_[chunks_.first_way[here]].previous;
+    const auto& first = neighbours_[chunks_.first_way[here_.index()]].previous;
     if (first.route == Route::Message) plan_.form_numbers_from = first.peer;
     for (std::size_t i = 0; i < neighbours_.size(); ++i) {
       const Neighbour& next = neighbours_[i].next;
@@ -322,10 +320,10 @@ class RankLowering {
   const VerifiedSchedule& verified_;
   const Schedule& schedule_;
   const schedule::Homes& homes_;
-  const mesh::Mesh& mesh_;
   const Chunks& chunks_;
   const ValueSteps& steps_;
-  mesh::Coordinate coordinate_;
+  std::vector<Rank> pipe_;  // By the schedule's rank.
+  Rank here_;               // Of the schedule.
   const Program& program_;
   std::size_t microbatches_;
   Plan plan_;
@@ -342,19 +340,20 @@ class RankLowering {
 void check(const VerifiedSchedule& verified, const partition::Partition& partition,
            const mesh::Mesh& mesh) {
   const Schedule& schedule = verified.schedule();
-  PENSTOCK_CHECK(schedule.ranks() == mesh.shape().pipe, schedule.ranks(), " ranks");
+  const std::int32_t pipe = mesh.shape().size(mesh::Role::Pipe);
+  PENSTOCK_CHECK(schedule.ranks() == pipe, schedule.ranks(), " ranks");
   PENSTOCK_CHECK(schedule.stages == partition.stages(), schedule.stages, " stages");
   if (schedule.ranks() > 1 && !schedule::is_lowered(schedule)) {
     throw ScheduleError(str("schedule ", schedule::title(schedule),
                             ": only orders the compute; add its messages first"));
   }
-  const std::int32_t replicas = mesh.shape().data * schedule.replicas;
+  const std::int32_t replicas = mesh.shape().size(mesh::Role::OtherSamples) * schedule.replicas;
   if (schedule.purpose == Purpose::Train && replicas > 1 && !reduces(schedule)) {
     throw ScheduleError(str("schedule ", schedule::title(schedule), ": no REDUCE_GRAD, and ",
                             replicas,
                             " replicas to keep equal; add one per stage, after its last backward"));
   }
-  if (schedule.replicas > 1) places_of(verified, mesh);
+  shares_of(verified, mesh);  // Throws.
 }
 
 }  // namespace

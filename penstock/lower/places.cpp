@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -22,9 +24,9 @@ void check_computes(const schedule::Schedule& schedule, Rank rank, const Stages&
   }
 }
 
-std::vector<std::vector<Rank>> of_replicas(const schedule::Schedule& schedule,
-                                           const std::vector<Stages>& stages_of) {
-  std::vector<std::vector<Rank>> places;
+std::vector<mesh::Place> of_replicas(const schedule::Schedule& schedule,
+                                     const std::vector<Stages>& stages_of) {
+  std::vector<mesh::Place> places;
   std::map<StageId, std::size_t> place_of;
   for (std::int32_t r = 0; r < schedule.ranks(); ++r) {
     const Stages& stages = stages_of[Rank(r).index()];
@@ -46,24 +48,54 @@ std::vector<std::vector<Rank>> of_replicas(const schedule::Schedule& schedule,
   return places;
 }
 
+// The program of all ranks leaves nothing to other axes.
+void check_axes(const schedule::Schedule& schedule, const mesh::Shape& shape) {
+  const std::vector<mesh::Axis> of_pipe = mesh::axes_of(mesh::Role::Pipe);
+  for (const mesh::Axis axis : mesh::kEveryAxis) {
+    if (shape[axis] == 1 || std::ranges::count(of_pipe, axis) > 0) continue;
+    throw ScheduleError(str(schedule::title(schedule), ": has the programs of all ranks; mesh.",
+                            mesh::row_of(axis).name, " ", shape[axis], " must be 1"));
+  }
+}
+
+// Absent: the mesh says who shares what.
+std::optional<std::vector<mesh::Place>> places_of_program(const verify::VerifiedSchedule& verified,
+                                                          const mesh::Mesh& mesh) {
+  const schedule::Schedule& schedule = verified.schedule();
+  if (programs_of(verified) == mesh::Programs::Alike) return {};
+  check_axes(schedule, mesh.shape());
+  return of_replicas(schedule, verified.facts().homes.stages_of_ranks(schedule.programs.size()));
+}
+
 }  // namespace
 
-std::vector<std::vector<Rank>> places_of(const verify::VerifiedSchedule& verified,
-                                         const mesh::Mesh& mesh) {
-  const schedule::Schedule& schedule = verified.schedule();
-  if (schedule.replicas == 1) {
-    std::vector<std::vector<Rank>> places;
-    for (std::int32_t pipe = 0; pipe < mesh.shape().pipe; ++pipe) {
-      places.push_back(mesh.data_group(mesh.rank({.pipe = pipe, .data = 0})));
+mesh::Groups groups_of(const verify::VerifiedSchedule& schedule, const mesh::Mesh& mesh,
+                       Rank rank) {
+  auto places = places_of_program(schedule, mesh);
+  return places ? mesh::groups_of_program(std::move(*places), rank) : mesh::groups_of(mesh, rank);
+}
+
+std::vector<mesh::Place> places_of(const verify::VerifiedSchedule& schedule,
+                                   const mesh::Mesh& mesh) {
+  return groups_of(schedule, mesh, Rank(0)).places;
+}
+
+mesh::Programs programs_of(const verify::VerifiedSchedule& schedule) {
+  return schedule.schedule().replicas == 1 ? mesh::Programs::Alike : mesh::Programs::OfTheirOwn;
+}
+
+std::vector<Share> shares_of(const verify::VerifiedSchedule& schedule, const mesh::Mesh& mesh) {
+  const auto ranks = static_cast<std::size_t>(schedule.schedule().ranks());
+  const auto places = places_of_program(schedule, mesh);
+  if (!places) return {ranks, {.ranks = mesh.shape().size(mesh::Role::SameParameters)}};
+  std::vector<Share> shares(ranks);
+  for (const mesh::Place& place : *places) {
+    for (std::size_t i = 0; i < place.size(); ++i) {
+      shares[place[i].index()] = {.ranks = static_cast<std::int32_t>(place.size()),
+                                  .place = static_cast<std::int32_t>(i)};
     }
-    return places;
   }
-  if (mesh.shape().data > 1) {
-    throw ScheduleError(str(schedule::title(schedule),
-                            ": has the programs of all ranks; mesh.data ", mesh.shape().data,
-                            " must be 1"));
-  }
-  return of_replicas(schedule, verified.facts().homes.stages_of_ranks(schedule.programs.size()));
+  return shares;
 }
 
 }  // namespace penstock::lower

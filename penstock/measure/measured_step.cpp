@@ -14,6 +14,7 @@
 namespace penstock::measure {
 namespace {
 
+using mesh::Role;
 using schedule::Action;
 using schedule::Op;
 using Events = std::span<const Event>;
@@ -31,12 +32,19 @@ bool same_action(const Action& a, const Action& b) {
   return a.stage == b.stage && a.op == b.op && a.microbatch == b.microbatch;
 }
 
+std::int32_t replica_of(const Place& place, const mesh::Shape& shape) {
+  return place.at.number(shape, mesh::axes_of(Role::OtherSamples));
+}
+
 // The global rank at each place of the replica's pipe.
 std::vector<Rank> pipe_of(const Recording& recording, std::int32_t replica) {
-  std::vector<Rank> ranks(recording.ranks.size() / static_cast<std::size_t>(replicas(recording)));
+  const mesh::Shape shape = shape_of(recording);
+  const std::vector<mesh::Axis> of_pipe = mesh::axes_of(Role::Pipe);
+  std::vector<Rank> ranks(static_cast<std::size_t>(shape.size(Role::Pipe)));
   for (std::size_t rank = 0; rank < recording.ranks.size(); ++rank) {
     const Place& place = recording.ranks[rank];
-    if (place.data == replica) ranks[static_cast<std::size_t>(place.pipe)] = Rank(rank);
+    if (replica_of(place, shape) != replica) continue;
+    ranks[static_cast<std::size_t>(place.at.number(shape, of_pipe))] = Rank(rank);
   }
   return ranks;
 }
@@ -189,15 +197,14 @@ std::vector<Computation> computations_of(Events events, std::int64_t origin_ns) 
 }
 
 std::int32_t replicas(const Recording& recording) {
-  std::int32_t most = 0;
-  for (const Place& place : recording.ranks) most = std::max(most, place.data + 1);
-  return most;
+  return shape_of(recording).size(Role::OtherSamples);
 }
 
 bool is_one_clock(const Recording& recording, std::int32_t replica) {
+  const mesh::Shape shape = shape_of(recording);
   std::optional<std::uint64_t> clock;
   return std::ranges::all_of(recording.ranks, [&](const Place& place) {
-    if (place.data != replica) return true;
+    if (replica_of(place, shape) != replica) return true;
     if (!clock) clock = place.clock;
     return *clock == place.clock;
   });

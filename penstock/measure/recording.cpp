@@ -37,6 +37,15 @@ void append_row(std::string& text, const Event& event) {
   text += '\n';
 }
 
+// "pipe 1 data 1".
+std::string axes_text(const mesh::Coordinate& at, const mesh::Shape& shape) {
+  std::vector<std::string> numbers;
+  for (const mesh::Axis axis : mesh::told(shape)) {
+    numbers.push_back(str(mesh::row_of(axis).name, " ", at[axis]));
+  }
+  return join(numbers, " ");
+}
+
 class Reader {
  public:
   Reader(std::string_view text, const std::string& name) : rest_(text), name_(name) {}
@@ -103,32 +112,37 @@ class Reader {
     if (!expect(kColumns).empty()) fail(str("expected ", in_quotes(kColumns)));
   }
 
-  // The ranks fill pipe x data, each place once.
+  // The ranks fill the shape, each place once.
   void check_grid() const {
+    const mesh::Shape shape = shape_of(recording_);
     std::vector<bool> taken(recording_.ranks.size());
-    std::int32_t data = 0;
-    for (const Place& place : recording_.ranks) data = std::max(data, place.data + 1);
+    if (shape.size() != std::ssize(taken)) {
+      fail(str(taken.size(), " ranks are no grid of ", mesh::to_string(shape)));
+    }
     for (const Place& place : recording_.ranks) {
-      const auto cell = static_cast<std::size_t>(place.pipe) * static_cast<std::size_t>(data) +
-                        static_cast<std::size_t>(place.data);
-      if (cell >= taken.size() || taken[cell]) {
-        fail(str(recording_.ranks.size(), " ranks are no grid with one at pipe ", place.pipe,
-                 " data ", place.data));
+      const auto cell = static_cast<std::size_t>(place.at.number(shape, mesh::kEveryAxis));
+      if (taken[cell]) {
+        fail(str(taken.size(), " ranks are no grid with two at ", axes_text(place.at, shape)));
       }
       taken[cell] = true;
     }
   }
 
-  // "# rank 3 pipe 1 data 1 clock 8412".
+  // "# rank 3 pipe 1 data 1 clock 8412".  An axis of one rank has no column, but pipe and data.
   void read_place(std::int64_t rank, std::int64_t ranks) {
-    const auto words = split(expect(str("# rank ", rank, " pipe ")), ' ');
-    if (words.size() != 5 || words[1] != "data" || words[3] != "clock") {
+    const auto words = split(expect(str("# rank ", rank, " ")), ' ');
+    Place place;
+    std::size_t next = 0;
+    for (const mesh::Axis axis : mesh::kEveryAxis) {
+      if (next + 1 >= words.size() || words[next] != mesh::row_of(axis).name) continue;
+      const std::int64_t at = integer(words[next + 1], 0, ranks - 1, "a place");
+      place.at = place.at.with(axis, static_cast<std::int32_t>(at));
+      next += 2;
+    }
+    if (next < 4 || words.size() != next + 2 || words[next] != "clock") {
       fail(str("expected \"# rank ", rank, " pipe P data D clock C\", found ", in_quotes(line_)));
     }
-    Place place;
-    place.pipe = static_cast<std::int32_t>(integer(words[0], 0, ranks - 1, "a place"));
-    place.data = static_cast<std::int32_t>(integer(words[2], 0, ranks - 1, "a place"));
-    const std::string& clock = words[4];
+    const std::string& clock = words[next + 1];
     const auto [end, error] =
         std::from_chars(clock.data(), clock.data() + clock.size(), place.clock);
     if (error != std::errc() || end != clock.data() + clock.size()) {
@@ -252,15 +266,25 @@ std::string name_of(const Event& event) {
 std::string to_text(const Recording& recording) {
   std::string text = str(kTitle, kVersion, "\n# schedule ", recording.schedule, "\n# ranks ",
                          recording.ranks.size(), "\n");
+  const mesh::Shape shape = shape_of(recording);
   for (std::size_t rank = 0; rank < recording.ranks.size(); ++rank) {
     const Place& place = recording.ranks[rank];
-    text += str("# rank ", rank, " pipe ", place.pipe, " data ", place.data, " clock ", place.clock,
-                "\n");
+    text += str("# rank ", rank, " ", axes_text(place.at, shape), " clock ", place.clock, "\n");
   }
   text += kColumns;
   text += '\n';
   for (const Event& event : recording.events) append_row(text, event);
   return text + str("# ", recording.events.size(), " events\n");
+}
+
+mesh::Shape shape_of(const Recording& recording) {
+  mesh::Shape shape;
+  for (const Place& place : recording.ranks) {
+    for (const mesh::Axis axis : mesh::kEveryAxis) {
+      shape = shape.with(axis, std::max(shape[axis], place.at[axis] + 1));
+    }
+  }
+  return shape;
 }
 
 Recording parse_recording(std::string_view text, const std::string& name) {

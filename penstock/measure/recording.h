@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "penstock/core/ids.h"
+#include "penstock/mesh/axes.h"
 #include "penstock/schedule/action.h"
 
 namespace penstock::measure {
@@ -39,8 +40,7 @@ struct Event {
 // A rank's place in the mesh, and its clock: times of two ranks can be compared where these are
 // equal, which is so on one host.
 struct Place {
-  std::int32_t pipe = 0;
-  std::int32_t data = 0;
+  mesh::Coordinate at;
   std::uint64_t clock = 0;
   friend bool operator==(const Place&, const Place&) = default;
 };
@@ -63,6 +63,9 @@ std::string to_text(const Recording& recording);
 
 // Throws: ParseError with `name`, the line, and what was expected there.
 Recording parse_recording(std::string_view text, const std::string& name);
+
+// The shape that its ranks fill.
+mesh::Shape shape_of(const Recording& recording);
 
 // The steps that every rank recorded, rising.
 std::vector<std::int64_t> steps_of(const Recording& recording);

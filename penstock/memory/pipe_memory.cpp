@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "penstock/lower/lowering.h"
+#include "penstock/lower/places.h"
 
 namespace penstock::memory {
 namespace {
@@ -130,7 +131,7 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
   standing.update = update_bytes(run.elements_at_once, master_gradients);
   RankMemory memory = rank_memory(plan, stages, standing);
   // After their sum, gradients of copies are views of it.
-  if (standing.in_step.buckets == 0 && run.mesh.data == 1)
+  if (standing.in_step.buckets == 0 && run.sharing.rules.ranks == 1)
     memory.between_steps.gradients -= tied_gradient_bytes(all);
   std::vector<partition::Ownership> ownership;
   for (SavedStage& each : saved) ownership.push_back(std::move(each.ownership));
@@ -144,11 +145,15 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
 }  // namespace
 
 std::vector<PipeRank> pipe_memory(const PipeRun& run) {
-  const mesh::Mesh mesh = mesh::make_mesh(run.mesh.pipe * run.mesh.data, run.mesh);
+  const mesh::Mesh mesh = mesh::make_mesh(run.mesh);
   const lower::Lowering lowering(run.schedule, run.partition, mesh);
+  const std::vector<lower::Share> shares = lower::shares_of(run.schedule, mesh);
+  PipeRun of_rank = run;
   std::vector<PipeRank> ranks;
-  for (std::int32_t pipe = 0; pipe < run.mesh.pipe; ++pipe) {
-    ranks.push_back(rank_of(run, lowering.plan(mesh.rank({.pipe = pipe, .data = 0}))));
+  for (const Rank rank : mesh.group(Rank(0), mesh::Role::Pipe)) {
+    of_rank.sharing.rules.ranks = shares[ranks.size()].ranks;
+    of_rank.sharing.place = shares[ranks.size()].place;
+    ranks.push_back(rank_of(of_rank, lowering.plan(rank)));
   }
   return ranks;
 }

@@ -1,4 +1,4 @@
-// The memory of all ranks of the pipe axis, told from what single layers do: nothing runs.
+// The memory of all ranks of a schedule, told from what single layers do: nothing runs.
 //
 // `penstock memory` measures the layers and asks it; `penstock plan` asks it for many layouts of
 // one model.  Knows no tensors, and not where the layers' numbers came from.
@@ -20,14 +20,14 @@
 
 namespace penstock::memory {
 
-// What ranks of the pipe axis have in common.
+// What they have in common.
 struct PipeRun {
   const verify::VerifiedSchedule& schedule;  // A program with its messages.
   const partition::Partition& partition;
   mesh::Shape mesh;
   const partition::ModelMeta& model;
   const ModelMemory& memory;  // Of the model's layers, for a microbatch of the run's size.
-  Sharing sharing;
+  Sharing sharing;            // Among how many ranks, pipe_memory() finds out.
   partition::Recomputation recomputation = {};
   std::int64_t live_page_bytes_max = 0;  // With ZeRO 3: parameters that are whole at one time.
   std::int64_t elements_at_once = partition::kElementsAtOnce;  // That are updated together.
@@ -43,7 +43,7 @@ struct PipeRank {
   std::vector<partition::Ownership> ownership;  // By stage: who has which parameter.
 };
 
-// By rank of the pipe axis, for the first replica; others have the same, but for at most a bucket's
+// By the schedule's rank, for the first replica; others have the same, but for at most a bucket's
 // padding.
 // Throws: ConfigError as partition::segment_ranges(); ScheduleError as lower::lower().
 std::vector<PipeRank> pipe_memory(const PipeRun& run);

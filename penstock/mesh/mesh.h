@@ -1,45 +1,37 @@
-// The grid of ranks: pipe x data.
+// The grid of ranks: a shape (axes.h), and which rank is where in it.
 //
 // make_mesh() makes it from the world size; partition, lower and train read it.  Ranks are laid out
-// row-major with `data` fastest, as DeepSpeed's PipeDataParallelTopology does: rank = pipe index x
-// data size + data index.  Knows no processes: a group is a list of ranks.
+// row-major in the order of the axes, `data` faster than `pipe`, as DeepSpeed's
+// PipeDataParallelTopology does: rank = pipe index x data size + data index.  Knows no processes: a
+// group is a list of ranks.
 #pragma once
 #include <cstdint>
-#include <string>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "penstock/core/ids.h"
+#include "penstock/mesh/axes.h"
 
 namespace penstock::mesh {
-
-// Sizes of the two axes; both at least 1.
-struct Shape {
-  std::int32_t pipe = 1;
-  std::int32_t data = 1;
-  friend bool operator==(const Shape&, const Shape&) = default;
-};
-
-// Position of a rank on the two axes.
-struct Coordinate {
-  std::int32_t pipe = 0;  // In [0, shape.pipe).
-  std::int32_t data = 0;  // In [0, shape.data).
-  friend bool operator==(const Coordinate&, const Coordinate&) = default;
-};
 
 class Mesh {
  public:
   const Shape& shape() const { return shape_; }
-  std::int32_t world_size() const { return shape_.pipe * shape_.data; }
+  std::int32_t world_size() const { return static_cast<std::int32_t>(shape_.size()); }
 
   // REQUIRES: rank in [0, world_size).
   Coordinate coordinate(Rank rank) const;
   // REQUIRES: the coordinate is inside the shape.
   Rank rank(const Coordinate& coordinate) const;
 
-  // The ranks that hold the same stages as `rank`, in order of their data coordinate.
-  std::vector<Rank> data_group(Rank rank) const;
-  // The ranks of one model replica, in order of their pipe coordinate.
-  std::vector<Rank> pipe_group(Rank rank) const;
+  // The ranks that differ from `member` along these axes alone, and `member`, rising.
+  std::vector<Rank> group(Rank member, std::span<const Axis> axes) const;
+  // The ranks that have this role for `member`, rising, and which of them it is.
+  std::vector<Rank> group(Rank member, Role role) const { return group(member, axes_of(role)); }
+  std::int32_t index(Rank member, Role role) const;
+  // The first and the last rank of that group.
+  std::pair<Rank, Rank> ends(Rank member, Role role) const;
 
  private:
   friend Mesh make_mesh(std::int32_t world_size, const Shape& shape);
@@ -47,10 +39,9 @@ class Mesh {
   Shape shape_;
 };
 
-// Throws: ConfigError when pipe x data is not the world size.
+// Throws: ConfigError when the axes do not make up the world.
 Mesh make_mesh(std::int32_t world_size, const Shape& shape);
-
-// "pipe(2) x data(2)".
-std::string to_string(const Shape& shape);
+// Of as many ranks as the shape has.
+Mesh make_mesh(const Shape& shape);
 
 }  // namespace penstock::mesh

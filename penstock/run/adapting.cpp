@@ -51,13 +51,13 @@ std::optional<Plan> read_plan(const std::string& text) {
 }
 
 // Every rank gets the sum of all ranks' numbers at each place.
-std::vector<double> sum_over_pipe(train::RankModel& here, const std::vector<double>& mine,
-                                  execute::Progress& progress) {
+std::vector<double> sum_over_model(train::RankModel& here, const std::vector<double>& mine,
+                                   execute::Progress& progress) {
   const WaitMark wait(progress, "sharing measured costs");
   const at::Tensor shared = at::zeros({std::ssize(mine)}, at::kDouble);
   auto* value = shared.data_ptr<double>();
   std::ranges::copy(mine, value);
-  here.sum_over_pipe(shared);
+  here.sums().over_model(shared);
   return {value, value + shared.numel()};
 }
 
@@ -137,8 +137,8 @@ void Adapting::resume() {
 
 void Adapting::begin_window() {
   const train::Layout& layout = trainer_.layout();
-  const std::int32_t pipe = trainer_.rank_model().place().coordinate.pipe;
-  window_.emplace(layout.schedule, Rank(pipe), steady_clock_id());
+  const Rank rank(trainer_.rank_model().groups().pipe.here);
+  window_.emplace(layout.schedule, rank, steady_clock_id());
 }
 
 void Adapting::before() {
@@ -161,15 +161,14 @@ void Adapting::after(std::int64_t step) {
 adapt::WindowCosts Adapting::share() {
   train::RankModel& here = trainer_.rank_model();
   const auto latency =
-      window_->latency_of(sum_over_pipe(here, window_->message_times(), progress_));
+      window_->latency_of(sum_over_model(here, window_->message_times(), progress_));
   adapt::WindowCosts mine = window_->costs();
   const std::int64_t first = mine.first_step, last = mine.last_step;
-  if (here.place().coordinate.pipe == 0) mine.latency = latency;
+  if (here.groups().pipe.here == 0) mine.latency = latency;
   const std::vector<double> numbers = adapt::to_numbers(mine);
-  const std::vector<double> replicas =
-      train::over_replicas(here, numbers, "sharing measured costs");
+  const std::vector<double> replicas = here.sums().over_replicas(numbers, "sharing measured costs");
   const std::vector<double> slowest = adapt::slowest(by_replica(replicas, numbers.size()));
-  adapt::WindowCosts all = adapt::from_numbers(sum_over_pipe(here, slowest, progress_),
+  adapt::WindowCosts all = adapt::from_numbers(sum_over_model(here, slowest, progress_),
                                                mine.stages.size(), mine.ranks.size());
   all.first_step = first;
   all.last_step = last;

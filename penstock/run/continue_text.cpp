@@ -97,7 +97,7 @@ class ContinuedText {
     if (config_.model.type != config::ModelType::HuggingFace) {
       throw ConfigError("generate: model.type must be \"hugging_face\"");
     }
-    if (mesh.data == 1) return;
+    if (mesh.size() == mesh.size(mesh::Role::Pipe)) return;
     throw ConfigError(str("generate: ", mesh::to_string(mesh),
                           ": all ranks are stages of one pipeline; there are no replicas"));
   }

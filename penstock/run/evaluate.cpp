@@ -107,8 +107,8 @@ class Evaluation {
     const Batch all = corpus_->read(first, batch_.train_batch_size);
     const double tokens = scale.weight(static_cast<double>(batch_.train_batch_size), all.target);
     if (tokens == 0) return;  // On every rank.
-    const std::int64_t mine = batch_.train_batch_size / mesh_.data;
-    const std::int64_t begin = trainer_->layout().mesh.coordinate(communicator_.rank()).data * mine;
+    const std::int64_t mine = batch_.train_batch_size / mesh_.size(mesh::Role::OtherSamples);
+    const std::int64_t begin = trainer_->rank_model().groups().other_samples.here * mine;
     const double loss = trainer_->evaluate(all.input.slice(0, begin, begin + mine),
                                            all.target.slice(0, begin, begin + mine));
     if (!std::isfinite(loss)) {

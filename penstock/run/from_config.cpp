@@ -151,7 +151,7 @@ Model model_without_data(config::Config config) {
 
 train::TrainerOptions options_of(const config::Config& config, const mesh::Shape& mesh,
                                  const config::Batch& batch) {
-  return {.mesh = {.pipe = mesh.pipe, .data = mesh.data},
+  return {.mesh = mesh,
           .schedule = config.schedule.name,
           .program = config.schedule.file,
           .stages_per_rank = config.schedule.stages_per_rank,

@@ -90,7 +90,9 @@ class Run {
  private:
   bool is_root() const { return communicator_.rank().value == 0; }
   std::string file(const char* name) const { return config_.run.directory + "/" + name; }
-  std::int64_t samples_per_replica() const { return batch_.train_batch_size / mesh_.data; }
+  std::int64_t samples_per_replica() const {
+    return batch_.train_batch_size / mesh_.size(mesh::Role::OtherSamples);
+  }
 
   // From here on, unless the launcher has them, which lets its ranks in.
   void lock_folders() {
@@ -344,7 +346,7 @@ class Run {
   }
 
   std::int64_t first_sample() const {
-    return trainer_->layout().mesh.coordinate(communicator_.rank()).data * samples_per_replica();
+    return trainer_->rank_model().groups().other_samples.here * samples_per_replica();
   }
 
   void validate(std::int64_t step) {

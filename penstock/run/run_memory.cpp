@@ -1,6 +1,7 @@
 #include "penstock/run/run_memory.h"
 
 #include "penstock/config/optimizer_states.h"
+#include "penstock/lower/places.h"
 #include "penstock/lower/programs.h"
 #include "penstock/probe/layer_probe.h"
 
@@ -8,8 +9,8 @@ namespace penstock::run {
 namespace {
 
 memory::Sharing sharing_of(const train::TrainerOptions& options) {
-  return {.rules = sharing_rules(options.zero, options.offload.parameters, options.mesh.data,
-                                 options.device),
+  return {.rules = sharing_rules(options.zero, options.offload.parameters,
+                                 options.mesh.size(mesh::Role::SameParameters), options.device),
           .states_per_element = config::states_per_parameter(options.optimizer),
           .state_bytes_per_part = config::counts_steps(options.optimizer)
                                       ? static_cast<std::int64_t>(sizeof(float))
@@ -56,7 +57,7 @@ std::vector<PipeRank> run_memory(const train::TrainerOptions& options,
   nn::check_model(model);
   nn::count_parameters(model);
   const verify::VerifiedSchedule schedule = lower::training_program(train::program_of(options));
-  if (schedule.schedule().replicas > 1) {
+  if (lower::programs_of(schedule) != mesh::Programs::Alike) {
     throw ConfigError(str(schedule::title(schedule.schedule()),
                           " is a program of several replicas: memory is told of those of one"));
   }

@@ -31,13 +31,13 @@ void SavedModel::begin() {
 
 void SavedModel::check_room() {
   begin();
-  const train::PlaceInRun& here = trainer_.rank_model().place();
+  const mesh::Groups& here = trainer_.rank_model().groups();
   const auto key_of = [this](std::int32_t place) { return key(str("bytes to save/", place)); };
-  if (here.copy == 0) communicator_.put(key_of(here.place), str(bytes_to_save()));
+  if (here.is_first_of_place()) communicator_.put(key_of(here.place), str(bytes_to_save()));
   if (!is_root()) return;
   const execute::WaitMark wait(progress_, "waiting for the sizes of the ranks' shards");
   std::int64_t bytes = 0;
-  for (std::int32_t place = 0; place < here.places; ++place) {
+  for (std::int32_t place = 0; place < std::ssize(here.places); ++place) {
     bytes += parse_integer(communicator_.get(key_of(place))).value_or(0);
   }
   checkpoint::require_free(folder_, static_cast<std::uint64_t>(bytes),
@@ -57,6 +57,10 @@ std::int64_t SavedModel::bytes_to_save() const {
                                   : tensor.element_size());
   }
   return bytes;
+}
+
+std::int32_t SavedModel::places() const {
+  return static_cast<std::int32_t>(trainer_.rank_model().groups().places.size());
 }
 
 std::string SavedModel::write() {
@@ -80,7 +84,7 @@ void SavedModel::write_model() {
   }
   train::RankModel& here = trainer_.rank_model();
   const auto whole = here.whole_parameters();
-  if (here.place().copy == 0) write_shard(here.place().place);
+  if (here.groups().is_first_of_place()) write_shard(here.groups().place);
   if (is_root()) put_in_place(*model);
 }
 
@@ -95,8 +99,8 @@ void SavedModel::write_shard(std::int32_t place) {
     bytes += tensor.nbytes();
   }
   const auto series = parse_integer(communicator_.get(key("series"))).value_or(1);
-  const std::string file = checkpoint::model_file(place, trainer_.rank_model().place().places,
-                                                  static_cast<std::int32_t>(series));
+  const std::string file =
+      checkpoint::model_file(place, places(), static_cast<std::int32_t>(series));
   weights::write_safetensors(str(folder_, "/", file), tensors, {{"format", "pt"}},
                              [this] { progress_.advance(); });
   // A store keeps all that is put there, and names stay the same.
@@ -104,10 +108,9 @@ void SavedModel::write_shard(std::int32_t place) {
 }
 
 void SavedModel::put_in_place(weights::NewModel& model) {
-  const std::int32_t places = trainer_.rank_model().place().places;
-  names_.resize(static_cast<std::size_t>(places));
+  names_.resize(static_cast<std::size_t>(places()));
   checkpoint::ModelIndex index{.series = model.series(), .config = model_.config};
-  for (std::int32_t place = 0; place < places; ++place) {
+  for (std::int32_t place = 0; place < places(); ++place) {
     const std::string told = wait_for(place);
     const std::size_t line = told.find('\n');
     std::string& names = names_[static_cast<std::size_t>(place)];
@@ -132,11 +135,12 @@ void SavedModel::write_adapters() {
   }
   train::RankModel& here = trainer_.rank_model();
   const auto whole = here.whole_parameters();
-  if (here.place().copy == 0) {
+  if (here.groups().is_first_of_place()) {
     communicator_.get(key("folder"));
-    weights::write_safetensors(adapter_part(here.place().place), hugging_face::adapters_of(state()),
-                               {}, [this] { progress_.advance(); });
-    communicator_.put(key(str(here.place().place)), "");
+    weights::write_safetensors(adapter_part(here.groups().place),
+                               hugging_face::adapters_of(state()), {},
+                               [this] { progress_.advance(); });
+    communicator_.put(key(str(here.groups().place)), "");
   }
   if (is_root()) join_adapters();
 }
@@ -147,14 +151,13 @@ std::string SavedModel::adapter_part(std::int32_t place) const {
 
 // PEFT reads one file.
 void SavedModel::join_adapters() {
-  const std::int32_t places = trainer_.rank_model().place().places;
   weights::NamedTensors all;
-  for (std::int32_t place = 0; place < places; ++place) {
+  for (std::int32_t place = 0; place < places(); ++place) {
     wait_for(place);
     for (auto& each : weights::read_safetensors(adapter_part(place))) all.push_back(each);
   }
   hugging_face::write_adapters(folder_, all, *model_.folder, *model_.adapter);
-  for (std::int32_t place = 0; place < places; ++place) {
+  for (std::int32_t place = 0; place < places(); ++place) {
     std::error_code ignored;
     std::filesystem::remove(adapter_part(place), ignored);
   }

@@ -57,6 +57,7 @@ class SavedModel {
   bool is_root() const { return communicator_.rank().value == 0; }
   void begin();
   std::string key(std::string_view what) const;
+  std::int32_t places() const;  // That have a shard each.
 
   std::int64_t bytes_to_save() const;
   void write_model();

@@ -87,8 +87,7 @@ measure::Recording Timeline::gather(const mesh::Mesh& mesh, const lower::Plan& p
   const Rank rank = communicator.rank();
   measure::Recording mine{.schedule = plan.schedule};
   for (std::int32_t r = 0; r < communicator.world_size(); ++r) {
-    const mesh::Coordinate at = mesh.coordinate(Rank(r));
-    mine.ranks.push_back({.pipe = at.pipe, .data = at.data, .clock = steady_clock_id()});
+    mine.ranks.push_back({.at = mesh.coordinate(Rank(r)), .clock = steady_clock_id()});
   }
   for (const auto& [step, events] : steps_) {
     for (const execute::Event& event : events) {

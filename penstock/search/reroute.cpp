@@ -29,9 +29,19 @@ constexpr std::uint64_t kRepairs = 4;
 
 std::int32_t pipe_ranks(const Loss& loss) { return loss.schedule.schedule().ranks(); }
 
-bool is_lost(const Loss& loss, std::int32_t pipe, std::int32_t replica) {
-  return std::ranges::count(loss.lost, Rank(pipe * loss.replicas + replica)) > 0;
+std::int32_t ranks_of(const Loss& loss) { return mesh_of(loss).world_size(); }
+
+// At each place of the pipe, the rank of each replica.
+std::vector<std::vector<Rank>> rows_of(const Loss& loss) {
+  const mesh::Mesh mesh = mesh_of(loss);
+  std::vector<std::vector<Rank>> rows;
+  for (const Rank first : mesh.group(Rank(0), mesh::Role::Pipe)) {
+    rows.push_back(mesh.group(first, mesh::Role::OtherSamples));
+  }
+  return rows;
 }
+
+bool is_lost(const Loss& loss, Rank rank) { return std::ranges::count(loss.lost, rank) > 0; }
 
 bool is_by_microbatch(const Costs& costs) {
   const auto is = [](const verify::PerStage& numbers) {
@@ -48,7 +58,7 @@ void check_ranks(const Loss& loss, std::vector<std::string>& texts) {
     return;
   }
   if (loss.lost.empty()) texts.emplace_back("no rank is lost: name one or more");
-  const std::int32_t ranks = pipe_ranks(loss) * loss.replicas;
+  const std::int32_t ranks = ranks_of(loss);
   for (const Rank rank : loss.lost) {
     if (rank.value < 0 || rank.value >= ranks) {
       texts.push_back(str("lost rank ", rank, ": expected a rank from 0 to ", ranks - 1, ": ",
@@ -272,36 +282,40 @@ GoingOn fastest(const Problem& problem, const Loss& loss, const std::vector<Orde
 // Which peer takes over: the ranks of a stage that are left take turns.
 class Peers {
  public:
-  explicit Peers(const Loss& loss)
-      : loss_(loss), next_(static_cast<std::size_t>(pipe_ranks(loss))) {
-    for (std::int32_t pipe = 0; pipe < pipe_ranks(loss); ++pipe) {
+  explicit Peers(const Loss& loss) : loss_(loss), rows_(rows_of(loss)), next_(rows_.size()) {
+    for (const std::vector<Rank>& row : rows_) {
       auto& left = left_.emplace_back();
-      for (std::int32_t k = 0; k < loss.replicas; ++k) {
-        if (!is_lost(loss, pipe, k)) left.push_back(k);
+      for (const Rank rank : row) {
+        if (!is_lost(loss, rank)) left.push_back(rank);
       }
       if (!left.empty()) continue;
-      throw Infeasible(str("reroute: all ", loss.replicas, " ranks at place ", pipe,
+      throw Infeasible(str("reroute: all ", loss.replicas, " ranks at place ", left_.size() - 1,
                            " of the pipe are lost: nobody else has their stages"),
                        {"start again from a checkpoint"});
     }
   }
 
-  // The replica whose rank takes the next microbatch of `replica` at this place of the pipe.
-  std::int32_t take(std::int32_t pipe, std::int32_t replica) {
-    if (!is_lost(loss_, pipe, replica)) return replica;
-    const auto& left = left_[static_cast<std::size_t>(pipe)];
-    return left[next_[static_cast<std::size_t>(pipe)]++ % left.size()];
+  // By place of the pipe: the rank that takes the next microbatch of `replica` there.
+  std::vector<Rank> take(std::int32_t replica) {
+    std::vector<Rank> way;
+    for (std::size_t place = 0; place < rows_.size(); ++place) {
+      const Rank own = rows_[place][static_cast<std::size_t>(replica)];
+      const std::vector<Rank>& left = left_[place];
+      way.push_back(is_lost(loss_, own) ? left[next_[place]++ % left.size()] : own);
+    }
+    return way;
   }
 
  private:
   const Loss& loss_;
-  std::vector<std::vector<std::int32_t>> left_;  // By place: the replicas whose rank is left.
+  std::vector<std::vector<Rank>> rows_;
+  std::vector<std::vector<Rank>> left_;  // By place, as the next one.
   std::vector<std::size_t> next_;
 };
 
 // By old number of a rank.
 std::vector<Rank> new_numbers(const Loss& loss) {
-  std::vector<Rank> numbers(static_cast<std::size_t>(pipe_ranks(loss) * loss.replicas), Rank(-1));
+  std::vector<Rank> numbers(static_cast<std::size_t>(ranks_of(loss)), Rank(-1));
   const std::vector<Rank> left = left_of(loss);
   for (std::size_t i = 0; i < left.size(); ++i) numbers[left[i].index()] = Rank(i);
   return numbers;
@@ -311,20 +325,16 @@ std::vector<Chain> chains_of(const Loss& loss) {
   const Schedule& schedule = loss.schedule.schedule();
   const std::vector<Rank> numbers = new_numbers(loss);
   Peers peers(loss);
-  std::map<std::vector<std::int32_t>, std::size_t> known;  // By the replica at each place.
+  std::map<std::vector<Rank>, std::size_t> known;  // By the rank at each place.
   std::vector<Chain> chains;
   for (std::int32_t m = 0; m < schedule.microbatches; ++m) {
     for (std::int32_t k = 0; k < loss.replicas; ++k) {
-      std::vector<std::int32_t> way;
-      for (std::int32_t pipe = 0; pipe < pipe_ranks(loss); ++pipe) {
-        way.push_back(peers.take(pipe, k));
-      }
+      const std::vector<Rank> way = peers.take(k);
       const auto [found, is_new] = known.emplace(way, chains.size());
       if (is_new) {
         Chain& chain = chains.emplace_back();
         for (const Rank pipe : loss.schedule.facts().homes.of_stages()) {
-          const std::int32_t old = pipe.value * loss.replicas + way[pipe.index()];
-          chain.rank_of_stage.push_back(numbers[static_cast<std::size_t>(old)]);
+          chain.rank_of_stage.push_back(numbers[way[pipe.index()].index()]);
         }
       }
       chains[found->second].microbatches.push_back(m * loss.replicas + k);
@@ -338,11 +348,14 @@ Costs costs_of_all(const Loss& loss) {
   Costs costs = loss.costs;
   costs.links.clear();
   const std::vector<Rank> left = left_of(loss);
+  const mesh::Mesh mesh = mesh_of(loss);
+  std::vector<Rank> rows;  // Of those left: the ranks of the schedule that they are.
+  for (const Rank rank : left) rows.emplace_back(mesh.index(rank, mesh::Role::Pipe));
   for (const simulate::Link& link : loss.costs.links) {
     for (std::size_t from = 0; from < left.size(); ++from) {
-      if (left[from].value / loss.replicas != link.from.value) continue;
+      if (rows[from] != link.from) continue;
       for (std::size_t to = 0; to < left.size(); ++to) {
-        if (left[to].value / loss.replicas != link.to.value) continue;
+        if (rows[to] != link.to) continue;
         costs.links.push_back({Rank(from), Rank(to), link.latency, link.bandwidth});
       }
     }
@@ -352,10 +365,14 @@ Costs costs_of_all(const Loss& loss) {
 
 }  // namespace
 
+mesh::Mesh mesh_of(const Loss& loss) {
+  return mesh::make_mesh({.pipe = pipe_ranks(loss), .data = loss.replicas});
+}
+
 std::vector<Rank> left_of(const Loss& loss) {
   std::vector<Rank> left;
-  for (std::int32_t rank = 0; rank < pipe_ranks(loss) * loss.replicas; ++rank) {
-    if (std::ranges::count(loss.lost, Rank(rank)) == 0) left.emplace_back(rank);
+  for (std::int32_t rank = 0; rank < ranks_of(loss); ++rank) {
+    if (!is_lost(loss, Rank(rank))) left.emplace_back(rank);
   }
   return left;
 }

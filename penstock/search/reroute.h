@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "penstock/core/ids.h"
+#include "penstock/mesh/mesh.h"
 #include "penstock/simulate/costs.h"
 #include "penstock/simulate/simulate.h"
 #include "penstock/verify/verify.h"
@@ -26,10 +27,14 @@ namespace penstock::search {
 struct Loss {
   const verify::VerifiedSchedule& schedule;  // That of each replica; its messages are not read.
   std::int32_t replicas = 2;
-  std::vector<Rank> lost;                 // As mesh.h counts ranks: data ranks of a stage in a row.
+  std::vector<Rank> lost;                 // Of mesh_of().
   simulate::Costs costs;                  // Of that schedule.
   std::optional<double> memory_max = {};  // Absent: as much as its fullest rank has.
 };
+
+// So many replicas of its pipe.
+// REQUIRES: replicas of 1 or more.
+mesh::Mesh mesh_of(const Loss& loss);
 
 // A schedule of the ranks that are left, and how long its step is.
 struct GoingOn {

@@ -11,13 +11,13 @@ namespace penstock::train {
 
 // Each layer's number of parameters is known where it lives: the sum is the whole model.
 ModelOrder::ModelOrder(const std::vector<stage::Stage>& stages, std::int64_t layers,
-                       const std::function<void(const at::Tensor&)>& sum_over_pipe) {
+                       const std::function<void(const at::Tensor&)>& sum_over_model) {
   const at::Tensor counts = at::zeros({layers}, at::kLong);
   auto* count = counts.data_ptr<std::int64_t>();
   for (const stage::Stage& stage : stages) {
     std::ranges::copy(stage.layers().trained_per_layer(), count + stage.layers().first());
   }
-  sum_over_pipe(counts);
+  sum_over_model(counts);
   size_ = std::accumulate(count, count + layers, std::int64_t{0});
   std::set<std::string> names;
   for (const stage::Stage& stage : stages) {

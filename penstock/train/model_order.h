@@ -28,10 +28,10 @@ class NamedParameters : public std::vector<stage::NamedParameter> {
 
 class ModelOrder {
  public:
-  // Of a model of so many layers.  Collective: `sum_over_pipe` adds up a tensor over the ranks of a
-  // replica, in place.
+  // Of a model of so many layers.  Collective: `sum_over_model` adds up a tensor over the ranks of
+  // a replica, in place.
   ModelOrder(const std::vector<stage::Stage>& stages, std::int64_t layers,
-             const std::function<void(const at::Tensor&)>& sum_over_pipe);
+             const std::function<void(const at::Tensor&)>& sum_over_model);
 
   // In model order.  One that layers share is there once, on every rank that has one of them, under
   // the name that it has in the first.

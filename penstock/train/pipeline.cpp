@@ -26,9 +26,8 @@ verify::VerifiedSchedule proved(schedule::Schedule program) {
 
 mesh::Mesh mesh_of(const schedule::Schedule& program, std::int32_t replicas,
                    std::int32_t world_size) {
-  if (replicas >= 1 && std::int64_t{program.ranks()} * replicas == world_size) {
-    return mesh::make_mesh(world_size, {.pipe = program.ranks(), .data = replicas});
-  }
+  const mesh::Shape shape{.pipe = program.ranks(), .data = replicas};
+  if (replicas >= 1 && shape.size() == world_size) return mesh::make_mesh(shape);
   const std::string times = replicas == 1 ? "" : str(" x ", replicas, " replicas");
   throw ConfigError(str(schedule::title(program), " is for ", counted(program.ranks(), "rank"),
                         times, ", the group has ", world_size));
@@ -69,7 +68,7 @@ Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages
   train_ = make_executor(schedule_, /*with_hooks=*/true);
   communicator_.link(lower::peers(train_->plan()));
   if (replicas > 1) {
-    const std::int32_t replica = mesh_.coordinate(communicator_.rank()).data;
+    const std::int32_t replica = mesh_.index(communicator_.rank(), mesh::Role::OtherSamples);
     for (Tie& tie : ties) tie.name = str(tie.name, " of replica ", replica);
   }
   ties_.emplace(ties, communicator_);
@@ -79,11 +78,10 @@ Pipeline::~Pipeline() = default;
 
 void Pipeline::check_stages() const {
   const Rank rank = communicator_.rank();
+  const Rank of_schedule(mesh_.index(rank, mesh::Role::Pipe));
   std::vector<StageId> here;
   for (std::int32_t s = 0; s < schedule_.schedule().stages; ++s) {
-    if (schedule_.rank_of(StageId(s)).value == mesh_.coordinate(rank).pipe) {
-      here.push_back(StageId(s));
-    }
+    if (schedule_.rank_of(StageId(s)) == of_schedule) here.push_back(StageId(s));
   }
   std::vector<StageId> given;
   for (const PipelineStage& each : given_) {

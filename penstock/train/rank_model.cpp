@@ -1,7 +1,5 @@
 #include "penstock/train/rank_model.h"
 
-#include <ATen/ops/zeros.h>
-
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -21,36 +19,17 @@ StageId stage_of(const partition::Partition& partition, std::int64_t layer) {
   return StageId(stage);
 }
 
-std::int32_t place_of(Rank rank, const std::vector<std::vector<Rank>>& places) {
-  const auto has = [rank](const std::vector<Rank>& place) {
-    return std::ranges::count(place, rank) > 0;
-  };
-  return static_cast<std::int32_t>(std::ranges::find_if(places, has) - places.begin());
-}
-
-PlaceInRun place_in_run(Rank rank, const mesh::Mesh& mesh,
-                        const std::vector<std::vector<Rank>>& places) {
-  const std::int32_t place = place_of(rank, places);
-  const std::vector<Rank>& copies = places[static_cast<std::size_t>(place)];
-  return {.coordinate = mesh.coordinate(rank),
-          .replicas = mesh.shape().data,
-          .places = static_cast<std::int32_t>(places.size()),
-          .place = place,
-          .copies = static_cast<std::int32_t>(copies.size()),
-          .copy = static_cast<std::int32_t>(std::ranges::find(copies, rank) - copies.begin())};
-}
-
-std::vector<std::vector<StageId>> stages_of_rows(const verify::VerifiedSchedule& schedule) {
+std::vector<std::vector<StageId>> stages_of_ranks(const verify::VerifiedSchedule& schedule) {
   return schedule.facts().homes.stages_of_ranks(schedule.schedule().programs.size());
 }
 
 }  // namespace
 
-std::set<std::int64_t> layers_of(std::int32_t row, const verify::VerifiedSchedule& schedule,
+std::set<std::int64_t> layers_of(Rank rank, const verify::VerifiedSchedule& schedule,
                                  const partition::Partition& partition) {
-  const auto stages_of = stages_of_rows(schedule);
+  const auto stages_of = stages_of_ranks(schedule);
   std::set<std::int64_t> layers;
-  for (const StageId stage : stages_of[static_cast<std::size_t>(row)]) {
+  for (const StageId stage : stages_of[rank.index()]) {
     for (auto i = partition.first_layer(stage); i < partition.end_layer(stage); ++i) {
       layers.insert(i);
     }
@@ -64,15 +43,10 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
     : options_(options),
       communicator_(communicator),
       progress_(progress),
-      places_(lower::places_of(layout.schedule, layout.mesh)),
-      here_(place_in_run(communicator.rank(), layout.mesh, places_)),
-      of_all_replicas_(layout.schedule.schedule().replicas > 1),
+      sums_(lower::groups_of(layout.schedule, layout.mesh, communicator.rank()), communicator,
+            progress),
       activations_(std::make_shared<stage::ActivationCount>()),
-      owned_(str("rank ", communicator.rank())),
-      data_group_(communicator, places_[static_cast<std::size_t>(here_.place)]),
-      pipe_group_(communicator.make_group(of_all_replicas_
-                                              ? communicator.all_ranks()
-                                              : layout.mesh.pipe_group(communicator.rank()))) {
+      owned_(str("rank ", communicator.rank())) {
   // A rank that waits hears of one whose layers cannot be made; one that connects to it may not.
   communicator_.barrier("connected");
   std::unique_ptr<replicas::GrowingParameters> grown;
@@ -83,13 +57,13 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
   }
   {
     const execute::WaitMark wait(progress_, "comparing layers with the other ranks");
-    agree_on(Occasion::Layers, facts_of(stages_, first_values_), communicator_, places_);
+    agree_on(Occasion::Layers, facts_of(stages_, first_values_), communicator_, groups().places);
     first_values_.clear();
   }
   replicated_.emplace(std::move(grown), communicator_);
   build_ties(layers, layout);
   order_.emplace(stages_, std::ssize(layers),
-                 [this](const at::Tensor& counts) { sum_over_pipe(counts); });
+                 [this](const at::Tensor& counts) { sums_.over_model(counts); });
 }
 
 // The next stage's layers move to where their Ownership says, each before the next is made.
@@ -102,11 +76,13 @@ stage::Making RankModel::making(const std::vector<nn::LayerSpec>& layers, nn::La
     return built;
   };
   if (options_.precision.is_short()) making.type = options_.precision.type;
-  making.after_layer = [this, &growing](const std::vector<nn::ModelParameter>& parameters) {
+  const bool has_copies = groups().same_parameters.size() > 1;
+  making.after_layer = [this, &growing,
+                        has_copies](const std::vector<nn::ModelParameter>& parameters) {
     progress_.advance();
     for (const nn::ModelParameter& each : parameters) {
       // Where its values are all here; add() may take them away.
-      if (here_.copies > 1) first_values_[each.name] = stage::hash_of_values(each.tensor);
+      if (has_copies) first_values_[each.name] = stage::hash_of_values(each.tensor);
       growing.add({each.name, each.tensor},
                   each.is_tied ? zero::Ties::Shared : zero::Ties::Unshared);
     }
@@ -122,15 +98,16 @@ std::unique_ptr<replicas::GrowingParameters> RankModel::build_stages(
                                .device = options_.device,
                                .sums = options_.precision.sums,
                                .order = options_.sums,
-                               .sums_under_way_max = of_all_replicas_
-                                                         ? std::numeric_limits<std::size_t>::max()
-                                                         : partition::kSumsUnderWay,
+                               .sums_under_way_max = groups().programs == mesh::Programs::Alike
+                                                         ? partition::kSumsUnderWay
+                                                         : std::numeric_limits<std::size_t>::max(),
                                .progress = &progress_},
-      data_group_);
+      sums_.same_parameters());
   const partition::Partition& partition = layout.partition;
-  const auto stages_of = stages_of_rows(layout.schedule);
-  maker.begin(layers_of(here_.coordinate.pipe, layout.schedule, partition));
-  for (const StageId stage : stages_of[static_cast<std::size_t>(here_.coordinate.pipe)]) {
+  const Rank rank(groups().pipe.here);
+  maker.begin(layers_of(rank, layout.schedule, partition));
+  const auto stages_of = stages_of_ranks(layout.schedule);
+  for (const StageId stage : stages_of[rank.index()]) {
     growing->begin_set();
     stages_.emplace_back(stage, layers, partition.first_layer(stage), partition.end_layer(stage),
                          options_.seed, activations_, options_.checkpointing,
@@ -142,47 +119,39 @@ std::unique_ptr<replicas::GrowingParameters> RankModel::build_stages(
   return growing;
 }
 
-// One group of ranks for each set of places that shares parameters: those of this replica, or all.
+// One group of ranks for each set of places that shares parameters.
 void RankModel::build_ties(const std::vector<nn::LayerSpec>& layers, const Layout& layout) {
   using Places = std::set<std::int32_t>;
+  const std::vector<Rank> pipe = layout.mesh.group(Rank(0), mesh::Role::Pipe);
   const auto places_of = [&](const std::vector<std::int64_t>& tied) {
     Places places;
     for (const std::int64_t layer : tied) {
       const StageId stage = stage_of(layout.partition, layer);
-      const Rank row = layout.schedule.facts().homes.on_way(0, stage.index());
-      places.insert(place_of(layout.mesh.rank({.pipe = row.value, .data = 0}), places_));
+      const Rank home = layout.schedule.facts().homes.on_way(0, stage.index());
+      places.insert(groups().place_of(pipe[home.index()]));
     }
     return places;
   };
   std::set<Places> sets;
   for (const auto& [key, tied] : nn::tied_layers(layers)) sets.insert(places_of(tied));
-  if (of_all_replicas_ && !sets.empty()) {
-    config::check_tied_program_of_replicas(options_.zero.stage);
-  }
-  for (const Places& places : sets) {
-    if (!places.contains(here_.place)) continue;
-    std::vector<Rank> ranks;
-    for (const std::int32_t place : places) {
-      const std::vector<Rank>& copies = places_[static_cast<std::size_t>(place)];
-      if (of_all_replicas_) {
-        ranks.insert(ranks.end(), copies.begin(), copies.end());
-      } else {
-        ranks.push_back(copies[static_cast<std::size_t>(here_.coordinate.data)]);
-      }
+  for (const Places& each : sets) {
+    if (!groups().are_even({each.begin(), each.end()})) {
+      config::check_uneven_ties(options_.zero.stage);
     }
-    std::ranges::sort(ranks);
+  }
+  for (const Places& each : sets) {
+    if (!each.contains(groups().place)) continue;
+    const mesh::Group ranks = groups().across({each.begin(), each.end()});
     std::vector<nn::TiedParameter> copies;
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       for (const nn::TiedParameter& tied : updated_copies(s)) {
-        if (places_of(tied.layers) == places) copies.push_back(tied);
+        if (places_of(tied.layers) == each) copies.push_back(tied);
       }
     }
     std::ranges::stable_sort(copies, {}, &nn::TiedParameter::name);
-    const comm::Group group = communicator_.make_group(ranks);
-    const bool is_summand = !of_all_replicas_ || here_.copy == 0;
     ties_.push_back(std::make_unique<execute::TiedParameters>(
-        communicator_, group, copies, options_.precision.sums,
-        is_summand ? execute::Summand::Mine : execute::Summand::OfAnother));
+        communicator_, communicator_.make_group(ranks.ranks), copies, options_.precision.sums,
+        ranks.counts ? execute::Summand::Mine : execute::Summand::OfAnother));
   }
 }
 
@@ -245,11 +214,11 @@ void RankModel::sum_tied_gradients() {
 
 // Buffers are those of the first copy.
 void RankModel::share_buffers() {
-  if (here_.copies == 1) return;
+  if (groups().same_parameters.size() == 1) return;
   const execute::WaitMark wait(progress_, "sharing buffers with replicas");
   for (const stage::Stage& stage : stages_) {
     for (const at::Tensor& buffer : stage.layers().buffers()) {
-      communicator_.broadcast(buffer, data_group_.group(), /*root=*/0)->wait();
+      communicator_.broadcast(buffer, sums_.same_parameters().group(), /*root=*/0)->wait();
     }
   }
 }
@@ -260,35 +229,11 @@ std::vector<double> RankModel::squared_norms() {
   return all;
 }
 
-void RankModel::sum_over_pipe(const at::Tensor& tensor) {
-  if (of_all_replicas_ && here_.copy > 0) tensor.zero_();
-  communicator_.all_reduce(tensor, pipe_group_)->wait();
-}
-
-std::vector<double> RankModel::sum_over_copies(const std::vector<double>& mine, const char* phase) {
-  if (here_.copies == 1) return mine;
-  const at::Tensor sums = at::zeros({std::ssize(mine)}, at::kDouble);
-  auto* value = sums.data_ptr<double>();
-  std::ranges::copy(mine, value);
-  const execute::WaitMark wait(progress_, phase);
-  communicator_.all_reduce(sums, data_group_.group())->wait();
-  return {value, value + sums.numel()};
-}
-
 RankModel::WholeParameters::WholeParameters(replicas::ReplicatedParameters& replicated)
     : replicated_(replicated) {
   replicated_.unshard();
 }
 
 RankModel::WholeParameters::~WholeParameters() { replicated_.reshard(); }
-
-std::vector<double> over_replicas(RankModel& here, const std::vector<double>& mine,
-                                  const char* phase) {
-  const PlaceInRun& place = here.place();
-  if (place.replicas == 1) return mine;
-  std::vector<double> all(mine.size() * static_cast<std::size_t>(place.replicas), 0.0);
-  std::ranges::copy(mine, all.begin() + std::ssize(mine) * place.coordinate.data);
-  return here.sum_over_copies(all, phase);
-}
 
 }  // namespace penstock::train

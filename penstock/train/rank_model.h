@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "penstock/comm/communicator.h"
-#include "penstock/comm/shard_group.h"
 #include "penstock/execute/executor.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/execute/tied_parameters.h"
@@ -23,6 +22,7 @@
 #include "penstock/partition/partition.h"
 #include "penstock/replicas/replicated_parameters.h"
 #include "penstock/stage/stage.h"
+#include "penstock/train/group_sums.h"
 #include "penstock/train/handshake.h"
 #include "penstock/train/model_order.h"
 #include "penstock/train/trainer_options.h"
@@ -36,19 +36,9 @@ struct Layout {
   partition::Partition partition;
 };
 
-// The layers that ranks have whose coordinate in the pipe is `row`.
-std::set<std::int64_t> layers_of(std::int32_t row, const verify::VerifiedSchedule& schedule,
+// The layers of a rank of the schedule.
+std::set<std::int64_t> layers_of(Rank rank, const verify::VerifiedSchedule& schedule,
                                  const partition::Partition& partition);
-
-// Where this rank is.  A place of the pipe has the ranks with the same stages (lower/places.h).
-struct PlaceInRun {
-  mesh::Coordinate coordinate;
-  std::int32_t replicas = 1;  // Of the mesh: a program of several counts as one.
-  std::int32_t places = 1;
-  std::int32_t place = 0;   // In [0, places).
-  std::int32_t copies = 1;  // Ranks of this place.
-  std::int32_t copy = 0;    // In [0, copies).
-};
 
 class RankModel {
  public:
@@ -60,7 +50,8 @@ class RankModel {
             const Layout& layout, nn::LayerMaker& maker, comm::Communicator& communicator,
             execute::Progress& progress);
 
-  const PlaceInRun& place() const { return here_; }
+  const mesh::Groups& groups() const { return sums_.groups(); }
+  GroupSums& sums() { return sums_; }
   std::vector<stage::Stage>& stages() { return stages_; }
   // Whether one of them is the model's first, or its last.
   bool is_first_stage() const { return is_first_stage_; }
@@ -100,17 +91,11 @@ class RankModel {
 
   // Collective, after the program: a tied parameter's copies get the sum of their gradients.
   void sum_tied_gradients();
-  // Collective over the copies: buffers become those of the first.
+  // Collective over the ranks with the same parameters: buffers become those of the first.
   void share_buffers();
   // The square of each gradient's 2-norm, in model order, with zeros for parameters that other
-  // ranks count.  Collective over the copies.
+  // ranks count.  Collective over the ranks with the same parameters.
   std::vector<double> squared_norms();
-
-  // Sums `tensor` over one rank of each place, those of this replica, in place.  REQUIRES: copies
-  // have the same of it.
-  void sum_over_pipe(const at::Tensor& tensor);
-  // The sums of what the copies have at each place of `mine`; `phase` says what is waited for.
-  std::vector<double> sum_over_copies(const std::vector<double>& mine, const char* phase);
 
  private:
   std::unique_ptr<replicas::GrowingParameters> build_stages(
@@ -127,24 +112,16 @@ class RankModel {
   const TrainerOptions& options_;
   comm::Communicator& communicator_;
   execute::Progress& progress_;
-  std::vector<std::vector<Rank>> places_;
-  PlaceInRun here_;
-  bool of_all_replicas_ = false;  // The program is: a replica is no set of ranks.
+  GroupSums sums_;
   bool is_first_stage_ = false;
   bool is_last_stage_ = false;
   std::shared_ptr<stage::ActivationCount> activations_;
   nn::OwnedMemory owned_;     // By the layers.
   ValueHashes first_values_;  // Of parameters, while layers are made.
   std::vector<stage::Stage> stages_;
-  comm::ShardGroup data_group_;  // The copies.
-  comm::Group pipe_group_;
   std::optional<replicas::ReplicatedParameters> replicated_;
   std::vector<std::unique_ptr<execute::TiedParameters>> ties_;
   std::optional<ModelOrder> order_;
 };
-
-// What each replica's rank of this stage has, one replica after the other.
-std::vector<double> over_replicas(RankModel& here, const std::vector<double>& mine,
-                                  const char* phase);
 
 }  // namespace penstock::train

@@ -9,7 +9,6 @@
 
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/lower/places.h"
 #include "penstock/stage/value_hash.h"
 #include "penstock/train/handshake.h"
 #include "penstock/update/master_weights.h"
@@ -106,14 +105,14 @@ bool has_tied(const OwnSettings& own, RankModel& here) {
                              [&](const auto& each) { return tied.contains(each.first); });
 }
 
-void append_number(std::vector<double>& mine, const PlaceInRun& here, double number) {
-  for (std::int32_t copy = 0; copy < here.copies; ++copy) {
-    mine.push_back(copy == here.copy ? number : 0.0);
+void append_number(std::vector<double>& mine, const mesh::Group& copies, double number) {
+  for (std::int32_t copy = 0; copy < copies.size(); ++copy) {
+    mine.push_back(copy == copies.here ? number : 0.0);
   }
 }
 
-bool remove_numbers(std::vector<double>& all, const PlaceInRun& here, double number) {
-  const auto first = all.end() - here.copies;
+bool remove_numbers(std::vector<double>& all, const mesh::Group& copies, double number) {
+  const auto first = all.end() - copies.size();
   const bool differ = std::any_of(first, all.end(), [&](double each) { return each != number; });
   all.erase(first, all.end());
   return differ;
@@ -123,14 +122,13 @@ bool are_alike(std::span<const double> numbers) {
   return std::ranges::all_of(numbers, [&](double each) { return each == numbers.front(); });
 }
 
-void agree_on_settings(const OwnSettings& own, RankModel& here, const Layout& layout,
-                       comm::Communicator& communicator) {
+void agree_on_settings(const OwnSettings& own, RankModel& here, comm::Communicator& communicator) {
   agree_on(Occasion::Step, {{Fact::LearningRate, text_of(own.rates)}}, communicator);
   const AllSet all = exchange_set(own, here, communicator);
   const auto values = values_of(all, own, here);
   Facts facts;
   for (const auto& [name, value] : values) facts.add(Fact::SetParameter, name, value);
-  agree_on(Occasion::Step, facts, communicator, lower::places_of(layout.schedule, layout.mesh));
+  agree_on(Occasion::Step, facts, communicator, here.groups().places);
   for (const auto& [name, ranks] : all.owners) {
     if (!all.hashes.contains(name)) continue;
     Facts of_name;
@@ -141,7 +139,7 @@ void agree_on_settings(const OwnSettings& own, RankModel& here, const Layout& la
   }
 }
 
-void agree_on_gradients(RankModel& here, const Layout& layout, comm::Communicator& communicator) {
+void agree_on_gradients(RankModel& here, comm::Communicator& communicator) {
   Facts facts;
   for (const auto& set : here.replicated().kept()) {
     for (const replicas::KeptParameter& each : set) {
@@ -151,7 +149,7 @@ void agree_on_gradients(RankModel& here, const Layout& layout, comm::Communicato
                 gradient.defined() ? stage::hash_of_values(gradient) : "none");
     }
   }
-  agree_on(Occasion::Step, facts, communicator, lower::places_of(layout.schedule, layout.mesh));
+  agree_on(Occasion::Step, facts, communicator, here.groups().places);
 }
 
 void settle_gradients(RankModel& here) {

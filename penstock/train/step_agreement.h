@@ -25,10 +25,11 @@ double number_of(const OwnSettings& own);
 // Whether any of these weights is also another rank's, as a tied parameter's copy is.
 bool has_tied(const OwnSettings& own, RankModel& here);
 
-// The number of each copy, behind what is given to sum_over_copies().
-void append_number(std::vector<double>& mine, const PlaceInRun& here, double number);
+// The number of each of the ranks with the same parameters, behind what is given to
+// GroupSums::over_copies().
+void append_number(std::vector<double>& mine, const mesh::Group& copies, double number);
 // Takes them off its result: whether any of them is another one.
-bool remove_numbers(std::vector<double>& all, const PlaceInRun& here, double number);
+bool remove_numbers(std::vector<double>& all, const mesh::Group& copies, double number);
 
 // Whether all numbers are one.
 bool are_alike(std::span<const double> numbers);
@@ -36,10 +37,9 @@ bool are_alike(std::span<const double> numbers);
 // Collective over all ranks.
 // Throws: DifferenceError, the same on every rank, that names a weight, or the learning rate, of
 // which two ranks have different ones.
-void agree_on_settings(const OwnSettings& own, RankModel& here, const Layout& layout,
-                       comm::Communicator& communicator);
+void agree_on_settings(const OwnSettings& own, RankModel& here, comm::Communicator& communicator);
 // The same of the gradients of what replicas update whole.
-void agree_on_gradients(RankModel& here, const Layout& layout, comm::Communicator& communicator);
+void agree_on_gradients(RankModel& here, comm::Communicator& communicator);
 
 // Gradients that the program has put in the place of others become such as an update takes.
 // Throws: Error, naming it, for one that is not of its parameter's shape.

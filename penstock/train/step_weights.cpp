@@ -8,26 +8,24 @@
 #include "penstock/comm/or_fail.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/lower/places.h"
 #include "penstock/train/training_calls.h"
 
 namespace penstock::train {
 namespace {
 
-// The ranks with a stage, one of each replica.
-std::vector<Rank> ranks_with(std::int32_t stage, const Layout& layout) {
-  const Rank row = layout.schedule.facts().homes.on_way(0, static_cast<std::size_t>(stage));
-  const Rank one = layout.mesh.rank({.pipe = row.value, .data = 0});
-  for (const std::vector<Rank>& place : lower::places_of(layout.schedule, layout.mesh)) {
-    if (std::ranges::count(place, one) > 0) return place;
-  }
-  return {};
+// The ranks with a stage.
+const mesh::Place& ranks_with(std::int32_t stage, const Layout& layout,
+                              const mesh::Groups& groups) {
+  const Rank home = layout.schedule.facts().homes.on_way(0, static_cast<std::size_t>(stage));
+  const std::vector<Rank> pipe = layout.mesh.group(Rank(0), mesh::Role::Pipe);
+  return groups.places[static_cast<std::size_t>(groups.place_of(pipe[home.index()]))];
 }
 
 // Whom each rank with the last stage hears of the first one from: itself, or one that has it.
-std::vector<std::pair<Rank, Rank>> firsts_of_lasts(const Layout& layout) {
-  const std::vector<Rank> firsts = ranks_with(0, layout);
-  const std::vector<Rank> lasts = ranks_with(layout.partition.stages() - 1, layout);
+std::vector<std::pair<Rank, Rank>> firsts_of_lasts(const Layout& layout,
+                                                   const mesh::Groups& groups) {
+  const mesh::Place& firsts = ranks_with(0, layout, groups);
+  const mesh::Place& lasts = ranks_with(layout.partition.stages() - 1, layout, groups);
   std::vector<std::pair<Rank, Rank>> pairs;
   for (std::size_t i = 0; i < lasts.size(); ++i) {
     const bool has_both = std::ranges::count(firsts, lasts[i]) > 0;
@@ -54,7 +52,7 @@ StepWeights::StepWeights(const TrainerOptions& options, const Layout& layout, Ra
       communicator_(communicator),
       progress_(progress),
       tag_(tag_of(layout)) {
-  for (const auto& [first, last] : firsts_of_lasts(layout)) {
+  for (const auto& [first, last] : firsts_of_lasts(layout, rank_model.groups())) {
     if (first == last) continue;
     if (first == communicator.rank()) tells_.push_back(last);
     if (last == communicator.rank()) hears_from_ = first;
@@ -102,19 +100,19 @@ std::vector<double> StepWeights::of_this_replica(const Microbatches& batch, std:
 
 std::vector<double> StepWeights::of(const std::vector<Microbatches>& batches, std::int64_t step) {
   const auto where = in_step(step);
-  std::vector<std::vector<double>> of_replica(static_cast<std::size_t>(options_.mesh.data));
+  std::vector<std::vector<double>> of_replica(rank_model_.groups().other_samples.ranks.size());
   for (const Microbatches& batch : batches) {
     const std::vector<double> mine = comm::or_fail_at(
         communicator_, where, [&] { return of_this_replica(batch, batches.size()); });
     if (!rank_model_.is_last_stage()) continue;
     const std::vector<double> all =
-        over_replicas(rank_model_, mine, "sharing the weights of microbatches");
+        rank_model_.sums().over_replicas(mine, "sharing the weights of microbatches");
     auto next = all.begin();
     for (std::vector<double>& weights : of_replica) {
       comm::or_fail(communicator_, [&] {
         if (*next == mine[0]) return;
         throw Error(str("replica ", &weights - of_replica.data(), " has a step of ", *next,
-                        " batches, replica ", rank_model_.place().coordinate.data, " one of ",
+                        " batches, replica ", rank_model_.groups().other_samples.here, " one of ",
                         mine[0]));
       });
       weights.insert(weights.end(), next + 1, next + std::ssize(mine));

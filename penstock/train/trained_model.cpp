@@ -13,6 +13,7 @@
 #include "penstock/config/program_of_replicas.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/lower/places.h"
 #include "penstock/lower/programs.h"
 #include "penstock/nn/loss_layer.h"
 #include "penstock/train/handshake.h"
@@ -24,7 +25,7 @@ namespace penstock::train {
 lower::ProgramOptions program_of(const TrainerOptions& options) {
   return {.schedule = options.schedule,
           .file = options.program,
-          .ranks = options.mesh.pipe,
+          .ranks = options.mesh.size(mesh::Role::Pipe),
           .stages_per_rank = options.stages_per_rank,
           .microbatches = options.microbatches};
 }
@@ -47,13 +48,14 @@ std::set<std::int64_t> likely_layers(const std::vector<nn::LayerSpec>& layers,
                                      const verify::VerifiedSchedule& schedule, Rank rank) {
   const partition::Partition even =
       partition_of(layers, schedule.schedule().stages, partition::Uniform{});
-  return layers_of(mesh.coordinate(rank).pipe, schedule, even);
+  return layers_of(Rank(mesh.index(rank, mesh::Role::Pipe)), schedule, even);
 }
 
 // Whether parameters stay as they are made, so that it costs no memory to make them early.
 bool keeps_what_is_made(const TrainerOptions& options) {
-  const partition::SharingRules rules = replicas::sharing_rules(
-      options.zero, options.offload.parameters, options.mesh.data, options.device);
+  const partition::SharingRules rules =
+      replicas::sharing_rules(options.zero, options.offload.parameters,
+                              options.mesh.size(mesh::Role::SameParameters), options.device);
   return options.device.is_cpu() && !options.precision.is_short() && !rules.come_and_go();
 }
 
@@ -74,9 +76,8 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
     throw ConfigError("the options have a learning_rate and a scheduler: keep one of them");
   }
   verify::VerifiedSchedule schedule = lower::training_program(program_of(options));
-  if (schedule.schedule().replicas > 1) {
-    config::check_program_of_replicas(options.zero.stage, options.sums == GradientSums::Invariant);
-  }
+  config::check_programs(lower::programs_of(schedule), options.zero.stage,
+                         options.sums == GradientSums::Invariant);
   const std::int32_t stages = schedule.schedule().stages;
   const bool has_to_count = stages > 1 && !are_counted(layers) &&
                             std::holds_alternative<partition::ByParameters>(options.partition);
@@ -130,7 +131,7 @@ void check_groups(const config::OptimizerConfig& optimizer, RankModel& here) {
   const at::Tensor counts = at::zeros({static_cast<std::int64_t>(groups.size())}, at::kLong);
   auto* const count = counts.data_ptr<std::int64_t>();
   for (const auto& [name, tensor] : here.parameters()) ++count[groups.group_of(name)];
-  here.sum_over_pipe(counts);
+  here.sums().over_model(counts);
   for (std::size_t i = 1; i < groups.size(); ++i) {
     if (count[i] > 0) continue;
     throw ConfigError(str("optimizer.groups[", i - 1,

@@ -68,7 +68,7 @@ void check(const std::vector<Microbatches>& batches, std::int32_t microbatches,
 // Of the step, on all replicas.
 std::int64_t microbatches_of(const std::vector<Microbatches>& batches,
                              const TrainerOptions& options) {
-  return std::ssize(batches) * options.microbatches * options.mesh.data;
+  return std::ssize(batches) * options.microbatches * options.mesh.size(mesh::Role::OtherSamples);
 }
 
 std::vector<at::Tensor> buffers_of(RankModel& here) {
@@ -105,7 +105,7 @@ Trainer& Trainer::operator=(Trainer&& other) noexcept {
 std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
                                  const std::vector<double>& factors, std::int64_t step) {
   const std::int64_t runs = std::ssize(batches);
-  const std::int64_t replica = rank_model_->place().coordinate.data;
+  const std::int64_t replica = rank_model_->groups().other_samples.here;
   std::vector<double> losses(rank_model_->is_last_stage() ? factors.size() : 0, 0.0);
   for (std::int64_t run = 0; run < runs; ++run) {
     const Microbatches& batch = batches[static_cast<std::size_t>(run)];
@@ -136,16 +136,17 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
                         std::int64_t microbatches, const OwnSettings& own, StepReport& report) {
   enum : std::int64_t { kLoss, kBadMicrobatches, kStop, kBusy, kSave, kCompare, kNorms };
   const std::vector<double> my_squares = rank_model_->squared_norms();
-  const PlaceInRun& here = rank_model_->place();
-  const at::Tensor shared = at::zeros({kNorms + std::ssize(my_squares) + here.places}, at::kDouble);
+  const mesh::Groups& here = rank_model_->groups();
+  const at::Tensor shared =
+      at::zeros({kNorms + std::ssize(my_squares) + std::ssize(here.places)}, at::kDouble);
   auto* value = shared.data_ptr<double>();
   std::vector<double> mine = losses;
   mine.push_back(words_.stop ? 1 : 0);
   mine.push_back(words_.busy ? 1 : 0);
   mine.push_back(words_.save ? 1 : 0);
-  append_number(mine, here, number_of(own));
-  std::vector<double> all = rank_model_->sum_over_copies(mine, "sharing the loss");
-  const bool differs = remove_numbers(all, here, number_of(own));
+  append_number(mine, here.same_parameters, number_of(own));
+  std::vector<double> all = rank_model_->sums().over_copies(mine, "sharing the loss");
+  const bool differs = remove_numbers(all, here.same_parameters, number_of(own));
   value[kCompare] = differs || has_tied(own, *rank_model_) ? 1 : 0;
   const auto flags = all.begin() + std::ssize(losses);
   value[kStop] = flags[0];
@@ -158,14 +159,14 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
   }
   const std::span<double> squares(value + kNorms, my_squares.size());
   std::ranges::copy(my_squares, squares.begin());
-  const std::span<double> by_place(squares.end(), static_cast<std::size_t>(here.places));
+  const std::span<double> by_place(squares.end(), here.places.size());
   by_place[static_cast<std::size_t>(here.place)] = number_of({.rates = own.rates});
   {
     const execute::WaitMark wait(progress_, "sharing the loss and the gradient norm");
-    rank_model_->sum_over_pipe(shared);
+    rank_model_->sums().over_model(shared);
   }
   if (value[kCompare] > 0 || !are_alike(by_place))
-    agree_on_settings(own, *rank_model_, layout_, communicator_);
+    agree_on_settings(own, *rank_model_, communicator_);
   report.loss = value[kLoss];
   report.words = {.stop = value[kStop] > 0, .save = value[kSave] > 0, .busy = value[kBusy] > 0};
   const double norm = update::gradient_norm(squares) / update_->gradients_scale();
@@ -274,7 +275,7 @@ double Trainer::evaluate(const Microbatches& batch) {
           layout_, lower::forward_program(layout_.schedule, options_.microbatches), communicator_));
     }
     const std::int64_t first =
-        std::int64_t{rank_model_->place().coordinate.data} * options_.microbatches;
+        std::int64_t{rank_model_->groups().other_samples.here} * options_.microbatches;
     const execute::StepResult result = rank_model_->run(
         *evaluate_, "evaluate",
         {.inputs = batch.inputs,
@@ -286,11 +287,11 @@ double Trainer::evaluate(const Microbatches& batch) {
     if (rank_model_->is_last_stage()) {
       std::vector<double> losses(weights.size(), 0.0);
       put_losses(result, first, losses);
-      const auto all = rank_model_->sum_over_copies(losses, "sharing the validation loss");
+      const auto all = rank_model_->sums().over_copies(losses, "sharing the validation loss");
       loss.fill_(options_.loss_scale.combine(all, weights));
     }
     const execute::WaitMark wait(progress_, "sharing the validation loss");
-    rank_model_->sum_over_pipe(loss);
+    rank_model_->sums().over_model(loss);
     return loss.item<double>();
   });
 }
@@ -303,7 +304,7 @@ nn::Values Trainer::infer(const nn::Values& inputs) {
           layout_, lower::forward_program(layout_.schedule, microbatches), communicator_));
     }
     execute::StepInputs step{.place = {.step = steps_taken_,
-                                       .microbatch = rank_model_->place().coordinate.data,
+                                       .microbatch = rank_model_->groups().other_samples.here,
                                        .evaluation = ++evaluations_}};
     const auto copies = static_cast<std::size_t>(infer_->plan().microbatches);
     if (rank_model_->is_first_stage()) step.inputs.assign(copies, inputs);

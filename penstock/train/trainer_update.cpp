@@ -58,27 +58,28 @@ double Trainer::norm_again(const std::vector<double>& rates) {
   comm::or_fail(communicator_, [this] { settle_gradients(*rank_model_); });
   enum : std::int64_t { kCompare, kNorms };
   const std::vector<double> my_squares = rank_model_->squared_norms();
-  const PlaceInRun& here = rank_model_->place();
+  const mesh::Groups& here = rank_model_->groups();
   const double number = number_of({.rates = my_squares});  // Of whole gradients, as replicas have.
   std::vector<double> numbers;
-  append_number(numbers, here, number);
-  append_number(numbers, here, number_of({.rates = rates}));
-  std::vector<double> all = rank_model_->sum_over_copies(numbers, "comparing gradients");
-  const at::Tensor shared = at::zeros({kNorms + std::ssize(my_squares) + here.places}, at::kDouble);
+  append_number(numbers, here.same_parameters, number);
+  append_number(numbers, here.same_parameters, number_of({.rates = rates}));
+  std::vector<double> all = rank_model_->sums().over_copies(numbers, "comparing gradients");
+  const at::Tensor shared =
+      at::zeros({kNorms + std::ssize(my_squares) + std::ssize(here.places)}, at::kDouble);
   auto* value = shared.data_ptr<double>();
-  const bool rates_differ = remove_numbers(all, here, number_of({.rates = rates}));
-  value[kCompare] = remove_numbers(all, here, number) || rates_differ ? 1 : 0;
+  const bool rates_differ = remove_numbers(all, here.same_parameters, number_of({.rates = rates}));
+  value[kCompare] = remove_numbers(all, here.same_parameters, number) || rates_differ ? 1 : 0;
   const std::span<double> squares(value + kNorms, my_squares.size());
   std::ranges::copy(my_squares, squares.begin());
-  const std::span<double> by_place(squares.end(), static_cast<std::size_t>(here.places));
+  const std::span<double> by_place(squares.end(), here.places.size());
   by_place[static_cast<std::size_t>(here.place)] = number_of({.rates = rates});
   {
     const execute::WaitMark wait(progress_, "sharing the gradient norm");
-    rank_model_->sum_over_pipe(shared);
+    rank_model_->sums().over_model(shared);
   }
   if (value[kCompare] > 0 || !are_alike(by_place)) {
-    agree_on_settings({.rates = rates}, *rank_model_, layout_, communicator_);
-    agree_on_gradients(*rank_model_, layout_, communicator_);
+    agree_on_settings({.rates = rates}, *rank_model_, communicator_);
+    agree_on_gradients(*rank_model_, communicator_);
   }
   return update::gradient_norm(squares) / update_->gradients_scale();
 }

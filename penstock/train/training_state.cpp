@@ -98,7 +98,8 @@ std::vector<StatePiece> state_of(TrainedModel& trainer) {
   for (std::size_t s = 0; s < here.stages().size(); ++s) {
     add_pieces_of_stage(here.stages()[s], kept[s], trainer, all);
   }
-  share_out(all, here.place().copies, here.place().copy);
+  const mesh::Group& copies = here.groups().same_parameters;
+  share_out(all, copies.size(), copies.here);
   return all;
 }
 

@@ -59,7 +59,7 @@ struct RankPipeline {
       }
     }
     communicator.link(peers);
-    group.emplace(communicator, mesh.data_group(communicator.rank()));
+    group.emplace(communicator, mesh.group(communicator.rank(), mesh::Role::SameParameters));
     for (const StageId id : plan.chunks) {
       stages.push_back(std::make_unique<stage::Stage>(id, model, partition.first_layer(id),
                                                       partition.end_layer(id), kSeed, count));

@@ -12,8 +12,8 @@ TEST(Network, LinksWithinANodeAreIntra) {
   const Network network{.intra = kIntra, .inter = kInter, .ranks_per_node = 4};
   EXPECT_EQ(network.between(Rank(0), Rank(3)).bandwidth, 100.0);
   EXPECT_EQ(network.between(Rank(3), Rank(4)).bandwidth, 10.0);
-  EXPECT_EQ(network.within(4, 4).bandwidth, 100.0);
-  EXPECT_EQ(network.within(4, 5).bandwidth, 10.0);
+  EXPECT_EQ(network.within(Rank(4), Rank(7)).bandwidth, 100.0);
+  EXPECT_EQ(network.within(Rank(4), Rank(8)).bandwidth, 10.0);
 }
 
 TEST(Network, OneNodeHasAllRanksUnlessTheirNumberIsSaid) {

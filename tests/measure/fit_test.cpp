@@ -208,7 +208,7 @@ Event event(std::int32_t rank, const std::string& name, std::int64_t start, std:
 TEST(MeasuredStep, AComputationHoldsItsRankUntilTheNextWithoutWhatIsWaited) {
   const auto schedule = VerifiedSchedule::from(
       testing_support::rows({"0F0,0SEND_F0,0RECV_B0,0B0", "1RECV_F0,1F0,1B0,1SEND_B0"}));
-  Recording recording{.schedule = "test", .ranks = {{.pipe = 0}, {.pipe = 1}}};
+  Recording recording{.schedule = "test", .ranks = {{.at = {.pipe = 0}}, {.at = {.pipe = 1}}}};
   recording.events = {event(0, "0F0", 0, 0, 10),        event(0, "0SEND_F0", 11, 11, 13),
                       event(0, "0SEND_F0", 14, 20, 20), event(0, "0RECV_B0", 21, 21, 22),
                       event(0, "0B0", 24, 55, 60),      event(0, "", 61, 61, 64),
@@ -234,7 +234,7 @@ TEST(MeasuredStep, AComputationHoldsItsRankUntilTheNextWithoutWhatIsWaited) {
 TEST(MeasuredStep, OnlyAMessageThatWasWaitedForHasATime) {
   const auto schedule = VerifiedSchedule::from(
       testing_support::rows({"0F0,0SEND_F0,0RECV_B0,0B0", "1RECV_F0,1F0,1B0,1SEND_B0"}));
-  Recording recording{.schedule = "test", .ranks = {{.pipe = 0}, {.pipe = 1}}};
+  Recording recording{.schedule = "test", .ranks = {{.at = {.pipe = 0}}, {.at = {.pipe = 1}}}};
   recording.events = {event(0, "0F0", 0, 0, 1),      event(0, "0SEND_F0", 1, 1, 1),
                       event(0, "0RECV_B0", 1, 1, 1), event(0, "0B0", 1, 9, 10),
                       event(1, "1RECV_F0", 0, 0, 0), event(1, "1F0", 5, 6, 7),
@@ -252,7 +252,7 @@ TEST(MeasuredStep, OnlyAMessageThatWasWaitedForHasATime) {
 
 TEST(MeasuredStep, ReplicasArePooledAndWhatIsLeftToReduceIsACost) {
   const auto schedule = VerifiedSchedule::from(testing_support::rows({"0F0,0B0,0REDUCE_GRAD"}));
-  Recording recording{.schedule = "test", .ranks = {{.data = 0}, {.data = 1}}};
+  Recording recording{.schedule = "test", .ranks = {{.at = {.data = 0}}, {.at = {.data = 1}}}};
   recording.events = {event(0, "0F0", 0, 0, 1),          event(0, "0B0", 1, 1, 3),
                       event(0, "0REDUCE_GRAD", 3, 3, 4), event(0, "", 4, 4, 7),
                       event(1, "0F0", 0, 0, 3),          event(1, "0B0", 3, 3, 5),

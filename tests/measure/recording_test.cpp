@@ -42,7 +42,7 @@ TEST(Recording, TextHoldsWhatRan) {
   const Recording recording = parse_recording(kSmall, "t.csv");
   EXPECT_EQ(recording.schedule, "1f1b");
   ASSERT_EQ(recording.ranks.size(), 2U);
-  EXPECT_EQ(recording.ranks[1], (Place{.pipe = 1, .clock = 8}));
+  EXPECT_EQ(recording.ranks[1], (Place{.at = {.pipe = 1}, .clock = 8}));
   EXPECT_EQ(recording.events[1].bytes, 128);
   EXPECT_EQ(recording.events[2].what, What::AwaitSend);
   EXPECT_EQ(recording.events[3].what, What::Finish);
@@ -105,7 +105,7 @@ TEST(Recording, ErrorsNameTheLineAndWhatWasExpected) {
   expect("# 6 events", "# 7 events", "has 6 events, its last line counts \"7\"");
   expect("# 6 events", "# 6 actions", "t.csv:13: expected \"# N events\"");
   expect("# 6 events\n", "# 6 events\n1", "expected the end of the file");
-  expect("pipe 1 data 0", "pipe 0 data 0", "2 ranks are no grid with one at pipe 0 data 0");
+  expect("pipe 1 data 0", "pipe 0 data 0", "2 ranks are no grid of pipe(1) x data(1)");
   expect("pipe 1 data 0", "pipe 1 data 1", "2 ranks are no grid");
   expect("# ranks 2", "# ranks 0", "expected the number of ranks");
   expect("clock 8\n", "clock -8\n", "expected the number of a clock");

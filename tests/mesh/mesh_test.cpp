@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <set>
 
 #include "penstock/core/error.h"
 
 namespace penstock::mesh {
 namespace {
+
+constexpr std::array kPipe = {Axis::Pipe};
+constexpr std::array kData = {Axis::Data};
 
 template <class Check>
 void for_each_mesh(const Check& check) {
@@ -31,8 +35,8 @@ TEST(Mesh, DataIsTheFastestAxis) {
   const Mesh mesh = make_mesh(6, {.pipe = 2, .data = 3});
   EXPECT_EQ(mesh.coordinate(Rank(1)), (Coordinate{.pipe = 0, .data = 1}));
   EXPECT_EQ(mesh.coordinate(Rank(3)), (Coordinate{.pipe = 1, .data = 0}));
-  EXPECT_EQ(mesh.data_group(Rank(4)), (std::vector{Rank(3), Rank(4), Rank(5)}));
-  EXPECT_EQ(mesh.pipe_group(Rank(4)), (std::vector{Rank(1), Rank(4)}));
+  EXPECT_EQ(mesh.group(Rank(4), Role::SameParameters), (std::vector{Rank(3), Rank(4), Rank(5)}));
+  EXPECT_EQ(mesh.group(Rank(4), Role::Pipe), (std::vector{Rank(1), Rank(4)}));
 }
 
 TEST(Mesh, GroupsOfAnAxisPartitionTheWorld) {
@@ -40,11 +44,11 @@ TEST(Mesh, GroupsOfAnAxisPartitionTheWorld) {
     std::multiset<Rank> in_data_groups;
     std::multiset<Rank> in_pipe_groups;
     for (std::int32_t p = 0; p < mesh.shape().pipe; ++p) {
-      for (const Rank r : mesh.data_group(mesh.rank({.pipe = p, .data = 0})))
+      for (const Rank r : mesh.group(mesh.rank({.pipe = p, .data = 0}), kData))
         in_data_groups.insert(r);
     }
     for (std::int32_t d = 0; d < mesh.shape().data; ++d) {
-      for (const Rank r : mesh.pipe_group(mesh.rank({.pipe = 0, .data = d})))
+      for (const Rank r : mesh.group(mesh.rank({.pipe = 0, .data = d}), kPipe))
         in_pipe_groups.insert(r);
     }
     std::multiset<Rank> world;
@@ -57,12 +61,12 @@ TEST(Mesh, GroupsOfAnAxisPartitionTheWorld) {
 TEST(Mesh, AllMembersOfAGroupSeeTheSameGroup) {
   for_each_mesh([](const Mesh& mesh) {
     for (std::int32_t r = 0; r < mesh.world_size(); ++r) {
-      for (const Rank peer : mesh.data_group(Rank(r))) {
-        EXPECT_EQ(mesh.data_group(peer), mesh.data_group(Rank(r)));
+      for (const Rank peer : mesh.group(Rank(r), kData)) {
+        EXPECT_EQ(mesh.group(peer, kData), mesh.group(Rank(r), kData));
         EXPECT_EQ(mesh.coordinate(peer).pipe, mesh.coordinate(Rank(r)).pipe);
       }
-      for (const Rank peer : mesh.pipe_group(Rank(r))) {
-        EXPECT_EQ(mesh.pipe_group(peer), mesh.pipe_group(Rank(r)));
+      for (const Rank peer : mesh.group(Rank(r), kPipe)) {
+        EXPECT_EQ(mesh.group(peer, kPipe), mesh.group(Rank(r), kPipe));
         EXPECT_EQ(mesh.coordinate(peer).data, mesh.coordinate(Rank(r)).data);
       }
     }
@@ -82,9 +86,9 @@ TEST(Mesh, RefusesShapesThatAreNotTheWorld) {
   EXPECT_EQ(refusal(4, {.pipe = 3, .data = 2}),
             "mesh pipe(3) x data(2) needs 6 ranks, the world has 4");
   EXPECT_EQ(refusal(0, {.pipe = 0, .data = 1}),
-            "mesh pipe(0) x data(1): both axes must be at least 1");
+            "mesh pipe(0) x data(1): every axis must be at least 1");
   EXPECT_EQ(refusal(1, {.pipe = -1, .data = -1}),
-            "mesh pipe(-1) x data(-1): both axes must be at least 1");
+            "mesh pipe(-1) x data(-1): every axis must be at least 1");
 }
 
 TEST(Mesh, DoesNotOverflowOnHugeShapes) {

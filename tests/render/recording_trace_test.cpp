@@ -21,7 +21,7 @@ measure::Event event(measure::What what, const std::string& action, std::int64_t
 TEST(RecordingTrace, WaitsAndMessagesStandBelowWhatIsComputed) {
   using measure::What;
   const measure::Recording recording{
-      .ranks = {{.pipe = 0}, {.pipe = 1}},
+      .ranks = {{.at = {.pipe = 0}}, {.at = {.pipe = 1}}},
       .events = {event(What::Action, "1F0", 1000, 3000, 8000),
                  event(What::Action, "1SEND_F0", 8000, 8000, 8500),
                  event(What::Action, "1F1", 9000, 9000, 9500),

@@ -55,7 +55,7 @@ inline measure::Recording recording_of(const verify::VerifiedSchedule& schedule,
     simulations.push_back(simulate::simulate(schedule, costs));
   }
   for (std::int32_t rank = 0; rank < ranks; ++rank) {
-    recording.ranks.push_back({.pipe = rank, .clock = 7});
+    recording.ranks.push_back({.at = {.pipe = rank}, .clock = 7});
     std::int64_t origin_ns = 0;
     for (std::size_t i = 0; i < steps.size(); ++i) {
       append_rank(recording, schedule, steps[i], simulations[i], static_cast<std::int64_t>(i) + 1,

@@ -127,7 +127,7 @@ TEST(ChangeProgram, RanksThatDisagreeAreTold) {
   const Trained same_as_before =
       train_with(options, kind, batches, [&](Trainer& trainer, int step) {
         if (step != 3) return;
-        const std::int32_t rank = trainer.rank_model().place().coordinate.pipe;
+        const std::int32_t rank = trainer.rank_model().groups().pipe.here;
         try {
           trainer.program().change(with_halves(rank));
           ADD_FAILURE() << "nobody noticed";

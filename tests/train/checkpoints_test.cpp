@@ -132,7 +132,7 @@ Outcome run(const TrainerOptions& options, const Kind& kind, const std::vector<B
                         .is_asynchronous = course.is_asynchronous,
                         .facts = {{"written by", "a test"}}},
                        {});
-    const auto replica = static_cast<std::size_t>(trainer.rank_model().place().coordinate.data);
+    const auto replica = static_cast<std::size_t>(trainer.rank_model().groups().other_samples.here);
     for (int i = course.first; i < course.end; ++i) {
       const Batch2& batch = batches[static_cast<std::size_t>(i)];
       const auto mine = [&](const nn::Values& values) {

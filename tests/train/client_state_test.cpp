@@ -29,7 +29,7 @@ TEST(ClientState, ComesBackOnEveryRankOfAnyLayout) {
   const checkpoint::Texts given = {
       {"epoch", "7"}, {"a \"quoted\"\n name", "{\"json\": [1, 2]}"}, {"empty", ""}};
   with_checkpoints(folder.path(), {.pipe = 2}, [&](Trainer& trainer, Checkpoints& checkpoints) {
-    const bool is_root = trainer.rank_model().place().place == 0;
+    const bool is_root = trainer.rank_model().groups().place == 0;
     checkpoints.save(is_root ? given : checkpoint::Texts{{"of rank 1", "is not saved"}});
   });
   with_checkpoints(folder.path(), {.data = 2}, [&](Trainer&, Checkpoints& checkpoints) {

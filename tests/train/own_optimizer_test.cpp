@@ -217,7 +217,7 @@ TEST(OwnOptimizer, ThatCannotUpdateIsRefusedByName) {
                [&](Trainer& trainer) {
                  torch::optim::SGD optimizer(
                      trainer.parameters(),
-                     0.1 * (1 + trainer.rank_model().place().coordinate.data));
+                     0.1 * (1 + trainer.rank_model().groups().other_samples.here));
                  step_with(trainer, optimizer);
                }),
        "optimizer of the program=torch::optim::SGD, 0.1");

@@ -104,7 +104,6 @@ TEST_F(ProgramOfReplicas, OfAllRanksTrainsAsTheReplicas) {
     for (const char* schedule : {"1f1b", "zbv"}) {
       for (const ZeroStage stage :
            {ZeroStage::Off, ZeroStage::OptimizerStates, ZeroStage::Gradients}) {
-        if (is_tied(kind) && stage != ZeroStage::Off) continue;
         SCOPED_TRACE(penstock::str(kind.name, " ", schedule, " ZeRO ", number_of(stage)));
         const Case c{.schedule = schedule, .microbatches = 4};
         const TrainerOptions replicas = options_of(c, stage);
@@ -165,7 +164,7 @@ TEST_F(ProgramOfReplicas, EvaluatesAndInfersAsTheReplicas) {
     std::mutex mutex;
     comm::run_ranks(options.mesh.pipe * options.mesh.data, [&](comm::Communicator& communicator) {
       Trainer trainer(options, kind.model, kind.loss, communicator);
-      const auto replica = trainer.rank_model().place().coordinate.data;
+      const auto replica = trainer.rank_model().groups().other_samples.here;
       const auto mine = [&](const nn::Values& values) -> nn::Values {
         return values[0].chunk(options.mesh.data)[static_cast<std::size_t>(replica)];
       };

@@ -10,6 +10,7 @@
 #include "penstock/cli/plan/training_plan.h"
 #include "penstock/config/check.h"
 #include "penstock/config/read.h"
+#include "penstock/config/resolve.h"
 #include "penstock/config/taker.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -98,7 +99,7 @@ std::optional<std::string> misfit(Taker taker, const InputFile& input, config::B
     switch (taker) {
       case Taker::Train: {
         const config::Config read = config::parse_config(input.text, input.name).config;
-        check_plan(input.name, read, mesh_of(read));
+        check_plan(input.name, read, config::asked_shape(read));
         break;
       }
       case Taker::Initialize:

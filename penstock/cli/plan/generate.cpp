@@ -6,6 +6,7 @@
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/starting.h"
 #include "penstock/cli/tokenizer.h"
+#include "penstock/config/resolve.h"
 #include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
@@ -31,11 +32,11 @@ Tokens prompt_of(const GenerateCommand& command) {
 }
 
 void refuse_replicas(const config::Config& config, std::int64_t ranks) {
-  if (config.mesh.pipe == ranks) return;
-  throw ConfigError(
-      str("generate: ", counted(ranks, "rank"), ", and ", counted(config.mesh.pipe, "stage"),
-          ": each rank has one, and there are no replicas"),
-      {"say how many with --pipe alone"});
+  const std::int64_t pipe = config::asked_shape(config.mesh).size(mesh::Role::Pipe);
+  if (pipe == ranks) return;
+  throw ConfigError(str("generate: ", counted(ranks, "rank"), ", and ", counted(pipe, "stage"),
+                        ": each rank has one, and there are no replicas"),
+                    {"say how many with --pipe alone"});
 }
 
 // Runs all ranks, which write what they generate to the file `to`.  Returns: their exit code.

@@ -153,7 +153,7 @@ class Starts {
                most == 1 ? " rank" : " ranks", " takes as many samples a step"));
       return false;
     }
-    const std::int64_t ranks = std::int64_t{whole->mesh.pipe} * whole->mesh.data;
+    const std::int64_t ranks = whole->mesh.size();
     tell(str("going on with ", ranks,
              ranks == 1 ? " rank: " : " ranks: ", config::change_text(layout_, *whole)));
     begin_with(ranks, config::overrides_of(*whole));

@@ -47,11 +47,7 @@ std::int64_t memory_limit(const std::string& text) {
 // Of a step, on all replicas: the user's, whatever the layout.
 std::int64_t samples_of(const config::Config& config) {
   if (config.batch.train_batch_size) return *config.batch.train_batch_size;
-  const std::int64_t data = config.mesh.data.value_or(1);
-  const auto pipe = static_cast<std::int32_t>(config.mesh.pipe);
-  return config::resolve_batch(config.batch,
-                               {.pipe = pipe, .data = static_cast<std::int32_t>(data)})
-      .train_batch_size;
+  return config::resolve_batch(config.batch, config::asked_shape(config.mesh)).train_batch_size;
 }
 
 struct Files {

@@ -14,6 +14,7 @@
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/plan/training_plan.h"
 #include "penstock/cli/train_command.h"
+#include "penstock/config/resolve.h"
 #include "penstock/core/byte_size.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -95,7 +96,7 @@ double speed(const std::string& text, const char* option) {
 Times times_from_costs(const PlanInputs& inputs, const config::Config& config,
                        const memory::LayersFile& layers) {
   const simulate::Costs costs = read_costs_file(inputs.costs);
-  const mesh::Shape mesh = mesh_of(config);
+  const mesh::Shape mesh = config::asked_shape(config);
   const config::Batch batch = config::resolve_batch(config.batch, mesh);
   const bool by_layer = layout::are_by_layer(costs, layers.model.size());
   const std::int32_t stages =

@@ -60,44 +60,46 @@ std::string bound_by(const StepTime& time) {
 
 double samples_per_second(const Candidate& candidate) {
   const Layout& layout = candidate.layout;
-  const std::int64_t samples = layout.microbatch * layout.microbatches * layout.mesh.data;
-  return static_cast<double>(samples) / candidate.time.step();
+  return static_cast<double>(layout.samples()) / candidate.time.step();
+}
+
+// Columns of the tables.
+std::vector<mesh::Axis> axes_of(const Plans& plans) {
+  std::vector<mesh::Shape> shapes;
+  for (const Candidate& each : plans.candidates) shapes.push_back(each.layout.mesh);
+  return mesh::told(shapes);
 }
 
 bool tries_files(const PlanQuestion& question) {
   return question.request.choices.offloads.size() > 1;
 }
 
-std::vector<std::string> cells(const PlanQuestion& question, const Candidate& candidate,
+std::vector<std::string> cells(const PlanQuestion& question, const Plans& plans,
                                std::size_t number) {
+  const Candidate& candidate = plans.candidates[number - 1];
   const Layout& layout = candidate.layout;
   const double samples = samples_per_second(candidate);
-  std::vector<std::string> row = {
-      str(number),
-      str(layout.mesh.pipe),
-      str(layout.mesh.data),
-      str(number_of(layout.zero)),
-      layout.schedule,
-      str(layout.stages_per_rank),
-      str(layout.microbatches),
-      str(layout.microbatch),
-      layout.recompute_interval > 0 ? "yes" : "no",
-      milliseconds(candidate.time.step()),
-      significant(samples),
-      significant(samples * static_cast<double>(question.positions())),
-      percent(candidate.time.bubble / candidate.time.step()),
-      size(candidate.peak()),
-      str("rank ", candidate.fullest_rank(), " at ", candidate.peak_at[candidate.fullest_rank()]),
-      bound_by(candidate.time)};
+  std::vector<std::string> row = {str(number)};
+  for (const mesh::Axis axis : axes_of(plans)) row.push_back(str(layout.mesh[axis]));
+  row.insert(
+      row.end(),
+      {str(number_of(layout.zero)), layout.schedule, str(layout.stages_per_rank),
+       str(layout.microbatches), str(layout.microbatch),
+       layout.recompute_interval > 0 ? "yes" : "no", milliseconds(candidate.time.step()),
+       significant(samples), significant(samples * static_cast<double>(question.positions())),
+       percent(candidate.time.bubble / candidate.time.step()), size(candidate.peak()),
+       str("rank ", candidate.fullest_rank(), " at ", candidate.peak_at[candidate.fullest_rank()]),
+       bound_by(candidate.time)});
   if (tries_files(question)) row.emplace_back(layout::in_files(layout.offload));
   return row;
 }
 
-std::vector<std::string> columns(const PlanQuestion& question) {
-  std::vector<std::string> names = {"#",          "pipe",        "data",         "ZeRO",
-                                    "schedule",   "per rank",    "microbatches", "samples",
-                                    "recomputed", "step ms",     "samples/s",    "tokens/s",
-                                    "bubble",     "peak memory", "where",        "bound by"};
+std::vector<std::string> columns(const PlanQuestion& question, const Plans& plans) {
+  std::vector<std::string> names = {"#"};
+  for (const mesh::Axis axis : axes_of(plans)) names.emplace_back(mesh::row_of(axis).name);
+  names.insert(names.end(),
+               {"ZeRO", "schedule", "per rank", "microbatches", "samples", "recomputed", "step ms",
+                "samples/s", "tokens/s", "bubble", "peak memory", "where", "bound by"});
   if (tries_files(question)) names.emplace_back("in files");
   return names;
 }
@@ -175,8 +177,8 @@ std::string json_of(const PlanQuestion& question, const Candidate& candidate, Fr
   for (const std::string& place : candidate.peak_at) peak_at.push_back(json_quote(place));
   const double samples = samples_per_second(candidate);
   return str(
-      "    {\"pipe\": ", layout.mesh.pipe, ", \"data\": ", layout.mesh.data,
-      ", \"zero\": ", number_of(layout.zero), ", \"schedule\": ", json_quote(layout.schedule),
+      "    {", mesh::json_members(layout.mesh), ", \"zero\": ", number_of(layout.zero),
+      ", \"schedule\": ", json_quote(layout.schedule),
       ", \"stages_per_rank\": ", layout.stages_per_rank,
       ", \"microbatches\": ", layout.microbatches, ", \"microbatch\": ", layout.microbatch,
       ", \"recompute_interval\": ", layout.recompute_interval,
@@ -205,9 +207,9 @@ std::string difference_text(double part) {
 
 std::string plan_text(const PlanQuestion& question, const Plans& plans) {
   const layout::Request& request = question.request;
-  std::vector<TextRow> rows = {columns(question)};
+  std::vector<TextRow> rows = {columns(question, plans)};
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
-    rows.push_back(cells(question, plans.candidates[i], i + 1));
+    rows.push_back(cells(question, plans, i + 1));
   }
   std::vector<TextRow> head = {
       {"times", question.costs}, {"memory", question.memory}, {"links", question.links}};
@@ -222,22 +224,26 @@ std::string plan_text(const PlanQuestion& question, const Plans& plans) {
 }
 
 std::string plan_csv(const PlanQuestion& question, const Plans& plans) {
+  std::vector<std::string> axes;
+  for (const mesh::Axis axis : axes_of(plans)) axes.emplace_back(mesh::row_of(axis).name);
   std::string text =
-      "number,pipe,data,zero,schedule,stages_per_rank,microbatches,microbatch,recompute_interval,"
+      "number," + join(axes, ",") +
+      ",zero,schedule,stages_per_rank,microbatches,microbatch,recompute_interval,"
       "in_files,step_seconds,samples_per_second,tokens_per_second,bubble_seconds,peak_bytes,"
       "fullest_rank,bound_by,equals\n";
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     const Candidate& each = plans.candidates[i];
     const Layout& layout = each.layout;
     const double samples = samples_per_second(each);
-    text +=
-        str(i + 1, ",", layout.mesh.pipe, ",", layout.mesh.data, ",", number_of(layout.zero), ",",
-            layout.schedule, ",", layout.stages_per_rank, ",", layout.microbatches, ",",
-            layout.microbatch, ",", layout.recompute_interval, ",",
-            layout::in_files(layout.offload), ",", shortest(each.time.step()), ",",
-            shortest(samples), ",", shortest(samples * static_cast<double>(question.positions())),
-            ",", shortest(each.time.bubble), ",", each.peak(), ",", each.fullest_rank(), ",",
-            bound_by(each.time), ",", each.equals.size(), "\n");
+    std::vector<std::int32_t> sizes;
+    for (const mesh::Axis axis : axes_of(plans)) sizes.push_back(layout.mesh[axis]);
+    text += str(i + 1, ",", join(sizes, ","), ",", number_of(layout.zero), ",", layout.schedule,
+                ",", layout.stages_per_rank, ",", layout.microbatches, ",", layout.microbatch, ",",
+                layout.recompute_interval, ",", layout::in_files(layout.offload), ",",
+                shortest(each.time.step()), ",", shortest(samples), ",",
+                shortest(samples * static_cast<double>(question.positions())), ",",
+                shortest(each.time.bubble), ",", each.peak(), ",", each.fullest_rank(), ",",
+                bound_by(each.time), ",", each.equals.size(), "\n");
   }
   return text;
 }

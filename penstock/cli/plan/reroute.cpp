@@ -101,10 +101,11 @@ std::string faster_text(const Comparison& comparison) {
 }
 
 std::string lost_text(const Loss& loss) {
+  const mesh::Mesh mesh = search::mesh_of(loss);
   std::vector<std::string> texts;
   for (const Rank rank : loss.lost) {
-    texts.push_back(str("rank ", rank, " (place ", rank.value / loss.replicas,
-                        " of the pipe, replica ", rank.value % loss.replicas, ")"));
+    texts.push_back(str("rank ", rank, " (place ", mesh.index(rank, mesh::Role::Pipe),
+                        " of the pipe, replica ", mesh.index(rank, mesh::Role::OtherSamples), ")"));
   }
   return join(texts, ", ");
 }

@@ -22,6 +22,7 @@ namespace penstock::cli {
 namespace {
 
 using config::RankLayout;
+using mesh::Role;
 using simulate::Costs;
 using verify::PerStage;
 
@@ -84,14 +85,16 @@ Rerouting::Rerouting(const config::Config& config, std::string run, const RankLa
     : config_(config), run_(std::move(run)), layout_(layout) {}
 
 std::string Rerouting::why_not() const {
-  if (layout_.mesh.data < 2) return "nobody else has the stages of a single replica";
+  if (layout_.mesh.size(Role::OtherSamples) < 2) {
+    return "nobody else has the stages of a single replica";
+  }
   if (config_.pipeline.activation_checkpoint_interval > 0) {
     return "split backwards keep what is computed again, and there may be no room for it";
   }
   const bool may_be_tied = config_.model.tie_embeddings || !config_.model.path.empty();
   try {
-    config::check_program_of_replicas(config_);
-    if (may_be_tied) config::check_tied_program_of_replicas(config_.zero_optimization.stage);
+    config::check_programs(mesh::Programs::OfTheirOwn, config_);
+    if (may_be_tied) config::check_uneven_ties(config_.zero_optimization.stage);
   } catch (const ConfigError& error) {
     return error.message();
   }
@@ -117,22 +120,21 @@ void Rerouting::measure(const schedule::Schedule& order) {
 
 // Of the places tried, that whose rank costs the shortest step.
 search::GoingOn Rerouting::leave_out_one_more(const verify::VerifiedSchedule& order) {
-  const std::int32_t data = layout_.mesh.data;
+  const mesh::Mesh mesh = mesh::make_mesh(layout_.mesh);
+  const std::vector<Rank> pipe = mesh.group(Rank(0), Role::Pipe);
+  const std::int32_t replicas = layout_.mesh.size(Role::OtherSamples);
   std::optional<search::GoingOn> best;
   std::vector<Rank> chosen;
   std::size_t tried = 0;
   for (const std::int32_t place : places_by_work(order, *costs_)) {
-    const auto is_out = [&](std::int32_t k) {
-      return std::ranges::count(left_out_, Rank(place * data + k)) > 0;
-    };
-    std::int32_t last = data - 1;
-    while (last > 0 && is_out(last)) --last;
-    if (last == 0) continue;  // Rank 0 of the place is the only one left.
+    std::vector<Rank> left = mesh.group(pipe[static_cast<std::size_t>(place)], Role::OtherSamples);
+    std::erase_if(left, [&](Rank rank) { return std::ranges::count(left_out_, rank) > 0; });
+    if (left.size() == 1) continue;
     if (++tried > kPlacesTried) break;
     std::vector<Rank> lost = left_out_;
-    lost.emplace_back(place * data + last);
+    lost.push_back(left.back());
     search::GoingOn found =
-        search::reroute({.schedule = order, .replicas = data, .lost = lost, .costs = *costs_});
+        search::reroute({.schedule = order, .replicas = replicas, .lost = lost, .costs = *costs_});
     if (best && best->simulation.makespan <= found.simulation.makespan) continue;
     best = std::move(found);
     chosen = std::move(lost);
@@ -152,7 +154,7 @@ Rerouted Rerouting::on(std::int64_t ranks, const std::optional<RankLayout>& inst
   const auto order = verify::VerifiedSchedule::from(
       search::compute_order_of(program_on(config_, layout_).schedule()));
   measure(order.schedule());
-  const std::int64_t all = std::int64_t{layout_.mesh.pipe} * layout_.mesh.data;
+  const std::int64_t all = layout_.mesh.size();
   PENSTOCK_CHECK(all - std::ssize(left_out_) > ranks, ranks, " of ", all, " ranks");
   std::optional<search::GoingOn> found;
   while (all - std::ssize(left_out_) > ranks) found = leave_out_one_more(order);
@@ -167,7 +169,7 @@ Rerouted Rerouting::on(std::int64_t ranks, const std::optional<RankLayout>& inst
 
 RankLayout layout_of(const Rerouted& rerouted, const RankLayout& before) {
   RankLayout layout = before;
-  layout.mesh = {.pipe = rerouted.program.schedule().ranks(), .data = 1};
+  layout.mesh = mesh::Shape{.pipe = rerouted.program.schedule().ranks()};
   layout.batch.microbatches = rerouted.program.schedule().microbatches;
   return layout;
 }

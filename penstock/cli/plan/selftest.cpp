@@ -117,20 +117,20 @@ int run_resume(const SelftestCommand& command) {
 int run_parity(const SelftestCommand& command) {
   Workplace place;
   const config::ReadConfig read = read_config_of(command.train);
-  const std::int64_t data = read.config.mesh.data.value_or(1);
   const std::int64_t ranks =
-      command.train.nproc > 0 ? command.train.nproc : read.config.mesh.pipe * data;
+      command.train.nproc > 0 ? command.train.nproc : config::asked_shape(read.config.mesh).size();
   const config::Batch batch =
       config::resolve_batch(read.config.batch, config::resolve_mesh(read.config.mesh, ranks));
   const auto fresh = with(command.train, {{"checkpoint.resume", "\"\""}});
   train(command, fresh, place.run("layout"));
-  TrainCommand one = with(fresh, {{"mesh.pipe", "1"},
-                                  {"mesh.data", "1"},
-                                  {"schedule", "gpipe"},
-                                  {"zero_optimization.stage", "0"},
-                                  {"train_batch_size", str(batch.train_batch_size)},
-                                  {"train_micro_batch_size_per_gpu", str(batch.micro_batch_size)},
-                                  {"gradient_accumulation_steps", "null"}});
+  std::vector<std::pair<std::string, std::string>> changes = {
+      {"schedule", "gpipe"},
+      {"zero_optimization.stage", "0"},
+      {"train_batch_size", str(batch.train_batch_size)},
+      {"train_micro_batch_size_per_gpu", str(batch.micro_batch_size)},
+      {"gradient_accumulation_steps", "null"}};
+  for (const mesh::AxisRow& axis : mesh::kAxes) changes.emplace_back(str("mesh.", axis.name), "1");
+  TrainCommand one = with(fresh, changes);
   one.nproc = 1;
   train(command, one, place.run("one_process"));
   const Difference found =

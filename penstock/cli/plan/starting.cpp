@@ -39,9 +39,9 @@ config::ReadConfig read_model(const TrainCommand& command) {
 
 std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& mesh) {
   if (command.nproc > 0) return command.nproc;
-  const std::int64_t data = mesh.data.value_or(1);
-  if (mesh.pipe * data <= launch::kRanksMax) return mesh.pipe * data;
-  throw ConfigError(str(command.config, ": mesh.pipe ", mesh.pipe, " x mesh.data ", data,
+  const mesh::Shape asked = config::asked_shape(mesh);
+  if (asked.size() <= launch::kRanksMax) return asked.size();
+  throw ConfigError(str(command.config, ": ", mesh::in_words(asked, "mesh."),
                         " are more ranks than one machine starts (", launch::kRanksMax, ")"),
                     {"give --nproc, or start them by torchrun, srun or mpirun"});
 }

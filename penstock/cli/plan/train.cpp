@@ -52,8 +52,8 @@ void check_elastic(const config::Config& config, std::int64_t nproc) {
 TrainCommand for_world(TrainCommand command, const config::ReadConfig& read,
                        const launch::LauncherEnvironment& self) {
   const std::int64_t least = read.config.launch.ranks_min;
-  config::RankLayout before{.mesh = mesh_of(read.config)};
-  const std::int64_t ranks = std::int64_t{before.mesh.pipe} * before.mesh.data;
+  config::RankLayout before{.mesh = config::asked_shape(read.config)};
+  const std::int64_t ranks = before.mesh.size();
   const bool is_smaller = self.world_size < ranks && self.world_size >= least;
   if (least == 0 || !is_smaller) return command;
   before.batch = config::resolve_batch(read.config.batch, before.mesh);

@@ -4,6 +4,7 @@
 
 #include "penstock/config/effects.h"
 #include "penstock/config/program_of_replicas.h"
+#include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
@@ -41,10 +42,8 @@ void check_stages(const config::Config& config, std::int32_t stages) {
 void require_program(const config::Config& config, const mesh::Shape& mesh) {
   const auto program = lower::training_program(program_of(config, mesh));
   check_stages(config, program.schedule().stages);
-  if (program.schedule().replicas > 1) {
-    config::check_program_of_replicas(config);
-    lower::places_of(program, mesh::make_mesh(mesh.pipe * mesh.data, mesh));
-  }
+  config::check_programs(lower::programs_of(program), config);
+  lower::shares_of(program, mesh::make_mesh(mesh));  // Throws.
 }
 
 }  // namespace
@@ -54,7 +53,7 @@ lower::ProgramOptions program_of(const config::Config& config, const mesh::Shape
   const auto& stages_per_rank = config.schedule.stages_per_rank;
   lower::ProgramOptions options{.schedule = config.schedule.name,
                                 .file = config.schedule.file,
-                                .ranks = mesh.pipe,
+                                .ranks = mesh.size(mesh::Role::Pipe),
                                 .microbatches = static_cast<std::int32_t>(batch.microbatches)};
   if (stages_per_rank) options.stages_per_rank = static_cast<std::int32_t>(*stages_per_rank);
   return options;
@@ -71,17 +70,6 @@ void check_plan(const std::string& name, const config::Config& config, const mes
   for (const config::DataSource& source : config.data.sources) check_data(source.path);
   check_offload("offload_optimizer", config.zero_optimization.offload_optimizer);
   check_offload("offload_param", config.zero_optimization.offload_param);
-}
-
-mesh::Shape mesh_of(const config::Config& config) {
-  const auto& [train, micro, accumulation] = config.batch;
-  std::int64_t data = config.mesh.data.value_or(1);
-  if (!config.mesh.data && train && micro && accumulation) {
-    const std::int64_t product = *micro * *accumulation;
-    if (*train % product == 0) data = *train / product;
-  }
-  return {.pipe = static_cast<std::int32_t>(config.mesh.pipe),
-          .data = static_cast<std::int32_t>(data)};
 }
 
 void tell_ineffective_keys(const config::ReadConfig& read) {

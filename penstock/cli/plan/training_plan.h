@@ -20,9 +20,6 @@ lower::ProgramOptions program_of(const config::Config& config, const mesh::Shape
 // Throws: Error with the name of the configuration in front.
 void check_plan(const std::string& name, const config::Config& config, const mesh::Shape& mesh);
 
-// The mesh of the configuration: mesh.data replicas, or as many as its batch sizes need.
-mesh::Shape mesh_of(const config::Config& config);
-
 // A line on the standard error for each reason why keys have no effect.
 void tell_ineffective_keys(const config::ReadConfig& read);
 

@@ -100,9 +100,8 @@ std::string ownership(const std::vector<PipeRank>& ranks) {
 }
 
 std::string as_text(const mesh::Shape& mesh, const std::vector<PipeRank>& ranks) {
-  return str("MiB at the peak of a step; pipe ", mesh.pipe, " x data ", mesh.data,
-             ", the same on every replica\n", table(ranks),
-             elsewhere(ranks, "in files", &PipeRank::file_bytes),
+  return str("MiB at the peak of a step; ", mesh::in_words(mesh), ", the same on every replica\n",
+             table(ranks), elsewhere(ranks, "in files", &PipeRank::file_bytes),
              elsewhere(ranks, "copies for checkpoints in host memory", &PipeRank::host_copy_bytes));
 }
 
@@ -124,8 +123,8 @@ std::string to_json(const mesh::Shape& mesh, const std::vector<PipeRank>& ranks)
                         ",\n   \"peak\": ", bytes_json(rank.memory.peak), ",\n   \"file\": ",
                         rank.file_bytes, ", \"host_copy\": ", rank.host_copy_bytes, "}"));
   }
-  return str("{\"pipe\": ", mesh.pipe, ", \"data\": ", mesh.data, ", \"pipe_ranks\": [\n  ",
-             join(items, ",\n  "), "]}\n");
+  return str("{", mesh::json_members(mesh), ", \"pipe_ranks\": [\n  ", join(items, ",\n  "),
+             "]}\n");
 }
 
 // Of a sample's input and target.

@@ -114,7 +114,7 @@ TEST(UndoneAttempt, LeavesNothingOfTheCheckpointThatIsPassedOver) {
     const TemporaryFolder folder;
     save_two(folder.path());
     State expected[2];
-    const auto here = [](Trainer& trainer) { return trainer.rank_model().place().place; };
+    const auto here = [](Trainer& trainer) { return trainer.rank_model().groups().place; };
     with_trainer(folder.path(), [&](Trainer& trainer, Checkpoints& checkpoints) {
       checkpoints.resume_from(folder.file("step-00000001"));
       expected[here(trainer)] = state_here(trainer);
