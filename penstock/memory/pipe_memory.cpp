@@ -106,6 +106,7 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
   std::int64_t pages = 0;
   std::int64_t file = 0;
   std::vector<SavedStage> saved;
+  const bool are_alike = lower::programs_of(run.schedule) == mesh::Programs::Alike;
   for (const StageId stage : plan.chunks) {
     StageLayers layers = stage_layers(run, stage);
     States states = states_of(layers.layers, run.sharing, earlier);
@@ -118,7 +119,7 @@ PipeRank rank_of(const PipeRun& run, const lower::Plan& plan) {
                             states.master_gradients.end());
     all.insert(all.end(), layers.layers.begin(), layers.layers.end());
     layers.buckets = std::move(states.buckets);
-    layers.sums_under_way = states.sums_under_way;
+    if (are_alike) layers.sums_under_way = states.sums_under_way;
     stages.emplace_back(std::move(layers));
     saved.push_back({.ownership = std::move(states.ownership),
                      .buffers = buffer_bytes(layers_of(run.memory, run.partition, stage)),

@@ -1,7 +1,6 @@
 #include "penstock/run/run_memory.h"
 
 #include "penstock/config/optimizer_states.h"
-#include "penstock/lower/places.h"
 #include "penstock/lower/programs.h"
 #include "penstock/probe/layer_probe.h"
 
@@ -57,10 +56,6 @@ std::vector<PipeRank> run_memory(const train::TrainerOptions& options,
   nn::check_model(model);
   nn::count_parameters(model);
   const verify::VerifiedSchedule schedule = lower::training_program(train::program_of(options));
-  if (lower::programs_of(schedule) != mesh::Programs::Alike) {
-    throw ConfigError(str(schedule::title(schedule.schedule()),
-                          " is a program of several replicas: memory is told of those of one"));
-  }
   const partition::ModelMeta meta = nn::meta_of(model);
   const partition::Partition partition =
       partition::partition(meta, schedule.schedule().stages, options.partition);

@@ -148,6 +148,23 @@ class OfAUser(RankTest):
             self.assert_code(result, 2)
             self.assertIn(what + why, result.err)
 
+    def optimizer_bytes(self, config: object) -> list[int]:
+        """What `penstock memory` tells, by the schedule's rank."""
+        told = self.run_words(support.PENSTOCK, "memory", str(config), "--json")
+        self.assert_code(told, 0)
+        ranks = json.loads(told.out)["pipe_ranks"]
+        return [rank["between_steps"]["optimizer"] for rank in ranks]
+
+    def test_has_its_memory_told(self) -> None:
+        self.program()
+        zero = {"zero_optimization": {"stage": 1}, "train_batch_size": 4}
+        alone = self.config("alone.json", mesh={"pipe": 2, "data": 1}, **zero)
+        shared = self.config("shared.json", mesh={"pipe": 2, "data": 2}, **zero)
+        whole, half = self.optimizer_bytes(alone), self.optimizer_bytes(shared)
+        # The first stage has a rank of its own, the second one two.
+        told = self.optimizer_bytes(self.config_with(zero_optimization={"stage": 1}))
+        self.assertEqual(told[:2], [whole[0], half[1]])
+
 
 if __name__ == "__main__":
     unittest.main()
