@@ -10,16 +10,12 @@ constexpr const char* kWhat = "the schedule is a program of several replicas, an
 
 }  // namespace
 
-void check_programs(mesh::Programs programs, ZeroStage stage, bool has_invariant_sums) {
+void check_programs(mesh::Programs programs, ZeroStage stage) {
   if (programs == mesh::Programs::Alike) return;
   if (stage == ZeroStage::Parameters) {
     throw ConfigError(
         str(kWhat, "zero_optimization.stage is 3: its ranks do not use parameters together"),
         {"set zero_optimization.stage to 0, 1 or 2"});
-  }
-  if (has_invariant_sums) {
-    throw ConfigError(str(kWhat, "numerics.invariant is true: its ranks have no one order of sums"),
-                      {"set numerics.invariant to false"});
   }
 }
 
@@ -31,7 +27,7 @@ void check_uneven_ties(ZeroStage stage) {
 }
 
 void check_programs(mesh::Programs programs, const Config& config) {
-  check_programs(programs, config.zero_optimization.stage, config.numerics.invariant);
+  check_programs(programs, config.zero_optimization.stage);
   if (programs == mesh::Programs::Alike || !config.schedule.adapt) return;
   throw ConfigError(str(kWhat, "schedule.adapt is true: no other program can take its place"),
                     {"set schedule.adapt to false"});

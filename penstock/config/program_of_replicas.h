@@ -8,9 +8,9 @@
 namespace penstock::config {
 
 // Ranks with the same parameters and programs of their own pass different numbers of microbatches,
-// so they fetch no parameters together, and their gradients have no one order of sums.
-// Throws: ConfigError for ZeRO 3 and for invariant sums, where programs are not alike.
-void check_programs(mesh::Programs programs, ZeroStage stage, bool has_invariant_sums);
+// so they fetch no parameters together.
+// Throws: ConfigError for ZeRO 3, where programs are not alike.
+void check_programs(mesh::Programs programs, ZeroStage stage);
 
 // Places with different numbers of ranks cut what they share differently.
 // Throws: ConfigError for any ZeRO, if layers of such places are tied.

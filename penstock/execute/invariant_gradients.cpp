@@ -2,11 +2,15 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
+#include "penstock/core/check.h"
 #include "penstock/execute/taken_gradient.h"
+
 namespace penstock::execute {
 namespace {
 
@@ -25,7 +29,7 @@ InvariantGradients::InvariantGradients(std::vector<stage::NamedParameter> parame
 
 void InvariantGradients::after_backward(std::int64_t microbatch) {
   const at::NoGradGuard no_grad;
-  ++microbatches_;
+  numbers_.push_back(microbatch);
   for (std::size_t p = 0; p < gradients_.size(); ++p) {
     add(gradients_[p], {microbatch, 1}, take_gradient(parameters_[p].tensor));
   }
@@ -33,29 +37,55 @@ void InvariantGradients::after_backward(std::int64_t microbatch) {
 
 void InvariantGradients::finish() {
   const at::NoGradGuard no_grad;
+  learn_shares();
   if (group_.size() > 1) exchange();
   for (std::size_t p = 0; p < gradients_.size(); ++p) {
-    at::Tensor sum = total(gradients_[p], microbatches_ * group_.size());
+    at::Tensor sum = total(gradients_[p], shares_.microbatches);
     if (sum.defined()) divisor_.divide(sum);
     parameters_[p].tensor.mutable_grad() = std::move(sum);
     gradients_[p].clear();
   }
-  microbatches_ = 0;
+  numbers_.clear();
 }
 
 void InvariantGradients::drop_sums() {
   for (Subtrees& each : gradients_) each.clear();
-  microbatches_ = 0;
+  numbers_.clear();
+  shares_ = {};
 }
 
-// Every replica's subtrees, each in a place of its own, with a flag: it has a gradient.
-void InvariantGradients::exchange() {
-  std::vector<Subtree> places;
-  for (std::int64_t replica = 0; replica < group_.size(); ++replica) {
-    for (const Subtree& each : largest_subtrees(replica * microbatches_, microbatches_)) {
-      places.push_back(each);
-    }
+std::vector<double> InvariantGradients::sums(const std::vector<double>& mine) {
+  const at::Tensor sums = at::tensor(mine, at::kDouble);
+  if (group_.size() > 1) communicator_.all_reduce(sums, group_.group())->wait();
+  const auto* const first = sums.const_data_ptr<double>();
+  return {first, first + sums.numel()};
+}
+
+// The others have other microbatches in the steps in which this rank has.
+void InvariantGradients::learn_shares() {
+  std::ranges::sort(numbers_);
+  if (numbers_ == shares_.mine) return;
+  const double count = sums({static_cast<double>(numbers_.size())}).front();
+  std::vector<double> ranks(static_cast<std::size_t>(count), 0.0);
+  for (const std::int64_t number : numbers_) {
+    PENSTOCK_CHECK(number < std::ssize(ranks), "microbatch ", number, " of ", ranks.size());
+    ranks[static_cast<std::size_t>(number)] = group_.place() + 1;
   }
+  ranks = sums(ranks);
+  Shares learned{.mine = numbers_, .microbatches = std::ssize(ranks)};
+  for (std::int32_t rank = 1; rank <= group_.size(); ++rank) {
+    Subtrees subtrees;
+    for (std::int64_t number = 0; number < std::ssize(ranks); ++number) {
+      if (ranks[static_cast<std::size_t>(number)] == rank) add(subtrees, {number, 1}, {});
+    }
+    for (const auto& [subtree, sum] : subtrees) learned.subtrees.push_back(subtree);
+  }
+  shares_ = std::move(learned);
+}
+
+// Every rank's subtrees, each in a place of its own, with a flag: it has a gradient.
+void InvariantGradients::exchange() {
+  const std::vector<Subtree>& places = shares_.subtrees;
   std::vector<at::Tensor> all;  // By parameter: [places, elements + 1].
   std::vector<std::unique_ptr<comm::Transfer>> transfers;
   for (std::size_t p = 0; p < gradients_.size(); ++p) {

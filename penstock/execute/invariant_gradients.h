@@ -1,5 +1,6 @@
 // A stage's weight gradients, summed over microbatches and replicas in an order that depends on the
-// microbatches' numbers alone: the same bits for every number of replicas and every schedule.
+// microbatches' numbers alone: the same bits for every number of replicas and every schedule, and
+// whichever of the ranks has which microbatches.
 //
 // Stands in for the GradientReducer where layouts are to agree to the bit.  The price: gradients of
 // log2(microbatches) partial sums are kept, and at the end of the step every replica gets those of
@@ -23,22 +24,33 @@ namespace penstock::execute {
 
 class InvariantGradients : public StageHooks {
  public:
-  // `group` outlives it.  Replica r has the microbatches [r x n, (r + 1) x n), if each has n.
+  // `group` outlives it.  Its ranks have the microbatches 0, 1, ... of a step, each on one of them.
   InvariantGradients(std::vector<stage::NamedParameter> parameters,
                      comm::Communicator& communicator, const comm::ShardGroup& group);
 
   void after_backward(std::int64_t microbatch) override;
   void before_last_backward(double divisor) override { divisor_ = Divisor(divisor); }
   void finish() override;
-  void drop_sums() override;
+  void drop_sums() override;  // On all ranks of the group.
 
  private:
+  // What the ranks of the group have, by what this one has: a step with as many batches has the
+  // same.
+  struct Shares {
+    std::vector<std::int64_t> mine;  // Numbers, rising.
+    std::int64_t microbatches = 0;   // Of all.
+    std::vector<Subtree> subtrees;   // That the ranks' microbatches become, of one after the other.
+  };
+
+  void learn_shares();
+  std::vector<double> sums(const std::vector<double>& mine);
   void exchange();
 
   std::vector<stage::NamedParameter> parameters_;
   comm::Communicator& communicator_;
   const comm::ShardGroup& group_;
-  std::int64_t microbatches_ = 0;    // Of this replica, so far.
+  std::vector<std::int64_t> numbers_;  // Of this rank's microbatches, so far.
+  Shares shares_;
   std::vector<Subtrees> gradients_;  // By parameter.
   Divisor divisor_;
 };

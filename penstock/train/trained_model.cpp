@@ -76,8 +76,7 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
     throw ConfigError("the options have a learning_rate and a scheduler: keep one of them");
   }
   verify::VerifiedSchedule schedule = lower::training_program(program_of(options));
-  config::check_programs(lower::programs_of(schedule), options.zero.stage,
-                         options.sums == GradientSums::Invariant);
+  config::check_programs(lower::programs_of(schedule), options.zero.stage);
   const std::int32_t stages = schedule.schedule().stages;
   const bool has_to_count = stages > 1 && !are_counted(layers) &&
                             std::holds_alternative<partition::ByParameters>(options.partition);

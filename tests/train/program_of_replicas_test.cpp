@@ -154,6 +154,28 @@ TEST_F(ProgramOfReplicas, WithoutTwoRanksTrainsNearlyAsTheReplicas) {
   }
 }
 
+// Whoever has which microbatches: the bits of one rank that has all.
+TEST_F(ProgramOfReplicas, WithoutRanksHasTheInvariantSumsOfOneProcess) {
+  for (const char* name : {"GptWithDropout", "Ties"}) {
+    const Kind kind = kind_named(name);
+    for (const char* schedule : {"1f1b", "zbv"}) {
+      const Case c{
+          .schedule = schedule, .replicas = 3, .microbatches = 4, .lost = {Rank(1), Rank(5)}};
+      SCOPED_TRACE(penstock::str(name, " ", schedule));
+      TrainerOptions replicas = options_of(c, ZeroStage::Off);
+      replicas.sums = GradientSums::Invariant;
+      TrainerOptions one = replicas;
+      one.mesh = {};
+      one.schedule = "gpipe";
+      one.microbatches = c.replicas * c.microbatches;
+      const auto batches = batches_of(kind, c);
+      const Trained whole = train::train(one, kind, batches);
+      EXPECT_TRUE(same(whole, train::train(with(replicas, rerouted(c)), kind, batches)));
+      EXPECT_TRUE(same(whole, train::train(with(replicas, together(c)), kind, batches)));
+    }
+  }
+}
+
 TEST_F(ProgramOfReplicas, EvaluatesAndInfersAsTheReplicas) {
   const Kind kind = kind_named("Gpt");
   const Case c{.replicas = 3, .microbatches = 2, .lost = {Rank(4)}};
@@ -196,13 +218,10 @@ TEST_F(ProgramOfReplicas, RefusesWhatItCannotTrain) {
         [&] { train::train(with(options, rerouted(c)), kind, batches_of(kind, c)); });
     EXPECT_NE(text.find(refusal), std::string::npos) << text;
   };
-  TrainerOptions options = options_of(c, ZeroStage::Parameters);
+  const TrainerOptions options = options_of(c, ZeroStage::Parameters);
   const std::string what = "the schedule is a program of several replicas, and ";
   expect(options, mlp,
          what + "zero_optimization.stage is 3: its ranks do not use parameters together");
-  options = options_of(c, ZeroStage::Off);
-  options.sums = GradientSums::Invariant;
-  expect(options, mlp, what + "numerics.invariant is true: its ranks have no one order of sums");
   expect(
       options_of(c, ZeroStage::OptimizerStates), tied,
       what + "zero_optimization.stage is 1: the ranks of tied layers would cut them differently");
