@@ -10,6 +10,15 @@ import re
 
 DECISIONS = [
     (
+        "who has what in common is asked by role (mesh/groups.h), and a size by Axis (mesh/axes.h)",
+        re.compile(
+            r"\b(?:(?:mesh|shape|layout|asked|here|at)_?(?:\(\))?|coordinate_?(?:\(.*\))?)"
+            r"(?:\.|->)(?:pipe|data)\b(?!\()"
+            r'(?=(?:[^"]*"[^"]*")*[^"]*$)'  # Not in a text.
+        ),
+        ("penstock/mesh/", "penstock/config/resolve"),
+    ),
+    (
         "what a stage of ZeRO means is decided in partition/ownership.h",
         re.compile(r"(?:==|!=|<=?|>=?) *(?:\w+::)*ZeroStage::\w|switch *\(.*\bzero\b.*stage"),
         ("penstock/config/", "penstock/partition/ownership", "penstock/replicas/zero_options"),

@@ -68,6 +68,22 @@ class TidyTest(unittest.TestCase):
         self.write("penstock/mesh/states.cpp", "rate = step / warmup_num_steps;\n")
         self.expect("what a stage", "too small", "clipped", "is skipped", "how the learning rate")
 
+    def test_sizes_and_coordinates_of_axes_are_the_meshs(self):
+        self.write(
+            "penstock/execute/ranks.cpp",
+            "const std::int32_t first = rank / layout.mesh.data;\n"
+            "const std::int32_t pipe = mesh.coordinate(Rank(3)).pipe;\n"
+            "const std::int32_t ranks = mesh_->shape().pipe * replicas;\n"
+            # As these may be:
+            "const mesh::Shape shape{.pipe = 2, .data = replicas};\n"
+            "const std::int64_t ranks = layout.mesh.size(Role::Pipe) * shape[Axis::Data];\n"
+            'throw ConfigError(str("use mesh.data ", count));  // Not mesh.pipe.\n'
+            "read(config.data.path, value.data, layout.pipe());\n",
+        )
+        self.write("penstock/mesh/ranks.cpp", "return coordinate.pipe * shape.data;\n")
+        role = "is asked by role"
+        self.expect(role, role, role)
+
     def test_foreign_files_are_opened_in_one_place_and_programs_print_in_one(self):
         self.write(
             "penstock/lower/reader.cpp",
