@@ -63,7 +63,8 @@ DECISIONS = [
             "penstock/",
             *("python/penstock/_plan.py", "python/penstock/_program.py"),  # Their own files.
             *("python/penstock/_compatibility.py", "python/penstock/accelerator.py"),
-            *("python/penstock/swap.py", "python/penstock/_script_names.py"),  # A user's script.
+            # A user's script.
+            *("python/penstock/swap.py", "python/penstock/_swap/script_names.py"),
         ),
     ),
 ]

@@ -1,7 +1,7 @@
 // A stage that is a Python object, as the C++ library runs it.
 //
-// pipeline.cpp makes them; penstock/pipelining/_work.py has the objects.  Each call takes the GIL
-// for its time.  Knows no modules: the object calls them.
+// pipeline.cpp makes them; penstock/_engines/stages/stage_work.py has the objects.  Each call takes
+// the GIL for its time.  Knows no modules: the object calls them.
 #pragma once
 #include <pybind11/pybind11.h>
 

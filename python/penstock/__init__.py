@@ -22,7 +22,7 @@ from typing import Any
 from penstock import errors, pipe, schedule
 from penstock._compatibility import lacking
 from penstock._distributed import init_distributed
-from penstock._initialize import add_config_arguments, initialize
+from penstock._engines.initialize import add_config_arguments, initialize
 from penstock._lint import lint
 from penstock._planning import __version__
 from penstock.errors import (
@@ -53,8 +53,8 @@ __all__ = [
 
 
 _MODULES = (
-    *("accelerator", "checkpoint", "checkpointing", "comm", "git_version_info", "moe", "ops"),
-    *("runtime", "utils", "zero"),
+    *("accelerator", "checkpoint", "checkpointing", "comm", "configuration", "git_version_info"),
+    *("lr_schedules", "moe", "monitor", "ops", "pipelining", "runtime", "utils", "zero"),
 )
 _FROM = {
     "ADAM_OPTIMIZER": "penstock.runtime.config",

@@ -19,7 +19,7 @@ from functools import cache, lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "lacking",
     "member",
     "modules",
+    "published_as",
     "refusal",
     "refuse_in",
 ]
@@ -190,6 +191,17 @@ def member(ours: str, owner: str, of: Any, name: str) -> Any:
     if reason is not None:
         raise AttributeError(reason)
     return object.__getattribute__(of, name)  # Once more, for what raised: a property, maybe.
+
+
+def published_as(public: str, names: dict[str, Any]) -> None:
+    """Has what a module defines be of the module that users import it by: help and pickles say so.
+
+    names: the module's globals(), at its end.
+    """
+    for name in names["__all__"]:
+        value = names[name]
+        if isinstance(value, type | FunctionType) and value.__module__ == names["__name__"]:
+            value.__module__ = public
 
 
 def refuse_in(names: dict[str, Any]) -> None:

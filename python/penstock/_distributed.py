@@ -1,6 +1,6 @@
 """Joins torch.distributed, however the process was started.
 
-`penstock.init_distributed`; the engines call it, too.  Knows no engines.
+`penstock.init_distributed` and `penstock.comm`; the engines call it, too.  Knows no engines.
 """
 
 from __future__ import annotations
@@ -10,9 +10,14 @@ import warnings
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["init_distributed"]
+__all__ = ["get_local_rank", "init_distributed"]
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def get_local_rank() -> int:
+    """This process's place among those of its machine, as its launcher says; 0 without one."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def init_distributed(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock import _planning
+from penstock._pipe_schedule import PipeSchedule
+from penstock._pipe_verification import program
 from penstock.errors import ScheduleError
-from penstock.pipe.schedule import PipeSchedule
-from penstock.pipe.verification import program
 from penstock.schedule import Channels, Cost, Schedule, Simulation, Verdict, load, render
 from penstock.schedule import simulate as simulate_schedule
 from penstock.schedule import verify as verify_schedule

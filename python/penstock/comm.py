@@ -5,18 +5,12 @@ What is not here is torch.distributed's own: get_rank, barrier, all_reduce, Redu
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from penstock._compatibility import lacking
-from penstock._distributed import init_distributed
+from penstock._distributed import get_local_rank, init_distributed
 
 __all__ = ["get_all_ranks_from_group", "get_local_rank", "get_world_group", "init_distributed"]
-
-
-def get_local_rank() -> int:
-    """This process's place among those of its machine, as its launcher says; 0 without one."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def get_world_group() -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 
 from penstock import _planning
 from penstock._foreign_files import read_foreign
-from penstock._plain import as_json
+from penstock._json_values import as_json
 from penstock.errors import ConfigError, ParseError
 
 __all__ = ["Batch", "Configuration", "read"]

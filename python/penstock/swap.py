@@ -10,7 +10,7 @@ from torch.distributed.pipelining is penstock.pipelining, with its modules sched
 microbatch; and deepspeed is penstock, with those modules that penstock has under the same names,
 whether DeepSpeed is installed or not.  importlib.metadata tells of a package deepspeed, of the
 version whose names penstock follows: libraries ask for it before they use the package.  And
-Accelerate counts the ranks of a run on CPUs (_accelerate.py).
+Accelerate counts the ranks of a run on CPUs (accelerate.py).
 
 --check runs nothing: it reads the script and prints which of their names it uses, in which lines,
 and what becomes of each; of members of engines, schedules and stages, too, where it is certain
@@ -36,8 +36,8 @@ from types import ModuleType
 from typing import Any
 
 from penstock import _compatibility, _standard_streams
-from penstock._accelerate import count_ranks
-from penstock._script_names import uses_in
+from penstock._swap.accelerate import count_ranks
+from penstock._swap.script_names import uses_in
 from penstock.errors import ParseError
 
 __all__ = ["check", "install", "main"]

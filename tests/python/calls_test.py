@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock._calls import CALLS, calling
 
 for name in (
-    "penstock.checkpoint._stages",
+    "penstock._engines.saving.stage_checkpoints",
     "penstock.pipe.engine",
     "penstock.pipe.grid",
     "penstock.pipelining.schedules",

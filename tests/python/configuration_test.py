@@ -119,8 +119,8 @@ ASKED_FOR = {
 
 @pytest.mark.parametrize("section", ASKED_FOR)
 def test_engines_can_use_every_value_that_is_taken(section):
-    from penstock.zero._precision import gradient_scale_of, type_of
-    from penstock.zero._settings import ZeroSettings
+    from penstock._engines.parameters.precision import gradient_scale_of, type_of
+    from penstock._engines.parameters.zero_settings import ZeroSettings
 
     taken = 0
     for key in ASKED_FOR[section].split():

@@ -17,7 +17,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from models import CPU, MLP, placed, stages_of
-from penstock.pipelining._groups import connect
+from penstock._engines.ranks.process_groups import connect
 from penstock.pipelining.schedules import (
     Schedule1F1B,
     ScheduleGPipe,

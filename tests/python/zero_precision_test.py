@@ -6,8 +6,8 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from penstock._engines.parameters.precision import gradient_scale_of
 from penstock.accelerator import get_accelerator
-from penstock.zero._precision import gradient_scale_of
 from zero_models import WIDTH, initialize, loss_of, mixed, same_state, train, words_of
 
 import penstock

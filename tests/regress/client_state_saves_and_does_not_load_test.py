@@ -113,7 +113,7 @@ def check_other_values_are_refused_by_key_and_type(group):
 
 
 def test_a_file_cannot_ask_for_other_kinds():
-    from penstock.checkpoint._values import from_text
+    from penstock._engines.saving.saved_values import from_text
 
     with pytest.raises(ValueError, match="unknown kind 'system'"):
         from_text('{"a": [{"__penstock__": "system", "value": "true"}]}', [])

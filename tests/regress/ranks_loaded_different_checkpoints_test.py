@@ -107,14 +107,14 @@ def check_values_that_cannot_be_read_leave_all_as_it_was(group):
     other, optimizer = made(2)
     before = other.weight.tolist()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(penstock.checkpoint._stages.Values, "read", unreadable(folder))
+        patch.setattr(penstock._engines.saving.stage_checkpoints.Values, "read", unreadable(folder))
         with pytest.raises(penstock.Error):
             penstock.checkpoint.load(folder, other, optimizer)
     assert other.weight.tolist() == before
 
 
 def unreadable(folder):
-    read = penstock.checkpoint._stages.Values.read
+    read = penstock._engines.saving.stage_checkpoints.Values.read
 
     def failing(self, key):
         if key == "values":

@@ -10,9 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from penstock._engines.importing import deepspeed_checkpoint as _deepspeed
 from penstock.lr_schedules import OneCycle, WarmupCosineLR, WarmupDecayLR, WarmupLR
-
-from penstock.checkpoint import _deepspeed
 
 RECORDED = {  # By DeepSpeed 0.19.8: the optimizer's rate of 0.1 at each of its steps.
     WarmupLR: (

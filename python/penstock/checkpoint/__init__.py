@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.checkpoint._stages import Loaded, load, save
+    from penstock._engines.saving.stage_checkpoints import Loaded, load, save
 
 __all__ = ["Loaded", "load", "save"]
 
@@ -22,5 +22,5 @@ __all__ = ["Loaded", "load", "save"]
 def __getattr__(name: str) -> Any:
     """What needs torch is imported when it is used."""
     if name in __all__:
-        return getattr(importlib.import_module("penstock.checkpoint._stages"), name)
+        return getattr(importlib.import_module("penstock._engines.saving.stage_checkpoints"), name)
     raise AttributeError(f"module 'penstock.checkpoint' has no attribute '{name}'")

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from penstock import _standard_streams
-from penstock.checkpoint._dcp import is_dcp, read_dcp
-from penstock.checkpoint._deepspeed import is_deepspeed, read_deepspeed
-from penstock.checkpoint._imported import Imported
-from penstock.checkpoint._saved import latest
+from penstock._engines.importing.dcp_checkpoint import is_dcp, read_dcp
+from penstock._engines.importing.deepspeed_checkpoint import is_deepspeed, read_deepspeed
+from penstock._engines.importing.imported_checkpoint import Imported
+from penstock._engines.saving.saved_checkpoint import latest
 from penstock.errors import ConfigError, Error
 
 __all__ = ["import_checkpoint", "main"]

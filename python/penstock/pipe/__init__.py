@@ -1,7 +1,6 @@
 """DeepSpeed's pipeline dialect: its schedules, what proves them, and what trains.
 
->>> from penstock._compatibility import lacking
-from penstock.pipe import schedule, verify
+>>> from penstock.pipe import schedule, verify
 >>> bool(verify(schedule.TrainSchedule(micro_batches=8, stages=4, stage_id=0)))
 True
 
@@ -25,10 +24,10 @@ from penstock.pipe.topology import (
 from penstock.pipe.verification import from_program, program, to_text, verify
 
 if TYPE_CHECKING:
+    from penstock._engines.pipeline.dualpipev_module import DualPipeVModule
     from penstock.pipe.engine import PipelineEngine
     from penstock.pipe.grid import PipelineParallelGrid
     from penstock.pipe.module import LayerSpec, PipelineModule, TiedLayerSpec
-    from penstock.runtime.pipe.dualpipev import DualPipeVModule
 
 __all__ = [
     "DualPipeVModule",
@@ -48,8 +47,9 @@ __all__ = [
     "verify",
 ]
 
+_MODULES = ("engine", "grid", "module", "specs")
 _WITH_TORCH = {
-    "DualPipeVModule": "penstock.runtime.pipe.dualpipev",
+    "DualPipeVModule": "penstock._engines.pipeline.dualpipev_module",
     "LayerSpec": "penstock.pipe.module",
     "PipelineEngine": "penstock.pipe.engine",
     "PipelineModule": "penstock.pipe.module",
@@ -60,9 +60,11 @@ _WITH_TORCH = {
 
 def __getattr__(name: str) -> Any:
     """What needs torch is imported when it is asked for."""
-    if name not in _WITH_TORCH:
+    if name not in _WITH_TORCH and name not in _MODULES:
         raise lacking(__name__, name)
     import importlib
 
     importlib.import_module("penstock._torch")  # Checks torch.
+    if name in _MODULES:
+        return importlib.import_module(f"penstock.pipe.{name}")
     return getattr(importlib.import_module(_WITH_TORCH[name]), name)

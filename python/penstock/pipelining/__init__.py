@@ -11,6 +11,7 @@ Modules, optimizers and process groups stay torch's.  See docs/pipelining.md.
 """
 
 from penstock import _torch  # noqa: F401  (Checks torch as it is imported.)
+from penstock.pipelining import actions
 from penstock.pipelining._tracer import (
     Pipe,
     PipeInfo,
@@ -57,6 +58,7 @@ __all__ = [
     "TensorChunkSpec",
     "TraceError",
     "_ScheduleForwardOnly",
+    "actions",
     "annotate_split_points",
     "build_stage",
     "get_schedule_class",

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from penstock import _arguments
 from penstock._compatibility import refuse_in
-from penstock.pipelining._handed_on import GetMesh as GetMeshCallback
+from penstock._engines.stages.sent_tensors import GetMesh as GetMeshCallback
 from penstock.pipelining._tracer import PipeInfo
 from penstock.pipelining.stage import PipeliningMetadataError
 

@@ -1,7 +1,7 @@
 """DeepSpeed's classes of optimizers that engines step, which isinstance() knows them by."""
 
 from penstock._compatibility import refuse_in
-from penstock._stepped import OfEngine
+from penstock._engines.update.stepped_optimizer import OfEngine
 
 __all__ = ["DeepSpeedOptimizer", "ZeROOptimizer"]
 

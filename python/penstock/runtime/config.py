@@ -24,8 +24,8 @@ class DeepSpeedConfig:
     """What initialize() makes of a configuration, over the ranks that there are.
 
     Attributes are its top-level keys, as they are given; the three sizes of a batch are complete.
-    zero_config: its section zero_optimization (penstock/runtime/zero/config.py).
-    monitor_config: its boards (penstock/monitor/config.py).
+    zero_config: its section zero_optimization (penstock/_engines/settings/zero_section.py).
+    monitor_config: its boards (penstock/_engines/monitors/monitor_sections.py).
     mpu, mesh_device: must be None.
     Raises ConfigError, as initialize() does.
     """

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from penstock._compatibility import refuse_in
-from penstock.pipe._data import Rounds
+from penstock._engines.pipeline.data_rounds import Rounds
 
 __all__ = ["RepeatingLoader"]
 

@@ -20,7 +20,7 @@ logger = logging.getLogger("penstock")
 
 _FROM = {
     "RepeatingLoader": "penstock.runtime.dataloader",
-    "z3_leaf": "penstock.utils._leaves",
+    "z3_leaf": "penstock._engines.module.leaf_modules",
     "safe_": "penstock.utils.tensor_fragment",
 }
 
@@ -36,7 +36,7 @@ def log_dist(message: str, ranks: Sequence[int] | None = None, level: int = logg
 
 def __getattr__(name: str) -> Any:
     """What needs torch is imported when it is asked for."""
-    if name in ("groups", "zero_to_fp32"):
+    if name in ("groups", "tensor_fragment", "zero_to_fp32"):
         return importlib.import_module(f"penstock.utils.{name}")
     for part, module in _FROM.items():
         if part in name:

@@ -23,8 +23,8 @@ import torch
 
 from penstock import _planning, _torch
 from penstock._compatibility import refuse_in
-from penstock.checkpoint._pieces import WEIGHT
-from penstock.checkpoint._saved import (
+from penstock._engines.saving.pieces import WEIGHT
+from penstock._engines.saving.saved_checkpoint import (
     OF_STAGE,
     Values,
     folder_of,

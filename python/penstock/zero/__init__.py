@@ -8,8 +8,8 @@ Nothing of it is needed to train: penstock.initialize(config=...) with zero_opti
 
 from penstock import _torch  # noqa: F401  (Says what to install.)
 from penstock._compatibility import refuse_in
+from penstock._engines.parameters.tiled_linear import TiledLinear
 from penstock.zero import partition_parameters
-from penstock.zero._tiling import TiledLinear
 from penstock.zero.partition_parameters import (
     GatheredParameters,
     Init,

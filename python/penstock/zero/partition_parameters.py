@@ -14,11 +14,17 @@ from typing import Any
 import torch
 
 from penstock._compatibility import refuse_in
+from penstock._engines.parameters.external_parameters import (
+    register_external_parameter,
+    unregister_external_parameter,
+)
+from penstock._engines.parameters.gathered_parameters import (
+    GatheredParameters,
+    unwrap_model_for_generation,
+)
+from penstock._engines.parameters.zero_init import Init
+from penstock._engines.parameters.zero_parameter import ZeroParameter, ZeroParamStatus
 from penstock.accelerator import get_accelerator
-from penstock.zero._external import register_external_parameter, unregister_external_parameter
-from penstock.zero._gathering import GatheredParameters, unwrap_model_for_generation
-from penstock.zero._init import Init
-from penstock.zero._parameters import ZeroParameter, ZeroParamStatus
 
 __all__ = [
     "GatheredParameters",

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from penstock._compatibility import fate, modules
-from penstock._script_names import uses_in
+from penstock._swap.script_names import uses_in
 from penstock.pipelining import PipelineStage, ScheduleInterleaved1F1B
 from penstock.pipelining import pipeline as pipeline_of
 

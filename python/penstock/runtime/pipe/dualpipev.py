@@ -1,23 +1,7 @@
 """DeepSpeed's place for pipelines of two stages a rank, which meet at the last one."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from penstock._compatibility import refuse_in
-from penstock.pipe.module import PipelineModule
-
-__all__ = ["DualPipeVModule"]
+from penstock._engines.pipeline.dualpipev_module import *  # noqa: F403
+from penstock._engines.pipeline.dualpipev_module import __all__ as __all__
 
 refuse_in(globals())
-
-
-class DualPipeVModule(PipelineModule):
-    """A PipelineModule for the schedule "dualpipev": rank i has the stages i and 2 x ranks - 1 - i.
-
-    num_stages, or the axis "pipe" of topology: how many ranks share a replica; all else as of a
-    PipelineModule.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, schedule="dualpipev", **kwargs)

@@ -1,7 +1,7 @@
 """DeepSpeed's class of optimizers under ZeRO 1 and 2, which isinstance() knows an engine's by."""
 
 from penstock._compatibility import refuse_in
-from penstock._stepped import OfEngine
+from penstock._engines.update.stepped_optimizer import OfEngine
 
 __all__ = ["DeepSpeedZeroOptimizer"]
 

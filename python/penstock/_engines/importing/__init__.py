@@ -1,0 +1,1 @@
+"""Checkpoints that DeepSpeed and torch have written."""

@@ -1,0 +1,1 @@
+"""The engine of a model without a pipeline."""

@@ -1,0 +1,1 @@
+"""Boards of a run that an engine writes to."""

@@ -1,0 +1,1 @@
+"""Parameters over replicas: who has which part of them, and when they are whole."""

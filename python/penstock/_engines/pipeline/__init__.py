@@ -1,0 +1,1 @@
+"""The engine of a model as a list of layers, in stages."""

@@ -1,0 +1,1 @@
+"""Which ranks there are, and what they have to have in common."""

@@ -1,0 +1,1 @@
+"""Checkpoints: what a rank saves, and what a resumed run sets."""

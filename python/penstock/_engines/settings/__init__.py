@@ -1,0 +1,1 @@
+"""Sections of a configuration as objects, by DeepSpeed's names."""

@@ -1,0 +1,1 @@
+"""What is run of a stage of a pipeline, whoever has made the stage."""

@@ -1,0 +1,1 @@
+"""The schedules and stages of torch.distributed.pipelining, run by penstock."""

@@ -1,0 +1,1 @@
+"""A traced model, cut into stages."""

@@ -1,0 +1,1 @@
+"""From a step's gradients to new weights: optimizers, their states, courses of the rate."""

@@ -1,0 +1,1 @@
+"""What penstock.swap knows of scripts: the names that they use, and the trainers in them."""
