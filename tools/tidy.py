@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from decisions import DECISIONS
+from python_walls import PACKAGE, check_walls
 
 LINES_MAX = 500
 COLUMNS_MAX = 100
@@ -244,6 +245,15 @@ def check_decisions(source: Source) -> Iterator[Finding]:
                 yield source.finding(number, rule)
 
 
+def check_python_walls(sources: list[Source]) -> Iterator[Finding]:
+    """Imports of the Python package that run back, or in a circle."""
+    python = [each for each in sources if each.suffix == ".py"]
+    package = [each for each in python if PACKAGE in PurePosixPath(each.path).parents]
+    texts = {each.path: "\n".join(each.lines) for each in package}
+    for found, message in check_walls(texts):
+        yield Finding(found.path, found.line, message)
+
+
 def check_header_opening(source: Source) -> Iterator[Finding]:
     comment_lines = 0
     for number, line in enumerate(source.lines, 1):
@@ -437,6 +447,7 @@ def check_tree(root: Path) -> list[Finding]:
     findings += check_folders(names, layers)
     findings += check_public_headers(sources, documents, set(names))
     findings += check_tests_are_compiled(names, compiled_test_folders(root))
+    findings += check_python_walls(sources)
     for source in sources:
         findings += check_words(source)
         if source.is_source:

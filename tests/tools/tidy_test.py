@@ -106,6 +106,36 @@ class TidyTest(unittest.TestCase):
             "_foreign_files.py",
         )
 
+    def test_python_imports_nothing_behind_a_higher_wall(self):
+        self.write("python/penstock/__init__.py", "from penstock.zero import Init\n")
+        self.write("python/penstock/zero/__init__.py", "from penstock._engines.made import Init\n")
+        self.write("python/penstock/_engines/made.py", "import penstock.errors\nInit = 1\n")
+        self.write("python/penstock/errors.py", "")
+        self.expect()
+        self.write(
+            "python/penstock/_engines/made.py", "def f():\n    from penstock import zero, errors\n"
+        )
+        self.write("python/penstock/errors.py", "from ._engines import made\n")
+        self.expect(
+            "made.py:2: _engines may not import penstock.zero: the names",
+            "circle of modules: penstock._engines.made -> penstock.",
+            "circle of rooms: penstock._engines -> penstock.",
+            "errors.py:1: what is its own may not import penstock._engines.made",
+        )
+
+    def test_python_imports_in_no_circle(self):
+        engines = "python/penstock/_engines"
+        self.write(f"{engines}/steps/a.py", "from penstock._engines.steps import b\n")
+        self.write(f"{engines}/steps/b.py", "if TYPE_CHECKING:\n    from .a import A\n")
+        self.write(f"{engines}/update/c.py", "from penstock._engines.saving.d import D\n")
+        self.write(f"{engines}/saving/d.py", "")
+        self.write(f"{engines}/saving/e.py", "from ..update import c\n")
+        steps, rooms = "penstock._engines.steps", "penstock._engines"
+        self.expect(
+            f"circle of rooms: {rooms}.saving -> {rooms}.update -> {rooms}.saving",
+            f"circle of modules: {steps}.a -> {steps}.b -> {steps}.a",
+        )
+
     def test_a_tidy_tree_has_no_findings(self):
         self.write(
             "penstock/execute/a.cpp", '#include <ATen/ATen.h>\n#include "penstock/core/core.h"\n'
