@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from penstock._compatibility import refuse_in
-from penstock._engines.pipeline.data_rounds import Rounds
+from penstock._engines.pipeline.data_rounds import DataRounds
 
 __all__ = ["RepeatingLoader"]
 
@@ -22,7 +22,7 @@ class RepeatingLoader:
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self.loader = loader
-        self._iterator = Rounds(loader)
+        self._iterator = DataRounds(loader)
 
     def __iter__(self) -> Iterator[Any]:
         """Itself, where it is."""

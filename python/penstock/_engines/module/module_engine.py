@@ -43,8 +43,8 @@ from penstock._engines.saving.saved_checkpoint import write_weights
 from penstock._engines.settings.offload_sections import OffloadDeviceEnum, OffloadStateTypeEnum
 from penstock._engines.steps.dataset_sizes import size_of
 from penstock._engines.update.optimizers import (
-    Course,
     Given,
+    Scheduler,
     check_parameters,
     check_scheduler,
     check_takes_slices,
@@ -90,7 +90,7 @@ class Engine(ModuleSteps, torch.nn.Module):
         *,
         optimizer: Given | None = None,
         model_parameters: Iterable[Any] | None = None,
-        lr_scheduler: Course | Callable[[torch.optim.Optimizer], Course] | None = None,
+        lr_scheduler: Scheduler | Callable[[torch.optim.Optimizer], Scheduler] | None = None,
         training_data: Any = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
@@ -387,15 +387,6 @@ class Engine(ModuleSteps, torch.nn.Module):
     def is_iterable_style_dataset(self, obj: Any) -> bool:
         """Whether samples come one after the other."""
         return isinstance(obj, torch.utils.data.IterableDataset)
-
-    def deepspeed_io(
-        self,
-        dataset: Any,
-        batch_size: int | None = None,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-    ) -> DataLoader[Any]:
-        """A loader of microbatches, of this replica's share of a dataset, in a drawn order."""
-        return self._loader(dataset, batch_size, collate_fn)
 
     @property
     def paging(self) -> dict[str, int]:

@@ -10,14 +10,14 @@ import torch
 
 from penstock._calls import for_all_ranks
 from penstock._engines.parameters.replicated_model import ReplicatedModel
-from penstock._engines.steps.engine_steps import Steps
+from penstock._engines.steps.engine_steps import EngineSteps
 from penstock.configuration import Batch
 from penstock.errors import ConfigError, Error
 
 __all__ = ["ModuleSteps"]
 
 
-class ModuleSteps(Steps):
+class ModuleSteps(EngineSteps):
     """micro_steps: calls of step() so far, as microbatches."""
 
     micro_steps: int

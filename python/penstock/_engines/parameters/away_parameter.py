@@ -5,7 +5,7 @@ becomes what rank 0 has written.  Views bring it when they are read.  Those that
 no memory, and bring nothing before.
 What only asks for facts, such as a shape, is answered here and now.  What would give out memory
 that nobody watches, such as data_ptr(), raises.
-Knows neither ranks nor pages: a Home brings parameters.
+Knows neither ranks nor pages: a ParameterHome brings parameters.
 """
 
 from __future__ import annotations

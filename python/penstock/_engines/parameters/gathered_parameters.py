@@ -14,7 +14,7 @@ import torch
 from penstock._calls import CALLS, ForAllRanks, calling
 from penstock._compatibility import published_as
 from penstock._engines.parameters.external_parameters import register_external_parameter
-from penstock._engines.parameters.parameter_home import Home, home_of
+from penstock._engines.parameters.parameter_home import ParameterHome, home_of
 from penstock._engines.parameters.written_parameters import settle
 from penstock._engines.parameters.zero_parameter import ZeroParameter, place_of
 
@@ -51,7 +51,7 @@ class GatheredParameters:
         given = [params] if isinstance(params, torch.Tensor) else list(params)
         known = {id(each): each for each in given if isinstance(each, ZeroParameter)}
         chosen = sorted(known.values(), key=lambda each: each.ds_id) if enabled else []
-        self._spread: dict[Home, list[int]] = {}
+        self._spread: dict[ParameterHome, list[int]] = {}
         self._whole: list[ZeroParameter] = []
         for parameter in chosen:
             place = place_of(parameter)
@@ -71,7 +71,7 @@ class GatheredParameters:
 
     def _enter(self) -> None:
         settle()
-        entered: list[Home] = []
+        entered: list[ParameterHome] = []
         try:
             for home, numbers in self._spread.items():
                 home.hold(numbers, self._modifier)
@@ -93,7 +93,7 @@ class GatheredParameters:
         for parameter in self._whole:
             home_of(parameter).replicas.broadcast(parameter.detach(), self._modifier)
 
-    def _homes(self) -> list[Home]:
+    def _homes(self) -> list[ParameterHome]:
         return [*self._spread, *(home_of(each) for each in self._whole)]
 
     @property

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock._engines.parameters.replicas import Replicas
     from penstock._runtime import SpreadParameters
 
-__all__ = ["EnginesModel", "Home", "home_of", "spread_of"]
+__all__ = ["EnginesModel", "ParameterHome", "home_of", "spread_of"]
 
 _NAMES_MAX = 3  # Of parameters, in an error.
 
@@ -39,7 +39,7 @@ class EnginesModel(Protocol):
     def watch(self, output: Any) -> None: ...
 
 
-class Home:
+class ParameterHome:
     """Parameters, some of which come and go.
 
     Nothing comes or goes in a home without a SpreadParameters: all ranks have all of it.
@@ -193,10 +193,10 @@ class Home:
         return f"parameter{'s' * (len(names) > 1)} {first_of(names, _NAMES_MAX)}"
 
 
-def home_of(parameter: ZeroParameter) -> Home:
+def home_of(parameter: ZeroParameter) -> ParameterHome:
     """Who has its values."""
     home = place_of(parameter).home
-    assert isinstance(home, Home)  # There are no others.
+    assert isinstance(home, ParameterHome)  # There are no others.
     return home
 
 

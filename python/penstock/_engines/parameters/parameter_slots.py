@@ -14,10 +14,10 @@ from penstock import _torch
 from penstock._engines.parameters.zero_parameter import ZeroParameter, ZeroParamStatus
 from penstock.errors import Error
 
-__all__ = ["Slots"]
+__all__ = ["ParameterSlots"]
 
 
-class Slots:
+class ParameterSlots:
     """Of a module whose training has been set up; names: of its parameters, by their ids."""
 
     def __init__(self, module: torch.nn.Module, names: Mapping[int, str]) -> None:

@@ -17,8 +17,8 @@ from penstock import _torch
 from penstock._engines.parameters.backwards import Backwards
 from penstock._engines.parameters.external_parameters import Forwards
 from penstock._engines.parameters.parameter_claims import Claim
-from penstock._engines.parameters.parameter_home import Home, spread_of
-from penstock._engines.parameters.parameter_slots import Slots
+from penstock._engines.parameters.parameter_home import ParameterHome, spread_of
+from penstock._engines.parameters.parameter_slots import ParameterSlots
 from penstock._engines.parameters.replicas import Replicas
 from penstock._engines.parameters.written_parameters import settle
 from penstock._engines.parameters.zero_parameter import (
@@ -78,7 +78,7 @@ class ReplicatedModel:
         with torch.no_grad():
             for buffer in module.buffers():
                 replicas.broadcast(buffer, 0)
-        self._home = Home(replicas)
+        self._home = ParameterHome(replicas)
         self._home.belongs_to(self)
         self._forwards: Forwards | None = None
         if settings.stage == 3:
@@ -90,7 +90,7 @@ class ReplicatedModel:
             self.parts[number].append(part)
         self._running = _Running(self.replica, replicas, self._home)
         self._claim.let_go = self.replica.ignore_backwards
-        self._slots = Slots(module, self.names)
+        self._slots = ParameterSlots(module, self.names)
         self._backwards = Backwards(self.replica, self._running, microbatches, scale)
 
     def forward(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -316,7 +316,7 @@ class _Running:
     What went wrong in one is raised at its end.
     """
 
-    def __init__(self, replica: ModuleReplica, replicas: Replicas, home: Home) -> None:
+    def __init__(self, replica: ModuleReplica, replicas: Replicas, home: ParameterHome) -> None:
         self._replica = replica
         self._replicas = replicas
         self._home = home

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from penstock import _torch
-from penstock._engines.parameters.parameter_home import Home
+from penstock._engines.parameters.parameter_home import ParameterHome
 from penstock._engines.parameters.precision import cast_tensors
 from penstock._engines.parameters.replicas import Replicas
 from penstock._engines.parameters.zero_parameter import Place, adopt, is_zero
@@ -53,7 +53,7 @@ class Spreading:
                 self._spread(type(each).__name__, own)
 
     def _spread(self, kind: str, own: dict[str, torch.nn.Parameter]) -> None:
-        home = Home(self.replicas)
+        home = ParameterHome(self.replicas)
         parameters = {each: f"{kind}.{name}" for name, each in own.items()}  # Each once.
         for each in parameters:
             values = each.detach().contiguous()

@@ -12,7 +12,7 @@ Knows no constructors: zero.Init says when there may be writing, and when it is 
 from __future__ import annotations
 
 from penstock._engines.parameters.away_parameter import set_writer
-from penstock._engines.parameters.parameter_home import Home, home_of
+from penstock._engines.parameters.parameter_home import ParameterHome, home_of
 from penstock._engines.parameters.zero_parameter import ZeroParameter
 
 __all__ = ["Writing", "settle"]
@@ -24,7 +24,7 @@ class Writing:
     _running: Writing | None = None
 
     def __init__(self) -> None:
-        self._home: Home | None = None
+        self._home: ParameterHome | None = None
         self._before: Writing | None = None
 
     def begin(self) -> None:

@@ -4,7 +4,7 @@ A parameter stays the object that the model has; what changes is its class.  Zer
 DeepSpeed's parameters have.  While its values are spread over the ranks, and no engine runs the
 model, its class is one that sees who reads it (away_parameter.py): so nothing reads memory that is
 not there.
-Knows no engine: a Home says where the values are.
+Knows no engine: a ParameterHome says where the values are.
 """
 
 from __future__ import annotations

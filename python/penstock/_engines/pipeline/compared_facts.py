@@ -14,7 +14,7 @@ from penstock._engines.update.step_facts import Compared, Facts, Options, StepWo
 if TYPE_CHECKING:
     import torch
 
-    from penstock._engines.pipeline.data_rounds import Rounds
+    from penstock._engines.pipeline.data_rounds import DataRounds
     from penstock._engines.pipeline.topology import ProcessTopology
     from penstock._runtime import Communicator
 
@@ -26,7 +26,7 @@ def step_words(
     topology: ProcessTopology,
     optimizer: torch.optim.Optimizer,
     so_far: Callable[[], Facts],
-    rounds: Callable[[], Rounds | None],
+    rounds: Callable[[], DataRounds | None],
 ) -> StepWords:
     """so_far: of the steps before.  rounds: of a loader that this rank goes round, if it does."""
     options = Options(optimizer)

@@ -19,7 +19,7 @@ from penstock._engines.saving import random_states
 from penstock._engines.saving.module_states import digest
 from penstock.errors import ConfigError, Error
 
-__all__ = ["Rounds", "take"]
+__all__ = ["DataRounds", "take"]
 
 
 def take(
@@ -60,7 +60,7 @@ def _pair(batch: Any) -> tuple[Any, Any]:
     return tuple(inputs) if isinstance(inputs, list) else inputs, labels
 
 
-class Rounds(Iterator[Any]):
+class DataRounds(Iterator[Any]):
     """Goes round a loader, in another order each time; ends where it is empty."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
@@ -103,13 +103,13 @@ class Rounds(Iterator[Any]):
             "generators": [each.get_state() for each in self._generators()],
         }
 
-    def at(self, place: Mapping[str, Any]) -> Rounds:
+    def at(self, place: Mapping[str, Any]) -> DataRounds:
         """Others of the same loader, that go on from a place when settle() has been called.
 
         They skip what that round has given.  Random numbers go on as if this had not been called.
         Raises ConfigError where the loader has less than that.
         """
-        found = Rounds(self._loader)
+        found = DataRounds(self._loader)
         found._round, skips = place["round"], place["taken"]
         before, own = random_states.take(), [each.get_state() for each in self._generators()]
         try:

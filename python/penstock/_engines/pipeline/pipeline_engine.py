@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
 
 from penstock import _torch, configuration
 from penstock._calls import for_all_ranks
@@ -25,7 +24,7 @@ from penstock._engines.parameters.precision import cast, gradient_scale_of, type
 from penstock._engines.parameters.replicas import Replicas
 from penstock._engines.parameters.zero_settings import ZeroSettings
 from penstock._engines.pipeline.compared_facts import step_words
-from penstock._engines.pipeline.data_rounds import Rounds, take
+from penstock._engines.pipeline.data_rounds import DataRounds, take
 from penstock._engines.pipeline.engine_program import program_of, steps_of, title_of
 from penstock._engines.pipeline.instruction_handlers import Placed
 from penstock._engines.pipeline.model_order import ModelOrder
@@ -38,13 +37,13 @@ from penstock._engines.ranks import process_groups
 from penstock._engines.ranks.process_groups import telling_others
 from penstock._engines.saving.checkpoints import Checkpoints, Place
 from penstock._engines.saving.pieces import Pieces
-from penstock._engines.stages.schedule_run import Run
+from penstock._engines.stages.schedule_run import ScheduleRun
 from penstock._engines.stages.stage_work import Step
 from penstock._engines.steps.dataset_sizes import compare_sizes
-from penstock._engines.steps.engine_steps import Steps
+from penstock._engines.steps.engine_steps import EngineSteps
 from penstock._engines.update.optimizers import (
-    Course,
     Given,
+    Scheduler,
     check_parameters,
     check_scheduler,
     check_takes_slices,
@@ -71,7 +70,7 @@ _WALKS = {
 }
 
 
-class PipelineEngine(Steps):
+class PipelineEngine(EngineSteps):
     """A model, its optimizer, and how a step runs.  Collective over all ranks, as its methods are.
 
     model: the same layers on every rank.
@@ -101,7 +100,7 @@ class PipelineEngine(Steps):
         *,
         optimizer: Given | None = None,
         model_parameters: Iterable[Any] | None = None,
-        lr_scheduler: Course | Callable[[torch.optim.Optimizer], Course] | None = None,
+        lr_scheduler: Scheduler | Callable[[torch.optim.Optimizer], Scheduler] | None = None,
         training_data: Any = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
     ) -> None:
@@ -258,7 +257,7 @@ class PipelineEngine(Steps):
     def set_dataloader(self, loader: Iterable[Any]) -> None:
         """What train_batch() without an iterator goes round, again and again."""
         self.training_dataloader = loader
-        self._iterator = Rounds(loader)
+        self._iterator = DataRounds(loader)
 
     def set_dataiterator(self, iterator: Iterator[Any]) -> None:
         """What train_batch() takes its microbatches from, until it ends."""
@@ -268,21 +267,9 @@ class PipelineEngine(Steps):
         """Makes of what iterators give a pair (inputs, labels)."""
         self._batch_fn = fn
 
-    def deepspeed_io(
-        self,
-        dataset: Any,
-        batch_size: int | None = None,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-    ) -> DataLoader[Any]:
-        """A loader of microbatches, of this replica's share of a dataset, in a drawn order.
-
-        Every rank of a replica gets the same.
-        """
-        return self._loader(dataset, batch_size, collate_fn)
-
-    def _rounds(self) -> Rounds | None:
+    def _rounds(self) -> DataRounds | None:
         """Where train_batch() goes round a loader."""
-        return self._iterator if isinstance(self._iterator, Rounds) else None
+        return self._iterator if isinstance(self._iterator, DataRounds) else None
 
     def is_first_stage(self) -> bool:
         """Whether this rank has the first stage, which takes the inputs."""
@@ -423,7 +410,7 @@ class PipelineEngine(Steps):
             self._run.replace(operation, placed.run_action)
         return placed
 
-    def _make_run(self, program: Schedule, modules: Mapping[int, Stage]) -> Run:
+    def _make_run(self, program: Schedule, modules: Mapping[int, Stage]) -> ScheduleRun:
         """Connects the stages, and has the ranks compare what they run."""
         last = len(self.module._rank_of_stage) - 1
         stages = [
@@ -432,7 +419,7 @@ class PipelineEngine(Steps):
         ]
         self._is_first = any(stage.is_first for stage in stages)
         self._is_last = any(stage.is_last for stage in stages)
-        return Run(
+        return ScheduleRun(
             program,
             stages,
             self._loss,

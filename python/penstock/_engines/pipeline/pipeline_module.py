@@ -31,7 +31,7 @@ from penstock._engines.pipeline.engine_program import Chosen, placement_of, titl
 from penstock._engines.pipeline.instruction_handlers import Handler, Handlers
 from penstock._engines.pipeline.layer_specs import LayerSpec, TiedLayerSpec
 from penstock._engines.pipeline.pipeline_stage import Checkpointing, Layer, Seeds, Stage
-from penstock._engines.pipeline.tied_layers import Ties
+from penstock._engines.pipeline.tied_layers import TiedLayers
 from penstock._engines.pipeline.topology import PipeDataParallelTopology, ProcessTopology
 from penstock._engines.ranks.process_groups import connect, resolve, telling_who_connects
 from penstock._pipe_schedule import PipeInstruction
@@ -289,7 +289,7 @@ class PipelineModule(torch.nn.Module):
             for stage in range(len(rank_of_stage))
             for _ in range(self.parts[stage], self.parts[stage + 1])
         ]
-        self._ties = Ties(self._layer_specs, stage_of, rank_of_stage)
+        self._ties = TiedLayers(self._layer_specs, stage_of, rank_of_stage)
         self.tied_modules = torch.nn.ModuleDict()
         self._here: dict[int, Layer] = {}
         firsts: dict[str, torch.nn.Module] = {}
@@ -368,7 +368,7 @@ class PipelineModule(torch.nn.Module):
     def _share(spec: TiedLayerSpec, first: torch.nn.Module, module: torch.nn.Module) -> None:
         """Gives a module of another class the first one's parameters, which its spec names."""
         of_first = dict(first.named_parameters())
-        for name, own in Ties.named(spec, module).items():
+        for name, own in TiedLayers.named(spec, module).items():
             if name not in of_first or of_first[name].shape != own.shape:
                 has = tuple(of_first[name].shape) if name in of_first else "none"
                 raise ConfigError(

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock._engines.steps.engine_progress import EngineProgress
-from penstock._engines.steps.engine_steps import Steps
+from penstock._engines.steps.engine_steps import EngineSteps
 
 if TYPE_CHECKING:
-    from penstock._engines.pipeline.data_rounds import Rounds
+    from penstock._engines.pipeline.data_rounds import DataRounds
     from penstock._engines.pipeline.pipeline_stage import Stage
 
 __all__ = ["PipelineProgress"]
@@ -26,16 +26,16 @@ class PipelineProgress(EngineProgress):
 
     def __init__(
         self,
-        engine: Steps,
+        engine: EngineSteps,
         stages: Mapping[int, Stage],
-        rounds: Callable[[], Rounds | None],
+        rounds: Callable[[], DataRounds | None],
         go_round: Callable[[Iterator[Any]], None],
     ) -> None:
         super().__init__(engine)
         self._stages = stages
         self._rounds = rounds
         self._go_round = go_round
-        self._next: Rounds | None = None
+        self._next: DataRounds | None = None
 
     def counters(self) -> dict[str, int]:
         """forwards: of a stage, in training, which seeds of layers count."""

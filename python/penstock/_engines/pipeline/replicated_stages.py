@@ -16,8 +16,8 @@ import torch
 
 from penstock import _torch
 from penstock._engines.parameters.parameter_claims import Claim
-from penstock._engines.parameters.parameter_home import Home, spread_of
-from penstock._engines.parameters.parameter_slots import Slots
+from penstock._engines.parameters.parameter_home import ParameterHome, spread_of
+from penstock._engines.parameters.parameter_slots import ParameterSlots
 from penstock._engines.parameters.replicas import Replicas
 from penstock._engines.parameters.replicated_model import (
     facts_of,
@@ -72,9 +72,9 @@ class ReplicatedStages:
             self.names.setdefault(id(each), []).append(name)
         first = {key: names[0] for key, names in self.names.items()}
         self._claim = Claim(list(model.parameters()), first, moves=is_cut)
-        self._slots = Slots(model, first)
+        self._slots = ParameterSlots(model, first)
         self.held = self._make(sets, settings)
-        self._homes: list[Home] = []
+        self._homes: list[ParameterHome] = []
         if settings.stage == 3:
             self._put_under_zero(model, sets)
         self.parts: list[list[torch.Tensor]] = [[] for _ in self.parameters]
@@ -149,7 +149,7 @@ class ReplicatedStages:
     def _put_under_zero(self, model: PipelineModule, sets: list[list[torch.nn.Parameter]]) -> None:
         places = iter(self.held.spread_place)
         for number, of_set in enumerate(sets):
-            home = Home(self._replicas)
+            home = ParameterHome(self._replicas)
             self._homes.append(home)
             spread: list[ZeroParameter] = []
             for parameter in of_set:

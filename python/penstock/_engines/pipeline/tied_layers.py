@@ -15,10 +15,10 @@ import torch
 from penstock._engines.pipeline.layer_specs import TiedLayerSpec
 from penstock.errors import ConfigError
 
-__all__ = ["Ties"]
+__all__ = ["TiedLayers"]
 
 
-class Ties:
+class TiedLayers:
     """The ties of a list of layers.
 
     stage_of: by layer, its stage; rank_of: by stage, its rank.

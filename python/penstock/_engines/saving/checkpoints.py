@@ -93,7 +93,7 @@ class Place:
         return own_key(self.stage, self.replica if replica is None else replica)
 
 
-class Course(Protocol):
+class Progress(Protocol):
     """What an engine goes through, besides parameters: values, which it has and takes."""
 
     def counters(self) -> dict[str, int]:
@@ -140,7 +140,7 @@ class Checkpoints:
         update: Update,
         communicator: Communicator,
         place: Place,
-        course: Course,
+        course: Progress,
         facts: Mapping[str, str],
     ) -> None:
         self._pieces = pieces

@@ -14,21 +14,21 @@ from torch.utils import _pytree as pytree
 
 from penstock import _torch
 from penstock._engines.ranks.process_groups import telling_others
-from penstock._engines.stages.stage_work import RunStage, Step, Work
+from penstock._engines.stages.stage_work import RunStage, StageWork, Step
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock._planning import Schedule
     from penstock._runtime import Communicator, Pipeline, ReplicatedParameters
 
-__all__ = ["Part", "Run"]
+__all__ = ["Part", "ScheduleRun"]
 
 
 Part = tuple[int, str, int | None, Callable[[], None]]
 """Stage, operation, microbatch, and what runs it."""
 
 
-class Run:
+class ScheduleRun:
     """What the steps of a schedule run on.
 
     communicator: of program.ranks x replicas, these fastest.
@@ -59,7 +59,7 @@ class Run:
         self.step = Step(None, [])  # What a step runs on, while it runs.
         self._communicator = communicator
         with self.telling_others():
-            self._works = [Work(stage, loss_fn, splits and trains) for stage in stages]
+            self._works = [StageWork(stage, loss_fn, splits and trains) for stage in stages]
             facts = [("loss function", "given" if trains else "none"), *facts]
             make: type[Pipeline] = _torch.load().Pipeline
             self._pipeline = make(program, self._works, facts, communicator, replicas, replicated)

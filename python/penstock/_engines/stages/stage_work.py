@@ -1,7 +1,7 @@
 """What penstock._runtime calls of a stage: its module's forward, the loss, and what hooks do.
 
-A Work is one stage of a schedule; a Step what it is to do now.  Tensors come in and go out as a
-flat tuple; everything else that a module takes stays on its rank.
+A StageWork is one stage of a schedule; a Step what it is to do now.  Tensors come in and go out as
+a flat tuple; everything else that a module takes stays on its rank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock._engines.stages.sent_tensors import (
 )
 from penstock._engines.stages.stage_hooks import RunStage, StageHooks, hooks_of, is_fully_sharded
 
-__all__ = ["RunStage", "Step", "Work"]
+__all__ = ["RunStage", "StageWork", "Step"]
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Step:
     made: dict[tuple[int, int], Any] | None = None
 
 
-class Work:
+class StageWork:
     """A stage as penstock._runtime runs it.
 
     module: what it runs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock._engines.steps.engine_steps import Steps
+from penstock._engines.steps.engine_steps import EngineSteps
 
 __all__ = ["EngineProgress"]
 
@@ -13,7 +13,7 @@ __all__ = ["EngineProgress"]
 class EngineProgress:
     """Counts of steps and samples, which a checkpoint has and sets."""
 
-    def __init__(self, engine: Steps) -> None:
+    def __init__(self, engine: EngineSteps) -> None:
         self._engine = engine
 
     def counters(self) -> dict[str, int]:

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from penstock._engines.update.update import Update
     from penstock.configuration import Batch, Configuration
 
-__all__ = ["Steps"]
+__all__ = ["EngineSteps"]
 
 _log = logging.getLogger("penstock")
 
 
-class Steps(ConfigurationGetters):
+class EngineSteps(ConfigurationGetters):
     """A base of engines, which make the optimizer.
 
     dp_world_size, dp_rank: how many replicas there are, and which one this is.
@@ -267,6 +267,18 @@ class Steps(ConfigurationGetters):
         tag = None if tag is None else str(tag)
         found = self._checkpoints.load(Path(load_dir), tag, wanted)
         return (None, None) if found is None else (str(found[0]), found[1])
+
+    def deepspeed_io(
+        self,
+        dataset: Any,
+        batch_size: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+    ) -> DataLoader[Any]:
+        """A loader of microbatches, of this replica's share of a dataset, in a drawn order.
+
+        Every rank of a replica gets the same.
+        """
+        return self._loader(dataset, batch_size, collate_fn)
 
     def _loader(
         self,

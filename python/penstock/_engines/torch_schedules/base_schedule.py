@@ -18,7 +18,7 @@ from penstock._engines.stages.loss_weights import (
     warn_of_other_means,
     warn_of_sum,
 )
-from penstock._engines.stages.schedule_run import Run
+from penstock._engines.stages.schedule_run import ScheduleRun
 from penstock._engines.stages.stage_work import Step
 from penstock._engines.torch_schedules import actions
 from penstock._engines.torch_schedules.actions import _Action, _validate_schedule
@@ -87,7 +87,7 @@ class _PipelineSchedule:
         self._proved = self._generate() if self._generator else None
         self._order: Order | None = None
         self._with_messages: Order | None = None  # The same as it runs, where somebody asked.
-        self._running: Run | None = None
+        self._running: ScheduleRun | None = None
         self._divisor = 1  # Of a step's gradients, on all ranks.
 
     def __getattr__(self, name: str) -> Any:
@@ -218,11 +218,11 @@ class _PipelineSchedule:
                     f"{type(self).__name__}: its program has {have} {name}, must have {want}"
                 )
 
-    def _connected(self) -> Run:
+    def _connected(self) -> ScheduleRun:
         if self._running is None:
             program = self._program()
             communicator = connect(self._stages[0].group, self._stages[0].device)
-            run = Run(program, self._stages, self._loss_fn, communicator)
+            run = ScheduleRun(program, self._stages, self._loss_fn, communicator)
             self._divisor = self._agreed_divisor(communicator)
             self._running = run
         self._running.check_modules(self._stages)

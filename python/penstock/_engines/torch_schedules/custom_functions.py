@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock._compatibility import published_as
-from penstock._engines.stages.schedule_run import Part, Run
+from penstock._engines.stages.schedule_run import Part, ScheduleRun
 from penstock._engines.torch_schedules.action_part import ActionPart
 from penstock._engines.torch_schedules.actions import (
     BACKWARD_INPUT,
@@ -89,7 +89,7 @@ def check_replaceable(kind: _ComputationType) -> None:
 def in_place_of(
     function: _CustomFunctionProtocol,
     schedule: _PipelineSchedule,
-    run: Run,
+    run: ScheduleRun,
     values: Arrived,
     gradients: Arrived,
 ) -> Callable[[list[Part]], None]:

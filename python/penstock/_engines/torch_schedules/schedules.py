@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
     from penstock._engines.stages.loss_weights import LossWeight
-    from penstock._engines.stages.schedule_run import Run
+    from penstock._engines.stages.schedule_run import ScheduleRun
     from penstock._engines.stages.stage_work import Step
     from penstock._engines.torch_schedules.microbatch import TensorChunkSpec
     from penstock._engines.torch_schedules.stage import _PipelineStageBase
@@ -303,14 +303,14 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
         if self._running is not None:
             self._register(self._running, computation_type)
 
-    def _connected(self) -> Run:
+    def _connected(self) -> ScheduleRun:
         is_new = self._running is None
         run = super()._connected()
         for kind in self._custom if is_new else ():
             self._register(run, kind)
         return run
 
-    def _register(self, run: Run, kind: _ComputationType) -> None:
+    def _register(self, run: ScheduleRun, kind: _ComputationType) -> None:
         function = self._custom[kind]
         instead = in_place_of(function, self, run, self.fwd_recv_ops, self.bwd_recv_ops)
         run.replace(kind.value, instead)

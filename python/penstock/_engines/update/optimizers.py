@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from penstock._engines.parameters.zero_settings import ZeroSettings
 
 __all__ = [
-    "Course",
     "Given",
     "NoOptimizer",
+    "Scheduler",
     "check_parameters",
     "check_scheduler",
     "check_takes_slices",
@@ -39,7 +39,7 @@ __all__ = [
 Given = torch.optim.Optimizer | Callable[[list[Any]], torch.optim.Optimizer]
 """An optimizer, or what makes one of parameters or parameter groups."""
 
-Course = Any
+Scheduler = Any
 """What has step(): a scheduler of torch's, or of the same form."""
 
 
@@ -218,7 +218,7 @@ _BY_PARAMETER = (torch.optim.Adafactor, torch.optim.Muon, Lamb)
 
 def check_scheduler(
     optimizer: torch.optim.Optimizer,
-    given: Course | Callable[[torch.optim.Optimizer], Course] | None,
+    given: Scheduler | Callable[[torch.optim.Optimizer], Scheduler] | None,
 ) -> None:
     """Raises ConfigError for a scheduler of torch's that sets none of the optimizer's rates."""
     if not isinstance(given, torch.optim.lr_scheduler.LRScheduler):
@@ -234,8 +234,8 @@ def check_scheduler(
 def make_scheduler(
     configuration: Configuration,
     optimizer: torch.optim.Optimizer,
-    given: Course | Callable[[torch.optim.Optimizer], Course] | None,
-) -> Course | None:
+    given: Scheduler | Callable[[torch.optim.Optimizer], Scheduler] | None,
+) -> Scheduler | None:
     """The one that was given, or that of the section `scheduler`; None where there is neither.
 
     Raises ConfigError for what the type does not take: a value that looked right.

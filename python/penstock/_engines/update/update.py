@@ -17,7 +17,7 @@ import torch
 
 from penstock import _torch
 from penstock._engines.parameters.precision import type_of
-from penstock._engines.update.optimizers import Course, make_scheduler
+from penstock._engines.update.optimizers import Scheduler, make_scheduler
 from penstock._engines.update.stepped_optimizer import tell
 from penstock.errors import ConfigError
 
@@ -127,7 +127,7 @@ class Update:
         config: Configuration,
         replicated: Replicated,
         optimizer: torch.optim.Optimizer,
-        lr_scheduler: Course | Callable[[torch.optim.Optimizer], Course] | None,
+        lr_scheduler: Scheduler | Callable[[torch.optim.Optimizer], Scheduler] | None,
         scale: GradientScale,
         *,
         settings: ZeroSettings,
