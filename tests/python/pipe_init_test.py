@@ -210,7 +210,7 @@ def check_a_layer_that_cannot_be_made_on_one_rank(group):
 
     for replicas in (Replicas, late):
         with (
-            mock.patch("penstock.pipe.module.Replicas", replicas),
+            mock.patch("penstock._engines.pipeline.pipeline_module.Replicas", replicas),
             pytest.raises(expected, match="no such layer"),
         ):
             module = module_of(layers, init=Init())

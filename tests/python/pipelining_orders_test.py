@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from penstock._engines.torch_schedules.base_schedule import proved
 from penstock.pipelining import schedules
 from penstock.pipelining.schedules import (
     B,
@@ -146,7 +147,7 @@ class Own(PipelineScheduleMulti):
 )
 def test_programs_that_cannot_run_are_refused(rows, words):
     with pytest.raises(penstock.ScheduleError, match=words):
-        schedules.proved(Own(rows)._program())
+        proved(Own(rows)._program())
 
 
 def test_a_file_that_would_hang_is_refused_as_it_is_loaded(tmp_path):

@@ -12,7 +12,8 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
-from penstock.pipe import LayerSpec, PipelineModule, module
+from penstock._engines.pipeline import pipeline_module
+from penstock.pipe import LayerSpec, PipelineModule
 from penstock.zero.partition_parameters import Init
 from pipe_models import MICROBATCHES, Block, batches, config, engine_of, language_model
 
@@ -30,7 +31,7 @@ class Wrong(torch.nn.Module):
 
 def check_the_next_engine_trains(group):
     del group
-    connect = module.connect
+    connect = pipeline_module.connect
 
     def slowly(*arguments):
         communicator = connect(*arguments)
@@ -38,13 +39,13 @@ def check_the_next_engine_trains(group):
             time.sleep(1)  # A rank that has less of the machine than the others.
         return communicator
 
-    module.connect = slowly
+    pipeline_module.connect = slowly
     with pytest.raises((ValueError, penstock.CommError), match="no such layer"):
         with Init():
             failed = PipelineModule([LayerSpec(Block), LayerSpec(Wrong)], num_stages=2)
         # Rank 2 has its part, unless it heard of it in time.
         penstock.initialize(model=failed, config=config(zero_optimization={"stage": 3}))
-    module.connect = connect
+    pipeline_module.connect = connect
     engine = engine_of(language_model())
     assert engine.train_batch(batches(0, [5] * MICROBATCHES)).item() > 0
 
