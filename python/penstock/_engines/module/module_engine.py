@@ -32,10 +32,8 @@ from penstock._engines.module.losses import check_loss
 from penstock._engines.module.module_progress import ModuleProgress
 from penstock._engines.module.module_steps import ModuleSteps
 from penstock._engines.parameters.gathered_parameters import GatheredParameters
-from penstock._engines.parameters.precision import cast, gradient_scale_of, type_of
 from penstock._engines.parameters.replicas import Replicas
 from penstock._engines.parameters.replicated_model import ReplicatedModel, facts_of
-from penstock._engines.parameters.zero_settings import ZeroSettings
 from penstock._engines.ranks.process_groups import resolve, telling_who_connects
 from penstock._engines.saving.checkpoints import Checkpoints, Place
 from penstock._engines.saving.pieces import Pieces
@@ -45,14 +43,9 @@ from penstock._engines.steps.dataset_sizes import size_of
 from penstock._engines.update.optimizers import (
     Given,
     Scheduler,
-    check_parameters,
-    check_scheduler,
-    check_takes_slices,
     facts_of_optimizer,
-    make_optimizer,
 )
 from penstock._engines.update.step_facts import Compared, Options, StepWords
-from penstock._engines.update.update import Update, check_new
 from penstock.errors import AssertedError, ConfigError
 
 __all__ = ["Engine"]
@@ -108,24 +101,17 @@ class Engine(ModuleSteps, torch.nn.Module):
                     has_scheduler=lr_scheduler is not None,
                 )
             self._begin(self.config, dist.get_world_size(group), dist.get_rank(group))
-            self._zero = ZeroSettings.of(self.config)
-            self._type = type_of(self.config)
-            scale = gradient_scale_of(self.config)
             given = None if model_parameters is None else list(model_parameters)
-            if self._type is not None:
-                cast(model, self._type)
+            scale = self._take_types()
             mark_configured(model, self.config.section("zero_optimization").get("leaf_module", {}))
             trainable = [each for each in model.parameters() if each.requires_grad]
-            self.optimizer = make_optimizer(self.config, given or trainable, optimizer)
-            check_scheduler(self.optimizer, lr_scheduler)
-            check_parameters(
-                self.optimizer,
-                model.parameters(),
-                "the engine's model",
-                "make it a parameter of the model, which alone is trained",
+            self._take_optimizer(
+                optimizer,
+                given or trainable,
+                lr_scheduler,
+                of="the engine's model",
+                repair="make it a parameter of the model, which alone is trained",
             )
-            check_new(self.optimizer, is_whole=self._zero.stage == 0 and self._type is None)
-            check_takes_slices(self.config, self.optimizer, self._zero, self.dp_world_size)
         self._replicas = Replicas.of(group)
         self._replicas.agree([*self._facts(scale.value), ("training data", size_of(training_data))])
         self._model = ReplicatedModel(
@@ -137,15 +123,7 @@ class Engine(ModuleSteps, torch.nn.Module):
             scale=scale if self._type is torch.float16 else None,
         )
         with self._replicas.telling_others():
-            self._update = Update(
-                self.config,
-                self._model,
-                self.optimizer,
-                lr_scheduler,
-                scale,
-                settings=self._zero,
-                is_short=self._type is not None,
-            )
+            self._update = self._make_update(self._model, lr_scheduler, scale)
         self.lr_scheduler = self._update.lr_scheduler
         self._fragments = Fragments(self)
         self._checkpoints = self._make_checkpoints()

@@ -20,9 +20,7 @@ import torch
 from penstock import _torch, configuration
 from penstock._calls import for_all_ranks
 from penstock._compatibility import has_own_row, lacking, published_as
-from penstock._engines.parameters.precision import cast, gradient_scale_of, type_of
 from penstock._engines.parameters.replicas import Replicas
-from penstock._engines.parameters.zero_settings import ZeroSettings
 from penstock._engines.pipeline.compared_facts import step_words
 from penstock._engines.pipeline.data_rounds import DataRounds, take
 from penstock._engines.pipeline.engine_program import program_of, steps_of, title_of
@@ -44,15 +42,10 @@ from penstock._engines.steps.engine_steps import EngineSteps
 from penstock._engines.update.optimizers import (
     Given,
     Scheduler,
-    check_parameters,
-    check_scheduler,
-    check_takes_slices,
     described,
     facts_of_optimizer,
-    make_optimizer,
     name_of_function,
 )
-from penstock._engines.update.update import Update, check_new
 from penstock._planning import Schedule
 from penstock.errors import ConfigError, Error
 
@@ -92,6 +85,8 @@ class PipelineEngine(EngineSteps):
     Raises ConfigError for what does not fit, and CommError where the ranks do not run the same.
     """
 
+    module: PipelineModule
+
     @for_all_ranks("penstock", name="initialize()")
     def __init__(
         self,
@@ -123,13 +118,15 @@ class PipelineEngine(EngineSteps):
                     has_scheduler=lr_scheduler is not None,
                     others=model._arguments_without_effect(),
                 )
-            self._zero = ZeroSettings.of(self.config)
-            self._type = type_of(self.config)
-            scale = gradient_scale_of(self.config)
-            if self._type is not None:
-                cast(model, self._type)
-            self.optimizer = self._make_optimizer(optimizer, model_parameters)
-            check_scheduler(self.optimizer, lr_scheduler)
+            scale = self._take_types()
+            trainable = [each for each in model.parameters() if each.requires_grad]
+            self._take_optimizer(
+                optimizer,
+                list(model_parameters or trainable) or [{"params": []}],  # All may be frozen here.
+                lr_scheduler,
+                of=f"the stages of rank {self.global_rank}",
+                repair="say the schedule to PipelineModule(schedule=...), which makes their layers",
+            )
         self._communicator = process_groups.connect(group)
         self._all = self._communicator.make_group(range(topology.world_size()))
         stages = model._stages()
@@ -138,15 +135,7 @@ class PipelineEngine(EngineSteps):
             self._replicated = ReplicatedStages(model, stages, replicas, self._zero)
             loss = ("loss function", name_of_function(model.loss_fn))
             replicas.agree([*facts_of_optimizer(self.optimizer), loss])
-            self._update = Update(
-                self.config,
-                self._replicated,
-                self.optimizer,
-                lr_scheduler,
-                scale,
-                settings=self._zero,
-                is_short=self._type is not None,
-            )
+            self._update = self._make_update(self._replicated, lr_scheduler, scale)
             self._order = ModelOrder(
                 model,
                 self._replicated.parameters,
@@ -326,23 +315,6 @@ class PipelineEngine(EngineSteps):
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """Raises PipelineError: a step is a whole program."""
         raise PipelineError(_ONLY_BATCHES)
-
-    def _make_optimizer(
-        self, given: Given | None, parameters: Iterable[Any] | None
-    ) -> torch.optim.Optimizer:
-        """Raises ConfigError for one that was made for other layers: it would update nothing."""
-        trainable = [each for each in self.module.parameters() if each.requires_grad]
-        chosen = list(parameters or trainable) or [{"params": []}]  # All may be frozen here.
-        made = make_optimizer(self.config, chosen, given)
-        check_parameters(
-            made,
-            self.module.parameters(),
-            f"the stages of rank {self.global_rank}",
-            "say the schedule to PipelineModule(schedule=...), which makes their layers",
-        )
-        check_new(made, is_whole=self._zero.stage == 0 and self._type is None)
-        check_takes_slices(self.config, made, self._zero, self.dp_world_size)
-        return made
 
     def _program(self) -> Schedule:
         model = self.module

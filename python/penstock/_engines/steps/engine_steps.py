@@ -19,16 +19,26 @@ from penstock._calls import for_all_ranks
 from penstock._distributed import get_local_rank
 from penstock._engines.monitors.all_monitors import MonitorMaster
 from penstock._engines.monitors.monitor_sections import DeepSpeedMonitorConfig
+from penstock._engines.parameters.precision import cast, gradient_scale_of, type_of
+from penstock._engines.parameters.zero_settings import ZeroSettings
 from penstock._engines.saving.checkpoints import Checkpoints, Wanted
 from penstock._engines.settings.getters import ConfigurationGetters
 from penstock._engines.steps.throughput import Throughput
+from penstock._engines.update.optimizers import (
+    Given,
+    Scheduler,
+    check_parameters,
+    check_scheduler,
+    check_takes_slices,
+    make_optimizer,
+)
+from penstock._engines.update.update import Replicated, Update, check_new
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock._engines.parameters.zero_settings import ZeroSettings
-    from penstock._engines.update.update import Update
+    from penstock._runtime import GradientScale
     from penstock.configuration import Batch, Configuration
 
 __all__ = ["EngineSteps"]
@@ -52,6 +62,7 @@ class EngineSteps(ConfigurationGetters):
     mp_world_size = 1
     has_moe_layers = False
 
+    module: torch.nn.Module
     optimizer: torch.optim.Optimizer
     _norm: float | None
     _update: Update
@@ -76,6 +87,51 @@ class EngineSteps(ConfigurationGetters):
         self.global_samples = 0
         self.tput_timer = Throughput(self)
         self.monitor = MonitorMaster(DeepSpeedMonitorConfig.of(config))
+
+    def _take_types(self) -> GradientScale:
+        """What the configuration says of types and ZeRO; the module becomes what it says."""
+        self._zero = ZeroSettings.of(self.config)
+        self._type = type_of(self.config)
+        scale = gradient_scale_of(self.config)
+        if self._type is not None:
+            cast(self.module, self._type)
+        return scale
+
+    def _take_optimizer(
+        self,
+        given: Given | None,
+        parameters: list[Any],
+        lr_scheduler: Scheduler | Callable[[torch.optim.Optimizer], Scheduler] | None,
+        *,
+        of: str,
+        repair: str,
+    ) -> None:
+        """Has the optimizer that is given, or made.
+
+        Raises ConfigError for one that was made for other parameters: it would update nothing.
+        of: what has these, for errors, with the repair.
+        """
+        self.optimizer = make_optimizer(self.config, parameters, given)
+        check_scheduler(self.optimizer, lr_scheduler)
+        check_parameters(self.optimizer, self.module.parameters(), of, repair)
+        check_new(self.optimizer, is_whole=self._zero.stage == 0 and self._type is None)
+        check_takes_slices(self.config, self.optimizer, self._zero, self.dp_world_size)
+
+    def _make_update(
+        self,
+        replicated: Replicated,
+        lr_scheduler: Scheduler | Callable[[torch.optim.Optimizer], Scheduler] | None,
+        scale: GradientScale,
+    ) -> Update:
+        return Update(
+            self.config,
+            replicated,
+            self.optimizer,
+            lr_scheduler,
+            scale,
+            settings=self._zero,
+            is_short=self._type is not None,
+        )
 
     def train_batch_size(self) -> int:
         """Samples of a step, over all replicas."""
