@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 PACKAGE = PurePosixPath("python/penstock")
 OWN, ENGINES, NAMES = range(3)
 WALLS = ("what is its own", "_engines", "the names of dialects")
-# Rooms with the names of torch.distributed.pipelining and DeepSpeed; what is in them has no others.
+# What stands behind the third: modules by names of torch.distributed.pipelining and DeepSpeed.
 DIALECTS = {
     *("accelerator", "checkpoint", "checkpointing", "comm", "git_version_info", "lr_schedules"),
     *("moe", "monitor", "ops", "pipe", "pipelining", "runtime", "utils", "zero"),

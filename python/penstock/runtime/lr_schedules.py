@@ -1,8 +1,7 @@
 """DeepSpeed's place for courses of the learning rate, and its words for their keys."""
 
 from penstock._compatibility import refuse_in
-from penstock.lr_schedules import LRRangeTest, OneCycle, WarmupCosineLR, WarmupDecayLR, WarmupLR
-from penstock.runtime._tuning import (
+from penstock._engines.settings.tuning_arguments import (
     add_tuning_arguments,
     get_config_from_args,
     get_lr_from_config,
@@ -13,6 +12,7 @@ from penstock.runtime._tuning import (
     override_warmupLR_params,
     parse_arguments,
 )
+from penstock.lr_schedules import LRRangeTest, OneCycle, WarmupCosineLR, WarmupDecayLR, WarmupLR
 
 __all__ = [
     "LRRangeTest",

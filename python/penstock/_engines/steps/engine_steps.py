@@ -1,7 +1,7 @@
-"""The steps of an engine: their sizes, the data that they take, and how far they have come.
+"""What both engines have in common, by DeepSpeed's names: settings, sizes, data and checkpoints.
 
-What the engines of penstock.zero and penstock.pipe have in common, in DeepSpeed's names.  Knows no
-models, and how no step runs.
+Also how an optimizer is checked, and what updates weights by it.  Knows no models, and how no step
+runs.
 """
 
 from __future__ import annotations
@@ -372,7 +372,7 @@ class EngineSteps(ConfigurationGetters):
             *self.config.facts(),
             ("ZeRO settings", repr(self._zero)),
             ("batch sizes", self._sizes()),
-            ("gradient_clipping", str(self.config.settings["gradient_clipping"])),
+            ("gradient_clipping", str(float(self.config.settings["gradient_clipping"]))),
             ("loss scale", str(loss_scale)),
             ("types", str(self._type)),
         ]
