@@ -119,7 +119,10 @@ std::vector<double> Trainer::rates_of_step(UpdatedBy optimizer) {
 
 void Trainer::apply(StepReport& report, UpdatedBy optimizer) {
   comm::or_fail(communicator_, [this] { rank_model_->replicated().changes().find(); });
-  if (computed_->overflows) report.grad_norm = std::numeric_limits<double>::infinity();
+  if (computed_->overflows) {
+    report.grad_norm = std::numeric_limits<double>::infinity();
+    before_step_.put_back();  // Buffers have seen what made the loss overflow.
+  }
   computed_.reset();
   report.skipped = update_->skips(report.grad_norm);
   if (report.skipped) steps_taken_ = report.step;  // Also where no scale is left to try.
