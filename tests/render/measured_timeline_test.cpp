@@ -59,7 +59,7 @@ TEST(MeasuredTimeline, WhatIsLeftToReduceHasALaneWithSeveralReplicas) {
     return measured_timeline(schedule, measure::measured_step(recording, schedule, 1, 0));
   };
   EXPECT_EQ(timeline().rows[0].lanes.size(), 1U);
-  recording.ranks.push_back({.data = 1});
+  recording.ranks.push_back({.at = {.data = 1}});
   recording.events.back().end_ns += 1'000'000;
   const Timeline of_two = timeline();
   const auto& lanes = of_two.rows[0].lanes;

@@ -281,9 +281,10 @@ std::string plan_page(const PlanQuestion& question, const Plans& plans) {
     timeline.title = str("candidate ", i + 1, ": ", to_string(each.layout));
     timelines.push_back(std::move(timeline));
   }
-  render::Table table{.title = "Candidates", .note = question.costs, .columns = columns(question)};
+  render::Table table{
+      .title = "Candidates", .note = question.costs, .columns = columns(question, plans)};
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
-    table.rows.push_back(cells(question, plans.candidates[i], i + 1));
+    table.rows.push_back(cells(question, plans, i + 1));
   }
   const render::Figure figure{
       .title = "Time against memory",
