@@ -427,7 +427,7 @@ std::shared_ptr<torch::nn::Module> module_of(const std::shared_ptr<Module>& hand
 }
 template <std::same_as<torch::nn::AnyModule> Any>
 std::shared_ptr<torch::nn::Module> module_of(const Any& handle) {
-  return handle.ptr();
+  return handle.is_empty() ? nullptr : handle.ptr();
 }
 
 template <class Module>

@@ -68,6 +68,8 @@ struct LayerSpec {
   std::vector<std::string> taken = {};
   // Behind all others, and no value passes it: it computes the loss (loss_layer.h).
   bool is_loss = false;
+  // The module that `make` returns copies of, or itself where there are none; null: it makes one.
+  std::shared_ptr<torch::nn::Module> copied = {};
 
   // A skip connection: its output, one tensor, goes to the next layer, and to every later one that
   // takes `name`, whatever stages those are in.
@@ -181,9 +183,9 @@ template <class Thing>
 LayerSpec layer(std::string name, Thing thing) {
   LayerSpec spec{.meta = {std::move(name), type_of<Thing>(), kNotCounted}};
   if constexpr (callable::AModule<Thing>) {
-    spec.make = [handle = callable::handle_of(std::move(thing))] {
-      return layer_of(callable::copy_of(handle));
-    };
+    auto handle = callable::handle_of(std::move(thing));
+    spec.copied = callable::module_of(handle);
+    spec.make = [handle = std::move(handle)] { return layer_of(callable::copy_of(handle)); };
   } else if constexpr (callable::Maker<Thing>) {
     spec.meta.type = type_of<std::invoke_result_t<Thing&>>();
     spec.make = [make = std::move(thing)]() mutable { return layer_of(make()); };

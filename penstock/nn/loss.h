@@ -67,10 +67,13 @@ class Loss {
   // Of a module, which each rank that needs one makes.
   bool is_of_module() const { return make_ != nullptr; }
   MadeLoss make() const { return make_(); }
+  // The one that each of them copies; null: they make one.
+  const std::shared_ptr<torch::nn::Module>& copied() const { return copied_; }
 
  private:
   LossFunction function_;
   std::function<MadeLoss()> make_;
+  std::shared_ptr<torch::nn::Module> copied_;
   bool takes_any_type_ = false;
 };
 
@@ -207,9 +210,9 @@ template <class F>
   requires(!std::same_as<F, Loss>)
 Loss::Loss(F loss) {
   if constexpr (callable::AModule<F>) {
-    make_ = [handle = callable::handle_of(std::move(loss))] {
-      return callable::made_loss(callable::copy_of(handle));
-    };
+    auto handle = callable::handle_of(std::move(loss));
+    copied_ = callable::module_of(handle);
+    make_ = [handle = std::move(handle)] { return callable::made_loss(callable::copy_of(handle)); };
   } else if constexpr (callable::MakerOfAModule<F>) {
     make_ = [make = std::move(loss)]() mutable { return callable::made_loss(make()); };
   } else {

@@ -28,7 +28,8 @@ std::vector<LayerSpec> with_loss(std::vector<LayerSpec> layers, const Loss& loss
   layers.push_back(
       {.meta = {kLossLayer, "Loss", kNotCounted},
        .make = [loss] { return std::make_shared<LossLayer>(loss.make(), !loss.takes_any_type()); },
-       .is_loss = true});
+       .is_loss = true,
+       .copied = loss.copied()});
   return layers;
 }
 

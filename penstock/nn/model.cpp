@@ -81,6 +81,61 @@ void check_ties(const std::vector<LayerSpec>& model, Problems& problems) {
   }
 }
 
+// Where a parameter stands among those of its key; empty: it is not tied.
+std::string tied_place(const LayerSpec& spec, const std::vector<std::string>& all,
+                       const std::string& name) {
+  for (const Tie& tie : spec.ties) {
+    const std::vector<std::string>& tied = tie.parameters.empty() ? all : tie.parameters;
+    const auto place = std::ranges::find(tied, name);
+    if (place != tied.end()) return penstock::str(tie.key, " ", place - tied.begin());
+  }
+  return {};
+}
+
+// What a copy of a module has, and training changes.
+struct Changing {
+  const LayerSpec* spec;
+  std::string what;  // "the parameter \"weight\""
+  std::string tied;  // tied_place().
+  const void* memory;
+};
+
+// Tied layers have buffers of their own.
+std::vector<Changing> changing_in(const LayerSpec& spec) {
+  std::vector<Changing> all;
+  const auto add = [&](const at::Tensor& tensor, const std::string& what, std::string tied) {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    all.push_back({&spec, what, std::move(tied), tensor.storage().unsafeGetStorageImpl()});
+  };
+  const auto parameters = spec.copied->named_parameters();
+  for (const auto& each : parameters) {
+    if (!each.value().requires_grad()) continue;
+    add(each.value(), "the parameter " + quoted(each.key()),
+        tied_place(spec, parameters.keys(), each.key()));
+  }
+  if (!spec.ties.empty()) return all;
+  for (const auto& each : spec.copied->named_buffers()) {
+    add(each.value(), "the buffer " + quoted(each.key()), {});
+  }
+  return all;
+}
+
+void check_copied(const std::vector<LayerSpec>& model, Problems& problems) {
+  std::map<const void*, Changing> first;  // By memory.
+  for (const LayerSpec& spec : model) {
+    if (spec.copied == nullptr) continue;
+    for (const Changing& each : changing_in(spec)) {
+      const Changing& other = first.try_emplace(each.memory, each).first->second;
+      if (other.spec == &spec || (!each.tied.empty() && each.tied == other.tied)) continue;
+      problems.push_back(
+          penstock::str("layers ", quoted(other.spec->meta.name), " and ", quoted(spec.meta.name),
+                        " are given one module, and each would have a copy of ", each.what,
+                        ": give one of them a clone(), or tie them by nn::TiedLayerSpec"));
+      break;
+    }
+  }
+}
+
 const Tie* find_tie(const LayerSpec& spec, const std::string& key) {
   const auto tie = std::ranges::find(spec.ties, key, &Tie::key);
   return tie == spec.ties.end() ? nullptr : &*tie;
@@ -113,6 +168,7 @@ void check_model(const std::vector<LayerSpec>& model) {
   check_names(model, problems);
   check_skips(model, problems);
   check_ties(model, problems);
+  check_copied(model, problems);
   if (problems.empty()) return;
   throw ConfigError(problems.front(), {problems.begin() + 1, problems.end()});
 }

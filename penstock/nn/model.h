@@ -17,7 +17,8 @@
 namespace penstock::nn {
 
 // Throws: ConfigError that lists what is wrong: a layer's name twice, a skip that is given twice,
-// taken before it is given or never, a key that ties only one layer, or one twice.
+// taken before it is given or never, a key that ties only one layer, or one twice, and a module
+// that two layers are given which are not tied.
 void check_model(const std::vector<LayerSpec>& model);
 
 // By key, the layers that are tied to it, in the order of the model.

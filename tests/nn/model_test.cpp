@@ -4,6 +4,8 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
@@ -13,6 +15,7 @@
 #include "penstock/nn/draw.h"
 #include "penstock/nn/dropout.h"
 #include "penstock/nn/gpt.h"
+#include "penstock/nn/loss_layer.h"
 
 namespace penstock::nn {
 namespace {
@@ -20,6 +23,15 @@ namespace {
 LayerSpec linear(const std::string& name, std::int64_t in = 4, std::int64_t out = 4) {
   return layer<torch::nn::Linear>(name, in, out);
 }
+
+// A loss around a module of the program's.
+struct MeasuresBy : torch::nn::Module {
+  explicit MeasuresBy(torch::nn::Linear by) : fc(register_module("fc", std::move(by))) {}
+  at::Tensor forward(const at::Tensor& output, const at::Tensor& target) {
+    return (fc(output) - target).square().mean();
+  }
+  torch::nn::Linear fc;
+};
 
 std::vector<std::string> problems(const std::vector<LayerSpec>& model) {
   try {
@@ -60,6 +72,44 @@ TEST(Model, AllThatIsWrongIsSaid) {
                                 "only layer \"b\" is tied to \"word\"; did you mean \"words\"?",
                                 "only layer \"a\" is tied to \"words\"; did you mean \"word\"?"}));
   EXPECT_TRUE(problems({linear("a").gives("x"), linear("b").takes("x")}).empty());
+}
+
+// Neither a plain loop's one module nor what each layer would be alone.
+TEST(Model, OneModuleForTwoLayersIsRefusedByNameUnlessTheyAreTied) {
+  const torch::nn::Linear fc(4, 4);
+  const auto refused = [](const std::string& first, const std::string& second,
+                          const std::string& what) {
+    return std::vector<std::string>{"layers \"" + first + "\" and \"" + second +
+                                    "\" are given one module, and each would have a copy of " +
+                                    what +
+                                    ": give one of them a clone(), or tie them by "
+                                    "nn::TiedLayerSpec"};
+  };
+  EXPECT_EQ(problems({layer("a", fc), linear("b"), layer("c", fc.ptr())}),
+            refused("a", "c", "the parameter \"weight\""));
+  EXPECT_EQ(problems({layer("a", fc), layer<torch::nn::Sequential>("b", fc)}),
+            refused("a", "b", "the parameter \"0.weight\""));
+  EXPECT_EQ(problems({TiedLayerSpec("k", layer("a", fc), {"weight"}),
+                      TiedLayerSpec("k", layer("b", fc), {"weight"})}),
+            refused("a", "b", "the parameter \"bias\""));
+  const torch::nn::BatchNorm1d norm(torch::nn::BatchNorm1dOptions(4).affine(false));
+  EXPECT_EQ(problems({layer("a", norm), layer("b", norm)}),
+            refused("a", "b", "the buffer \"running_mean\""));
+  EXPECT_EQ(problems(with_loss({layer("a", fc)}, std::make_shared<MeasuresBy>(fc))),
+            refused("a", "loss", "the parameter \"fc.weight\""));
+}
+
+TEST(Model, OneModuleMayBeGivenTwiceWhereItIsTheSame) {
+  using Strings = std::vector<std::string>;
+  const torch::nn::Linear fc(4, 4);
+  EXPECT_EQ(problems({TiedLayerSpec("k", layer("a", fc)), TiedLayerSpec("k", layer("b", fc))}),
+            Strings());
+  const torch::nn::ReLU relu;
+  EXPECT_EQ(problems({layer("a", relu), layer("b", relu)}), Strings());
+  EXPECT_EQ(problems({layer("a", fc), layer("b", fc->clone())}), Strings());
+  fc->weight.requires_grad_(false);
+  fc->bias.requires_grad_(false);
+  EXPECT_EQ(problems({layer("a", fc), layer("b", fc)}), Strings());
 }
 
 TEST(Model, TiedParametersAreAsTheFirstOfTheirLayersMakesThem) {
