@@ -8,7 +8,6 @@
 
 #include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/checkpoint/checkpoints_at.h"
-#include "penstock/comm/calls.h"
 #include "penstock/comm/or_fail.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
@@ -53,7 +52,11 @@ void Checkpoints::check_types() {
 }
 
 void Checkpoints::save(const checkpoint::Texts& client_state) {
-  const comm::Call call("Checkpoints::save()");
+  trainer_.calls().run("Checkpoints::save()", trainer_.steps_taken(),
+                       [&] { save_now(client_state); });
+}
+
+void Checkpoints::save_now(const checkpoint::Texts& client_state) {
   finish();
   const std::int64_t step = trainer_.steps_taken();
   trainer_.take_changes();
@@ -88,21 +91,25 @@ void Checkpoints::save(const checkpoint::Texts& client_state) {
 }
 
 void Checkpoints::after(const StepReport& report) {
-  const comm::Call call("Checkpoints::after()");
   if (!writer_.is_saving()) return;
-  if (!report.words.busy) {
-    trainer_.words().busy = false;
-    const auto written = writer_.go_on();
-    if (written) return over(*written);
-  }
-  trainer_.words().busy = !writer_.is_ready();
+  const auto go_on = [&] {
+    if (!report.words.busy) {
+      trainer_.words().busy = false;
+      const auto written = writer_.go_on();
+      if (written) return over(*written);
+    }
+    trainer_.words().busy = !writer_.is_ready();
+  };
+  trainer_.calls().run("Checkpoints::after()", trainer_.steps_taken(), go_on, HalfUpdated::Allowed);
 }
 
 void Checkpoints::finish() {
-  const comm::Call call("Checkpoints::finish()");
   if (!writer_.is_saving()) return;
-  trainer_.words().busy = false;
-  over(writer_.finish());
+  const auto end = [&] {
+    trainer_.words().busy = false;
+    over(writer_.finish());
+  };
+  trainer_.calls().run("Checkpoints::finish()", trainer_.steps_taken(), end, HalfUpdated::Allowed);
 }
 
 void Checkpoints::over(const WrittenCheckpoint& written) {
@@ -134,13 +141,15 @@ std::string Checkpoints::remove_old(checkpoint::CheckpointDirectory& directory) 
 }
 
 std::optional<Resumed> Checkpoints::resume() {
-  const comm::Call call("Checkpoints::resume()");
-  return resume_newest(options_.directory, checkpoint::steps_in);
+  return trainer_.calls().run("Checkpoints::resume()", trainer_.steps_taken(), [&] {
+    return resume_newest(options_.directory, checkpoint::steps_in);
+  });
 }
 
 Resumed Checkpoints::resume_from(const std::string& path) {
-  const comm::Call call("Checkpoints::resume_from()");
-  return *resume_newest(path, checkpoint::checkpoints_at);  // Of which there is one, or an error.
+  return trainer_.calls().run("Checkpoints::resume_from()", trainer_.steps_taken(), [&] {
+    return *resume_newest(path, checkpoint::checkpoints_at);  // There is one, or an error.
+  });
 }
 
 // Rank 0 says which there are; each rank opens them at its own path.

@@ -139,6 +139,9 @@ class TrainedModel {
   // and so does a save.
   void take_changes();
 
+  // Those of the Trainer; what speaks to all ranks about it makes its own there (checkpoints.h).
+  TrainingCalls& calls() { return calls_; }
+
   // What this rank updates, with gradients between compute_gradients() and update().
   std::vector<PartOfParameter> gradients() const;
   // Gives up gradients that were computed and not applied.

@@ -1,6 +1,7 @@
 // The calls of a Trainer, which all ranks make together, one after the other.
 //
-// A Trainer has one, and runs in it what its functions do.  Knows no models.
+// A Trainer has one, and runs in it what its functions do, as Checkpoints run theirs.  Knows no
+// models.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,6 +18,9 @@ inline auto in_step(std::int64_t step) {
   return [step] { return step > 0 ? str(", step ", step) : std::string(); };
 }
 
+// Of a call that may find some parameters after a step, and others before it.
+enum class HalfUpdated : std::uint8_t { Refused, Allowed };
+
 class TrainingCalls {
  public:
   // The first one is the Trainer's constructor.
@@ -27,13 +31,15 @@ class TrainingCalls {
   TrainingCalls(TrainingCalls&&) = default;
 
   // Returns what `action` does; within another call, it is a part of that one.
-  // Throws: as Communicator::begin_call(); Error where an update has failed before.
+  // Throws: as Communicator::begin_call(); Error where an update has failed before, and that is
+  // Refused.
   template <class Action>
-  auto run(const char* name, std::int64_t steps_taken, const Action& action) {
+  auto run(const char* name, std::int64_t steps_taken, const Action& action,
+           HalfUpdated half = HalfUpdated::Refused) {
     if (is_in_call_) return action();
     const comm::Call call(name);
     communicator_.begin_call(str(name, " with ", steps_taken, " steps taken"));
-    if (is_half_updated_) {
+    if (is_half_updated_ && half == HalfUpdated::Refused) {
       throw Error(str("step ", steps_taken + 1, " failed while parameters were updated: some are ",
                       "after it, and others before"),
                   {"go on from a checkpoint, with a new Trainer"});
