@@ -261,6 +261,30 @@ INSTANTIATE_TEST_SUITE_P(Layouts, CheckpointLayouts,
                          testing::Range(std::size_t{0}, kLayouts.size()),
                          [](const auto& each) { return name_of(kLayouts[each.param]); });
 
+// They are of the last stage, whichever that is.
+TEST(CheckpointLosses, WithParametersAreReadByAnyOtherLayout) {
+  const Kind kind = kind_named("TrainedLoss");
+  const auto batches = batches_of(kind, 2 * kSaved);
+  const std::vector<Layout> layouts = {{"1f1b", 2, 1},
+                                       {"1f1b", 1, 2, ZeroStage::Parameters},
+                                       {"zbv", 2, 2, ZeroStage::OptimizerStates}};
+  for (const Layout& from : layouts) {
+    const TemporaryFolder folder;
+    const Outcome saved = run(options_of(from), kind, batches,
+                              {.end = kSaved, .save = folder.path(), .save_every = kSaved});
+    const Outcome whole = run(options_of(from), kind, batches, {.end = 2 * kSaved});
+    for (const Layout& to : layouts) {
+      SCOPED_TRACE(str(name_of(from), " to ", name_of(to)));
+      const Outcome read = run(options_of(to), kind, batches,
+                               {.first = kSaved, .end = kSaved, .resume = folder.path()});
+      EXPECT_TRUE(same_state(saved.state, read.state));
+      const Outcome resumed = run(options_of(to), kind, batches,
+                                  {.first = kSaved, .end = 2 * kSaved, .resume = folder.path()});
+      expect_same_course(whole, resumed, from.data == to.data);
+    }
+  }
+}
+
 TEST_F(Checkpoint, GoesOnWithTheSameBitsOnMoreReplicasWithInvariantSums) {
   const Kind kind = kind_named("Gpt");
   const auto batches = batches_of(kind, 2 * kSaved);

@@ -113,6 +113,43 @@ TEST(LossWithParameters, IsMadeForEachReplica) {
   EXPECT_GT(copies[0].abs().max().item<double>(), 0);
 }
 
+// What a captured tensor is put into, as a layer and as a loss.
+struct Scales : torch::nn::Module {
+  explicit Scales(const Tensor& tensor) : by(register_parameter("by", tensor)) {}
+  Tensor forward(const Tensor& x) { return x * by[0]; }
+  Tensor by;
+};
+struct Weighs : torch::nn::Module {
+  explicit Weighs(const Tensor& tensor) : by(register_parameter("by", tensor)) {}
+  Tensor forward(const Tensor& y, const Tensor& t) { return by[1] * at::mse_loss(y, t); }
+  Tensor by;
+};
+
+// As layers are (nn/owned_memory.h).
+TEST(LossWithParameters, IsRefusedWhereTwoRanksWouldHaveOneOrALayerHasIt) {
+  const auto refusal = [](std::int32_t replicas, const std::vector<nn::LayerSpec>& layers,
+                          const nn::Loss& loss) {
+    return testing_support::message_of([&] {
+      comm::run_ranks(replicas, [&](comm::Communicator& communicator) {
+        const Trainer trainer({.mesh = {.data = replicas}}, layers, loss, communicator);
+      });
+    });
+  };
+  const auto weighted = std::make_shared<Weighted>();
+  const std::string shared = refusal(2, model(), [weighted] { return weighted; });
+  EXPECT_NE(shared.find("is made of the parameter \"logs\", which layer \"loss\" of rank "),
+            std::string::npos)
+      << shared;
+  const Tensor memory = at::zeros({2});
+  const std::string both =
+      refusal(1, {nn::layer("scales", [memory] { return std::make_shared<Scales>(memory); })},
+              [memory] { return std::make_shared<Weighs>(memory); });
+  EXPECT_NE(both.find("layer \"loss\" of rank 0 is made of the parameter \"by\", which layer "
+                      "\"scales\" of rank 0 has, too"),
+            std::string::npos)
+      << both;
+}
+
 // Trainers in a container: what parts of one point to does not move.
 TEST(Trainers, MoveBetweenSteps) {
   const Tensor x = at::rand({8, 4}), t = at::rand({8, 1});
