@@ -1,5 +1,7 @@
 #include "penstock/config/parameter_groups.h"
 
+#include <regex>
+
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
@@ -27,21 +29,29 @@ OptimizerConfig options_of(OptimizerConfig options, const ParameterGroup& group)
 
 }  // namespace
 
+struct GroupsByName::Patterns {
+  std::vector<std::regex> of_groups;
+};
+
 GroupsByName::GroupsByName(const OptimizerConfig& options) : options_{options} {
+  const auto patterns = std::make_shared<Patterns>();
   options_.front().groups.clear();
   for (const ParameterGroup& group : options.groups) {
     if (group.lr && options.lr == 0.0) {
-      throw ConfigError(str("optimizer.groups[", patterns_.size(), "].lr = ", shortest(*group.lr),
+      throw ConfigError(str("optimizer.groups[", options_.size() - 1,
+                            "].lr = ", shortest(*group.lr),
                             ": rates of groups are in ratio to optimizer.params.lr, which is 0"));
     }
-    patterns_.push_back(compiled(group, patterns_.size()));
+    patterns->of_groups.push_back(compiled(group, options_.size() - 1));
     options_.push_back(options_of(options, group));
   }
+  patterns_ = patterns;
 }
 
 std::size_t GroupsByName::group_of(const std::string& name) const {
-  for (std::size_t i = 0; i < patterns_.size(); ++i) {
-    if (std::regex_search(name, patterns_[i])) return i + 1;
+  const std::vector<std::regex>& patterns = patterns_->of_groups;
+  for (std::size_t i = 0; i < patterns.size(); ++i) {
+    if (std::regex_search(name, patterns[i])) return i + 1;
   }
   return 0;
 }

@@ -5,7 +5,7 @@
 // tensors.
 #pragma once
 #include <cstddef>
-#include <regex>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,8 +28,10 @@ class GroupsByName {
   double rate(std::size_t group, double lr) const;
 
  private:
+  struct Patterns;  // Programs that include the Trainer's header do without <regex>.
+
   std::vector<OptimizerConfig> options_;
-  std::vector<std::regex> patterns_;  // By group, but the first.
+  std::shared_ptr<const Patterns> patterns_;
 };
 
 }  // namespace penstock::config
