@@ -66,7 +66,7 @@ TEST_P(Skipped, LeaveParametersBuffersAndTheRateWhereTheLossIsNotFinite) {
     Trainer trainer(options, model(), loss_of, ranks);
     trainer.step(x, target);
     const auto before = state_of_rank(trainer);
-    const bool is_bad = trainer.rank_model().place().coordinate.data + 1 == options.mesh.data;
+    const bool is_bad = trainer.rank_model().groups().other_samples.here + 1 == options.mesh.data;
     const StepReport bad = trainer.step(is_bad ? at::full({8, kWidth}, std::nan("")) : x, target);
     EXPECT_TRUE(bad.skipped);
     expect_equal(state_of_rank(trainer), before);
