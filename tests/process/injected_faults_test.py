@@ -85,14 +85,16 @@ class Injected(ComebackTest):
         self.assertIn("--inject kill:rank=4: the run has ranks 0 to 3", result.err)
 
 
+ANEW = {"numerics": {"invariant": True}, "pipeline": {"activation_checkpoint_interval": 1}}
+
+
 class Elastic(ComebackTest):
     """Where layers are computed again nobody takes a lost rank's microbatches in its place."""
 
     LOST = ("--inject", "kill:rank=3,step=50")
-    ANEW = {"numerics": {"invariant": True}, "pipeline": {"activation_checkpoint_interval": 1}}
 
     def test_a_run_goes_on_with_fewer_ranks(self) -> None:
-        config = self.training(**self.ANEW, run={"steps": 100})
+        config = self.training(**ANEW, run={"steps": 100})
         whole = self.undisturbed(config)
         more = ["--elastic", "2", "--set", "launch.restarts=1"]
         again = ("--inject", "kill:rank=3,start=2")
@@ -106,7 +108,7 @@ class Elastic(ComebackTest):
         self.assert_nothing_left()
 
     def test_it_goes_on_with_no_fewer_than_it_may(self) -> None:
-        config = self.training(**self.ANEW, launch={"restarts": 0})
+        config = self.training(**ANEW, launch={"restarts": 0})
         result = self.train(config, "--run", "run", "--elastic", "3", *self.LOST)
         self.assert_code(result, 4)
         self.assertIn("penstock: no layout of 3 ranks takes as many samples a step", result.err)
