@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <bit>
@@ -118,8 +119,19 @@ bool remove_numbers(std::vector<double>& all, const mesh::Group& copies, double 
   return differ;
 }
 
-bool are_alike(std::span<const double> numbers) {
-  return std::ranges::all_of(numbers, [&](double each) { return each == numbers.front(); });
+SharedOverModel::SharedOverModel(std::int64_t counts, const std::vector<double>& squares,
+                                 const std::vector<double>& rates, const mesh::Groups& here)
+    : counts_(static_cast<std::size_t>(counts)),
+      squares_(squares.size()),
+      all_(at::zeros({counts + std::ssize(squares) + std::ssize(here.places)}, at::kDouble)) {
+  std::ranges::copy(squares, this->squares().begin());
+  this->squares().data()[squares_ + static_cast<std::size_t>(here.place)] =
+      number_of({.rates = rates});
+}
+
+bool SharedOverModel::have_rates_alike() const {
+  const std::span<const double> by_place(first() + counts_ + squares_, first() + all_.numel());
+  return std::ranges::all_of(by_place, [&](double each) { return each == by_place.front(); });
 }
 
 void agree_on_settings(const OwnSettings& own, RankModel& here, comm::Communicator& communicator) {

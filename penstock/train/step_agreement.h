@@ -4,6 +4,9 @@
 // The Trainer makes a number of it, which goes along with what ranks share in a step anyway; only
 // where numbers differ are the facts themselves exchanged.  Knows no optimizer.
 #pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -31,8 +34,26 @@ void append_number(std::vector<double>& mine, const mesh::Group& copies, double 
 // Takes them off its result: whether any of them is another one.
 bool remove_numbers(std::vector<double>& all, const mesh::Group& copies, double number);
 
-// Whether all numbers are one.
-bool are_alike(std::span<const double> numbers);
+// What ranks that make up the model add up in a step: counts, the squared norms of parameters in
+// model order, and at each place the number of its rates.  Zeros of the others make sums exact.
+class SharedOverModel {
+ public:
+  SharedOverModel(std::int64_t counts, const std::vector<double>& squares,
+                  const std::vector<double>& rates, const mesh::Groups& here);
+
+  // To be summed (GroupSums::over_model()).
+  const at::Tensor& tensor() const { return all_; }
+  std::span<double> counts() const { return {first(), counts_}; }
+  std::span<double> squares() const { return {first() + counts_, squares_}; }
+  // Behind the sum: whether all places have the same rates.
+  bool have_rates_alike() const;
+
+ private:
+  double* first() const { return all_.data_ptr<double>(); }
+  std::size_t counts_;
+  std::size_t squares_;
+  at::Tensor all_;
+};
 
 // Collective over all ranks.
 // Throws: DifferenceError, the same on every rank, that names a weight, or the learning rate, of

@@ -134,12 +134,10 @@ std::vector<double> Trainer::run(const std::vector<Microbatches>& batches,
 // zeros over the pipe is exact.
 double Trainer::combine(const std::vector<double>& losses, const std::vector<double>& weights,
                         std::int64_t microbatches, const OwnSettings& own, StepReport& report) {
-  enum : std::int64_t { kLoss, kBadMicrobatches, kStop, kBusy, kSave, kCompare, kNorms };
-  const std::vector<double> my_squares = rank_model_->squared_norms();
+  enum : std::uint8_t { kLoss, kBadMicrobatches, kStop, kBusy, kSave, kCompare, kCounts };
   const mesh::Groups& here = rank_model_->groups();
-  const at::Tensor shared =
-      at::zeros({kNorms + std::ssize(my_squares) + std::ssize(here.places)}, at::kDouble);
-  auto* value = shared.data_ptr<double>();
+  const SharedOverModel shared(kCounts, rank_model_->squared_norms(), own.rates, here);
+  const std::span<double> value = shared.counts();
   std::vector<double> mine = losses;
   mine.push_back(words_.stop ? 1 : 0);
   mine.push_back(words_.busy ? 1 : 0);
@@ -157,19 +155,16 @@ double Trainer::combine(const std::vector<double>& losses, const std::vector<dou
     value[kLoss] = options_.loss_scale.combine(all, weights);
     value[kBadMicrobatches] = static_cast<double>(options_.loss_scale.bad(all, weights));
   }
-  const std::span<double> squares(value + kNorms, my_squares.size());
-  std::ranges::copy(my_squares, squares.begin());
-  const std::span<double> by_place(squares.end(), here.places.size());
-  by_place[static_cast<std::size_t>(here.place)] = number_of({.rates = own.rates});
   {
     const execute::WaitMark wait(progress_, "sharing the loss and the gradient norm");
-    rank_model_->sums().over_model(shared);
+    rank_model_->sums().over_model(shared.tensor());
   }
-  if (value[kCompare] > 0 || !are_alike(by_place))
+  if (value[kCompare] > 0 || !shared.have_rates_alike()) {
     agree_on_settings(own, *rank_model_, communicator_);
+  }
   report.loss = value[kLoss];
   report.words = {.stop = value[kStop] > 0, .save = value[kSave] > 0, .busy = value[kBusy] > 0};
-  const double norm = update::gradient_norm(squares) / update_->gradients_scale();
+  const double norm = update::gradient_norm(shared.squares()) / update_->gradients_scale();
   if (value[kBadMicrobatches] == 0) return norm;
   constexpr double kOverflow = std::numeric_limits<double>::infinity();  // Wherever it was.
   if (!update_->skips(kOverflow)) {

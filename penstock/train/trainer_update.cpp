@@ -1,6 +1,5 @@
 // What a Trainer does with a step's gradients, and with what its program has set: the second half
 // of a step.
-#include <ATen/ops/zeros.h>
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
@@ -56,7 +55,6 @@ void Trainer::check_computed(const StepReport& report) const {
 // Of gradients as they are now, which the program may have changed.
 double Trainer::norm_again(const std::vector<double>& rates) {
   comm::or_fail(communicator_, [this] { settle_gradients(*rank_model_); });
-  enum : std::int64_t { kCompare, kNorms };
   const std::vector<double> my_squares = rank_model_->squared_norms();
   const mesh::Groups& here = rank_model_->groups();
   const double number = number_of({.rates = my_squares});  // Of whole gradients, as replicas have.
@@ -64,24 +62,19 @@ double Trainer::norm_again(const std::vector<double>& rates) {
   append_number(numbers, here.same_parameters, number);
   append_number(numbers, here.same_parameters, number_of({.rates = rates}));
   std::vector<double> all = rank_model_->sums().over_copies(numbers, "comparing gradients");
-  const at::Tensor shared =
-      at::zeros({kNorms + std::ssize(my_squares) + std::ssize(here.places)}, at::kDouble);
-  auto* value = shared.data_ptr<double>();
+  const SharedOverModel shared(/*counts=*/1, my_squares, rates, here);
+  double& differences = shared.counts().front();
   const bool rates_differ = remove_numbers(all, here.same_parameters, number_of({.rates = rates}));
-  value[kCompare] = remove_numbers(all, here.same_parameters, number) || rates_differ ? 1 : 0;
-  const std::span<double> squares(value + kNorms, my_squares.size());
-  std::ranges::copy(my_squares, squares.begin());
-  const std::span<double> by_place(squares.end(), here.places.size());
-  by_place[static_cast<std::size_t>(here.place)] = number_of({.rates = rates});
+  differences = remove_numbers(all, here.same_parameters, number) || rates_differ ? 1 : 0;
   {
     const execute::WaitMark wait(progress_, "sharing the gradient norm");
-    rank_model_->sums().over_model(shared);
+    rank_model_->sums().over_model(shared.tensor());
   }
-  if (value[kCompare] > 0 || !are_alike(by_place)) {
+  if (differences > 0 || !shared.have_rates_alike()) {
     agree_on_settings({.rates = rates}, *rank_model_, communicator_);
     agree_on_gradients(*rank_model_, communicator_);
   }
-  return update::gradient_norm(squares) / update_->gradients_scale();
+  return update::gradient_norm(shared.squares()) / update_->gradients_scale();
 }
 
 void Trainer::update(StepReport& report, UpdatedBy optimizer) {
