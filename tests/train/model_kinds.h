@@ -279,7 +279,8 @@ class PlainModel {
         }
         parameters_[name].push_back(parameter.value());
       }
-      if (type != at::kFloat) cast(*layers_.back());
+      const bool is_loss = static_cast<std::int32_t>(i) >= nn::layers_in_line(model_);
+      if (type != at::kFloat && !is_loss) cast(*layers_.back());
     }
     if (loss_.is_of_module()) loss_ = nn::loss_of(layers_.back(), loss_);
   }

@@ -1,11 +1,17 @@
 // Small models that a seed chooses, of LibTorch's own modules and of what users write.
 //
 // A model is a chain of 2 to 8 layers: with draws, buffers, ties, skips, several inputs and
-// outputs, branches that nothing uses and frozen parts, in every mixture.
+// outputs, branches that nothing uses and frozen parts, in every mixture.  Layers and losses come
+// in the forms in which users write them: classes, objects, functions, makers.
 #pragma once
 #include <ATen/ops/dropout.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/loss.h>
 #include <torch/nn/modules/normalization.h>
 
+#include <array>
+#include <memory>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -87,6 +93,44 @@ class Passes : public torch::nn::Module {
   at::Tensor scale_;
 };
 
+// A pair, as itself, to an array.
+class Crosses : public torch::nn::Module {
+ public:
+  Crosses() : fc_(register_module("fc", torch::nn::Linear(kWidth, kWidth))) {}
+  std::array<at::Tensor, 2> forward(std::pair<at::Tensor, at::Tensor> both) {
+    return {fc_->forward(both.first) + both.second, both.second};
+  }
+
+ private:
+  torch::nn::Linear fc_;
+};
+
+// Of more than tensors, with defaults; shifts what it got, in place of a copy.
+class HasDefaults : public torch::nn::Module {
+ public:
+  HasDefaults() : shift_(register_parameter("shift", at::rand({kWidth}))) {}
+  at::Tensor forward(at::Tensor input, const std::optional<at::Tensor>& mask = std::nullopt,
+                     bool negated = false) const {
+    const at::Tensor shifted = mask ? input * *mask + shift_ : input + shift_;
+    return negated ? -shifted : shifted;
+  }
+
+ private:
+  at::Tensor shift_;
+};
+
+// Mean squares, whose weight is trained.
+class WeighsSquares : public torch::nn::Module {
+ public:
+  WeighsSquares() : log_(register_parameter("log", at::zeros({1}))) {}
+  at::Tensor forward(const at::Tensor& output, const at::Tensor& target) {
+    return (log_.neg().exp() * at::mse_loss(output, target) + log_).sum();
+  }
+
+ private:
+  at::Tensor log_;
+};
+
 inline at::Tensor absolutes(const nn::Values& outputs, const at::Tensor& target) {
   return (outputs[0] - target).abs().mean();
 }
@@ -105,11 +149,7 @@ class RandomModel {
     nn::LayerSpec last = values_ == 2 ? joins("out") : linear("out");
     kind.model.push_back(is_given_ ? joins("out").takes("skip") : last);
     if (!ever_given_ && random_.chance(0.5)) tie(kind.model);
-    if (random_.chance(0.5)) {
-      kind.loss = squares;
-    } else {
-      kind.loss = absolutes;
-    }
+    kind.loss = loss();
     kind.batch = two_inputs ? two_vectors : vectors;
     for (const nn::LayerSpec& layer : kind.model) kind.name += " " + layer.meta.name;
     return kind;
@@ -121,13 +161,30 @@ class RandomModel {
             at::rand({samples, kWidth})};
   }
 
+  nn::Loss loss() {
+    switch (random_.between(0, 6)) {
+      case 0:
+        return squares;
+      case 1:
+        return absolutes;
+      case 2:
+        return &at::mse_loss;
+      case 3:
+        return torch::nn::SmoothL1Loss();
+      case 4:
+        return nn::loss<Weighs>();
+      case 5:
+        return [] { return std::make_unique<WeighsSquares>(); };
+      default:
+        return [](at::Tensor output, const nn::Values& targets) {
+          return at::mse_loss(output, targets.front());
+        };
+    }
+  }
+
   nn::LayerSpec next() {
     const std::string number = std::to_string(number_++);
-    if (values_ == 2) {
-      if (random_.chance(0.5)) return make_of<Passes>("passes" + number);
-      values_ = 1;
-      return joins("joins" + number);
-    }
+    if (values_ == 2) return of_two_tensors(number);
     if (is_given_ && random_.chance(0.5)) {
       is_given_ = random_.chance(0.2);
       return joins("takes" + number).takes("skip");
@@ -143,8 +200,27 @@ class RandomModel {
     return of_one_tensor(number);
   }
 
+  nn::LayerSpec of_two_tensors(const std::string& number) {
+    switch (random_.between(0, 4)) {
+      case 0:
+        return make_of<Passes>("passes" + number);
+      case 1:
+        return make_of<Crosses>("crosses" + number);
+      case 2:
+        return nn::layer("sums" + number, [](const at::Tensor& a, at::Tensor b) {
+          return std::make_pair(a + b, std::optional<at::Tensor>(b));
+        });
+      case 3:
+        values_ = 1;
+        return nn::layer("products" + number, [](at::TensorList all) { return all[0] * all[1]; });
+      default:
+        values_ = 1;
+        return joins("joins" + number);
+    }
+  }
+
   nn::LayerSpec of_one_tensor(const std::string& number) {
-    switch (random_.between(0, 8)) {
+    switch (random_.between(0, 12)) {
       case 0:
         return nn::layer<torch::nn::Tanh>("tanh" + number);
       case 1:
@@ -165,6 +241,16 @@ class RandomModel {
           return torch::nn::Sequential(torch::nn::Linear(kWidth, 2 * kWidth), torch::nn::ReLU(),
                                        torch::nn::Dropout(0.1),
                                        torch::nn::Linear(2 * kWidth, kWidth));
+        });
+      case 8:
+        return nn::layer("function" + number, [](const at::Tensor& x) { return x + x.sin(); });
+      case 9:
+        return nn::layer("object" + number, torch::nn::Linear(kWidth, kWidth));
+      case 10:
+        return make_of<HasDefaults>("defaults" + number);
+      case 11:
+        return nn::layer("any" + number, [] {
+          return torch::nn::AnyModule(torch::nn::Linear(kWidth, kWidth));
         });
       default:
         return linear("linear" + number);

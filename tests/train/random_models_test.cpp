@@ -4,12 +4,14 @@
 #include "tests/train/random_models.h"
 
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <mutex>
 
 #include "penstock/core/error.h"
@@ -27,6 +29,7 @@ constexpr int kSteps = 3;
 struct Case {
   Kind kind;
   TrainerOptions options;
+  bool has_own_optimizer = false;  // One of torch::optim steps, with what the options say of SGD.
   std::vector<Batch2> batches;
 };
 
@@ -62,6 +65,11 @@ Case any_case(Random& random) {
   options.seed = kSeed;
   options.optimizer = {.type = config::OptimizerType::Sgd, .lr = 0.05};
   options.optimizer.momentum = random.chance(0.5) ? 0.9 : 0.0;
+  options.optimizer.weight_decay = random.chance(0.5) ? 0.1 : 0.0;
+  if (random.chance(0.4)) {
+    options.optimizer.groups = {{.parameters = "bias$", .lr = 0.02, .weight_decay = 0.3}};
+  }
+  made.has_own_optimizer = random.chance(0.3);
   options.gradient_clipping = random.chance(0.3) ? 0.05 : 0.0;
   options.zero.stage = random.one_of(std::vector{ZeroStage::Off, ZeroStage::OptimizerStates,
                                                  ZeroStage::Gradients, ZeroStage::Parameters});
@@ -84,17 +92,46 @@ std::string describe(const Case& made) {
              *options.stages_per_rank, ", data ", options.mesh.data, ", microbatches ",
              options.microbatches, ", ZeRO ", static_cast<int>(options.zero.stage),
              ", recomputed every ", options.checkpointing.interval, ", ",
-             options.precision.describe(), ", momentum ", options.optimizer.momentum, ", clipped ",
+             options.precision.describe(), ", momentum ", options.optimizer.momentum, ", decay ",
+             options.optimizer.weight_decay, ", groups ", options.optimizer.groups.size(),
+             made.has_own_optimizer ? ", own optimizer" : "", ", clipped ",
              options.gradient_clipping);
 }
 
-// SGD on float, by its definition, on one process's copies of the replicas' models.
+// torch's SGD as the options say it, over tensors by their names: biases are a group where they
+// have values of their own.
+std::unique_ptr<torch::optim::SGD> sgd(const config::OptimizerConfig& options,
+                      const std::vector<stage::NamedParameter>& parameters) {
+  const auto values = [&](double lr, double decay) {
+    return std::make_unique<torch::optim::SGDOptions>(
+        torch::optim::SGDOptions(lr).momentum(options.momentum).weight_decay(decay));
+  };
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (const config::ParameterGroup& group : options.groups) {
+    groups.emplace_back(std::vector<at::Tensor>(), values(*group.lr, *group.weight_decay));
+  }
+  groups.emplace_back(std::vector<at::Tensor>(), values(options.lr, options.weight_decay));
+  for (const auto& [name, tensor] : parameters) {
+    const bool is_of_first = groups.size() == 1 || name.ends_with("bias");
+    groups[is_of_first ? 0 : 1].params().push_back(tensor);
+  }
+  return std::make_unique<torch::optim::SGD>(std::move(groups),
+                                             torch::optim::SGDOptions(options.lr));
+}
+
+// torch's SGD on float, on one process's copies of the replicas' models.
 class PlainLoop {
  public:
   explicit PlainLoop(const Case& made) : case_(made) {
     for (std::int32_t r = 0; r < made.options.mesh.data; ++r) {
       replicas_.emplace_back(made.kind, kSeed, made.options.precision.type);
     }
+    std::vector<stage::NamedParameter> masters;
+    for (const auto& [name, copies] : replicas_[0].parameters()) {
+      masters_[name] = copies[0].detach().to(at::kFloat, false, true);
+      masters.push_back({name, masters_[name]});
+    }
+    optimizer_ = sgd(made.options.optimizer, masters);
   }
 
   Outcome run() {
@@ -145,15 +182,12 @@ class PlainLoop {
     for (const auto& [name, sum] : sums) squares += sum.square().sum().item<double>();
     const double clip = case_.options.gradient_clipping;
     const double scale = clip > 0 ? std::min(1.0, clip / (std::sqrt(squares) + 1e-6)) : 1.0;
-    for (auto& [name, sum] : sums) {
-      at::Tensor& velocity = velocities_[name];
-      velocity = velocity.defined() ? velocity * case_.options.optimizer.momentum + sum * scale
-                                    : sum * scale;
-      at::Tensor& master = masters_[name];
-      if (!master.defined()) {
-        master = replicas_[0].parameters().at(name)[0].detach().to(at::kFloat, false, true);
-      }
-      master.sub_(velocity * case_.options.optimizer.lr);
+    for (auto& [name, master] : masters_) {
+      const auto sum = sums.find(name);
+      master.mutable_grad() = sum == sums.end() ? at::Tensor() : sum->second * scale;
+    }
+    optimizer_->step();
+    for (const auto& [name, master] : masters_) {
       for (PlainModel& model : replicas_) {
         for (at::Tensor& copy : model.parameters().at(name)) copy.copy_(master);
       }
@@ -162,7 +196,8 @@ class PlainLoop {
 
   const Case& case_;
   std::vector<PlainModel> replicas_;
-  Tensors velocities_, masters_;
+  Tensors masters_;
+  std::unique_ptr<torch::optim::SGD> optimizer_;
 };
 
 Outcome trained(const Case& made) {
@@ -172,9 +207,11 @@ Outcome trained(const Case& made) {
   comm::run_ranks(mesh.pipe * mesh.data, [&](comm::Communicator& communicator) {
     Trainer trainer(made.options, made.kind.model, made.kind.loss, communicator);
     const std::int32_t replica = trainer.layout().mesh.coordinate(communicator.rank()).data;
+    const auto own = sgd(made.options.optimizer, trainer.parameters());
+    const UpdatedBy by = made.has_own_optimizer ? UpdatedBy(*own) : UpdatedBy();
     for (const Batch2& batch : made.batches) {
       const StepReport report = trainer.step(part(batch.inputs, replica, mesh.data),
-                                             part(batch.targets, replica, mesh.data));
+                                             part(batch.targets, replica, mesh.data), by);
       if (communicator.rank().value == 0) outcome.losses.push_back(report.loss);
     }
     const auto whole = trainer.rank_model().whole_parameters();
