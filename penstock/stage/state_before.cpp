@@ -10,9 +10,14 @@ namespace {
 
 at::Tensor copy_of(const at::Tensor& tensor) { return tensor.detach().clone(); }
 
-// Without a new version: graphs of other microbatches may hold the tensor, and do not need it.
+// Without a new version: graphs of other microbatches may hold the tensor, and do not need it.  One
+// that has another size by now gets memory of its own.
 void overwrite(const at::Tensor& tensor, const at::Tensor& with) {
-  tensor.variable_data().copy_(with);
+  if (tensor.sizes() == with.sizes()) {
+    tensor.variable_data().copy_(with);
+  } else {
+    tensor.set_data(copy_of(with));
+  }
 }
 
 // Not of expand(): no operator writes to it.
@@ -34,13 +39,7 @@ bool StateBefore::has(const at::Tensor& tensor) const {
 }
 
 void StateBefore::renew() {
-  for (Noted& each : buffers_) {
-    if (each.value.sizes() == each.buffer.sizes()) {
-      overwrite(each.value, each.buffer.detach());
-    } else {
-      each.value = copy_of(each.buffer);
-    }
-  }
+  for (const Noted& each : buffers_) overwrite(each.value, each.buffer.detach());
 }
 
 void StateBefore::exchange() {
