@@ -1,8 +1,5 @@
 #include "penstock/cli/asked_run.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "penstock/cli/overrides.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/text.h"
@@ -27,13 +24,6 @@ void declare_run(CLI::App& app, AskedRun& run, const std::string& example) {
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
   declare_set(app, run.overrides, example);
-}
-
-std::vector<std::string> words_of(const AskedRun& run) {
-  std::vector<std::string> words = {run.config};
-  std::ranges::move(words_of(run.overrides), std::back_inserter(words));
-  if (run.nproc > 0) words.insert(words.end(), {"--nproc", std::to_string(run.nproc)});
-  return words;
 }
 
 }  // namespace penstock::cli

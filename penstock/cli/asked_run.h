@@ -26,7 +26,4 @@ void declare_run(CLI::App& app, AskedRun& run, const std::string& example);
 // The keys that say how many ranks there are: "mesh.pipe x mesh.data".
 std::string keys_of_ranks();
 
-// The words that say the same on a command line.
-std::vector<std::string> words_of(const AskedRun& run);
-
 }  // namespace penstock::cli

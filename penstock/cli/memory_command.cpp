@@ -30,15 +30,4 @@ void declare_memory(CLI::App& app, MemoryCommand& command) {
       "  penstock memory examples/gpt.json --layers layers.json --microbatch-sizes 1,2,4");
 }
 
-std::vector<std::string> words_of(const MemoryCommand& command) {
-  std::vector<std::string> words = words_of(command.run);
-  if (command.json) words.emplace_back("--json");
-  if (command.parameters) words.emplace_back("--parameters");
-  if (!command.layers.empty()) words.insert(words.end(), {"--layers", command.layers});
-  if (!command.microbatch_sizes.empty()) {
-    words.insert(words.end(), {"--microbatch-sizes", join(command.microbatch_sizes, ",")});
-  }
-  return words;
-}
-
 }  // namespace penstock::cli

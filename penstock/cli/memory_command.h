@@ -1,7 +1,7 @@
 // The command line of `penstock memory`, as both programs read it.
 //
-// `penstock` parses it for its help and its errors, `penstock-runtime` parses the same words and
-// does it.  Knows no tensors.
+// `penstock` parses it for its help and its errors, and becomes `penstock-runtime`, which parses
+// the same words and does it.  Knows no tensors.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -22,8 +22,5 @@ struct MemoryCommand {
 
 // Declares the options on `app`; they are in `command` once the app has parsed.
 void declare_memory(CLI::App& app, MemoryCommand& command);
-
-// The words after `memory` that give the same command again.
-std::vector<std::string> words_of(const MemoryCommand& command);
 
 }  // namespace penstock::cli

@@ -1,7 +1,5 @@
 #include "penstock/cli/overrides.h"
 
-#include <string_view>
-
 namespace penstock::cli {
 
 void declare_set(CLI::App& app, std::vector<config::Override>& overrides,
@@ -26,19 +24,6 @@ void declare_key(CLI::App& app, std::vector<config::Override>& overrides, const 
          help)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
       ->type_name("");
-}
-
-std::vector<std::string> words_of(const std::vector<config::Override>& overrides) {
-  constexpr std::string_view kSet = "--set ";
-  std::vector<std::string> words;
-  for (const config::Override& each : overrides) {
-    if (each.origin.starts_with(kSet)) {
-      words.insert(words.end(), {"--set", each.origin.substr(kSet.size())});
-    } else {
-      words.insert(words.end(), {each.origin, each.value});
-    }
-  }
-  return words;
 }
 
 }  // namespace penstock::cli

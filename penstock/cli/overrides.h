@@ -18,7 +18,4 @@ void declare_set(CLI::App& app, std::vector<config::Override>& overrides,
 void declare_key(CLI::App& app, std::vector<config::Override>& overrides, const std::string& option,
                  const std::string& key, const std::string& help);
 
-// The words that say the same on a command line.
-std::vector<std::string> words_of(const std::vector<config::Override>& overrides);
-
 }  // namespace penstock::cli

@@ -29,15 +29,4 @@ void declare_profile(CLI::App& app, ProfileCommand& command) {
       "  penstock plan gpt.json --world 8 --memory 16GB --costs layers.json");
 }
 
-std::vector<std::string> words_of(const ProfileCommand& command) {
-  std::vector<std::string> words = words_of(command.run);
-  words.insert(words.end(), {"--seconds", shortest(command.seconds)});
-  if (command.threads > 0) {
-    words.insert(words.end(), {"--threads", std::to_string(command.threads)});
-  }
-  if (command.by_layer) words.emplace_back("--by-layer");
-  if (!command.output.empty()) words.insert(words.end(), {"--output", command.output});
-  return words;
-}
-
 }  // namespace penstock::cli

@@ -1,7 +1,7 @@
 // The command line of `penstock profile`, as both programs read it.
 //
-// `penstock` parses it for its help and its errors, `penstock-runtime` parses the same words and
-// does it.  Knows no tensors.
+// `penstock` parses it for its help and its errors, and becomes `penstock-runtime`, which parses
+// the same words and does it.  Knows no tensors.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -22,8 +22,5 @@ struct ProfileCommand {
 
 // Declares the options on `app`; they are in `command` once the app has parsed.
 void declare_profile(CLI::App& app, ProfileCommand& command);
-
-// The words after `profile` that give the same command again.
-std::vector<std::string> words_of(const ProfileCommand& command);
 
 }  // namespace penstock::cli

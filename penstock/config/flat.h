@@ -1,12 +1,14 @@
-// The values of a configuration, a line each, for ranks that compare theirs.
+// The values of a configuration, a line each: for ranks that compare theirs, and for the
+// differences between two.
 //
-// train/run.h takes it.  Knows the table of keys (fields.h) and no ranks.
+// Knows the table of keys (fields.h) and no ranks.
 #pragma once
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "penstock/config/config.h"
+#include "penstock/config/override.h"
 
 namespace penstock::config {
 
@@ -17,5 +19,9 @@ std::vector<std::pair<std::string, std::string>> common_values(const Config& con
 
 // The paths that are left out, in the order of the table.
 std::vector<std::string> keys_of_one_rank();
+
+// What makes `after` of a text that gives `before`: a value for each key that differs; null takes
+// one out that no longer applies.  `origin`: as errors name them.
+std::vector<Override> changes(const Config& before, const Config& after, const std::string& origin);
 
 }  // namespace penstock::config

@@ -1,6 +1,7 @@
 #include "penstock/simulate/costs_json.h"
 
 #include <array>
+#include <memory>
 #include <utility>
 
 #include "penstock/core/error.h"
@@ -182,6 +183,12 @@ std::string links_text(const std::vector<Link>& links) {
 }
 
 }  // namespace
+
+Costs read_costs(std::string name, std::string text) {
+  return read_costs(json::parse(std::make_shared<json::Source>(
+                                    json::Source{.name = std::move(name), .text = std::move(text)}),
+                                kCostsBytesMax));
+}
 
 Costs read_costs(const Value& json) {
   Costs costs;

@@ -7,6 +7,7 @@
 //   {"forward": 1.5, "backward": [2, [2, 3, 2, 2]], "latency": 0.1,
 //    "links": [{"from": 0, "to": 1, "latency": 0.5, "bandwidth": 8}]}
 #pragma once
+#include <cstddef>
 #include <string>
 
 #include "penstock/json/tree.h"
@@ -17,6 +18,9 @@ namespace penstock::simulate {
 // What the JSON does not say is as in Costs.
 // Throws: ParseError with file, line and column: an unknown key, a value that is no cost.
 Costs read_costs(const json::Value& json);
+// The same of a text, which errors call `name`.
+Costs read_costs(std::string name, std::string text);
+inline constexpr std::size_t kCostsBytesMax = std::size_t{1} << 26;  // Of such a text.
 
 // What differs from Costs{}, in one line; "{}" where nothing does.
 // Law: read_costs() of it gives the same costs.

@@ -249,9 +249,8 @@ class RandomModel {
       case 10:
         return make_of<HasDefaults>("defaults" + number);
       case 11:
-        return nn::layer("any" + number, [] {
-          return torch::nn::AnyModule(torch::nn::Linear(kWidth, kWidth));
-        });
+        return nn::layer("any" + number,
+                         [] { return torch::nn::AnyModule(torch::nn::Linear(kWidth, kWidth)); });
       default:
         return linear("linear" + number);
     }

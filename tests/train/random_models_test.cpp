@@ -101,7 +101,7 @@ std::string describe(const Case& made) {
 // torch's SGD as the options say it, over tensors by their names: biases are a group where they
 // have values of their own.
 std::unique_ptr<torch::optim::SGD> sgd(const config::OptimizerConfig& options,
-                      const std::vector<stage::NamedParameter>& parameters) {
+                                       const std::vector<stage::NamedParameter>& parameters) {
   const auto values = [&](double lr, double decay) {
     return std::make_unique<torch::optim::SGDOptions>(
         torch::optim::SGDOptions(lr).momentum(options.momentum).weight_decay(decay));

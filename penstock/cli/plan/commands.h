@@ -12,12 +12,13 @@ namespace penstock::cli {
 // Declares itself on `app`; the returned function runs it after parsing.
 using Command = std::function<int()>;
 
-// The words of another program's command line, which no option parser may touch.
+// Words of a command line.
 using Words = std::vector<std::string>;
 
 Command declare_train_command(CLI::App& app);
 Command declare_evaluate_command(CLI::App& app);
 Command declare_generate_command(CLI::App& app);
+// `program`: the words of another program's, which no option parser may touch.
 Command declare_launch_command(CLI::App& app, const Words& program);
 // is_any_program: `program` came after "--"; else it is a script.  Both are read when it runs.
 Command declare_run_command(CLI::App& app, const Words& program, const bool& is_any_program);
@@ -32,8 +33,9 @@ Command declare_search_command(CLI::App& app);
 Command declare_plan_command(CLI::App& app);
 Command declare_report_command(CLI::App& app);
 Command declare_config_command(CLI::App& app);
-Command declare_memory_command(CLI::App& app);
-Command declare_profile_command(CLI::App& app);
+// `own`: the words of the whole command, "memory" first; read when it runs.
+Command declare_memory_command(CLI::App& app, const Words& own);
+Command declare_profile_command(CLI::App& app, const Words& own);
 Command declare_checkpoint_command(CLI::App& app);
 Command declare_selftest_command(CLI::App& app);
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "penstock/choose/checked_run.h"
 #include "penstock/cli/input_file.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/output.h"
-#include "penstock/cli/plan/training_plan.h"
 #include "penstock/config/check.h"
 #include "penstock/config/read.h"
 #include "penstock/config/resolve.h"
@@ -99,7 +99,7 @@ std::optional<std::string> misfit(Taker taker, const InputFile& input, config::B
     switch (taker) {
       case Taker::Train: {
         const config::Config read = config::parse_config(input.text, input.name).config;
-        check_plan(input.name, read, config::asked_shape(read));
+        choose::check_run(input.name, read, config::asked_shape(read));
         break;
       }
       case Taker::Initialize:

@@ -1,8 +1,11 @@
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
-#include "penstock/cli/generate_command.h"
+#include "penstock/cli/generation.h"
 #include "penstock/cli/memory_file.h"
+#include "penstock/cli/overrides.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/starting.h"
 #include "penstock/cli/tokenizer.h"
@@ -18,11 +21,38 @@ namespace {
 
 using Tokens = std::vector<std::int64_t>;
 
+struct GenerateCommand {
+  TrainCommand ranks;                 // Its `config` is the folder of a model.
+  std::optional<std::string> prompt;  // Text, in place of tokens.
+  Generation generation;
+  bool json = false;
+};
+
 constexpr const char* kWithoutPython = "give tokens by their numbers: --tokens 1,2,3";
+
+void declare_generate(CLI::App& app, GenerateCommand& command) {
+  app.add_option("model", command.ranks.config, "folder of a Hugging Face model")
+      ->required()
+      ->type_name("FOLDER");
+  CLI::Option* const prompt = app.add_option(
+      "--prompt", command.prompt, "text to go on from; takes Python, and the folder's tokenizer");
+  declare_generation(app, command.generation)->excludes(prompt);
+  declare_key(app, command.ranks.overrides, "--pipe", "mesh.pipe",
+              "N: ranks, each with a stage of the model (1)");
+  declare_ranks(app, command.ranks);
+  declare_set(app, command.ranks.overrides, "launch.startup_seconds=600");
+  app.add_flag("--json", command.json, "print tokens and text as JSON");
+  app.footer(
+      "It ends behind a token that ends a text, by the folder's generation_config.json.\n"
+      "Examples:\n"
+      "  penstock generate SmolLM2-135M --prompt \"The capital of France is\"\n"
+      "  penstock generate tuned --tokens 504,3575,282 --max-tokens 20 --pipe 2\n"
+      "  penstock generate tuned --prompt \"def main(\" --temperature 0.8 --top-p 0.9 --seed 1");
+}
 
 Tokens prompt_of(const GenerateCommand& command) {
   if (!command.prompt) {
-    if (!command.tokens.empty()) return command.tokens;
+    if (!command.generation.prompt.empty()) return command.generation.prompt;
     throw ConfigError("generate: nothing to go on from",
                       {"give --prompt TEXT, or --tokens N,N with tokens' numbers"});
   }
@@ -40,21 +70,24 @@ void refuse_replicas(const config::Config& config, std::int64_t ranks) {
 }
 
 // Runs all ranks, which write what they generate to the file `to`.  Returns: their exit code.
-int run_ranks(const GenerateCommand& command, const Tokens& prompt, int to) {
-  const config::Config config = read_model(command.ranks).config;
+int run_ranks(const GenerateCommand& command, const Generation& generation, int to) {
+  const RankStart start = start_of_model(command.ranks);
+  const config::Config config = start.read().config;
   if (config.model.type != config::ModelType::HuggingFace) {
     throw ConfigError(str("generate: ", quoted_path(command.ranks.config),
                           " is no folder of a Hugging Face model"));
   }
   const std::int64_t nproc = local_ranks(command.ranks, config.mesh);
   refuse_replicas(config, nproc);
-  check_run(command.ranks, config, nproc);
+  check_run(start, config, nproc);
   Output output(STDERR_FILENO);
   OutputStream messages(output);
   launch::LaunchOptions options = rank_launch("generate", command.ranks, config, nproc, messages);
   options.stop_note.clear();
   options.environment.emplace_back(kTokensVariable, std::to_string(to));
-  for (std::string& word : words_of(command, prompt)) options.program.push_back(std::move(word));
+  std::ranges::copy(words_of(generation), std::back_inserter(options.program));
+  const HandedOn handed_on(start);
+  options.environment.push_back(handed_on.variable());
   return launch::launch(options).exit_code;
 }
 
@@ -88,7 +121,9 @@ int run_generate(const GenerateCommand& command) {
   }
   const Tokens prompt = prompt_of(command);
   const FileDescriptor file = memory_file("penstock-tokens");
-  const int code = run_ranks(command, prompt, file.get());
+  Generation generation = command.generation;
+  generation.prompt = prompt;
+  const int code = run_ranks(command, generation, file.get());
   if (code != 0) return code;
   const Tokens tokens = read_tokens(file.get());
   if (command.json) {

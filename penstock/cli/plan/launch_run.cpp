@@ -8,9 +8,10 @@
 #include <utility>
 
 #include "penstock/checkpoint/checkpoint_directory.h"
-#include "penstock/cli/plan/rerouting.h"
+#include "penstock/choose/fewer_ranks.h"
+#include "penstock/choose/rerouting.h"
 #include "penstock/cli/plan/run_log.h"
-#include "penstock/cli/plan/training_plan.h"
+#include "penstock/config/flat.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/atomic_file.h"
 #include "penstock/core/counted.h"
@@ -26,8 +27,6 @@
 namespace penstock::cli {
 namespace {
 
-using config::RankLayout;
-
 // 0 where there is none, or the directory cannot be read.
 std::int64_t newest_step(const std::string& directory) {
   try {
@@ -38,12 +37,11 @@ std::int64_t newest_step(const std::string& directory) {
   }
 }
 
-// The command that goes on where the newest checkpoint is.
-TrainCommand resuming(TrainCommand command) {
+// The start that goes on where the newest checkpoint is.
+void resume(RankStart& start) {
   constexpr const char* kKey = "checkpoint.resume";
-  std::erase_if(command.overrides, [](const config::Override& each) { return each.path == kKey; });
-  command.overrides.push_back({.path = kKey, .value = "auto", .origin = "--resume"});
-  return command;
+  std::erase_if(start.overrides, [](const config::Override& each) { return each.path == kKey; });
+  start.set(kKey, "auto", "--resume");
 }
 
 // Waits for `seconds`.  Returns the code to end with, if the process is asked to stop until then.
@@ -60,19 +58,19 @@ std::optional<ExitCode> pause(double seconds, const launch::StopSignals& signals
 // All starts of one run.
 class Starts {
  public:
-  Starts(const RunToLaunch& run, const launch::LaunchOptions& options, TrainCommand command,
-         Output& output)
+  Starts(const RunToLaunch& run, const launch::LaunchOptions& options, Output& output)
       : run_(run),
         options_(options),
-        command_(std::move(command)),
+        start_(run.start),
         output_(output),
         log_(run.run, output),
         directory_(config::checkpoint_directory(run.config.checkpoint, run.run)),
         newest_at_start_(newest_step(directory_)),
         restarts_(fresh_restarts()),
-        layout_{.mesh = config::resolve_mesh(run.config.mesh, options.nproc)} {
-    layout_.batch = config::resolve_batch(run.config.batch, layout_.mesh);
-    rerouting_.emplace(run.config, run.run, layout_);
+        config_(run.config),
+        layout_(
+            choose::layout_of(run.config, config::resolve_mesh(run.config.mesh, options.nproc))) {
+    rerouting_.emplace(run.config, layout_);
   }
 
   int run() {
@@ -92,7 +90,7 @@ class Starts {
         return log_.stopped(static_cast<int>(*code), "as asked, before it was started again");
       }
       // Of an earlier step, if this run began before what it found there.
-      if (newest_step(directory_) != newest_at_start_) command_ = resuming(std::move(command_));
+      if (newest_step(directory_) != newest_at_start_) resume(start_);
     }
   }
 
@@ -109,15 +107,18 @@ class Starts {
     return {static_cast<int>(most), newest_step(directory_)};
   }
 
-  launch::LaunchOptions next_start() const {
+  launch::LaunchOptions next_start() {
     launch::LaunchOptions start = options_;
     start.environment.emplace_back(launch::kRestartVariable, std::to_string(starts_));
     start.environment.emplace_back(launch::kRunBeganVariable, shortest(began_));
     start.environment.push_back(lock_variable());
     if (saves()) start.stop_note.clear();  // The run says what goes on from where.
-    TrainCommand command = command_;
-    std::ranges::copy(layout_words_, std::back_inserter(command.overrides));
-    for (std::string& word : words_of(command, run_.run)) start.program.push_back(std::move(word));
+    RankStart handed = start_;
+    std::ranges::move(config::changes(run_.config, config_, "--elastic"),
+                      std::back_inserter(handed.overrides));
+    handed_on_.emplace(handed);
+    start.environment.push_back(handed_on_->variable());
+    start.program.push_back(handed.name);  // For those who list processes.
     return start;
   }
 
@@ -142,35 +143,36 @@ class Starts {
     if (least == 0 || most < least) return false;
     // There may have been no room for it: the same ranks then try whole replicas.
     const bool was_of_use = !rerouted_at_ || newest_step(directory_) != *rerouted_at_;
-    std::optional<RankLayout> whole;
+    const choose::RunCosts costs(run_.run, choose::program_on(run_.config, layout_).schedule());
+    std::optional<choose::TimedLayout> whole;
     for (std::int64_t ranks = was_of_use ? most : most + 1; ranks >= least && !whole; --ranks) {
-      whole = layout_on(ranks, run_.name, run_.config, layout_);
+      whole = choose::layout_on(ranks, start_.name, run_.config, layout_, costs);
     }
-    if (was_of_use && go_on_in_places(most, whole)) return true;
+    if (was_of_use && go_on_in_places(most, whole, costs)) return true;
     rerouted_at_.reset();
     if (!whole) {
       tell(str("no layout of ", most > least ? str(least, " to ") : "", most,
                most == 1 ? " rank" : " ranks", " takes as many samples a step"));
       return false;
     }
-    const std::int64_t ranks = whole->mesh.size();
-    tell(str("going on with ", ranks,
-             ranks == 1 ? " rank: " : " ranks: ", config::change_text(layout_, *whole)));
-    begin_with(ranks, config::overrides_of(*whole));
-    layout_ = *whole;
-    rerouting_.emplace(run_.config, run_.run, layout_);
+    tell(str("going on with ", counted(whole->layout.mesh.size(), "rank"), ": ",
+             choose::change_text(layout_, whole->layout)));
+    begin_with(whole->layout);
+    layout_ = whole->layout;
+    rerouting_.emplace(run_.config, layout_);
     return true;
   }
 
   // Whether all `ranks` that are left go on by a rerouted program.
-  bool go_on_in_places(std::int64_t ranks, const std::optional<RankLayout>& whole) {
+  bool go_on_in_places(std::int64_t ranks, const std::optional<choose::TimedLayout>& whole,
+                       const choose::RunCosts& costs) {
     if (!rerouting_->why_not().empty()) return false;
     tell(str("looking for a program of ", ranks, ranks == 1 ? " rank" : " ranks",
              " in their places"));
     try {
-      const Rerouted rerouted = rerouting_->on(ranks, whole);
+      const choose::Rerouted rerouted = rerouting_->on(ranks, whole, costs);
       if (!rerouted.is_faster()) {
-        tell(str("it is not faster: ", times_text(rerouted)));
+        tell(str("it is not faster: ", choose::times_text(rerouted)));
         return false;
       }
       begin_rerouted(ranks, rerouted);
@@ -181,25 +183,19 @@ class Starts {
     }
   }
 
-  void begin_rerouted(std::int64_t ranks, const Rerouted& rerouted) {
+  void begin_rerouted(std::int64_t ranks, const choose::Rerouted& rerouted) {
     const std::string file = str(run_.run, "/rerouted-", ranks, ".json");
     write_atomically(file, {schedule::to_json(rerouted.program.schedule())});
-    tell(str("going on with ", counted(ranks, "rank"), ": ", text_of(rerouted, layout_)));
-    std::vector<config::Override> words = config::overrides_of(layout_of(rerouted, layout_));
-    for (const std::string& word :
-         {std::string("schedule.name=null"), std::string("schedule.stages_per_rank=null"),
-          "schedule.file=" + json_quote(file)}) {
-      words.push_back(config::parse_override(word));
-    }
-    begin_with(ranks, std::move(words));
+    tell(str("going on with ", counted(ranks, "rank"), ": ", choose::text_of(rerouted, layout_)));
+    begin_with(choose::layout_of(rerouted, layout_, file));
     rerouted_at_ = newest_step(directory_);
   }
 
-  // The next start has so many ranks, and these words besides the command's.
-  void begin_with(std::int64_t ranks, std::vector<config::Override> words) {
-    layout_words_ = std::move(words);
-    inject::keep_ranks(command_.faults, ranks);
-    options_.nproc = static_cast<int>(ranks);
+  // The next start has this layout.
+  void begin_with(const choose::Layout& layout) {
+    config_ = choose::with_layout(run_.config, layout);
+    inject::keep_ranks(start_.faults, layout.mesh.size());
+    options_.nproc = static_cast<int>(layout.mesh.size());
     restarts_ = fresh_restarts();
   }
 
@@ -207,15 +203,17 @@ class Starts {
 
   const RunToLaunch& run_;
   launch::LaunchOptions options_;
-  TrainCommand command_;
+  RankStart start_;  // Of the next one, but for its layout.
+  std::optional<HandedOn> handed_on_;
   Output& output_;
   RunLog log_;
   const std::string directory_;
   const std::int64_t newest_at_start_;
   launch::Restarts restarts_;
-  RankLayout layout_;  // Of whole replicas: that of the start that is next, or lost ranks since.
-  std::vector<config::Override> layout_words_;  // That give the layout of the start that is next.
-  std::optional<Rerouting> rerouting_;          // From `layout_`.
+  config::Config config_;  // Of the start that is next.
+  choose::Layout
+      layout_;  // Of whole replicas: that of the start that is next, or lost ranks since.
+  std::optional<choose::Rerouting> rerouting_;  // From `layout_`.
   // The newest checkpoint when a rerouted program began, of the start that is next.
   std::optional<std::int64_t> rerouted_at_;
   int starts_ = 0;  // Before that one.
@@ -224,22 +222,8 @@ class Starts {
 
 }  // namespace
 
-std::optional<RankLayout> layout_on(std::int64_t ranks, const std::string& name,
-                                    const config::Config& config, const RankLayout& before) {
-  for (const RankLayout& layout : config::layouts_on(ranks, before)) {
-    try {
-      check_plan(name, config::with_layout(config, layout), layout.mesh);
-      return layout;
-    } catch (const Error&) {
-      continue;  // No schedule for so many stages or microbatches.
-    }
-  }
-  return std::nullopt;
-}
-
-int launch_run(const RunToLaunch& run, const launch::LaunchOptions& options, TrainCommand command,
-               Output& output) {
-  return Starts(run, options, std::move(command), output).run();
+int launch_run(const RunToLaunch& run, const launch::LaunchOptions& options, Output& output) {
+  return Starts(run, options, output).run();
 }
 
 }  // namespace penstock::cli

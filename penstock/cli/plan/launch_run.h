@@ -1,34 +1,27 @@
 // Starts the ranks of a training run, and starts them again as long as that helps.
 //
 // train.h calls it once all that can be checked beforehand is.  When a start is tried again is
-// launch/restarts.h's decision; with which ranks, config/other_ranks.h's.
+// launch/restarts.h's decision; with which ranks, that of choose/fewer_ranks.h and
+// choose/rerouting.h.
 #pragma once
 #include <string>
 
-#include "penstock/cli/train_command.h"
+#include "penstock/cli/rank_start.h"
 #include "penstock/config/config.h"
-#include "penstock/config/other_ranks.h"
 #include "penstock/core/output.h"
 #include "penstock/launch/launcher.h"
 
 namespace penstock::cli {
 
 struct RunToLaunch {
-  std::string name;  // Of the configuration, for errors.
-  config::Config config;
-  std::string run;  // The run directory.
+  RankStart start;        // Of its ranks, the first time.
+  config::Config config;  // The one that it says.
+  std::string run;        // The run directory.
 };
 
 // Until the run is done, is asked to stop, or no start is left.  A run that saves checkpoints is
 // started again as it was started until it has one of its own, and goes on from the newest then.
 // Returns: the exit code of the last start.
-int launch_run(const RunToLaunch& run, const launch::LaunchOptions& options, TrainCommand command,
-               Output& output);
-
-// The layout of exactly `ranks` ranks on which `config`, made for `before`, can go on; absent where
-// there is none.
-std::optional<config::RankLayout> layout_on(std::int64_t ranks, const std::string& name,
-                                            const config::Config& config,
-                                            const config::RankLayout& before);
+int launch_run(const RunToLaunch& run, const launch::LaunchOptions& options, Output& output);
 
 }  // namespace penstock::cli

@@ -65,7 +65,7 @@ int run(int argc, char** argv) {
       "Exit codes: 0 ok, 1 failed (verify, diff, simulate: the answer is no), 2 usage or config,\n"
       "3 checkpoints and weights, 4 a rank was lost, 5 hang, 6 not finite, 75 stopped before the "
       "end, 130 Ctrl-C.");
-  penstock::cli::Words program;
+  penstock::cli::Words own, program;
   bool is_any_program = false;
   std::vector<std::pair<CLI::App*, penstock::cli::Command>> commands;
   const auto declare = [&](const char* name, const char* help, const auto& declare_command) {
@@ -98,15 +98,16 @@ int run(int argc, char** argv) {
   declare("config", "what penstock makes of a configuration written for DeepSpeed",
           penstock::cli::declare_config_command);
   declare("memory", "what a run takes on each rank, told before it starts",
-          penstock::cli::declare_memory_command);
+          [&](CLI::App& memory) { return penstock::cli::declare_memory_command(memory, own); });
   declare("profile", "how long the layers of a model take on this machine, as costs to plan with",
-          penstock::cli::declare_profile_command);
+          [&](CLI::App& profile) { return penstock::cli::declare_profile_command(profile, own); });
   declare("checkpoint", "list, verify, compare, export and remove checkpoints",
           penstock::cli::declare_checkpoint_command);
   declare("selftest", "prove resume, or compare a layout with one process, for your own config",
           penstock::cli::declare_selftest_command);
   char** const end = end_of_own_words(app, argv, argv + argc);
   is_any_program = end != argv + argc && std::string(*end) == "--";
+  own.assign(std::min(argv + 1, end), end);
   program.assign(std::min(end + (is_any_program ? 1 : 0), argv + argc), argv + argc);
   try {
     app.parse(static_cast<int>(end - argv), argv);

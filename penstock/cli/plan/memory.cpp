@@ -1,6 +1,4 @@
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "penstock/cli/memory_command.h"
 #include "penstock/cli/plan/commands.h"
@@ -9,14 +7,10 @@
 namespace penstock::cli {
 
 // Layers are tensors: the program that has them does it.
-Command declare_memory_command(CLI::App& app) {
+Command declare_memory_command(CLI::App& app, const Words& own) {
   const auto command = std::make_shared<MemoryCommand>();
   declare_memory(app, *command);
-  return [command]() -> int {
-    std::vector<std::string> words = {runtime_program(), "memory"};
-    for (std::string& word : words_of(*command)) words.push_back(std::move(word));
-    become(words);
-  };
+  return [command, &own]() -> int { become(own); };
 }
 
 }  // namespace penstock::cli

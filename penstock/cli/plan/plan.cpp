@@ -2,6 +2,7 @@
 #include <limits>
 #include <memory>
 
+#include "penstock/choose/planner.h"
 #include "penstock/cli/overrides.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/cost_options.h"
@@ -15,14 +16,13 @@
 #include "penstock/core/byte_size.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/layout/planner.h"
 #include "penstock/simulate/costs_json.h"
 
 namespace penstock::cli {
 namespace {
 
-using layout::Plans;
-using layout::Request;
+using choose::Plans;
+using choose::Request;
 
 struct PlanCommand {
   PlanInputs inputs;
@@ -76,9 +76,9 @@ bool has_states(const config::Config& config) {
          config.fp16.enabled;
 }
 
-layout::Choices choices_of(const PlanCommand& command, const config::Config& config,
+choose::Choices choices_of(const PlanCommand& command, const config::Config& config,
                            const memory::LayersFile& layers) {
-  layout::Choices choices{.world = static_cast<std::int32_t>(command.world),
+  choose::Choices choices{.world = static_cast<std::int32_t>(command.world),
                           .samples = samples_of(config),
                           .layers = std::ssize(layers.model)};
   for (const memory::MeasuredSize& size : layers.sizes) {
@@ -87,7 +87,7 @@ layout::Choices choices_of(const PlanCommand& command, const config::Config& con
   for (const int stage : command.zero) {
     // Invariant sums keep whole gradients.
     if (!config.numerics.invariant || stage == 0) {
-      choices.zero.push_back(static_cast<layout::ZeroStage>(stage));
+      choices.zero.push_back(static_cast<choose::ZeroStage>(stage));
     }
   }
   if (choices.zero.empty()) {
@@ -98,26 +98,26 @@ layout::Choices choices_of(const PlanCommand& command, const config::Config& con
     choices.recompute_intervals.push_back(std::max<std::int64_t>(own, 1));
   }
   if (!command.offload.empty()) {
-    if (has_states(config)) choices.offloads.push_back(layout::Offload::States);
-    choices.offloads.push_back(layout::Offload::StatesAndParameters);
+    if (has_states(config)) choices.offloads.push_back(choose::Offload::States);
+    choices.offloads.push_back(choose::Offload::StatesAndParameters);
   }
   return choices;
 }
 
 // No sizes fit: what would.
 [[noreturn]] void refuse_sizes(const Request& request) {
-  const layout::Choices& choices = request.choices;
+  const choose::Choices& choices = request.choices;
   std::vector<std::string> notes;
   std::vector<std::int64_t> worlds;
   for (std::int64_t world = choices.world; world > 0 && worlds.size() < 2; --world) {
-    layout::Choices fewer = choices;
+    choose::Choices fewer = choices;
     fewer.world = static_cast<std::int32_t>(world);
     if (!all_layouts(fewer).empty()) worlds.push_back(world);
   }
   if (!worlds.empty()) notes.push_back(str("so many ranks would do: ", join(worlds, ", ")));
   const std::int64_t replicas = choices.world;
   const std::int64_t samples = (choices.samples + replicas - 1) / replicas * replicas;
-  layout::Choices more = choices;
+  choose::Choices more = choices;
   more.samples = samples;
   if (!all_layouts(more).empty()) {
     notes.push_back(str("or a train_batch_size of ", samples, ", a multiple of the ranks"));
@@ -131,7 +131,7 @@ layout::Choices choices_of(const PlanCommand& command, const config::Config& con
 
 // All are too large: what would fit.
 [[noreturn]] void refuse_memory(const Request& request) {
-  const layout::TooLarge least = layout::least_memory(request);
+  const choose::TooLarge least = choose::least_memory(request);
   const auto size = [](std::int64_t bytes) { return mebibytes(static_cast<std::uint64_t>(bytes)); };
   std::vector<std::string> notes = {str("allow ", size(least.bytes), " (", least.bytes,
                                         " bytes): so much takes ", to_string(least.layout))};
@@ -140,7 +140,7 @@ layout::Choices choices_of(const PlanCommand& command, const config::Config& con
     Request more = request;
     more.choices.world = static_cast<std::int32_t>(world);
     more.top = 1;
-    const Plans plans = layout::plan(more);
+    const Plans plans = choose::plan(more);
     if (plans.candidates.empty()) continue;
     notes.push_back(str("or take ", world, " ranks: ", to_string(plans.candidates.front().layout)));
     break;
@@ -158,7 +158,7 @@ layout::Choices choices_of(const PlanCommand& command, const config::Config& con
 }
 
 Plans plans_of(const Request& request) {
-  Plans plans = layout::plan(request);
+  Plans plans = choose::plan(request);
   if (plans.layouts == 0) refuse_sizes(request);
   if (plans.candidates.empty()) refuse_memory(request);
   return plans;
@@ -211,7 +211,7 @@ int run_plan(const PlanCommand& command) {
   write_output(formatted(command, question, plans), command.output);
   if (!command.write.empty()) {
     const auto& candidate = plans.candidates[chosen - 1];
-    write_output(config::to_text(layout::configuration_of(request, candidate)), command.write);
+    write_output(config::to_text(choose::configuration_of(request, candidate)), command.write);
   }
   return static_cast<int>(ExitCode::Ok);
 }

@@ -7,13 +7,12 @@
 #include <filesystem>
 #include <memory>
 
+#include "penstock/choose/checked_run.h"
 #include "penstock/cli/costs_file.h"
 #include "penstock/cli/input_file.h"
-#include "penstock/cli/memory_command.h"
 #include "penstock/cli/plan/cost_options.h"
 #include "penstock/cli/plan/runtime_program.h"
-#include "penstock/cli/plan/training_plan.h"
-#include "penstock/cli/train_command.h"
+#include "penstock/cli/plan/train_command.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/byte_size.h"
 #include "penstock/core/error.h"
@@ -70,12 +69,15 @@ std::vector<std::string> runtime_environment() {
 
 memory::LayersFile measure(const PlanInputs& inputs) {
   const TemporaryFile file;
-  MemoryCommand command{.run = {.config = inputs.config, .overrides = inputs.overrides},
-                        .layers = file.path(),
-                        .microbatch_sizes = inputs.microbatch_sizes};
-  if (command.microbatch_sizes.empty()) command.microbatch_sizes = {1, 2, 4, 8};
-  std::vector<std::string> words = {runtime_program(), "memory"};
-  std::ranges::move(words_of(command), std::back_inserter(words));
+  const std::vector<std::int64_t> sizes = inputs.microbatch_sizes.empty()
+                                              ? std::vector<std::int64_t>{1, 2, 4, 8}
+                                              : inputs.microbatch_sizes;
+  std::vector<std::string> words = {runtime_program(), "memory",    inputs.config,
+                                    "--layers",        file.path(), "--microbatch-sizes",
+                                    join(sizes, ",")};
+  for (const config::Override& each : inputs.overrides) {
+    words.insert(words.end(), {"--set", str(each.path, "=", each.value)});
+  }
   const launch::Process process = launch::start_process(
       {.path = words.front(), .arguments = words, .environment = runtime_environment()});
   const launch::Ending ending = launch::reap(process.pid);
@@ -98,18 +100,18 @@ Times times_from_costs(const PlanInputs& inputs, const config::Config& config,
   const simulate::Costs costs = read_costs_file(inputs.costs);
   const mesh::Shape mesh = config::asked_shape(config);
   const config::Batch batch = config::resolve_batch(config.batch, mesh);
-  const bool by_layer = layout::are_by_layer(costs, layers.model.size());
+  const bool by_layer = choose::are_by_layer(costs, layers.model.size());
   const std::int32_t stages =
       by_layer ? static_cast<std::int32_t>(layers.model.size())
-               : lower::training_program(program_of(config, mesh)).schedule().stages;
+               : lower::training_program(choose::program_of(config, mesh)).schedule().stages;
   const partition::Partition measured =
       by_layer ? partition::one_layer_each(stages)
                : partition::partition(layers.model, stages, partition::method_of(config.pipeline));
-  const std::vector<double> operations = layout::forward_operations(
+  const std::vector<double> operations = choose::forward_operations(
       config.model, layers.model, layers.sizes.front().memory, layers.sizes.front().microbatch);
   const auto size = static_cast<double>(batch.micro_batch_size);
   const auto of = [=](std::int64_t microbatch) {
-    return layout::times_of(costs, measured, operations, size, static_cast<double>(microbatch));
+    return choose::times_of(costs, measured, operations, size, static_cast<double>(microbatch));
   };
   of(1);  // Refuses what does not fit.
   Times times{
@@ -131,12 +133,12 @@ Times times_from_costs(const PlanInputs& inputs, const config::Config& config,
 
 Times times_from_device(const PlanInputs& inputs, const config::Config& config,
                         const memory::LayersFile& layers) {
-  const layout::Device device{.flops = speed(inputs.flops, "--flops"),
+  const choose::Device device{.flops = speed(inputs.flops, "--flops"),
                               .bandwidth = speed(inputs.bandwidth, "--bandwidth")};
   const auto of = [device, &layers, model = config.model](std::int64_t microbatch) {
     const auto found =
         std::ranges::find(layers.sizes, microbatch, &memory::MeasuredSize::microbatch);
-    return layout::times_on(device, model, layers.model, found->memory, microbatch);
+    return choose::times_on(device, model, layers.model, found->memory, microbatch);
   };
   return {.of = of,
           .memory_bandwidth = device.bandwidth,
@@ -161,17 +163,17 @@ double latency_of(const PlanInputs& inputs, const std::string& text) {
   refuse_link(inputs);
 }
 
-layout::LinkSpeed link_of(const PlanInputs& inputs, const std::string& text) {
+choose::LinkSpeed link_of(const PlanInputs& inputs, const std::string& text) {
   const std::vector<std::string> parts = split(text, ':');
   if (parts.empty() || parts.size() > 2 || !parts[0].ends_with("/s")) refuse_link(inputs);
   const auto bytes = parse_bytes(parts[0].substr(0, parts[0].size() - 2));
   if (!bytes || *bytes == 0) refuse_link(inputs);
-  layout::LinkSpeed link{.bandwidth = static_cast<double>(*bytes)};
+  choose::LinkSpeed link{.bandwidth = static_cast<double>(*bytes)};
   if (parts.size() == 2) link.latency = latency_of(inputs, std::string(trim(parts[1])));
   return link;
 }
 
-std::string link_text(const layout::LinkSpeed& link) {
+std::string link_text(const choose::LinkSpeed& link) {
   return str(link.bandwidth ? str(significant(*link.bandwidth), " bytes/s") : "any bandwidth", ", ",
              significant(link.latency * 1e6), " us");
 }
@@ -280,7 +282,7 @@ Times times_of(const PlanInputs& inputs, const config::Config& config,
 }
 
 Links links_of(const PlanInputs& inputs, const Times& times) {
-  layout::Network network{.ranks_per_node = inputs.ranks_per_node,
+  choose::Network network{.ranks_per_node = inputs.ranks_per_node,
                           .cores_per_node = inputs.cores_per_node,
                           .crowding = inputs.crowding};
   if (inputs.link.empty()) {
@@ -288,7 +290,7 @@ Links links_of(const PlanInputs& inputs, const Times& times) {
     network.intra = network.inter = *times.link;
     return {network, str("of ", inputs.costs, ": ", link_text(*times.link))};
   }
-  std::optional<layout::LinkSpeed> intra, inter;
+  std::optional<choose::LinkSpeed> intra, inter;
   for (const std::string& part : split(inputs.link, ',')) {
     const std::vector<std::string> words = split(part, '=');
     if (words.size() != 2) refuse_link(inputs);

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "penstock/choose/layer_times.h"
+#include "penstock/choose/network.h"
 #include "penstock/config/config.h"
 #include "penstock/config/override.h"
-#include "penstock/layout/layer_times.h"
-#include "penstock/layout/network.h"
 #include "penstock/memory/layers_file.h"
 
 namespace penstock::cli {
@@ -44,10 +44,10 @@ memory::LayersFile layers_of(const PlanInputs& inputs, const config::Config& con
 std::string layers_text(const PlanInputs& inputs, const memory::LayersFile& layers);
 
 struct Times {
-  std::function<std::vector<layout::LayerTimes>(std::int64_t microbatch)> of;
+  std::function<std::vector<choose::LayerTimes>(std::int64_t microbatch)> of;
   double memory_bandwidth = 0.0;
   std::string origin;                          // In a line, for people.
-  std::optional<layout::LinkSpeed> link = {};  // That the costs were fitted with.
+  std::optional<choose::LinkSpeed> link = {};  // That the costs were fitted with.
 };
 
 // `layers` outlives it.  Throws: ConfigError or ParseError, where there are no costs, or wrong
@@ -56,7 +56,7 @@ Times times_of(const PlanInputs& inputs, const config::Config& config,
                const memory::LayersFile& layers);
 
 struct Links {
-  layout::Network network;
+  choose::Network network;
   std::string text;
 };
 

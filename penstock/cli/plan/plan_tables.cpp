@@ -19,10 +19,10 @@
 namespace penstock::cli {
 namespace {
 
-using layout::Candidate;
-using layout::Layout;
-using layout::Plans;
-using layout::StepTime;
+using choose::Candidate;
+using choose::Layout;
+using choose::Plans;
+using choose::StepTime;
 using render::percent;
 using render::significant;
 
@@ -90,7 +90,7 @@ std::vector<std::string> cells(const PlanQuestion& question, const Plans& plans,
        percent(candidate.time.bubble / candidate.time.step()), size(candidate.peak()),
        str("rank ", candidate.fullest_rank(), " at ", candidate.peak_at[candidate.fullest_rank()]),
        bound_by(candidate.time)});
-  if (tries_files(question)) row.emplace_back(layout::in_files(layout.offload));
+  if (tries_files(question)) row.emplace_back(choose::in_files(layout.offload));
   return row;
 }
 
@@ -106,9 +106,9 @@ std::vector<std::string> columns(const PlanQuestion& question, const Plans& plan
 
 std::string too_large_text(const Plans& plans) {
   std::size_t faster = 0;
-  const layout::TooLarge* first = nullptr;
+  const choose::TooLarge* first = nullptr;
   const double slowest = plans.candidates.back().time.step();
-  for (const layout::TooLarge& each : plans.too_large) {
+  for (const choose::TooLarge& each : plans.too_large) {
     if (each.time == 0.0 || each.time >= slowest) continue;
     ++faster;
     if (first == nullptr) first = &each;
@@ -182,7 +182,7 @@ std::string json_of(const PlanQuestion& question, const Candidate& candidate, Fr
       ", \"stages_per_rank\": ", layout.stages_per_rank,
       ", \"microbatches\": ", layout.microbatches, ", \"microbatch\": ", layout.microbatch,
       ", \"recompute_interval\": ", layout.recompute_interval,
-      ", \"in_files\": ", json_quote(layout::in_files(layout.offload)), ",\n     \"bounds\": [",
+      ", \"in_files\": ", json_quote(choose::in_files(layout.offload)), ",\n     \"bounds\": [",
       join(candidate.partition.bounds, ", "),
       "],\n     \"step\": ", shortest(candidate.time.step()), ", \"parts\": {", join(parts, ", "),
       "},\n     \"samples_per_second\": ", shortest(samples),
@@ -193,7 +193,7 @@ std::string json_of(const PlanQuestion& question, const Candidate& candidate, Fr
       join(equals, ", "), "]}");
 }
 
-std::string json_of(const layout::TooLarge& each) {
+std::string json_of(const choose::TooLarge& each) {
   return str("    {\"layout\": ", json_quote(to_string(each.layout)),
              ", \"step\": ", each.time > 0 ? shortest(each.time) : "null",
              ", \"peak\": ", each.bytes, "}");
@@ -206,7 +206,7 @@ std::string difference_text(double part) {
 }  // namespace
 
 std::string plan_text(const PlanQuestion& question, const Plans& plans) {
-  const layout::Request& request = question.request;
+  const choose::Request& request = question.request;
   std::vector<TextRow> rows = {columns(question, plans)};
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     rows.push_back(cells(question, plans, i + 1));
@@ -239,7 +239,7 @@ std::string plan_csv(const PlanQuestion& question, const Plans& plans) {
     for (const mesh::Axis axis : axes_of(plans)) sizes.push_back(layout.mesh[axis]);
     text += str(i + 1, ",", join(sizes, ","), ",", number_of(layout.zero), ",", layout.schedule,
                 ",", layout.stages_per_rank, ",", layout.microbatches, ",", layout.microbatch, ",",
-                layout.recompute_interval, ",", layout::in_files(layout.offload), ",",
+                layout.recompute_interval, ",", choose::in_files(layout.offload), ",",
                 shortest(each.time.step()), ",", shortest(samples), ",",
                 shortest(samples * static_cast<double>(question.positions())), ",",
                 shortest(each.time.bubble), ",", each.peak(), ",", each.fullest_rank(), ",",
@@ -256,8 +256,8 @@ std::string plan_json(const PlanQuestion& question, const Plans& plans) {
         json_of(question, plans.candidates[i], is_best[i] ? Frontier::Yes : Frontier::No));
   }
   std::vector<std::string> too_large;
-  for (const layout::TooLarge& each : plans.too_large) too_large.push_back(json_of(each));
-  const layout::Request& request = question.request;
+  for (const choose::TooLarge& each : plans.too_large) too_large.push_back(json_of(each));
+  const choose::Request& request = question.request;
   return str(
       "{\n  \"world\": ", request.choices.world, ",\n  \"samples\": ", request.choices.samples,
       ",\n  \"memory\": ", request.memory_max, ",\n  \"times\": ", json_quote(question.costs),
@@ -269,13 +269,13 @@ std::string plan_json(const PlanQuestion& question, const Plans& plans) {
 std::string plan_svg(const Plans& plans) { return render::frontier_svg(points_of(plans)); }
 
 std::string plan_page(const PlanQuestion& question, const Plans& plans) {
-  const layout::Request& request = question.request;
+  const choose::Request& request = question.request;
   std::vector<render::Timeline> timelines;
   const std::vector<bool> is_best = on_frontier(plans);
   for (std::size_t i = 0; i < plans.candidates.size(); ++i) {
     const Candidate& each = plans.candidates[i];
     if (!is_best[i]) continue;
-    const layout::Prepared prepared = layout::prepare(request, each);
+    const choose::Prepared prepared = choose::prepare(request, each);
     render::Timeline timeline = render::simulated_timeline(
         prepared.schedule, simulate::simulate(prepared.schedule, prepared.costs));
     timeline.title = str("candidate ", i + 1, ": ", to_string(each.layout));

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-#include "penstock/layout/planner.h"
+#include "penstock/choose/planner.h"
 
 namespace penstock::cli {
 
@@ -15,21 +15,21 @@ struct PlanQuestion {
   std::string costs;   // Where the layers' times come from, in a line.
   std::string memory;  // Where their memory comes from.
   std::string links;
-  const layout::Request& request;
+  const choose::Request& request;
 
   std::int64_t positions() const { return request.config.model.sequence_length; }  // Of a sample.
 };
 
-std::string plan_text(const PlanQuestion& question, const layout::Plans& plans);
-std::string plan_csv(const PlanQuestion& question, const layout::Plans& plans);
-std::string plan_json(const PlanQuestion& question, const layout::Plans& plans);
+std::string plan_text(const PlanQuestion& question, const choose::Plans& plans);
+std::string plan_csv(const PlanQuestion& question, const choose::Plans& plans);
+std::string plan_json(const PlanQuestion& question, const choose::Plans& plans);
 // The picture of times against memory, with the line of those that nothing beats in both.
-std::string plan_svg(const layout::Plans& plans);
+std::string plan_svg(const choose::Plans& plans);
 // The same, and the timeline of every candidate that is on it.
 // Throws: ConfigError for timelines that are too long for a page.
-std::string plan_page(const PlanQuestion& question, const layout::Plans& plans);
+std::string plan_page(const PlanQuestion& question, const choose::Plans& plans);
 
 // Why candidate `number`, from 1 on, is slower than the first one.
-std::string plan_explanation(const layout::Plans& plans, std::size_t number);
+std::string plan_explanation(const choose::Plans& plans, std::size_t number);
 
 }  // namespace penstock::cli

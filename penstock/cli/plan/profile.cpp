@@ -1,6 +1,4 @@
 #include <memory>
-#include <string>
-#include <vector>
 
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/runtime_program.h"
@@ -9,14 +7,10 @@
 namespace penstock::cli {
 
 // Layers are tensors: the program that has them does it.
-Command declare_profile_command(CLI::App& app) {
+Command declare_profile_command(CLI::App& app, const Words& own) {
   const auto command = std::make_shared<ProfileCommand>();
   declare_profile(app, *command);
-  return [command]() -> int {
-    std::vector<std::string> words = {runtime_program(), "profile"};
-    for (std::string& word : words_of(*command)) words.push_back(std::move(word));
-    become(words);
-  };
+  return [command, &own]() -> int { become(own); };
 }
 
 }  // namespace penstock::cli

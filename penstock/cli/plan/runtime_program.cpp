@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "penstock/cli/train_command.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
@@ -56,12 +55,20 @@ std::string runtime_program() {
 }
 
 void become(const std::vector<std::string>& words) {
+  const std::string program = runtime_program();
   ::setenv(kVersionVariable, kVersion, /*overwrite=*/1);
-  std::vector<char*> argv;
+  std::vector<char*> argv = {const_cast<char*>(program.c_str())};
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
-  ::execv(argv[0], argv.data());
-  throw Error(str("cannot run \"", words[0], "\": ", std::strerror(errno)));
+  ::execv(program.c_str(), argv.data());
+  throw Error(str("cannot run \"", program, "\": ", std::strerror(errno)));
+}
+
+void become_rank(const std::vector<std::string>& words, const RankStart& start) {
+  const HandedOn handed_on(start);
+  const auto [name, value] = handed_on.variable();
+  ::setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
+  become(words);
 }
 
 }  // namespace penstock::cli

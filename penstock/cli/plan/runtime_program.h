@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "penstock/cli/rank_start.h"
+
 namespace penstock::cli {
 
 // The path of this program; "" where the system does not tell.
@@ -17,8 +19,10 @@ bool has_runtime_program();
 // Throws: Error when it is not there.
 std::string runtime_program();
 
-// Becomes it, with the same process id; does not return.
+// Becomes it, called with `words`, with the same process id; does not return.
 // Throws: Error when that fails.
 [[noreturn]] void become(const std::vector<std::string>& words);
+// The same, to be a rank that starts with `start`.
+[[noreturn]] void become_rank(const std::vector<std::string>& words, const RankStart& start);
 
 }  // namespace penstock::cli

@@ -116,7 +116,7 @@ int run_resume(const SelftestCommand& command) {
 
 int run_parity(const SelftestCommand& command) {
   Workplace place;
-  const config::ReadConfig read = read_config_of(command.train);
+  const config::ReadConfig read = start_of(command.train).read();
   const std::int64_t ranks =
       command.train.nproc > 0 ? command.train.nproc : config::asked_shape(read.config.mesh).size();
   const config::Batch batch =

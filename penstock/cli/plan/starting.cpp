@@ -2,10 +2,12 @@
 
 #include <filesystem>
 
+#include "penstock/choose/checked_run.h"
 #include "penstock/cli/plan/runtime_program.h"
-#include "penstock/cli/plan/training_plan.h"
+#include "penstock/config/effects.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
+#include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/core/version.h"
 
@@ -31,10 +33,10 @@ void refuse(const std::string& option, const launch::LauncherEnvironment& self) 
 
 }  // namespace
 
-config::ReadConfig read_model(const TrainCommand& command) {
+RankStart start_of_model(const TrainCommand& command) {
   std::error_code error;
-  if (!fs::is_directory(command.config, error)) return read_and_hand_on(command);
-  return hand_on(command, config_of_folder(command.config));
+  if (!fs::is_directory(command.config, error)) return start_of(command);
+  return start_of(command, config_of_folder(command.config));
 }
 
 std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& mesh) {
@@ -53,15 +55,22 @@ void check_is_no_pipe(const std::string& what, const std::string& path) {
                     {"give a file; the config alone may be a pipe"});
 }
 
-void check_run(const TrainCommand& command, const config::Config& config, std::int64_t world_size) {
+void check_run(const RankStart& start, const config::Config& config, std::int64_t world_size) {
   mesh::Shape mesh;
   try {
     mesh = config::resolve_mesh(config.mesh, world_size);
   } catch (const Error& error) {
-    throw Error(str(command.config, ": ", error.message()), error.notes(), error.exit_code());
+    throw Error(str(start.name, ": ", error.message()), error.notes(), error.exit_code());
   }
-  check_plan(command.config, config, mesh);
-  inject::check_ranks(command.faults, world_size);
+  choose::check_run(start.name, config, mesh);
+  inject::check_ranks(start.faults, world_size);
+}
+
+void tell_ineffective_keys(const config::ReadConfig& read) {
+  const auto keys = config::ineffective_keys(read.config, read.origins);
+  for (const std::string& line : config::warnings_of(keys)) {
+    write_message(str("penstock: warning: ", line));
+  }
 }
 
 void refuse_launching(const TrainCommand& command, const launch::LauncherEnvironment& self) {

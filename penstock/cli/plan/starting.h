@@ -7,16 +7,17 @@
 #include <ostream>
 #include <string>
 
-#include "penstock/cli/train_command.h"
+#include "penstock/cli/plan/train_command.h"
+#include "penstock/cli/rank_start.h"
 #include "penstock/config/config.h"
 #include "penstock/launch/environment.h"
 #include "penstock/launch/launcher.h"
 
 namespace penstock::cli {
 
-// Reads the configuration that the command names, or makes one for the folder of a model that it
-// names, and hands it on to the ranks.  Throws: as read_and_hand_on().
-config::ReadConfig read_model(const TrainCommand& command);
+// What ranks are started with, of the configuration that the command names, or of one for the
+// folder of a model that it names.  Throws: as start_of().
+RankStart start_of_model(const TrainCommand& command);
 
 // Ranks to start on this machine: --nproc, or as many as the mesh has.
 // Throws: ConfigError where one machine does not start so many.
@@ -26,13 +27,17 @@ std::int64_t local_ranks(const TrainCommand& command, const config::MeshConfig& 
 void check_is_no_pipe(const std::string& what, const std::string& path);
 
 // What every rank would find wrong is said once, before any starts.  Throws: Error.
-void check_run(const TrainCommand& command, const config::Config& config, std::int64_t world_size);
+void check_run(const RankStart& start, const config::Config& config, std::int64_t world_size);
+
+// A line on the standard error for each reason why keys have no effect.
+void tell_ineffective_keys(const config::ReadConfig& read);
 
 // Options that start ranks, in a process that is a rank already.  Throws: ConfigError.
 void refuse_launching(const TrainCommand& command, const launch::LauncherEnvironment& self);
 
-// Of `nproc` ranks that run `subcommand` of the program with the tensors; its words are to be
-// added. `messages` outlives what is returned.  Throws: Error when that program is not there.
+// Of `nproc` ranks that run `subcommand` of the program with the tensors; its words, and the
+// variable of what it starts with, are to be added. `messages` outlives what is returned.  Throws:
+// Error when that program is not there.
 launch::LaunchOptions rank_launch(const std::string& subcommand, const TrainCommand& command,
                                   const config::Config& config, std::int64_t nproc,
                                   std::ostream& messages);

@@ -2,21 +2,24 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <memory>
-#include <optional>
+#include <utility>
 #include <vector>
 
 #include "penstock/checkpoint/checkpoint_directory.h"
 #include "penstock/checkpoint/checkpoints_at.h"
+#include "penstock/choose/fewer_ranks.h"
 #include "penstock/cli/plan/commands.h"
 #include "penstock/cli/plan/launch_run.h"
 #include "penstock/cli/plan/run_folders.h"
 #include "penstock/cli/plan/run_log.h"
 #include "penstock/cli/plan/runtime_program.h"
 #include "penstock/cli/plan/starting.h"
-#include "penstock/cli/plan/training_plan.h"
-#include "penstock/cli/train_command.h"
+#include "penstock/cli/plan/train_command.h"
+#include "penstock/config/flat.h"
 #include "penstock/config/resolve.h"
 #include "penstock/core/error.h"
 #include "penstock/core/output.h"
@@ -47,24 +50,26 @@ void check_elastic(const config::Config& config, std::int64_t nproc) {
                     {"it is the least number of ranks to go on with"});
 }
 
-// The command for as many ranks as another launcher has started.  A run that may go on with fewer
-// gets a layout for them.
-TrainCommand for_world(TrainCommand command, const config::ReadConfig& read,
-                       const launch::LauncherEnvironment& self) {
-  const std::int64_t least = read.config.launch.ranks_min;
-  config::RankLayout before{.mesh = config::asked_shape(read.config)};
-  const std::int64_t ranks = before.mesh.size();
-  const bool is_smaller = self.world_size < ranks && self.world_size >= least;
-  if (least == 0 || !is_smaller) return command;
-  before.batch = config::resolve_batch(read.config.batch, before.mesh);
-  const auto layout = layout_on(self.world_size, command.config, read.config, before);
-  if (!layout) return command;  // What is wrong with it is found as without --elastic.
+// The start of as many ranks as another launcher has started.  A run that may go on with fewer gets
+// a layout for them, by no measured costs: each rank finds it for itself.
+RankStart for_world(RankStart start, const config::Config& config,
+                    const launch::LauncherEnvironment& self) {
+  const std::int64_t least = config.launch.ranks_min;
+  const mesh::Shape asked = config::asked_shape(config);
+  const bool is_smaller = self.world_size < asked.size() && self.world_size >= least;
+  if (least == 0 || !is_smaller) return start;
+  const choose::Layout before = choose::layout_of(config, asked);
+  const auto found = choose::layout_on(self.world_size, start.name, config, before,
+                                       choose::RunCosts(before.stages()));
+  if (!found) return start;  // What is wrong with it is found as without --elastic.
   if (self.rank.value == 0) {
-    write_message(str("penstock: ", config::change_text(before, *layout)));
+    write_message(str("penstock: ", choose::change_text(before, found->layout)));
   }
-  std::ranges::move(config::overrides_of(*layout), std::back_inserter(command.overrides));
-  inject::keep_ranks(command.faults, self.world_size);
-  return command;
+  std::ranges::move(
+      config::changes(config, choose::with_layout(config, found->layout), "--elastic"),
+      std::back_inserter(start.overrides));
+  inject::keep_ranks(start.faults, self.world_size);
+  return start;
 }
 
 // The newest checkpoint that `--resume FROM` means.
@@ -112,12 +117,13 @@ void warn_of_missing_locks(const RunFolders& folders) {
   }
 }
 
-int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
+int start_ranks(const TrainCommand& command, RankStart start) {
+  const config::ReadConfig read = start.read();
   const config::Config& config = read.config;
   const std::int64_t nproc = local_ranks(command, config.mesh);
   check_is_no_pipe("data path", config.data.path);
   check_is_no_pipe("schedule", config.schedule.file);
-  check_run(command, config, nproc);
+  check_run(start, config, nproc);
   check_elastic(config, nproc);
   tell_ineffective_keys(read);
   runtime_program();  // Before any folder is made.
@@ -134,20 +140,20 @@ int start_ranks(const TrainCommand& command, const config::ReadConfig& read) {
   Output output(STDERR_FILENO);
   OutputStream messages(output);
   const auto options = rank_launch("train", command, config, nproc, messages);
-  return launch_run({.name = command.config, .config = config, .run = run}, options, command,
-                    output);
+  start.set("run.directory", run, "--run");
+  return launch_run({.start = std::move(start), .config = config, .run = run}, options, output);
 }
 
 }  // namespace
 
-int run_train(const TrainCommand& given) {
-  config::ReadConfig read = read_and_hand_on(given);
+int run_train(const TrainCommand& command) {
+  RankStart start = start_of(command);
   const launch::LauncherEnvironment self = launch::from_process_environment();
-  if (self.kind == launch::LauncherKind::Nobody) return start_ranks(given, read);
-  const TrainCommand command = for_world(given, read, self);
-  read = read_config_of(command);
+  if (self.kind == launch::LauncherKind::Nobody) return start_ranks(command, std::move(start));
+  start = for_world(std::move(start), start.read().config, self);
+  const config::ReadConfig read = start.read();
   refuse_launching(command, self);
-  check_run(command, read.config, self.world_size);
+  check_run(start, read.config, self.world_size);
   if (self.rank.value == 0) tell_ineffective_keys(read);
   const std::string run = read.config.run.directory.empty()
                               ? job_run_directory(run_name(command), self)
@@ -164,9 +170,8 @@ int run_train(const TrainCommand& given) {
     const std::string restarts = launch::restart_count(launch::process_variable);
     begin_record(read.config, run, parse_integer(restarts).value_or(0));
   }
-  std::vector<std::string> words = {runtime_program(), "train"};
-  for (std::string& word : words_of(command, run)) words.push_back(std::move(word));
-  become(words);
+  start.set("run.directory", run, "--run");
+  become_rank({"train", start.name}, start);
 }
 
 Command declare_train_command(CLI::App& app) {

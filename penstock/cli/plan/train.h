@@ -2,7 +2,7 @@
 //
 // `penstock train` is it; `penstock selftest` makes several.
 #pragma once
-#include "penstock/cli/train_command.h"
+#include "penstock/cli/plan/train_command.h"
 
 namespace penstock::cli {
 

@@ -21,17 +21,17 @@ int tokens_file() {
 
 }  // namespace
 
-int run_generate(const GenerateCommand& command) {
+int run_generate(const Generation& generation) {
   const int file = tokens_file();
-  const run::Continuation wanted{.prompt = command.tokens,
-                                 .tokens = command.tokens_max,
-                                 .sampling = {.temperature = command.temperature,
-                                              .top_k = command.top_k,
-                                              .top_p = command.top_p},
-                                 .seed = command.seed};
+  const run::Continuation wanted{.prompt = generation.prompt,
+                                 .tokens = generation.tokens_max,
+                                 .sampling = {.temperature = generation.temperature,
+                                              .top_k = generation.top_k,
+                                              .top_p = generation.top_p},
+                                 .seed = generation.seed};
   const auto hear = [file](std::int64_t token) { write_whole(file, str(token, "\n")); };
-  return run_rank(command.ranks, [&](const config::ReadConfig& read, comm::Communicator& all,
-                                     c10::Device device, const run::RunHooks& hooks) {
+  return run_rank(handed_on(), [&](const config::ReadConfig& read, comm::Communicator& all,
+                                   c10::Device device, const run::RunHooks& hooks) {
     return run::continue_text(read, all, device, hooks, wanted, hear);
   });
 }

@@ -1,13 +1,13 @@
 // Being one rank of `penstock generate`.
 //
 // main.cpp calls it.  Knows no text: what is generated goes to the descriptor that
-// generate_command.h names.
+// generation.h names.
 #pragma once
-#include "penstock/cli/generate_command.h"
+#include "penstock/cli/generation.h"
 
 namespace penstock::cli {
 
 // Returns: as run_rank().
-int run_generate(const GenerateCommand& command);
+int run_generate(const Generation& generation);
 
 }  // namespace penstock::cli

@@ -3,15 +3,14 @@
 #include <cstdlib>
 #include <string>
 
-#include "penstock/cli/evaluate_command.h"
-#include "penstock/cli/generate_command.h"
+#include "penstock/cli/generation.h"
 #include "penstock/cli/memory_command.h"
 #include "penstock/cli/profile_command.h"
+#include "penstock/cli/rank_start.h"
 #include "penstock/cli/runtime/generate.h"
 #include "penstock/cli/runtime/memory.h"
 #include "penstock/cli/runtime/profile.h"
 #include "penstock/cli/runtime/rank.h"
-#include "penstock/cli/train_command.h"
 #include "penstock/cli/usage.h"
 #include "penstock/core/error.h"
 #include "penstock/core/standard_streams.h"
@@ -33,15 +32,14 @@ void check_launcher_version() {
 int run(int argc, char** argv) {
   CLI::App app("The part of penstock that needs torch; run `penstock` instead.");
   app.require_subcommand(1);
-  penstock::cli::TrainCommand command;
-  CLI::App* train = app.add_subcommand("train", "be one rank of a run");
-  penstock::cli::declare_train(*train, command);
-  penstock::cli::EvaluateCommand evaluate_command;
+  std::string name;  // Of the configuration, for those who list processes.
+  app.add_subcommand("train", "be one rank of a run")->add_option("name", name);
+  bool json = false;
   CLI::App* evaluate = app.add_subcommand("evaluate", "be one rank of an evaluation");
-  penstock::cli::declare_evaluate(*evaluate, evaluate_command);
-  penstock::cli::GenerateCommand generate_command;
+  evaluate->add_flag("--json", json);
+  penstock::cli::Generation generation;
   CLI::App* generate = app.add_subcommand("generate", "be one rank that generates");
-  penstock::cli::declare_generate(*generate, generate_command);
+  penstock::cli::declare_generation(*generate, generation);
   penstock::cli::MemoryCommand memory_command;
   CLI::App* memory = app.add_subcommand("memory", "tell the memory of a run");
   penstock::cli::declare_memory(*memory, memory_command);
@@ -59,12 +57,13 @@ int run(int argc, char** argv) {
   check_launcher_version();
   if (evaluate->parsed()) {
     const auto work = [&](auto&&... all) {
-      return penstock::run::evaluate(all..., evaluate_command.form());
+      return penstock::run::evaluate(
+          all..., json ? penstock::ResultForm::Json : penstock::ResultForm::Text);
     };
-    return penstock::cli::run_rank(evaluate_command.ranks, work);
+    return penstock::cli::run_rank(penstock::cli::handed_on(), work);
   }
-  if (generate->parsed()) return penstock::cli::run_generate(generate_command);
-  return penstock::cli::run_rank(command, penstock::run::run);
+  if (generate->parsed()) return penstock::cli::run_generate(generation);
+  return penstock::cli::run_rank(penstock::cli::handed_on(), penstock::run::run);
 }
 
 }  // namespace

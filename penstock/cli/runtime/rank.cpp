@@ -54,9 +54,9 @@ comm::Transport transport_of(config::Transport transport) {
   return comm::Transport::Auto;
 }
 
-run::ProcessOptions process_options(const TrainCommand& command, const config::Config& config,
+run::ProcessOptions process_options(const RankStart& start, const config::Config& config,
                                     c10::Device device) {
-  return {.host = command.host,
+  return {.host = start.host,
           .folder = config.run.directory,
           .transport = transport_of(config.launch.transport),
           .device = device};
@@ -107,10 +107,8 @@ constexpr std::chrono::hours kWatched{240};
 
 class RankProcess {
  public:
-  RankProcess(const TrainCommand& command, const RankWork& work)
-      : command_(command),
-        work_(work),
-        control_(launch::ControlClient::from_process_environment()) {
+  RankProcess(const RankStart& start, const RankWork& work)
+      : start_(start), work_(work), control_(launch::ControlClient::from_process_environment()) {
     std::signal(SIGXFSZ, SIG_IGN);  // A file at its limit is an error of the write.
   }
 
@@ -129,7 +127,7 @@ class RankProcess {
     // One thread whatever the machine: with more, sums inside kernels split differently and the
     // same run would give other bits on another layout.
     at::set_num_threads(1);
-    const config::ReadConfig read = read_config_of(command_);
+    const config::ReadConfig read = start_.read();
     const config::LaunchConfig& launch = read.config.launch;
     limits_ = {.heartbeat_ms = to_ms(launch.heartbeat_seconds).count(),
                .startup_ms = to_ms(launch.startup_seconds).count(),
@@ -138,7 +136,7 @@ class RankProcess {
     const auto self = launch::from_process_environment();
     const c10::Device device =
         run::choose_device(launch.device, self.local_rank.value_or(self.rank.value));
-    communicator_ = run::connect_process(self, process_options(command_, read.config, device),
+    communicator_ = run::connect_process(self, process_options(start_, read.config, device),
                                          to_ms(launch.startup_seconds));
     const ExitCode code = work_(read, *communicator_, device, hooks());
     communicator_.reset();
@@ -150,7 +148,7 @@ class RankProcess {
             .messages = messages_,
             .watch = [this](const execute::Progress& progress) { watch(progress); },
             .unwatch = [this] { unwatch(); },
-            .faults = command_.faults,
+            .faults = start_.faults,
             .start = parse_integer(launch::restart_count(launch::process_variable)).value_or(0) + 1,
             .earlier_seconds = launch::seconds_of_run(launch::from_process_environment(),
                                                       launch::process_variable),
@@ -223,7 +221,7 @@ class RankProcess {
     return static_cast<int>(code);
   }
 
-  const TrainCommand& command_;
+  const RankStart& start_;
   const RankWork& work_;
   launch::StopSignals signals_;
   Output results_{STDOUT_FILENO};
@@ -238,8 +236,8 @@ class RankProcess {
 
 }  // namespace
 
-int run_rank(const TrainCommand& command, const RankWork& work) {
-  return RankProcess(command, work).run();
+int run_rank(const RankStart& start, const RankWork& work) {
+  return RankProcess(start, work).run();
 }
 
 }  // namespace penstock::cli

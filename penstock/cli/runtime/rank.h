@@ -4,7 +4,7 @@
 #pragma once
 #include <functional>
 
-#include "penstock/cli/train_command.h"
+#include "penstock/cli/rank_start.h"
 #include "penstock/run/run.h"
 
 namespace penstock::cli {
@@ -15,6 +15,6 @@ using RankWork = std::function<ExitCode(const config::ReadConfig& read, comm::Co
 
 // Returns the process's exit code; what failed has been said by then, on the launcher's channel or,
 // without one, on stderr.
-int run_rank(const TrainCommand& command, const RankWork& work);
+int run_rank(const RankStart& start, const RankWork& work);
 
 }  // namespace penstock::cli

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "penstock/layout/layer_times.h"
+#include "penstock/choose/layer_times.h"
 #include "penstock/memory/layers_file.h"
 
 namespace penstock {
@@ -43,7 +43,7 @@ TEST(PlanOfAnotherModel, ADecodersLayersArePricedByTheirTypes) {
       {.name = "lm_head", .type = "DecoderHead", .parameters = 0}};
   config::ModelConfig model = folder("a").model;
   model.sequence_length = kTokens;
-  const auto operations = layout::forward_operations(model, meta, memory, /*microbatch=*/2);
+  const auto operations = choose::forward_operations(model, meta, memory, /*microbatch=*/2);
   EXPECT_EQ(operations[0], 2 * 2.0 * kTokens * kHidden);
   EXPECT_EQ(operations[1], 2 * (2.0 * kTokens * kBlock + 2.0 * kTokens * kTokens * kHidden));
   EXPECT_EQ(operations[2], 2 * 2.0 * kTokens * kHidden);

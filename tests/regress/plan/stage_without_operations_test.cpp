@@ -4,9 +4,9 @@
 
 #include <vector>
 
-#include "penstock/layout/layer_times.h"
+#include "penstock/choose/layer_times.h"
 
-namespace penstock::layout {
+namespace penstock::choose {
 namespace {
 
 TEST(StageWithoutOperations, ItsLayersTakeEqualShares) {
@@ -24,4 +24,4 @@ TEST(StageWithoutOperations, ItsLayersTakeEqualShares) {
 }
 
 }  // namespace
-}  // namespace penstock::layout
+}  // namespace penstock::choose

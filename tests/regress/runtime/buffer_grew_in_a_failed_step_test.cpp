@@ -33,9 +33,10 @@ struct Notes : torch::nn::Module {
 
 TEST(Regress, ABufferThatGrewInAFailedStepIsPutBack) {
   comm::run_ranks(1, [](comm::Communicator& communicator) {
-    Trainer trainer({}, {nn::layer("notes", [] { return std::make_shared<Notes>(); })},
-                    [](const at::Tensor& y, const at::Tensor& t) { return (y - t).abs().mean(); },
-                    communicator);
+    Trainer trainer(
+        {}, {nn::layer("notes", [] { return std::make_shared<Notes>(); })},
+        [](const at::Tensor& y, const at::Tensor& t) { return (y - t).abs().mean(); },
+        communicator);
     const at::Tensor x = at::rand({2, 4}), t = at::rand({2, 4});
     trainer.step(x, t);
     fails = true;
