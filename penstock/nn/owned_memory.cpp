@@ -49,35 +49,6 @@ Claims& claims_of_process() {
   return claims;
 }
 
-void add_modules(torch::nn::Module& root, std::vector<Thing>& things) {
-  for (const auto& each : root.named_modules()) {
-    things.push_back({each.value().get(), std::weak_ptr(each.value()),
-                      each.key().empty() ? "the module" : str("the module \"", each.key(), "\"")});
-  }
-}
-
-void add_tensor(const at::Tensor& tensor, const std::string& name, std::vector<Thing>& things) {
-  if (!tensor.defined()) return;
-  things.push_back({tensor.unsafeGetTensorImpl(),
-                    c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), name});
-  if (!tensor.has_storage() || tensor.storage().data() == nullptr) return;
-  things.push_back({tensor.storage().data(), tensor.storage().getWeakStorageImpl(),
-                    str("the memory of ", name)});
-}
-
-std::vector<Thing> things_of(Layer& layer) {
-  std::vector<Thing> things;
-  for (const auto& each : layer.named_parameters()) {
-    add_tensor(each.value(), str("the parameter \"", each.key(), "\""), things);
-  }
-  for (const auto& each : layer.named_buffers()) {
-    add_tensor(each.value(), str("the buffer \"", each.key(), "\""), things);
-  }
-  add_modules(layer, things);
-  if (&layer.computing() != &layer) add_modules(layer.computing(), things);
-  return things;
-}
-
 [[noreturn]] void refuse(const Claim& first, const Claim& second) {
   const bool other_trainer = first.by != second.by && first.owner == second.owner;
   throw ConfigError(
@@ -89,6 +60,64 @@ std::vector<Thing> things_of(Layer& layer) {
        "modules inside, and clone() a tensor that it captures",
        "one weight in several layers is said with a key: nn::TiedLayerSpec"});
 }
+
+// Claims of one layer, until none of it has turned out to be another's.  REQUIRES: the mutex.
+class NewClaims {
+ public:
+  NewClaims(const OwnedMemory* by, const std::string& owner, const std::string& layer)
+      : by_(by), owner_(owner), layer_(layer) {}
+
+  void add_layer(Layer& layer) {
+    for (const auto& each : layer.named_parameters()) {
+      add_tensor(each.value(), str("the parameter \"", each.key(), "\""));
+    }
+    for (const auto& each : layer.named_buffers()) {
+      add_tensor(each.value(), str("the buffer \"", each.key(), "\""));
+    }
+    add_modules(layer);
+    if (&layer.computing() != &layer) add_modules(layer.computing());
+  }
+
+  void keep() {
+    for (Claim& claim : claims_) {
+      const void* const address = claim.thing.address;
+      claims_of_process().by_address.insert_or_assign(address, std::move(claim));
+    }
+  }
+
+ private:
+  void add(Thing thing) {
+    claims_.push_back({by_, owner_, layer_, std::move(thing)});
+    const auto& all = claims_of_process().by_address;
+    const auto had = all.find(claims_.back().thing.address);
+    if (had != all.end() && !is_gone(had->second.thing.thing)) {
+      refuse(had->second, claims_.back());
+    }
+  }
+
+  // Another rank may be moving a tensor that it has, too: its memory is asked for once it is known
+  // to be nobody else's.
+  void add_tensor(const at::Tensor& tensor, const std::string& name) {
+    if (!tensor.defined()) return;
+    add({tensor.unsafeGetTensorImpl(),
+         c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), name});
+    if (!tensor.has_storage() || tensor.storage().data() == nullptr) return;
+    add({tensor.storage().data(), tensor.storage().getWeakStorageImpl(),
+         str("the memory of ", name)});
+  }
+
+  void add_modules(torch::nn::Module& root) {
+    for (const auto& each : root.named_modules()) {
+      add({each.value().get(), std::weak_ptr(each.value()),
+           each.key().empty() ? "the module" : str("the module \"", each.key(), "\"")});
+    }
+  }
+
+  const OwnedMemory* by_;
+  const std::string& owner_;
+  const std::string& layer_;
+  std::vector<Claim> claims_;
+};
 
 // A tensor outlives its owner where a function captures it.  The owner may have had its values
 // elsewhere, in parts: a reader must find none rather than an address that is nobody's.
@@ -113,19 +142,10 @@ OwnedMemory::~OwnedMemory() {
 }
 
 void OwnedMemory::claim(const std::string& layer_name, Layer& layer) {
-  Claims& all = claims_of_process();
-  const std::lock_guard lock(all.mutex);
-  std::vector<Claim> claims;
-  for (Thing& thing : things_of(layer)) {
-    claims.push_back({this, owner_, layer_name, std::move(thing)});
-    const auto had = all.by_address.find(claims.back().thing.address);
-    if (had == all.by_address.end() || is_gone(had->second.thing.thing)) continue;
-    refuse(had->second, claims.back());
-  }
-  for (Claim& claim : claims) {
-    const void* const address = claim.thing.address;
-    all.by_address.insert_or_assign(address, std::move(claim));
-  }
+  const std::lock_guard lock(claims_of_process().mutex);
+  NewClaims claims(this, owner_, layer_name);
+  claims.add_layer(layer);
+  claims.keep();
 }
 
 }  // namespace penstock::nn
