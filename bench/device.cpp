@@ -6,7 +6,7 @@
 // its loss is on the host.  `host_ms` is rank 0's processor time of a step, `instructions` how many
 // its program has, and `peak_device_mb` rank 0's share of the device's memory at its height, which
 // only CUDA's allocator tells.
-#include "penstock/run/device.h"
+#include "penstock/rank/device.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/mse_loss.h>
@@ -71,7 +71,7 @@ int run_rank(const Options& options, int rank, const std::string& store) {
   at::set_num_threads(1);
   const auto asked = named<config::Device>(
       "--device", options.device, {{"cpu", config::Device::Cpu}, {"cuda", config::Device::Cuda}});
-  const c10::Device device = run::choose_device(asked, rank);
+  const c10::Device device = rank::choose_device(asked, rank);
   const auto communicator = comm::connect({.kind = comm::Rendezvous::Kind::File,
                                            .path = store,
                                            .rank = Rank(rank),

@@ -11,6 +11,7 @@
 #include "penstock/comm/calls.h"
 #include "penstock/comm/own_address.h"
 #include "penstock/comm/world.h"
+#include "penstock/rank/presence.h"
 
 namespace penstock::bindings {
 namespace {
@@ -79,6 +80,10 @@ void init_communicator(py::module_& m) {
       },
       py::arg("names"), py::arg("own"),
       "Where ranks are, by rank, if they are not in one call; else \"\".");
+  m.def("begin_presence", &rank::begin_presence, without_gil,
+        "From now on this process's launcher sees where it stands.  Returns: whether one listens.");
+  m.def("report_failure", &rank::report_failure, py::arg("message"), without_gil,
+        "Tells that launcher why this process is about to end.");
   py::class_<comm::Communicator, Held>(m, "Communicator",
                                        "What the ranks of a group say to each other.")
       .def(py::init(&communicator), py::arg("store"), py::arg("rank"), py::arg("world_size"),

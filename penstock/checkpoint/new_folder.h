@@ -1,7 +1,6 @@
 // A folder that a command makes at a path of the user's: there whole, or not there.
 //
-// `penstock checkpoint export` writes to a NewFolder; `reshard` makes its own by way of
-// checkpoint_directory.h, and uses the rest.  Knows no formats.
+// `penstock checkpoint export` writes to one.  Knows no formats.
 #pragma once
 #include <cstdint>
 #include <filesystem>

@@ -1,23 +1,13 @@
 #include "penstock/cli/generation.h"
 
-#include <charconv>
-#include <optional>
-
 #include "penstock/core/text.h"
 
 namespace penstock::cli {
 namespace {
 
-std::optional<double> number_of(const std::string& text) {
-  double value = 0.0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  return is_number ? std::optional(value) : std::nullopt;
-}
-
 // Above 0, and at most 1.
 std::string check_share(const std::string& text) {
-  const auto value = number_of(text);
+  const auto value = parse_number(text);
   if (value && *value > 0 && *value <= 1) return "";
   return str("expected a number above 0, up to 1, found ", in_quotes(text));
 }
@@ -25,7 +15,7 @@ std::string check_share(const std::string& text) {
 // Logits divided by less, or by more, are no numbers, or all the same.
 std::string check_temperature(const std::string& text) {
   constexpr double kLeast = 1e-6, kMost = 1e6;
-  const auto value = number_of(text);
+  const auto value = parse_number(text);
   if (value && (*value == 0 || (*value >= kLeast && *value <= kMost))) return "";
   return str("expected 0, or a number from ", shortest(kLeast), " to ", shortest(kMost), ", found ",
              in_quotes(text));

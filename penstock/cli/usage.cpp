@@ -1,7 +1,6 @@
 #include "penstock/cli/usage.h"
 
 #include <algorithm>
-#include <charconv>
 #include <exception>
 #include <new>
 #include <string>
@@ -56,18 +55,12 @@ std::string_view between(std::string_view text, std::string_view begin, std::str
   return end.empty() ? text : text.substr(0, text.find(end));
 }
 
-bool is_number(std::string_view text) {
-  double value = 0.0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 // Of the library's "Could not convert: --ranks = x".  What is a number and is not taken is a
 // fraction, or larger than an option of ours takes.
 std::string no_number(std::string_view text) {
   const std::string_view value = between(text, " = ", "");
   return str(between(text, ": ", " = "), ": expected ",
-             is_number(value) ? "an integer that is not too large" : "a number", ", found ",
+             parse_number(value) ? "an integer that is not too large" : "a number", ", found ",
              in_quotes(value));
 }
 

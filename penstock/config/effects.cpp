@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "penstock/config/fields.h"
+#include "penstock/config/path_visitor.h"
 #include "penstock/config/wording.h"
 #include "penstock/core/text.h"
 
@@ -11,13 +12,13 @@ namespace penstock::config {
 namespace {
 
 // Visitor: each key that was given against the conditions that it stands under.
-class EffectCheck {
+class EffectCheck : public PathVisitor {
  public:
   EffectCheck(const Origins& origins, const Facts& facts) : origins_(origins), facts_(facts) {}
 
   template <class T, class Kind>
   void field(std::string_view key, const T&, const Kind&, std::string_view /*meaning*/) {
-    check(join_path(section_, key));
+    check(path_of(key));
   }
 
   template <class Conditions>
@@ -26,23 +27,10 @@ class EffectCheck {
     const std::size_t outer = conditions_.size();
     for (const auto& [name, value] : values) {
       for (const Condition& condition : conditions(name)) conditions_.push_back(condition);
-      check(join_path(join_path(section_, key), name));
+      check(join_path(path_of(key), name));
       conditions_.erase(conditions_.begin() + static_cast<std::ptrdiff_t>(outer),
                         conditions_.end());
     }
-  }
-
-  template <class Body>
-  void section(std::string_view key, Body&& body) {
-    const std::string outer = section_;
-    section_ = join_path(section_, key);
-    body();
-    section_ = outer;
-  }
-
-  template <class Body>
-  void when(bool applies, const Selector&, Body&& body) {
-    if (applies) body();
   }
 
   template <class Body>
@@ -69,7 +57,6 @@ class EffectCheck {
 
   const Origins& origins_;
   const Facts& facts_;
-  std::string section_;
   std::vector<Condition> conditions_;
   std::vector<Ineffective> found_;
 };

@@ -4,8 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "penstock/config/fields.h"
-#include "penstock/config/wording.h"
+#include "penstock/config/path_visitor.h"
 
 namespace penstock::config {
 namespace {
@@ -31,35 +30,16 @@ constexpr std::array<std::string_view, 15> kOfOneRank = {
 using Values = std::vector<std::pair<std::string, std::string>>;
 
 // Visitor: a pair for each field that applies.
-class Lister {
+class Lister : public PathVisitor {
  public:
   template <class T, class Kind>
   void field(std::string_view key, const T& value, const Kind& kind, std::string_view /*meaning*/) {
-    values_.emplace_back(join_path(section_, key), kind.write(value));
-  }
-
-  template <class Body>
-  void section(std::string_view key, Body&& body) {
-    const std::string outer = section_;
-    section_ = join_path(section_, key);
-    body();
-    section_ = outer;
-  }
-
-  template <class Body>
-  void when(bool applies, const Selector&, Body&& body) {
-    if (applies) body();
-  }
-
-  template <class Body>
-  void effective(const Condition&, Body&& body) {
-    body();
+    values_.emplace_back(path_of(key), kind.write(value));
   }
 
   Values values() && { return std::move(values_); }
 
  private:
-  std::string section_;
   Values values_;
 };
 

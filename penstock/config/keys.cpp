@@ -8,18 +8,19 @@
 #include "penstock/config/deepspeed_keys.h"
 #include "penstock/config/fields.h"
 #include "penstock/config/initialize_fields.h"
+#include "penstock/config/path_visitor.h"
 #include "penstock/config/wording.h"
 #include "penstock/core/text.h"
 
 namespace penstock::config {
 namespace {
 
-class Lister {
+class Lister : public PathVisitor {
  public:
   template <class T, class Kind>
   void field(std::string_view key, const T& value, const Kind& kind, std::string_view meaning) {
     const std::string allowed = kind.allowed();
-    keys_.push_back({.path = join_path(section_, key),
+    keys_.push_back({.path = path_of(key),
                      .type = allowed.empty() ? kind.noun() : str(kind.noun(), ", ", allowed),
                      .fallback = kind.write(value),
                      .only_for = only_for_,
@@ -54,14 +55,6 @@ class Lister {
   }
 
   template <class Body>
-  void section(std::string_view key, Body&& body) {
-    const std::string outer = section_;
-    section_ = join_path(section_, key);
-    body();
-    section_ = outer;
-  }
-
-  template <class Body>
   void when(bool, const Selector& selector, Body&& body) {
     only_for_ = str(selector.key, " ", selector.choices);
     body();
@@ -76,7 +69,7 @@ class Lister {
     for (const NamedClass& each : classes_of(family)) {
       if (each.find(argument.name) != nullptr) owners.emplace_back(each.name);
     }
-    keys_.push_back({.path = join_path(section_, argument.name),
+    keys_.push_back({.path = path_of(argument.name),
                      .type = std::string(argument.kind->noun),
                      .fallback = "null",
                      .only_for = {},
@@ -84,7 +77,6 @@ class Lister {
                      .meaning = "of " + join(owners, ", ")});
   }
 
-  std::string section_;
   std::string only_for_;
   std::vector<std::string> needs_;
   std::vector<KeyInfo> keys_;

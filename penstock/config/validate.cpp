@@ -6,6 +6,7 @@
 #include <string>
 
 #include "penstock/config/fields.h"
+#include "penstock/config/path_visitor.h"
 #include "penstock/config/wording.h"
 #include "penstock/core/text.h"
 
@@ -13,37 +14,18 @@ namespace penstock::config {
 namespace {
 
 // Visitor: each value against its own kind.
-class RangeCheck {
+class RangeCheck : public PathVisitor {
  public:
   explicit RangeCheck(Problems& problems) : problems_(problems) {}
 
   template <class T, class Kind>
   void field(std::string_view key, const T& value, const Kind& kind, std::string_view /*meaning*/) {
     if (const auto wrong = kind.check(value)) {
-      problems_.add({}, join_path(section_, key) + *wrong);
+      problems_.add({}, path_of(key) + *wrong);
     }
   }
 
-  template <class Body>
-  void section(std::string_view key, Body&& body) {
-    const std::string outer = section_;
-    section_ = join_path(section_, key);
-    body();
-    section_ = outer;
-  }
-
-  template <class Body>
-  void effective(const Condition&, Body&& body) {
-    body();
-  }
-
-  template <class Body>
-  void when(bool applies, const Selector&, Body&& body) {
-    if (applies) body();
-  }
-
  private:
-  std::string section_;
   Problems& problems_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "penstock/config/fields.h"
 #include "penstock/config/keys.h"
+#include "penstock/config/path_visitor.h"
 #include "penstock/config/wording.h"
 
 namespace penstock::config {
@@ -28,13 +29,13 @@ std::string one_line(std::string text) {
 }
 
 // Visitor: a line for each field, commented when there are origins.
-class Writer {
+class Writer : public PathVisitor {
  public:
   explicit Writer(const Origins* origins) : origins_(origins) {}
 
   template <class T, class Kind>
   void field(std::string_view key, const T& value, const Kind& kind, std::string_view /*meaning*/) {
-    const std::string path = join_path(section_, key);
+    const std::string path = path_of(key);
     const std::string text = kind.write(value);
     if (left_out(kind, value) || applies_not(path, text)) return;
     add_item(json_quote(key) + ": " + text, origin(path));
@@ -43,13 +44,10 @@ class Writer {
   template <class Body>
   void section(std::string_view key, Body&& body) {
     add_item(json_quote(key) + ": {", "");
-    const std::string outer = section_;
-    section_ = join_path(section_, key);
     indent_ += 2;
     has_previous_ = false;
-    body();
+    PathVisitor::section(key, body);
     indent_ -= 2;
-    section_ = outer;
     close_section();
   }
 
@@ -59,11 +57,6 @@ class Writer {
     has_effect_ = outer && condition.holds({}) != Truth::No;
     body();
     has_effect_ = outer;
-  }
-
-  template <class Body>
-  void when(bool applies, const Selector&, Body&& body) {
-    if (applies) body();
   }
 
   std::string text() const {
@@ -117,22 +110,18 @@ class Writer {
 
   const Origins* origins_;
   std::vector<Line> lines_;
-  std::string section_;
   std::size_t indent_ = 2;
   bool has_effect_ = true;     // What is visited.
   bool has_previous_ = false;  // In the object that is open.
 };
 
 // Visitor: a member for each field, whether it has an effect or not.
-class Values {
+class Values : public PathVisitor {
  public:
   template <class T, class Kind>
   void field(std::string_view key, const T& value, const Kind& kind, std::string_view /*meaning*/) {
     add(key, kind.write(value));
   }
-
-  template <class Arguments, class Conditions>
-  void arguments(std::string_view, const ClassName&, const Arguments&, const Conditions&) {}
 
   template <class Body>
   void section(std::string_view key, Body&& body) {
@@ -141,11 +130,6 @@ class Values {
     body();
     std::swap(members_, inner.members_);
     add(key, inner.text());
-  }
-
-  template <class Body>
-  void effective(const Condition&, Body&& body) {
-    body();
   }
 
   template <class Body>

@@ -42,6 +42,8 @@ std::string lower_case(std::string_view text);
 
 // The whole of `text` as a decimal integer; nothing for an empty text, junk or overflow.
 std::optional<std::int64_t> parse_integer(std::string_view text);
+// The number that the text is as a whole, such as "1e-3" or "inf".
+std::optional<double> parse_number(std::string_view text);
 
 // The shortest decimal text that parses back to the same bits: strtod(shortest(x)) == x.
 // "nan", "inf" and "-inf" for the values that JSON has no number for.

@@ -409,7 +409,7 @@ Executor::Executor(lower::Plan plan, std::vector<stage::Stage*> chunks,
       impl_(std::make_unique<Impl>(*plan_, std::move(chunks), std::move(hooks), communicator,
                                    progress)) {}
 
-Executor::~Executor() = default;
+Executor::~Executor() { impl_->progress.forget(plan_.get()); }
 
 void Executor::replace(schedule::Op op, Instead instead) {
   PENSTOCK_CHECK(!schedule::is_send(op) && !schedule::is_receive(op), to_string(op));

@@ -84,9 +84,10 @@ void FormNumbers::pass_on() {
 
 void FormNumbers::learn() {
   if (known_) return;
-  progress_.waiting.store(true, std::memory_order_relaxed);
-  incoming_->wait();
-  progress_.waiting.store(false, std::memory_order_relaxed);
+  {
+    const Waiting waiting(progress_);
+    incoming_->wait();
+  }
   check_call();
   known_ = true;
   pass_on();

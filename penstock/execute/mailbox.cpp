@@ -114,9 +114,8 @@ Mailbox::Slot& Mailbox::slot(const Instruction& instruction) {
 }
 
 void Mailbox::wait(comm::Transfer& transfer) {
-  progress_.waiting.store(true, std::memory_order_relaxed);
+  const Waiting waiting(progress_);
   transfer.wait();
-  progress_.waiting.store(false, std::memory_order_relaxed);
 }
 
 const Mailbox::Announced* Mailbox::announced(const Instruction& instruction) {

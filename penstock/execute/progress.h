@@ -2,12 +2,14 @@
 //
 // The executor, the Trainer and a run store, the heartbeat thread reads; a few relaxed stores an
 // instruction.  All long work advances the counter: what does not for too long counts as hanging.
+// A process knows all that it has (look_at_all()).
 // Thread safety: one writer, any readers; the fields need not agree with each other to the instant.
 #pragma once
 #include <atomic>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <span>
 #include <string_view>
 
 namespace penstock::lower {
@@ -17,6 +19,11 @@ struct Plan;
 namespace penstock::execute {
 
 struct Progress {
+  Progress();
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
   // Instructions, layers made, runs of an update, files and pieces of files: finished so far.
   std::atomic<std::int64_t> counter{0};
   std::atomic<std::int64_t> step{0};           // Optimizer step, from 1; 0: outside of steps.
@@ -36,6 +43,26 @@ struct Progress {
     if (arrived) arrived(place);
   }
   void advance() { counter.fetch_add(1, std::memory_order_relaxed); }
+  // The plan is about to end: whoever looks at all finds it no more.
+  void forget(const lower::Plan* gone);
+};
+
+// Calls `look` with every Progress of this process, the newest last.  None of them ends meanwhile,
+// nor does a plan that one of them has.
+void look_at_all(const std::function<void(std::span<Progress* const>)>& look);
+
+// Marks a wait for a peer or a group.
+class Waiting {
+ public:
+  explicit Waiting(Progress& progress) : progress_(progress) {
+    progress_.waiting.store(true, std::memory_order_relaxed);
+  }
+  ~Waiting() { progress_.waiting.store(false, std::memory_order_relaxed); }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  Progress& progress_;
 };
 
 enum class Files : std::uint8_t { NotUsed, Used };
@@ -109,16 +136,11 @@ class WorkMark {
 // Marks a wait between plans: "sharing the loss".  REQUIRES: `doing` is a string literal.
 class WaitMark {
  public:
-  WaitMark(Progress& progress, const char* doing) : progress_(progress), work_(progress, doing) {
-    progress_.waiting.store(true, std::memory_order_relaxed);
-  }
-  ~WaitMark() { progress_.waiting.store(false, std::memory_order_relaxed); }
-  WaitMark(const WaitMark&) = delete;
-  WaitMark& operator=(const WaitMark&) = delete;
+  WaitMark(Progress& progress, const char* doing) : work_(progress, doing), waiting_(progress) {}
 
  private:
-  Progress& progress_;
   WorkMark work_;
+  Waiting waiting_;
 };
 
 }  // namespace penstock::execute

@@ -1,7 +1,5 @@
 #include "penstock/hosts/host_run.h"
 
-#include <charconv>
-
 #include "penstock/core/text.h"
 #include "penstock/hosts/frame.h"
 
@@ -24,12 +22,8 @@ class Taker {
     return found.value_or(low);
   }
   double seconds() {
-    const std::string given = text();
-    double value = 0;
-    const char* const end = given.data() + given.size();
-    const auto result = std::from_chars(given.data(), end, value);
-    failed_ |= result.ec != std::errc() || result.ptr != end || !(value > 0) ||
-               value > launch::kSecondsMax;
+    const double value = parse_number(text()).value_or(0.0);
+    failed_ |= !(value > 0) || value > launch::kSecondsMax;
     return value;
   }
   std::vector<std::string> list() {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <utility>
 
@@ -137,10 +136,8 @@ class Reader {
   }
 
   double seconds(const std::string& key, const std::string& value) const {
-    double number = 0;
-    const char* const end = value.data() + value.size();
-    const auto [stop, error] = std::from_chars(value.data(), end, number);
-    if (error == std::errc() && stop == end && number >= 0 && number <= kSecondsMax) return number;
+    const auto number = parse_number(value);
+    if (number && *number >= 0 && *number <= kSecondsMax) return *number;
     fail(str(key, " is ", in_quotes(value), ", must be seconds from 0 to ", kSecondsMax));
   }
 

@@ -1,7 +1,6 @@
 #include "penstock/json/unread_members.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <variant>
 
@@ -25,10 +24,8 @@ std::optional<double> number_of(const Value& value) {
 
 // "1" and "1.0" are one value.
 bool is_value(const Value& value, const std::string& text) {
-  double same = 0.0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), same);
-  const bool is_number = error == std::errc() && end == text.data() + text.size();
-  return is_number ? number_of(value) == same : text_of(value) == text;
+  const auto same = parse_number(text);
+  return same ? number_of(value) == same : text_of(value) == text;
 }
 
 bool passes_over(const PassedOver& row, const Value& value) {

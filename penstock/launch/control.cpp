@@ -67,7 +67,7 @@ struct ControlClient::State {
   explicit State(const ControlOptions& options)
       : fd(options.fd), interval(heartbeat_interval(options.heartbeat_seconds)) {
     set_close_on_exec(fd, true);
-    send_now(fd, encode(Hello{}));
+    send_now(fd, encode(Hello{.takes_stop = options.takes_stop}));
     thread = start_background_thread([this] { run(); });
   }
 
@@ -145,14 +145,14 @@ ControlClient::ControlClient(ControlClient&&) noexcept = default;
 ControlClient& ControlClient::operator=(ControlClient&&) noexcept = default;
 ControlClient::~ControlClient() = default;
 
-ControlClient ControlClient::from_process_environment() {
-  return from_environment(process_variable);
+ControlClient ControlClient::from_process_environment(bool takes_stop) {
+  return from_environment(process_variable, takes_stop);
 }
 
-ControlClient ControlClient::from_environment(const VariableLookup& variable) {
+ControlClient ControlClient::from_environment(const VariableLookup& variable, bool takes_stop) {
   const auto fd = parse_integer(variable("PENSTOCK_CONTROL_FD").value_or(""));
   if (!fd || *fd < 0 || *fd > 1'000'000 || !is_free_channel(static_cast<int>(*fd))) return {};
-  ControlOptions options{.fd = static_cast<int>(*fd)};
+  ControlOptions options{.fd = static_cast<int>(*fd), .takes_stop = takes_stop};
   const std::string heartbeat = variable("PENSTOCK_HEARTBEAT_SECONDS").value_or("");
   const double seconds = std::strtod(heartbeat.c_str(), nullptr);
   if (seconds > 0) options.heartbeat_seconds = seconds;
@@ -175,6 +175,10 @@ void ControlClient::set_phase(const std::string& phase) {
 std::optional<ExitCode> ControlClient::stop_requested() const {
   const int code = state_ ? state_->stop_code.load(std::memory_order_relaxed) : 0;
   return code == 0 ? std::nullopt : std::optional(static_cast<ExitCode>(code));
+}
+
+void ControlClient::take_stops() {
+  if (state_) send_within(state_->fd, encode(Hello{}), milliseconds(1000));
 }
 
 void ControlClient::report_error(const ErrorReport& report) {

@@ -34,6 +34,7 @@ namespace penstock::launch {
 struct ControlOptions {
   int fd = -1;  // The rank's end; borrowed, not closed: the channel is the process's.
   double heartbeat_seconds = 30;
+  bool takes_stop = true;  // Somebody asks stop_requested(): else a signal asks the rank to stop.
 };
 
 class ControlClient {
@@ -49,8 +50,8 @@ class ControlClient {
 
   // The channel named by PENSTOCK_CONTROL_FD; a null client when the variable is absent, or left
   // over from a parent, or when another client of this process has the channel.
-  static ControlClient from_process_environment();
-  static ControlClient from_environment(const VariableLookup& variable);
+  static ControlClient from_process_environment(bool takes_stop = true);
+  static ControlClient from_environment(const VariableLookup& variable, bool takes_stop = true);
 
   bool connected() const { return state_ != nullptr; }
 
@@ -64,6 +65,8 @@ class ControlClient {
   // The code to exit with once the current step is finished and saved; nothing: go on.
   // One relaxed load.
   std::optional<ExitCode> stop_requested() const;
+  // From now on somebody asks that: a signal stops the rank no more.
+  void take_stops();
 
   // Waits up to 1 s for room in the channel, and is then lost: the exit code still tells.
   void report_error(const ErrorReport& report);

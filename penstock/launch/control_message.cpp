@@ -66,7 +66,9 @@ std::string optional_number(std::optional<std::int64_t> number) {
   return number && *number >= 0 ? std::to_string(*number) : "-";
 }
 
-std::string encode_one(const Hello&) { return "hello"; }
+constexpr const char* kHelloBySignals = "hello, stopped by signals";
+
+std::string encode_one(const Hello& hello) { return hello.takes_stop ? "hello" : kHelloBySignals; }
 std::string encode_one(const Done&) { return "done"; }
 std::string encode_one(const Bye&) { return "bye"; }
 std::string encode_one(const Abort& abort) { return line({"abort", escape(abort.root_cause)}); }
@@ -185,6 +187,7 @@ std::optional<RankMessage> parse_rank_message(std::string_view line) {
   FieldReader fields(all);
   std::optional<RankMessage> message;
   if (all[0] == "hello") message = Hello{};
+  if (all[0] == kHelloBySignals) message = Hello{.takes_stop = false};
   if (all[0] == "done") message = Done{};
   if (all[0] == "bye") message = Bye{};
   if (all[0] == "progress") message = parse_progress(fields);

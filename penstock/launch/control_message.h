@@ -42,8 +42,10 @@ struct ErrorReport {
   friend bool operator==(const ErrorReport&, const ErrorReport&) = default;
 };
 
-// The first message: from here on the rank's silence means something.
+// The first message: from here on the rank's silence means something.  Said once more where it has
+// changed.
 struct Hello {
+  bool takes_stop = true;  // A rank that does not is asked to stop by a signal.
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 // The work is finished; from here on the rank need not make progress.

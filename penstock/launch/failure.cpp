@@ -40,8 +40,8 @@ std::optional<Tier> tier_of_ending(const RankRecord& record, std::optional<int> 
     if (stop_signal == value) return std::nullopt;
     return value == SIGABRT || value == SIGPIPE ? Tier::Unexplained : Tier::Cause;
   }
-  const bool on_channel = record.said_hello && !record.said_bye;
-  if (value == 0 || (stop_signal && !on_channel)) return std::nullopt;
+  const bool stops_itself = record.said_hello && !record.said_bye && record.takes_stop;
+  if (value == 0 || (stop_signal && !stops_itself)) return std::nullopt;
   if (record.said_hello && is_stop_code(value)) return std::nullopt;
   const bool lost_peer = record.said_hello && value == static_cast<int>(ExitCode::PeerLost);
   return lost_peer ? Tier::LostPeer : Tier::Unexplained;

@@ -158,7 +158,11 @@ Verdict verdict_of_standstill(const Observation& seen, Limit limit) {
       str("no rank made progress for ", seconds_text(seen.now_ms - last_advance_ms(seen)), where,
           ": ", standstill_cause(seen, blockers));
   add_positions(seen, verdict);
-  verdict.notes.push_back(str("if that may take so long, raise launch.", key_of(limit)));
+  if (seen.is_own) {
+    verdict.notes.push_back(str("if that may take so long, raise launch.", key_of(limit)));
+  } else if (limit == Limit::Heartbeat) {
+    verdict.notes.push_back("if that may take so long, raise --heartbeat");
+  }
   return verdict;
 }
 

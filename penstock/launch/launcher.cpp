@@ -66,7 +66,7 @@ class Launch {
         processes_(ranks) {
     seen_.limits = {to_ms(options.heartbeat_seconds), to_ms(options.startup_seconds),
                     to_ms(options.disk_seconds)};
-    seen_.must_report = options.channel == ControlChannel::Required;
+    seen_.must_report = seen_.is_own = options.channel == ControlChannel::Required;
     seen_.process_state = process_state;
   }
 
@@ -132,7 +132,7 @@ class Launch {
     stop_ms_ = seen_.now_ms;
     say(str(signal_name(signal), ": stopping after the current step; once more to stop at once"));
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (!listens(rank)) processes_.signal(rank, signal);
+      if (!seen_.ranks[rank].stops_itself()) processes_.signal(rank, signal);
     }
   }
 
@@ -140,7 +140,7 @@ class Launch {
   void announce_stop() {
     if (!seen_.stop_signal) return;
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (!listens(rank) || !knows_of_stop_.insert(rank).second) continue;
+      if (!seen_.ranks[rank].stops_itself() || !knows_of_stop_.insert(rank).second) continue;
       processes_.send(rank, Stop{stop_code()});
     }
   }
@@ -159,7 +159,7 @@ class Launch {
   bool stop_overdue() const {
     if (!seen_.stop_signal || seen_.now_ms - stop_ms_ < seen_.limits.heartbeat_ms) return false;
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (processes_.alive(rank) && !listens(rank)) return true;
+      if (processes_.alive(rank) && !seen_.ranks[rank].stops_itself()) return true;
     }
     return false;
   }

@@ -96,8 +96,9 @@ Verdict verdict_of_silence(const Observation& seen, std::size_t rank) {
 
 void enter_message(RankRecord& record, const RankMessage& message, std::int64_t now_ms) {
   record.heard_ms = now_ms;
-  if (std::holds_alternative<Hello>(message)) {
+  if (const auto* hello = std::get_if<Hello>(&message)) {
     record.said_hello = true;
+    record.takes_stop = hello->takes_stop;
     record.said_bye = record.done = false;  // A second client of one process begins anew.
     record.advanced_ms = now_ms;
   } else if (std::holds_alternative<Bye>(message)) {

@@ -35,8 +35,9 @@ struct RankRecord {
   std::optional<char> state{};  // Of a process elsewhere; absent: process_state says it.
   bool was_started = true;
   bool said_hello = false;
-  bool done = false;      // Finished its work: must end within the start-up limit.
-  bool said_bye = false;  // Goes on without the channel: only its exit is watched.
+  bool takes_stop = true;  // Where it said hello: else a signal stops it.
+  bool done = false;       // Finished its work: must end within the start-up limit.
+  bool said_bye = false;   // Goes on without the channel: only its exit is watched.
   ProgressReport progress{};
   std::optional<std::int64_t> last_step{};
   std::int64_t heard_ms = 0;     // Last message.
@@ -49,6 +50,8 @@ struct RankRecord {
 
   // Its silence has a meaning.
   bool answers() const { return said_hello && !said_bye && !ending; }
+  // It is asked to stop on its channel, and ends in good order then.
+  bool stops_itself() const { return answers() && takes_stop; }
 };
 
 struct Limits {
@@ -61,7 +64,8 @@ struct Observation {
   std::vector<RankRecord> ranks{};
   Limits limits{};
   std::int64_t now_ms = 0;
-  bool must_report = false;          // Every rank is to say hello within startup_ms.
+  bool must_report = false;  // Every rank is to say hello within startup_ms.
+  bool is_own = true;  // Ranks run penstock's own program: keys of its configuration are limits.
   std::optional<int> stop_signal{};  // Passed on to the ranks, which may end by it.
   std::function<char(std::int64_t pid)> process_state{};  // As process_state() of process.h.
 };

@@ -153,12 +153,11 @@ class Reader {
 
   std::int64_t integer(std::string_view text, std::int64_t least, std::int64_t most,
                        std::string_view what) const {
-    std::int64_t value = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
+    const auto value = parse_integer(text);
+    if (!value || *value < least || *value > most) {
       fail(str("expected ", what, ", found ", in_quotes(text)));
     }
-    return value;
+    return *value;
   }
 
   std::array<std::string_view, kFields> fields() const {

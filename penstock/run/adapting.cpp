@@ -3,7 +3,6 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
 #include <vector>
 
@@ -40,14 +39,13 @@ struct Plan {
 std::optional<Plan> read_plan(const std::string& text) {
   if (text == kStays) return {};
   const std::size_t line = text.find('\n');
-  Plan plan;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), plan.gain);
-  if (line == std::string::npos || error != std::errc() || end != text.data() + line) {
+  const auto gain = parse_number(text.substr(0, line));
+  if (line == std::string::npos || !gain) {
     throw ParseError(str("the plan of rank 0: line 1: expected a number, found ",
                          in_quotes(text.substr(0, line))));
   }
-  plan.program = schedule::parse_csv(std::string_view(text).substr(line + 1), "adapted");
-  return plan;
+  return Plan{.gain = *gain,
+              .program = schedule::parse_csv(std::string_view(text).substr(line + 1), "adapted")};
 }
 
 // Every rank gets the sum of all ranks' numbers at each place.

@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/grad_mode.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <set>
 
@@ -77,10 +76,8 @@ void add_pieces_of_stage(const stage::Stage& stage,
 }
 
 template <class Number>
-Number number_in(std::string_view text, const std::string& what) {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size()) return number;
+Number known(const std::optional<Number>& number, std::string_view text, const std::string& what) {
+  if (number) return *number;
   throw CheckpointError(str("the checkpoint's ", what, " is ", in_quotes(text)));
 }
 
@@ -175,16 +172,16 @@ RunValues read_values(const checkpoint::Texts& values) {
   RunValues read;
   if (const std::string* program = find(values, kProgram)) read.program = *program;
   if (const std::string* skipped = find(values, kSkipped)) {
-    read.skipped_steps = number_in<std::int64_t>(*skipped, kSkipped);
+    read.skipped_steps = known(parse_integer(*skipped), *skipped, kSkipped);
   }
   if (const std::string* scale = find(values, kScale)) {
     const std::vector<std::string> numbers = penstock::split(*scale, ' ');
     if (numbers.size() != 3) {
       throw CheckpointError(str("the checkpoint's ", kScale, " is ", in_quotes(*scale)));
     }
-    read.gradient_scale = {.value = number_in<double>(numbers[0], kScale),
-                           .lives = number_in<std::int64_t>(numbers[1], kScale),
-                           .clean_steps = number_in<std::int64_t>(numbers[2], kScale)};
+    read.gradient_scale = {.value = known(parse_number(numbers[0]), numbers[0], kScale),
+                           .lives = known(parse_integer(numbers[1]), numbers[1], kScale),
+                           .clean_steps = known(parse_integer(numbers[2]), numbers[2], kScale)};
   }
   return read;
 }

@@ -1,4 +1,4 @@
-"""`penstock checkpoint export` and `reshard` of real runs.  Standard library only.
+"""`penstock checkpoint export` of real runs.  Standard library only.
 
 That other tools open an export is a test where PENSTOCK_TORCH_PYTHON has safetensors.
 """
@@ -66,10 +66,10 @@ class Exported(CopiesTest):
         if not found or found.returncode != 0:
             self.skipTest("no Python with torch and safetensors in PENSTOCK_TORCH_PYTHON")
         weights = self.folder / "weights"
-        self.checkpoint_of(bf16={"enabled": True}, run={"steps": 4, "save": str(weights)})
-        # One shard has whole tensors, by their names: another reader's view of the masters.
-        self.assert_code(self.checkpoint("reshard", "run", "one/step-00000004", "--shards", 1), 0)
-        states = self.opened(self.folder / "one" / "step-00000004")
+        one = {"mesh": {"pipe": 1, "data": 1}, "bf16": {"enabled": True}}
+        self.checkpoint_of(**one, run={"steps": 4, "save": str(weights)})
+        # One rank's shard has whole tensors, by their names: another reader's view of the masters.
+        states = self.opened(self.folder / "run/checkpoints/step-00000004")
         masters = {name: each for name, each in states.items() if "/" not in name}
         self.assertTrue(masters)
         self.assertLess(len(masters), len(states))
@@ -102,29 +102,6 @@ class Exported(CopiesTest):
         self.assertEqual(said["files"][0]["tensors"], said["tensors"])
         text = self.checkpoint("export", path, "again").out
         self.assertRegex(text, r"to: again, 0\.2 MiB in 1 file\ntensors: \d+ in F32\n")
-
-
-class Resharded(CopiesTest):
-    def test_it_is_the_same_and_a_run_goes_on_from_it(self) -> None:
-        self.checkpoint_of()
-        whole = self.undisturbed(
-            self.training("whole.json", mesh={"data": 1}, run={"steps": 8}), "whole"
-        )
-        to = self.folder / "other" / "step-00000004"
-        result = self.checkpoint("reshard", "run", to, "--shards", 5, "--json")
-        self.assert_code(result, 0)
-        said = json.loads(result.out)
-        self.assertEqual((said["step"], len(said["shards"])), (4, 5))
-        self.assertEqual(len(list(to.glob("shard-*-of-00005.safetensors"))), 5)
-        self.assert_code(self.checkpoint("verify", to), 0)
-        same = self.checkpoint("diff", "run", to, "--json")
-        self.assert_code(same, 0)
-        self.assertEqual(json.loads(same.out)["different"], [])
-        more = ["--run", "more", "--resume", to]
-        self.assert_code(self.train(self.folder / "whole.json", *more), 0)
-        result = self.checkpoint("diff", whole, "more")
-        self.assert_code(result, 0)
-        self.assertRegex(result.out, r"\d+ tensors are equal, 0 are not")
 
 
 class BadInput(CopiesTest):
@@ -167,33 +144,29 @@ class BadInput(CopiesTest):
             2, "expected a size, such as 5GB", "export", "run", "a", "--max-shard-size", "5 bananas"
         )
         self.assert_refused(2, "expected a size", "export", "run", "a", "--max-shard-size", "0")
-        self.assert_refused(
-            2, "expected an integer from 1 to 4096, found", "reshard", "run", "a", "--shards", 0
-        )
-        self.assert_refused(2, "--shards", "reshard", "run", "a")
         self.assert_refused(2, "is not a directory", "export", "nowhere", "a")
 
     def test_what_is_there_stays(self) -> None:
         (self.folder / "there").mkdir()
         (self.folder / "there" / "notes").write_text("mine")
         self.before = self.names()
-        for words in (["export", "run", "there"], ["reshard", "run", "there", "--shards", 2]):
-            self.assert_refused(2, 'is there already, and is not empty: it has "notes"', *words)
+        said = 'is there already, and is not empty: it has "notes"'
+        self.assert_refused(2, said, "export", "run", "there")
         self.assertEqual((self.folder / "there" / "notes").read_text(), "mine")
-        self.assert_refused(2, "is not empty", "reshard", "run", self.path, "--shards", 2)
+        self.assert_refused(2, "is not empty", "export", "run", self.path)
         self.assert_code(self.checkpoint("verify", "run"), 0)
 
     def test_a_full_disk(self) -> None:
-        for words in (["export", "run", "a/b"], ["reshard", "run", "a/b", "--shards", 1]):
-            self.assert_refused(3, f": {os.strerror(errno.EFBIG)}", *words, file_bytes=40_000)
+        said = f": {os.strerror(errno.EFBIG)}"
+        self.assert_refused(3, said, "export", "run", "a/b", file_bytes=40_000)
 
     def test_damage(self) -> None:
         shard = self.path / "shard-00001-of-00002.safetensors"
         content = bytearray(shard.read_bytes())
         content[len(content) // 2] ^= 4
         shard.write_bytes(content)
-        for words in (["export", "run", "a/b"], ["reshard", "run", "a/b", "--shards", 1]):
-            self.assert_refused(3, 'shard-00001-of-00002.safetensors" is damaged', *words)
+        said = 'shard-00001-of-00002.safetensors" is damaged'
+        self.assert_refused(3, said, "export", "run", "a/b")
         shard.unlink()
         self.assert_refused(3, "cannot be read", "export", "run", "a")
 

@@ -120,8 +120,6 @@ class Pairs(support.ProcessTest):
             Command("merge", [*train, str(self.adapted), "--save", "F",
                               "--set", "model.adapter.merge=true"]),
             Command("export", [*kept, "export", "source", "F"], needs_folder=False),
-            Command("reshard", [*kept, "reshard", "source", "F", "--shards", "2"],
-                    needs_folder=False),
             Command("prune", [*kept, "prune", "F", "--keep-last", "1"]),
         ]  # fmt: skip
         if self.has_tokenizer():

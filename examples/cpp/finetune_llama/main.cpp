@@ -1,4 +1,4 @@
-#include <penstock/run/rank_process.h>
+#include <penstock/rank/rank_process.h>
 #include <penstock/run/run.h>
 #include <penstock/run/saved_model.h>
 #include <penstock/train/checkpoints.h>
@@ -15,7 +15,7 @@ int main(int, char** argv) {  // finetune_llama FOLDER CORPUS.bin NEW_FOLDER
   config.data.path = argv[2];
   const penstock::run::Model model = penstock::run::model_of(config);
   const auto data = penstock::run::open_data(config, model, /*batch_size=*/8, {});
-  const auto ranks = penstock::run::connect_process();
+  const auto ranks = penstock::rank::connect_process();
   const penstock::train::TrainerOptions options{
       .mesh = {.pipe = 2, .data = 2},
       .microbatches = 4,

@@ -29,7 +29,6 @@ using checkpoint::Found;
 using checkpoint::Manifest;
 using checkpoint::SavedCheckpoint;
 
-constexpr int kShardsMax = 4096;
 
 std::string fact(const Manifest& manifest, const std::string& key) {
   const auto found = manifest.facts.find(key);
@@ -239,8 +238,7 @@ Command declare_checkpoint_command(CLI::App& app) {
       "  penstock checkpoint ls runs/gpt-20260102-030405\n"
       "  penstock checkpoint verify runs/gpt-20260102-030405/checkpoints/step-00000400\n"
       "  penstock checkpoint prune runs/gpt-20260102-030405 --keep-last 1 --keep-every 1000\n"
-      "  penstock checkpoint export runs/gpt-20260102-030405 weights --type BF16\n"
-      "  penstock checkpoint reshard runs/gpt-20260102-030405 archive/step-00000400 --shards 4");
+      "  penstock checkpoint export runs/gpt-20260102-030405 weights --type BF16");
   std::vector<std::pair<CLI::App*, int (*)(const CheckpointCommand&)>> all;
   const auto declare = [&](const char* name, const char* help, auto run) {
     CLI::App* const inner = app.add_subcommand(name, help);
@@ -283,20 +281,6 @@ Command declare_checkpoint_command(CLI::App& app) {
       ->type_name("BYTES");
   exported->add_flag("--adapters", command->adapters,
                      "of a run that trains low-rank adapters: these alone, as PEFT loads them");
-  CLI::App* const resharded = with_json(with_other(
-      declare("reshard",
-              "the same checkpoint in another number of files, for storage; no run needs it",
-              run_reshard),
-      "TO", "the checkpoint to be made; it must not be there yet, or be empty"));
-  resharded->footer(
-      "No run needs this: any layout of ranks goes on from any shards.  It is for storage that\n"
-      "wants fewer or larger files.\n"
-      "Example:\n"
-      "  penstock checkpoint reshard runs/gpt-20260102-030405 archive/step-00000400 --shards 4");
-  resharded->add_option("--shards", command->shards, "into so many files of even sizes")
-      ->required()
-      ->type_name("N")
-      ->check(CLI::Range(1, kShardsMax));
   CLI::App* const prune = with_json(declare("prune", "remove old checkpoints", run_prune));
   prune->add_option("--keep-last", command->keep.last, "so many of the newest stay")
       ->required()

@@ -15,12 +15,11 @@ namespace penstock::cli {
 
 struct CheckpointCommand {
   std::string path;
-  std::string other;  // The second one of diff; where export, reshard and import write.
+  std::string other;  // The second one of diff; where export and import write.
   checkpoint::Keep keep;
   std::string type = "as-saved";
   std::string shard_bytes_max = "5GB";
   bool adapters = false;  // Alone.
-  std::size_t shards = 0;
   bool json = false;
 };
 
@@ -28,6 +27,5 @@ struct CheckpointCommand {
 std::string newest_at(const std::string& path);
 
 int run_export(const CheckpointCommand& command);
-int run_reshard(const CheckpointCommand& command);
 
 }  // namespace penstock::cli

@@ -1,4 +1,4 @@
-// What writes the files of a checkpoint anew: export and reshard.
+// The files of a checkpoint written anew: export.
 #include <unistd.h>
 
 #include <algorithm>
@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "penstock/checkpoint/export.h"
-#include "penstock/checkpoint/reshard.h"
 #include "penstock/cli/plan/checkpoint_commands.h"
 #include "penstock/cli/plan/output.h"
 #include "penstock/core/byte_size.h"
@@ -118,31 +117,6 @@ int run_export(const CheckpointCommand& command) {
                 " of other types than F32, F16 and BF16\n");
   }
   write_output(text, "");
-  return static_cast<int>(ExitCode::Ok);
-}
-
-int run_reshard(const CheckpointCommand& command) {
-  SavedCheckpoint from(newest_at(command.path));
-  Output output(STDERR_FILENO);
-  ProgressLines progress(output, str("resharding ", from.folder()), from.manifest().bytes());
-  const Manifest made = reshard(from, command.other, command.shards,
-                                [&](std::uint64_t bytes) { progress.add(bytes); });
-  std::vector<std::uint64_t> sizes;
-  for (const checkpoint::Shard& shard : made.shards) sizes.push_back(shard.bytes);
-  if (command.json) {
-    write_output(str("{\"from\": ", json_quote(from.folder()), ", \"step\": ", made.step,
-                     ", \"to\": ", json_quote(command.other), ", \"bytes\": ", made.bytes(),
-                     ", \"shards\": [", join(sizes, ", "), "]}\n"),
-                 "");
-    return static_cast<int>(ExitCode::Ok);
-  }
-  const std::string least = mebibytes(std::ranges::min(sizes));
-  const std::string most = mebibytes(std::ranges::max(sizes));
-  write_output(str("resharded: ", from.folder(), ", step ", made.step, ", ",
-                   counted(from.manifest().shards.size(), "shard"), "\nto: ", command.other, ", ",
-                   mebibytes(made.bytes()), " in ", counted(sizes.size(), "shard"), " of ",
-                   least == most ? least : str(least, " to ", most), "\n"),
-               "");
   return static_cast<int>(ExitCode::Ok);
 }
 

@@ -1,7 +1,6 @@
 #include "penstock/cli/plan/cost_options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <vector>
 
 #include "penstock/cli/costs_file.h"
@@ -18,17 +17,14 @@ using simulate::Costs;
 
 double one_number(std::string_view text, const std::string& option, const std::string& whole) {
   const std::string_view digits = trim(text);
-  double value = 0.0;
-  const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  const bool is_number =
-      result.ec == std::errc() && result.ptr == digits.data() + digits.size() && !digits.empty();
+  const auto value = parse_number(digits);
   const auto fail = [&](std::string_view expected) {
     throw ConfigError(str(option, " ", whole.substr(0, 60), ": expected ", expected, ", found ",
                           json_quote(digits.substr(0, 40))));
   };
-  if (!is_number) fail("a number, or a comma list of numbers");
-  if (!verify::is_cost(value)) fail(verify::kCostRange);
-  return value;
+  if (!value) fail("a number, or a comma list of numbers");
+  if (!verify::is_cost(*value)) fail(verify::kCostRange);
+  return *value;
 }
 
 }  // namespace

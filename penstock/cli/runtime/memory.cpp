@@ -14,7 +14,7 @@
 #include "penstock/core/program_output.h"
 #include "penstock/core/text.h"
 #include "penstock/memory/layers_file.h"
-#include "penstock/run/device.h"
+#include "penstock/rank/device.h"
 #include "penstock/run/from_config.h"
 #include "penstock/run/run_memory.h"
 
@@ -141,7 +141,7 @@ run::TrainingInputs inputs_of(const config::ModelConfig& model, const config::Ba
 
 // On the device that a run on this machine would have.
 memory::Copies copies_of(const config::Config& config) {
-  const bool is_host = run::choose_device(config.launch.device, /*local_rank=*/0).is_cpu();
+  const bool is_host = rank::choose_device(config.launch.device, /*local_rank=*/0).is_cpu();
   return memory::copies_of(config, is_host ? config::Device::Cpu : config::Device::Cuda);
 }
 

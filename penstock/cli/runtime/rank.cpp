@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "penstock/cli/runtime/peer_watch.h"
 #include "penstock/cli/tokenizer.h"
 #include "penstock/comm/communicator.h"
 #include "penstock/core/error.h"
@@ -24,16 +23,16 @@
 #include "penstock/launch/run_clock.h"
 #include "penstock/launch/stop_signals.h"
 #include "penstock/launch/verdict.h"
-#include "penstock/lower/plan.h"
-#include "penstock/run/device.h"
-#include "penstock/run/rank_process.h"
+#include "penstock/rank/device.h"
+#include "penstock/rank/peer_watch.h"
+#include "penstock/rank/progress_report.h"
+#include "penstock/rank/rank_process.h"
 #include "penstock/run/run.h"
 #include "penstock/train/handshake.h"
 
 namespace penstock::cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 milliseconds to_ms(double seconds) {
@@ -54,8 +53,8 @@ comm::Transport transport_of(config::Transport transport) {
   return comm::Transport::Auto;
 }
 
-run::ProcessOptions process_options(const RankStart& start, const config::Config& config,
-                                    c10::Device device) {
+rank::ProcessOptions process_options(const RankStart& start, const config::Config& config,
+                                     c10::Device device) {
   return {.host = start.host,
           .folder = config.run.directory,
           .transport = transport_of(config.launch.transport),
@@ -68,38 +67,14 @@ class Reporter {
   explicit Reporter(const execute::Progress& progress) : progress_(progress) {}
 
   launch::ProgressReport report() {
-    launch::ProgressReport report{
-        .counter = static_cast<std::uint64_t>(progress_.counter.load(std::memory_order_relaxed)),
-        .phase = progress_.phase.load(std::memory_order_relaxed),
-        .waiting = progress_.waiting.load(std::memory_order_relaxed),
-        .uses_files = progress_.uses_files.load(std::memory_order_relaxed)};
-    const std::int64_t step = progress_.step.load(std::memory_order_relaxed);
-    if (step > 0) report.step = step;
-    const lower::Plan* plan = progress_.plan.load(std::memory_order_acquire);
-    const auto index = progress_.instruction.load(std::memory_order_relaxed);
-    const char* doing = progress_.doing.load(std::memory_order_relaxed);
-    if (plan != nullptr && index >= 0 && index < std::ssize(plan->instructions)) {
-      const auto& instruction = plan->instructions[static_cast<std::size_t>(index)];
-      report.doing = schedule::to_string(instruction.action);
-      if (report.waiting) report.waiting_for = instruction.peer;
-    } else if (doing != nullptr) {
-      (report.waiting ? report.doing : report.phase) = doing;
-    }
-    report.waiting_ms = waited_ms(report);
+    launch::ProgressReport report = rank::report_of(progress_);
+    patience_.measure(report);
     return report;
   }
 
  private:
-  std::int64_t waited_ms(const launch::ProgressReport& report) {
-    const auto now = Clock::now();
-    if (!report.waiting || report.counter != counter_) since_ = now;
-    counter_ = report.counter;
-    return std::chrono::duration_cast<milliseconds>(now - since_).count();
-  }
-
   const execute::Progress& progress_;
-  std::uint64_t counter_ = 0;
-  Clock::time_point since_ = Clock::now();
+  rank::Patience patience_;
 };
 
 // Whoever watches has the deadlines (launcher.h, peer_watch.h), and ends a wait by an interrupt.
@@ -135,9 +110,9 @@ class RankProcess {
     control_.set_phase("meeting the other ranks");
     const auto self = launch::from_process_environment();
     const c10::Device device =
-        run::choose_device(launch.device, self.local_rank.value_or(self.rank.value));
-    communicator_ = run::connect_process(self, process_options(start_, read.config, device),
-                                         to_ms(launch.startup_seconds));
+        rank::choose_device(launch.device, self.local_rank.value_or(self.rank.value));
+    communicator_ = rank::connect_process(self, process_options(start_, read.config, device),
+                                          to_ms(launch.startup_seconds));
     const ExitCode code = work_(read, *communicator_, device, hooks());
     communicator_.reset();
     return code;
@@ -229,7 +204,7 @@ class RankProcess {
   launch::Limits limits_;
   std::unique_ptr<comm::Communicator> communicator_;
   std::optional<Reporter> reporter_;
-  std::optional<PeerWatch> peers_;
+  std::optional<rank::PeerWatch> peers_;
   std::optional<launch::ProgressReport> last_;
   launch::ControlClient control_;
 };

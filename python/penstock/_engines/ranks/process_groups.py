@@ -8,6 +8,7 @@ its ranks and its timeout, which is the deadline of every wait.
 from __future__ import annotations
 
 import os
+import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,8 @@ from penstock import _torch
 from penstock.errors import CommError, Error
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from torch.distributed import ProcessGroup
 
     from penstock._runtime import Communicator
@@ -80,6 +83,7 @@ def connect(group: ProcessGroup, device: torch.device = _HOST) -> Communicator:
     Raises CommError with the ranks that have not come within the group's timeout.
     """
     make: type[Communicator] = _torch.load().Communicator
+    _be_seen()
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     timeout = timeout_of(group)
     if size == 1:
@@ -123,6 +127,24 @@ def telling_others(communicator: Communicator) -> Iterator[None]:
 def words_of(error: BaseException) -> str:
     """What other ranks hear of it."""
     return error.message if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+
+
+def _be_seen() -> None:
+    """From now on `penstock launch`, or run, sees where this process stands, and why it fails."""
+    runtime = _torch.load()
+    if not runtime.begin_presence() or getattr(sys.excepthook, "reports", False):
+        return
+    before = sys.excepthook
+
+    def report(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if not issubclass(kind, KeyboardInterrupt):  # That is how it was asked to stop.
+            runtime.report_failure(words_of(error))
+        before(kind, error, traceback)
+
+    report.reports = True  # type: ignore[attr-defined]
+    sys.excepthook = report
 
 
 def _next_meeting(group: ProcessGroup, rank: int) -> Store:

@@ -1,4 +1,4 @@
-#include "penstock/run/device.h"
+#include "penstock/rank/device.h"
 
 #include <ATen/Context.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -7,7 +7,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
 
-namespace penstock::run {
+namespace penstock::rank {
 namespace {
 
 std::int32_t cuda_devices() {
@@ -29,4 +29,4 @@ c10::Device choose_device(config::Device wanted, std::int32_t local_rank) {
                     {"launch.device = auto takes CUDA devices only where there are some"});
 }
 
-}  // namespace penstock::run
+}  // namespace penstock::rank

@@ -9,11 +9,11 @@
 
 #include "penstock/config/config.h"
 
-namespace penstock::run {
+namespace penstock::rank {
 
 // The host, or the CUDA device number `local_rank`, modulo their number: where there are fewer than
 // ranks of this host, ranks share.
 // Throws: ConfigError when CUDA is asked for and this torch has none, or sees no device.
 c10::Device choose_device(config::Device wanted, std::int32_t local_rank);
 
-}  // namespace penstock::run
+}  // namespace penstock::rank

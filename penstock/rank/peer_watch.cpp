@@ -1,4 +1,4 @@
-#include "penstock/cli/runtime/peer_watch.h"
+#include "penstock/rank/peer_watch.h"
 
 #include <algorithm>
 #include <exception>
@@ -10,7 +10,7 @@
 #include "penstock/core/text.h"
 #include "penstock/launch/control_message.h"
 
-namespace penstock::cli {
+namespace penstock::rank {
 namespace {
 
 using std::chrono::milliseconds;
@@ -108,4 +108,4 @@ void PeerWatch::enter(std::size_t rank) {
   if (message) enter_message(seen_.ranks[rank], *message, seen_.now_ms);
 }
 
-}  // namespace penstock::cli
+}  // namespace penstock::rank

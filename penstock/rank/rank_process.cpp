@@ -1,4 +1,4 @@
-#include "penstock/run/rank_process.h"
+#include "penstock/rank/rank_process.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -10,7 +10,7 @@
 #include "penstock/launch/port.h"
 #include "penstock/launch/rank_environment.h"
 
-namespace penstock::run {
+namespace penstock::rank {
 namespace {
 
 using launch::LauncherKind;
@@ -80,7 +80,8 @@ std::unique_ptr<comm::Communicator> connect_process(const ProcessOptions& option
 std::unique_ptr<comm::Communicator> connect_process(const launch::LauncherEnvironment& self,
                                                     const ProcessOptions& options,
                                                     std::chrono::milliseconds deadline) {
+  begin_presence();
   return comm::connect(rendezvous_of(self, options), deadline, patience_for_first_word(self));
 }
 
-}  // namespace penstock::run
+}  // namespace penstock::rank

@@ -18,7 +18,7 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/launch/verdict.h"
 
-namespace penstock::cli {
+namespace penstock::rank {
 
 class PeerWatch {
  public:
@@ -52,4 +52,4 @@ class PeerWatch {
   std::thread thread_;
 };
 
-}  // namespace penstock::cli
+}  // namespace penstock::rank

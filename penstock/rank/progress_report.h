@@ -1,0 +1,28 @@
+// Where a rank's training stands, in the words of its launcher.
+//
+// Knows both, and nobody who listens.
+// Thread safety: one thread asks.
+#pragma once
+#include <chrono>
+#include <cstdint>
+
+#include "penstock/execute/progress.h"
+#include "penstock/launch/control_message.h"
+
+namespace penstock::rank {
+
+// Without waiting_ms: a Progress does not tell it.
+launch::ProgressReport report_of(const execute::Progress& progress);
+
+// For how long a rank has waited, by its reports.
+class Patience {
+ public:
+  // Sets waiting_ms of a report, the next one of a rank.
+  void measure(launch::ProgressReport& report);
+
+ private:
+  std::uint64_t counter_ = 0;
+  std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace penstock::rank

@@ -1,0 +1,64 @@
+// A program as a user writes it, to be launched: it trains, and may go wrong on rank 1 in step 5.
+//
+//   own_program FAULT: none, throw, kill, stop, ponder (3 s of its own code), or polite: it trains
+//   until it is asked to stop, and ends in good order then.
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/rand.h>
+#include <signal.h>
+#include <torch/nn/modules/linear.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "penstock/rank/rank_process.h"
+#include "penstock/train/trainer.h"
+
+namespace {
+
+using namespace penstock;
+
+std::string fault;
+bool is_time = false;
+
+struct Fragile : torch::nn::Module {
+  Fragile() : fc(register_module("fc", torch::nn::Linear(4, 4))) {}
+  at::Tensor forward(const at::Tensor& input) {
+    if (is_time && fault == "throw") throw std::runtime_error("the layer had enough");
+    if (is_time && fault == "kill") ::raise(SIGKILL);
+    if (is_time && fault == "stop") ::raise(SIGSTOP);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return fc(input);
+  }
+  torch::nn::Linear fc;
+};
+
+}  // namespace
+
+int main(int, char** argv) {
+  fault = argv[1];
+  const auto ranks = rank::connect_process();
+  const std::vector<nn::LayerSpec> layers = {
+      nn::layer("a", [] { return std::make_shared<Fragile>(); }),
+      nn::layer("b", [] { return std::make_shared<Fragile>(); })};
+  train::Trainer trainer(
+      {.mesh = {.pipe = 2}, .microbatches = 2}, layers,
+      [](const at::Tensor& y, const at::Tensor& t) { return at::mse_loss(y, t); }, *ranks);
+  const at::Tensor x = at::rand({4, 4}), t = at::rand({4, 4});
+  const std::int64_t steps = fault == "polite" ? 10'000 : 20;
+  for (std::int64_t step = 1; step <= steps; ++step) {
+    is_time = step == 5 && ranks->rank().value == 1;
+    if (is_time && fault == "ponder") std::this_thread::sleep_for(std::chrono::seconds(3));
+    trainer.step(x, t);
+    if (ranks->rank().value == 0) {
+      std::printf("step %ld\n", step);
+      std::fflush(stdout);
+    }
+    if (fault != "polite") continue;
+    if (const auto code = rank::stop_requested()) return static_cast<int>(*code);
+  }
+  return 0;
+}
