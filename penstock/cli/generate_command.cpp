@@ -16,7 +16,7 @@ std::optional<double> number_of(const std::string& text) {
   return is_number ? std::optional(value) : std::nullopt;
 }
 
-// Above 0, and at most 1.
+// Refuses a share that is not above 0 and at most 1.
 std::string check_share(const std::string& text) {
   const auto value = number_of(text);
   if (value && *value > 0 && *value <= 1) return "";

@@ -16,7 +16,7 @@
 namespace penstock::cli {
 namespace {
 
-// Of the descriptor from which a rank reads the config.
+// The variable with the descriptor from which a rank reads the config.
 constexpr const char* kConfigVariable = "PENSTOCK_CONFIG_FD";
 
 void hand_on_text(const std::string& text) {

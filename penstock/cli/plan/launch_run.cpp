@@ -213,12 +213,13 @@ class Starts {
   const std::string directory_;
   const std::int64_t newest_at_start_;
   launch::Restarts restarts_;
-  RankLayout layout_;  // Of whole replicas: that of the start that is next, or lost ranks since.
-  std::vector<config::Override> layout_words_;  // That give the layout of the start that is next.
-  std::optional<Rerouting> rerouting_;          // From `layout_`.
+  // Whole replicas: the layout of the next start, or of the start before ranks were lost.
+  RankLayout layout_;
+  std::vector<config::Override> layout_words_;  // Words that give the layout of the next start.
+  std::optional<Rerouting> rerouting_;          // Made from `layout_`.
   // The newest checkpoint when a rerouted program began, of the start that is next.
   std::optional<std::int64_t> rerouted_at_;
-  int starts_ = 0;  // Before that one.
+  int starts_ = 0;  // Starts before the next one.
   const double began_ = launch::host_seconds();
 };
 

@@ -14,13 +14,14 @@
 namespace penstock::cli {
 
 struct RunToLaunch {
-  std::string name;  // Of the configuration, for errors.
+  std::string name;  // Name of the configuration, for errors.
   config::Config config;
   std::string run;  // The run directory.
 };
 
-// Until the run is done, is asked to stop, or no start is left.  A run that saves checkpoints is
-// started again as it was started until it has one of its own, and goes on from the newest then.
+// Starts ranks until the run is done, is asked to stop, or no start is left.  A run that saves
+// checkpoints is started again as it was started until it has one of its own, and goes on from the
+// newest then.
 // Returns: the exit code of the last start.
 int launch_run(const RunToLaunch& run, const launch::LaunchOptions& options, TrainCommand command,
                Output& output);

@@ -101,7 +101,8 @@ std::string Rerouting::why_not() const {
   return "";
 }
 
-// Those of the last window of steps; without one, every pass of a stage is as long as any other.
+// Takes the costs of the last window of steps; without one, every pass of a stage is as long as any
+// other.
 void Rerouting::measure(const schedule::Schedule& order) {
   if (costs_) return;
   costs_.emplace();
@@ -110,15 +111,15 @@ void Rerouting::measure(const schedule::Schedule& order) {
   if (!std::filesystem::exists(file, error)) return;
   try {
     const Costs measured = read_costs_file(file);
-    if (!simulate::misfits(measured, order).empty()) return;  // Of other stages.
+    if (!simulate::misfits(measured, order).empty()) return;  // Costs of other stages.
     costs_ = measured;
     is_measured_ = true;
   } catch (const Error&) {
-    return;  // Of no use then.
+    return;  // Useless then.
   }
 }
 
-// Of the places tried, that whose rank costs the shortest step.
+// Leaves out the rank, of the places tried, whose loss costs the shortest step.
 search::GoingOn Rerouting::leave_out_one_more(const verify::VerifiedSchedule& order) {
   const mesh::Mesh mesh = mesh::make_mesh(layout_.mesh);
   const std::vector<Rank> pipe = mesh.group(Rank(0), Role::Pipe);

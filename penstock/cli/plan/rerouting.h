@@ -20,8 +20,8 @@
 namespace penstock::cli {
 
 struct Rerouted {
-  verify::VerifiedSchedule program;    // Of all ranks that are left, with its messages.
-  std::vector<Rank> left_out;          // By their numbers in the layout of whole replicas.
+  verify::VerifiedSchedule program;    // Program of all ranks that are left, with its messages.
+  std::vector<Rank> left_out;          // Ranks by their numbers in the layout of whole replicas.
   double step = 0.0;                   // Simulated: ms, or, unmeasured, in passes of a stage.
   std::optional<double> instead = {};  // The step of the other way; absent: there is none.
   bool is_measured = false;
@@ -31,7 +31,7 @@ struct Rerouted {
 
 class Rerouting {
  public:
-  // Of a run with this configuration and layout, in the directory `run`.
+  // Reroutes a run with this configuration and layout, in the directory `run`.
   Rerouting(const config::Config& config, std::string run, const config::RankLayout& layout);
 
   // How `ranks` of the layout's could go on; `instead` is what they would have otherwise.  Ranks
