@@ -50,7 +50,7 @@ class Departures {
     --missing_[b];
     return std::exchange(is_there_[b], 1) == 1 ? 0 : buckets_[b].rows;
   }
-  // and what it adds after that, as buckets leave.
+  // What leaving buckets add after that, and what sums that have come free.
   std::int64_t depart() {
     std::int64_t added = 0;
     for (; next_ < buckets_.size() && missing_[next_] == 0; ++next_) {

@@ -19,8 +19,8 @@ using launch::LauncherKind;
 // file is not for this one.
 std::string restart_count() { return launch::restart_count(launch::process_variable); }
 
-// The socket of rank 0's store.  Not c10d's own, which listens on every address of this host; but
-// where others may know this host by any of them, it is.
+// The socket of rank 0's store; -1: c10d makes its own.  That one listens on every address of this
+// host, so it is taken only where others may know this host by any of them.
 int store_socket(const std::string& address, std::uint16_t port) {
   if (const auto socket = launch::process_variable("PENSTOCK_STORE_FD")) {
     return static_cast<int>(parse_integer(*socket).value_or(-1));
