@@ -10,7 +10,8 @@ namespace {
 
 at::Tensor copy_of(const at::Tensor& tensor) { return tensor.detach().clone(); }
 
-// Without a new version: graphs of other microbatches may hold the tensor, and do not need it.
+// Overwrites without a new version: graphs of other microbatches may hold the tensor, and do not
+// need it.
 void overwrite(const at::Tensor& tensor, const at::Tensor& with) {
   tensor.variable_data().copy_(with);
 }
