@@ -44,7 +44,7 @@ class Departures {
     is_there_.resize(buckets_.size());
   }
 
-  // The gradient of a parameter comes: what that adds to buckets before it has been copied,
+  // What the gradient of a parameter adds to buckets when it comes, before it has been copied.
   std::int64_t arrive(std::size_t parameter) {
     const std::size_t b = bucket_of_.at(parameter);
     --missing_[b];

@@ -20,8 +20,8 @@ struct OpStyle {
   schedule::Op op;
   std::string_view name;  // "forward"
   Colour alone;           // Colour where every rank has one stage.
-  Colour first;           // Colours elsewhere, from a rank's first stage
-  Colour last;            // up to its last one.
+  Colour first;           // Colour of a rank's first stage, where it has more.
+  Colour last;            // Colour of its last stage; the others lie between.
   Mark mark;
 };
 

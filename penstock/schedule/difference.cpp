@@ -117,8 +117,8 @@ std::vector<Edit> replaced(const Cells& a, const Cells& b) {
 }
 
 struct Ends {
-  std::size_t front = 0;  // Equal cells at the beginning
-  std::size_t back = 0;   // Equal cells at the end of the rest.
+  std::size_t front = 0;  // Equal cells at the beginning.
+  std::size_t back = 0;   // Equal cells at the end, of the rest.
 };
 
 Ends equal_ends(const Cells& a, const Cells& b) {

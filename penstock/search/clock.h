@@ -35,7 +35,7 @@ class Clock {
   double run(const Order& order, double most = kStuck);
 
   // The makespan of the last order that was not stuck, without the optimizer.
-  double makespan() const;  // Without the optimizer.
+  double makespan() const;
   // A longest chain of turns, the last one first, each of which could not start before the next of
   // the list had ended, on its own rank or on another one.
   void critical_path(const Order& order, std::vector<Place>& path) const;

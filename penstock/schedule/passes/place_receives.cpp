@@ -129,8 +129,8 @@ class Placing {
   // Place of each message in its link, from 1, by number of the message.
   std::vector<std::uint32_t> place_;
   std::size_t ran_ = 0;       // Computes in the result.
-  std::size_t asked_ = 0;     // Computes whose messages were asked for,
-  std::size_t asked_at_ = 0;  // First action behind them.
+  std::size_t asked_ = 0;     // Computes whose messages were asked for.
+  std::size_t asked_at_ = 0;  // First action behind those computes.
   Program result_;
 };
 
