@@ -1,4 +1,5 @@
 // The place of every action of a schedule: the table that verify and lower look things up in.
+// Knows no rules.
 //
 // One number of 32 bits for each op, stage and microbatch, those of a stage and microbatch side by
 // side: a program of 50 million actions needs 270 MB.

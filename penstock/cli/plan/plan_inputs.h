@@ -38,6 +38,8 @@ void declare_plan_inputs(CLI::App& app, PlanInputs& inputs);
 void check_plan_inputs(const PlanInputs& inputs);
 
 // The file's numbers, or those measured by the program that has tensors.
+// Throws: ConfigError for a file of another model, and for sizes that it does not have; ParseError;
+// Error where there is no such program, or it fails.
 memory::LayersFile layers_of(const PlanInputs& inputs, const config::Config& config);
 std::string layers_text(const PlanInputs& inputs, const memory::LayersFile& layers);
 
