@@ -160,12 +160,12 @@ class BareRank {
   std::int32_t stages_;
   int rank_;
   bench::Pair pair_;
-  std::vector<torch::nn::Sequential> nets_;  // By stage; empty on the other rank.
+  std::vector<torch::nn::Sequential> nets_;  // Nets by stage; empty on the other rank.
   std::unique_ptr<torch::optim::SGD> optimizer_;
-  std::vector<torch::Tensor> inputs_, targets_;  // By microbatch.
-  // By stage and microbatch.
+  std::vector<torch::Tensor> inputs_, targets_;  // Tensors by microbatch.
+  // Tensors by stage and microbatch.
   std::vector<torch::Tensor> activations_, outputs_, gradients_, input_gradients_;
-  std::vector<std::unique_ptr<comm::Transfer>> receives_;  // By tag.
+  std::vector<std::unique_ptr<comm::Transfer>> receives_;  // Transfers by tag.
   std::vector<std::unique_ptr<comm::Transfer>> sends_;
 };
 

@@ -145,7 +145,7 @@ class Benchmark {
     ::fsync(file.get());
   }
 
-  // As checkpoint/shard.cpp writes, with the digests of its chunks or without.
+  // Writes what checkpoint/shard.cpp writes, with the digests of its chunks or without.
   void write_as_a_shard(const std::vector<char>& portion, bool has_digests) {
     const std::string path = folder_ + "/shard";
     NewFile file(path, path);

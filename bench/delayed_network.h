@@ -100,7 +100,7 @@ class DelayedNetwork {
   // The proxy's process.
   [[noreturn]] void forward() {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    std::array<std::deque<Packet>, 2> on_the_way;  // From each rank.
+    std::array<std::deque<Packet>, 2> on_the_way;  // Packets from each rank.
     std::vector<char> buffer(kLargestPacket);
     while (true) {
       auto next = Clock::time_point::max();

@@ -267,7 +267,7 @@ def zero_memory(machine: Machine) -> Iterator[Row]:
                 yield Row("memory", what, why=str(error))
 
 
-# In the order of their worth, with the seconds after which a part asks for nothing more.
+# Parts in the order of their worth, with the seconds after which a part asks for nothing more.
 PARTS = [
     (build, 720),
     (device_tests, 600),

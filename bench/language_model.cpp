@@ -140,7 +140,7 @@ class PlainStage {
   std::vector<std::shared_ptr<nn::Layer>> layers_;
   std::vector<at::Tensor> parameters_;
   std::unique_ptr<update::Optimizer> optimizer_;
-  std::vector<at::Tensor> inputs_, outputs_, targets_;  // By microbatch.
+  std::vector<at::Tensor> inputs_, outputs_, targets_;  // Tensors by microbatch.
 };
 
 double timed(const std::function<void()>& work) {

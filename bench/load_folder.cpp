@@ -46,7 +46,7 @@ void read_files(const std::filesystem::path& folder) {
   }
 }
 
-// On one rank, which has all layers.  Returns how many parameters the model has.
+// Loads on one rank, which has all layers.  Returns how many parameters the model has.
 std::int64_t load_model(const std::string& folder) {
   const hugging_face::ModelFolder model(folder);
   const auto specs = model.layers();
@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
   std::vector<double> reads;
   std::vector<double> loads;
   std::int64_t elements = 0;
-  read_files(argv[1]);  // Into the page cache.
+  read_files(argv[1]);  // Brings them into the page cache.
   for (long i = 0; i < std::max(times, 1L); ++i) {
     reads.push_back(timed_ms([&] { read_files(argv[1]); }));
     loads.push_back(timed_ms([&] { elements = load_model(argv[1]); }));

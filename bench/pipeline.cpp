@@ -28,7 +28,7 @@ using bench::cpu_ms;
 using bench::now_ms;
 using bench::Options;
 
-// Of the steps that recorded their timelines.
+// Times of the steps that recorded their timelines.
 std::string recorded_text(std::vector<double> times) {
   if (times.empty()) return "";
   std::sort(times.begin(), times.end());

@@ -29,7 +29,7 @@ COMPARED = (64, 4, 256)  # Ranks, stages per rank, microbatches.
 LARGE = (1024, 2, 4096)
 LARGE_SECONDS_MAX, LARGE_GIB_MAX = 60, 8e9 / 2**30
 AT_LEAST = 100  # Times as fast as torch.
-# From 24 thousand to 13 million actions; ranks and microbatches grow in turn.
+# Sizes from 24 thousand to 13 million actions; ranks and microbatches grow in turn.
 FITTED = [(16, 2, 128), (16, 2, 512), (64, 2, 512), (64, 2, 2048), (256, 2, 2048), (256, 2, 4096)]
 
 

@@ -47,7 +47,8 @@ class Layout(NamedTuple):
 PIPELINE = Layout(2, 1, 0, "1f1b", 1)
 HALVES = Layout(2, 1, 0, "zb_h1", 1)
 REPLICAS = Layout(1, 2, 0, "1f1b", 1)
-LENDERS = [PIPELINE, HALVES, REPLICAS]  # Of costs, with the configuration's own stages.
+# Layouts that lend costs, with the configuration's own stages.
+LENDERS = [PIPELINE, HALVES, REPLICAS]
 CROWDED = Layout(1, 4, 1, "1f1b", 1)  # All compute all the time.
 LAYOUTS = [
     PIPELINE,
@@ -89,7 +90,7 @@ def configuration(model: dict) -> dict:
 
 class Run(NamedTuple):
     step: float  # Milliseconds, as the next.
-    rest: float  # Beside the pipeline.
+    rest: float  # Milliseconds beside the pipeline.
     fit: dict  # Costs by `penstock report`.
 
 

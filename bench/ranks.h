@@ -99,7 +99,7 @@ inline double now_ms() {
       .count();
 }
 
-// Of this process, all its threads.
+// CPU time of this process, all its threads.
 inline double cpu_ms() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);

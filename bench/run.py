@@ -28,7 +28,7 @@ PEERS = ROOT / "bench" / ".venv-peers" / "bin" / "python"
 SMALL = ["--width", "8", "--batch", "32", "--microbatches", "32"]
 LARGE = ["--width", "512", "--batch", "256", "--microbatches", "8"]
 WIDE = ["--width", "1024", "--batch", "128", "--microbatches", "4"]
-# By schedule: its stages per rank, and the bar of penstock over torch at d 8.
+# Stages per rank of each schedule, and the bar of penstock over torch at d 8.
 SCHEDULES = {
     "gpipe": (1, 1 / 2.5),
     "1f1b": (1, 1 / 2.5),
@@ -37,8 +37,8 @@ SCHEDULES = {
     "zbv": (2, 1 / 4.5),
 }
 CONTENDERS = ["penstock", "bare", "bound", "torch", "deepspeed", "python", "plain"]
-PREDICTED_WITHIN = 0.10  # Of the measured lower quartile.
-DELAYED_WITHIN = 0.05  # With a millisecond on every hop: no more than so much above it.
+PREDICTED_WITHIN = 0.10  # Share of the measured lower quartile.
+DELAYED_WITHIN = 0.05  # Share above it that is allowed with a millisecond on every hop.
 TOLD_APART = 0.05  # Schedules predicted further apart than this come in the order predicted.
 
 
@@ -53,7 +53,8 @@ class Group:
     name: str
     arguments: list[str]
     entries: list[str]
-    ratios: list[tuple[str, str, float]] = field(default_factory=list)  # Over, under, at most.
+    # Numerator, denominator, limit.
+    ratios: list[tuple[str, str, float]] = field(default_factory=list)
     predict: bool = False
     within: float = PREDICTED_WITHIN
     only_above: bool = False  # Less than predicted is met, however much.
@@ -279,7 +280,7 @@ def measure(
 
 
 def memory_ratios(group: Group, results: dict[str, list[dict]]) -> list[dict]:
-    """Of medians of the larger rank's peak RSS."""
+    """Ratios of medians of the larger rank's peak RSS."""
     peaks = {
         entry: statistics.median(result["peak_rss_mb"] for result in repeated)
         for entry, repeated in results.items()

@@ -19,7 +19,7 @@ inline void raise_as(const char* name, const Error& error) {
   PyErr_SetObject(type.ptr(), value.ptr());
 }
 
-// In the module that is being initialised.
+// Translates errors in the module that is being initialised.
 inline void translate_errors() {
   pybind11::register_local_exception_translator([](std::exception_ptr thrown) {
     try {

@@ -44,7 +44,7 @@ class MLP(torch.nn.Module):
         self.net2 = torch.nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """As wide as it came."""
+        """The blocks' result, as wide as x."""
         result: torch.Tensor = self.net2(torch.relu(self.net1(x)))
         return result
 

@@ -29,25 +29,25 @@ DIALECTS = {
 class Import:
     path: str  # The file that has it.
     line: int
-    module: str  # With dots, as what it imports.
+    module: str  # Name with dots of what it imports.
     target: str
 
 
 def module_of(path: str) -> str:
-    """As "penstock.zero.engine"; of a package, its own name."""
+    """The name "penstock.zero.engine" of a file; of a package, its own name."""
     parts = PurePosixPath(path).relative_to(PACKAGE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def wall_of(module: str) -> int:
-    """Of the package itself, the front door: that of its own things."""
+    """The wall of a module; the package itself, the front door, has that of its own things."""
     _, _, inside = module.partition(".")
     top = inside.split(".")[0]
     return ENGINES if top == "_engines" else NAMES if top in DIALECTS else OWN
 
 
 def imports_of(path: str, text: str, modules: Iterable[str]) -> Iterator[Import]:
-    """Those of the package's modules that a file imports, wherever it does."""
+    """Imports of the package's modules in a file, wherever they stand."""
     known, module = set(modules), module_of(path)
     package = module if path.endswith("/__init__.py") else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(text)):
@@ -91,7 +91,7 @@ def _circle_in(arrows: Iterable[tuple[str, str]]) -> list[str]:
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
-        circle: list[str] = error.args[1][:0:-1]  # In the order of the arrows.
+        circle: list[str] = error.args[1][:0:-1]  # Modules in the order of the arrows.
         first = circle.index(min(circle))
         return [*circle[first:], *circle[: first + 1]]
     return []

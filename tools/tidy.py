@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from comment_openings import check_openings
 from decisions import DECISIONS
 from python_walls import PACKAGE, check_walls
 
 LINES_MAX = 500
 COLUMNS_MAX = 100
-FUNCTIONS_MAX = 25  # Of a class.
+FUNCTIONS_MAX = 25  # Limit for a class.
 HEADER_COMMENT_LINES_MIN = 2
 
 CPP = {".h", ".cpp"}
@@ -254,6 +255,11 @@ def check_python_walls(sources: list[Source]) -> Iterator[Finding]:
         yield Finding(found.path, found.line, message)
 
 
+def check_comments(source: Source) -> Iterator[Finding]:
+    for line, word in check_openings(source.path, source.lines):
+        yield source.finding(line, f'begins with "{word}": name the noun, or begin with a verb')
+
+
 def check_header_opening(source: Source) -> Iterator[Finding]:
     comment_lines = 0
     for number, line in enumerate(source.lines, 1):
@@ -404,7 +410,7 @@ def check_folders(names: list[str], layers: Layers) -> Iterator[Finding]:
 def check_public_headers(
     sources: list[Source], documents: dict[str, Source], names: set[str]
 ) -> Iterator[Finding]:
-    """Those of docs/headers.md are there, and what users write includes no other."""
+    """Headers of docs/headers.md that are not there, and others that users are shown to include."""
     page = documents.get("docs/headers.md")
     public = {}
     for number, line in enumerate(page.lines if page else [], 1):
@@ -456,6 +462,7 @@ def check_tree(root: Path) -> list[Finding]:
             findings += check_cpp(source, layers, set(names))
         if source.suffix in CPP | {".py"}:
             findings += check_decisions(source)
+            findings += check_comments(source)
         if source.suffix == ".h":
             findings += check_header_opening(source)
             findings += check_classes(source)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from ranks import Block, report, run_ranks, time_steps
 
-BLOCKS = 4  # Of a rank.
+BLOCKS = 4  # Blocks of a rank.
 
 
 def body(rank, args, init_method):

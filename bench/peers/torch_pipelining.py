@@ -16,7 +16,8 @@ pipelining = importlib.import_module(PACKAGE)
 
 BLOCKS = 8
 ONE_STAGE = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
-# Of two stages a rank: r and r + ranks, or, in a V, r and the one that many from the end.
+# Schedules with two stages a rank: r and r + ranks, or, in a V, r and the one that many from the
+# end.
 TWO_STAGES = {
     "interleaved_1f1b": pipelining.ScheduleInterleaved1F1B,
     "interleaved_zero_bubble": pipelining.ScheduleInterleavedZeroBubble,

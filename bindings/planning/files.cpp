@@ -15,7 +15,8 @@ namespace {
 
 namespace py = pybind11;
 
-using Written = std::pair<std::string, std::string>;  // Where it is, and where it goes.
+// The path where it is, and the one to which it goes.
+using Written = std::pair<std::string, std::string>;
 
 PreparedFile prepared(const Written& file) {
   return PreparedFile::of_written(file.first, file.second);
@@ -28,7 +29,7 @@ void replace_written(const std::vector<Written>& parts, const Written& head) {
   replace_together(files, last);
 }
 
-// Until it is let go, or the process ends.
+// A lock that lasts until it is let go, or the process ends.
 class Lock {
  public:
   explicit Lock(OutputLock lock) : lock_(std::move(lock)) {}

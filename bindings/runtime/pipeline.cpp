@@ -121,9 +121,9 @@ struct PythonPipeline {
   }
 
   comm::Communicator& communicator;
-  std::shared_ptr<PythonLayer> last;  // Of the stages, which are in rising order.
+  std::shared_ptr<PythonLayer> last;  // Last of the stages, which are in rising order.
   std::optional<Pipeline> pipeline;
-  execute::StepInputs training;  // Of the step that runs, or has failed.
+  execute::StepInputs training;  // Inputs of the step that runs, or has failed.
 };
 
 }  // namespace

@@ -39,7 +39,7 @@ std::string describe(const py::error_already_set& error) {
 std::string without_cause(const std::string& text, const std::string& cause) {
   const std::size_t at = text.find(cause);
   if (at == std::string::npos || at < 2) return text;
-  return text.substr(0, at - 2);  // Without ": ".
+  return text.substr(0, at - 2);  // Cuts off ": ".
 }
 
 void find_original(const std::exception& error, const std::string& where) {

@@ -20,7 +20,7 @@ class PythonLayer : public nn::Layer {
 
   nn::Values forward_values(const nn::Values& inputs) override;
   void train(bool) override {}  // Modules are as the user has set them.
-  // As the script has seeded them.
+  // The script has seeded torch's generators itself.
   nn::TorchDraws torch_draws() const override { return nn::TorchDraws::FromDefaultGenerators; }
   bool needs_engine() const override { return needs_engine_; }
   bool splits_backward() const override;
@@ -34,7 +34,7 @@ class PythonLayer : public nn::Layer {
  private:
   pybind11::object stage_;
   pybind11::object forward_;
-  bool needs_engine_ = true;  // Until the first forward shows that it does not.
+  bool needs_engine_ = true;  // False once the first forward shows that it does not.
   bool may_nest_ = false;
   bool has_run_ = false;
 };

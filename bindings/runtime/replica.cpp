@@ -105,7 +105,7 @@ struct PythonReplica {
     watch.reset();
     call([](ModuleReplica& r) { r.end_forward(); });
   }
-  // Between these two somebody else runs a backward.
+  // Frame a backward that somebody else runs.
   void begin_backward() {
     call([](ModuleReplica& r) { r.begin_backward(); });
     if (group.group.size() > 1) watch.emplace(group.communicator);

@@ -23,7 +23,7 @@ struct ReplicaGroup {
   comm::ShardGroup group;
 };
 
-// As a keyword of Python; None: where it is anyway.
+// The place that a keyword of Python says; None: where it is anyway.
 inline offload::Where in_folder(const std::optional<std::string>& folder) {
   if (!folder) return {};
   return {.place = offload::Place::File, .folder = *folder};

@@ -21,7 +21,8 @@ namespace {
 // What the handler may touch.
 struct {
   std::atomic<int> event{-1};
-  std::atomic<pid_t> process{0};  // Of the thread that reads the event: threads survive no fork.
+  // Process of the thread that reads the event: threads survive no fork.
+  std::atomic<pid_t> process{0};
   std::atomic<std::uint32_t> signals{0};
   std::atomic<const struct sigaction*> before{nullptr};
 } g_signal;
@@ -29,7 +30,7 @@ struct {
 struct {
   std::mutex mutex;
   std::vector<comm::Communicator*> communicators;  // One for each watch.
-  std::deque<struct sigaction> handlers;           // Those before ours; a late signal may use any.
+  std::deque<struct sigaction> handlers;  // Handlers before ours; a late signal may use any.
 } g_watched;
 
 void on_sigint(int signal, siginfo_t* info, void* context) {

@@ -13,13 +13,13 @@
 
 namespace penstock::bindings {
 
-// Of those trained parameters, by number.
+// What an Update of those trained parameters, by number, is made from.
 struct UpdateRequest {
   std::vector<std::size_t> parameters;
   std::shared_ptr<update::GradientScale> scale;
   double clipping = 0.0;
   bool skips_overflows = false;
-  std::optional<std::string> states_folder;  // Of a file with optimizer states.
+  std::optional<std::string> states_folder;  // Folder of a file with optimizer states.
   std::int64_t elements_at_once = 0;
 };
 

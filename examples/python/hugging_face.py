@@ -59,9 +59,9 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model, second = make_model(sys.argv[1] if len(sys.argv) > 1 else "gpt2")
-    model.eval()  # Without dropout, so that the two can be compared.
+    model.eval()  # Drops nothing then, so that the two can be compared.
     reference = copy.deepcopy(model)
-    batch = torch.randint(VOCABULARY, (2 * BATCH, LENGTH))  # Of both replicas.
+    batch = torch.randint(VOCABULARY, (2 * BATCH, LENGTH))  # Samples of both replicas.
     tokens = batch.chunk(2)[data_rank]
 
     pipe = pipeline(model, (tokens[:2],), split_spec={second: SplitPoint.BEGINNING})

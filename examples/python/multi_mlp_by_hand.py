@@ -26,7 +26,7 @@ def main() -> None:
     ]
     reference = copy.deepcopy(nn.Sequential(*blocks))
 
-    mine = [rank, 2 * ranks - 1 - rank]  # To and fro: the first rank has the last stage, too.
+    mine = [rank, 2 * ranks - 1 - rank]  # Runs to and fro: the first rank has the last stage, too.
     stages = [PipelineStage(blocks[i], i, STAGES, torch.device("cpu")) for i in mine]
     loss_fn = nn.MSELoss()
     schedule = ScheduleZBVZeroBubble(stages, MICROBATCHES, loss_fn=loss_fn)

@@ -10,7 +10,7 @@ namespace {
 // A step that is longer by no more than this is not slower: clocks and machines vary.
 constexpr double kNotSlower = 0.01;
 
-// Of forwards alone.
+// Compares the forwards of stages alone, not their backwards.
 bool forwards_differ(const WindowCosts& before, const WindowCosts& now, double share) {
   for (std::size_t s = 0; s < now.stages.size(); ++s) {
     if (is_change(*before.stages[s].forward, *now.stages[s].forward, share)) return true;

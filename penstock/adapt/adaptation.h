@@ -26,7 +26,7 @@ namespace penstock::adapt {
 enum class Adapts : std::uint8_t { No, Yes };
 
 struct Settings {
-  double change = 0.25;  // As a share: what is told.
+  double change = 0.25;  // Share of the time before, from which on a difference is told.
   Adapts adapts = Adapts::No;
 };
 
@@ -34,7 +34,7 @@ struct Settings {
 struct Judgement {
   double before = 0.0;
   double now = 0.0;
-  double simulated_gain = 0.0;  // As a share, when it was proposed.
+  double simulated_gain = 0.0;  // Share of a step; simulated when it was proposed.
   bool stays = true;
 
   double gain() const { return before > 0 ? 1.0 - now / before : 0.0; }

@@ -23,7 +23,7 @@ class KnownCosts {
 
   // REQUIRES: learn().
   simulate::Costs costs() const;
-  // On some stage no half of a backward ran yet.
+  // Whether some stage has not yet run a half of a backward, so that its cost is a guess.
   bool are_halves_guessed() const;
 
  private:

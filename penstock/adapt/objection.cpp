@@ -45,7 +45,7 @@ Text objection_to_placement(const verify::VerifiedSchedule& now,
 bool is_forward(Op op) { return op == Op::Forward; }
 bool adds_gradients(Op op) { return op == Op::Backward || op == Op::BackwardWeight; }
 
-// By stage, the microbatches in the order of the actions that count.
+// Lists, for each stage, the microbatches in the order of the actions that count.
 std::vector<Order> orders_of(const Schedule& schedule, bool (*counts)(Op)) {
   std::vector<Order> orders(static_cast<std::size_t>(schedule.stages));
   for (const schedule::Program& program : schedule.programs) {

@@ -22,10 +22,10 @@ enum class Sums : std::uint8_t { InOrderOfProgram, Invariant };
 // What a run asks of its programs.
 struct Terms {
   Sums sums = Sums::InOrderOfProgram;
-  std::vector<std::int32_t> room;  // By rank of the pipe, the activations that it may hold at once.
+  std::vector<std::int32_t> room;  // Activations that a rank may hold at once, by rank of the pipe.
 };
 
-// Of a run that begins with this program.
+// Returns the terms of a run that begins with the program `first`.
 Terms terms_of(const verify::VerifiedSchedule& first, Sums sums);
 
 // The first objection, as a line; absent: there is none.

@@ -16,9 +16,9 @@
 namespace penstock::adapt {
 
 struct Proposal {
-  schedule::Schedule program;  // With its messages.
+  schedule::Schedule program;  // Has its messages.
   double step_now = 0.0;       // Simulated, of the program that runs.
-  double step = 0.0;           // Of this one.
+  double step = 0.0;           // Simulated, of `program`.
   double bound = 0.0;          // What no order can beat.
 
   double gain() const { return step_now > 0 ? 1.0 - step / step_now : 0.0; }

@@ -28,7 +28,7 @@ std::optional<Quartiles> quartiles_of(const std::vector<double>& samples) {
 // The places of a message's three times.
 enum : std::size_t { kSent, kAsked, kCame, kTimes };
 
-// Where the times of messages are in a vector; the clocks of ranks come first.
+// The index of each message's times in a vector; the clocks of ranks come first.
 class Places {
  public:
   explicit Places(const verify::VerifiedSchedule& program)

@@ -15,8 +15,8 @@ namespace penstock::adapt {
 
 class Window {
  public:
-  // Of a rank of the pipe that runs `program`, which outlives this, by a clock with this id
-  // (measure::Place).
+  // Records for a rank of the pipe that runs `program`, which outlives this.  `clock` is the id of
+  // the clock (measure::Place).
   Window(const verify::VerifiedSchedule& program, Rank pipe, std::uint64_t clock);
 
   // REQUIRES: the events are those of this rank in one step of the program.
@@ -53,7 +53,7 @@ class Window {
   std::int64_t first_step_ = 0;
   std::int64_t last_step_ = 0;
   std::vector<Samples> stages_;
-  std::vector<double> rank_;  // By step.
+  std::vector<double> rank_;  // Seconds of each step.
   std::vector<double> messages_;
 };
 

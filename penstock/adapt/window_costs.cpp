@@ -7,7 +7,7 @@
 namespace penstock::adapt {
 namespace {
 
-// Of a value with quartiles: these three, and the number of samples.
+// Numbers of one value with quartiles: these three, and how many samples.
 constexpr std::size_t kNumbers = 4;
 
 using Times = std::optional<Quartiles>;

@@ -15,21 +15,21 @@ namespace penstock::adapt {
 
 using measure::Quartiles;
 
-// Of one microbatch on one stage: for how long each op held its rank; absent: it did not run.
+// Times for which each op of one microbatch held its rank on one stage; absent: it did not run.
 struct StageTimes {
   std::optional<Quartiles> forward, backward, input, weight;
 
-  // Of a forward and a backward, whole or in halves.  REQUIRES: both ran.
+  // Sum of a forward and a backward, whole or in halves.  REQUIRES: both ran.
   Quartiles total() const;
 };
 
 struct WindowCosts {
-  std::int64_t first_step = 0;  // From 1.
+  std::int64_t first_step = 0;  // Counts from 1.
   std::int64_t last_step = 0;
   std::vector<StageTimes> stages;
-  // By rank of the pipe: from the first instruction of a step to the end of the last.
+  // Times from the first instruction of a step to the end of the last, by rank of the pipe.
   std::vector<std::optional<Quartiles>> ranks;
-  std::optional<double> latency;  // Of a message; absent: nobody waited for one.
+  std::optional<double> latency;  // A message's; absent: nobody waited for one.
 
   // The middle of the slowest rank's steps.
   Quartiles step() const;
@@ -41,7 +41,8 @@ struct WindowCosts {
 std::vector<double> to_numbers(const WindowCosts& costs);
 WindowCosts from_numbers(const std::vector<double>& numbers, std::size_t stages, std::size_t ranks);
 
-// Of the vectors of replicas of one rank: each number is that of the replica that is slower.
+// Takes, at each place, the number of the slowest replica.  The vectors are those of one rank's
+// replicas.
 std::vector<double> slowest(const std::vector<std::vector<double>>& of_replicas);
 
 }  // namespace penstock::adapt

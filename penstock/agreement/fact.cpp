@@ -32,7 +32,8 @@ Pattern pattern_of(std::string_view name) {
   return {.before = name};
 }
 
-// Of the table's rows; a model may have thousands of parameters, whose names are looked up.
+// The patterns of the table's rows, made once: a model may have thousands of parameters, whose
+// names are looked up.
 const std::vector<Pattern>& patterns() {
   static const auto kPatterns = [] {
     std::vector<Pattern> all;

@@ -107,8 +107,8 @@ enum class Fact : std::uint8_t {
 
 struct FactRow {
   Fact fact;
-  // In errors and on the page.  A word in capitals stands for what one of many is called by:
-  // "layer N".
+  // The name in errors and on the page.  A word in capitals stands for what one of many is called
+  // by: "layer N".
   std::string_view name;
   std::string_view meaning;  // Empty: the name says it.
   std::string_view who;      // Hands it in.
@@ -116,7 +116,7 @@ struct FactRow {
   std::string_view repair = "start every rank with the same program and config";
 };
 
-// In the order of the page.
+// The rows in the order of the page.
 std::span<const FactRow> fact_table();
 const FactRow& row_of(Fact fact);
 bool is_compared(Fact fact, Occasion occasion);
@@ -124,7 +124,7 @@ bool is_compared(Fact fact, Occasion occasion);
 // name_of(Fact::Layer, "3") == "layer 3".  REQUIRES: a `subject` exactly where the row has a word
 // in capitals.
 std::string name_of(Fact fact, std::string_view subject = "");
-// Which fact has this name: find_fact(name_of(fact, subject)) == fact.
+// The fact with this name: find_fact(name_of(fact, subject)) == fact.
 std::optional<Fact> find_fact(std::string_view name);
 
 }  // namespace penstock::agreement

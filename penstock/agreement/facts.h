@@ -26,10 +26,10 @@ class Facts {
   Facts() = default;
   Facts(std::initializer_list<std::pair<Fact, std::string>> facts);
 
-  // Of a program: by names of its own, which no other fact has to have.
+  // Facts of a program, under names of its own.  No other facts need to have these names.
   static Facts of_program(const std::vector<std::pair<std::string, std::string>>& facts);
-  // By the names that the table has under that occasion.
-  // Throws: std::invalid_argument for one that it has not.
+  // Facts by the names that the table has under that occasion.
+  // Throws: std::invalid_argument for a name that it does not have.
   static Facts by_name(Occasion occasion,
                        const std::vector<std::pair<std::string, std::string>>& facts);
 

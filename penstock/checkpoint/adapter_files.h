@@ -16,7 +16,7 @@ namespace penstock::checkpoint {
 
 inline constexpr const char* kAdapterConfigName = "adapter_config.json";
 inline constexpr const char* kAdapterTensorsName = "adapter_model.safetensors";
-// Before a parameter's name, in the second one.
+// The prefix of a parameter's name in kAdapterName's file.
 inline constexpr std::string_view kAdapterPrefix = "base_model.model.";
 
 inline constexpr std::string_view kAdapterIn = "lora_A";   // A, and
@@ -38,8 +38,8 @@ struct AdapterConfig {
 std::string to_text(const AdapterConfig& config);
 
 bool has_adapters(const Manifest& manifest);
-// Of the checkpoint of a run, whose facts have the numbers; they do not have `base`, which may have
-// another path on another host.
+// The configuration of the adapters in a run's checkpoint, whose facts have the numbers.  They do
+// not have `base`, whose path another host may not share.
 // Throws: CheckpointError for a checkpoint without adapters, or without those facts.
 AdapterConfig adapter_config_of(const Manifest& manifest);
 

@@ -73,8 +73,8 @@ bool has_shards(const std::string& folder) {
   return false;
 }
 
-// Of a folder that a script has given its name, with shards; absent for a link, and for any other
-// folder.
+// The step of a checkpoint in a folder that a script has named, with shards.  Absent for a link,
+// and for any other folder.
 std::optional<std::int64_t> step_in(const std::string& folder, std::string_view name) {
   std::error_code error;
   if (is_of_suffix(name) || fs::is_symlink(folder, error)) return std::nullopt;
@@ -92,7 +92,7 @@ std::optional<std::int64_t> step_in(const std::string& folder, std::string_view 
   throw CheckpointError(str("cannot ", doing, " ", quoted_path(path), ": ", reason));
 }
 
-// Without the links on its way, or with them; empty where there is none.
+// The folder that has `folder`, with links followed or as they are written; empty: there is none.
 fs::path parent_of(const std::string& folder, bool follows_links) {
   std::error_code error;
   fs::path path =
@@ -126,7 +126,7 @@ std::string reason_of(const Action& action) {
   }
 }
 
-// As flush_folder(), with an error of checkpoints.
+// Calls flush_folder(), whose errors become CheckpointError.
 void flush_names(const std::string& folder) {
   const std::string reason = reason_of([&] { flush_folder(folder); });
   if (!reason.empty()) throw CheckpointError(reason);
@@ -243,7 +243,7 @@ void CheckpointDirectory::remove_left_locks() const {
   }
 }
 
-// Of any name, where `of_name` is empty.
+// Removes leftovers of any name if `of_name` is empty.
 void CheckpointDirectory::remove_leftovers(const std::string& of_name) const {
   for (const std::string& name : names_in(path_)) {
     for (const std::string_view suffix : {kSaving, kRemoving}) {
@@ -340,7 +340,7 @@ void CheckpointDirectory::remove(const Found& checkpoint,
   if (::rename(checkpoint.folder.c_str(), going.c_str()) != 0) {
     fail("remove", checkpoint.folder, std::strerror(errno));
   }
-  flush_names(path_);  // Else its name may come back, without what is removed now.
+  flush_names(path_);  // A crash could otherwise bring its name back, without what is removed now.
   std::error_code error;
   for (const std::string& name : advanced ? names_in(going) : Names()) {
     const std::string file = str(going, "/", name);

@@ -22,7 +22,7 @@ namespace penstock::checkpoint {
 struct Found {
   std::int64_t step = 0;
   std::string folder;
-  bool has_own_name = false;  // That a script has given it, or a user.
+  bool has_own_name = false;  // A script or a user has named it.
   friend bool operator==(const Found&, const Found&) = default;
 };
 
@@ -36,7 +36,7 @@ std::string folder_of(const std::string& directory, std::int64_t step);
 // Throws: CheckpointError for a directory that cannot be read.
 std::vector<Found> checkpoints_in(const std::string& directory);
 
-// Those of them that a run has named by their steps, and goes on from by itself.
+// The checkpoints that a run has named by their steps, and goes on from by itself.
 std::vector<Found> steps_in(const std::string& directory);
 
 // What is wrong with it as a checkpoint's name; empty: nothing.
@@ -45,13 +45,13 @@ std::string objection_to_name(const std::string& name);
 // end, as a bare name, or through links.  False where there is no such folder.
 bool is_in(const std::string& folder, const std::string& directory);
 
-// Which checkpoints stay when a new one is there.
+// The checkpoints that stay when a new one is there.
 struct Keep {
-  std::int64_t last = 0;   // So many of the newest; 0: all.
-  std::int64_t every = 0;  // And those of steps that it divides; 0: none.
+  std::int64_t last = 0;   // Number of the newest that stay; 0: all.
+  std::int64_t every = 0;  // Steps that it divides stay, too; 0: none.
   friend bool operator==(const Keep&, const Keep&) = default;
 };
-// Those that do not.  Never the newest, and none that has a name of its own.
+// The checkpoints to remove.  Never the newest, and none that has a name of its own.
 std::vector<Found> not_kept(const std::vector<Found>& newest_first, const Keep& keep);
 
 // The process that has it, rank 0's, puts new checkpoints there and removes old ones.
@@ -98,7 +98,7 @@ class CheckpointDirectory {
 
   std::string path_;
   OutputLock lock_;
-  std::optional<OutputLock> name_lock_;  // Of the checkpoint that is being written.
+  std::optional<OutputLock> name_lock_;  // Held for the checkpoint that is being written.
   bool keeps_saving_ = false;  // The folder that is being written is an older checkpoint now.
 };
 

@@ -1,4 +1,5 @@
-// Which checkpoints a path of the user's means: one itself, a folder of them, or a run's directory.
+// Finds the checkpoints that a user's path means: one itself, a folder of them, or a run's
+// directory.
 //
 // `penstock checkpoint` and --resume ask.  Links and a slash at the end are as good.
 #pragma once

@@ -34,7 +34,8 @@ struct BFloat16 {
   static float to_float(Bits bits) { return std::bit_cast<float>(Word{bits} << kShift); }
   static Bits from_float(float value) {
     const Word bits = std::bit_cast<Word>(value);
-    constexpr Word kQuiet = 0x40;  // Else the payload that is left may be 0: an infinity.
+    // Keeps a NaN from becoming an infinity if the payload that is left is 0.
+    constexpr Word kQuiet = 0x40;
     if (std::isnan(value)) return static_cast<Bits>((bits >> kShift) | kQuiet);
     return static_cast<Bits>(round_off(bits, kShift));
   }
@@ -42,8 +43,8 @@ struct BFloat16 {
 
 struct Float16 {
   using Bits = Short;
-  static constexpr Word kShift = 13;         // Of fractions: 23 bits and 10.
-  static constexpr Word kExponents = 112;    // Of biases: 127 and 15.
+  static constexpr Word kShift = 13;         // Difference of the fractions: 23 bits and 10.
+  static constexpr Word kExponents = 112;    // Difference of the biases, 127 and 15.
   static constexpr Word kLeastNormal = 113;  // 2^-14, as a float's exponent.
   static constexpr Word kFraction = 0x3ff;
   static constexpr Word kExponentOfInfinity = 31;
@@ -75,7 +76,7 @@ struct Float16 {
     if (exponent >= kLeastNormal) {
       return with_sign(round_off(magnitude - (kExponents << 23), kShift));
     }
-    constexpr Word kNothing = 101;  // Below 2^-25: nearer to 0 than to 2^-24.
+    constexpr Word kNothing = 101;  // Values below 2^-25 are nearer to 0 than to 2^-24.
     if (exponent <= kNothing) return with_sign(0);
     const Word significand = (magnitude & 0x7fffff) | 0x800000;
     return with_sign(round_off(significand, kShift + kLeastNormal - exponent));

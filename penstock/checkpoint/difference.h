@@ -16,16 +16,16 @@ struct TensorDifference {
   std::string name;
   std::string state;
   std::string what;  // "only in A", "F32[2] in A, F32[3] in B", "other values".
-  // Of other values in F32 or F64: the largest absolute difference of two elements, over the
-  // largest absolute value in B; infinite where either is not finite.  Else infinite.
+  // The largest absolute difference of two elements, over the largest absolute value in B.
+  // Infinite where either is not finite, and unless `what` is "other values" in F32 or F64.
   double relative = 0.0;
 };
 
 struct Difference {
   std::size_t equal = 0;                    // Tensors, bit for bit.
-  std::vector<TensorDifference> different;  // By name and state.
+  std::vector<TensorDifference> different;  // Sorted by name and state.
 
-  double largest() const;  // Of them; 0 where all are equal.
+  double largest() const;  // The largest `relative` among them; 0: all are equal.
 };
 
 // Reads and verifies both, in portions; tensors of values have no part in it.  `advanced` is called

@@ -33,7 +33,7 @@ class ChunkDigests {
   ChunkDigests& operator=(const ChunkDigests&) = delete;
 
   void add(std::string_view bytes);
-  // Of all chunks; the last one may be shorter.
+  // Digests of all chunks; the last chunk may be shorter.
   std::vector<Digest> finish();
 
  private:

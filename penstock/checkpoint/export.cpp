@@ -48,7 +48,7 @@ SafetensorsHeader header_of(const ModelFile& file, const ExportOptions& options)
   return header;
 }
 
-// Of a value beyond the largest one of the type.
+// Refuses a value beyond the largest one of the type.
 [[noreturn]] void refuse(const Tensor& tensor, std::int64_t element, ScalarType type) {
   const std::string_view name = kScalarTypes[static_cast<std::size_t>(type)];
   throw ConfigError(
@@ -184,7 +184,7 @@ Export export_weights(SavedCheckpoint& from, const std::string& to, const Export
     write_descriptions(folder.folder(), made, from.manifest(), options);
   } catch (const Error& error) {
     if (error.exit_code() != ExitCode::Failure) throw;
-    throw CheckpointError(error.message(), error.notes());  // Of core/new_file.h.
+    throw CheckpointError(error.message(), error.notes());  // Comes from core/new_file.h.
   }
   folder.finish();
   return made;

@@ -15,7 +15,7 @@
 
 namespace penstock::checkpoint {
 
-// Of the weights in a checkpoint.
+// The weights of a checkpoint that are exported.
 enum class Exported : std::uint8_t {
   Model,     // All of them.
   Adapters,  // Low-rank adapters alone, as PEFT's files (adapter_files.h).
@@ -25,33 +25,35 @@ struct ExportOptions {
   Exported what = Exported::Model;
   // F32, BF16 or F16: the type of all weights in one of these types.  Absent: as they are saved.
   std::optional<ScalarType> type;
-  // Of the tensors in a file; a larger tensor has a file of its own.  As Hugging Face's tools have.
+  // Limit on the bytes of a file's tensors, by default that of Hugging Face's tools.  A larger
+  // tensor has a file of its own.
   std::uint64_t file_bytes_max = 5'000'000'000;
 };
 
 // A file of an export, and the tensors in it.
 struct ModelFile {
   std::string name;
-  std::vector<const Tensor*> tensors;  // Of the manifest; larger elements first, then by name.
-  std::uint64_t bytes = 0;             // Of the tensors.
+  // Points into the manifest; larger elements first, then by name.
+  std::vector<const Tensor*> tensors;
+  std::uint64_t bytes = 0;  // Bytes of the tensors.
   friend bool operator==(const ModelFile&, const ModelFile&) = default;
 };
 
 // The type that a tensor has in an export.
 ScalarType exported_type(const Tensor& tensor, const ExportOptions& options);
 
-// Which weights of the manifest go to which file, in order of their names: model.safetensors alone,
-// or model-00001-of-0000N.safetensors and so on.  The manifest has to outlive them.
-// Of adapters it is one file, whatever its size.
+// Deals the manifest's weights to files, in order of their names: model.safetensors alone, or
+// model-00001-of-0000N.safetensors and so on.  The manifest has to outlive them.  Adapters are one
+// file, whatever its size.
 // REQUIRES: file_bytes_max > 0; is_convertible(type).
 // Throws: CheckpointError for a checkpoint without such weights.
 std::vector<ModelFile> files_of_model(const Manifest& manifest, const ExportOptions& options);
 
 struct Export {
-  std::string folder;            // As path_of_new() has it.
-  std::vector<ModelFile> files;  // Beside them, where they are several, the index.
+  std::string folder;            // A path of path_of_new().
+  std::vector<ModelFile> files;  // Several files have an index beside them.
   std::size_t tensors = 0;
-  std::uint64_t bytes = 0;        // Of the tensors.
+  std::uint64_t bytes = 0;        // Bytes of the tensors.
   std::size_t not_converted = 0;  // Tensors of other types, where a type was asked for.
 };
 

@@ -232,7 +232,7 @@ void check_different(const std::vector<Tensor>& sorted, const std::string& where
   if (twice != sorted.end()) throw CheckpointError(str(where, title(*twice), " is there twice"));
 }
 
-// Where the digest's member begins, behind what it is the digest of.
+// The offset at which the digest's member begins, behind what it is the digest of.
 std::size_t end_of_body(const std::string& text, const std::string& path) {
   const std::size_t tail = kDigestKey.size() + kDigestDigits + kDigestEnd.size();
   const bool is_there =

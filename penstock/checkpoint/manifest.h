@@ -23,11 +23,13 @@ namespace penstock::checkpoint {
 inline constexpr std::int64_t kFormatVersion = 1;
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr std::uint64_t kChunkBytes = std::uint64_t{1} << 20;
-inline constexpr std::size_t kManifestBytesMax = std::size_t{1} << 29;  // Of shards of 10 TB.
+// Enough for shards of 10 TB.
+inline constexpr std::size_t kManifestBytesMax = std::size_t{1} << 29;
 // What a tensor is to its parameter, besides states of an optimizer, which have their own words:
 // "exp_avg", say.
 inline constexpr std::string_view kWeight = "weight";
-// Of a tensor that belongs to one of the values, and is called after its key: "rng of rank 3#0".
+// The state of a tensor that belongs to one of the values.  It is called after that value's key:
+// "rng of rank 3#0".
 inline constexpr std::string_view kValue = "value";
 
 // Elements [first, first + count) of a flat tensor.
@@ -35,16 +37,16 @@ struct Piece {
   std::int64_t first = 0;
   std::int64_t count = 0;
   std::size_t shard = 0;
-  std::uint64_t offset = 0;  // In the shard's file; bytes.
+  std::uint64_t offset = 0;  // Bytes from the beginning of the shard's file.
   friend bool operator==(const Piece&, const Piece&) = default;
 };
 
 struct Tensor {
-  std::string name;   // Of the parameter or buffer: "transformer.h.0.ln_1.weight".
+  std::string name;   // A parameter's or buffer's: "transformer.h.0.ln_1.weight".
   std::string state;  // kWeight, or the optimizer's word for it.
   ScalarType type = ScalarType::F32;
   std::vector<std::int64_t> shape;
-  std::vector<Piece> pieces;  // In order, without gaps.
+  std::vector<Piece> pieces;  // Sorted, without gaps.
   friend bool operator==(const Tensor&, const Tensor&) = default;
 
   std::int64_t elements() const;
@@ -54,9 +56,9 @@ struct Tensor {
 std::string type_and_shape(const Tensor& tensor);
 
 struct Shard {
-  std::uint64_t bytes = 0;         // Of its file.
-  std::uint64_t header_bytes = 0;  // Before its first tensor.
-  std::vector<Digest> chunks;      // Of kChunkBytes each; the last may be shorter.
+  std::uint64_t bytes = 0;         // Size of its file.
+  std::uint64_t header_bytes = 0;  // Bytes before its first tensor.
+  std::vector<Digest> chunks;      // Digests of kChunkBytes each; the last may be of less.
   friend bool operator==(const Shard&, const Shard&) = default;
 };
 
@@ -67,12 +69,12 @@ struct Manifest {
   Texts facts;            // How the run was set up: for people, and for comparison with another.
   Texts values;           // What goes on where it stopped, besides tensors.
   std::vector<Shard> shards;
-  std::vector<Tensor> tensors;  // By name, then state.
+  std::vector<Tensor> tensors;  // Sorted by name, then state.
   friend bool operator==(const Manifest&, const Manifest&) = default;
 
   // Null where there is none.
   const Tensor* find(std::string_view name, std::string_view state) const;
-  std::uint64_t bytes() const;  // Of all shards.
+  std::uint64_t bytes() const;  // Bytes of all shards.
 };
 
 // The file of shard `index` of `count`: "shard-00000-of-00004.safetensors".  A manifest has no

@@ -14,7 +14,7 @@
 namespace penstock::checkpoint {
 
 inline constexpr std::string_view kModelIndexName = "model.safetensors.index.json";
-// Of a model in one file, which needs no index.
+// The name of a model in one file, which needs no index.
 inline constexpr std::string_view kModelName = "model.safetensors";
 
 // "model-00001-of-00002.safetensors": file `index` (from 0) of `count`.  A folder has models one
@@ -34,9 +34,10 @@ std::vector<std::string> model_files(const ModelIndex& index);
 // What is in kModelIndexName.
 std::string to_text(const ModelIndex& index);
 
-inline constexpr std::size_t kModelIndexBytesMax = std::size_t{1} << 24;  // Of 100,000 tensors.
+// Enough for 100,000 tensors.
+inline constexpr std::size_t kModelIndexBytesMax = std::size_t{1} << 24;
 
-// By file: the tensors that an index says it holds.  `path` is what errors call the text.
+// The tensors that an index says each file holds, by file.  `path` is what errors call the text.
 // Throws: CheckpointError for what is no such index, has keys that are not known, or names a file
 // outside its folder.
 std::map<std::string, std::set<std::string>> parse_model_index(std::string text,

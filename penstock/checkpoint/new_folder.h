@@ -13,8 +13,8 @@
 
 namespace penstock::checkpoint {
 
-// Where a new folder goes: `path` without a slash at its end, and the folder that a link leads to.
-// `what` is made there: "a model".
+// The place of a new folder: `path` without a slash at its end, and the folder that a link leads
+// to.  `what` is made there: "a model".
 // Throws: ConfigError where there is something already, unless it is an empty folder.
 std::string path_of_new(const std::string& path, const std::string& what);
 
@@ -55,7 +55,7 @@ class NewFolder {
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
 
-  // Where files are written, and flushed, until finish().
+  // The folder in which files are written, and flushed, until finish().
   const std::string& folder() const { return saving_; }
 
   // Gives the folder its name, on the disk, too.

@@ -18,7 +18,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr std::size_t kHeaderBytesMax = std::size_t{100} << 20;
 constexpr std::size_t kLengthBytes = 8;
-constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 48;  // Of one tensor.
+constexpr std::uint64_t kBytesMax = std::uint64_t{1} << 48;  // Limit on one tensor.
 constexpr int kDepthMax = 3;                                 // {"name": {"shape": [...
 
 ScalarType type_of(const std::string& name, const std::string& tensor, const std::string& path) {

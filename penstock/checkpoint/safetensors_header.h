@@ -52,7 +52,7 @@ struct HeaderEntry {
 };
 
 struct SafetensorsHeader {
-  std::vector<HeaderEntry> entries;             // In the order of their bytes, without holes.
+  std::vector<HeaderEntry> entries;             // Sorted by their bytes, without holes.
   std::map<std::string, std::string> metadata;  // Facts for people: {"format": "pt"}.
   friend bool operator==(const SafetensorsHeader&, const SafetensorsHeader&) = default;
 };
@@ -64,7 +64,7 @@ std::string to_bytes(const SafetensorsHeader& header);
 
 struct ParsedHeader {
   SafetensorsHeader header;
-  std::size_t bytes = 0;  // Where the tensors' bytes begin.
+  std::size_t bytes = 0;  // Offset at which the tensors' bytes begin.
 };
 // The header at the start of `content`, which is the whole file called `path`.
 // Throws: CheckpointError when it breaks the format; it names the tensor, the offset and what was
@@ -74,7 +74,7 @@ ParsedHeader parse_header(std::string_view content, const std::string& path);
 // size.
 ParsedHeader parse_header(std::string_view content, std::uint64_t bytes, const std::string& path);
 
-// Where the header ends of a file of `bytes` bytes that begins with `first`.
+// The offset at which the header ends, in a file of `bytes` bytes that begins with `first`.
 // REQUIRES: `first` is 8 bytes or more, or the whole file.
 // Throws: CheckpointError where it cannot have one; it says what the file is where that is known.
 std::uint64_t header_end(std::string_view first, std::uint64_t bytes, const std::string& path);

@@ -26,7 +26,8 @@ class SavedCheckpoint {
 
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }
-  // Of its text, which has the digests of all chunks: another one is another checkpoint's.
+  // A hash of the manifest's text, which has the digests of all chunks.  So two checkpoints with
+  // the same hash are the same.
   const std::string& manifest_hash() const { return manifest_hash_; }
 
   // Elements [first, first + count) of `tensor`, to `bytes`, which are as many.

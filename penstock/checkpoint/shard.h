@@ -19,10 +19,10 @@ struct PieceToSave {
   std::string name;
   std::string state;  // kWeight, or the optimizer's word.
   ScalarType type = ScalarType::F32;
-  std::vector<std::int64_t> shape;  // Of the whole tensor.
-  std::int64_t first = 0;           // Of the tensor's elements.
+  std::vector<std::int64_t> shape;  // Shape of the whole tensor.
+  std::int64_t first = 0;           // Index among the tensor's elements.
   std::int64_t count = 0;
-  std::string_view bytes;  // Or empty, where a BytesOf has them.
+  std::string_view bytes;  // Empty where a BytesOf has them.
 };
 
 // What a piece is called in its shard: "0.weight" for all of a parameter, "0.weight[64:128]" for

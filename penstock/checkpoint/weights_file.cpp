@@ -11,7 +11,7 @@
 namespace penstock::checkpoint {
 namespace {
 
-constexpr std::uint64_t kFirstBytes = 4096;  // Of most small files, all of the header.
+constexpr std::uint64_t kFirstBytes = 4096;  // Enough for all of the header in most small files.
 
 }  // namespace
 

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 void check_data(const std::string& path) {
   std::error_code error;
   if (path.empty() || fs::exists(path, error)) return;
-  if (fs::exists(path + ".bin", error)) return;  // As Megatron names PATH.bin and PATH.idx.
+  if (fs::exists(path + ".bin", error)) return;  // Megatron's PATH.bin and PATH.idx.
   throw ConfigError(
       str("data path \"", path, "\" does not exist (looked at ", fs::absolute(path).string(), ")"));
 }

@@ -42,7 +42,8 @@ void check_stages(const simulate::PerStage& costs, const char* name, std::int32_
        "or those of single layers, of `penstock profile --by-layer`"});
 }
 
-// Of the residual stream.  A folder's model has it in its own files; its last norm is as wide.
+// Width of the residual stream.  A folder's model has it in its own files; its last norm is as
+// wide.
 double width_of(const config::ModelConfig& model, const partition::ModelMeta& layers,
                 const memory::ModelMemory& memory) {
   for (std::size_t i = 0; i < layers.size(); ++i) {

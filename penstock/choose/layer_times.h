@@ -25,12 +25,12 @@ struct LayerTimes {
 };
 
 struct Device {
-  double flops = 0.0;      // That a layer reaches, not the peak of a data sheet.
-  double bandwidth = 0.0;  // Of its memory.
+  double flops = 0.0;  // Operations a second that a layer reaches, not the peak of a data sheet.
+  double bandwidth = 0.0;  // Bytes a second of its memory.
 };
 
-// Of a forward, by layer: two for each element of a weight and position, and what attention does
-// with every two positions, under a causal mask half of it.
+// Operations of a forward, by layer: two for each element of a weight and position.  Attention adds
+// what it does with every two positions, under a causal mask half of it.
 std::vector<double> forward_operations(const config::ModelConfig& model,
                                        const partition::ModelMeta& layers,
                                        const memory::ModelMemory& memory, std::int64_t microbatch);

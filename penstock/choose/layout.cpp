@@ -10,7 +10,7 @@
 namespace penstock::choose {
 namespace {
 
-// Of a schedule and numbers of stages on a rank, those that fit.
+// A schedule and a number of stages on a rank that fit.
 struct Order {
   std::string schedule;
   std::int32_t stages_per_rank = 1;
@@ -33,8 +33,8 @@ std::vector<Order> orders(std::int32_t pipe, std::int32_t microbatches, std::int
   return fitting;
 }
 
-// Of all ranks, with a layer at least for each rank of the pipe.  Other axes have one rank each: it
-// is not known what more would take.
+// Shapes of all ranks, with a layer at least for each rank of the pipe.  Other axes have one rank
+// each: it is not known what more would take.
 std::vector<mesh::Shape> shapes(const Choices& choices) {
   std::vector<mesh::Shape> shapes;
   const auto most =

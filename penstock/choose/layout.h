@@ -18,8 +18,8 @@ using config::ZeroStage;
 // What is in files while it is not used.
 enum class Offload : std::uint8_t {
   Nothing,
-  States,               // Of the optimizer, and masters of short types.
-  StatesAndParameters,  // And, with ZeRO 3, what a rank keeps of parameters.
+  States,               // States of the optimizer, and masters of short types.
+  StatesAndParameters,  // States, and what a rank keeps of parameters under ZeRO 3.
 };
 
 // "", "states", "states and parameters".
@@ -31,7 +31,7 @@ struct Layout {
   std::string schedule;                 // By its name; empty: the program is in `file`.
   std::int32_t stages_per_rank = 1;     // Of a schedule by name.
   std::int64_t microbatch = 1;          // Samples.
-  std::int32_t microbatches = 1;        // Of a step and replica.
+  std::int32_t microbatches = 1;        // Number in a step and replica.
   std::int64_t recompute_interval = 0;  // Layers that are computed again together; 0: none are.
   Offload offload = Offload::Nothing;
   std::string file = {};  // Of a program, in place of a schedule by name.
@@ -41,7 +41,8 @@ struct Layout {
   // Ranks that have the same parameters.
   std::int32_t sharers() const { return mesh.size(mesh::Role::SameParameters); }
   std::int32_t stages() const { return pipe() * stages_per_rank; }
-  std::int64_t samples() const { return microbatch * microbatches * replicas(); }  // Of a step.
+  // Samples of a step.
+  std::int64_t samples() const { return microbatch * microbatches * replicas(); }
   friend bool operator==(const Layout&, const Layout&) = default;
 };
 
@@ -59,7 +60,7 @@ config::Config with_layout(config::Config config, const Layout& layout,
 
 struct Choices {
   std::int32_t world = 1;
-  std::int64_t samples = 1;  // Of a step, on all replicas.
+  std::int64_t samples = 1;  // Samples of a step, on all replicas.
   std::int64_t layers = 1;
   std::vector<std::int64_t> microbatches;  // Samples: the sizes to choose from.
   std::vector<ZeroStage> zero;

@@ -33,7 +33,8 @@ struct Network {
   const LinkSpeed& within(Rank first, Rank last) const;
 };
 
-// Of a reduce-scatter, or an all-gather, of so many bytes in all; an all-reduce is one of each.
+// Seconds of a reduce-scatter, or an all-gather, of so many bytes in all; an all-reduce is one of
+// each.
 double collective_time(const LinkSpeed& link, std::int32_t ranks, double bytes);
 
 }  // namespace penstock::choose

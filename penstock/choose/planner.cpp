@@ -19,7 +19,7 @@ namespace {
 
 using verify::VerifiedSchedule;
 
-// In all programs that are kept: about half a gigabyte.
+// Limit on actions in all programs that are kept: about half a gigabyte.
 constexpr std::size_t kCachedActionsMax = 6'000'000;
 // Simulations that the stages of a candidate are worth.
 constexpr std::int32_t kCuts = 64;
@@ -63,7 +63,7 @@ class Planner {
     return place->second;
   }
 
-  // That balances the stages' work.
+  // The partition that balances the stages' work.
   const partition::Partition& balanced(const Layout& layout) {
     auto [place, is_new] = balanced_.try_emplace({layout.microbatch, layout.stages()});
     if (is_new) {

@@ -27,13 +27,13 @@ struct Request {
   config::Config config;  // The model, its types, optimizer and buckets; its layout is not read.
   const memory::LayersFile& layers;
   Choices choices;              // Sizes of microbatches are ones that `layers` has.
-  std::int64_t memory_max = 0;  // Of each rank.
+  std::int64_t memory_max = 0;  // Limit on each rank's bytes.
   Network network;
-  // Of the layers, for microbatches of so many samples.
+  // Gives the layers' times, for microbatches of so many samples.
   std::function<std::vector<LayerTimes>(std::int64_t microbatch)> times_of;
-  double memory_bandwidth = 0.0;  // Of the device; 0: not known.
-  double file_bandwidth = 0.0;    // Of files, reading and writing, for each rank.
-  std::string file_folder = {};   // Where they are, for configurations that are written.
+  double memory_bandwidth = 0.0;  // Bytes a second of the device; 0: not known.
+  double file_bandwidth = 0.0;    // Bytes a second of files, reading and writing, for each rank.
+  std::string file_folder = {};   // Folder of files, for configurations that are written.
   std::int32_t top = 10;          // Candidates to find, those that are equal as one.
 };
 
@@ -41,8 +41,8 @@ struct Candidate {
   Layout layout;
   partition::Partition partition;
   StepTime time;
-  std::vector<std::int64_t> peak_bytes;  // By pipeline rank.
-  std::vector<std::string> peak_at;      // By pipeline rank: the instruction, or "update".
+  std::vector<std::int64_t> peak_bytes;  // Bytes by pipeline rank.
+  std::vector<std::string> peak_at;      // The instruction, or "update", by pipeline rank.
   std::vector<Layout> equals;            // Others as fast that take as much: see is_equal().
 
   std::int64_t peak() const;
@@ -56,14 +56,15 @@ bool is_equal(const Candidate& a, const Candidate& b);
 // One whose memory does not fit.
 struct TooLarge {
   Layout layout;
-  double time = 0.0;       // Of its step; 0: it was not simulated.
-  std::int64_t bytes = 0;  // That its fullest rank needs; at least so many, where not simulated.
+  double time = 0.0;  // Seconds of its step; 0: it was not simulated.
+  // Bytes that its fullest rank needs; a lower bound if it was not simulated.
+  std::int64_t bytes = 0;
 };
 
 struct Plans {
-  std::vector<Candidate> candidates;  // That fit, the fastest first; at most Request::top.
-  std::vector<TooLarge> too_large;    // Those found on the way, in that order.
-  std::int64_t layouts = 0;           // Whose sizes fit.
+  std::vector<Candidate> candidates;  // Layouts that fit, the fastest first; at most Request::top.
+  std::vector<TooLarge> too_large;    // Layouts found too large on the way, in that order.
+  std::int64_t layouts = 0;           // Number of layouts whose sizes fit.
   std::int64_t simulated = 0;
 };
 

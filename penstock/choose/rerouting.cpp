@@ -68,7 +68,7 @@ std::string Rerouting::why_not() const {
   return "";
 }
 
-// Of the places tried, that whose rank costs the shortest step.
+// Leaves out the rank, of the places tried, whose loss costs the shortest step.
 search::GoingOn Rerouting::leave_out_one_more(const verify::VerifiedSchedule& order,
                                               const Costs& costs) {
   const mesh::Mesh mesh = mesh::make_mesh(layout_.mesh);

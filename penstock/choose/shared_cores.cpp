@@ -9,7 +9,7 @@
 namespace penstock::choose {
 namespace {
 
-// By node: how many replicas of a pipeline rank it has.
+// Replicas of a pipeline rank on each node.
 using Nodes = std::map<std::int32_t, std::int32_t>;
 
 std::vector<Nodes> nodes_of_ranks(const mesh::Shape& shape, std::int32_t ranks_per_node) {
@@ -24,7 +24,7 @@ std::vector<Nodes> nodes_of_ranks(const mesh::Shape& shape, std::int32_t ranks_p
 
 struct Change {
   double time = 0.0;
-  std::size_t rank = 0;     // Of the pipeline.
+  std::size_t rank = 0;     // Rank of the pipeline.
   std::int32_t begins = 0;  // Actions: 1, or -1 for one that ends.
 };
 

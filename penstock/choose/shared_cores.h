@@ -15,7 +15,8 @@ namespace penstock::choose {
 // Whether some node has more ranks than cores.
 bool shares_cores(const Layout& layout, const Network& network);
 
-// From 0 to the end of the simulation's last event, and `update` more, in which all ranks compute.
+// The time from 0 to the end of the simulation's last event, and `update` more, in which all ranks
+// compute.
 // Units: seconds.
 // REQUIRES: the simulation is one of a pipeline of the layout, with Detail::Events.
 double time_on_shared_cores(const simulate::Simulation& simulation, double update,

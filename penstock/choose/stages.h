@@ -24,8 +24,8 @@ struct CutStages {
   std::int32_t simulated = 0;  // Partitions whose time was asked for.
 };
 
-// From `start`, asking for at most `simulations_max` times.  The result depends on the arguments
-// alone.  REQUIRES: time_of(start) is there.
+// Searches from `start`, asking for at most `simulations_max` times.  The result depends on the
+// arguments alone.  REQUIRES: time_of(start) is there.
 CutStages cut_stages(const partition::Partition& start, const TimeOfStages& time_of,
                      std::int32_t simulations_max);
 

@@ -13,7 +13,7 @@ namespace {
 using simulate::Costs;
 using Rows = std::vector<std::vector<double>>;
 
-// Of one stage: what its passes take, with what is computed again, and its bytes.
+// The work of one stage: what its passes take, with what is computed again, and its bytes.
 struct StageWork {
   LayerTimes times;
   double layers = 0.0;
@@ -23,7 +23,7 @@ struct StageWork {
   double states = 0.0;  // Whole; replicas may have shares of them.
 };
 
-// Of the optimizer, and the master of a short type.
+// Bytes of the optimizer's states, and of the master of a short type.
 double state_bytes(const memory::Parameter& parameter, const memory::Sharing& sharing) {
   constexpr std::int64_t kMasterBytes = 4;
   const std::int64_t masters = parameter.element_bytes < kMasterBytes ? 1 : 0;
@@ -53,7 +53,7 @@ StageWork work_of(const StepInputs& inputs, StageId stage) {
   return work;
 }
 
-// Which parts of a step's time a simulation has.
+// The parts of a step's time that a simulation has.
 enum class Parts : std::uint8_t { Compute, Messages, Gathers, All };
 
 class Step {
@@ -89,7 +89,8 @@ class Step {
     return costs;
   }
 
-  // Of the slowest rank.  Files are read ahead, so that the slower of memory and files counts.
+  // Time of the slowest rank's update.  Files are read ahead, so that the slower of memory and
+  // files counts.
   double update() const { return std::max(update_in_memory(), update_in_files()); }
 
   double gather_after_update() const {
@@ -134,7 +135,8 @@ class Step {
     return collective_time(*sharers_[pipe_rank], in_.layout.sharers(), bytes);
   }
 
-  // Where ranks compute on cores, these move the data, too: nothing is hidden.
+  // Whether collectives run beside passes.  Where ranks compute on cores, these move the data, too:
+  // nothing is hidden.
   bool hides_collectives() const { return in_.network.cores_per_node == 0; }
 
   // A pass that waits for the first of its gathers, while the others run beside it.
@@ -213,12 +215,12 @@ class Step {
 
   const StepInputs& in_;
   mesh::Mesh mesh_;
-  std::vector<Rank> pipe_;                 // Of the first replica, by the schedule's rank.
-  std::vector<const LinkSpeed*> sharers_;  // By rank: between those with the same parameters.
-  std::vector<StageWork> works_;           // By stage.
-  std::vector<double> pages_;              // By rank: bytes of parameters.
-  std::vector<double> updated_;            // By rank: bytes of gradients.
-  std::vector<double> states_;             // By rank: bytes of states.
+  std::vector<Rank> pipe_;                 // Ranks of the first replica, by the schedule's rank.
+  std::vector<const LinkSpeed*> sharers_;  // Links between ranks with the same parameters, by rank.
+  std::vector<StageWork> works_;           // Work by stage.
+  std::vector<double> pages_;              // Bytes of parameters, by rank.
+  std::vector<double> updated_;            // Bytes of gradients, by rank.
+  std::vector<double> states_;             // Bytes of states, by rank.
 };
 
 }  // namespace

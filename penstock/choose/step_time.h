@@ -36,27 +36,29 @@ struct StepInputs {
   const Network& network;
   memory::Sharing sharing;
   std::int64_t live_page_bytes_max = 0;
-  double memory_bandwidth = 0.0;  // Of the device, for the update; 0: not known, no time.
-  double file_bandwidth = 0.0;    // Of a rank's files; above 0 where the layout has some.
+  // Bytes a second of the device, for the update; 0: not known, no time.
+  double memory_bandwidth = 0.0;
+  // Bytes a second of a rank's files; above 0 where the layout has some.
+  double file_bandwidth = 0.0;
 };
 
-// Where the time of a step goes; the parts add up to it.
+// The parts of a step's time, which add up to it.
 struct StepTime {
-  double compute = 0.0;   // Of the busiest rank.
+  double compute = 0.0;   // Time of the busiest rank.
   double bubble = 0.0;    // It waits for other ranks' computations.
-  double messages = 0.0;  // For messages between stages.
-  double gathers = 0.0;   // For parameters, of other ranks or in files.
-  double sums = 0.0;      // For sums of gradients over replicas.
+  double messages = 0.0;  // Time for messages between stages.
+  double gathers = 0.0;   // Time for parameters, of other ranks or in files.
+  double sums = 0.0;      // Time for sums of gradients over replicas.
   double update = 0.0;    // The optimizer's step, with what it reads and writes in files.
-  double cores = 0.0;     // For cores, where ranks of a node share them (shared_cores.h).
+  double cores = 0.0;     // Waits for cores, where ranks of a node share them (shared_cores.h).
 
   double step() const { return compute + bubble + messages + gathers + sums + update + cores; }
 };
 
-// For simulate, of the layout's stages.
+// Costs for simulate, of the layout's stages.
 simulate::Costs costs_of(const StepInputs& inputs);
 
-// From 0 to the end of the update.
+// The time from 0 to the end of the update.
 double step_time(const StepInputs& inputs);
 // The same, in its parts: a simulation for each.
 StepTime step_parts(const StepInputs& inputs);

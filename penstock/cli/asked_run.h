@@ -15,7 +15,7 @@ namespace penstock::cli {
 struct AskedRun {
   std::string config;                       // Path of the JSON file.
   std::int64_t nproc = 0;                   // Ranks; 0: as many as the mesh has.
-  std::vector<config::Override> overrides;  // In the order given.
+  std::vector<config::Override> overrides;  // Overrides in the order given.
 
   std::int64_t ranks(const config::MeshConfig& mesh) const;
 };

@@ -9,7 +9,7 @@
 namespace penstock::cli {
 
 struct InputFile {
-  std::string name;  // As errors print it: the path, or "standard input".
+  std::string name;  // Name as errors print it: the path, or "standard input".
   std::string text;
 };
 

@@ -17,7 +17,8 @@ struct MemoryCommand {
   bool json = false;
   bool parameters = false;  // Who has which, instead of how many bytes.
   std::string layers;       // Path of a file of single layers' numbers; empty: none is written.
-  std::vector<std::int64_t> microbatch_sizes;  // That it has; none: the configuration's.
+  // Sizes of a microbatch to measure; empty: the configuration's.
+  std::vector<std::int64_t> microbatch_sizes;
 };
 
 // Declares the options on `app`; they are in `command` once the app has parsed.

@@ -24,7 +24,7 @@ namespace {
   throw Error(str("cannot hand on a text in memory: ", std::strerror(error)));
 }
 
-// In place of one in memory.
+// Opens a file on disk in place of one in memory.
 FileDescriptor file_on_disk() {
   std::error_code error;
   const std::string folder = std::filesystem::temp_directory_path(error).string();

@@ -12,9 +12,9 @@ namespace penstock::cli {
 // Inherited by processes that this one starts.  `name` is for people.  Throws: Error.
 FileDescriptor memory_file(const char* name);
 
-// At the descriptor's place.  Throws: Error.
+// Writes at the descriptor's place.  Throws: Error.
 void write_whole(int file, const std::string& text);
-// From the file's beginning, wherever its place is.  Throws: Error.
+// Reads from the file's beginning, wherever its place is.  Throws: Error.
 std::string read_whole(int file);
 
 }  // namespace penstock::cli

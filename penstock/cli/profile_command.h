@@ -14,7 +14,7 @@ namespace penstock::cli {
 
 struct ProfileCommand {
   AskedRun run;
-  double seconds = 1.0;      // For each kind of layer.
+  double seconds = 1.0;      // Seconds for each kind of layer.
   std::int32_t threads = 0;  // 0: as many as the launcher gives one of the ranks on this machine.
   bool by_layer = false;     // Each layer is a stage, in place of those of the configuration.
   std::string output;        // Path of the costs; empty: none are written.

@@ -30,7 +30,7 @@ constexpr const char* kRunSafely =
     "import sys; sys.path[:] = [each for each in sys.path if each not in ('', '.')]; "
     "from penstock.tokenize.text import main; sys.exit(main(sys.argv[1:]))";
 
-// Without the entries that mean the working folder.
+// The path without the entries that mean the working folder.
 std::string safe_python_path(std::string_view path) {
   std::vector<std::string> folders = split(path, ':');
   std::erase_if(folders, [](const std::string& each) { return each.empty() || each == "."; });
@@ -51,7 +51,7 @@ std::vector<std::string> python_environment() {
   return variables;
 }
 
-// With a null pointer at the end; refers to `texts`.
+// Pointers to `texts`, and a null pointer at the end.
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   for (std::string& text : texts) pointers.push_back(text.data());

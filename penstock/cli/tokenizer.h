@@ -12,14 +12,14 @@ namespace penstock::cli {
 
 inline constexpr int kTokenizerSeconds = 120;
 
-// With what the tokenizer adds to a text, such as a token that begins it.  `without_python` is what
-// a user can do instead, for the error: "give tokens by their numbers".
+// Tokens of a text, with what the tokenizer adds, such as a token that begins it.  `without_python`
+// is what a user can do instead, for the error: "give tokens by their numbers".
 // Throws: ConfigError where Python, its packages or the tokenizer are not there; they have said
 // why.
 std::vector<std::int64_t> tokens_of(const std::string& text, const std::string& folder,
                                     const std::string& without_python);
 
-// Without tokens that are no text.  Throws: as tokens_of().
+// Text of tokens, without those that are no text.  Throws: as tokens_of().
 std::string text_of(const std::vector<std::int64_t>& tokens, const std::string& folder,
                     const std::string& without_python);
 

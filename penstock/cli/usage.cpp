@@ -34,7 +34,8 @@ std::vector<std::string> option_names(const CLI::App& app) {
 std::vector<std::string> command_names(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) {
-    if (!command->get_group().empty()) names.push_back(command->get_name());  // For people.
+    // Commands without a group are not for people.
+    if (!command->get_group().empty()) names.push_back(command->get_name());
   }
   return names;
 }
@@ -55,7 +56,7 @@ std::string_view between(std::string_view text, std::string_view begin, std::str
   return end.empty() ? text : text.substr(0, text.find(end));
 }
 
-// Of the library's "Could not convert: --ranks = x".  What is a number and is not taken is a
+// Rewords the library's "Could not convert: --ranks = x".  What is a number and is not taken is a
 // fraction, or larger than an option of ours takes.
 std::string no_number(std::string_view text) {
   const std::string_view value = between(text, " = ", "");
@@ -64,7 +65,8 @@ std::string no_number(std::string_view text) {
              in_quotes(value));
 }
 
-// Of the library's "--nproc: Value 2.5 not in range 1 to 4096": all ranges here are of integers.
+// Rewords the library's "--nproc: Value 2.5 not in range 1 to 4096": all ranges here are of
+// integers.
 std::string not_in_range(std::string_view text) {
   const std::string_view range = between(text, " not in range ", "");
   return str(text.substr(0, text.find(": ")), ": expected an integer from ", range, ", found ",

@@ -1,4 +1,4 @@
-// Where a rank listens for the other ranks, and who is let in.
+// The socket at which a rank listens for the other ranks, and the check of who is let in.
 //
 // A rank has one socket for all that others begin with it: news of a failure (alarm.h), questions
 // (visit.h), and links (tcp/).  A caller first says a greeting: the acceptor's own word of 128
@@ -33,7 +33,8 @@ class Acceptor {
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
 
-  // Where others reach it, and the word that they must say: "127.0.0.1 4711 8d1f...".
+  // The address at which others reach it, and the word that they must say: "127.0.0.1 4711
+  // 8d1f...".
   const std::string& address() const { return address_; }
 
  private:

@@ -116,8 +116,8 @@ class AnnouncedLink : public Link {
   std::unique_ptr<Link> host_;
   Channels channels_;
   c10::Device device_;
-  Messages asked_;    // By tag: posted, not yet announced.
-  Messages unasked_;  // By tag: announced, not yet posted.
+  Messages asked_;    // Posted, not yet announced; by tag.
+  Messages unasked_;  // Announced, not yet posted; by tag.
 };
 
 }  // namespace

@@ -17,7 +17,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kBetweenTries(100);
-constexpr std::chrono::seconds kNameServers(5);  // That do not answer, for a moment or for good.
+// Time that name servers have to answer; some never do.
+constexpr std::chrono::seconds kNameServers(5);
 
 Address known_addresses(const std::string& host, const std::string& port) {
   const auto end = Clock::now() + kNameServers;

@@ -53,7 +53,8 @@ bool CallWatch::sleep(milliseconds time) {
 
 void CallWatch::run() {
   CallPlace before;
-  std::optional<CallPlace> next_before;  // At odds with `before`.
+  // The next rank's place at the last look, if it was at odds with `before`.
+  std::optional<CallPlace> next_before;
   Turns turns;
   while (sleep(kBetweenLooks)) {
     const CallPlace now = uses_.own();

@@ -20,8 +20,8 @@ class CallWatch {
  public:
   // What it uses outlives it.
   struct Uses {
-    std::function<CallPlace()> own;      // Where this rank is.
-    std::function<SeenRank()> ask_next;  // And the next one.
+    std::function<CallPlace()> own;      // Returns where this rank is.
+    std::function<SeenRank()> ask_next;  // Asks where the next rank is.
     // Called once, when the two are at odds.
     std::function<void(const CallPlace& own, const SeenRank& next)> found;
   };

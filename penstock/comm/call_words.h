@@ -1,4 +1,4 @@
-// In words, which calls ranks are in that do not make the same one.
+// Names, in words, the calls of ranks that do not make the same one.
 //
 // World ends its errors with them; call_watch.h says them to all ranks.  Pure functions of what was
 // seen; knows no connections.

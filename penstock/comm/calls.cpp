@@ -9,11 +9,12 @@ namespace penstock::comm {
 
 struct CallsOfThread {
   mutable std::mutex mutex;
-  std::string name;  // Of the outermost call, or of the last one.
+  std::string name;  // Name of the outermost call, or of the last one.
   Callers callers = Callers::All;
   bool has_spoken = false;
-  int depth = 0;                       // Of the thread alone.
-  std::atomic<std::uint64_t> call{0};  // Which one of the process; 0: the thread is in none.
+  int depth = 0;  // Used by the thread alone.
+  // Number of the call in the process; 0: the thread is in none.
+  std::atomic<std::uint64_t> call{0};
 };
 
 namespace {

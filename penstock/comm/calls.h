@@ -30,18 +30,18 @@ class Call {
   static void begin(std::string_view name, Callers callers = Callers::All);
   static void end();
 
-  // Of the call that this thread is in; empty: it is in none.
+  // The name of the call that this thread is in; empty: it is in none.
   static std::string_view name();
   // It speaks to other ranks by other means than a communicator.
   static void speaks();
 };
 
-// Where a rank is, in the eyes of one communicator.
+// The place of a rank among its calls, in the eyes of one communicator.
 struct CallPlace {
-  std::string name;         // Of the call that it is in, or of its last one; empty: there was none.
+  std::string name;         // The call that it is in, or its last one; empty: there was none.
   bool is_inside = false;   // It has not ended.
-  bool has_spoken = false;  // To other ranks, over this communicator or another.
-  std::int64_t number = 0;  // Of the call, if this communicator has numbered it; else 0.
+  bool has_spoken = false;  // It has spoken to other ranks, over this communicator or another.
+  std::int64_t number = 0;  // The call's number, if this communicator has numbered it; else 0.
   std::int64_t spoken = 0;  // How often this communicator has been used.
 
   bool operator==(const CallPlace&) const = default;
@@ -52,7 +52,7 @@ CallPlace parse_call_place(const std::string& text);
 
 struct CallsOfThread;
 
-// Of one communicator on one rank.
+// The calls of one rank in which one communicator is used.
 class CallLog {
  public:
   // The thread that makes it is taken for the one that makes the calls, until another one speaks.
@@ -68,9 +68,9 @@ class CallLog {
   void number(const std::shared_ptr<CallsOfThread>& calls, std::uint64_t call);
 
   mutable std::mutex mutex_;
-  std::shared_ptr<CallsOfThread> calls_;  // Of the thread that spoke last.
-  std::int64_t number_ = 0;               // Of the last call that has one.
-  std::uint64_t numbered_ = 0;            // That call, among those of the process.
+  std::shared_ptr<CallsOfThread> calls_;  // The calls of the thread that spoke last.
+  std::int64_t number_ = 0;               // Number of the last call that has one.
+  std::uint64_t numbered_ = 0;            // The same call's number in the process.
   std::atomic<std::uint64_t> heard_{0};   // The last call that was spoken in.
   std::atomic<std::int64_t> spoken_{0};
 };

@@ -80,8 +80,8 @@ class Communicator {
   // How often the ranks have begun anew.  Transfers of an earlier age will not end.
   virtual std::int64_t age() const = 0;
 
-  // Which calls for all ranks the others are in, if this one and they are not in the same
-  // (call_words.h); empty where they are.  Asks them, for a second at most.
+  // Says which calls the ranks are in, if they are not in the same one (call_words.h); empty: they
+  // are.  Asks the other ranks, for a second at most.
   virtual std::string call_words() const = 0;
 
   // Opens the connections to `peers`; the peers do the same.  Links that exist are kept.  Returns
@@ -118,11 +118,11 @@ class Communicator {
   void barrier(const std::string& name);
 
  private:
-  std::int64_t exchanges_ = 0;  // In this age.
+  std::int64_t exchanges_ = 0;  // Exchanges of this age.
   std::int64_t exchanges_age_ = 0;
 };
 
-// Where the ranks of a run find each other.
+// The place at which the ranks of a run find each other.
 struct Rendezvous {
   enum class Kind : std::uint8_t {
     Server,  // This rank holds the TCP store: at `host`:`port`, or on the listening `socket`.

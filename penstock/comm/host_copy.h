@@ -13,7 +13,7 @@
 
 namespace penstock::comm {
 
-// Which way the bytes go.
+// The direction in which the bytes go.
 enum class Bytes : std::uint8_t { Out, In, Both };
 
 // Whether its memory has other values: torch has not yet conjugated or negated them.

@@ -18,8 +18,8 @@ namespace penstock::comm {
 class Interrupt {
  public:
   enum class Kind : std::uint8_t {
-    Failure,  // Of a rank.  Ranks that know of it may begin anew.
-    End,      // Of all waits, for good.
+    Failure,  // A rank has failed.  Ranks that know of it may begin anew.
+    End,      // All waits end, for good.
   };
   // The first reason stays.
   void raise(const std::string& reason, Kind kind = Kind::End);
@@ -32,8 +32,8 @@ class Interrupt {
   std::string clear();
   // Throws: CommError with the reason, once raised.
   void check() const;
-  // As check(), when a peer's connection has just broken: if that peer has failed, its word why is
-  // on the way, and says more.  Returns after a moment without it.
+  // Does what check() does, when a peer's connection has just broken.  If that peer has failed, its
+  // word why is on the way, and says more.  Returns after a moment without it.
   void check_soon();
 
   // While it lives, raise() calls `wake`, and calls it at once where it has been raised already.

@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr const char* kPrefix = "run";
-constexpr milliseconds kGrace(5000);  // For an answer that needs no waiting.
+constexpr milliseconds kGrace(5000);  // Time for an answer that needs no waiting.
 constexpr milliseconds kPauseMax(20);
 
 }  // namespace

@@ -36,7 +36,7 @@ class InterruptibleStore : public c10d::PrefixStore {
   template <class Call>
   auto answer(Call call) const;
 
-  c10::intrusive_ptr<c10d::PrefixStore> answering_;  // For threads that are left behind.
+  c10::intrusive_ptr<c10d::PrefixStore> answering_;  // Kept by threads that are left behind.
   std::shared_ptr<const Interrupt> interrupt_;
 };
 

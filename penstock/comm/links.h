@@ -24,10 +24,10 @@ struct WaitRules {
   // While a connection is made: by two ranks that are both there, so this one need not be as long.
   std::chrono::milliseconds connecting{0};
   Interrupt interrupt;
-  // Where the ranks are, if they are not in one call (call_words.h).  It asks them.
+  // Asks the ranks where they are, and says it if they are not in one call (call_words.h).
   std::function<std::string()> call_words = {};
 
-  // For a wait that was not given what it waited for: `what` says so.
+  // The error of a wait that was not given what it waited for: `what` says so.
   CommError failed(const std::string& what) const;
 };
 

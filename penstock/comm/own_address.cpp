@@ -22,10 +22,11 @@ namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr const char* kNone = "-";
-// Of a network for documentation: nobody has it, so packets to it take the default route.
+// An address in a network for documentation.  Nobody has it, so packets to it take the default
+// route.
 constexpr const char* kFarAway = "192.0.2.1";
 
-// Where the kernel does not say more: of hosts with different names, each has a network of its own.
+// Tells hosts apart where the kernel does not say more: each name has a network of its own.
 std::string host_name() {
   char name[HOST_NAME_MAX + 1] = {};
   return gethostname(name, sizeof name - 1) == 0 ? name : "";

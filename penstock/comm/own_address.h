@@ -1,4 +1,4 @@
-// Under which address the other ranks reach this one, where nobody has said it.
+// Finds the address under which the other ranks reach this one, where nobody has said it.
 //
 // connect() and the Python package ask, before a rank listens anywhere.  Knows no sockets of ranks.
 #pragma once

@@ -1,4 +1,4 @@
-// Which calls for all ranks have begun, failed and been the last ones, as one rank knows it.
+// The calls for all ranks that have begun, failed and been the last ones, as one rank knows it.
 //
 // World has one.  A rank's calls are numbered by begin(), so ranks that make the same calls have
 // the same numbers.  News of a failure says in which call it was: whoever is in that call, or
@@ -57,7 +57,8 @@ class RollCall {
   std::int64_t call_ = 0;
   std::string place_;
   std::int64_t failed_call_ = 0;
-  std::string failure_;  // In that call, which this rank has not begun; else empty.
+  // The failure in that call, which this rank has not begun; empty: there is none.
+  std::string failure_;
   std::map<Rank, Left> left_;
 };
 

@@ -36,7 +36,7 @@ class ShardGroup {
   // This rank's place in the group.
   std::int32_t place() const { return place_; }
   Group group() const { return group_; }
-  // Of its communicator.
+  // The age of its communicator.
   std::int64_t age() const { return communicator_.age(); }
 
   // Names for `count` kinds of messages.  REQUIRES: called in the same order on every rank.

@@ -24,12 +24,12 @@ using Address = std::unique_ptr<addrinfo, FreeAddress>;
 // The addresses of a name, or of an address in digits.
 struct LookUp {
   Address found;
-  int error = 0;  // Where there are none: why, as gai_strerror() words it.
+  int error = 0;  // A code of gai_strerror(): why there are no addresses; 0: there are.
 };
 LookUp look_up_host(const std::string& host, const std::string& port);
 // The same; null when there are none.
 Address resolve(const std::string& host, const std::string& port);
-// In digits: "10.0.0.1", "fd00::1".
+// Digits of an address: "10.0.0.1", "fd00::1".
 std::string digits_of(const addrinfo& address);
 std::string digits_of(const sockaddr* address, socklen_t size);
 

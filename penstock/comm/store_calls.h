@@ -1,4 +1,4 @@
-// Which of torch's two TCP stores this system can run.
+// Tells which of torch's two TCP stores this system can run.
 //
 // Rank 0 asks before it makes one.  Knows no addresses.
 #pragma once

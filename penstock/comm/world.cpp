@@ -49,7 +49,7 @@ struct Ring {
 
   bool is_of_one() const { return ranks.size() == 1; }
   bool is_connected() const { return is_of_one() || backend; }
-  // Of the connection, on all of its ranks.
+  // The connection's name on all of its ranks.
   std::string name() const { return str("group/", join(ranks, "-")); }
 };
 
@@ -81,7 +81,7 @@ class World : public Communicator {
     if (world_size_ > 1) watch_calls();
   }
 
-  // Before connections close, which says less.
+  // Leaves before connections close, since a closed one says less.
   ~World() override { leave(); }
 
   Rank rank() const override { return rank_; }
@@ -239,8 +239,8 @@ class World : public Communicator {
     if (has_nccl()) put(device_key(rank_), identity_);
   }
 
-  // In the order in which they were made, which is one for all ranks: each waits for what it still
-  // has under way until the others have dropped theirs.
+  // Drops connections in the order in which they were made, which is one for all ranks.  Each waits
+  // for what it still has under way until the others have dropped theirs.
   void drop_connections() {
     watch_.reset();
     for (Ring& ring : groups_) ring.backend.reset();
@@ -262,7 +262,8 @@ class World : public Communicator {
     return names;
   }
 
-  // Those that are there on all of their ranks: one that was being made may be on some.
+  // Connects those again that are there on all of their ranks; one that was being made may be on
+  // some.
   void connect_again(const std::map<Rank, std::vector<std::string>>& connections) {
     const auto has = [&](Rank rank, const std::string& name) {
       return std::ranges::count(connections.at(rank), name) > 0;
@@ -282,7 +283,7 @@ class World : public Communicator {
     }
   }
 
-  // Until every rank is where this one is.  Returns: their connections.
+  // Waits until every rank is where this one is.  Returns: their connections.
   std::map<Rank, std::vector<std::string>> meet_again(const std::string& place,
                                                       const std::string& failure) {
     const auto key = [](Rank rank) { return str("anew/", rank); };
@@ -340,7 +341,7 @@ class World : public Communicator {
   static std::string host_key(Rank rank) { return str("host/", rank); }
   static std::string device_key(Rank rank) { return str("device/", rank); }
 
-  // Until some rank has put the key.
+  // Waits until some rank has put the key.
   void await(const std::string& key) {
     in_store(key, [&] { store_->wait({key}, rules_.deadline); });
   }
@@ -413,7 +414,7 @@ class World : public Communicator {
     }
   }
 
-  // Where some ranks are.
+  // Asks some ranks where they are.
   std::vector<SeenRank> ask(const std::vector<Rank>& ranks) const {
     constexpr milliseconds kPatience(1000);
     if (acceptors_.empty()) return {};  // They are not known yet.
@@ -460,9 +461,9 @@ class World : public Communicator {
   std::string listen_;
   Transport transport_;
   c10::Device device_;
-  std::string identity_;  // Of the device, if NCCL can reach it.
+  std::string identity_;  // Identity of the device, if NCCL can reach it.
   std::string host_;
-  std::optional<GlooConnector> gloo_;  // Of this age.
+  std::optional<GlooConnector> gloo_;  // Connects this age's groups.
   tcp::Hub hub_;
   std::map<Rank, std::unique_ptr<Link>> links_;
   std::deque<Ring> groups_;             // Stay where they are: transfers under way name theirs.

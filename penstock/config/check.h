@@ -15,7 +15,7 @@
 namespace penstock::config {
 
 enum class Verdict : std::uint8_t {
-  Used,       // As DeepSpeed would, where it has the key.
+  Used,       // Taken as DeepSpeed takes it, where it has the key.
   Different,  // Taken, but it means something else, or nothing, or has no effect as things are.
   Refused,
 };
@@ -23,10 +23,11 @@ enum class Verdict : std::uint8_t {
 std::string_view to_string(Verdict verdict);
 
 struct Finding {
-  Origin origin;  // Of the key, or of the value that is refused; without a line for an absent key.
+  Origin origin;  // The key's, or the refused value's; without a line for an absent key.
   std::string key;
   Verdict verdict = Verdict::Used;
-  std::string why;       // Of a refused one what to use instead, too; "" where all is as expected.
+  // The reason; for a refused one also what to use instead; "": all is as expected.
+  std::string why;
   bool is_auto = false;  // "auto", which transformers' Trainer replaces by a value of its own.
 };
 

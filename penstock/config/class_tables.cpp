@@ -346,7 +346,7 @@ constexpr auto kOptimizers = std::to_array<NamedClass>({
 });
 
 constexpr Argument kLastEpoch = {"last_epoch", &kFresh};
-constexpr Argument kLastBatch = {"last_batch_iteration", &kFresh};  // As DeepSpeed has it.
+constexpr Argument kLastBatch = {"last_batch_iteration", &kFresh};  // DeepSpeed's default.
 constexpr auto kWarmupArguments = std::to_array<Argument>({
     {"warmup_min_lr", &kRates},
     {"warmup_max_lr", &kRatesOrNull},

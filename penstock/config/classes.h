@@ -44,7 +44,7 @@ struct NamedClass {
   const Argument* find(std::string_view argument) const;
 };
 
-// In the order of the page of keys.
+// Classes in the order of the page of keys.
 std::span<const NamedClass> classes_of(ClassFamily family);
 
 // Null where there is none.  Optimizers have their names in any case, as DeepSpeed's.
@@ -71,7 +71,7 @@ using Arguments = std::map<std::string, json::Value, std::less<>>;
 // The number under that name; 0 where there is none.
 double number_of(const Arguments& given, std::string_view name);
 
-// Of SGD, in words that go on behind its key.
+// Condition of SGD's `nesterov`, in words that go on behind its key.
 inline constexpr std::string_view kNesterovNeeds =
     " = true: needs momentum above 0, and dampening 0";
 

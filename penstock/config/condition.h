@@ -21,7 +21,7 @@ enum class RunFact : std::uint8_t {
   HasNoScheduler,  // penstock.initialize was given none as an argument.
 };
 
-// Those that are known; the others may hold or not.
+// Known facts; the others may hold or not.
 using Facts = std::map<RunFact, bool>;
 
 enum class Truth : std::uint8_t { No, Yes, Unknown };

@@ -30,7 +30,7 @@ struct AdapterConfig {
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
 };
 
-// Where a folder's model has its first weights from; as hugging_face::FirstWeights.
+// The source of a folder's first weights; as hugging_face::FirstWeights.
 enum class FirstWeights : std::uint8_t { Folder, Random };
 
 struct ModelConfig {
@@ -42,9 +42,9 @@ struct ModelConfig {
   std::int64_t vocabulary = 256;                // Token ids are below it; 256: bytes.
   bool tie_embeddings = false;                  // The head's weight is the embedding's.
   double dropout = 0.0;                         // Probability of a zero.
-  std::string path = {};                        // For HuggingFace: the folder.
-  FirstWeights weights = FirstWeights::Folder;  // For HuggingFace.
-  AdapterConfig adapter = {};                   // For HuggingFace.
+  std::string path = {};                        // HuggingFace: the folder.
+  FirstWeights weights = FirstWeights::Folder;  // HuggingFace only.
+  AdapterConfig adapter = {};                   // HuggingFace only.
 
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
@@ -65,10 +65,10 @@ struct DataConfig {
   // A file or a folder, of text or of tokens; empty: `sources`, or the Python standard library's.
   std::string path = {};
   DataFormat format = DataFormat::Auto;
-  std::vector<DataSource> sources = {};  // Of tokens, instead of a path.
-  bool shuffle = true;                   // With tokens: another order in each epoch.
-  std::string validation = {};           // Of tokens; empty: the last 5 % of each source.
-  bool attend_across_documents = true;   // Of tokens: a sample's documents see each other.
+  std::vector<DataSource> sources = {};  // Corpora of tokens, instead of a path.
+  bool shuffle = true;                   // Tokens only: another order in each epoch.
+  std::string validation = {};           // Tokens; empty: the last 5 % of each source.
+  bool attend_across_documents = true;   // Tokens only: a sample's documents see each other.
   // Otherwise: the token that ends a document; absent: what the notes of the files say.
   std::optional<std::int64_t> document_end = {};
 
@@ -85,9 +85,9 @@ struct MeshConfig {
 
 struct ScheduleConfig {
   std::string name = "1f1b";  // A registered schedule; empty when `file` is given.
-  std::string file = {};      // With a program, instead of a name.
+  std::string file = {};      // A file with a program, instead of a name.
   std::optional<std::int64_t> stages_per_rank = {};  // Absent: as many as the schedule has.
-  std::int64_t window_steps = 20;  // In which costs are measured together; 0: they are not.
+  std::int64_t window_steps = 20;  // Steps in which costs are measured together; 0: none are.
   double cost_change = 0.25;       // The share by which a stage's time has to change to be told.
   bool adapt = false;              // Whether the ranks change to a faster order of actions.
   double adapt_gain = 0.03;        // The share of a step that it has to save, by simulation.
@@ -99,26 +99,26 @@ enum class PartitionMethod : std::uint8_t { Uniform, Parameters, LayerCost, Boun
 
 struct PipelineConfig {
   PartitionMethod partition = PartitionMethod::Parameters;
-  std::string type_regex = {};           // For TypeRegex: matched against layer type names.
-  std::vector<double> layer_costs = {};  // For LayerCost: one a layer, any unit.
+  std::string type_regex = {};           // TypeRegex: matched against layer type names.
+  std::vector<double> layer_costs = {};  // LayerCost: one a layer, any unit.
   std::vector<std::int64_t> bounds =
-      {};  // For Bounds: first layer of each stage, then the layer count.
+      {};  // Bounds: first layer of each stage, then the layer count.
   std::int64_t activation_checkpoint_interval = 0;  // Layers recomputed together; 0: none are.
   std::string checkpointable_layers = {};           // Only layers whose type matches; empty: all.
 
   friend bool operator==(const PipelineConfig&, const PipelineConfig&) = default;
 };
 
-// Where something is while it is not used, in DeepSpeed's words.
+// The place of something while it is not used, in DeepSpeed's words.
 enum class OffloadDevice : std::uint8_t {
-  Off,   // Where the rank computes.
-  Cpu,   // In host memory.
-  Nvme,  // In a file.
+  Off,   // Stays on the rank's device.
+  Cpu,   // Host memory.
+  Nvme,  // A file.
 };
 
 struct OffloadConfig {
   OffloadDevice device = OffloadDevice::Off;
-  std::string nvme_path = {};  // For Nvme: the folder of the file.
+  std::string nvme_path = {};  // Nvme: the folder of the file.
 
   friend bool operator==(const OffloadConfig&, const OffloadConfig&) = default;
 };
@@ -132,7 +132,7 @@ struct ZeroConfig {
   std::int64_t stage3_param_persistence_threshold = 0;      // Stay whole, with stage 3: ...
   std::optional<std::int64_t> stage3_model_persistence_threshold =
       {};                                // ... all together; absent: any.
-  OffloadConfig offload_param = {};      // With stage 3: what a rank keeps of parameters.
+  OffloadConfig offload_param = {};      // Place of a rank's parameters under stage 3.
   OffloadConfig offload_optimizer = {};  // Optimizer states, and masters of short types.
 
   friend bool operator==(const ZeroConfig&, const ZeroConfig&) = default;
@@ -145,14 +145,14 @@ struct Bf16Config {
   friend bool operator==(const Bf16Config&, const Bf16Config&) = default;
 };
 
-// In IEEE half precision, with a gradient scale (update/gradient_scale.h), in DeepSpeed's words.
+// IEEE half precision, with a gradient scale (update/gradient_scale.h), in DeepSpeed's words.
 struct Fp16Config {
   bool enabled = false;
   double loss_scale = 0;  // 0: it follows overflows, by what is below.
   std::int64_t initial_scale_power = 16;
   std::int64_t loss_scale_window = 1000;  // Steps without an overflow before one that doubles it.
   std::int64_t hysteresis = 2;            // Overflows of which the last one halves it.
-  bool consecutive_hysteresis = false;    // Those since the last step without one.
+  bool consecutive_hysteresis = false;    // Counts only overflows since the last step without one.
   double min_loss_scale = 1;
 
   friend bool operator==(const Fp16Config&, const Fp16Config&) = default;
@@ -210,7 +210,7 @@ struct OptimizerConfig {
 enum class SchedulerType : std::uint8_t { Constant, WarmupCosine };
 enum class WarmupType : std::uint8_t { Log, Linear };
 
-// As in DeepSpeed, with its defaults; learning_rate.h has the curve.
+// The learning rate's course, as DeepSpeed's, with its defaults; learning_rate.h has the curve.
 struct SchedulerConfig {
   SchedulerType type = SchedulerType::Constant;
   std::int64_t warmup_num_steps = 1000;
@@ -230,13 +230,13 @@ enum class Device : std::uint8_t { Auto, Cpu, Cuda };
 
 struct LaunchConfig {
   // A run without progress for so long is ended:
-  double heartbeat_seconds = 30;  // In a step; also a rank that is silent.
+  double heartbeat_seconds = 30;  // Silence of a rank, or of a step.
   double startup_seconds = 300;   // While it starts and while it ends.
   double disk_seconds = 1800;     // While a rank reads or writes files.
-  // That a run of penstock's launcher is started again, with checkpoints, after a rank was lost or
-  // it hung: so often in a row without a new checkpoint.
+  // Restarts of a run of penstock's launcher, with checkpoints, after a rank was lost or hung.
+  // Counted in a row without a new checkpoint.
   std::int64_t restarts = 3;
-  // So many ranks it may go on with after that; 0: as many as it began with.
+  // Fewest ranks with which it may go on then; 0: as many as it began with.
   std::int64_t ranks_min = 0;
   Transport transport = Transport::Auto;
   Device device = Device::Auto;
@@ -251,9 +251,9 @@ enum class OnFailure : std::uint8_t { Warn, Stop };
 struct CheckpointConfig {
   std::string directory = {};      // Empty: RUN/checkpoints.
   std::int64_t save_interval = 0;  // Optimizer steps; 0: none are saved for their number.
-  double save_minutes = 0.0;       // Since the last one; 0: none are saved for their age.
-  std::int64_t keep_last = 2;      // So many of the newest stay; 0: all.
-  std::int64_t keep_every = 0;     // And those of steps that it divides; 0: none.
+  double save_minutes = 0.0;       // Minutes between two; 0: none are saved for their age.
+  std::int64_t keep_last = 2;      // Newest ones that stay; 0: all.
+  std::int64_t keep_every = 0;     // Steps that it divides stay, too; 0: none.
   bool asynchronous = true;        // Files are written beside the steps that follow.
   OnFailure on_failure = OnFailure::Warn;
   std::string resume = {};  // "auto", a checkpoint's folder, or empty: a run begins anew.
@@ -265,11 +265,11 @@ struct CheckpointConfig {
 struct RunConfig {
   std::string directory = {};        // Empty: runs/<config name>-<time or job id>.
   std::int64_t steps = 100;          // Optimizer steps.
-  double minutes = 0.0;              // Then it stops, as if it were asked to; 0: no limit.
+  double minutes = 0.0;              // Limit after which it stops as if asked to; 0: none.
   std::int64_t eval_interval = 0;    // Steps between validations; 0: only at the end.
   std::int64_t eval_batches = 8;     // Global batches averaged by one validation.
   std::int64_t sample_bytes = 200;   // Bytes of a text that the model writes; 0: none.
-  std::int64_t sample_tokens = 0;    // Of a folder's model: tokens of such a text; 0: none.
+  std::int64_t sample_tokens = 0;    // Tokens of such a text, of a folder's model; 0: none.
   std::string sample_prompt = {};    // It goes on from this; empty: from a sample of the data.
   std::int64_t sample_interval = 0;  // Steps between such texts; 0: one, at the end.
   std::int64_t timeline_steps = 0;   // The first steps, recorded in timeline.csv; 0: none.

@@ -14,8 +14,8 @@ namespace {
 
 struct Table {
   std::map<std::string, const ForeignKeys*, std::less<>> keys;
-  std::map<std::string, const ForeignKeys*, std::less<>> prefixes;  // Of "aio.*": "aio".
-  std::map<std::string, std::set<std::string>, std::less<>> names;  // By section.
+  std::map<std::string, const ForeignKeys*, std::less<>> prefixes;  // Keys like "aio.*", as "aio".
+  std::map<std::string, std::set<std::string>, std::less<>> names;  // Names of keys, by section.
   std::vector<Difference> differences;
   std::vector<AbsentKey> absent;
 };

@@ -26,7 +26,7 @@ constexpr std::string_view kNotQuantized = "nothing is quantized";
 constexpr std::string_view kNoTensors =
     "means nothing without tensor parallelism, which penstock lacks";
 
-// Of penstock.initialize.
+// Reasons in the rows of penstock.initialize.
 constexpr std::string_view kNoTimes = "an engine measures neither times nor memory";
 constexpr std::string_view kUseProfiler = "use torch.profiler";
 constexpr std::string_view kOfTrain = "it is a key of penstock train";

@@ -11,7 +11,7 @@
 
 namespace penstock::config {
 
-// Of a key that a taker has.
+// A key that a taker has, and in which it differs from DeepSpeed.
 struct Difference {
   std::string_view path;
   std::string_view text;
@@ -25,6 +25,6 @@ struct DeepSpeedRows {
 };
 
 DeepSpeedRows shared_rows();
-DeepSpeedRows rows_of(Taker taker);  // Beside the shared ones.
+DeepSpeedRows rows_of(Taker taker);  // Rows of one taker, beside the shared ones.
 
 }  // namespace penstock::config

@@ -12,9 +12,9 @@
 
 namespace penstock::config {
 
-// By path ("optimizer.params.lr"), as JSON: every key that applies, in the order of the table, but
-// those that may differ between ranks, since each of them reads or writes something of its own:
-// paths, and what only the ranks that print and watch go by.
+// The values that all ranks must have: JSON by path ("optimizer.params.lr"), in the order of the
+// table.  Every key that applies is there, except keys that may differ between ranks: paths, and
+// settings that only ranks which print or watch use.
 std::vector<std::pair<std::string, std::string>> common_values(const Config& config);
 
 // The paths that are left out, in the order of the table.

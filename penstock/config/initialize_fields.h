@@ -27,7 +27,7 @@ inline constexpr std::array<Name<GradientSum>, 2> kGradientSums = {{
     {GradientSum::Sum, "sum"},
 }};
 
-// Where an engine writes what its steps come to (python/penstock/monitor).
+// The place to which an engine writes what its steps come to (python/penstock/monitor).
 struct BoardConfig {
   bool enabled = false;
   std::string output_path;
@@ -48,7 +48,7 @@ struct InitializeConfig {
     config.zero_optimization.stage3_param_persistence_threshold = 100'000;
   }
 
-  Config config;               // Of the keys that penstock train has as well.
+  Config config;               // Values of keys that penstock train has as well.
   std::string optimizer_type;  // Empty: absent; as classes.h has it.
   Arguments optimizer_arguments;
   std::string scheduler_type;
@@ -61,7 +61,7 @@ struct InitializeConfig {
   WandbConfig wandb;
 };
 
-// Of an argument of the optimizer's class.
+// The conditions of an argument of the optimizer's class.
 inline std::vector<Condition> conditions_of(std::string_view argument, std::string_view type,
                                             const Arguments& given) {
   const auto above_zero = [&](std::string_view name) {

@@ -68,7 +68,7 @@ struct Numbered {
   Integer numbers() const { return {0, static_cast<std::int64_t>(last)}; }
 };
 
-// So many steps between two events; "Infinity", which is the largest number, stands for no event.
+// Steps between two events; "Infinity", which is the largest number, stands for no event.
 // (Accelerate gives steps_per_print so; JSON has no such number.)
 struct Interval {
   std::int64_t low = 0;
@@ -100,7 +100,7 @@ struct Number {
 
 // A string.  On the command line the text as it is, quotes or not: `--data 2024` is a path.
 struct Text {
-  bool may_be_empty = true;  // Otherwise an empty value means that the key is absent; null in JSON.
+  bool may_be_empty = true;  // False: an empty value means that the key is absent; null in JSON.
 
   std::string noun() const { return may_be_empty ? "a string" : "a string that is not empty"; }
   std::string allowed() const { return ""; }

@@ -15,7 +15,7 @@ namespace penstock::config {
 // A warmup is at least so long.
 inline constexpr std::int64_t kWarmupStepsMin = 2;
 
-// From 0 at step 0 to 1 at step `steps`; a logarithmic one is there one step earlier.
+// The share from 0 at step 0 to 1 at step `steps`; a logarithmic one is there one step earlier.
 double warmup_share(WarmupType type, std::int64_t step, std::int64_t steps);
 
 // Constant: 1.  WarmupCosine: from warmup_min_ratio along warmup_share() to 1, in warmup_num_steps

@@ -10,7 +10,7 @@
 
 namespace penstock::config {
 
-inline constexpr std::int64_t kManyRanks = 65536;  // Along an axis.
+inline constexpr std::int64_t kManyRanks = 65536;  // Limit along an axis.
 
 // A key for each axis.
 template <class Visitor, class MeshT>

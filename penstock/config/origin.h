@@ -1,4 +1,4 @@
-// Where each value of the configuration was written.
+// The place at which each value of the configuration was written.
 //
 // read makes them, validate and write print them.  Knows neither the values nor the keys.
 #pragma once
@@ -11,7 +11,7 @@ namespace penstock::config {
 
 using json::Origin;
 
-// By key, as in "model.layers".  A key that is not in the map has its default value.
+// Origins by key, as "model.layers".  A key that is not in the map has its default value.
 using Origins = std::map<std::string, Origin, std::less<>>;
 
 }  // namespace penstock::config

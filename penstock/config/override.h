@@ -19,7 +19,7 @@ namespace penstock::config {
 struct Override {
   std::string path;    // "model.layers", or a section.
   std::string value;   // JSON; text that is not JSON is a string; null takes the key out.
-  std::string origin;  // As errors name it: "--set model.layers=2", "--steps".
+  std::string origin;  // The option as errors name it: "--set model.layers=2", "--steps".
 };
 
 // The override that `--set text` means.

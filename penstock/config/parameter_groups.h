@@ -1,4 +1,4 @@
-// Which options each parameter is updated with: the optimizer's own, or those of a group.
+// Finds the options with which each parameter is updated: the optimizer's own, or those of a group.
 //
 // update/ steps by it, and a Trainer finds groups without a parameter with it.  Names are those of
 // the whole model, so that no layout, and no stage of ZeRO, changes a parameter's group.  Knows no
@@ -22,9 +22,9 @@ class GroupsByName {
   std::size_t size() const { return options_.size(); }
   // 0: the optimizer's own options; n: those of groups[n - 1], the first that is found in the name.
   std::size_t group_of(const std::string& name) const;
-  // With what a group does not say itself from the optimizer's.
+  // The group's options; what it does not say itself is the optimizer's.
   const OptimizerConfig& options(std::size_t group) const { return options_[group]; }
-  // Of a group, where the optimizer's is `lr`: in the ratio of the two options.
+  // A group's rate where the optimizer's is `lr`: in the ratio of the two options.
   double rate(std::size_t group, double lr) const;
 
  private:

@@ -21,7 +21,7 @@ namespace penstock::config {
 
 struct ReadConfig {
   Config config;
-  Origins origins;  // Of the keys that were given; the others have their defaults.
+  Origins origins;  // Origins of the keys that were given; the others have their defaults.
 };
 
 // The config in `file`, changed by `overrides`; "{}" is a config of defaults.

@@ -102,7 +102,7 @@ class Reader {
     missing_choice_ = nullptr;
   }
 
-  // Of the section that is open: those that its fields did not take.
+  // Judges the keys of the open section that its fields did not take.
   void judge_other_keys() {
     if (scope_.object == nullptr) return;
     for (const json::Member& member : *scope_.object) {
@@ -153,7 +153,7 @@ class Reader {
     return text != nullptr && *text == "auto";
   }
 
-  // Behind the reason why a value is refused.
+  // The words behind the reason why a value is refused.
   static std::string_view instead_of(const json::Value& value) {
     return is_auto(value) ? ", which is for transformers' Trainer to replace" : "";
   }
@@ -165,7 +165,7 @@ class Reader {
          may_be_replaced);
   }
 
-  // Of the class, or, where that is unknown, of the first class that has it.
+  // The class's argument; of an unknown class, that of the first class that has it.
   static const Argument* find_argument(const ClassName& of, std::string_view name) {
     if (const NamedClass* const found = of.find()) return found->find(name);
     for (const NamedClass& each : classes_of(of.family)) {

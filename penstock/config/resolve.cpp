@@ -29,7 +29,7 @@ std::int64_t largest_divisor_up_to(std::int64_t n, std::int64_t limit) {
   return *(std::upper_bound(all.begin(), all.end(), limit) - 1);
 }
 
-// At most `count` divisors of n, those around `wanted`.
+// The divisors of n nearest to `wanted`, at most `count`, in rising order.
 std::vector<std::int64_t> divisors_around(std::int64_t n, std::int64_t wanted, std::size_t count) {
   std::vector<std::int64_t> all = divisors(n);
   const auto distance = [wanted](std::int64_t d) { return std::abs(d - wanted); };

@@ -25,7 +25,7 @@ MeshConfig config_of(const mesh::Shape& shape);
 // Throws: ConfigError when the axes do not make up the world, with sizes that would.
 mesh::Shape resolve_mesh(const MeshConfig& mesh, std::int64_t world_size);
 
-// Where the checkpoints of a run in directory `run` are.
+// The folder of the checkpoints of a run in directory `run`.
 std::string checkpoint_directory(const CheckpointConfig& checkpoint, const std::string& run);
 
 // A folder that a run writes to.
@@ -33,16 +33,16 @@ struct OutputFolder {
   std::string path;
   std::string content;  // "a run".
   std::string what;     // "run directory".
-  std::string option;   // That names another.
+  std::string option;   // The option that names another folder.
 };
-// Those of a run in directory `run`, which is the first.
+// The folders of a run in directory `run`, which is the first.
 std::vector<OutputFolder> output_folders(const Config& config, const std::string& run);
 
 // Invariant: train_batch_size = micro_batch_size x microbatches x data-parallel ranks.
 struct Batch {
   std::int64_t train_batch_size = 0;  // Samples per optimizer step.
   std::int64_t micro_batch_size = 0;  // Samples per microbatch.
-  std::int64_t microbatches = 0;      // Per optimizer step of one replica.
+  std::int64_t microbatches = 0;      // Microbatches of one replica in an optimizer step.
   friend bool operator==(const Batch&, const Batch&) = default;
 };
 

@@ -29,7 +29,7 @@ class RangeCheck : public PathVisitor {
   Problems& problems_;
 };
 
-// Where the first of those keys that was given was written.
+// The origin of the first of those keys that was given.
 Origin first_given(const Origins& origins, std::initializer_list<std::string_view> keys) {
   for (const std::string_view key : keys) {
     const auto found = origins.find(key);
@@ -103,7 +103,8 @@ void check_sizes(const BatchConfig& batch, const Origins& origins, Problems& pro
                    below == 0 ? "" : str(below, " or "), below + divisor));
 }
 
-// Against run.steps nothing is checked: a run cut short with --steps may end inside its warm-up.
+// Checks the warm-up against the total alone.  A run cut short with --steps may end inside its
+// warm-up.
 void check_warmup(const Config& config, const Origins& origins, Problems& problems) {
   const SchedulerConfig& scheduler = config.scheduler;
   if (scheduler.type != SchedulerType::WarmupCosine || !scheduler.total_num_steps ||

@@ -112,7 +112,7 @@ class Writer : public PathVisitor {
   std::vector<Line> lines_;
   std::size_t indent_ = 2;
   bool has_effect_ = true;     // What is visited.
-  bool has_previous_ = false;  // In the object that is open.
+  bool has_previous_ = false;  // The open object has a member already.
 };
 
 // Visitor: a member for each field, whether it has an effect or not.

@@ -12,7 +12,7 @@ enum class ZeroStage : std::uint8_t {
   Off = 0,              // Every rank has everything, and sums of gradients are alike.
   OptimizerStates = 1,  // Each rank updates a shard of the parameters.
   Gradients = 2,        // It keeps, of the summed gradients, its shard alone.
-  Parameters = 3,       // And of the parameters, except while something uses them.
+  Parameters = 3,       // Shares the parameters, too, except while something uses them.
 };
 
 constexpr int number_of(ZeroStage stage) { return static_cast<int>(stage); }

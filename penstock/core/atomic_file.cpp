@@ -150,7 +150,7 @@ void write_stream(const std::string& path, const std::vector<std::string_view>& 
 
 // What a link leads to, whether it is there or not; else `path`.
 std::string followed(const std::string& path) {
-  constexpr int kLinksMax = 40;  // As many as the system follows.
+  constexpr int kLinksMax = 40;  // Linux follows as many.
   std::error_code error;
   fs::path target = path;
   for (int i = 0; fs::is_symlink(target, error); ++i) {

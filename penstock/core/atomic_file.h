@@ -38,7 +38,7 @@ class PreparedFile {
   // Throws: Error with the path and the system's reason; then nothing has changed.
   PreparedFile(const std::string& path, const std::vector<std::string_view>& pieces,
                const std::function<void()>& advanced = {});
-  // Of what is written and flushed already, at `written` in the same folder.
+  // Takes what is written and flushed already, at `written` in the same folder.
   static PreparedFile of_written(std::string written, const std::string& path);
   // Removes what was written, unless it has its place.
   ~PreparedFile();
@@ -49,7 +49,7 @@ class PreparedFile {
   // Throws: Error, as above.
   void put_in_place();
 
-  // Where it goes.
+  // The path that the file replaces.
   const std::string& target() const { return target_; }
   // Whether what is there now has the same bytes.
   bool is_there() const;

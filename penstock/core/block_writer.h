@@ -18,7 +18,8 @@ class BlockWriter {
   // What the disk wants addresses, lengths and places to be multiples of.
   static constexpr std::size_t kAlignment = 4096;
 
-  // For a file at whose beginning nothing is written yet.  `file` stays the caller's.
+  // Makes a writer for a file at whose beginning nothing is written yet.  `file` stays the
+  // caller's.
   // Returns: null where the file system cannot do that, or there is no memory for two blocks.
   static std::unique_ptr<BlockWriter> make(int file, std::string named,
                                            std::function<void()> advanced);
@@ -42,7 +43,7 @@ class BlockWriter {
   void begin_block();
   void write_block();
   void end_block();
-  void leave_the_disk();  // From now on through the page cache.
+  void leave_the_disk();  // Goes on through the page cache.
 
   int file_;
   std::string named_;

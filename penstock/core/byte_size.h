@@ -13,8 +13,8 @@ namespace penstock {
 // the nearest MiB above.
 std::string mebibytes(std::uint64_t bytes);
 
-// Of "5GB", "500 MB", "64MiB" or "4096": a whole number and a unit, in any case of letters.  KB,
-// MB, GB and TB are powers of 1000; KiB, MiB, GiB and TiB are powers of 1024; B or no unit is
+// Reads "5GB", "500 MB", "64MiB" or "4096": a whole number and a unit, in any case of letters.  KB,
+// MB, GB and TB are powers of 1000; KiB, MiB, GiB and TiB are powers of 1024.  B or no unit is
 // bytes.  Nothing for another text, and for 2^60 bytes and more.
 std::optional<std::uint64_t> parse_bytes(std::string_view text);
 

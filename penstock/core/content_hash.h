@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// As 16 hexadecimal digits.
+// Returns 16 hexadecimal digits.
 std::string content_hash(std::string_view bytes);
 
 }  // namespace penstock

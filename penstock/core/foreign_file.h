@@ -28,12 +28,12 @@ struct ForeignFile {
 };
 
 ForeignFile open_foreign_file(const std::string& path);
-// Of a descriptor that is open already, or, where it is not, of the reason in errno.
+// Judges a descriptor that is open already; one that is not open by the reason in errno.
 ForeignFile foreign_file(FileDescriptor file);
 
 struct ForeignText {
   std::string text;
-  std::string problem;  // As above; empty: `text` is all of it.
+  std::string problem;  // ForeignFile's problem; empty: `text` is all of it.
 };
 
 // One that is larger than `bytes_max` is refused before it is read.

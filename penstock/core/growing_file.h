@@ -31,7 +31,7 @@ class GrowingFile {
   void append(std::string_view line);
   // Writes what waits.
   void try_again();
-  // Also waits for the disk, which may tell only now that it has no room.
+  // Writes what waits, and waits for the disk, which may tell only now that it has no room.
   void flush();
 
   // Why some of it is not in the file; empty when all of it is.

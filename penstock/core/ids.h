@@ -20,7 +20,7 @@ struct Id {
   constexpr explicit Id(std::int32_t v) : value(v) {}
   constexpr explicit Id(std::size_t v) : value(static_cast<std::int32_t>(v)) {}
 
-  // For indexing arrays that hold one entry an id.
+  // Index into arrays that hold one entry an id.
   constexpr std::size_t index() const { return static_cast<std::size_t>(value); }
 
   friend constexpr auto operator<=>(const Id&, const Id&) = default;

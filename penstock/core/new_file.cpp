@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kBytesAtOnce = std::size_t{16} << 20;
 
-std::atomic<int> error_of_next_write{0};  // Of errno; 0: none.
+std::atomic<int> error_of_next_write{0};  // An errno; 0: none.
 
 [[noreturn]] void fail(const std::string& path) {
   throw Error(str("cannot write \"", path, "\": ", std::strerror(errno)));

@@ -21,7 +21,7 @@ class NewFile {
   // Throws: Error with the path and the system's reason, also where something is there already; so
   // does all that follows.
   NewFile(std::string path, std::string named, std::function<void()> advanced = {});
-  // Of a file that has been made.
+  // Takes a file that has been made.
   NewFile(FileDescriptor file, std::string path, std::string named,
           std::function<void()> advanced = {});
   // Removes the file, unless it is finished.
@@ -31,9 +31,9 @@ class NewFile {
   NewFile& operator=(const NewFile&) = delete;
 
   void set_mode(mode_t mode);
-  // Before the first write: about so many bytes will come.  Many of them go to the disk past the
-  // page cache, where the file system can do that: it takes a tenth of the processor's time, and
-  // what is made meanwhile is written meanwhile.
+  // Announces, before the first write, about how many bytes will come.  Many of them go to the disk
+  // past the page cache, where the file system can do that.  It takes a tenth of the processor's
+  // time, and what is made meanwhile is written meanwhile.
   void expect(std::uint64_t bytes);
   void write(std::string_view bytes);
   // Flushes it to the disk, and closes it.
@@ -44,10 +44,10 @@ class NewFile {
   std::string named_;
   std::function<void()> advanced_;
   FileDescriptor file_;
-  std::unique_ptr<class BlockWriter> blocks_;  // Of many bytes.
+  std::unique_ptr<class BlockWriter> blocks_;  // Null unless many bytes are expected.
   std::uint64_t written_ = 0;
-  std::uint64_t begun_ = 0;   // So many of these are on their way to the disk.
-  bool is_finished_ = false;  // Or is not this one's to remove.
+  std::uint64_t begun_ = 0;   // Number of these bytes that are on their way to the disk.
+  bool is_finished_ = false;  // True, too, of a file that is not this one's to remove.
 };
 
 // Writes all of `bytes` to an open file, as NewFile does.

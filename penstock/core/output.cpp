@@ -107,7 +107,7 @@ struct Output::State {
   std::int64_t left_out = 0;
   std::int64_t failed = 0;  // Left out as well; that is told with the next text.
   bool closing = false;
-  bool gave_up = false;  // To wait for the reader.
+  bool gave_up = false;  // No longer waits for the reader.
   bool gone = false;     // The thread writes no more.
 };
 

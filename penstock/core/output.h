@@ -38,7 +38,7 @@ class Output {
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  // Also the thread's, which may be left behind in a write.
+  std::shared_ptr<State> state_;  // Shared with the thread, which may be left behind in a write.
 };
 
 // The same for what wants a stream; each flush hands on what came since the last.

@@ -37,7 +37,7 @@ constexpr std::size_t kTextBytesMax = 4096;
 constexpr std::size_t kCommandBytesMax = 300;
 constexpr mode_t kMode = 0666;
 
-// By which this process and those that it starts know the locks of one owner.
+// The word by which this process and those that it starts know the locks of one owner.
 const std::string& own_word() {
   static const std::string word = [] {
     if (const char* const given = std::getenv(kWordVariable)) return std::string(given);
@@ -111,7 +111,8 @@ std::string owner_text(int file, const std::string& text) {
              json_quote(value_in(text, "command")));
 }
 
-// Where the folder takes no new file, or not from this user, the writer's own error says more.
+// Tells whether a folder takes no new file, or none from this user: the writer's own error says
+// more.
 bool is_for_want_of_room(int error) {
   return error == ENOSPC || error == EDQUOT || error == EROFS || error == EACCES ||
          error == EPERM || error == ENOENT;

@@ -27,11 +27,11 @@ class OutputLock {
     Others,    // Whoever has it so, too: each writes files of its own.
   };
 
-  // Of all that is in `folder`, which exists.  `what` is written there: "a model".
+  // Locks all that is in `folder`, which exists.  `what` is written there: "a model".
   // Throws: CheckpointError that says who has it, or why the lock file cannot be opened.
   static OutputLock of_folder(const std::string& folder, const std::string& what,
                               With with = With::Nobody);
-  // Of a file or a folder that is to be made at `path`, whose folder exists.  Throws: likewise.
+  // Locks a file or a folder that is to be made at `path`, whose folder exists.  Throws: likewise.
   static OutputLock of_path(const std::string& path, const std::string& what);
 
   // Removes the file, and lets go.
@@ -59,7 +59,7 @@ class OutputLock {
   std::string missing_;
 };
 
-// For the environment of processes that a lock with OwnRanks lets in.
+// The variable to give processes that a lock with OwnRanks lets in.
 std::pair<std::string, std::string> lock_variable();
 
 }  // namespace penstock

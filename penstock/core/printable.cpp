@@ -22,7 +22,7 @@ constexpr std::array<Range, 5> kSteering = {{
     {0x2066, 0x2069},  // Isolates.
 }};
 
-// Of no more than three bytes: characters of four are none of kSteering.
+// Decodes a character of at most three bytes: no character of kSteering has four.
 std::uint32_t code_point(std::string_view text, std::size_t length) {
   const auto byte = [&](std::size_t i) {
     return std::uint32_t{static_cast<unsigned char>(text[i])};

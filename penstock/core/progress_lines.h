@@ -20,7 +20,7 @@ class ProgressLines {
   ProgressLines(Output& output, std::string doing, std::uint64_t bytes,
                 std::chrono::nanoseconds every = kEvery);
 
-  // So many more are done.
+  // Adds bytes that are done.
   void add(std::uint64_t bytes);
 
  private:

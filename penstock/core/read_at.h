@@ -10,8 +10,8 @@
 namespace penstock {
 
 struct ReadAt {
-  std::size_t bytes = 0;  // That were read: all, unless the file ends before or `error` is not 0.
-  int error = 0;          // As errno.
+  std::size_t bytes = 0;  // Read bytes: all, unless the file ends before or `error` is not 0.
+  int error = 0;          // An errno.
 };
 
 ReadAt read_at(int descriptor, std::int64_t offset, std::span<std::byte> to);

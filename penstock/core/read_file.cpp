@@ -59,7 +59,7 @@ class Reading {
   }
 
   bool is_pipe() const { return S_ISFIFO(mode()); }
-  // As /dev/zero; a terminal ends where its user says so.
+  // True of /dev/zero; a terminal ends where its user says so.
   bool is_device_without_end() const { return S_ISCHR(mode()) && ::isatty(descriptor_) == 0; }
 
   mode_t mode() const {

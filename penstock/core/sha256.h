@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// As 64 hexadecimal digits.
+// Returns 64 hexadecimal digits.
 std::string sha256(std::string_view bytes);
 
 // Whether a text has the form of one: 64 digits of base 16, in lower case.

@@ -8,8 +8,8 @@
 
 namespace penstock {
 
-// For reading and writing, in a folder; it has a name for a moment where the system makes no other.
-// An empty one, with errno, where the folder takes no file.
+// Opens a file for reading and writing, in a folder.  It has a name for a moment where the system
+// makes no other.  An empty descriptor, with errno, where the folder takes no file.
 FileDescriptor open_unnamed(const std::string& folder);
 
 }  // namespace penstock

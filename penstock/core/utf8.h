@@ -13,7 +13,7 @@ namespace penstock {
 std::size_t utf8_length(std::string_view text);
 
 struct NoText {
-  std::size_t offset = 0;  // In bytes.
+  std::size_t offset = 0;  // Bytes from the beginning.
   std::string_view why;
 };
 

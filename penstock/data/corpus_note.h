@@ -13,12 +13,12 @@ namespace penstock::data {
 
 struct CorpusNote {
   std::int64_t token_bytes = 2;             // 2 or 4.
-  std::int64_t tokens = 0;                  // In the file.
+  std::int64_t tokens = 0;                  // Tokens in the file.
   std::int64_t vocabulary = 0;              // All ids are below it.
   std::optional<std::int64_t> end_of_text;  // The id that ends each document.
   std::string tokenizer;                    // Its name, for people.
-  std::string tokenizer_hash;               // Of its tokenizer.json; the same for the same one.
-  bool masked = false;                      // Whether PATH.bin.mask says which tokens count.
+  std::string tokenizer_hash;  // Hash of its tokenizer.json: the same hash, the same tokenizer.
+  bool masked = false;         // Whether PATH.bin.mask says which tokens count.
 
   friend bool operator==(const CorpusNote&, const CorpusNote&) = default;
 };
@@ -30,7 +30,7 @@ std::string mask_path(const std::string& path);
 
 // `name` is what errors call the text.  Throws: ParseError, ConfigError.
 CorpusNote parse_note(std::string_view text, const std::string& name);
-// Of the corpus file `path`; nothing where there is no note.  Throws: as above.
+// The note of the corpus file `path`; nothing: there is none.  Throws: as parse_note().
 std::optional<CorpusNote> read_note(const std::string& path);
 
 }  // namespace penstock::data

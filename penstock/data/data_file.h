@@ -19,7 +19,7 @@ class DataFile {
  public:
   // Throws: ConfigError with the system's reason, and for what is no file with bytes in it.
   explicit DataFile(const std::string& path);
-  // Of a file that is open; `name` is what errors say.
+  // Takes a file that is open; `name` is what errors say.
   DataFile(FileDescriptor file, std::string name);
 
   const std::string& path() const { return path_; }

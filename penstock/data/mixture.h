@@ -1,4 +1,4 @@
-// Which of several sources each sample of training comes from, by the sample's number alone.
+// Chooses the source of each sample of training, by the sample's number alone.
 //
 // TokenSamples ask it.  Of each kMixturePeriod samples in a row, a source has as many as its weight
 // says, spread evenly: any run of samples has a source's share, to within one of each source.  So
@@ -21,7 +21,7 @@ class Mixture {
 
   struct Place {
     std::int64_t source = 0;
-    std::int64_t ordinal = 0;  // Among the samples of that source.
+    std::int64_t ordinal = 0;  // Number among the samples of that source.
   };
   // REQUIRES: sample >= 0.
   Place place(std::int64_t sample) const;
@@ -32,10 +32,10 @@ class Mixture {
  private:
   struct Slot {
     std::uint32_t source;
-    std::uint32_t ordinal;  // Within the period.
+    std::uint32_t ordinal;  // Number within the period.
   };
   std::vector<std::int64_t> parts_;
-  std::vector<Slot> slots_;  // Of a period; one for a single source.
+  std::vector<Slot> slots_;  // Slots of a period; one for a single source.
 };
 
 }  // namespace penstock::data

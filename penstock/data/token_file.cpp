@@ -15,7 +15,7 @@
 namespace penstock::data {
 namespace {
 
-constexpr std::int64_t kBlocks = 128;  // Of a fingerprint.
+constexpr std::int64_t kBlocks = 128;  // Blocks of a fingerprint.
 constexpr std::int64_t kBlockTokens = 1024;
 
 // A mask that no note tells of: trained without it, all tokens would count.

@@ -34,8 +34,8 @@ class TokenFile {
   // The same as targets: kIgnoredTarget in place of those that the mask leaves out.
   void read_targets(std::int64_t first, std::span<std::int64_t> out) const;
 
-  // Of the tokens, their number and the mask, the same for all formats: of all tokens up to 128
-  // Ki of them, else of as many in blocks that are spread evenly, the ends included.
+  // Fingerprint of the tokens, their number and the mask, the same for all formats.  It covers all
+  // tokens up to 128 Ki of them, else as many in blocks that are spread evenly, the ends included.
   // Throws: as read().
   std::string fingerprint() const;
 

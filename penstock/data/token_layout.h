@@ -1,4 +1,4 @@
-// Where the tokens of a file are, as its header, its index or its side file says.
+// The place of a file's tokens, as its header, its index or its side file says it.
 //
 // TokenFile reads tokens by it.  All of what is said is checked against the files' sizes here, so
 // that a reader of tokens has nothing left to check but the tokens.  Knows no vocabulary.
@@ -19,8 +19,8 @@ namespace penstock::data {
 
 enum class TokenFormat : std::uint8_t {
   Uint16,    // Plain tokens: nanoGPT's, and the tokenizer tool's.
-  Uint32,    // Likewise, of larger vocabularies.
-  LlmC,      // With llm.c's header.
+  Uint32,    // Plain tokens of larger vocabularies.
+  LlmC,      // Tokens behind llm.c's header.
   Megatron,  // PATH.bin beside PATH.idx.
 };
 
@@ -35,7 +35,7 @@ struct TokenLayout {
   friend bool operator==(const TokenLayout&, const TokenLayout&) = default;
 };
 
-// Of the file, whose format is `format` or, where that is absent, what the file itself says.
+// The layout of a file whose format is `format` or, if that is absent, what the file itself says.
 // Throws: ConfigError, with file and byte offset, for a file that is not what its format needs, and
 // where nothing says the format.
 TokenLayout find_layout(const DataFile& file, std::optional<TokenFormat> format,

@@ -56,8 +56,8 @@ class TokenSamples {
   }
   std::int64_t validation_samples() const { return validation_samples_; }
 
-  // By which ranks see whether they have the same samples.  Reads a part of each
-  // file (TokenFile::fingerprint).
+  // Facts by which ranks see whether they have the same samples.  Reads a part of each file
+  // (TokenFile::fingerprint).
   agreement::Facts facts() const;
   // A line: "2 sources, 3 files, 40960 tokens, 300 samples to train on, 15 to validate".
   std::string summary() const;

@@ -47,12 +47,12 @@ class TokenSource {
   void read(std::int64_t sample, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const;
 
-  // Of all files in their order.
+  // Fingerprint of all files in their order.
   std::string fingerprint() const;
-  // Those that made the files, each once, as far as notes say.
+  // The tokenizers that made the files, each once, as far as notes say.
   std::vector<Tokenizer> tokenizers() const;
-  // Which tokens end a document, as notes say; absent is a file whose note, or lack of one, says
-  // none.
+  // The tokens that end a document, as notes say; absent stands for a file whose note, or lack of
+  // one, says none.
   std::set<std::optional<std::int64_t>> document_ends() const;
 
  private:

@@ -1,4 +1,5 @@
-// Which tokenizer made token files, by the notes beside them, and whether it is the model's.
+// Finds the tokenizer that made token files, by the notes beside them, and says whether it is the
+// model's.
 //
 // Tokens of another tokenizer are numbers that the model takes for other words: it trains, and its
 // losses look like losses.  Files without a note are taken on trust.  Knows no ranks.
@@ -12,11 +13,11 @@ namespace penstock::data {
 class TokenSource;
 
 struct Tokenizer {
-  std::string name;  // For people: of its folder, or of the file that it made.
+  std::string name;  // Name for people: of its folder, or of the file that it made.
   std::string hash;  // The SHA-256 of its tokenizer.json; or what another program wrote there.
 };
 
-// That of a model's folder; absent where it has no tokenizer.json.
+// The tokenizer of a model's folder; absent: there is no tokenizer.json.
 // Throws: ConfigError for a file that cannot be read.
 std::optional<Tokenizer> tokenizer_of(const std::string& folder);
 

@@ -36,7 +36,7 @@ class AccumulatedGradients {
 
   std::vector<stage::NamedParameter> parameters_;
   std::optional<at::ScalarType> type_;
-  std::vector<at::Tensor> sums_;  // By parameter; undefined while there is none.
+  std::vector<at::Tensor> sums_;  // Sums by parameter; undefined while there is none.
 };
 
 }  // namespace penstock::execute

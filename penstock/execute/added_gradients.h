@@ -33,7 +33,7 @@ class AddedGradients {
 
  private:
   struct Hooked {
-    nn::NodePointer node;  // Which the parameter does not keep alive.
+    nn::NodePointer node;  // Kept here, because the parameter does not keep it alive.
     const torch::autograd::FunctionPreHook* hook = nullptr;
   };
 

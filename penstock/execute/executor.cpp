@@ -286,7 +286,8 @@ struct Executor::Impl {
       const Instruction& each = *instructions[i];
       replaced.push_back({.action = each.action, .run = [this, runs, i, &each, &step] {
                             if (!begins(*runs, i, each.action)) return;
-                            const at::NoGradGuard no_grad;  // As in run(), on this thread.
+                            // Set again, as in run(): this may be another thread.
+                            const at::NoGradGuard no_grad;
                             const Ran ran = perform(each, step);
                             const std::scoped_lock lock(runs->mutex);
                             runs->last = ran;
@@ -385,21 +386,22 @@ struct Executor::Impl {
   const lower::Plan& plan;
   std::vector<stage::Stage*> chunks;
   StageHooks no_hooks;
-  std::vector<StageHooks*> hooks;  // By chunk.
+  std::vector<StageHooks*> hooks;  // Hooks by chunk.
   comm::Communicator& communicator;
   Progress& progress;
   c10::Device device;
-  std::int64_t age;  // Of the communicator, in which what follows was made.
+  std::int64_t age;  // Age of the communicator in which what follows was made.
   std::optional<Mailbox> mailbox;
   std::mutex taking;
-  std::array<Instead, schedule::kOps> instead_of;  // By op.
+  std::array<Instead, schedule::kOps> instead_of;  // Functions by op.
   Instead instead_of_pairs;
-  const Instruction* first_of_pair = nullptr;  // That waits for the other one.
+  const Instruction* first_of_pair = nullptr;  // Waits for the other one.
   StepResult result;
-  // By chunk and microbatch.
-  std::vector<nn::Values> outputs;          // To be sent on.
-  std::vector<nn::Values> handed_over;      // Inputs made by the stage before, on this rank.
-  std::vector<nn::Values> input_gradients;  // To be sent back, or of this chunk's outputs, local.
+  // The next three: tuples by chunk and microbatch.
+  std::vector<nn::Values> outputs;      // Outputs to send on.
+  std::vector<nn::Values> handed_over;  // Inputs made by the stage before, on this rank.
+  // Gradients to send back, or, local, of this chunk's outputs.
+  std::vector<nn::Values> input_gradients;
 };
 
 Executor::Executor(lower::Plan plan, std::vector<stage::Stage*> chunks,

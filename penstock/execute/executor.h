@@ -29,11 +29,11 @@ namespace penstock::execute {
 enum class Accumulation : std::uint8_t { Ends, GoesOn };
 
 struct StepInputs {
-  std::vector<nn::Values> inputs;   // By microbatch; used by the rank of the first stage.
-  std::vector<nn::Values> targets;  // By microbatch; used by the rank of the last stage.
+  std::vector<nn::Values> inputs;   // Microbatches, used by the rank of the first stage.
+  std::vector<nn::Values> targets;  // Microbatches, used by the rank of the last stage.
   nn::Loss loss;                    // Absent: the last stage's outputs are returned instead.
-  // By microbatch, on the rank of the last stage: what its loss is multiplied by in the backward
-  // pass, as everything sees it that is called there.  Empty: 1 each.
+  // Factors of the losses in the backward pass, by microbatch, on the rank of the last stage.
+  // Everything that is called there sees the multiplied loss.  Empty: 1 each.
   std::vector<double> loss_factors;
   // What the run that ends an accumulation divides gradients by, where they are summed.
   double gradient_divisor = 1.0;
@@ -44,8 +44,9 @@ struct StepInputs {
 };
 
 struct StepResult {
-  std::vector<at::Tensor> losses;   // By microbatch, on the rank of the last stage: scalars.
-  std::vector<nn::Values> outputs;  // By microbatch, there, when there is no loss.
+  std::vector<at::Tensor> losses;  // Scalars by microbatch, on the rank of the last stage.
+  // Outputs by microbatch, on the same rank, when there is no loss.
+  std::vector<nn::Values> outputs;
 };
 
 // One instruction as it really ran.
@@ -54,7 +55,7 @@ struct Event {
   std::int64_t start_ns = 0;
   std::int64_t ready_ns = 0;  // When what it waited for had come; start_ns if nothing.
   std::int64_t end_ns = 0;
-  std::int64_t bytes = 0;  // Of a Send: the message's.
+  std::int64_t bytes = 0;  // Bytes of a Send's message.
 };
 
 // An action that something stands in for, and what the executor does at it.
@@ -76,7 +77,8 @@ class Executor {
   ~Executor();
 
   const lower::Plan& plan() const { return *plan_; }
-  // For who keeps it longer than this: another thread may read it by way of the progress.
+  // The plan for one who keeps it longer than this: another thread may read it by way of the
+  // progress.
   std::shared_ptr<const lower::Plan> shared_plan() const { return plan_; }
 
   // Runs the plan once.  A training plan leaves the gradients in the stages' parameters; the hooks
@@ -85,8 +87,9 @@ class Executor {
   // of the communicator, whose waits end with the same words, and so does every later run.
   StepResult run(const StepInputs& inputs);
 
-  // From now on calls `instead` at actions of this op, or at overlapped pairs, which then are not
-  // an F and a B any more.  REQUIRES: `op` is no SEND or RECV.
+  // Calls `instead` from now on at actions of this op, or at overlapped pairs, which then are not
+  // an F and a B any more.
+  // REQUIRES: `op` is no SEND or RECV.
   void replace(schedule::Op op, Instead instead);
   void replace_pairs(Instead instead);
 

@@ -1,5 +1,5 @@
-// Which microbatches of a step have inputs of the same form, known on every rank as the step
-// begins.
+// Numbers the forms of a step's inputs, so that every rank knows which microbatches are alike as
+// the step begins.
 //
 // The rank of the first stage, or each of its ranks, numbers the forms of the step's inputs; the
 // numbers go from rank to rank, a small message a step, ahead of the first activation.  The call
@@ -42,7 +42,7 @@ class FormNumbers {
   void finish();
 
  private:
-  static constexpr std::int64_t kNameWords = 4;  // Of a call's name, its first bytes.
+  static constexpr std::int64_t kNameWords = 4;  // Words with the first bytes of a call's name.
   const std::int64_t* words() const { return numbers_.const_data_ptr<std::int64_t>(); }
   const std::int64_t* numbers() const { return words() + 1 + kNameWords; }
   void check_call() const;
@@ -52,9 +52,9 @@ class FormNumbers {
   const lower::Plan& plan_;
   comm::Communicator& communicator_;
   Progress& progress_;
-  std::vector<nn::Form> forms_;  // By number, on the rank of the first stage.
+  std::vector<nn::Form> forms_;  // Forms by number, on the rank of the first stage.
   at::Tensor numbers_;  // Generation, the name of the call, then a number for each microbatch.
-  bool known_ = false;  // In this step.
+  bool known_ = false;  // Known in this step.
   std::unique_ptr<comm::Transfer> incoming_;
   std::vector<std::unique_ptr<comm::Transfer>> outgoing_;
 };

@@ -47,12 +47,12 @@ class GradientArrivals {
 
   std::vector<stage::NamedParameter> parameters_;
   std::vector<std::vector<std::size_t>> buckets_;
-  std::vector<std::size_t> bucket_of_;  // By parameter.
+  std::vector<std::size_t> bucket_of_;  // Bucket of each parameter.
   std::function<void(std::size_t)> on_parameter_;
   std::function<void(std::size_t)> on_bucket_;
   bool is_under_way_ = false;
-  std::vector<bool> arrived_;         // By parameter.
-  std::vector<std::size_t> missing_;  // By bucket.
+  std::vector<bool> arrived_;         // True of parameters whose gradient has come.
+  std::vector<std::size_t> missing_;  // Missing gradients of each bucket.
   std::size_t next_bucket_ = 0;
 };
 

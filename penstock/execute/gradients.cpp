@@ -55,7 +55,7 @@ void GradientReducer::add_bucket(std::vector<std::size_t> parameters) {
   buckets_.push_back(std::move(bucket));
 }
 
-// During the last one, gradients are taken as they come.
+// Takes gradients as they come during the last backward; before that, adds them up.
 void GradientReducer::after_backward(std::int64_t) {
   if (!arrivals_ || !arrivals_->is_under_way()) sums_.add();
 }
@@ -128,7 +128,8 @@ void GradientReducer::hand_out_sums() {
   }
 }
 
-// As without replicas: an optimizer step must not decay a parameter that nothing depends on.
+// Gives up gradients that no replica had, as without replicas: an optimizer step must not decay a
+// parameter that nothing depends on.
 void GradientReducer::drop_absent_gradients(const Bucket& bucket) {
   for (std::size_t entry = 0; entry < bucket.parameters.size(); ++entry) {
     const std::size_t parameter = bucket.parameters[entry];

@@ -32,9 +32,9 @@ using partition::kBucketBytes;
 
 class GradientReducer : public StageHooks {
  public:
-  // Of `parameters`, alike on all ranks of `group`, which outlives the reducer.  A parameter larger
-  // than `bucket_bytes` has a bucket to itself.  Gradients of short parameters are added up in
-  // `sums` (accumulated_gradients.h); absent: in the parameters' type.
+  // Sums gradients of `parameters`, alike on all ranks of `group`, which outlives the reducer.  A
+  // parameter larger than `bucket_bytes` has a bucket to itself.  Gradients of short parameters are
+  // added up in `sums` (accumulated_gradients.h); absent: in the parameters' type.
   GradientReducer(std::vector<stage::NamedParameter> parameters, comm::ShardGroup& group,
                   std::int64_t bucket_bytes = kBucketBytes,
                   std::optional<at::ScalarType> sums = {});
@@ -53,7 +53,7 @@ class GradientReducer : public StageHooks {
     at::Tensor flat;
     std::vector<std::size_t> parameters;
     std::vector<std::int64_t> offsets;
-    std::int64_t size = 0;  // Of all gradients together.
+    std::int64_t size = 0;  // Elements of all gradients together.
     std::int32_t tag = 0;
     std::unique_ptr<comm::GroupSum> sum;
   };
@@ -67,10 +67,11 @@ class GradientReducer : public StageHooks {
   std::vector<stage::NamedParameter> parameters_;
   comm::ShardGroup& group_;
   AccumulatedGradients sums_;
-  std::vector<Bucket> buckets_;  // In reverse parameter order: about the order of the backward.
-  std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.
+  // Buckets in reverse parameter order: about the order of the backward.
+  std::vector<Bucket> buckets_;
+  std::vector<std::pair<std::size_t, std::size_t>> place_;  // Bucket and entry of each parameter.
   std::vector<bool> absent_;                                // This rank had no gradient.
-  Divisor divisor_;                                         // Of this step's sums.
+  Divisor divisor_;                                         // Divides this step's sums.
   std::optional<GradientArrivals> arrivals_;                // Absent with one data rank.
 };
 

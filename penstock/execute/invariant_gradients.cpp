@@ -86,7 +86,7 @@ void InvariantGradients::learn_shares() {
 // Every rank's subtrees, each in a place of its own, with a flag: it has a gradient.
 void InvariantGradients::exchange() {
   const std::vector<Subtree>& places = shares_.subtrees;
-  std::vector<at::Tensor> all;  // By parameter: [places, elements + 1].
+  std::vector<at::Tensor> all;  // Tensors of [places, elements + 1], by parameter.
   std::vector<std::unique_ptr<comm::Transfer>> transfers;
   for (std::size_t p = 0; p < gradients_.size(); ++p) {
     const at::Tensor& parameter = parameters_[p].tensor;

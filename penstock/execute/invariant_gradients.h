@@ -31,15 +31,16 @@ class InvariantGradients : public StageHooks {
   void after_backward(std::int64_t microbatch) override;
   void before_last_backward(double divisor) override { divisor_ = Divisor(divisor); }
   void finish() override;
-  void drop_sums() override;  // On all ranks of the group.
+  void drop_sums() override;  // Called on all ranks of the group.
 
  private:
   // What the ranks of the group have, by what this one has: a step with as many batches has the
   // same.
   struct Shares {
     std::vector<std::int64_t> mine;  // Numbers, rising.
-    std::int64_t microbatches = 0;   // Of all.
-    std::vector<Subtree> subtrees;   // That the ranks' microbatches become, of one after the other.
+    std::int64_t microbatches = 0;   // Number of all.
+    // Subtrees that the ranks' microbatches become, of one after the other.
+    std::vector<Subtree> subtrees;
   };
 
   void learn_shares();
@@ -49,9 +50,9 @@ class InvariantGradients : public StageHooks {
   std::vector<stage::NamedParameter> parameters_;
   comm::Communicator& communicator_;
   const comm::ShardGroup& group_;
-  std::vector<std::int64_t> numbers_;  // Of this rank's microbatches, so far.
+  std::vector<std::int64_t> numbers_;  // Numbers of this rank's microbatches, so far.
   Shares shares_;
-  std::vector<Subtrees> gradients_;  // By parameter.
+  std::vector<Subtrees> gradients_;  // Sums of each parameter.
   Divisor divisor_;
 };
 

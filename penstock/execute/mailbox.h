@@ -51,8 +51,8 @@ class Mailbox {
   // One boundary of one chunk, to one peer: of several replicas, microbatches come from several.
   struct Hop {
     Rank peer;
-    std::vector<std::unique_ptr<Announced>> forms;  // By the number of the inputs' form; empty:
-                                                    // not announced.
+    // Forms by the number of the inputs' form; null: not announced.
+    std::vector<std::unique_ptr<Announced>> forms;
   };
   struct Slot {
     const Announced* like = nullptr;  // What `tensors` are made for.
@@ -83,12 +83,12 @@ class Mailbox {
   c10::Device device_;
   FormNumbers numbers_;
   std::int64_t generation_ = 0;
-  std::vector<std::vector<Hop>> incoming_;  // By chunk: from the stage before.
-  std::vector<std::vector<Hop>> outgoing_;  // By chunk: to the stage after.
-  std::vector<std::vector<Slot>> forward_;  // By chunk, then slot.
+  std::vector<std::vector<Hop>> incoming_;  // Hops from the stage before, by chunk.
+  std::vector<std::vector<Hop>> outgoing_;  // Hops to the stage after, by chunk.
+  std::vector<std::vector<Slot>> forward_;  // Slots by chunk.
   std::vector<std::vector<Slot>> backward_;
-  std::vector<std::unique_ptr<comm::Transfer>> sends_;  // By send slot.
-  // Of this step: headers on their way, and those that have come, kept for the same reason.
+  std::vector<std::unique_ptr<comm::Transfer>> sends_;  // Transfers by send slot.
+  // This step's headers: those on their way, and those that have come, kept for the same reason.
   std::vector<std::unique_ptr<comm::Transfer>> headers_;
   std::vector<std::unique_ptr<comm::Transfer>> learned_;
 };

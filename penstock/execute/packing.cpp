@@ -7,7 +7,7 @@
 namespace penstock::execute {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;  // Of tensors in a message: a cache line.
+constexpr std::int64_t kAlignment = 64;  // Alignment of tensors in a message: a cache line.
 
 }  // namespace
 

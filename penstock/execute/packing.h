@@ -16,16 +16,17 @@ nn::Form decode(const std::int64_t* words);
 
 // A tuple as one message: a tensor alone as it is, several one after the other in bytes.
 struct Packing {
-  // Where the tensors of `form` lie that travel: all, or those that take a gradient.
+  // Selects the tensors that travel: all, or those that take a gradient.
   enum class Of : std::uint8_t { Values, Gradients };
   struct Part {
-    std::size_t place = 0;  // In the tuple.
+    std::size_t place = 0;  // Index in the tuple.
     std::int64_t offset = 0;
   };
   std::vector<Part> parts;
-  // Of gradients that travel together: a byte for each part, 0 where autograd gave none.
+  // Offset of the flags, one byte a part, of gradients that travel together; 0 in a byte: autograd
+  // gave none.
   std::int64_t flags = 0;  // Their offset.
-  std::int64_t bytes = 0;  // Of the message; 0: none is sent.
+  std::int64_t bytes = 0;  // Size of the message; 0: none is sent.
 
   bool alone() const { return parts.size() == 1; }
 };

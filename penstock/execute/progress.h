@@ -1,4 +1,4 @@
-// Where a rank stands, readable from another thread at any time.
+// The place at which a rank stands, readable from another thread at any time.
 //
 // The executor, the Trainer and a run store, the heartbeat thread reads; a few relaxed stores an
 // instruction.  All long work advances the counter: what does not for too long counts as hanging.
@@ -29,9 +29,9 @@ struct Progress {
   std::atomic<std::int64_t> step{0};           // Optimizer step, from 1; 0: outside of steps.
   std::atomic<std::int32_t> instruction{-1};   // Index into `plan`; -1: between plans.
   std::atomic<const char*> phase{"starting"};  // "training", "saving"; a string literal.
-  std::atomic<const char*> doing{nullptr};     // Between plans, in that phase; the same.
-  std::atomic<bool> waiting{false};            // For a peer or a group, inside either.
-  std::atomic<bool> uses_files{false};         // A call may block for as long as a disk does.
+  std::atomic<const char*> doing{nullptr};  // Work between plans, in that phase; a string literal.
+  std::atomic<bool> waiting{false};         // Waits for a peer or a group, inside either.
+  std::atomic<bool> uses_files{false};      // A call may block for as long as a disk does.
   std::atomic<const lower::Plan*> plan{nullptr};
   // Called by the writer with each place that it comes to, a phase, a mark or an action's text, for
   // failures that are injected there; what it throws is the place's error.  Empty: nothing is.

@@ -29,7 +29,7 @@ using Subtrees = std::map<Subtree, at::Tensor>;
 // Adds the sum of a subtree, and joins it with its neighbour as long as that is there.
 void add(Subtrees& subtrees, Subtree subtree, at::Tensor sum);
 
-// Those that tensors [first, first + count) are made of.
+// The subtrees that make up the tensors [first, first + count).
 std::vector<Subtree> largest_subtrees(std::int64_t first, std::int64_t count);
 
 // The sum of tensors [0, count).  REQUIRES: `subtrees` has all of them.

@@ -1,4 +1,4 @@
-// In which type the gradients of a parameter are added up.
+// The type in which the gradients of a parameter are added up.
 //
 // One rule for microbatches, replicas and layers that share a parameter.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace penstock::execute {
 
-// Of a parameter of type `own`: `asked`, where there is one and `own` is short (bf16, fp16).
+// The type for a parameter of type `own`: `asked`, if there is one and `own` is short (bf16, fp16).
 inline at::ScalarType sum_type(at::ScalarType own, std::optional<at::ScalarType> asked) {
   return c10::isReducedFloatingType(own) ? asked.value_or(own) : own;
 }

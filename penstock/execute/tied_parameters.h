@@ -31,7 +31,7 @@ class TiedParameters {
                  const std::vector<nn::TiedParameter>& copies,
                  std::optional<at::ScalarType> sums = {}, Summand summand = Summand::Mine);
 
-  // Those here share the storage of the first again, which somebody may have given another one.
+  // Makes those here share the storage of the first again, after somebody has given it another one.
   void share();
 
   // Collective over the group.
@@ -41,10 +41,10 @@ class TiedParameters {
   struct Parameter {
     std::vector<nn::TiedParameter> copies;  // Here, in the order of the model.
     std::int64_t first_place = 0;
-    std::int64_t places = 0;  // For gradients: the first two layers share one.
-    std::int64_t flag = 0;    // Where it says whether any layer has a gradient.
+    std::int64_t places = 0;  // Gradients to add up: the first two layers share one place.
+    std::int64_t flag = 0;    // Index of the flag that says whether any layer has a gradient.
   };
-  struct Flat {  // Of one type.
+  struct Flat {  // Parameters of one type.
     std::vector<Parameter> parameters;
     std::int64_t size = 0;
     at::Tensor values;

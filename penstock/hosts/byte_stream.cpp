@@ -8,7 +8,8 @@
 namespace penstock::hosts {
 namespace {
 
-constexpr std::size_t kReadBytesMax = std::size_t{1} << 18;  // At a time, so that all are served.
+// Limit on one read, so that all are served.
+constexpr std::size_t kReadBytesMax = std::size_t{1} << 18;
 
 bool would_wait() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 

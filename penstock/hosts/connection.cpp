@@ -14,7 +14,7 @@
 namespace penstock::hosts {
 namespace {
 
-constexpr std::size_t kKeptBytesMax = 4096;  // Of words for people.
+constexpr std::size_t kKeptBytesMax = 4096;  // Limit on words for people.
 constexpr std::size_t kLinesMax = 3;
 
 void keep_last(std::string& text) {

@@ -49,9 +49,9 @@ class Connection {
   launch::Process process_;
   std::optional<launch::Ending> ending_;
   FileDescriptor input_, output_, errors_;
-  std::string waiting_;   // To be written.
-  std::string preamble_;  // Before the greeting.
-  std::string words_;     // Of its standard error.
+  std::string waiting_;   // Bytes to be written.
+  std::string preamble_;  // Bytes before the greeting.
+  std::string words_;     // Words on its standard error.
   std::optional<std::vector<std::string>> greeting_;
   FrameReader reader_;
   bool has_heard_ = false;

@@ -12,7 +12,7 @@ namespace {
 constexpr std::array<std::string_view, 3> kNames = {"PATH", "LD_LIBRARY_PATH", "OMP_NUM_THREADS"};
 constexpr std::array<std::string_view, 8> kPrefixes = {"PYTHON", "PENSTOCK_", "NCCL_",   "GLOO_",
                                                        "UCX_",   "MV2_",      "MLFLOW_", "WANDB_"};
-// Of one launch, which is not that of the other hosts.
+// Variables of one launch, which is not that of the other hosts.
 constexpr std::array<std::string_view, 5> kOwn = {"PENSTOCK_CONTROL_FD", "PENSTOCK_STORE_FD",
                                                   "PENSTOCK_JOB_ID", "PENSTOCK_HEARTBEAT_SECONDS",
                                                   "PENSTOCK_RESTART_COUNT"};

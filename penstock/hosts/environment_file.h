@@ -17,8 +17,8 @@ using Variables = std::vector<std::pair<std::string, std::string>>;
 // Throws: ConfigError, which says all that is wrong, each with `name` and the line.
 Variables parse_environment_file(std::string_view text, const std::string& name);
 
-// Of "NAME=value" entries, those that go along: PATH, LD_LIBRARY_PATH, OMP_NUM_THREADS, and all
-// that begin with PYTHON, PENSTOCK_, NCCL_, GLOO_, UCX_, MV2_, MLFLOW_ or WANDB_; never those of a
+// Picks the "NAME=value" entries that go along: PATH, LD_LIBRARY_PATH, OMP_NUM_THREADS, and all
+// that begin with PYTHON, PENSTOCK_, NCCL_, GLOO_, UCX_, MV2_, MLFLOW_ or WANDB_.  Never those of a
 // launch.
 Variables exported(const std::vector<std::string>& entries);
 

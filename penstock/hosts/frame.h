@@ -63,7 +63,7 @@ class FrameReader {
 
  private:
   std::string waiting_;
-  std::size_t begin_ = 0;  // Of what is not read yet.
+  std::size_t begin_ = 0;  // Begin of what is not read yet.
   bool is_broken_ = false;
 };
 

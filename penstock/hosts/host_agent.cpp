@@ -28,10 +28,12 @@ namespace penstock::hosts {
 namespace {
 
 constexpr std::int64_t kBeatMs = 1000;
-constexpr std::int64_t kUnstartedMs = 120'000;  // Until a launcher that connected says what to do.
+// Time in which a launcher that connected must say what to do.
+constexpr std::int64_t kUnstartedMs = 120'000;
 constexpr std::size_t kWaitingBytesMax = std::size_t{1} << 20;
 constexpr int kTickMs = 100;
-constexpr std::uint16_t kUsualPort = 29500;  // Where none can be tried: MASTER_ADDR is a name.
+// Taken where no port can be tried: MASTER_ADDR is a name.
+constexpr std::uint16_t kUsualPort = 29500;
 
 class HostAgent {
  public:
@@ -269,14 +271,14 @@ class HostAgent {
   const int output_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   launch::SignalPipe signals_;
-  std::string waiting_;  // To be written.
+  std::string waiting_;  // Bytes to be written.
   FrameReader reader_;
   std::optional<HostRun> run_;
   launch::LaunchOptions options_;
   launch::Observation seen_;
   std::unique_ptr<launch::RankProcesses> ranks_;
-  std::vector<char> states_;        // By rank, as they were told.
-  std::vector<bool> has_told_end_;  // By rank.
+  std::vector<char> states_;        // States by rank, as they were told.
+  std::vector<bool> has_told_end_;  // Ranks whose end was told.
   std::int64_t heard_ms_ = 0;
   std::int64_t beat_ms_ = 0;
   std::int64_t leaving_ms_ = 0;

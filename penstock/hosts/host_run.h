@@ -15,17 +15,17 @@
 namespace penstock::hosts {
 
 struct HostRun {
-  std::string folder;                          // In which the program runs.
+  std::string folder;                          // Folder in which the program runs.
   std::vector<std::string> program;            // Words.
-  std::optional<std::size_t> local_rank_word;  // As in launch::LaunchOptions.
+  std::optional<std::size_t> local_rank_word;  // Same as launch::LaunchOptions's.
   Variables variables;
   std::string job_id;
-  std::string log_dir;  // On the host; "": output goes to the launcher.
+  std::string log_dir;  // Folder on the host; "": output goes to the launcher.
   int first_rank = 0;
   int nproc = 1;
   int world_size = 1;
   int host = 0;             // The number of this one.
-  int hosts = 1;            // Of the run.
+  int hosts = 1;            // Hosts of the run.
   std::string peer;         // Another host's address or name, for the way to it; "": there is none.
   std::string master_addr;  // "": the host finds its own, by the way to `peer`.
   std::uint16_t master_port = 0;  // 0: the host chooses a free one.  REQUIRES: not 0 but on host 0.
@@ -39,7 +39,7 @@ std::string encode(const HostRun& run);
 // Nothing for what encode() could not have written.
 std::optional<HostRun> parse_host_run(std::string_view encoded);
 
-// For the ranks of that host, with the variables LOCAL_SIZE, CROSS_RANK and CROSS_SIZE of
+// Options for the ranks of that host, with the variables LOCAL_SIZE, CROSS_RANK and CROSS_SIZE of
 // DeepSpeed's launcher.
 launch::LaunchOptions launch_options(const HostRun& run);
 

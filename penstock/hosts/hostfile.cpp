@@ -86,7 +86,7 @@ class Parser {
   const std::string& name_;
   int line_ = 0;
   std::vector<Host> hosts_;
-  std::map<std::string, int> lines_;  // Of hosts.
+  std::map<std::string, int> lines_;  // Lines of hosts.
   std::vector<std::string> complaints_;
 };
 

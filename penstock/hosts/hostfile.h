@@ -12,12 +12,12 @@ inline constexpr int kSlotsMax = 4096;
 inline constexpr std::size_t kHostfileBytesMax = std::size_t{1} << 20;
 
 struct Host {
-  std::string name;    // As ssh takes it.
+  std::string name;    // Name that ssh takes.
   int slot_count = 1;  // Ranks that it takes, numbered from 0.
   friend bool operator==(const Host&, const Host&) = default;
 };
 
-// In the order of the text.  "max_slots=N", which MPI has, is passed over.
+// Hosts in the order of the text.  "max_slots=N", which MPI has, is passed over.
 // Throws: ConfigError, which says all that is wrong, each with `name` and the line.
 std::vector<Host> parse_hostfile(std::string_view text, const std::string& name);
 

@@ -1,4 +1,4 @@
-// Which ranks are on which host: runs of ranks, in the hosts' order.
+// The hosts of ranks: runs of ranks, in the hosts' order.
 //
 // Used by remote_ranks.h.  Knows no connections.
 #pragma once
@@ -12,8 +12,8 @@ namespace penstock::hosts {
 
 struct RemoteHost {
   std::string name;
-  std::vector<std::string> command;  // That connects, and runs `penstock host` there.
-  HostRun run;  // But for master_addr and master_port, where they are to be found.
+  std::vector<std::string> command;  // Command that connects, and runs `penstock host` there.
+  HostRun run;  // Lacks master_addr and master_port while they are to be found.
 };
 
 class RankPlaces {
@@ -24,7 +24,7 @@ class RankPlaces {
   std::size_t first_rank(std::size_t host) const {
     return static_cast<std::size_t>(hosts_[host].run.first_rank);
   }
-  // Behind the host's last one.
+  // The rank behind the host's last one.
   std::size_t end_rank(std::size_t host) const {
     return first_rank(host) + static_cast<std::size_t>(hosts_[host].run.nproc);
   }

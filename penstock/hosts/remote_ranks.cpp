@@ -17,7 +17,8 @@ using launch::Verdict;
 
 constexpr int kTickMs = 100;
 constexpr std::int64_t kBeatMs = 1000;
-constexpr std::int64_t kExitMs = 2000;  // From the end of a connection's output to its exit code.
+// Time from the end of a connection's output to its exit code.
+constexpr std::int64_t kExitMs = 2000;
 constexpr std::chrono::seconds kFarewell{5};  // Hosts end their ranks meanwhile.
 
 Verdict verdict_of(const std::string& cause, ExitCode code, std::vector<std::string> notes = {}) {

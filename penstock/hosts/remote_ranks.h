@@ -53,8 +53,8 @@ class RemoteRanks : public launch::Ranks {
     bool is_told = false;  // What to run.
     bool is_lost = false;
     std::int64_t heard_ms = 0;
-    std::optional<std::int64_t> ended_ms{};  // Since when its process has.
-    std::optional<std::int64_t> over_ms{};   // Since when its output has.
+    std::optional<std::int64_t> ended_ms{};  // Time at which its process ended.
+    std::optional<std::int64_t> over_ms{};   // Time at which its output ended.
   };
 
   void serve(std::size_t host);
@@ -73,9 +73,9 @@ class RemoteRanks : public launch::Ranks {
   const RankPlaces places_;
   const RemoteOptions& options_;
   launch::Observation& seen_;
-  WholeLines output_;  // Of the ranks.
+  WholeLines output_;  // Output of the ranks.
   WholeLines errors_;
-  std::vector<Link> links_;  // By host.
+  std::vector<Link> links_;  // Links by host.
   std::string master_addr_;
   std::uint16_t master_port_ = 0;
   std::int64_t beat_ms_ = 0;

@@ -8,10 +8,10 @@ namespace penstock::hosts {
 
 bool is_ipv4(const std::string& text);
 
-// Where sshd was called, by SSH_CONNECTION; "-" where no ssh has started this process.
+// The address at which sshd was called, by SSH_CONNECTION; "-": no ssh has started this process.
 std::string address_of_this_end();
 
-// Of the interface from which packets go to `peer`, an address or a name.
+// The address of the interface from which packets go to `peer`, an address or a name.
 // Throws: ConfigError where there is no way.
 std::string address_on_the_way_to(const std::string& peer);
 

@@ -14,7 +14,7 @@
 namespace penstock::hosts {
 namespace {
 
-// For the shell of another host, whichever that is.
+// Quotes a word for the shell of another host, whichever that is.
 std::string shell_word(const std::string& word) {
   std::string quoted = "'";
   for (const char c : word) quoted += c == '\'' ? "'\\''" : std::string(1, c);

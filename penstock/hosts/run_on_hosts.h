@@ -23,8 +23,8 @@ struct HostsOptions {
   std::vector<ChosenHost> hosts;     // Not empty; ranks follow in this order.
   std::vector<std::string> program;  // Words; the first is found on each host.
   std::optional<std::size_t> local_rank_word{};
-  Variables variables{};          // For all ranks.
-  std::string log_dir{};          // On each host; "": output comes here.
+  Variables variables{};          // Variables for all ranks.
+  std::string log_dir{};          // Folder on each host; "": output comes here.
   std::string master_addr{};      // "": found out on the first host.
   std::uint16_t master_port = 0;  // 0: a free one of the first host.
   // Words that connect; a host's name and a command for its shell follow.

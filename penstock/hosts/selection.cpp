@@ -11,7 +11,7 @@
 namespace penstock::hosts {
 namespace {
 
-// By host, the slots that are named; none: the whole host.
+// Slots that are named, by host; none: the whole host.
 using Named = std::map<std::string, std::set<int>>;
 
 const Host& find_host(const std::vector<Host>& hosts, const std::string& name,

@@ -1,4 +1,4 @@
-// Which hosts of a hostfile a run takes, and which of their slots.
+// The hosts of a hostfile that a run takes, and their slots.
 //
 // The grammar of --include and --exclude is DeepSpeed's: NAME[:SLOT,...], joined by '@'.  Knows no
 // ranks: they follow in the order of what is chosen.
@@ -19,17 +19,17 @@ struct Selection {
 
 struct ChosenHost {
   std::string name;
-  std::vector<int> slot_numbers;  // In order, none twice.
-  bool are_chosen = false;        // By include or exclude, and not as they come.
+  std::vector<int> slot_numbers;  // Sorted, none twice.
+  bool are_chosen = false;        // Chosen by include or exclude, and not as they come.
   friend bool operator==(const ChosenHost&, const ChosenHost&) = default;
 };
 
-// In the hostfile's order; never empty.
+// Hosts in the hostfile's order; never empty.
 // Throws: ConfigError for hosts and slots that are none, for a selection that leaves nothing, and
 // for options that exclude each other.
 std::vector<ChosenHost> choose_hosts(const std::vector<Host>& hosts, const Selection& selection);
 
-// Over all hosts: one in each slot.
+// Number of ranks over all hosts: one in each slot.
 int count_ranks(const std::vector<ChosenHost>& hosts);
 
 }  // namespace penstock::hosts

@@ -42,7 +42,7 @@ class WholeLines {
 
  private:
   Output& to_;
-  std::vector<std::string> begun_;  // By writer.
+  std::vector<std::string> begun_;  // Lines that were begun, by writer.
 };
 
 }  // namespace penstock::hosts

@@ -18,7 +18,7 @@ constexpr std::string_view kTypes = "the weights say their types";
 constexpr std::string_view kDropout = "no dropout is applied";
 constexpr std::string_view kMarks = "is a mark of a tool that made the folder";
 
-// Of every family.
+// Keys of every family.
 constexpr auto kCommonKeys = std::to_array<PassedOver>({
     {"_name_or_path", kNames},
     {"name_or_path", kNames},
@@ -99,7 +99,7 @@ constexpr auto kGpt2Keys = std::to_array<PassedOver>({
     {"predict_special_tokens", kMarks},
 });
 
-// Of Llama and its relatives.
+// Keys of Llama and its relatives.
 constexpr auto kLlamaKeys = std::to_array<PassedOver>({
     {"attention_dropout", kDropout},
     {"hidden_dropout", kDropout},

@@ -14,14 +14,14 @@ namespace penstock::hugging_face {
 // `family` is a value of model_type.
 std::span<const json::PassedOver> passed_over_keys(std::string_view family);
 
-// Of "rope_parameters" and "rope_scaling".
+// Keys of "rope_parameters" and "rope_scaling".
 std::span<const json::PassedOver> passed_over_rope_keys();
 
 // Keys of a generation_config.json that are not of how tokens are chosen, or whose values are those
 // of `penstock generate`.
 std::span<const json::PassedOver> passed_over_generation_keys();
 
-// Of adapter_config.json.
+// Keys of adapter_config.json.
 std::span<const json::PassedOver> passed_over_adapter_keys();
 
 }  // namespace penstock::hugging_face

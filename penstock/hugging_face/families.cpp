@@ -19,7 +19,7 @@ using nn::RotaryScaling;
 
 constexpr std::int64_t kLayersMax = std::int64_t{1} << 14;
 constexpr double kParametersMax = 1e13;
-constexpr std::int64_t kWindow = 4096;  // Where a family's sliding_window is absent.
+constexpr std::int64_t kWindow = 4096;  // Default of a family's sliding_window.
 
 constexpr const char* kFull = "full_attention";
 constexpr const char* kSliding = "sliding_attention";
@@ -59,7 +59,7 @@ DecoderOptions gpt2_options(ConfigFields& fields) {
           .tie_embeddings = fields.flag("tie_word_embeddings", true)};
 }
 
-// Where the scaling and its base are: transformers 5 has "rope_parameters", earlier ones
+// Reads the scaling and its base: transformers 5 has "rope_parameters", earlier ones
 // "rope_scaling", beside "rope_theta".
 nn::RotaryOptions read_rotary(ConfigFields& fields) {
   nn::RotaryOptions rotary{.theta = fields.number("rope_theta", 10000.0)};
@@ -191,7 +191,7 @@ std::optional<std::vector<bool>> read_layer_types(ConfigFields& fields, std::siz
   return slides;
 }
 
-// Which layers of a Qwen have the window: those that layer_types says, or those from
+// Reads which layers of a Qwen have the window: those that layer_types says, or those from
 // max_window_layers on.
 void read_windows(ConfigFields& fields, DecoderOptions& options) {
   const auto layers = static_cast<std::size_t>(options.layers);

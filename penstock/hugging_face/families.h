@@ -20,7 +20,7 @@ std::vector<std::string> families();
 // what is supported.
 nn::DecoderOptions read_options(const json::Value& config);
 
-// Of random first weights: initializer_range, 0.02 where there is none.
+// The standard deviation of random first weights: initializer_range, 0.02 where there is none.
 // Throws: ConfigError.
 double read_standard_deviation(const json::Value& config);
 

@@ -27,7 +27,7 @@ constexpr const char* kHead = "lm_head.weight";
 constexpr std::string_view kGpt2Prefix = "transformer.";
 constexpr std::size_t kListed = 8;  // Tensors that one problem names.
 constexpr std::uint64_t kPortion = std::uint64_t{1} << 22;
-constexpr std::uint64_t kSampleBytes = 4096;  // Of a tensor, for what ranks compare.
+constexpr std::uint64_t kSampleBytes = 4096;  // Bytes of a tensor for what ranks compare.
 constexpr std::size_t kOtherBytesMax = std::size_t{1} << 28;
 
 constexpr std::array<const char*, 12> kOtherFiles = {"generation_config.json",

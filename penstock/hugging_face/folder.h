@@ -16,7 +16,7 @@
 
 namespace penstock::hugging_face {
 
-// Where the first weights are from.
+// The source of the first weights.
 enum class FirstWeights : std::uint8_t {
   Folder,
   Random,  // Normal, of config.json's initializer_range; norms 1, biases 0.
@@ -26,7 +26,7 @@ enum class FirstWeights : std::uint8_t {
 struct LayerChoices {
   std::optional<nn::AdapterOptions> adapter = {};  // Present: adapters alone are trained.
   nn::FillParameter fill_of_adapters = nn::fill_adapter;
-  std::optional<std::int64_t> document_end = {};  // As DecoderOptions::document_end.
+  std::optional<std::int64_t> document_end = {};  // Same as DecoderOptions::document_end.
 };
 
 class ModelFolder {
@@ -61,7 +61,7 @@ class ModelFolder {
   std::string path_;
   std::string config_;
   nn::DecoderOptions options_;
-  double standard_deviation_ = 0.0;                      // Of random weights.
+  double standard_deviation_ = 0.0;                      // Deviation of random weights.
   std::shared_ptr<const weights::TensorFiles> tensors_;  // None where weights are random.
 };
 

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kEnds = "eos_token_id";
 
-// Of a number, or a list of them.
+// Reads a number, or a list of them.
 std::vector<std::int64_t> token_list(const json::Value& value) {
   std::vector<std::int64_t> tokens;
   const auto add = [&](const json::Value& each) {

@@ -11,13 +11,13 @@
 namespace penstock::hugging_face {
 
 struct GenerationConfig {
-  // That end a text: eos_token_id of generation_config.json, or else of config.json.
+  // Tokens that end a text: eos_token_id of generation_config.json, or else of config.json.
   std::vector<std::int64_t> ends;
   // "temperature = 0.6": what generation_config.json says that would choose other tokens.
   std::vector<std::string> passed_over;
 };
 
-// Of the folder `path`.
+// Reads the configuration of the folder `path`.
 // Throws: ConfigError, ParseError.
 GenerationConfig read_generation_config(const std::string& path);
 

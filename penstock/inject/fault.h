@@ -25,12 +25,12 @@ struct Fault {
   };
   Kind kind = Kind::Kill;
   Rank rank;
-  // At the beginning of this step, or at a place in it; nothing: where the rank first comes to the
-  // place.
+  // The step, at whose beginning or a place in which it happens; nothing: where the rank first
+  // comes to the place.
   std::optional<std::int64_t> step;
   // A word of places(), an op ("SEND_B"), or an action ("1SEND_B3").
   std::string at = "step";
-  std::int64_t start = 1;  // Of the run: 2 is its first restart.
+  std::int64_t start = 1;  // Start of the run: 2 is its first restart.
   // Delay, Slow: how long.  Kill, Stop: how long after it comes to the place.
   double seconds = 0;
   std::optional<std::int64_t> until;  // Slow: the last step that is slow.
@@ -39,8 +39,8 @@ struct Fault {
 
 // A place of a rank that is no instruction.
 struct Place {
-  std::string_view word;  // In a fault's text.
-  std::string_view name;  // As execute::Progress says it.
+  std::string_view word;  // Word in a fault's text.
+  std::string_view name;  // Name as execute::Progress says it.
   bool is_in_step = true;
 };
 const std::vector<Place>& places();
@@ -56,7 +56,7 @@ void check_ranks(const std::vector<Fault>& faults, std::int64_t world_size);
 // Takes out the faults of ranks that a run of `world_size` ranks does not have.
 void keep_ranks(std::vector<Fault>& faults, std::int64_t world_size);
 
-// Of Slow: whether it happens in that step.
+// Whether a Slow fault happens in that step.
 bool is_slow_in(const Fault& fault, std::int64_t step);
 
 // Whether a fault's `at` means the place `name`, which is a Place's or an action's text.

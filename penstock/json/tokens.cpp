@@ -60,7 +60,7 @@ LibraryMessage take_apart(std::string_view message) {
   return parts;
 }
 
-// Inside a list or an object the library names only the closing bracket.
+// Names what is expected.  In a list or an object the library names only the closing bracket.
 std::string expected_there(const LibraryMessage& parts) {
   if (parts.expected.empty()) return "";
   const bool closing = parts.expected == "'}'" || parts.expected == "']'";

@@ -1,4 +1,4 @@
-// Where the tokens of a JSON text begin and end, and what to say when one is wrong.
+// Finds the beginnings and ends of a JSON text's tokens, and says what is wrong with one.
 //
 // nlohmann's SAX interface tells what it read but not where; tree.cpp walks the same text with
 // these.  They rely on the library having accepted the text so far and check no grammar themselves.

@@ -92,7 +92,8 @@ class TreeBuilder {
  private:
   struct Open {
     Value value;
-    std::unordered_set<std::string> keys;  // So that a file of many keys takes linear time.
+    // Keys so far, so that a file of many keys takes linear time.
+    std::unordered_set<std::string> keys;
   };
 
   Span next_token() {
@@ -142,7 +143,7 @@ class TreeBuilder {
   std::shared_ptr<const Source> source_;
   std::vector<Open> open_;
   Value root_;
-  std::size_t end_ = 0;  // Of the last token.
+  std::size_t end_ = 0;  // End of the last token.
 };
 
 template <class Object>

@@ -24,7 +24,7 @@ enum class SourceKind : std::uint8_t { File, Values, Option };
 
 // The text that values point into; shared by all values that came from it.
 struct Source {
-  std::string name;  // As errors print it: a file, or "--set model.layers=2".
+  std::string name;  // Name as errors print it: a file, or "--set model.layers=2".
   std::string text;
   SourceKind kind = SourceKind::File;
 };
@@ -38,7 +38,7 @@ struct Member;
 
 struct Value {
   using Array = std::vector<Value>;
-  using Object = std::vector<Member>;  // In the order of the text.
+  using Object = std::vector<Member>;  // Members in the order of the text.
 
   std::variant<std::monostate, bool, std::int64_t, double, std::string, Array, Object> data;
   std::shared_ptr<const Source> source;
@@ -49,7 +49,7 @@ struct Value {
 
 struct Member {
   std::string key;
-  Span key_span;  // In value.source.
+  Span key_span;  // Place in value.source.
   Value value;
 };
 
@@ -67,7 +67,7 @@ Origin origin_of_key(const Member& member);
 // The value's own text, as the user wrote it.
 std::string_view text_of(const Value& value);
 
-// For "expected ..., found ...": the text of a scalar, or "a list", "an object".
+// The words for "expected ..., found ...": the text of a scalar, or "a list", "an object".
 std::string found(const Value& value);
 
 }  // namespace penstock::json

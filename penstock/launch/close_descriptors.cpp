@@ -30,7 +30,8 @@ int number_of(const char* name) {
   return number;
 }
 
-// Those that the kernel lists.  The list is read by numbers, so closing one hides no other.
+// Closes the descriptors that the kernel lists.  The list is read by numbers, so closing one hides
+// no other.
 bool close_listed(int kept) {
   const int list = ::open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (list < 0) return false;

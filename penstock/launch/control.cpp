@@ -109,7 +109,7 @@ struct ControlClient::State {
     if (const auto* stop = std::get_if<Stop>(&*message)) {
       stop_code.store(static_cast<int>(stop->exit_code), std::memory_order_relaxed);
     } else {
-      ::_exit(kPeerLost);  // Without a word: the launcher tells the story.
+      ::_exit(kPeerLost);  // Exits without a word: the launcher tells the story.
     }
   }
 

@@ -59,7 +59,7 @@ class ControlClient {
   // after set_progress returns, the old one is not running.  A callback that blocks is silence.
   // REQUIRES: what `progress` refers to outlives it; set_progress({}) removes it.
   void set_progress(std::function<ProgressReport()> progress);
-  // For the time before there is a callback: names the phase, and counts as progress.
+  // Names the phase while there is no callback yet, and counts as progress.
   void set_phase(const std::string& phase);
 
   // The code to exit with once the current step is finished and saved; nothing: go on.

@@ -138,7 +138,7 @@ class FieldReader {
   }
 
   Fields fields_;
-  std::size_t at_ = 1;  // After the verb.
+  std::size_t at_ = 1;  // Place behind the verb.
   bool good_ = true;
 };
 

@@ -18,7 +18,7 @@
 namespace penstock::launch {
 
 inline constexpr std::size_t kMessageBytesMax = 32768;
-inline constexpr std::size_t kTextBytesMax = 4096;  // Of one field, before escaping.
+inline constexpr std::size_t kTextBytesMax = 4096;  // Limit on one field, before escaping.
 
 // What a rank is doing, as of the moment it was asked.
 struct ProgressReport {
@@ -26,9 +26,9 @@ struct ProgressReport {
   std::optional<std::int64_t> step{};  // The step being run; absent outside one: start-up, saving.
   std::string phase{};                 // "loading weights", "training", "updating parameters".
   std::string doing{};                 // The instruction, as the plan prints it: "1B3".
-  bool waiting = false;                // For a message or a collective, not computing.
+  bool waiting = false;                // Waits for a message or a collective; does not compute.
   std::optional<Rank> waiting_for{};   // The peer; absent for a group.
-  std::int64_t waiting_ms = 0;         // For how long already.
+  std::int64_t waiting_ms = 0;         // Milliseconds of waiting so far.
   bool uses_files = false;             // A call may block for as long as a disk does.
   friend bool operator==(const ProgressReport&, const ProgressReport&) = default;
 };

@@ -44,10 +44,10 @@ std::ostream& operator<<(std::ostream& out, LauncherKind kind);
 
 struct LauncherEnvironment {
   LauncherKind kind = LauncherKind::Nobody;
-  Rank rank;  // In [0, world_size).
+  Rank rank;  // A number in [0, world_size).
   std::int32_t world_size = 1;
   std::optional<std::int32_t> local_rank;  // Position among the ranks of this host, when known.
-  std::string master_addr;                 // Where rank 0 can be reached; empty: not told.
+  std::string master_addr;                 // Address of rank 0; empty: not told.
   std::optional<std::uint16_t> master_port;
   std::string job_id;        // Equal on all ranks of one run; empty: not told.
   bool agent_store = false;  // torchrun's agent serves the store, rank 0 included.
@@ -63,7 +63,7 @@ LauncherEnvironment detect_launcher(const VariableLookup& variable);
 // detect_launcher over this process's own environment.  Throws ConfigError as above.
 LauncherEnvironment from_process_environment();
 
-// By which penstock's launcher tells its ranks how often the run was started again.
+// The variable by which penstock's launcher tells its ranks how often the run was started again.
 inline constexpr const char* kRestartVariable = "PENSTOCK_RESTART_COUNT";
 
 // How often the job was started again before this start, as its launcher says; "0" where none does.

@@ -31,7 +31,7 @@ std::int64_t last_advance_ms(const Observation& seen) {
   return last;
 }
 
-// Which limit holds for the time without progress, in the order of their length by default.
+// The limit on the time without progress, in the order of their length by default.
 enum class Limit : std::uint8_t { Heartbeat, Startup, Disk };
 
 std::int64_t ms_of(Limit limit, const Limits& limits) {

@@ -136,7 +136,7 @@ class Launch {
     }
   }
 
-  // Also to a rank that begins to listen later.
+  // Tells the ranks to stop, also one that begins to listen later.
   void announce_stop() {
     if (!seen_.stop_signal) return;
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
@@ -301,7 +301,7 @@ class Launch {
   Observation& seen_;
   Ranks& processes_;
 
-  bool was_asked_ = false;    // To stop, at any time.
+  bool was_asked_ = false;    // True once it was asked to stop, at any time.
   std::int64_t stop_ms_ = 0;  // When seen_.stop_signal came.
   std::set<std::size_t> knows_of_stop_;
   std::optional<Verdict> verdict_;  // Fixed once the ending starts.

@@ -33,7 +33,8 @@
 namespace penstock::launch {
 
 inline constexpr int kRanksMax = 4096;
-inline constexpr double kSecondsMax = 1e9;  // Of every time in LaunchOptions; all are above 0.
+// Limit on every time in LaunchOptions; all are above 0.
+inline constexpr double kSecondsMax = 1e9;
 
 // Who listens on MASTER_PORT.
 enum class StoreSocket : std::uint8_t {
@@ -47,7 +48,7 @@ enum class ControlChannel : std::uint8_t {
   Required,  // penstock's own: a rank that is not heard of within startup_seconds hangs.
 };
 
-// Where a rank's words go, without a log_dir.
+// The place of a rank's words, without a log_dir.
 enum class RankStreams : std::uint8_t {
   Inherited,  // This process's own.
   Piped,      // Pipes that this process reads (RankProcesses::streams).
@@ -56,19 +57,20 @@ enum class RankStreams : std::uint8_t {
 struct LaunchOptions {
   int nproc = 1;                       // Ranks, in [1, kRanksMax].
   std::vector<std::string> program{};  // argv of every rank; without a '/', looked up in PATH.
-  // Where "--local_rank=N" stands in `program`, as DeepSpeed's launcher says it; absent: nowhere.
+  // The place of "--local_rank=N" in `program`, as DeepSpeed's launcher says it; absent: nowhere.
   std::optional<std::size_t> local_rank_word{};
-  int first_rank = 0;    // Of this machine's; others are elsewhere.
+  int first_rank = 0;    // First of this machine's; others are elsewhere.
   int world_size = 0;    // 0: nproc.
   std::string job_id{};  // Empty: a new one.
   RankStreams streams = RankStreams::Inherited;
   // Added to this process's variables, before the ranks' own; a later one replaces an earlier one.
   std::vector<std::pair<std::string, std::string>> environment{};
   std::string log_dir{};  // Rank R writes to log_dir/rank-R.log; empty: to this process's output.
-  double heartbeat_seconds = 30;   // Of silence, or without progress while all are in a step.
-  double startup_seconds = 300;    // Without progress outside a step: start-up, the end.
-  double disk_seconds = 1800;      // Without progress while a rank uses files.
-  double grace_seconds = 3;        // From the abort message to SIGKILL.
+  // Silence of a rank, or time without progress while all are in a step.
+  double heartbeat_seconds = 30;
+  double startup_seconds = 300;    // Time without progress outside a step: start-up, the end.
+  double disk_seconds = 1800;      // Time without progress while a rank uses files.
+  double grace_seconds = 3;        // Time from the abort message to SIGKILL.
   std::string host = "127.0.0.1";  // MASTER_ADDR.
   std::uint16_t master_port = 0;   // 0: a free one.
   StoreSocket store_socket = StoreSocket::Program;
@@ -79,10 +81,10 @@ struct LaunchOptions {
 };
 
 struct LaunchResult {
-  int exit_code = 0;       // Of the run: docs/exit_codes.md, or the program's own.
+  int exit_code = 0;       // Exit code of the run: docs/exit_codes.md, or the program's own.
   std::string root_cause;  // Empty when every rank exited 0.
   std::vector<std::string> notes;
-  std::vector<Ending> endings;  // By rank.
+  std::vector<Ending> endings;  // Endings by rank.
   bool stop_asked = false;      // A signal came that asks a run to stop, at any time until now.
 };
 

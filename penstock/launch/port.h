@@ -24,12 +24,13 @@ void check_single_address(const std::string& host);
 // the port and, when it can be found, the process that holds it.
 Port listen_on(const std::string& host, std::uint16_t port);
 
-// As listen_on, but bound only: close the socket, and a program can listen there itself.
+// Does what listen_on does, but binds only: close the socket, and a program can listen there
+// itself.
 Port reserve_port(const std::string& host, std::uint16_t port);
 
 struct PortHolder {
   std::int64_t pid = 0;
-  std::string name;  // As in /proc/PID/comm.
+  std::string name;  // Name in /proc/PID/comm.
 };
 
 // The process that listens on `port`; nothing when none does, or when it is another user's.

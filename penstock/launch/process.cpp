@@ -39,7 +39,7 @@ struct ChildPlan {
   int output;
   int errors;
   int input;
-  int nowhere;     // For an output that this process does not have.
+  int nowhere;     // Stands for an output that this process does not have.
   int error_pipe;  // Takes errno when exec fails; closes when it succeeds.
   pid_t parent;
 };
@@ -108,7 +108,8 @@ std::string text_of(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// Where this process's cgroup counts: "0::/path" is version 2, "4:memory:/path" version 1.
+// The files in which this process's cgroup counts kills: "0::/path" is version 2, "4:memory:/path"
+// version 1.
 std::vector<std::string> oom_counters() {
   std::vector<std::string> paths;
   for (const std::string& line : split(text_of("/proc/self/cgroup"), '\n')) {
@@ -144,7 +145,7 @@ Process start_process(const ProcessOptions& options) {
                                   .error_pipe = failure.writing.get(),
                                   .parent = ::getpid()});
   if (pid < 0) throw_cannot_start("fork");
-  ::setpgid(pid, pid);  // Also in the child: whoever comes first.
+  ::setpgid(pid, pid);  // Called in the child, too: whoever comes first.
   failure.writing.reset();
   if (const int error = read_error(failure.reading.get()); error != 0) {
     reap(pid);

@@ -15,7 +15,7 @@
 namespace penstock::launch {
 
 struct ProcessOptions {
-  std::string path{};                      // Of the file to execute.
+  std::string path{};                      // Path of the file to execute.
   std::vector<std::string> arguments{};    // argv, the name included.
   std::vector<std::string> environment{};  // "NAME=value".
   std::vector<int> inherited{};            // Descriptors the child keeps, under the same numbers.
@@ -27,7 +27,7 @@ struct ProcessOptions {
 
 // A running child.  The kernel kills it (SIGKILL) when the thread that started it ends.
 struct Process {
-  pid_t pid = 0;           // Also its process group.
+  pid_t pid = 0;           // The process, and its process group.
   FileDescriptor pidfd{};  // Readable when it ends; empty where the kernel has no pidfd.
 };
 
@@ -52,7 +52,7 @@ std::string signal_name(int signal);
 bool has_ended(pid_t pid);
 // Waits for the end of a child and forgets it.
 Ending reap(pid_t pid);
-// To every process of the group, and to its first process.
+// Signals every process of the group, and its first process.
 void signal_group(pid_t pid, int signal);
 
 // The state letter of /proc/PID/stat: 'R', 'S', 'D', 'T' stopped, 't' traced, 'Z'; '?' when

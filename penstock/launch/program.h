@@ -1,4 +1,4 @@
-// From a program's name to a file that can be executed, or to the reason why not.
+// Finds the file that a program's name stands for, or the reason why it cannot be executed.
 //
 // Used by launcher.h before it starts anything, and for the error of a failed exec.
 #pragma once

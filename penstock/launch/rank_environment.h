@@ -24,7 +24,8 @@ struct RankVariables {
 std::vector<std::string> rank_environment(const std::vector<std::string>& inherited,
                                           const LaunchOptions& options, const RankVariables& own);
 
-// Of each of `nproc` ranks that share this machine's cores; 1 where there are fewer cores.
+// The threads of each of `nproc` ranks that share this machine's cores; 1 where there are fewer
+// cores.
 int threads_of_rank(int nproc);
 
 // This process's variables.

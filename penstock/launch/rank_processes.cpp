@@ -23,7 +23,8 @@ namespace {
 
 constexpr int kTickMs = 100;
 constexpr int kTickWithoutPidfdMs = 20;
-constexpr int kMessagesPerTick = 64;  // Of one rank: none keeps the others from being heard.
+// Messages of one rank that are read in a tick: none keeps the others from being heard.
+constexpr int kMessagesPerTick = 64;
 
 FileDescriptor open_log(const std::string& directory, int rank) {
   if (directory.empty()) return {};

@@ -67,7 +67,7 @@ class RankProcesses : public Ranks {
   const Overhear overhear_;
   const std::vector<std::string> inherited_;  // Variables.
   Guard guard_;
-  std::vector<Process> processes_;  // By rank, as the next.
+  std::vector<Process> processes_;  // Processes by rank; the next are by rank, too.
   std::vector<FileDescriptor> channels_;
   std::vector<Streams> streams_;
   std::uint16_t master_port_ = 0;

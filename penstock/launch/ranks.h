@@ -29,16 +29,16 @@ class Ranks {
   virtual std::size_t alive_count() const = 0;
   virtual bool alive(std::size_t rank) const = 0;
 
-  // Until a message, an end, one of `others`, or a tick has passed.
+  // Waits until a message, an end, one of `others`, or a tick has passed.
   virtual void wait(std::vector<pollfd> others) const = 0;
   // Enters all messages that have arrived, as of the observation's now_ms.
   virtual void hear() = 0;
   // Enters and buries the ranks that have ended.
   virtual void bury() = 0;
 
-  // To a rank that is alive and listens; may be lost.
+  // Sends to a rank that is alive and listens; may be lost.
   virtual void send(std::size_t rank, const LauncherMessage& message) = 0;
-  // To a rank's process group.
+  // Signals a rank's process group.
   virtual void signal(std::size_t rank, int number) = 0;
   void signal_all(int number, std::size_t ranks) {
     for (std::size_t rank = 0; rank < ranks; ++rank) signal(rank, number);
@@ -49,9 +49,9 @@ class Ranks {
 
   // What ends the run beside what the ranks' records say: a host that is gone.
   virtual std::optional<Verdict> loss() const { return std::nullopt; }
-  // Where a rank is; "": on this machine.
+  // The host of a rank; "": this machine.
   virtual std::string host_of(std::size_t) const { return ""; }
-  // From the first failure to the verdict, for reports that explain it.
+  // Milliseconds from the first failure to the verdict, for reports that explain it.
   virtual std::int64_t settle_ms() const { return 300; }
 };
 

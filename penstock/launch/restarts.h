@@ -19,10 +19,10 @@ class Restarts {
   // Whether what a run ended with may be over at the next start: a rank was lost, or it hung.
   static bool may_pass(int exit_code);
 
-  // After a run that ended with `exit_code`, when `newest` is the step of the newest checkpoint.
+  // Judges a run that ended with `exit_code`, when `newest` is the step of the newest checkpoint.
   // Returns: seconds to wait before the next start, none after the first failure, and then 1, 2, 4
-  // up to kLongestPause.  Absent: it is not started again, because its starts are used up, or
-  // because the next start would end in the same way (!may_pass(exit_code)).
+  // up to kLongestPause.  Absent: it is not started again.  Its starts are used up, or the next
+  // start would end in the same way (!may_pass(exit_code)).
   std::optional<double> after_failure(int exit_code, std::int64_t newest);
 
   // Starts since the last new checkpoint.

@@ -13,7 +13,7 @@
 
 namespace penstock::launch {
 
-// By which penstock's launcher tells its ranks when their run began.
+// The variable by which penstock's launcher tells its ranks when their run began.
 inline constexpr const char* kRunBeganVariable = "PENSTOCK_RUN_BEGAN";
 
 double host_seconds();
@@ -21,7 +21,7 @@ double host_seconds();
 // When a process began; absent where the system does not say.
 std::optional<double> process_began(std::int64_t pid);
 
-// Of the run that this process is a rank of.  0 where nobody knows.
+// Seconds of the run that this process is a rank of.  0: nobody knows.
 double seconds_of_run(const LauncherEnvironment& self, const VariableLookup& variable);
 
 }  // namespace penstock::launch

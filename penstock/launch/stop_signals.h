@@ -14,9 +14,9 @@ namespace penstock::launch {
 
 class StopSignals {
  public:
-  // From here on SIGINT, SIGTERM, SIGHUP and SIGUSR1 only note the wish, unless they are ignored
-  // (nohup). One more, kSameStopMs or later, ends the process at once, with the code of
-  // requested(). REQUIRES: no other StopSignals exists: handlers belong to the process.
+  // Makes SIGINT, SIGTERM, SIGHUP and SIGUSR1 only note the wish, unless they are ignored (nohup).
+  // One more, kSameStopMs or later, ends the process at once, with the code of requested().
+  // REQUIRES: no other StopSignals exists: handlers belong to the process.
   StopSignals();
   ~StopSignals();  // Restores what was there, and forgets what came.
   StopSignals(const StopSignals&) = delete;

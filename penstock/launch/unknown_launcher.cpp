@@ -11,7 +11,7 @@ struct Names {
   const char* rank;
   const char* world_size;
 };
-// Of HPE's PALS, and of LSF's jsrun.
+// Variables of HPE's PALS, and of LSF's jsrun.
 constexpr std::array<Names, 2> kUnknown = {{
     {"PALS_RANKID", "PALS_SIZE"},
     {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},

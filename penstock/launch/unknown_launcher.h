@@ -13,8 +13,8 @@ namespace penstock::launch {
 // "PALS_RANKID=1 of PALS_SIZE=4"; empty where no such launcher has started more than one process.
 std::string unknown_rank(const VariableLookup& variable);
 
-// Which launchers are recognised, and what to set for another; where unknown_rank() finds one, this
-// begins with it.
+// Names the launchers that are recognised, and what to set for another.  Begins with what
+// unknown_rank() finds.
 std::string note_on_launchers(const VariableLookup& variable);
 
 }  // namespace penstock::launch

@@ -32,7 +32,7 @@ namespace penstock::launch {
 // All that is known of one rank.
 struct RankRecord {
   std::int64_t pid = 0;
-  std::optional<char> state{};  // Of a process elsewhere; absent: process_state says it.
+  std::optional<char> state{};  // State of a process elsewhere; absent: process_state says it.
   bool was_started = true;
   bool said_hello = false;
   bool takes_stop = true;  // Where it said hello: else a signal stops it.
@@ -67,7 +67,8 @@ struct Observation {
   bool must_report = false;  // Every rank is to say hello within startup_ms.
   bool is_own = true;  // Ranks run penstock's own program: keys of its configuration are limits.
   std::optional<int> stop_signal{};  // Passed on to the ranks, which may end by it.
-  std::function<char(std::int64_t pid)> process_state{};  // As process_state() of process.h.
+  // process_state() of process.h, or a test's.
+  std::function<char(std::int64_t pid)> process_state{};
 };
 
 struct Verdict {

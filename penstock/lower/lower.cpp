@@ -51,7 +51,7 @@ struct Chunks {
     }
   }
   std::vector<std::vector<StageId>> of_rank;
-  std::vector<std::size_t> first_way;  // By rank: one on which it has its first stage.
+  std::vector<std::size_t> first_way;  // A way, by rank, on which it has its first stage.
   std::vector<std::int32_t> of_stage;
 };
 
@@ -70,8 +70,8 @@ namespace {
 struct Neighbour {
   Route route = Route::Batch;
   StageId stage;
-  Rank peer;             // Of Route::Message: global,
-  std::size_t link = 0;  // and its number among the peers of the rank.
+  Rank peer;             // The peer of Route::Message, a global rank.
+  std::size_t link = 0;  // The peer's number among the peers of this rank.
 };
 
 struct Neighbours {
@@ -157,7 +157,7 @@ class RankLowering {
     return result;
   }
 
-  // Of an action with a microbatch.
+  // The neighbours of an action with a microbatch.
   const Neighbours& beside(const Action& action) const {
     return neighbours_[chunk_of(action) * homes_.ways() +
                        homes_.way_of(action.microbatch->index())];
@@ -177,8 +177,8 @@ class RankLowering {
     return received_[row * microbatches_ + action.microbatch->index()];
   }
 
-  // From rank to rank by the stages that are their first: there is a link from the stage before.
-  // Of several such links, a rank hears from that of its first way.
+  // Routes the numbers from rank to rank by the stages that are their first: there is a link from
+  // the stage before.  A rank with several such links hears from that of its first way.
   void route_form_numbers() {
     const auto& first = neighbours_[chunks_.first_way[here_.index()]].previous;
     if (first.route == Route::Message) plan_.form_numbers_from = first.peer;
@@ -322,19 +322,19 @@ class RankLowering {
   const schedule::Homes& homes_;
   const Chunks& chunks_;
   const ValueSteps& steps_;
-  std::vector<Rank> pipe_;  // By the schedule's rank.
-  Rank here_;               // Of the schedule.
+  std::vector<Rank> pipe_;  // Ranks of the mesh, by the schedule's rank.
+  Rank here_;               // Rank of the schedule.
   const Program& program_;
   std::size_t microbatches_;
   Plan plan_;
-  std::vector<Neighbours> neighbours_;  // By chunk, then by way.
-  // By chunk, as the next two.
+  std::vector<Neighbours> neighbours_;  // Neighbours by chunk, then by way.
+  // The next three: by chunk.
   std::vector<std::optional<Microbatch>> last_backward_;
   std::vector<Slots> forward_slots_;
   std::vector<Slots> backward_slots_;
   std::vector<std::int32_t> received_;  // See received().
   Slots send_slots_;
-  SendsUnderWay under_way_{0};  // By link.
+  SendsUnderWay under_way_{0};  // Sends by link.
 };
 
 void check(const VerifiedSchedule& verified, const partition::Partition& partition,

@@ -32,7 +32,7 @@ struct Share {
   std::int32_t ranks = 1;
   std::int32_t place = 0;
 };
-// By the schedule's rank; of a mesh, in its first replica.
+// Shares by the schedule's rank; those of a mesh are of its first replica.
 std::vector<Share> shares_of(const verify::VerifiedSchedule& schedule, const mesh::Mesh& mesh);
 
 }  // namespace penstock::lower

@@ -29,9 +29,9 @@ enum class Kind : std::uint8_t {
   Reshard,
 };
 
-// Where a pass takes its input from, and where its output goes.  A backward pass takes the gradient
-// of the stage's output from the next stage and hands the gradient of its input to the previous
-// one.
+// The source of a pass's input, and the destination of its output.  A backward pass takes the
+// gradient of the stage's output from the next stage and hands the gradient of its input to the
+// previous one.
 enum class Route : std::uint8_t {
   Batch,    // No stage: the batch before stage 0, the loss after the last stage.
   Local,    // A neighbouring stage of the same rank: handed over without a copy.
@@ -40,16 +40,17 @@ enum class Route : std::uint8_t {
 
 struct Instruction {
   Kind kind = Kind::Forward;
-  Route from = Route::Batch;  // Forward, Backward, BackwardInput: where the input (gradient) comes
-  Route to = Route::Batch;    // from, and where the output (gradient) goes.
-  bool last = false;          // Backward, BackwardWeight: the stage's last of either, after which
-                              // gradients are final.
-  schedule::Action action;    // What it came from: names it in messages and traces.
-  std::int32_t chunk = 0;     // Index of the stage among this rank's stages.
-  Rank peer;                  // Send, Receive, AwaitSend: the other rank, global.
-  std::int32_t tag = 0;       // Send, Receive, AwaitSend: the message's name; see message_tag().
-  std::int32_t slot = 0;      // Send, AwaitSend: its entry among transfers under way.
-                              // Receive and its consumer: the buffer.
+  // Forward, Backward, BackwardInput: the source of the input (gradient).
+  Route from = Route::Batch;
+  Route to = Route::Batch;  // The same three: the destination of the output (gradient).
+  bool last = false;        // Backward, BackwardWeight: the stage's last of either, after which
+                            // gradients are final.
+  schedule::Action action;  // What it came from: names it in messages and traces.
+  std::int32_t chunk = 0;   // Index of the stage among this rank's stages.
+  Rank peer;                // Send, Receive, AwaitSend: the other rank, global.
+  std::int32_t tag = 0;     // Send, Receive, AwaitSend: the message's name; see message_tag().
+  std::int32_t slot = 0;    // Send, AwaitSend: its entry among transfers under way.
+                            // Receive and its consumer: the buffer.
 };
 
 // Whoever has one reads it, and changes nothing.
@@ -68,16 +69,16 @@ struct Plan {
   std::int32_t microbatches = 0;
   std::vector<StageId> chunks;  // This rank's stages, in rising order.
   std::vector<Instruction> instructions;
-  std::vector<std::int32_t> forward_slots;   // By chunk: buffers for received activations.
-  std::vector<std::int32_t> backward_slots;  // By chunk: buffers for received gradients.
+  std::vector<std::int32_t> forward_slots;   // Buffers for received activations, by chunk.
+  std::vector<std::int32_t> backward_slots;  // Buffers for received gradients, by chunk.
   std::int32_t send_slots = 0;               // Most sends under way at once.
   std::int32_t peak_activations = 0;
   bool has_first_stage = false;
   bool has_last_stage = false;
-  // As a step begins, ranks tell each other which microbatches have inputs of one shape
-  // (execute/form_numbers.h).  A rank hears it from the rank of the stage before its own first
-  // stage, unless it has the model's first.  It tells the ranks whose first stage comes after one
-  // of its own.
+  // The ranks that tell each other, as a step begins, which microbatches have inputs of one shape
+  // (execute/form_numbers.h).  A rank receives the numbers from the rank that holds the stage
+  // before its first one; the rank of stage 0 makes them.  It tells the ranks whose first stage
+  // comes after one of its own.
   struct FormNumbersTo {
     Rank rank;
     StageId stage;

@@ -82,7 +82,7 @@ class ForwardOrder {
   }
 
  private:
-  // Of a stage on a rank.
+  // The turns of a stage on a rank.
   struct Turns {
     StageId stage;
     std::vector<Microbatch> microbatches = {};  // Rising.
@@ -102,8 +102,8 @@ class ForwardOrder {
   }
 
   schedule::Schedule& forward_;
-  std::vector<std::vector<Turns>> stages_of_;  // By rank; of each, rising.
-  std::vector<std::vector<bool>> is_done_;     // By stage, then microbatch.
+  std::vector<std::vector<Turns>> stages_of_;  // Stages of each rank, rising.
+  std::vector<std::vector<bool>> is_done_;     // True by stage, then microbatch, once it has run.
 };
 
 }  // namespace

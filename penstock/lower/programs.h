@@ -39,7 +39,7 @@ schedule::Schedule with_messages(schedule::Schedule order, std::string_view how)
 // than `training` has.
 verify::VerifiedSchedule forward_program(const verify::VerifiedSchedule& training,
                                          std::int32_t microbatches);
-// So many that every rank has one on each of its stages: 1, where there is one replica.
+// The fewest microbatches with which every rank has one on each of its stages; 1 with one replica.
 std::int32_t forward_microbatches_min(const verify::VerifiedSchedule& training);
 
 }  // namespace penstock::lower

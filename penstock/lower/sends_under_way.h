@@ -49,8 +49,8 @@ class SendsUnderWay {
     std::size_t send = 0;
   };
   struct Peer {
-    std::vector<Entry> sends;  // In the order of their use;
-    std::ptrdiff_t over = 0;   // the first ones are known to be over.
+    std::vector<Entry> sends;  // Sends in the order of their use.
+    std::ptrdiff_t over = 0;   // The first sends that are known to be over.
   };
 
   std::vector<Peer> by_peer_;

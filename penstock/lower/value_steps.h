@@ -1,4 +1,5 @@
-// At which step of its rank's program each stage makes its output and the gradient of its input.
+// The step of its rank's program at which each stage makes its output and the gradient of its
+// input.
 //
 // Lowering reads it to tell what a message proves.  Knows no ranks: a stage has one.
 #pragma once
@@ -15,7 +16,7 @@ class ValueSteps {
   // REQUIRES: a schedule that verifies.
   explicit ValueSteps(const schedule::Schedule& schedule);
 
-  // Of the F; of the B, or the I of a split backward.
+  // The step of the F; of_backward(): of the B, or of the I of a split backward.
   // REQUIRES: the schedule has one.
   std::int32_t of_forward(StageId stage, Microbatch microbatch) const {
     return forward_[cell(stage, microbatch)];

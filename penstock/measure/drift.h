@@ -11,27 +11,27 @@
 namespace penstock::measure {
 
 struct Drift {
-  Rank rank;  // Of the pipe.
+  Rank rank;  // Rank of the pipe.
   schedule::Action action;
   double start = 0.0;
-  double duration = 0.0;  // For how long the action holds its rank.
+  double duration = 0.0;  // Drift of the time for which the action holds its rank.
 };
 
-// Of every F, B, I and W, by rank, in program order.
+// The drifts of every F, B, I and W, by rank, in program order.
 // REQUIRES: both are of one schedule; the simulation has Detail::Events.
 std::vector<Drift> drifts(const MeasuredStep& measured, const simulate::Simulation& simulated);
 
-// Of all actions of one op on one stage.
+// The drift of all actions of one op on one stage.
 struct OpDrift {
   StageId stage;
   schedule::Op op = schedule::Op::Forward;
-  double start_first = 0.0;  // Of the first action that ran, and of the last.
+  double start_first = 0.0;  // Drift of the first action that ran, then of the last.
   double start_last = 0.0;
   double duration_median = 0.0;
   double duration_largest = 0.0;  // The one farthest from 0.
 };
 
-// By stage, then op.
+// Drifts by stage, then op.
 std::vector<OpDrift> by_op(const std::vector<Drift>& drifts);
 
 }  // namespace penstock::measure

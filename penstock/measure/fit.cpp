@@ -13,7 +13,7 @@ namespace {
 using schedule::Op;
 using simulate::Costs;
 using verify::PerStage;
-using Rows = std::vector<std::vector<double>>;  // By stage: a number, or one per microbatch.
+using Rows = std::vector<std::vector<double>>;  // Rows by stage: a number, or one per microbatch.
 
 constexpr std::array<Op, 4> kComputations = {Op::Forward, Op::Backward, Op::BackwardInput,
                                              Op::BackwardWeight};
@@ -108,7 +108,7 @@ class Samples {
   std::size_t stages_;
   std::size_t microbatches_;
   bool is_uneven_;
-  std::vector<Cell> cells_;  // By stage, then op.
+  std::vector<Cell> cells_;  // Cells by stage, then op.
 };
 
 std::vector<double> sum(const std::vector<double>& a, const std::vector<double>& b) {

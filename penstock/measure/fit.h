@@ -36,7 +36,8 @@ struct Quartiles {
   std::size_t samples = 0;
 };
 
-// Of values in any order: each is the mean of the two that it falls between, where it does.
+// The quartiles of values in any order: each is the mean of the two that it falls between, where it
+// does.
 // REQUIRES: `values` is not empty.
 Quartiles quartiles(std::vector<double> values);
 
@@ -50,9 +51,10 @@ struct OpCost {
 
 struct Fit {
   simulate::Costs costs;
-  std::vector<OpCost> ops;           // Computations by stage, then op; then reductions.
-  std::optional<Quartiles> latency;  // Of all messages of any size; absent: none was waited for.
-  bool has_guessed_halves = false;   // On some stage I and W did not run: each costs half of B.
+  std::vector<OpCost> ops;  // Computations by stage, then op; then reductions.
+  // Latency of all messages of any size; absent: none was waited for.
+  std::optional<Quartiles> latency;
+  bool has_guessed_halves = false;  // I and W did not run on some stage: each costs half of B.
 };
 
 // The costs are at `level`: the medians, or the quartiles instead.

@@ -160,8 +160,8 @@ class Messages {
 
   const Recording& recording_;
   verify::Hops hops_;
-  std::vector<const Event*> sends_;          // By message.
-  std::vector<std::optional<double>> time_;  // By message.
+  std::vector<const Event*> sends_;          // SENDs by message.
+  std::vector<std::optional<double>> time_;  // Times by message.
   std::vector<verify::MessageId> order_;
 };
 

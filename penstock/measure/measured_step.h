@@ -19,18 +19,18 @@ namespace penstock::measure {
 
 struct Computation {
   schedule::Action action;
-  double wait = 0.0;   // For its input, before `start`.
+  double wait = 0.0;   // Wait for its input, before `start`.
   double start = 0.0;  // Its input is there.
-  double own = 0.0;    // Of the computation itself.
-  double hold = 0.0;   // For how long it holds its rank: at least `own`.
+  double own = 0.0;    // Time of the computation itself.
+  double hold = 0.0;   // Time for which it holds its rank: at least `own`.
   double end() const { return start + hold; }
 };
 
 struct Message {
   schedule::Action send;
   std::int64_t bytes = 0;
-  // From the end of its SEND to the receiver's end of waiting; known where the receiver was waiting
-  // already when the SEND ended, and has the same clock.
+  // The time from the end of its SEND to the receiver's end of waiting.  Known where the receiver
+  // was waiting already when the SEND ended, and has the same clock.
   std::optional<double> time = {};
 };
 
@@ -38,7 +38,7 @@ struct Message {
 struct Reduction {
   schedule::Action action;  // The rank's last REDUCE_GRAD.
   double start = 0.0;
-  double end = 0.0;  // Of the step on that rank.
+  double end = 0.0;  // End of the step on that rank.
 };
 
 // What one rank computed in one step, as it ran; starts are since `origin_ns`.
@@ -46,10 +46,11 @@ std::vector<Computation> computations_of(std::span<const Event> events, std::int
 
 struct MeasuredStep {
   std::int64_t step = 0;
-  std::vector<std::vector<Computation>> computations;  // By pipe rank, as they ran.
-  std::vector<std::optional<Reduction>> reductions;    // By pipe rank; none with one replica.
-  std::vector<Message> messages;                       // By sender, as they set out.
-  double makespan = 0.0;                               // To the end of the last rank.
+  std::vector<std::vector<Computation>> computations;  // Computations by pipe rank, as they ran.
+  // Reductions by pipe rank; none with one replica.
+  std::vector<std::optional<Reduction>> reductions;
+  std::vector<Message> messages;  // Messages by sender, as they set out.
+  double makespan = 0.0;          // Time to the end of the last rank.
 };
 
 // Throws: ScheduleError when some rank did not run its row of the schedule, the schedule is none

@@ -14,7 +14,7 @@
 namespace penstock::measure {
 
 struct MetricsLine {
-  std::int64_t step = 0;                   // From 1.
+  std::int64_t step = 0;                   // Counts from 1.
   std::optional<double> loss, validation;  // Absent where the line has none, or no finite one.
   std::string_view text;                   // The line, without its line feed.
 };
@@ -31,7 +31,7 @@ std::vector<MetricsLine> metrics_lines(std::string_view text);
 // lines have a step.
 std::string lines_up_to(std::string_view text, std::int64_t step);
 
-// So many of the steps behind `step` have a line in `text`, or a later one has.
+// The number of steps behind `step` of which `text` has a line, or has one of a later step.
 std::int64_t steps_behind(std::int64_t step, std::string_view text);
 
 }  // namespace penstock::measure

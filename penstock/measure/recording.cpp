@@ -59,7 +59,7 @@ class Reader {
   }
 
  private:
-  // About the line just read; a last line that does not end is taken for half of one.
+  // Fails at the line just read; a last line that does not end is taken for half of one.
   [[noreturn]] void fail(const std::string& message, std::vector<std::string> notes = {}) const {
     if (!whole_ && rest_.empty()) fail_as_cut();
     throw ParseError(str(name_, ":", number_, ": ", message), std::move(notes));

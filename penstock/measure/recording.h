@@ -26,14 +26,15 @@ enum class What : std::uint8_t {
 };
 
 struct Event {
-  std::int64_t step = 0;  // From 1.
+  std::int64_t step = 0;  // Counts from 1.
   Rank rank;              // Global.
   What what = What::Action;
-  schedule::Action action;  // Of Finish: meaningless.
+  schedule::Action action;  // Means nothing for Finish.
   std::int64_t start_ns = 0;
-  std::int64_t ready_ns = 0;  // From `start_ns` on the rank waited for its input; that came now.
+  // Time at which the input came that the rank waited for since `start_ns`.
+  std::int64_t ready_ns = 0;
   std::int64_t end_ns = 0;
-  std::int64_t bytes = 0;  // Of a SEND: the message's size.
+  std::int64_t bytes = 0;  // Size of a SEND's message.
   friend bool operator==(const Event&, const Event&) = default;
 };
 
@@ -47,7 +48,7 @@ struct Place {
 
 struct Recording {
   std::string schedule;      // Its name, for people.
-  std::vector<Place> ranks;  // By global rank.
+  std::vector<Place> ranks;  // Places by global rank.
   std::vector<Event> events;
   friend bool operator==(const Recording&, const Recording&) = default;
 };

@@ -17,51 +17,52 @@ namespace penstock::measure {
 
 enum class RunEventKind : std::uint8_t {
   Started,         // All ranks are there; the first step comes next.
-  Resumed,         // From a checkpoint; follows Started.
+  Resumed,         // The run goes on from a checkpoint; follows Started.
   Saved,           // A checkpoint has its name.
   SaveFailed,      // It has none.
   Failed,          // The ranks have ended by an error.
   Restarting,      // The launcher starts them again; follows Failed.
   CostsChanged,    // Stages take another time than before.
   ProgramChanged,  // The ranks go on with another order of actions.
-  ProgramJudged,   // After some steps of it.
-  Stopped,         // As asked, before the last step.
+  ProgramJudged,   // The new order is kept or not, after some steps of it.
+  Stopped,         // The run ended as asked, before the last step.
   Finished,
 };
 
-// Which of these a kind has: kinds() in run_events.cpp.  The others are as they are here.
+// One event. kinds() in run_events.cpp says which members a kind has; the others are as they are
+// here.
 struct RunEvent {
   RunEventKind kind = RunEventKind::Started;
-  std::string time;       // As utc_text() writes it.
-  std::int64_t step = 0;  // So many steps were taken, or are in the checkpoint.
+  std::string time;       // Text of utc_text().
+  std::int64_t step = 0;  // Steps that were taken, or are in the checkpoint.
   std::int64_t ranks = 0;
   std::string layout;
-  std::string folder;                    // Of the checkpoint.
-  std::int64_t lost_steps = 0;           // That were taken already, and are done again; of Started
-                                         // where no Resumed follows.
+  std::string folder;  // Folder of the checkpoint.
+  // Steps that were taken already, and are done again; of Started where no Resumed follows.
+  std::int64_t lost_steps = 0;
   std::vector<std::string> passed_over;  // Newer checkpoints: why each could not be read.
-  double seconds = 0;                    // From the begin of the save to its name.
+  double seconds = 0;                    // Seconds from the begin of the save to its name.
   std::string reason;                    // One line; of Failed the root cause.
-  std::string file;                      // Of the program, in the run directory.
+  std::string file;                      // File of the program, in the run directory.
   std::int64_t exit_code = 0;
   bool before_ready = false;  // No Started is of the ranks that failed.
-  // From 1: starts in a row without a new checkpoint.  0: the first one with fewer ranks.
+  // Starts in a row without a new checkpoint, from 1.  0: the first one with fewer ranks.
   std::int64_t attempt = 0;
-  double pause_seconds = 0;  // Before the start.
+  double pause_seconds = 0;  // Pause before the start.
   friend bool operator==(const RunEvent&, const RunEvent&) = default;
 };
 
 struct RunEvents {
-  std::vector<RunEvent> events;  // In the order of the file.
+  std::vector<RunEvent> events;  // Sorted as in the file.
   std::int64_t unknown = 0;      // Lines of kinds that this version does not know.
   std::int64_t unreadable = 0;   // Lines that are no events.
-  std::string why_unreadable;    // Of the first: its place, the key, what was expected there.
+  std::string why_unreadable;    // Place, key and expectation of the first of these lines.
   friend bool operator==(const RunEvents&, const RunEvents&) = default;
 };
 
 inline constexpr const char* kRunEventsFile = "events.jsonl";
 inline constexpr std::size_t kRunEventsBytesMax = std::size_t{256} << 20;
-inline constexpr std::int64_t kRunEventNumberMax = 1'000'000'000'000'000;  // Of each number.
+inline constexpr std::int64_t kRunEventNumberMax = 1'000'000'000'000'000;  // Limit on each number.
 
 // "saved".
 std::string_view to_string(RunEventKind kind);

@@ -24,10 +24,10 @@ enum class PartEnd : std::uint8_t {
 };
 
 struct RunPart {
-  bool has_started = false;  // Else its ranks ended before they were ready for a step.
+  bool has_started = false;  // False: its ranks ended before they were ready for a step.
   std::int64_t after_step = 0;
   std::int64_t ranks = 0;
-  std::string folder;            // Of the checkpoint that it goes on from; empty: from none.
+  std::string folder;            // Folder of the checkpoint that it goes on from; empty: none.
   std::int64_t passed_over = 0;  // Newer checkpoints that could not be read.
   // Steps that the parts before it had taken already, and that this one takes again.
   std::int64_t steps_again = 0;

@@ -30,7 +30,7 @@ std::int64_t slice_bytes(const partition::Parameter& parameter, std::int64_t ele
   return weight * (1 + sharing.states_per_element) + sharing.state_bytes_per_part;
 }
 
-// By parameter, whether an earlier layer has it, too: nobody saves it again.
+// True of parameters that an earlier layer has, too: nobody saves them again.
 std::vector<bool> copies_in(const SavedStage& stage) {
   std::set<std::string> tied = stage.tied_before;
   std::vector<bool> is_copy;

@@ -14,25 +14,25 @@
 
 namespace penstock::memory {
 
-// Where it is, from the first save on.
+// The place of the copy, once there has been a save.
 enum class Copies : std::uint8_t {
   Absent,        // The files are written from the tensors themselves, or there are no checkpoints.
-  WithTensors,   // In the memory in which the rank computes.
-  InHostMemory,  // Beside that: the rank computes on a device.
+  WithTensors,   // Lies in the memory in which the rank computes.
+  InHostMemory,  // Lies in host memory, while the rank computes on a device.
 };
 
-// Of a run of this configuration on that device; Auto is taken for the host.
+// The copies of a run of this configuration on that device; Auto is taken for the host.
 Copies copies_of(const config::Config& config, config::Device device);
 
 // One of a rank's stages.
 struct SavedStage {
   partition::Ownership ownership;
-  std::int64_t buffers = 0;  // Of its layers.
+  std::int64_t buffers = 0;  // Bytes of its layers' buffers.
   std::set<std::string>
       tied_before;  // Names of tied parameters that an earlier stage has, and saves.
 };
 
-// Of the replica that saves most.
+// Bytes that the replica copies which saves most.
 std::int64_t copied_bytes(const std::vector<SavedStage>& stages, const Sharing& sharing);
 
 }  // namespace penstock::memory

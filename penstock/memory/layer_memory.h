@@ -15,7 +15,7 @@ using partition::Parameter;
 
 // What a pass needs at its height, besides what stays.
 struct PassPeak {
-  std::int64_t first = 0;  // Of a step: it makes the gradients of the parameters.
+  std::int64_t first = 0;  // First pass of a step: it makes the gradients of the parameters.
   std::int64_t later = 0;  // It adds to them.
 };
 
@@ -26,23 +26,23 @@ struct LayerMemory {
   std::int64_t output = 0;
   std::int64_t input_gradient = 0;  // 0: it takes none.
 
-  // From F to B, or to I, besides input and output.
+  // Bytes kept from F to B, or to I, besides input and output.
   std::int64_t kept = 0;
   bool keeps_input = false;
   bool keeps_output = false;
-  // From I to W, besides input and the gradient of the output.
+  // Bytes kept from I to W, besides input and the gradient of the output.
   std::int64_t half_kept = 0;
   bool half_keeps_input = false;
   bool half_keeps_gradient = false;
 
   std::int64_t forward_peak = 0;        // The output included, here and below.
-  std::int64_t plain_forward_peak = 0;  // Without a graph.
+  std::int64_t plain_forward_peak = 0;  // Forward without a graph.
   PassPeak backward_peak;
-  std::int64_t input_peak = 0;  // Of I.
-  PassPeak weight_peak;         // Of W.
+  std::int64_t input_peak = 0;  // Peak of I.
+  PassPeak weight_peak;         // Peak of W.
 };
 
-// For one size of microbatch.
+// The memory of all layers for one size of microbatch.
 struct ModelMemory {
   std::vector<LayerMemory> layers;
   LayerMemory loss;

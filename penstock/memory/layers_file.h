@@ -23,9 +23,9 @@ struct MeasuredSize {
 };
 
 struct LayersFile {
-  std::string made_for;  // As made_for() says it.
+  std::string made_for;  // Text of made_for().
   partition::ModelMeta model;
-  std::int64_t sample_bytes = 0;    // Of a sample's input and target.
+  std::int64_t sample_bytes = 0;    // Bytes of a sample's input and target.
   std::vector<MeasuredSize> sizes;  // Each once, rising.
 };
 

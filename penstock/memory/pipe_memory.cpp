@@ -42,7 +42,7 @@ std::set<std::string> tied_before(const PipeRun& run, StageId stage) {
   return names;
 }
 
-// Of the tied parameter that most layers have: how many do.
+// The number of layers that have the tied parameter which most layers have.
 std::int64_t tied_copies(const ModelMemory& memory) {
   std::map<std::string, std::int64_t> copies;
   std::int64_t most = 0;
@@ -71,7 +71,7 @@ std::int64_t tie_bytes(const ModelMemory& memory, const partition::SharingRules&
   return bytes;
 }
 
-// Of the copies' own gradients.
+// Bytes of the copies' own gradients.
 std::int64_t tied_gradient_bytes(const std::vector<LayerMemory>& layers) {
   std::int64_t bytes = 0;
   for (const LayerMemory& layer : layers) {
@@ -82,7 +82,7 @@ std::int64_t tied_gradient_bytes(const std::vector<LayerMemory>& layers) {
   return bytes;
 }
 
-// Of gradients in float of the parts that are updated together.
+// Bytes of gradients in float of the parts that are updated together.
 std::int64_t update_bytes(std::int64_t elements_at_once,
                           const std::vector<std::int64_t>& master_gradients) {
   constexpr std::int64_t kElementBytes = 4;

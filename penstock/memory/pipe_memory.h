@@ -26,11 +26,11 @@ struct PipeRun {
   const partition::Partition& partition;
   mesh::Shape mesh;
   const partition::ModelMeta& model;
-  const ModelMemory& memory;  // Of the model's layers, for a microbatch of the run's size.
-  Sharing sharing;            // Among how many ranks, pipe_memory() finds out.
+  const ModelMemory& memory;  // Memory of the model's layers, for a microbatch of the run's size.
+  Sharing sharing;            // Rules; pipe_memory() finds out among how many ranks.
   partition::Recomputation recomputation = {};
-  std::int64_t live_page_bytes_max = 0;  // With ZeRO 3: parameters that are whole at one time.
-  std::int64_t elements_at_once = partition::kElementsAtOnce;  // That are updated together.
+  std::int64_t live_page_bytes_max = 0;  // ZeRO 3: parameters that are whole at one time.
+  std::int64_t elements_at_once = partition::kElementsAtOnce;  // Elements updated together.
   std::int64_t batch_bytes = 0;  // What a rank holds of a step's inputs and targets.
   Copies copies = Copies::Absent;
 };
@@ -38,13 +38,14 @@ struct PipeRun {
 struct PipeRank {
   std::vector<StageId> stages;
   RankMemory memory;
-  std::int64_t file_bytes = 0;       // Of what is offloaded to files, and not in `memory`.
-  std::int64_t host_copy_bytes = 0;  // Of Copies::InHostMemory, which are not in `memory`, too.
-  std::vector<partition::Ownership> ownership;  // By stage: who has which parameter.
+  std::int64_t file_bytes = 0;  // Bytes offloaded to files, and not in `memory`.
+  // Bytes of Copies::InHostMemory, which are not in `memory`, too.
+  std::int64_t host_copy_bytes = 0;
+  std::vector<partition::Ownership> ownership;  // Holders of parameters, by stage.
 };
 
-// By the schedule's rank, for the first replica; others have the same, but for at most a bucket's
-// padding.
+// Memory by the schedule's rank, for the first replica.  Other replicas differ by at most a
+// bucket's padding.
 // Throws: ConfigError as partition::segment_ranges(); ScheduleError as lower::lower().
 std::vector<PipeRank> pipe_memory(const PipeRun& run);
 

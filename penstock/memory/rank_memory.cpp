@@ -18,7 +18,7 @@ using lower::Route;
 struct Passes {
   Pass forward;
   Pass input;
-  std::array<Pass, 4> backward;  // By turn.
+  std::array<Pass, 4> backward;  // Passes by turn.
   std::array<Pass, 4> weight;
 };
 
@@ -168,9 +168,10 @@ class Walk {
   const lower::Plan& plan_;
   const std::vector<StageMemory>& stages_;
   std::vector<Passes> passes_;
-  std::vector<bool> has_gradients_;           // By chunk.
-  std::vector<std::int64_t> under_way_;       // By send slot.
-  std::vector<std::int32_t> kept_gradients_;  // By chunk: handed over here, and needed for W.
+  std::vector<bool> has_gradients_;      // True of chunks that have gradients.
+  std::vector<std::int64_t> under_way_;  // Bytes by send slot.
+  // Gradients that each chunk was handed here, and keeps for W.
+  std::vector<std::int32_t> kept_gradients_;
   std::int32_t live_ = 0;
   Bytes always_;
   Bytes now_;

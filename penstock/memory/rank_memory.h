@@ -19,10 +19,10 @@ struct Bytes {
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;
   std::int64_t activations = 0;  // Kept for backwards, and what a pass works with.
-  std::int64_t buckets = 0;      // Of sums over replicas, and of parameters that are gathered.
-  std::int64_t messages = 0;     // Buffers of receives, and gradients that are being sent.
-  std::int64_t batch = 0;        // The step's inputs and targets.
-  std::int64_t copies = 0;       // Of what is saved in checkpoints.
+  std::int64_t buckets = 0;   // Buckets of sums over replicas, and of parameters that are gathered.
+  std::int64_t messages = 0;  // Buffers of receives, and gradients that are being sent.
+  std::int64_t batch = 0;     // The step's inputs and targets.
+  std::int64_t copies = 0;    // Copies of what is saved in checkpoints.
 
   std::int64_t total() const {
     return parameters + gradients + optimizer + activations + buckets + messages + batch + copies;
@@ -31,17 +31,18 @@ struct Bytes {
 };
 
 struct RankMemory {
-  Bytes peak;                         // When most is there.
-  std::string at;                     // The instruction: "1B3", or "update".
-  Bytes between_steps;                // With the gradients of the step before.
-  std::int32_t live_activations = 0;  // Of a stage and a microbatch, most at once.
+  Bytes peak;           // When most is there.
+  std::string at;       // The instruction: "1B3", or "update".
+  Bytes between_steps;  // Bytes with the gradients of the step before.
+  // Largest number of activations of a stage and a microbatch at once.
+  std::int32_t live_activations = 0;
 };
 
 // What is there besides what a plan's instructions make.
 struct Standing {
-  Bytes always;             // From the second step on, without messages.
-  Bytes in_step;            // And while a plan runs.
-  std::int64_t update = 0;  // And, behind the plan, while the optimizer steps.
+  Bytes always;             // Bytes from the second step on, without messages.
+  Bytes in_step;            // Bytes added while a plan runs.
+  std::int64_t update = 0;  // Bytes added behind the plan, while the optimizer steps.
 };
 
 // `stages` are the plan's chunks.  REQUIRES: a plan that trains.

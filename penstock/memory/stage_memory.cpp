@@ -20,7 +20,7 @@ class Level {
   }
   void hold(std::int64_t bytes) { change({.activations = bytes}); }
   void drop(std::int64_t bytes) { change({.activations = -bytes}); }
-  // For a moment so much more.
+  // Notes that so much more is there for a moment.
   void touch(std::int64_t more) { peak_ = std::max(peak_, now_.total() + more); }
   Pass pass() const { return {.peak = peak_, .after = now_}; }
 
@@ -44,13 +44,13 @@ class Departures {
     is_there_.resize(buckets_.size());
   }
 
-  // The gradient of a parameter comes: what that adds to buckets before it has been copied,
+  // What the gradient of a parameter adds to buckets when it comes, before it has been copied.
   std::int64_t arrive(std::size_t parameter) {
     const std::size_t b = bucket_of_.at(parameter);
     --missing_[b];
     return std::exchange(is_there_[b], 1) == 1 ? 0 : buckets_[b].rows;
   }
-  // and after.
+  // What leaving buckets add after that, and what sums that have come free.
   std::int64_t depart() {
     std::int64_t added = 0;
     for (; next_ < buckets_.size() && missing_[next_] == 0; ++next_) {
@@ -65,8 +65,8 @@ class Departures {
  private:
   const std::vector<GradientBucket>& buckets_;
   std::optional<std::size_t> under_way_;
-  std::vector<std::size_t> bucket_of_;  // By parameter.
-  std::vector<std::size_t> missing_;    // By bucket, here and below.
+  std::vector<std::size_t> bucket_of_;  // Bucket of each parameter.
+  std::vector<std::size_t> missing_;    // Missing gradients by bucket, as the next are by bucket.
   std::vector<std::uint8_t> is_there_;
   std::size_t next_ = 0;
 };
@@ -183,7 +183,7 @@ struct Backward {
     level.change({.gradients = -parameter.bytes()});
   }
 
-  // Behind a pass whose gradients stay.
+  // Moves gradients to their sums, behind a pass whose gradients stay.
   void add_all_apart() {
     if (turn.is_last && !stage.buckets.empty()) return;
     for (const LayerMemory& layer : stage.layers) {

@@ -23,17 +23,19 @@ struct SegmentRange {
 
 // Gradients that are summed over the replicas together.
 struct GradientBucket {
-  std::vector<std::size_t> parameters;  // Of the stage, trainable ones, in its order.
-  std::int64_t rows = 0;                // From its first gradient on; 0 where it is always there.
-  std::int64_t flight = 0;              // From its departure on, until its sum is there.
+  std::vector<std::size_t> parameters;  // Trainable parameters of the stage, in its order.
+  std::int64_t rows = 0;    // Bytes there once its first gradient is; 0: they are always there.
+  std::int64_t flight = 0;  // Bytes there while its sum is under way.
 };
 
 struct StageLayers {
   std::vector<LayerMemory> layers;
-  std::vector<SegmentRange> segments;   // All layers, in order.
-  std::optional<LayerMemory> loss;      // Of the last stage.
-  std::vector<GradientBucket> buckets;  // In the order in which they leave; none: one replica.
-  // Before one leaves, the sum of the one so many before it is there; absent: it may never be.
+  std::vector<SegmentRange> segments;  // All layers, in order.
+  std::optional<LayerMemory> loss;     // Loss of the last stage.
+  // Buckets in the order in which they leave; none: one replica.
+  std::vector<GradientBucket> buckets;
+  // Sums under way at most: before a bucket leaves, the sum of the one so many before it is there.
+  // Absent: no limit.
   std::optional<std::size_t> sums_under_way = {};
 };
 
@@ -47,7 +49,7 @@ struct Difference {
 };
 
 struct Pass {
-  std::int64_t peak = 0;  // Above its start.
+  std::int64_t peak = 0;  // Bytes above its start.
   Difference after;
 };
 
@@ -76,7 +78,7 @@ class StageMemory {
 
  private:
   StageLayers stage_;  // The loss is the last layer, in a segment of its own or in the last one.
-  std::vector<std::int64_t> first_parameter_;  // By layer.
+  std::vector<std::int64_t> first_parameter_;  // First parameter of each layer.
 };
 
 }  // namespace penstock::memory

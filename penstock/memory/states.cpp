@@ -20,7 +20,7 @@ Ownership ownership_of(const std::vector<LayerMemory>& layers, const Sharing& sh
   return growing.ownership();
 }
 
-// By parameter, its number among the trainable ones.
+// The numbers of parameters among the trainable ones.
 std::vector<std::size_t> trainable_numbers(const Ownership& ownership) {
   std::vector<std::size_t> numbers;
   std::size_t next = 0;
@@ -31,7 +31,7 @@ std::vector<std::size_t> trainable_numbers(const Ownership& ownership) {
   return numbers;
 }
 
-// In a file, states begin at multiples of so many bytes.
+// States in a file begin at multiples of so many bytes.
 constexpr std::int64_t kFileAlignment = 64;
 
 // What the optimizer keeps of a parameter, or a slice, of so many elements.

@@ -18,16 +18,18 @@
 
 namespace penstock::memory {
 
-// Of bf16 and fp16 the optimizer updates, and a checkpoint has, masters in float.
+// Bytes of an element in float: the type of bf16's and fp16's masters, which the optimizer updates
+// and a checkpoint has.
 inline constexpr std::int64_t kMasterBytes = 4;
 
 struct Sharing {
   partition::SharingRules rules;
-  std::int32_t place = 0;                 // This rank's in the data group.
-  std::int32_t states_per_element = 2;    // Of the optimizer, each of the type that it updates.
+  std::int32_t place = 0;  // This rank's in the data group.
+  // States of the optimizer, each of the type that it updates.
+  std::int32_t states_per_element = 2;
   std::int64_t state_bytes_per_part = 4;  // Besides: AdamW's count of steps.
-  bool has_states_in_file = false;        // But for that count.
-  bool has_pieces_in_file = false;        // Of parameters that come and go.
+  bool has_states_in_file = false;        // States are in a file, but for that count.
+  bool has_pieces_in_file = false;        // Pieces of parameters that come and go are in a file.
   partition::PersistenceLimits persistence;
 };
 
@@ -35,7 +37,7 @@ struct Sharing {
 struct Earlier {
   explicit Earlier(const Sharing& sharing) : persistence(sharing.persistence) {}
 
-  std::set<std::string> names;  // Of parameters that are there once.
+  std::set<std::string> names;  // Names of parameters that are there once.
   partition::Persistence persistence;
 };
 
@@ -44,21 +46,21 @@ struct States {
   partition::Ownership ownership;
   // Whole, or, with ZeRO 3, this rank's pieces, unless in a file, and what stays whole.
   std::int64_t parameters = 0;
-  std::int64_t pages = 0;      // With ZeRO 3: those that come and go, if all were there at once.
+  std::int64_t pages = 0;      // ZeRO 3: parameters that come and go, if all were there at once.
   std::int64_t gradients = 0;  // This rank's sums, or the buckets in which they are summed.
   std::int64_t optimizer = 0;
-  std::int64_t file = 0;  // Of states and pieces, which are then not in memory.
-  // By part that the optimizer updates: its gradient in float, there while it is updated; 0 for one
-  // that has no master.
+  std::int64_t file = 0;  // Bytes of states and pieces in files, which are then not in memory.
+  // Bytes of gradients in float, by part that the optimizer updates, there while it is updated; 0:
+  // the part has no master.
   std::vector<std::int64_t> master_gradients;
-  std::vector<GradientBucket> buckets;  // For StageLayers, like these.
+  std::vector<GradientBucket> buckets;  // Taken over by StageLayers, as the next is.
   std::optional<std::size_t> sums_under_way = {};
 };
 
-// Of the modules' buffers.
+// Bytes of the modules' buffers.
 std::int64_t buffer_bytes(const std::vector<LayerMemory>& layers);
 
-// Of one stage.  `earlier` learns what this one has.
+// States of one stage.  `earlier` learns what this one has.
 States states_of(const std::vector<LayerMemory>& layers, const Sharing& sharing, Earlier& earlier);
 
 }  // namespace penstock::memory

@@ -19,14 +19,14 @@ namespace penstock::mesh {
 enum class Splits : std::uint8_t {
   Layers,
   Samples,
-  Tokens,   // Of each sample.
-  Weights,  // Of each layer.
+  Tokens,   // Tokens of each sample.
+  Weights,  // Weights of each layer.
 };
 
 struct AxisRow {
-  std::string_view name;  // In texts and recordings, and of its key: "mesh.pipe".
+  std::string_view name;  // Name in texts and recordings, and of its key: "mesh.pipe".
   Splits splits;
-  std::string_view meaning;  // Of the key.
+  std::string_view meaning;  // Meaning of the key.
 };
 
 // Outermost first: ranks that differ along the last axis alone have numbers in a row.
@@ -45,7 +45,7 @@ inline constexpr std::array kEveryAxis = [] {
 }();
 constexpr const AxisRow& row_of(Axis axis) { return kAxes[static_cast<std::size_t>(axis)]; }
 
-// Which ranks a rank asks for.  It is one of them.
+// The ranks that a rank asks for.  It is one of them.
 enum class Role : std::uint8_t {
   Pipe,             // Have all layers, for the same samples: where messages go.
   SameParameters,   // Sum gradients, share by ZeRO what each would have, keep buffers equal.
@@ -53,7 +53,7 @@ enum class Role : std::uint8_t {
   SameLayers,       // Exchange inside of a layer.
   OtherSamples,     // Take the samples of a step, one replica each: losses, batches.
 };
-// In the order of the table.
+// Axes in the order of the table.
 std::vector<Axis> axes_of(Role role);
 
 // Numbers of the axes that have no field of their own: those behind the first two, in their order.
@@ -83,7 +83,7 @@ struct Shape {
   friend bool operator==(const Shape&, const Shape&) = default;
 };
 
-// Where a rank is on each axis: from 0 to the axis' size - 1.
+// The place of a rank on each axis: from 0 to the axis' size - 1.
 struct Coordinate {
   std::int32_t pipe = 0;
   std::int32_t data = 0;

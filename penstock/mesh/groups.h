@@ -15,7 +15,7 @@ namespace penstock::mesh {
 
 struct Group {
   std::vector<Rank> ranks;  // Rising; this rank is one of them.
-  std::int32_t here = 0;    // Which one.
+  std::int32_t here = 0;    // Index of this rank.
   // Whether what this rank has counts in a sum over the group.  Of several that have the same
   // there, one does.
   bool counts = true;
@@ -31,15 +31,15 @@ using Place = std::vector<Rank>;
 enum class Programs : std::uint8_t { Alike, OfTheirOwn };
 
 struct Groups {
-  Group pipe;              // By the schedule's rank: `here` is this one's.
+  Group pipe;              // Ranks by the schedule's rank: `here` is this one's.
   Group same_parameters;   // Its place.
   Group other_parameters;  // across() all places.
   Group same_layers;
   Group other_samples;  // A rank of each replica: `here` is this one's.
   Programs programs = Programs::Alike;
 
-  std::vector<Place> places;  // Of all ranks, in the order of their first ones.
-  std::int32_t place = 0;     // Of this rank.
+  std::vector<Place> places;  // Places of all ranks, in the order of their first ones.
+  std::int32_t place = 0;     // This rank's place.
 
   // Whether these places have as many ranks each, so that ranks of one number have the same shares.
   bool are_even(const std::vector<std::int32_t>& numbers) const;
@@ -49,12 +49,13 @@ struct Groups {
   Group across(const std::vector<std::int32_t>& numbers) const;
   // One rank of each place is: who writes what all have.
   bool is_first_of_place() const { return same_parameters.here == 0; }
-  // Which place a rank is of.
+  // The number of a rank's place.
   std::int32_t place_of(Rank rank) const;
 };
 
 Groups groups_of(const Mesh& mesh, Rank rank);
-// Of one program for all ranks, which have these places: it takes all samples of a step itself.
+// Groups of one program for all ranks, which have these places: it takes all samples of a step
+// itself.
 Groups groups_of_program(std::vector<Place> places, Rank rank);
 
 }  // namespace penstock::mesh

@@ -41,7 +41,7 @@ class Mesh {
 
 // Throws: ConfigError when the axes do not make up the world.
 Mesh make_mesh(std::int32_t world_size, const Shape& shape);
-// Of as many ranks as the shape has.
+// Makes a mesh of as many ranks as the shape has.
 Mesh make_mesh(const Shape& shape);
 
 }  // namespace penstock::mesh

@@ -158,7 +158,7 @@ struct AllOfThem {
   const Values& values;
 };
 
-// Of all tensors that there are.
+// The argument that is made of all tensors that there are.
 template <class Parameter>
 auto argument_of(const Values& all) {
   if constexpr (std::convertible_to<const Values&, Parameter>) {
@@ -169,7 +169,7 @@ auto argument_of(const Values& all) {
   }
 }
 
-// Which calls there are.
+// Calls that a function takes.
 
 template <class List, std::size_t I>
 using Parameter = std::tuple_element_t<I, List>;
@@ -407,7 +407,8 @@ auto made(const Args&... args) {
   }
 }
 
-// As what can be copied and is one module all the same: a std::shared_ptr, or an AnyModule.
+// Makes a handle of a module: what can be copied and is one module all the same, a std::shared_ptr
+// or an AnyModule.
 template <AModule T>
 auto handle_of(T module) {
   if constexpr (Holder<T>) {

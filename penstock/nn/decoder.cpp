@@ -54,7 +54,7 @@ class DecoderEmbedding : public DecoderLayer {
   }
 
  private:
-  // Of tokens whose positions are their places plus `offset`: a number, or one for each.
+  // Embeds tokens whose positions are their places plus `offset`: a number, or one for each.
   template <class Offset>
   at::Tensor embedded(const at::Tensor& tokens, const Offset& offset) const {
     const at::Tensor embedded = at::embedding(tokens_, tokens);
@@ -119,7 +119,7 @@ class DecoderNorm : public DecoderLayer {
     for (const auto& each : norm_->named_parameters()) register_parameter(each.key(), each.value());
   }
   at::Tensor forward(const at::Tensor& x) override { return norm_->forward(x); }
-  // Behind it nothing asks for documents.
+  // Drops the documents: nothing behind this layer asks for them.
   Values forward_values(const Values& inputs) override { return forward(inputs.front()); }
 
  private:
@@ -171,7 +171,8 @@ std::string embedding_of(const DecoderOptions& options) {
   return options.form == DecoderForm::Gpt2 ? "wte.weight" : "weight";
 }
 
-// By its names in the layer, of a layer whose tensors have no memory.
+// The parameters' shapes, by their names in the layer; found in a layer whose tensors have no
+// memory.
 std::vector<DecoderParameter> shapes_of(const DecoderOptions& options, const Part& part) {
   std::vector<DecoderParameter> parameters;
   const auto layer = part.make({options, at::kMeta});
@@ -181,7 +182,8 @@ std::vector<DecoderParameter> shapes_of(const DecoderOptions& options, const Par
   return parameters;
 }
 
-// Behind all others, so that random weights are those of a model without adapters.
+// Fills the adapters behind all others, so that random weights are those of a model without
+// adapters.
 void fill_adapters(Layer& layer, const std::string& name, const FillParameter& fill) {
   for (auto& each : layer.named_parameters()) {
     if (!is_of_adapter(each.key())) continue;
@@ -190,7 +192,7 @@ void fill_adapters(Layer& layer, const std::string& name, const FillParameter& f
   }
 }
 
-// Of both forms: one list of targets may be for models of either.
+// Names in both forms: one list of targets may be for models of either.
 std::vector<std::string> all_linear_names() {
   std::vector<std::string> names = linear_names({.form = DecoderForm::Gpt2, .mlp = MlpKind::Gelu});
   for (std::string& name : linear_names({})) names.push_back(std::move(name));

@@ -44,8 +44,8 @@ struct DecoderOptions {
   std::int64_t layers = 4;
   std::int64_t hidden = 128;
   std::int64_t intermediate = 512;  // Width of the feed-forward part.
-  std::int64_t heads = 4;           // Of queries.
-  std::int64_t kv_heads = 4;        // Of keys and values; divides `heads`.
+  std::int64_t heads = 4;           // Heads of queries.
+  std::int64_t kv_heads = 4;        // Heads of keys and values; divides `heads`.
   std::int64_t head_dim = 32;       // Even, with rotary positions.
   NormKind norm = NormKind::Rms;
   double norm_epsilon = 1e-5;
@@ -54,11 +54,11 @@ struct DecoderOptions {
   std::optional<RotaryOptions> rotary = RotaryOptions();
   std::int64_t positions = 128;
   bool qkv_bias = false;
-  bool output_bias = false;  // Of the projection behind the attention.
+  bool output_bias = false;  // Bias of the projection behind the attention.
   bool mlp_bias = false;
   bool normalizes_queries_and_keys = false;  // Each head's, by an RMS norm, as in Qwen3.
-  // By layer, how many tokens a query sees, itself included; absent: all up to its own.  Empty:
-  // absent for every layer.
+  // Tokens that a query sees, itself included, by layer; absent: all up to its own.  Empty: absent
+  // for every layer.
   std::vector<std::optional<std::int64_t>> windows = {};
   bool tie_embeddings = false;  // The head's weight is the token embedding.
   // Present: this token ends a document.  Positions begin again behind it, and no token sees those

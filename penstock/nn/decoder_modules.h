@@ -42,7 +42,7 @@ class Projection : public torch::nn::Module {
   at::Tensor bias_;
   at::Tensor adapter_in_;  // Undefined, as the next, where there is none.
   at::Tensor adapter_out_;
-  Dropout dropout_ = nullptr;  // Of what the adapter gets.
+  Dropout dropout_ = nullptr;  // Drops parts of what the adapter gets.
   double scale_ = 0.0;
 };
 
@@ -70,10 +70,10 @@ class DecoderAttention : public torch::nn::Module {
   // A query sees `window` tokens, itself included; absent: all up to its own.
   DecoderAttention(const Making& making, std::optional<std::int64_t> window);
 
-  // With a cache, of tokens that follow those in it, and are put there.
+  // Attends to tokens up to each one's own.  A cache has the tokens before them, and takes them in.
   at::Tensor forward(const at::Tensor& x, KeyValueCache* cache = nullptr);
-  // Within documents; `starts` is at which place of its sample each token's document begins:
-  // [microbatch, sequence] int64.
+  // Attends within documents.  `starts` says at which place of its sample each token's document
+  // begins: [microbatch, sequence] int64.
   at::Tensor forward_within(const at::Tensor& x, const at::Tensor& starts);
 
  private:
@@ -93,9 +93,9 @@ class DecoderAttention : public torch::nn::Module {
   at::Tensor repeated(const at::Tensor& x) const;
   at::Tensor attend(const Parts& parts, const std::optional<at::Tensor>& mask,
                     bool is_causal) const;
-  // Which keys a query of x sees, behind `past` others; absent: all up to its own.
+  // The keys that a query of x sees, behind `past` others; absent: all up to its own.
   std::optional<at::Tensor> mask_of(const at::Tensor& x, std::int64_t past);
-  // Which keys a query sees of its own document: [microbatch, 1, queries, keys].
+  // The keys that a query sees of its own document: [microbatch, 1, queries, keys].
   at::Tensor mask_within(const at::Tensor& places, const at::Tensor& starts) const;
 
   std::int64_t heads_;

@@ -24,9 +24,9 @@ enum class Pass : std::uint8_t { Forward, Backward, Weights };
 struct DrawPlace {
   std::int64_t seed = 0;
   std::int64_t step = 0;
-  std::int64_t microbatch = 0;  // Of the step, counted over all replicas.
-  std::int64_t layer = 0;       // In the model; its number of layers: the loss.
-  std::int64_t evaluation = 0;  // Behind that step, from 1; 0: training.
+  std::int64_t microbatch = 0;  // Number in the step, counted over all replicas.
+  std::int64_t layer = 0;       // Number in the model; the number of layers stands for the loss.
+  std::int64_t evaluation = 0;  // Number of the evaluation behind that step, from 1; 0: training.
   Pass pass = Pass::Forward;
 
   std::uint64_t key() const;
@@ -47,7 +47,7 @@ class OwnGenerators {
   std::vector<Noted> noted_;
 };
 
-// Where torch's operators draw from.
+// The source of the numbers that torch's operators draw.
 enum class TorchDraws : std::uint8_t { ByPlace, FromDefaultGenerators };
 
 class DrawScope {
@@ -82,10 +82,10 @@ class DrawScope {
   std::optional<c10::impl::IncludeDispatchKeyGuard> operators_;
 };
 
-// Of the innermost scope, for host memory.
+// The generator of the innermost scope, for host memory.
 // Throws: Error outside of every scope.
 at::Generator& generator();
-// Where the layer that is running is.  REQUIRES: a scope.
+// The place of the layer that is running.  REQUIRES: a scope.
 const DrawPlace& draw_place();
 
 }  // namespace penstock::nn

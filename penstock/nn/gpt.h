@@ -13,7 +13,7 @@
 
 namespace penstock::nn {
 
-inline constexpr std::int64_t kVocabulary = 256;  // Of bytes.
+inline constexpr std::int64_t kVocabulary = 256;  // Bytes.
 
 struct GptOptions {
   std::int64_t layers = 4;

@@ -18,7 +18,7 @@ class KeyValueCache {
   // REQUIRES: shapes differ from the earlier ones' in tokens alone.
   void append(const at::Tensor& keys, const at::Tensor& values);
 
-  // Of all tokens, valid until the next append().
+  // Keys of all tokens, valid until the next append(); so are values().
   at::Tensor keys() const { return keys_.slice(2, 0, tokens_); }
   at::Tensor values() const { return values_.slice(2, 0, tokens_); }
 

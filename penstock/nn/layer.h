@@ -30,10 +30,10 @@ namespace penstock::nn {
 // Overrides one of the two.
 class Layer : public torch::nn::Module {
  public:
-  // Of a layer that maps one tensor to one tensor.
+  // Runs a layer that maps one tensor to one tensor.
   // Throws: Error for a layer that does not.
   virtual at::Tensor forward(const at::Tensor& input);
-  // Of any layer.  By default forward() of the only tensor.
+  // Runs any layer; by default forward() of the only tensor.
   virtual Values forward_values(const Values& inputs);
 
   // The module that computes, where that is another one: its train() and eval() are what counts.
@@ -66,7 +66,7 @@ struct LayerSpec {
   std::vector<Tie> ties = {};
   std::vector<std::string> given = {};
   std::vector<std::string> taken = {};
-  // Behind all others, and no value passes it: it computes the loss (loss_layer.h).
+  // It computes the loss (loss_layer.h): it comes last, and no value passes it.
   bool is_loss = false;
   // The module that `make` returns copies of, or itself where there are none; null: it makes one.
   std::shared_ptr<torch::nn::Module> copied = {};
@@ -90,7 +90,7 @@ struct TiedLayerSpec : LayerSpec {
 // rank; knows no ties (model.h does). Thread safety: calls take turns.
 std::shared_ptr<Layer> build(const LayerSpec& spec, std::int64_t seed, std::int64_t index);
 
-// Of its parameters, those that require a gradient.
+// The elements of those parameters that require a gradient.
 std::int64_t trainable_elements(const Layer& layer);
 // Fills in the parameter counts that are not known yet, by building those layers one at a time.
 void count_parameters(std::vector<LayerSpec>& layers);
@@ -133,11 +133,11 @@ std::shared_ptr<Layer> wrapped(std::shared_ptr<torch::nn::Module> module, Functi
   }
 }
 
-// Of a module whose class only a run can tell.
+// The layer of a module whose class only a run can tell.
 // Throws: Error, unless it is a Layer or a torch::nn::Sequential: forward() is not virtual.
 std::shared_ptr<Layer> layer_of_base(std::shared_ptr<torch::nn::Module> module);
 
-// Of a module, a pointer to one, a holder of one, or a function of tensors.
+// The layer of a module, a pointer to one, a holder of one, or a function of tensors.
 template <class Thing>
 std::shared_ptr<Layer> layer_of(Thing thing) {
   if constexpr (callable::AModule<Thing>) {

@@ -64,7 +64,7 @@ class Loss {
     return function_(outputs, targets);
   }
 
-  // Of a module, which each rank that needs one makes.
+  // Whether it is of a module, which each rank that needs one makes.
   bool is_of_module() const { return make_ != nullptr; }
   MadeLoss make() const { return make_(); }
   // The one that each of them copies; null: they make one.
@@ -94,7 +94,7 @@ consteval bool takes_two() {
   }
 }
 
-// Or with all of both, one tensor each.
+// Whether `F` is called with all outputs and all targets, one parameter a tensor.
 template <class F>
 consteval bool takes_all() {
   if constexpr (std::is_void_v<Parameters<F>>) {

@@ -34,7 +34,7 @@ std::vector<std::string> all_given(const std::vector<LayerSpec>& model) {
 }
 
 void check_skips(const std::vector<LayerSpec>& model, Problems& problems) {
-  std::map<std::string, std::string> giver;  // By skip.
+  std::map<std::string, std::string> giver;  // Givers by skip.
   std::set<std::string> taken;
   for (const LayerSpec& spec : model) {
     for (const std::string& name : spec.taken) {
@@ -59,7 +59,7 @@ void check_skips(const std::vector<LayerSpec>& model, Problems& problems) {
 }
 
 void check_ties(const std::vector<LayerSpec>& model, Problems& problems) {
-  std::map<std::string, std::vector<std::string>> layers;  // By key.
+  std::map<std::string, std::vector<std::string>> layers;  // Layers by key.
   for (const LayerSpec& spec : model) {
     for (const Tie& tie : spec.ties) {
       std::vector<std::string>& names = layers[tie.key];
@@ -81,7 +81,7 @@ void check_ties(const std::vector<LayerSpec>& model, Problems& problems) {
   }
 }
 
-// Where a parameter stands among those of its key; empty: it is not tied.
+// The place of a parameter among those of its key; empty: it is not tied.
 std::string tied_place(const LayerSpec& spec, const std::vector<std::string>& all,
                        const std::string& name) {
   for (const Tie& tie : spec.ties) {
@@ -121,7 +121,7 @@ std::vector<Changing> changing_in(const LayerSpec& spec) {
 }
 
 void check_copied(const std::vector<LayerSpec>& model, Problems& problems) {
-  std::map<const void*, Changing> first;  // By memory.
+  std::map<const void*, Changing> first;  // Owners by memory.
   for (const LayerSpec& spec : model) {
     if (spec.copied == nullptr) continue;
     for (const Changing& each : changing_in(spec)) {
@@ -240,7 +240,8 @@ void LayerMaker::check_alike(const std::string& key, const std::vector<Named>& f
   }
 }
 
-// For the tie's later layers of this rank.  Its own memory may be elsewhere by then.
+// Keeps the first values for the tie's later layers of this rank.  By then the layer's own memory
+// may be elsewhere.
 void LayerMaker::note_first(const Tie& tie, const std::vector<std::int64_t>& layers,
                             const std::vector<Named>& own) {
   const bool is_needed = std::any_of(layers.begin() + 1, layers.end(),

@@ -21,22 +21,22 @@ namespace penstock::nn {
 // that two layers are given which are not tied.
 void check_model(const std::vector<LayerSpec>& model);
 
-// By key, the layers that are tied to it, in the order of the model.
+// Layers that are tied to a key, by key, in the order of the model.
 std::map<std::string, std::vector<std::int64_t>> tied_layers(const std::vector<LayerSpec>& model);
 
 // A layer's copy of a parameter that several layers share.
 struct TiedParameter {
   at::Tensor copy;
   std::string name;                  // "transformer.wte.weight": of the first of the layers.
-  std::int64_t layer = 0;            // That has this copy.
-  std::vector<std::int64_t> layers;  // That share it, in the order of the model.
+  std::int64_t layer = 0;            // The layer that has this copy.
+  std::vector<std::int64_t> layers;  // Layers that share it, in the order of the model.
 
   bool is_first() const { return layer == layers.front(); }
 };
 
 struct BuiltLayer {
   std::shared_ptr<Layer> layer;
-  std::vector<TiedParameter> tied;  // By key, then as the layer names them.
+  std::vector<TiedParameter> tied;  // Sorted by key, then as the layer names them.
 };
 
 // What becomes of a layer that was made to be counted.
@@ -60,7 +60,7 @@ class LayerMaker {
   // for two that cannot be the same.
   BuiltLayer make(std::int64_t index);
 
-  // By layer, for those that were made here.
+  // Trainable elements of each layer that was made here.
   const std::map<std::int64_t, std::int64_t>& trainable_elements() const { return elements_; }
 
  private:
@@ -82,10 +82,11 @@ class LayerMaker {
   std::set<std::int64_t> mine_;
   std::map<std::int64_t, std::int64_t> elements_;
   std::map<std::int64_t, std::shared_ptr<Layer>> kept_;
-  std::map<std::string, std::vector<Named>> first_values_;  // Of ties with later layers, by key.
+  // Values of ties with later layers, by key.
+  std::map<std::string, std::vector<Named>> first_values_;
 };
 
-// Of one alone.
+// Builds one layer alone.
 BuiltLayer build_layer(const std::vector<LayerSpec>& model, std::int64_t seed, std::int64_t index);
 
 // A layer's parameter as the model knows it.
@@ -93,7 +94,7 @@ struct ModelParameter {
   std::string name;  // "LAYER.PARAMETER", or that of the tied one.
   at::Tensor tensor;
   bool is_tied = false;
-  bool is_copy = false;  // Of an earlier layer's.
+  bool is_copy = false;  // It is an earlier layer's.
 };
 
 // All of a built layer's, in its order; `layer_name` is that of its LayerSpec.

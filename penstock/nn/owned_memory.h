@@ -1,4 +1,4 @@
-// Which layer has which memory, among all ranks of this process.
+// Knows which layer has which memory, among all ranks of this process.
 //
 // Ranks that are threads call the same functions that make layers.  Where two calls return one
 // tensor, one that the function captures for instance, two ranks or two layers would train it at
@@ -22,7 +22,8 @@ class OwnedMemory {
   OwnedMemory(const OwnedMemory&) = delete;
   OwnedMemory& operator=(const OwnedMemory&) = delete;
 
-  // For a layer that has just been made, by the name of its LayerSpec.  Once.
+  // Claims the memory of a layer that has just been made, under the name of its LayerSpec.  Called
+  // once a layer.
   // Throws: ConfigError that names this layer and the one that has the memory, with their owners.
   void claim(const std::string& layer_name, Layer& layer);
 

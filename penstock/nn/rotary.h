@@ -35,9 +35,9 @@ class Rotary {
 
   // Shapes: x and the result are [..., sequence, head_dim]; token i is at position `first` + i.
   at::Tensor turn(const at::Tensor& x, std::int64_t first = 0);
-  // With a position for each token.
-  // Shapes: x and the result are [samples, heads, sequence, head_dim], positions are
-  // [samples, sequence] int64, below `sequence`.
+  // Turns x by a position for each token.
+  // Shapes: x and the result are [samples, heads, sequence, head_dim], positions are [samples,
+  // sequence] int64, below `sequence`.
   at::Tensor turn_at(const at::Tensor& x, const at::Tensor& positions);
 
  private:

@@ -13,8 +13,8 @@ namespace penstock::nn {
 
 struct SamplingOptions {
   double temperature = 0.0;  // 0: the token with the largest logit, the first of equal ones.
-  std::int64_t top_k = 0;    // Of so many tokens; 0: of all.
-  double top_p = 1.0;        // Of the fewest likeliest tokens with this probability; in (0, 1].
+  std::int64_t top_k = 0;    // Number of likeliest tokens to choose from; 0: all.
+  double top_p = 1.0;  // Probability of the fewest likeliest tokens to choose from, in (0, 1].
 };
 
 // Shapes: logits [vocabulary], of any floating type.

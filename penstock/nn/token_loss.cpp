@@ -15,7 +15,7 @@
 namespace penstock::nn {
 namespace {
 
-// Of a chunk, so that it stays in a cache or two.
+// Elements of a chunk, so that it stays in a cache or two.
 constexpr std::int64_t kChunkElements = std::int64_t{1} << 19;
 
 void check_targets(const at::Tensor& logits, const at::Tensor& targets) {

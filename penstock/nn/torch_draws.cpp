@@ -23,7 +23,8 @@ using torch::jit::Stack;
 // has a kernel for it.
 constexpr c10::DispatchKey kDraws = c10::DispatchKey::DeferredInit;
 
-// Where an operator with these arguments computes; none: nowhere, or it has no tensor.
+// The device on which an operator with these arguments computes; none: nowhere, or it has no
+// tensor.
 std::optional<c10::Device> device_of(c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& each : arguments) {
     if (!each.isTensor() || !each.toTensor().defined()) continue;
@@ -42,7 +43,7 @@ DispatchKeySet behind(DispatchKeySet keys) {
   return keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kDraws);
 }
 
-// Of an operator that takes a generator, at that place of its arguments.
+// Runs an operator that takes a generator, at that place of its arguments.
 class GivesGenerator : public c10::OperatorKernel {
  public:
   explicit GivesGenerator(std::size_t place) : place_(place) {}
@@ -108,7 +109,7 @@ class StandsIn {
   at::Tensor state_;
 };
 
-// Of an operator whose kernels draw, and that takes no generator.  In host memory these draw by
+// Runs an operator whose kernels draw, and that takes no generator.  In host memory these draw by
 // operators that do.
 void draw_from_default(const OperatorHandle& op, DispatchKeySet keys, Stack* stack) {
   const auto device = device_of(torch::jit::last(*stack, op.schema().arguments().size()));

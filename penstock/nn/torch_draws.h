@@ -14,7 +14,7 @@
 
 namespace penstock::nn {
 
-// That a DrawScope turns on.
+// The key that a DrawScope turns on.
 c10::DispatchKey key_of_draws();
 
 }  // namespace penstock::nn

@@ -25,7 +25,7 @@ class SeededTorchGenerator {
 
  private:
   std::lock_guard<std::recursive_mutex> turn_;
-  c10::impl::ExcludeDispatchKeyGuard no_scope_;  // Of draws around it.
+  c10::impl::ExcludeDispatchKeyGuard no_scope_;  // Turns off the scope of draws around it.
   at::Generator generator_;
   at::Tensor state_;
 };

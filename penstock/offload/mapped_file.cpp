@@ -29,7 +29,7 @@ namespace {
 // The kernel reads no more than this ahead at a time, whatever it is asked for.
 constexpr std::int64_t kReadAtOnce = 128 << 10;
 
-// At a fault it maps what else it has in its cache of an aligned block of so many bytes.
+// Bytes of an aligned block, of which the kernel maps at a fault what else it has in its cache.
 constexpr std::int64_t kMappedAtOnce = 64 << 10;
 
 // Absent, if the file system does not say.
@@ -49,7 +49,7 @@ std::int64_t page_bytes() {
 // A range of addresses, of which the file has the front: tensors stay where they are as it grows.
 class MappedFile::Mapping {
  public:
-  // For up to `room` bytes, or, absent, all that the folder has.
+  // Makes room for up to `room` bytes; absent: all that the folder has.
   Mapping(std::string what, std::string folder, std::optional<std::int64_t> room)
       : what_(std::move(what)), folder_(std::move(folder)), file_(open_unnamed(folder_)) {
     if (!file_) {
@@ -116,7 +116,7 @@ class MappedFile::Mapping {
   std::string folder_;
   FileDescriptor file_;
   std::int64_t room_ = 0;   // Addresses.
-  std::int64_t bytes_ = 0;  // Of the file.
+  std::int64_t bytes_ = 0;  // Size of the file.
   std::byte* start_ = nullptr;
 };
 

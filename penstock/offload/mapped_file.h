@@ -13,7 +13,7 @@
 
 namespace penstock::offload {
 
-// Of a file.
+// A range of a file.
 struct Bytes {
   std::int64_t first = 0;
   std::int64_t count = 0;
@@ -24,7 +24,7 @@ inline constexpr std::int64_t kAlignment = 64;
 
 class MappedFile {
  public:
-  // Of zeros, in `folder`; `what` it is for is what errors begin with.
+  // Makes a file of zeros in `folder`; errors begin with `what` it is for.
   // Throws: ConfigError, if the folder is not there, not writable, or has no room.
   MappedFile(const std::string& what, const std::string& folder, std::int64_t bytes);
   // One that grows, as far as the folder has room when it is made.
@@ -38,7 +38,7 @@ class MappedFile {
   // Such as at::empty_like(like), at that byte of the file.
   at::Tensor tensor(std::int64_t first, const at::Tensor& like) const;
 
-  // Of a tensor that is contiguous and in the file: one of its own, or a view of one.
+  // The range of a tensor that is contiguous and in the file: one of its own, or a view of one.
   Bytes bytes_of(const at::Tensor& tensor) const;
 
   // Begins to read what will be used soon, and does not wait for it.

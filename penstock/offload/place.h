@@ -1,4 +1,4 @@
-// Where a rank keeps tensors while it does not use them.
+// The place in which a rank keeps tensors while it does not use them.
 //
 // Options of update/ and replicas/ say so for parameters and for optimizer states.  Knows neither.
 #pragma once
@@ -8,14 +8,14 @@
 namespace penstock::offload {
 
 enum class Place : std::uint8_t {
-  Device,  // Where the rank computes.
-  Host,    // In host memory.
-  File,    // In a file, mapped.
+  Device,  // The device on which the rank computes.
+  Host,    // Host memory.
+  File,    // A file, mapped.
 };
 
 struct Where {
   Place place = Place::Device;
-  std::string folder = {};  // For File: of this rank's.
+  std::string folder = {};  // The folder of a File, this rank's.
 };
 
 }  // namespace penstock::offload

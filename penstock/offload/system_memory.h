@@ -11,8 +11,8 @@
 
 namespace penstock::offload {
 
-// From how many bytes on a tensor has memory of its own: what makes two of x86's large pages, which
-// are asked for, since small ones cost a fault each.
+// Size from which a tensor has memory of its own.  It makes two of x86's large pages, which are
+// asked for, since small ones cost a fault each.
 inline constexpr std::int64_t kOwnMemoryBytes = std::int64_t{4} << 20;
 
 // Zeros.  Small tensors, and those on a device, have the memory of all others.  A storage that is
@@ -23,13 +23,13 @@ at::Tensor zeros_of_system(at::IntArrayRef sizes, const at::TensorOptions& optio
 // so it may be cut into views; nothing may read it.
 at::Tensor without_memory(at::IntArrayRef sizes, const at::TensorOptions& options);
 
-// From how many bytes on what a process frees goes back at once, and costs page faults when it is
-// needed again.
+// Size from which what a process frees goes back at once, and costs page faults when it is needed
+// again.
 inline constexpr std::size_t kGivenBackBytes = std::size_t{1} << 20;
 
-// For this process, from now on: who owns it asks, where a configuration offloads something.
-// Nothing where MALLOC_MMAP_THRESHOLD_ says what its user wants, and with other allocators than
-// glibc's.
+// Sets the limit for this process.  Whoever owns the process asks, where a configuration offloads
+// something.  Does nothing where MALLOC_MMAP_THRESHOLD_ says what its user wants, and with other
+// allocators than glibc's.
 void give_freed_memory_back();
 
 }  // namespace penstock::offload

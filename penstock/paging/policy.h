@@ -1,5 +1,5 @@
-// Which pages to bring and which to drop, when one is used: a pure function of the trace, the place
-// in it and a budget of bytes, never of time.
+// Decides which pages to bring and which to drop, when one is used.
+// The decision depends on the trace, the place in it and a budget of bytes, and never on time.
 //
 // So all ranks of a group, which use the same pages in the same order, decide the same, and their
 // gathers meet.  zero/ does what is decided; replay() does it without pages, to tell memory
@@ -15,7 +15,7 @@
 namespace penstock::paging {
 
 struct Limits {
-  std::int64_t budget_bytes = 0;  // Of pages that are here; a use may need more, alone.
+  std::int64_t budget_bytes = 0;  // Bytes of pages that are here; a use may need more, alone.
   std::int64_t prefetch_bytes =
       0;  // How far ahead of a use is looked: bytes of the uses behind it.
 };
@@ -25,21 +25,21 @@ struct Residents {
   explicit Residents(std::size_t pages) : is_here(pages), is_pinned(pages), last_use(pages, -1) {}
 
   std::vector<bool> is_here;
-  std::vector<bool> is_pinned;         // In use beyond this one: not dropped.
+  std::vector<bool> is_pinned;         // Pages in use beyond this one: not dropped.
   std::vector<std::int64_t> last_use;  // Position in the step; -1: not yet used.
 };
 
 struct Decision {
   std::vector<PageId> drop;  // First.
   std::vector<PageId>
-      fetch;  // Then, in this order; the page of the use is the first, if it is away.
+      fetch;  // Fetched then, in this order; the page of the use is the first, if it is away.
 
   friend bool operator==(const Decision&, const Decision&) = default;
 };
 
-// For the use at `position` of the trace: drops what the budget has no room for, furthest next use
-// first; then fetches what comes next, as far as the limits allow, and drops for it only what is
-// used later still.
+// Decides for the use at `position` of the trace.  Drops what the budget has no room for, furthest
+// next use first.  Then fetches what comes next, as far as the limits allow, and drops for it only
+// what is used later still.
 // Law: afterwards the pages here are within the budget, or all of them are pinned but the one that
 // is used.  REQUIRES: sizes as many as pages, none negative; position < trace.size().
 Decision decide(const std::vector<std::int64_t>& bytes, const Trace& trace, std::size_t position,

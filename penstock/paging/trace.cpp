@@ -45,7 +45,7 @@ void Follower::begin_step() {
 void Follower::use(PageId page) {
   const std::size_t position = recorded_.size();
   recorded_.add(page);
-  if (recorded_.size() == position) return;  // As before it.
+  if (recorded_.size() == position) return;  // Unchanged: the same page again.
   hash_ = hashed(hash_, page);
   if (known_.size() == 0 || is_lost_) return;
   is_lost_ = position >= known_.size() || known_[position] != page;

@@ -9,7 +9,7 @@
 
 namespace penstock::paging {
 
-using PageId = std::int32_t;  // In [0, pages).
+using PageId = std::int32_t;  // A number in [0, pages).
 
 // The uses of a step, one after the other; a page that is used again at once counts once.
 class Trace {
@@ -28,7 +28,7 @@ class Trace {
 
  private:
   std::vector<PageId> uses_;
-  std::vector<std::vector<std::size_t>> positions_;  // By page, rising.
+  std::vector<std::vector<std::size_t>> positions_;  // Positions by page, rising.
 };
 
 // Compares each step's uses with the trace of an earlier one, and records them: the trace that is
@@ -41,15 +41,15 @@ class Follower {
   void begin_step();
   // The next use.
   void use(PageId page);
-  // From now on the trace is what this step used.
+  // Makes the trace what this step used.
   void end_step();
 
   // What is followed, up to position(); null while nothing is known.
   const Trace* trace() const { return is_lost_ || known_.size() == 0 ? nullptr : &known_; }
-  // Of the use that comes next, in the step.
+  // Position in the step of the use that comes next.
   std::size_t position() const { return recorded_.size(); }
   bool is_lost() const { return is_lost_; }
-  // Of this step's uses so far: different uses, most probably another number.
+  // Hash of this step's uses so far: different uses, most probably another number.
   std::uint64_t hash() const { return hash_; }
 
  private:

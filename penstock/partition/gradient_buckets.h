@@ -1,5 +1,5 @@
-// Which gradients of a stage are summed over the replicas together, in one message, and how many
-// such sums are under way at one time.
+// The gradients of a stage that are summed over the replicas together, in one message, and the
+// number of such sums under way at one time.
 //
 // execute/gradients.h and zero/ sum by it, and memory/ tells by it what that takes.
 #pragma once
@@ -10,16 +10,16 @@
 
 namespace penstock::partition {
 
-// Of a bucket, where nobody asks for another size.
+// Size of a bucket, where nobody asks for another.
 inline constexpr std::int64_t kBucketBytes = std::int64_t{4} << 20;
 
-// Under ZeRO, of one stage: a bucket leaves when the sum of the one so many before it is there.
-// More hide a longer network, and take two buckets' memory each; two are enough to compute one
-// while another travels.
+// Sums of one stage under way at a time, under ZeRO: a bucket leaves when the sum of the one so
+// many before it is there.  More hide a longer network, and take two buckets' memory each.  Two are
+// enough to compute one while another travels.
 inline constexpr std::size_t kSumsUnderWay = 2;
 
 struct GradientSize {
-  std::string_view type;  // Of the sum, as torch names it: "float32".
+  std::string_view type;  // Type of the sum, as torch names it: "float32".
   std::int64_t bytes = 0;
 };
 

@@ -14,6 +14,6 @@ struct LayerMeta {
   std::int64_t parameters = 0;  // Number of trainable scalars.
 };
 
-using ModelMeta = std::vector<LayerMeta>;  // In forward order.
+using ModelMeta = std::vector<LayerMeta>;  // Layers in forward order.
 
 }  // namespace penstock::partition

@@ -21,7 +21,7 @@ ModelMeta around(const char* first, const char* block, std::int64_t blocks,
   return layers;
 }
 
-// By the names that the families of Hugging Face have for it.
+// The number of blocks, by the names that the families of Hugging Face have for it.
 std::optional<std::int64_t> blocks_in(const std::string& folder) {
   try {
     const std::string path = folder + "/config.json";

@@ -13,7 +13,7 @@ namespace {
 
 std::int64_t aligned(std::int64_t elements) { return round_up(elements, kShardAlignment); }
 
-// Where the next parameter of a bucket begins.
+// The offset at which the next parameter of a bucket begins.
 std::int64_t end_of(const Bucket& bucket, const std::vector<Holding>& parameters) {
   return bucket.offsets.back() + aligned(parameters[bucket.parameters.back()].elements);
 }

@@ -38,7 +38,7 @@ using config::ZeroStage;
 inline constexpr std::int64_t kShardAlignment = 64;
 
 struct Parameter {
-  std::string name;              // Of a tied one, the first layer's: its copies have one name.
+  std::string name;              // Copies of a tied one have one name: the first layer's.
   std::string type = "float32";  // What shares a bucket has one type.
   std::int64_t element_bytes = 4;
   std::int64_t elements = 0;
@@ -46,7 +46,8 @@ struct Parameter {
   // Layers share it.  It has a bucket to itself, so that its slices depend on its size alone: they
   // are the same in every stage that has a copy.
   bool is_tied = false;
-  std::int64_t sum_element_bytes = 0;  // Of its gradients' sum; 0: as its own.
+  // Bytes of an element of the summed gradient.  0: as many as the parameter's.
+  std::int64_t sum_element_bytes = 0;
 
   std::int64_t bytes() const { return elements * element_bytes; }
   // Gradients of bf16 and fp16 may be added in float, apart from the parameter's own.
@@ -63,7 +64,7 @@ enum class Presence : std::uint8_t {
   WhileUsed,  // All of it while something uses it; else the rank's piece of its bucket.
 };
 
-// Which ranks step the optimizer on it.
+// The ranks that step the optimizer on it.
 enum class Updater : std::uint8_t {
   Nobody,     // It is frozen.
   EveryRank,  // Each on all of it, with the same gradients.
@@ -78,9 +79,10 @@ enum class SummedBucket : std::uint8_t {
 
 struct SharingRules {
   ZeroStage stage = ZeroStage::Off;
-  std::int32_t ranks = 1;  // Of the data group.
+  std::int32_t ranks = 1;  // Ranks of the data group.
   std::int64_t bucket_bytes = kBucketBytes;
-  // Pieces are elsewhere than what a rank computes with: they are worth having on one rank, too.
+  // Whether pieces lie in other memory than a rank computes with.  Then they are worth having on
+  // one rank, too.
   bool one_rank_has_pieces = false;
 
   // Whether parameters are cut at all: then ranks update slices.
@@ -105,48 +107,47 @@ struct Bucket {
   bool is_trainable = true;
   Presence presence = Presence::Whole;
   std::vector<std::size_t> parameters;
-  std::vector<std::int64_t> offsets;  // Of each, from the bucket's start.
-  std::int64_t piece = 0;             // Of every rank.
+  std::vector<std::int64_t> offsets;  // Elements from the bucket's start, one for each parameter.
+  std::int64_t piece = 0;             // Elements of every rank's piece.
 };
 
 // What a rank has of a parameter, without gaps: none, or one slice.
 struct Slice {
   std::size_t parameter = 0;
   std::size_t bucket = 0;
-  std::int64_t first = 0;   // In the parameter.
+  std::int64_t first = 0;   // Index in the parameter.
   std::int64_t count = 0;   // At least 1.
-  std::int64_t offset = 0;  // In the rank's piece of the bucket.
+  std::int64_t offset = 0;  // Index in the rank's piece of the bucket.
 
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
-// And who has it.
+// A slice, and the rank that has it.
 struct PlacedSlice {
   std::int32_t rank = 0;
   Slice slice;
 };
 
-// Of a set of parameters whose gradients come in one backward: those of a stage, say.
+// The holders of a set of parameters whose gradients come in one backward: those of a stage, say.
 struct Ownership {
   SharingRules rules;
   std::vector<Holding> parameters;
-  std::vector<Bucket> buckets;  // By their first parameters.
+  std::vector<Bucket> buckets;  // Sorted by their first parameters.
 
-  // In the order of buckets, and of parameters in each.
+  // Slices of a rank, in the order of buckets, and of parameters in each.
   std::vector<Slice> slices(std::int32_t rank) const;
   std::vector<Slice> slices(std::int32_t rank, std::size_t bucket) const;
 
-  // By parameter: what it is cut into, in order; nothing where it is not.
+  // The slices of each parameter on all ranks, in order; none: it is not cut.
   std::vector<std::vector<PlacedSlice>> slices_by_parameter() const;
 
-  // Of one rank, all alike, with its share of the padding.
+  // Bytes of one rank, all alike, with its share of the padding.
   std::int64_t shard_bytes() const;
-  // Of all ranks, parameters left out: what sharding adds.
+  // Bytes of all ranks beside the parameters: what sharding adds.
   std::int64_t padding_bytes() const;
 };
 
-// Whether a set's trainable parameters may come and go, where ZeRO's stage has that; frozen ones
-// may in any case.
+// Whether a set's trainable parameters may leave the rank under ZeRO 3.  Frozen ones always may.
 enum class Whereabouts : std::uint8_t { ComeAndGo, Stay };
 
 // An Ownership whose parameters become known one after the other, as layers are made.  A bucket
@@ -168,7 +169,7 @@ class GrowingOwnership {
   // There are no more.  Returns the buckets that are complete now.
   std::vector<std::size_t> close();
 
-  // Of the parameters so far.  A bucket that is not complete has no pieces yet.
+  // Ownership of the parameters so far.  A bucket that is not complete has no pieces yet.
   const Ownership& ownership() const { return ownership_; }
 
  private:
@@ -185,7 +186,7 @@ class GrowingOwnership {
   std::map<Kind, std::size_t> open_;  // The bucket that still has room.
 };
 
-// Of parameters that are all known: as GrowingOwnership makes it.
+// Ownership of parameters that are all known: as GrowingOwnership makes it.
 Ownership own(const std::vector<Parameter>& parameters, const SharingRules& rules,
               const PersistenceLimits& persistence = {});
 

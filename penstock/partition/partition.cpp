@@ -24,7 +24,7 @@ std::vector<std::int64_t> uniform_bounds(std::int64_t layers, std::int64_t stage
 // Exact: dynamic programme over (first layer, stages left), O(layers^2 x stages).
 std::vector<std::int64_t> balanced_bounds(const std::vector<double>& costs, std::size_t stages) {
   const std::size_t layers = costs.size();
-  std::vector<double> before(layers + 1, 0.0);  // before[i]: cost of layers [0, i).
+  std::vector<double> before(layers + 1, 0.0);  // Cost of layers [0, i) at before[i].
   for (std::size_t i = 0; i < layers; ++i) before[i + 1] = before[i] + costs[i];
 
   constexpr double kInfinite = std::numeric_limits<double>::infinity();

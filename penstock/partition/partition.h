@@ -35,20 +35,21 @@ struct ByType {
 using Method = std::variant<Uniform, ByParameters, ByCost, ByBounds, ByType>;
 
 struct Partition {
-  std::vector<std::int64_t> bounds;  // As in ByBounds: stages + 1 rising entries.
+  std::vector<std::int64_t> bounds;  // Bounds as in ByBounds: stages + 1 rising entries.
 
   std::int32_t stages() const { return static_cast<std::int32_t>(bounds.size()) - 1; }
   std::int64_t first_layer(StageId stage) const { return bounds[stage.index()]; }
   std::int64_t end_layer(StageId stage) const { return bounds[stage.index() + 1]; }
 };
 
-// Of the cuts that minimise the largest stage: stage after stage, the rest is cut as well as it can
-// be, and among equals the stage ends soonest.  So the result depends on nothing but the arguments.
+// Chooses, of the cuts that minimise the largest stage, one by this rule.  Stage after stage, the
+// rest is cut as well as it can be, and among equals the stage ends soonest.  So the result depends
+// on nothing but the arguments.
 // Throws: ConfigError for a model without layers, more stages than layers, a regex that is
 // malformed or matches nothing, bounds or costs that do not fit the layers.
 Partition partition(const ModelMeta& layers, std::int32_t stages, const Method& method);
 
-// So many layers, each a stage.
+// Partition of layers that are a stage each.
 Partition one_layer_each(std::int32_t layers);
 
 // A line per stage: "stage 0: layers 0..2 (embedding .. transformer.h.1), 123456 parameters".

@@ -1,5 +1,5 @@
-// Which parameters stay whole on every rank under ZeRO 3, because they are small: to bring them
-// would take longer than to use them.
+// Finds the parameters that stay whole on every rank under ZeRO 3, because they are small: to bring
+// them would take longer than to use them.
 //
 // An Ownership (ownership.h) asks, in model order; their optimizer states and
 // summed gradients are cut all the same.  Knows no tensors and no types.
@@ -15,10 +15,11 @@ namespace penstock::partition {
 
 struct PersistenceLimits {
   std::int64_t elements = 0;  // A parameter with so many, or fewer, stays; 0: none does.
-  std::int64_t elements_in_all = std::numeric_limits<std::int64_t>::max();  // Of those on a rank.
+  // Elements of all that stay on a rank.
+  std::int64_t elements_in_all = std::numeric_limits<std::int64_t>::max();
 };
 
-// Of the parameters of one rank, in model order.
+// Judges the parameters of one rank, in model order.
 class Persistence {
  public:
   explicit Persistence(const PersistenceLimits& limits) : limits_(limits) {}

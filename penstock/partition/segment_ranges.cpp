@@ -10,7 +10,7 @@
 namespace penstock::partition {
 namespace {
 
-// By layer of the model, whether its activations are computed again.
+// True of layers of the model whose activations are computed again.
 std::vector<bool> recomputed(const ModelMeta& model, const Recomputation& recomputation) {
   std::vector<bool> layers(model.size(), recomputation.interval > 0);
   if (recomputation.interval == 0 || recomputation.layers.empty()) return layers;

@@ -19,10 +19,10 @@ class AllocationMeter {
   AllocationMeter(const AllocationMeter&) = delete;
   AllocationMeter& operator=(const AllocationMeter&) = delete;
 
-  // Since the meter was made; less what was there before and has gone.
+  // Bytes since the meter was made, less what was there before and has gone.
   std::int64_t now() const;
   std::int64_t peak() const;
-  // From here on the peak is what comes.
+  // Makes the peak that of what comes.
   void reset_peak();
 
  private:

@@ -38,7 +38,7 @@ const c10::StorageImpl* storage(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// Of storages that are not among `others`.
+// Bytes of storages that are not among `others`.
 std::int64_t bytes_of(const nn::Values& values, const nn::Values& others = {}) {
   std::set<const c10::StorageImpl*> seen = {nullptr};
   for (const at::Tensor& other : others) seen.insert(storage(other));
@@ -142,7 +142,7 @@ class Probe {
     (first ? memory_.weight_peak.first : memory_.weight_peak.later) = meter_.peak() - start;
   }
 
-  // For a pass that makes the parameters' gradients, or one that finds them.
+  // Prepares a pass that makes the parameters' gradients (`first`), or one that finds them.
   void prepare(bool first) {
     if (!first) return;
     for (at::Tensor& parameter : parameters_) parameter.mutable_grad().reset();

@@ -102,8 +102,8 @@ Spread spread_of(std::vector<double> numbers) {
 ModelTimes time_model(const std::vector<nn::LayerSpec>& model, const nn::Values& inputs,
                       const nn::Values& targets, const nn::Loss& loss, const Timing& timing) {
   ModelTimes result;
-  std::vector<Timed> timed;         // By kind, then the loss.
-  std::vector<nn::Values> outputs;  // By kind.
+  std::vector<Timed> timed;         // Times by kind, then of the loss.
+  std::vector<nn::Values> outputs;  // Outputs by kind.
   std::map<Likeness, std::size_t> known;
   nn::Values values = inputs;
   for (std::size_t i = 0; i < model.size(); ++i) {

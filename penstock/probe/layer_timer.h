@@ -17,7 +17,7 @@
 
 namespace penstock::probe {
 
-// Of the repeats: half of them are between the quartiles.
+// The median and the quartiles of the repeats: half of them are between the quartiles.
 struct Spread {
   double median = 0.0;
   double lower = 0.0;
@@ -27,7 +27,8 @@ struct Spread {
 // The spread of some numbers.  REQUIRES: one or more.
 Spread spread_of(std::vector<double> numbers);
 
-// Of one microbatch: as a stage runs F, B, I and W, behind another microbatch of the same step.
+// The times of one microbatch, as a stage runs F, B, I and W, behind another microbatch of the same
+// step.
 struct PassTimes {
   Spread forward;
   Spread backward;
@@ -37,22 +38,22 @@ struct PassTimes {
 
 struct TimedKind {
   std::string type;
-  std::vector<std::int64_t> layers;  // Of the model, from 0.
+  std::vector<std::int64_t> layers;  // Layers of the model, from 0.
   PassTimes times;
 };
 
 struct ModelTimes {
-  std::vector<TimedKind> kinds;  // In the order of their first layers.
+  std::vector<TimedKind> kinds;  // Kinds in the order of their first layers.
   PassTimes loss;
-  std::int64_t repeats = 0;  // Of each pass.
+  std::int64_t repeats = 0;  // Repeats of each pass.
 };
 
 struct Timing {
-  double seconds = 1.0;              // For each kind; at least kRepeatsMin repeats all the same.
-  std::int64_t seed = 0;             // Of weights and random numbers.
-  at::ScalarType type = at::kFloat;  // Of floating parameters and buffers.
+  double seconds = 1.0;   // Time for each kind; at least kRepeatsMin repeats all the same.
+  std::int64_t seed = 0;  // Seed of weights and random numbers.
+  at::ScalarType type = at::kFloat;  // Type of floating parameters and buffers.
   std::function<void(double share)> progress = [](double) {
-  };  // After each repeat: how much is done.
+  };  // Told after each repeat how much is done.
 };
 inline constexpr std::int64_t kRepeatsMin = 5;
 

@@ -31,7 +31,7 @@ OneLayer build_alone(const std::vector<nn::LayerSpec>& model, std::size_t index,
 using Likeness = std::tuple<std::string, std::int64_t, std::size_t, nn::Form>;
 Likeness likeness_of(const nn::LayerSpec& spec, const nn::Form& inputs);
 
-// For outputs that take a gradient: zeros, as large as those that come from behind.
+// Zeros for outputs that take a gradient, as large as the gradients that come from behind.
 nn::Values gradients_of(const nn::Values& outputs);
 
 }  // namespace penstock::probe

@@ -1,4 +1,4 @@
-// Which device a rank of `penstock train` computes on.
+// Chooses the device on which a rank of `penstock train` computes.
 //
 // cli/ asks for it and gives it to run().  Knows CUDA by what torch says of it; nothing here is
 // compiled against CUDA.

@@ -70,7 +70,8 @@ void PeerWatch::beat() {
   with_store([&] {
     if (stays || !own.progress.step) put_down(own.progress);
   });
-  if (!moved) look();  // In the middle of an instruction a rank may wait for a page of parameters.
+  // Looks even in the middle of an instruction: a rank may wait for a page of parameters there.
+  if (!moved) look();
 }
 
 // A store that does not answer brings no news any more: the rules take it from there.

@@ -43,7 +43,7 @@ class PeerWatch {
   const std::chrono::milliseconds interval_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   launch::Observation seen_;
-  std::vector<std::string> texts_;  // By rank: as put down last.
+  std::vector<std::string> texts_;  // Texts by rank, as put down last.
   std::int64_t beats_ = 0;
   bool has_lost_store_ = false;  // Whoever asked it last may wait for ever.
   std::mutex mutex_;             // Guards the next.

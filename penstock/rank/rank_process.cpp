@@ -19,8 +19,8 @@ using launch::LauncherKind;
 // file is not for this one.
 std::string restart_count() { return launch::restart_count(launch::process_variable); }
 
-// Where rank 0's store listens.  Not on c10d's own socket, which listens on every address of this
-// host, but where others may know this host by any of them.
+// The socket of rank 0's store; -1: c10d makes its own.  That one listens on every address of this
+// host, so it is taken only where others may know this host by any of them.
 int store_socket(const std::string& address, std::uint16_t port) {
   if (const auto socket = launch::process_variable("PENSTOCK_STORE_FD")) {
     return static_cast<int>(parse_integer(*socket).value_or(-1));
@@ -40,7 +40,8 @@ std::string meeting_file(const launch::LauncherEnvironment& self, const std::str
                     {"set MASTER_ADDR and MASTER_PORT, or give ProcessOptions::folder"});
 }
 
-// Under our own launcher, and with torchrun's store, the port is open before rank 0 runs.
+// Time to wait for the store's first word.  Under our own launcher, and with torchrun's store, the
+// port is open before rank 0 runs.
 std::chrono::milliseconds patience_for_first_word(const launch::LauncherEnvironment& self) {
   const bool is_open_before = self.kind == LauncherKind::Own || self.agent_store;
   return is_open_before ? std::chrono::seconds(0) : std::chrono::seconds(15);

@@ -19,7 +19,7 @@ struct TraceEvent {
   std::string name;             // "1F3"
   std::string category;         // "compute" or "communication".
   int process = 0;              // The rank.
-  int thread = kComputeThread;  // Or kCommunicationThread.
+  int thread = kComputeThread;  // kComputeThread or kCommunicationThread.
   double start_us = 0;
   double duration_us = 0;
   std::vector<std::pair<std::string, std::string>> args;  // Shown when the event is selected.

@@ -1,4 +1,4 @@
-// Where the bars of F, of B or I, and of W are in a timeline, by stage and microbatch.
+// The places of the bars of F, of B or I, and of W in a timeline, by stage and microbatch.
 //
 // The makers of timelines find with it what a bar waited for.  Knows no times.
 #pragma once
@@ -19,7 +19,7 @@ class ComputePlaces {
 
   void set(const schedule::Action& action, const BarPlace& place) { places_[cell(action)] = place; }
 
-  // Of a compute action, or of the one that made what a SEND sends.
+  // The bar of a compute action, or of the one that made what a SEND sends.
   const BarPlace& at(const schedule::Action& action) const { return places_[cell(action)]; }
 
  private:

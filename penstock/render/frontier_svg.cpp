@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kWidth = 960;
 constexpr double kHeight = 400;
-constexpr double kLeft = 80;  // Of the frame, and so on.
+constexpr double kLeft = 80;  // Edges of the frame, as the next ones.
 constexpr double kRight = kWidth - 40;
 constexpr double kTop = 24;
 constexpr double kBottom = kHeight - 64;
@@ -25,13 +25,13 @@ constexpr double kMebibyte = 1 << 20;
 struct Axis {
   double low = 0.0;
   double high = 1.0;
-  double begin = 0.0;  // In pixels.
+  double begin = 0.0;  // Pixels, as the next.
   double end = 0.0;
 
   double place(double value) const { return begin + (value - low) / (high - low) * (end - begin); }
 };
 
-// With a little room on both sides.
+// Makes an axis with a little room on both sides.
 Axis axis_of(std::vector<double> values, double begin, double end) {
   const auto [low, high] = std::ranges::minmax(values);
   constexpr double kRoom = 0.08;

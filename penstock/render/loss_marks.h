@@ -9,7 +9,7 @@
 
 namespace penstock::render {
 
-// Where the chart is, and which steps its left and right edges are.
+// The chart's edges, and the steps at its left and right ones.
 struct ChartFrame {
   double left = 0;
   double right = 1;
@@ -23,9 +23,9 @@ struct ChartFrame {
   }
 };
 
-// Below the curves: the steps that were done again.
+// Draws the steps that were done again, below the curves.
 void draw_steps_again(Svg& svg, const LossMarks& marks, const ChartFrame& frame);
-// Above them: ticks of saves at the axis, and a line with a number for each break.
+// Draws ticks of saves at the axis, and a line with a number for each break, above the curves.
 void draw_marks(Svg& svg, const LossMarks& marks, const ChartFrame& frame);
 
 // How much the picture grows by the list of breaks; 0 without any.

@@ -20,7 +20,7 @@ namespace {
 constexpr double kPlotWidth = 960;
 constexpr double kPlotHeight = 448;
 constexpr double kMargin = 24;
-constexpr double kPlotLeft = 80;  // Of the frame, and so on.
+constexpr double kPlotLeft = 80;  // Edges of the frame, as the next ones.
 constexpr double kPlotRight = kPlotWidth - 148;
 constexpr double kPlotTop = 92;
 constexpr double kPlotBottom = kPlotHeight - 58;
@@ -28,7 +28,7 @@ constexpr double kPlotBottom = kPlotHeight - 58;
 constexpr double kTitleSize = 18;
 constexpr double kPlotTextSize = 13;
 constexpr double kSmallSize = 11;
-constexpr double kLabelDistance = 17;  // Of two last values, at least.
+constexpr double kLabelDistance = 17;  // Least distance of two last values.
 
 constexpr std::size_t kPointsMax = 2000;      // Drawn, in all lines together.
 constexpr std::size_t kMarkersMax = 60;       // More validation points than these: only a line.
@@ -62,7 +62,7 @@ struct Chart {
   }
 };
 
-// From the smallest to the largest value, widened where that is nothing.
+// The span from the smallest to the largest value, widened where that is nothing.
 template <class Value>
 Span span_of(const Chart& chart, Value value) {
   std::optional<Span> span;

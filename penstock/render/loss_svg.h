@@ -20,11 +20,11 @@ struct LossPoint {
 struct LossBreak {
   double step = 0;
   std::string text;      // One line, which the list below the chart shows.
-  bool is_stop = false;  // As asked; else by a failure.
+  bool is_stop = false;  // Stopped as asked; false: by a failure.
   friend bool operator==(const LossBreak&, const LossBreak&) = default;
 };
 
-// Behind step `first`, up to step `last`.
+// The steps behind `first`, up to `last`.
 struct LossRange {
   double first = 0;
   double last = 0;

@@ -34,7 +34,7 @@ std::vector<Level> levels_of(const schedule::Schedule& schedule,
   return levels;
 }
 
-// In the lanes of a simulation.
+// Adds the reduction, in the lanes that a simulation has.
 void add_reduction(Row& row, const std::optional<measure::Reduction>& reduction) {
   row.lanes.push_back({.name = "gather"});
   row.lanes.push_back({.name = "reduce"});

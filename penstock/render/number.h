@@ -10,7 +10,8 @@ namespace penstock::render {
 // REQUIRES: value is finite, 0 <= decimals <= 17.
 std::string fixed(double value, int decimals);
 
-// As fixed(), without the zeros at the end: rounded(0.5, 3) == "0.5", rounded(2.0, 3) == "2".
+// Does what fixed() does, without the zeros at the end: rounded(0.5, 3) == "0.5", rounded(2.0, 3)
+// == "2".
 std::string rounded(double value, int decimals);
 
 // A share of 1: percent(0.125) == "12.5%".

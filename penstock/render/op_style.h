@@ -19,13 +19,13 @@ enum class Mark : std::uint8_t { Plain, Under, Over };
 struct OpStyle {
   schedule::Op op;
   std::string_view name;  // "forward"
-  Colour alone;           // Where every rank has one stage.
-  Colour first;           // Else from a rank's first stage
-  Colour last;            // to its last one.
+  Colour alone;           // Colour where every rank has one stage.
+  Colour first;           // Colour of a rank's first stage, where it has more.
+  Colour last;            // Colour of its last stage; the others lie between.
   Mark mark;
 };
 
-// By the number of the op.
+// Styles by the number of the op.
 extern const std::array<OpStyle, schedule::kOps> kOpStyles;
 
 inline const OpStyle& style_of(schedule::Op op) { return kOpStyles[static_cast<std::size_t>(op)]; }

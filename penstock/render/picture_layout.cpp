@@ -10,18 +10,18 @@
 namespace penstock::render {
 namespace {
 
-constexpr double kWidthMin = 960;   // Of the lanes.
-constexpr double kWidthMax = 1100;  // Of the lanes; what a page of text shows at full size.
+constexpr double kWidthMin = 960;   // Width of the lanes.
+constexpr double kWidthMax = 1100;  // Width of the lanes; what a page of text shows at full size.
 constexpr double kAxisHeight = 38;
 constexpr double kPanelTitleHeight = 26;
 constexpr double kNumberSize = 12;
 constexpr double kNumberPadding = 8;   // Left and right of a box's number, together.
-constexpr double kRowsInFullMax = 72;  // Of all panels together.
+constexpr double kRowsInFullMax = 72;  // Rows of all panels together.
 constexpr double kRowsOfExtractsMax = 16;
 constexpr double kWidthOfManyRanks = 2200;
 constexpr double kBoxWidthMin = 3;
 constexpr int kStepsPerLine = 20;
-constexpr double kLabelHeightMin = 9.5;  // From one label to the next.
+constexpr double kLabelHeightMin = 9.5;  // Distance from one label to the next.
 constexpr std::string_view kBetween = " \xC2\xB7 ";
 
 struct RowSize {
@@ -65,7 +65,7 @@ std::int32_t last_microbatch(const Timeline& timeline) {
   return last;
 }
 
-// So short are a quarter of the bars that take any time; 0 when none does.
+// The length that a quarter of the bars do not exceed, of those that take any time; 0: none does.
 double short_bar(const Timeline& timeline) {
   std::vector<double> lengths;
   for (const Row& row : timeline.rows) {

@@ -1,5 +1,5 @@
-// Where things stand in the picture of a timeline: which stretch of time in which panel, how high
-// its rows are, how large its numbers.
+// The layout of a timeline's picture: which stretch of time is in which panel, how high its rows
+// are, how large its numbers.
 //
 // timeline_svg.cpp draws what is laid out here.  Knows no colours and no SVG.
 // Units: pixels at the picture's own size; times as the timeline's.
@@ -19,21 +19,22 @@ inline constexpr double kLabelGap = 12;
 inline constexpr double kTitleSize = 18;
 inline constexpr double kTextSize = 13;
 inline constexpr double kSmallSize = 11;
-inline constexpr double kLaneHeightForStages = 26;  // From here on a label has two lines.
+// Lanes as high as this have labels of two lines.
+inline constexpr double kLaneHeightForStages = 26;
 
 enum class Shows : std::uint8_t {
   Boxes,   // Every action.
-  Shares,  // Of time, by op.
+  Shares,  // Shares of time, by op.
 };
 
 // All rows over one stretch of time.
 struct Panel {
   std::string title;  // May be empty.
   Shows shows = Shows::Boxes;
-  double begin = 0;  // Of time.
+  double begin = 0;  // Begin and end in time.
   double end = 0;
   double scale = 0;  // Pixels per unit of time.
-  double top = 0;    // Of the first lane.
+  double top = 0;    // Top of the first lane.
   double lanes_width = 0;
 
   double width() const { return lanes_width; }
@@ -42,12 +43,12 @@ struct Panel {
 struct Layout {
   const Timeline& timeline;
   std::size_t shades = 1;  // Most stages on one rank.
-  double left = 0;         // Of the lanes.
+  double left = 0;         // Left edge of the lanes.
   double lane_height = 0;
   double row_height = 0;
-  double number_size = 0;  // Of a box's text; 0: none fits.
+  double number_size = 0;  // Size of a box's text; 0: none fits.
   std::vector<Panel> panels;
-  std::vector<std::string> caption;  // By line.
+  std::vector<std::string> caption;  // Caption by line.
   double caption_top = 0;
   double picture_width = 0;
   double picture_height = 0;

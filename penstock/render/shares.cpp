@@ -6,7 +6,7 @@ namespace penstock::render {
 
 std::vector<OpShares> shares_of(const std::vector<Bar>& bars, double end, std::size_t count) {
   std::vector<OpShares> shares(count, OpShares{});
-  const double stretches = static_cast<double>(count) / end;  // Per unit of time.
+  const double stretches = static_cast<double>(count) / end;  // Stretches per unit of time.
   for (const Bar& bar : bars) {
     const auto op = static_cast<std::size_t>(bar.action.op);
     const double from = bar.start * stretches;

@@ -10,9 +10,10 @@
 
 namespace penstock::render {
 
-using OpShares = std::array<double, schedule::kOps>;  // By op, in [0, 1]; what is missing is idle.
+// Shares in [0, 1], by op; what is missing is idle.
+using OpShares = std::array<double, schedule::kOps>;
 
-// Of `count` equal stretches of [0, end].
+// Shares in `count` equal stretches of [0, end].
 // REQUIRES: count >= 1; end > 0; no bar ends behind `end`.
 std::vector<OpShares> shares_of(const std::vector<Bar>& bars, double end, std::size_t count);
 

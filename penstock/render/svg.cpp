@@ -28,7 +28,8 @@ std::size_t character_length(std::string_view text) {
   return is_control || is_reserved ? 0 : length;
 }
 
-// In units of the font size, after Helvetica; bytes of other characters count as wide letters.
+// Width in units of the font size, after Helvetica; bytes of other characters count as wide
+// letters.
 double character_width(char c) {
   if (std::string_view("fijlrt.,:;'|!()[]-/ ").find(c) != std::string_view::npos) return 0.33;
   if (std::string_view("mwMW%@").find(c) != std::string_view::npos) return 0.89;

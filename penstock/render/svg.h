@@ -34,7 +34,7 @@ class Svg {
   void close();
 
   void add(std::string_view element, Attributes attributes);
-  // As above, with a text that viewers show while the pointer rests on the element.
+  // Adds an element with a text that viewers show while the pointer rests on it.
   void add(std::string_view element, Attributes attributes, std::string_view tooltip);
   // `y` is the base line.
   void text(double x, double y, std::string_view content, Attributes attributes = {});
@@ -50,7 +50,7 @@ class Svg {
   std::vector<std::string> open_;
 };
 
-// For text and attribute values; bytes that are not UTF-8, and what XML has no character for,
+// Escapes text and attribute values.  Bytes that are not UTF-8, and what XML has no character for,
 // become U+FFFD.
 std::string xml_escape(std::string_view text);
 

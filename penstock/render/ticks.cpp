@@ -10,7 +10,7 @@ namespace penstock::render {
 namespace {
 
 constexpr int kDecimalsMax = 6;
-constexpr double kLargestPlain = 1e7;  // From here on labels have an exponent.
+constexpr double kLargestPlain = 1e7;  // Labels of this value and more have an exponent.
 
 // Absorbs the rounding of quotients like 0.3 / 0.1.
 constexpr double kSlack = 1e-9;

@@ -1,4 +1,4 @@
-// Where an axis has its ticks, and what is written at them.
+// The places of an axis's ticks, and what is written at them.
 //
 // The charts of render/ use it.  Steps are 1, 2 or 5 times a power of ten.  Knows values, no
 // pixels.
@@ -23,7 +23,7 @@ struct TickRange {
 // REQUIRES: low < high, both finite, with a finite difference; count_max >= 1.
 Ticks ticks(const TickRange& range);
 
-// With as many decimals as the step has: tick_label(0.5, 0.25) == "0.50".
+// The label, with as many decimals as the step has: tick_label(0.5, 0.25) == "0.50".
 std::string tick_label(double value, double step);
 
 }  // namespace penstock::render

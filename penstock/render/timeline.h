@@ -36,7 +36,7 @@ struct Lane {
   std::vector<Bar> bars;
 };
 
-// From `time` on, until the next level, the rank holds `memory`.
+// The rank holds `memory` from `time` on, until the next level.
 struct Level {
   double time = 0.0;
   double memory = 0.0;
@@ -46,7 +46,7 @@ struct Level {
 struct Row {
   std::string name;             // "rank 3"
   std::vector<StageId> stages;  // Rising; a bar's shade is its stage's place among them.
-  std::vector<Lane> lanes;      // As many in every row.
+  std::vector<Lane> lanes;      // Every row has as many.
   std::vector<Level> memory;    // Empty: not known.
 };
 
@@ -54,7 +54,7 @@ struct Timeline {
   std::string title;
   std::vector<std::string> notes;  // Phrases: "makespan 33", "bubble 27.3%".
   std::string unit;                // "us"; "" for the unit of the costs.
-  double end = 0.0;                // Of the last bar.
+  double end = 0.0;                // End of the last bar.
   std::vector<Row> rows;
   std::vector<BarPlace> critical_path = {};  // What `end` is made of, in time; empty: not known.
 };

@@ -29,11 +29,11 @@ struct Table {
   bool begins_with_actions = false;
 };
 
-// Between the timelines and the tables.
+// A picture between the timelines and the tables.
 struct Figure {
   std::string title;
   std::string note;
-  std::string svg;  // As Svg::finish() returns it.
+  std::string svg;  // A result of Svg::finish().
 };
 
 // Throws: ConfigError for more bars.

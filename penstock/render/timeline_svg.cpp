@@ -19,7 +19,7 @@ namespace penstock::render {
 namespace {
 
 constexpr double kTickDistanceMin = 64;
-constexpr double kShareWidth = 3;  // Of a column of shares.
+constexpr double kShareWidth = 3;  // Width of a column of shares.
 constexpr std::string_view kHatch = "penstock-idle";
 
 void define_hatch(Svg& svg) {
@@ -250,7 +250,7 @@ void draw_rows(Svg& svg, const Layout& layout, const Panel& panel) {
 // Boxes of one colour as one path; neighbours of one height become one box.
 class BoxPath {
  public:
-  // From left to right.
+  // Adds a box; boxes come from left to right.
   void add(double x, double y, double width, double height) {
     const std::string top = rounded(y - height, 1);
     const std::string tall = rounded(height, 1);

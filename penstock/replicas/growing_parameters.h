@@ -30,8 +30,8 @@ struct ParameterSet {
 
 struct ReplicaOptions {
   ZeroOptions zero;
-  offload::Where pieces = {};               // Of what comes and goes.
-  c10::Device device = at::kCPU;            // Where this rank computes.
+  offload::Where pieces = {};               // Place of the pieces of what comes and goes.
+  c10::Device device = at::kCPU;            // Device on which this rank computes.
   std::optional<at::ScalarType> sums = {};  // Type of short parameters' summed gradients.
   GradientSums order = GradientSums::AsTheyCome;
   // Buckets whose sums are under way at once, where each rank keeps a piece of them.
@@ -68,7 +68,7 @@ class GrowingParameters {
   std::vector<std::unique_ptr<zero::ParameterShards>> sets_;
 };
 
-// Of parameters that are all there.  Collective: values become those of the first replica.
+// Adds parameters that are all there.  Collective: values become those of the first replica.
 // Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
 // REQUIRES: each is there once, under a name of its own.
 std::unique_ptr<GrowingParameters> grow(const std::vector<ParameterSet>& sets,

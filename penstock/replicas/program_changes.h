@@ -17,7 +17,7 @@ namespace penstock::replicas {
 
 class ProgramChanges {
  public:
-  // Of the parameters of these sets, which outlive it.
+  // Watches the parameters of these sets, which outlive it.
   explicit ProgramChanges(std::vector<zero::ParameterShards*> sets);
 
   // Parameters that a program has given other memory, by set_data() for one, train on with what
@@ -29,7 +29,7 @@ class ProgramChanges {
   // Takes over, and looks for what else was set since note(), as far as this rank can tell: in
   // place, or, of what comes and goes, while it was whole.
   void find();
-  // By name, a hash of all values of a parameter as they were set: what find() has found.
+  // Hashes of all values of a parameter as they were set, by name: what find() has found.
   using Hashes = std::map<std::string, std::string>;
   Hashes take_found();
   // What was set up to now was not set by the program.
@@ -51,7 +51,8 @@ class ProgramChanges {
 
   std::vector<zero::ParameterShards*> sets_;
   std::vector<Alone> alone_;
-  std::vector<std::int64_t> versions_;  // Of all that are always here, when they were noted.
+  // Versions of all that are always here, when they were noted.
+  std::vector<std::int64_t> versions_;
   Hashes found_;
 };
 

@@ -98,7 +98,7 @@ void ReplicatedParameters::place(zero::ParameterShards& shards) {
 
 std::size_t ReplicatedParameters::sets() const { return sets_.size(); }
 
-// By the rules of place().
+// Has parts by the rules of place().
 std::vector<std::vector<KeptParameter>> ReplicatedParameters::kept() const {
   std::vector<std::vector<KeptParameter>> all;
   std::set<std::string> tied;

@@ -38,16 +38,16 @@ namespace penstock::replicas {
 struct KeptParameter {
   stage::NamedParameter parameter;
   at::Tensor values;       // All of it; or this rank's slice, flat.  Set it, then gather().
-  std::int64_t first = 0;  // Of its elements.
+  std::int64_t first = 0;  // Index among its elements.
   bool is_slice = false;   // Other ranks have the others; else all ranks have all of it.
   std::optional<std::size_t> part;  // Its number in parts(), if this rank updates it.
 };
 
 class ReplicatedParameters {
  public:
-  // Of parameters that were added layer by layer.  `communicator` outlives it.
+  // Takes parameters that were added layer by layer.  `communicator` outlives it.
   ReplicatedParameters(std::unique_ptr<GrowingParameters> grown, comm::Communicator& communicator);
-  // Of parameters that are all there.  Collective: values become those of the first replica.
+  // Takes parameters that are all there.  Collective: values become those of the first replica.
   // Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
   // REQUIRES: each is there once, under a name of its own.
   ReplicatedParameters(const std::vector<ParameterSet>& sets, const ReplicaOptions& options,
@@ -59,8 +59,8 @@ class ReplicatedParameters {
 
   // What this rank updates of trained parameters: whole ones, or slices, each with its gradient.
   const update::Parts& parts() const { return parts_; }
-  // Of which parameters of a set this rank has elements, and which.  One that is tied has its part
-  // in the first set that has it.
+  // The parameters of which this rank has elements, and these elements, by set.  A tied parameter
+  // has its part in the first set that has it.
   std::vector<std::vector<KeptParameter>> kept() const;
   // What this rank updates of a parameter of a set: itself, its slice, or undefined.
   at::Tensor part_of(std::size_t set, const at::Tensor& parameter) const;
@@ -68,14 +68,14 @@ class ReplicatedParameters {
   // What sums the gradients of a set, and brings parameters, also those of other sets.
   execute::StageHooks& hooks(std::size_t set);
 
-  // Those of a set that come and go; null: none does.
+  // The parameters of a set that come and go; null: none does.
   SpreadParameters* spread(std::size_t set);
-  // By parameter, its number there; absent where it stays.
+  // The number of each parameter in spread(); absent: it stays on every rank.
   const std::vector<std::optional<std::size_t>>& spread_place() const { return spread_place_; }
-  // Of all sets; null where nothing comes and goes.
+  // The pager of all sets; null: nothing comes and goes.
   zero::Pager* pager() { return pager_.get(); }
   zero::PagerReport paging() const { return pager_ ? pager_->report() : zero::PagerReport{}; }
-  // Of the files with pieces.
+  // Bytes of the files with pieces.
   std::int64_t file_bytes() const;
 
   // What `program` returns, during which parameters may come and go; runs of one name read them
@@ -91,9 +91,9 @@ class ReplicatedParameters {
   // What a program makes of the parameters by itself.
   ProgramChanges& changes() { return *changes_; }
 
-  // By trained parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
+  // Squares of the 2-norms of gradients, by trained parameter; 0: no gradient.  Collective.
   // `words`: empty, or one number of each replica, of which this one's is set: then all are.  They
-  // go with the sum of the norms where there is one, and else by themselves, meanwhile.
+  // go with the sum of the norms if there is one, and else by themselves, meanwhile.
   std::vector<double> squared_norms(std::span<double> words = {});
   void drop_gradients();
 
@@ -103,7 +103,8 @@ class ReplicatedParameters {
 
   // Collective: all parameters are whole until reshard().
   void unshard();
-  // Those that every rank of the group has set to the same values meanwhile train on with them.
+  // Ends unshard().  Parameters that every rank of the group has set to the same values meanwhile
+  // train on with them.
   void reshard();
 
  private:

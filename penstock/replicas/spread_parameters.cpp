@@ -87,7 +87,8 @@ void SpreadParameters::take_changes(std::size_t parameter, std::int32_t root) {
   forget_changes({parameter});
 }
 
-// Where something was written behind autograd's back, the bytes tell.
+// Whether a parameter was changed: by its version, or by its bytes where something was written
+// behind autograd's back.
 bool SpreadParameters::is_changed(std::size_t parameter) const {
   if (tensor(parameter)._version() != held_[parameter].version) return true;
   const zero::ShardSlice* mine = slice(parameter);

@@ -24,11 +24,11 @@ enum class ParameterStatus : std::uint8_t { Available = 1, NotAvailable = 2, InF
 
 class SpreadParameters {
  public:
-  // Of these parameters, in buckets of up to so many bytes.  Collective over `group`, which
+  // Spreads these parameters, in buckets of up to `bucket_bytes`.  Collective over `group`, which
   // outlives it; afterwards all are away.
   SpreadParameters(const std::vector<stage::NamedParameter>& parameters, comm::ShardGroup& group,
                    std::int64_t bucket_bytes);
-  // Of those of `shards` that come and go.  `pager` brings them.  Both outlive it.
+  // Has the parameters of `shards` that come and go.  `pager` brings them.  Both outlive it.
   SpreadParameters(zero::ParameterShards& shards, zero::Pager& pager);
 
   std::vector<stage::NamedParameter> parameters() const;
@@ -49,8 +49,7 @@ class SpreadParameters {
   // Collective, while it is held: its values are those that the group's `root`-th rank sees in it,
   // from now on and on all ranks.
   void take_changes(std::size_t parameter, std::int32_t root);
-  // Those among held parameters that are not what they were when they came, as far as this rank
-  // can tell.
+  // The held parameters that are not what they were when they came, as far as this rank can tell.
   std::vector<std::size_t> changed(const std::vector<std::size_t>& parameters) const;
   // They may be released all the same.
   void forget_changes(const std::vector<std::size_t>& parameters);
@@ -58,7 +57,7 @@ class SpreadParameters {
  private:
   struct Held {
     std::int32_t times = 0;
-    std::int64_t version = 0;  // Of the tensor, when it came.
+    std::int64_t version = 0;  // The tensor's version when it came.
   };
   const at::Tensor& tensor(std::size_t parameter) const {
     return shards_.parameters()[numbers_[parameter]].tensor;
@@ -74,8 +73,8 @@ class SpreadParameters {
   std::unique_ptr<zero::ParameterShards> own_;  // Unless they are somebody else's.
   zero::ParameterShards& shards_;
   zero::Pager* pager_ = nullptr;
-  std::vector<std::size_t> numbers_;  // By parameter: in shards_.
-  std::vector<Held> held_;            // By parameter.
+  std::vector<std::size_t> numbers_;  // Numbers in shards_, by parameter.
+  std::vector<Held> held_;            // Holds by parameter.
 };
 
 }  // namespace penstock::replicas

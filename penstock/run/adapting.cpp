@@ -23,7 +23,7 @@ using measure::RunEventKind;
 // The rounds of a search; later ones find little.
 constexpr std::int64_t kRounds = 4;
 constexpr double kSecondsMax = 2.0;
-constexpr double kShareOfSilence = 0.25;  // Of the longest time without progress.
+constexpr double kShareOfSilence = 0.25;  // Share of the longest time without progress.
 constexpr std::string_view kStays = "stays";
 
 // What rank 0 says of a plan: that the program stays, or the gain and the program.
@@ -212,7 +212,7 @@ adapt::Proposal Adapting::search() const {
        .progress = [&](const search::Progress&) { progress_.advance(); }});
 }
 
-// On rank 0, when all ranks have changed.
+// Writes and tells the change, on rank 0, when all ranks have changed.
 void Adapting::announce(const adapt::Proposal& proposal, std::int64_t step) {
   const std::string name = str("schedule-after-", step);
   const verify::VerifiedSchedule& program = trainer_.layout().schedule;
@@ -236,7 +236,7 @@ std::string Adapting::plan_of_root(std::optional<adapt::Proposal>& proposal) {
 
 void Adapting::change(std::int64_t step) {
   const std::string key = str("plan/", ++plans_);
-  std::optional<adapt::Proposal> proposal;  // Of rank 0.
+  std::optional<adapt::Proposal> proposal;  // Absent except on rank 0.
   std::optional<Plan> plan = comm::or_fail(communicator_, [&] {
     if (is_root()) {
       const std::string text = plan_of_root(proposal);

@@ -44,11 +44,11 @@ class Adapting {
   // fits.  Collective.
   void resume();
 
-  // Around a step whose events nobody else records.  after() is collective where a window ends.
+  // Enclose a step whose events nobody else records. after() is collective where a window ends.
   void before();
   void after(std::int64_t step);
 
-  // Which program the next step runs by, from 1; absent where it never changes.
+  // The number of the program by which the next step runs, from 1; absent where it never changes.
   std::optional<std::int64_t> program() const;
 
  private:
@@ -68,7 +68,7 @@ class Adapting {
   comm::Communicator& communicator_;
   execute::Progress& progress_;
   Ears ears_;
-  std::chrono::duration<double> patience_;  // For a search: the other ranks wait for it.
+  std::chrono::duration<double> patience_;  // Time for a search: the other ranks wait for it.
   bool measures_ = false;
   bool adapts_ = false;
   std::optional<std::string> no_plans_;  // Why nothing can be proposed.

@@ -48,7 +48,7 @@ class GeneratingStage {
     }
   }
 
-  // Of tokens behind `past` others.  Behind the blocks, only the last token goes on.
+  // Runs tokens behind `past` others.  Behind the blocks, only the last token goes on.
   at::Tensor run(std::int64_t past, at::Tensor x) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       if (needs_last_only_[i]) x = x.slice(1, -1);
@@ -230,7 +230,7 @@ class ContinuedText {
   std::vector<std::int64_t> ends_;
   std::optional<GeneratingStage> stage_;
   std::int64_t first_layer_ = 0;
-  bool takes_last_only_ = false;  // Of a stage that begins behind the last norm.
+  bool takes_last_only_ = false;  // True of a stage that begins behind the last norm.
   comm::Group all_;
   const Watch watch_{hooks_, progress_};  // The first to go.
 };

@@ -33,7 +33,8 @@ std::string read_text(const std::string& path) {
 
 bool is_text(const std::string& beginning) { return beginning.find('\0') == std::string::npos; }
 
-// Of a file in a folder; nothing where it is no text, of which no more is read than its beginning.
+// The text of a file in a folder; empty: it is no text.  No more is read of such a file than its
+// beginning.
 std::string read_if_text(const std::string& path) {
   const ForeignFile opened = open_foreign_file(path);
   if (!opened) throw ConfigError(str("data path ", quoted_path(path), ": ", opened.problem));

@@ -47,7 +47,7 @@ class TextData {
   std::int64_t files() const { return files_; }
   std::int64_t training_bytes() const { return std::ssize(training_); }
   std::int64_t validation_bytes() const { return std::ssize(validation_); }
-  // By which ranks see whether they have the same text.  Reads all of it.
+  // Facts by which ranks see whether they have the same text.  Reads all of it.
   train::Facts facts() const;
   // The first `bytes` bytes of validation text that start a line, as a prompt.
   std::string prompt(std::int64_t bytes) const;
@@ -61,7 +61,7 @@ class TextData {
   std::string validation_;
 };
 
-// Where the Python standard library's sources are, from `python3`; "" when there is no python3.
+// The folder of the Python standard library's sources, from `python3`; "": there is no python3.
 std::string python_library();
 
 }  // namespace penstock::run

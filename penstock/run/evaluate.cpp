@@ -22,7 +22,7 @@ using execute::Files;
 using execute::Phase;
 
 struct Sum {
-  double loss = 0.0;  // Of all tokens that count.
+  double loss = 0.0;  // Sum over all tokens that count.
   double tokens = 0.0;
 
   double mean() const { return loss / tokens; }
@@ -106,7 +106,7 @@ class Evaluation {
     const train::LossScale scale = train::LossScale::tokens();
     const Batch all = corpus_->read(first, batch_.train_batch_size);
     const double tokens = scale.weight(static_cast<double>(batch_.train_batch_size), all.target);
-    if (tokens == 0) return;  // On every rank.
+    if (tokens == 0) return;  // Zero on every rank alike.
     const std::int64_t mine = batch_.train_batch_size / mesh_.size(mesh::Role::OtherSamples);
     const std::int64_t begin = trainer_->rank_model().groups().other_samples.here * mine;
     const double loss = trainer_->evaluate(all.input.slice(0, begin, begin + mine),

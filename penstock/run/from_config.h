@@ -22,7 +22,7 @@ struct Model {
   nn::Loss loss = {};
   std::string config = {};  // The config.json that is saved beside its weights.
   std::int64_t vocabulary = nn::kVocabulary;
-  // Of model.type "hugging_face": the folder that it is of, and its adapters, if it has any.
+  // Folder of model.type "hugging_face", and its adapters, if it has any.
   std::optional<hugging_face::ModelFolder> folder = {};
   std::optional<nn::AdapterOptions> adapter = {};
   bool merges_adapter = false;  // When it is saved.
@@ -30,7 +30,7 @@ struct Model {
   std::optional<std::int64_t> document_end = {};
   // The folder's, where it has one.
   std::optional<data::Tokenizer> tokenizer = {};
-  // By which ranks see whether they have the same weights to begin with.
+  // Facts by which ranks see whether they have the same weights to begin with.
   train::Facts facts = {};
 };
 

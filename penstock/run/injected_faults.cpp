@@ -21,7 +21,7 @@ namespace {
 
 using inject::Fault;
 
-// By a timer of the system's: a signal that comes in the midst of what the process does then.
+// Raises a signal, by a timer of the system's: it comes in the midst of what the process does then.
 void signal_after(int number, double seconds) {
   if (seconds <= 0) {
     ::raise(number);
@@ -43,7 +43,7 @@ void signal_after(int number, double seconds) {
   ::timer_settime(timer, 0, &when, nullptr);
 }
 
-// At once: the process may be gone in a moment.
+// Writes at once: the process may be gone in a moment.
 void say(const std::string& text) {
   const std::string line = str("penstock: ", text, "\n");
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
@@ -108,7 +108,7 @@ void InjectedFaults::happen(const Fault& fault, std::string_view place) {
     case Fault::Kind::Delay:
       return std::this_thread::sleep_for(std::chrono::duration<double>(fault.seconds));
     case Fault::Kind::Slow:
-      return;  // From now on: ran().
+      return;  // Slowed by ran(), which is called from now on.
     case Fault::Kind::Exception:
       throw Error(str("an injected exception (", to_string(fault), ")"));
     case Fault::Kind::NoSpace:

@@ -12,8 +12,9 @@ namespace penstock::run {
 
 class InjectedFaults {
  public:
-  // Of `faults`, those of this rank in this start of the run happen when `progress`, which outlives
-  // this, comes to their places.  Each is told on the standard error just before.
+  // Makes those of `faults` happen that are for this rank in this start of the run.  Each happens
+  // when `progress`, which outlives this, comes to its place.  Each is told on the standard error
+  // just before.
   InjectedFaults(const std::vector<inject::Fault>& faults, Rank rank, std::int64_t start,
                  execute::Progress& progress);
   ~InjectedFaults();

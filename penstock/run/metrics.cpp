@@ -16,7 +16,7 @@ std::string json_number(double value) {
   return std::isfinite(value) ? text : "\"" + text + "\"";
 }
 
-// Of a run that has one.
+// The gradient scale of a run that has one.
 std::string scale_of(const train::StepReport& report) {
   if (!report.gradient_scale) return "";
   return str(", \"gradient_scale\": ", json_number(*report.gradient_scale),

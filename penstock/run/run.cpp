@@ -94,7 +94,7 @@ class Run {
     return batch_.train_batch_size / mesh_.size(mesh::Role::OtherSamples);
   }
 
-  // From here on, unless the launcher has them, which lets its ranks in.
+  // Locks the run's folders, unless the launcher has them locked, which lets its ranks in.
   void lock_folders() {
     for (const config::OutputFolder& folder :
          config::output_folders(config_, config_.run.directory)) {
@@ -193,8 +193,8 @@ class Run {
     hooks_.messages.write(summary());
   }
 
-  // As CSV, or as JSON, which also says that a stage has several ranks.  Of an earlier start's file
-  // nothing stays: `penstock report` would take it for this one's.
+  // Writes the program as CSV, or as JSON, which also says that a stage has several ranks.  An
+  // earlier start's file goes: `penstock report` would take it for this one's.
   void write_program(const schedule::Schedule& program) const {
     const bool is_of_one = program.replicas == 1;
     weights::write_atomically(file(is_of_one ? "schedule.csv" : "schedule.json"),
@@ -203,7 +203,7 @@ class Run {
     std::filesystem::remove(file(is_of_one ? "schedule.json" : "schedule.csv"), ignored);
   }
 
-  // On rank 0.
+  // Adds an event; only rank 0 has a log.
   void note(measure::RunEvent event) {
     if (!events_) return;
     const execute::WorkMark writing(progress_, "writing events", Files::Used);
@@ -323,7 +323,8 @@ class Run {
           .exit_code = static_cast<std::int64_t>(exit_code_)});
   }
 
-  // Also of a run that goes on from its last step, and was ended here before.
+  // Ends training.  Called, too, for a run that goes on from its last step, and was ended here
+  // before.
   void after_training() {
     const std::int64_t step = trainer_->steps_taken();
     progress_.step.store(step, std::memory_order_relaxed);
@@ -355,7 +356,7 @@ class Run {
     double sum = 0.0, weights = 0.0;
     for (std::int64_t i = 0; i < config_.run.eval_batches; ++i) {
       const double weight = data_->validation_weight(i);
-      if (weight == 0) continue;  // On every rank.
+      if (weight == 0) continue;  // Zero on every rank alike.
       const Batch batch = data_->validation(i, first_sample(), samples_per_replica());
       sum += weight * trainer_->evaluate(batch.input, batch.target);
       weights += weight;
@@ -415,14 +416,14 @@ class Run {
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<Adapting> adapting_;
   std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
-  std::optional<RunFiles> files_;  // On rank 0, as the next.
+  std::optional<RunFiles> files_;  // Absent except on rank 0, as the next.
   std::optional<Metrics> metrics_;
   std::optional<EventLog> events_;
   std::vector<OutputLock> locks_;
   Timeline timeline_;
   bool is_last_recorded_ = false;                 // The last step is in it.
-  std::optional<train::StepReport> last_report_;  // Of a step that this start has taken.
-  std::optional<CheckpointError> save_failure_;   // Of the last checkpoint.
+  std::optional<train::StepReport> last_report_;  // Report of a step that this start has taken.
+  std::optional<CheckpointError> save_failure_;   // Failure of the last checkpoint.
   ExitCode exit_code_ = ExitCode::Ok;
   const Watch watch_{hooks_, progress_};  // The first to go.
 };

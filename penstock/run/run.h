@@ -23,15 +23,15 @@ namespace penstock::run {
 
 // How the world outside the run hears of it and speaks to it; any function may be empty.
 struct RunHooks {
-  Output& results;   // For the model's texts.
-  Output& messages;  // For what happens meanwhile.
-  // Where this rank stands, from now on until the run is over.
+  Output& results;   // Takes the model's texts.
+  Output& messages;  // Takes what happens meanwhile.
+  // Hears where this rank stands, until the run is over.
   std::function<void(const execute::Progress& progress)> watch;
   std::function<void()> unwatch;
   // Failures that the user asks for, and which start of the run this is, from 1.
   std::vector<inject::Fault> faults{};
   std::int64_t start = 1;
-  double earlier_seconds = 0;  // That the run has lasted before this call.
+  double earlier_seconds = 0;  // Seconds that the run has lasted before this call.
   // The exit code to end with after this step; nothing: go on.
   std::function<std::optional<ExitCode>()> stop_requested;
   // The tokenizer in a model's folder.  Throw ConfigError where it cannot be asked.

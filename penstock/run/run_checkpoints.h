@@ -38,10 +38,10 @@ class RunCheckpoints {
   // Whether that is a checkpoint of this run's own directory.
   bool goes_on_here() const { return goes_on_here_; }
 
-  // Before a step.  Rank 0 asks for a save after it, where enough minutes have passed.
+  // Asks for a save after the step that comes, on rank 0, where enough minutes have passed.
   void ask();
-  // After a step.  Saves when the configuration says so, and after the last one, which it waits
-  // for.  A save that fails does not keep the next one from being tried.
+  // Saves after a step when the configuration says so, and after the last one, which it waits for.
+  // A save that fails does not keep the next one from being tried.
   // Throws: CheckpointError for the last one, and for any, if the configuration says so.
   void after(const train::StepReport& report, bool is_last);
   // What is being written is waited for: a run that fails in the same way on all ranks keeps it.
@@ -72,7 +72,7 @@ class RunCheckpoints {
   train::Checkpoints checkpoints_;
   std::optional<train::Resumed> resumed_;
   bool goes_on_here_ = false;
-  std::int64_t begun_step_ = 0;  // Of the last save.
+  std::int64_t begun_step_ = 0;  // Step of the last save.
   bool has_last_step_ = false;
   std::chrono::steady_clock::time_point last_save_ = std::chrono::steady_clock::now();
 };

@@ -36,7 +36,7 @@ class RunData {
 
   // What the mean of a step's loss is over.
   virtual train::LossScale loss_scale() const = 0;
-  // By which ranks see whether they have the same data.
+  // Facts by which ranks see whether they have the same data.
   virtual train::Facts facts() const = 0;
   // A line for people.
   virtual std::string summary() const = 0;

@@ -14,7 +14,8 @@ namespace penstock::run {
 
 class RunFiles {
  public:
-  static constexpr std::chrono::seconds kBetweenTries{10};  // Of whole files.
+  // Time between tries to write whole files.
+  static constexpr std::chrono::seconds kBetweenTries{10};
 
   // Files in `folder`; `tell` says to the user what fails, and when it works again.
   RunFiles(std::string folder, std::function<void(const std::string&)> tell);
@@ -42,10 +43,10 @@ class RunFiles {
 
   std::string folder_;
   std::function<void(const std::string&)> tell_;
-  std::map<std::string, GrowingFile> lines_;     // By name.
-  std::map<std::string, std::string> contents_;  // By name: files that are not written yet.
+  std::map<std::string, GrowingFile> lines_;     // Files by name.
+  std::map<std::string, std::string> contents_;  // Files that are not written yet, by name.
   std::chrono::steady_clock::time_point next_try_{};
-  std::map<std::string, std::string> failing_;  // By name: why, as told.
+  std::map<std::string, std::string> failing_;  // Reasons as told, by name.
 };
 
 }  // namespace penstock::run

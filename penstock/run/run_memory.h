@@ -18,7 +18,7 @@ namespace penstock::run {
 using memory::PipeRank;
 
 struct TrainingInputs {
-  nn::Values inputs;  // Of one microbatch.
+  nn::Values inputs;  // Inputs of one microbatch.
   nn::Values targets;
   std::int64_t batch_bytes = 0;  // What a rank holds of a step's inputs and targets.
 };
@@ -36,7 +36,7 @@ probe::ModelTimes layer_times(const train::TrainerOptions& options,
                               std::vector<nn::LayerSpec>& model, const nn::Loss& loss,
                               const TrainingInputs& inputs, probe::Timing timing);
 
-// As memory::pipe_memory(), with the copies that checkpoints take.
+// Does what memory::pipe_memory() does, with the copies that checkpoints take.
 // Throws: as the Trainer, for options and a model that do not fit.
 std::vector<PipeRank> run_memory(const train::TrainerOptions& options,
                                  std::vector<nn::LayerSpec> model, const nn::Loss& loss,

@@ -44,7 +44,7 @@ void SavedModel::check_room() {
                            str("the weights to ", quoted_path(folder_)));
 }
 
-// Of this rank's stages.
+// Bytes of this rank's stages.
 std::int64_t SavedModel::bytes_to_save() const {
   std::int64_t bytes = 0;
   for (const auto& [name, tensor] : state()) {

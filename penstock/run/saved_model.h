@@ -57,7 +57,7 @@ class SavedModel {
   bool is_root() const { return communicator_.rank().value == 0; }
   void begin();
   std::string key(std::string_view what) const;
-  std::int32_t places() const;  // That have a shard each.
+  std::int32_t places() const;  // Places that have a shard each.
 
   std::int64_t bytes_to_save() const;
   void write_model();
@@ -68,7 +68,8 @@ class SavedModel {
   std::string adapter_part(std::int32_t place) const;
   void join_adapters();
 
-  // Of this rank's stages; REQUIRES: its parameters are whole.
+  // Tensors of this rank's stages.
+  // REQUIRES: its parameters are whole.
   weights::NamedTensors state() const;
   at::Tensor as_saved(const std::string& name, const at::Tensor& tensor) const;
   std::string wait_for(std::int32_t place);
@@ -80,9 +81,10 @@ class SavedModel {
   train::Trainer& trainer_;
   comm::Communicator& communicator_;
   execute::Progress& progress_;
-  std::string name_;  // Of the save under way, the same on all ranks.
+  std::string name_;  // Name of the save under way, the same on all ranks.
   std::int64_t saves_ = 0;
-  std::vector<std::string> names_;  // On rank 0, by place: what a shard has, a name a line.
+  // Names in each place's shard, a line each; empty except on rank 0.
+  std::vector<std::string> names_;
 };
 
 }  // namespace penstock::run

@@ -24,17 +24,18 @@ namespace penstock::run {
 
 class TextSamples {
  public:
-  using Show = std::function<void(const std::string& text)>;  // To people.
+  using Show = std::function<void(const std::string& text)>;  // Shows a text to people.
 
   // All outlive this.  `show` is called on rank 0.
   TextSamples(const config::Config& config, const Model& model, const RunData& data,
               const RunHooks& hooks, Show show);
 
-  // Before the first step: finds the prompt.  Collective over all ranks.
+  // Finds the prompt, before the first step.  Collective over all ranks.
   // Throws: ConfigError for a prompt that the tokenizer or the model does not take.
   void prepare(comm::Communicator& communicator, execute::Progress& progress);
 
-  // On rank 0: begins samples.jsonl with those of `earlier`, the lines that the run has already.
+  // Begins samples.jsonl with those of `earlier`, the lines that the run has already.  Called on
+  // rank 0.
   void begin_files(RunFiles& files, const std::string& earlier);
 
   bool any() const { return options_.tokens > 0; }
@@ -58,9 +59,10 @@ class TextSamples {
   const RunData& data_;
   const RunHooks& hooks_;
   Show show_;
-  RunFiles* files_ = nullptr;  // On rank 0.
+  RunFiles* files_ = nullptr;  // Null except on rank 0.
   std::vector<std::int64_t> prompt_;
-  std::optional<std::string> prompt_text_;  // On rank 0, once a text has been written.
+  // Absent except on rank 0, once a text has been written.
+  std::optional<std::string> prompt_text_;
   GenerateOptions options_;
   bool is_text_lost_ = false;  // The tokenizer did not answer, which has been told.
 };

@@ -60,7 +60,7 @@ void shift_to_zero(measure::Recording& recording) {
 
 }  // namespace
 
-// Those of one boot of one kernel, and of one time namespace.
+// The clock of one boot of one kernel, and of one time namespace.
 std::uint64_t steady_clock_id() {
   std::string id;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);

@@ -36,7 +36,7 @@ ExitCode telling_others(comm::Communicator& communicator, const Work& work) {
   } catch (const NumericsError&) {
     throw;  // All ranks find it.
   } catch (const train::DifferenceError&) {
-    throw;  // So here.
+    throw;  // Same here.
   } catch (const std::exception& error) {
     communicator.fail(error);
     throw;

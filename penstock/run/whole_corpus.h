@@ -23,7 +23,7 @@ class WholeCorpus {
   WholeCorpus(const config::Config& config, const Model& model);
 
   std::int64_t samples() const { return samples_; }
-  // Of the files, also those that are in no sample.
+  // Tokens of the files, also those that are in no sample.
   std::int64_t tokens() const;
   std::int64_t files() const;
 
@@ -31,7 +31,7 @@ class WholeCorpus {
   // Throws: ConfigError, as data::TokenSource.
   Batch read(std::int64_t first, std::int64_t count) const;
 
-  // By which ranks see whether they have the same files.
+  // Facts by which ranks see whether they have the same files.
   train::Facts facts() const;
 
  private:

@@ -30,7 +30,7 @@ constexpr std::string_view kOverlap = "OVERLAP_F_B";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Where the digits that begin at `begin` end.
+// The end of the digits that begin at `begin`.
 std::size_t digits_end(std::string_view text, std::size_t begin, std::size_t end) {
   while (begin < end && is_digit(text[begin])) ++begin;
   return begin;

@@ -45,7 +45,7 @@ struct Action {
   StageId stage;  // The acting stage: the sender of a SEND, the receiver of a RECV.
   Op op = Op::Forward;
   bool overlaps_next = false;          // F only: runs together with the B right behind it.
-  OptionalMicrobatch microbatch = {};  // As has_ and may_have_microbatch(op) say.
+  OptionalMicrobatch microbatch = {};  // Present as has_ and may_have_microbatch(op) say.
   friend auto operator<=>(const Action&, const Action&) = default;
 };
 static_assert(sizeof(Action) <= 12, "large programs have tens of millions: keep them packed");

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kEditsMax = 1000;   // Searched for; the search takes their square.
 constexpr std::size_t kShownMax = 60;      // Edits printed of one rank.
-constexpr std::size_t kEqualShownMax = 3;  // On each side of an edit.
+constexpr std::size_t kEqualShownMax = 3;  // Equal cells that are shown on each side of an edit.
 
 enum class Side : std::uint8_t { Both, OnlyA, OnlyB };
 
@@ -86,7 +86,7 @@ class ShortestEdits {
            (diagonal != edits && at(reached, diagonal - 1) < at(reached, diagonal + 1));
   }
 
-  // Where the last edit leads: down from the diagonal above, or right from the one below.
+  // The start of the last edit: down from the diagonal above, or right from the one below.
   static std::int64_t start_of(std::vector<std::int64_t>& reached, std::int64_t edits,
                                std::int64_t diagonal) {
     if (edits == 0) return 0;
@@ -117,8 +117,8 @@ std::vector<Edit> replaced(const Cells& a, const Cells& b) {
 }
 
 struct Ends {
-  std::size_t front = 0;  // Equal cells at the beginning
-  std::size_t back = 0;   // and, of the rest, at the end.
+  std::size_t front = 0;  // Equal cells at the beginning.
+  std::size_t back = 0;   // Equal cells at the end, of the rest.
 };
 
 Ends equal_ends(const Cells& a, const Cells& b) {

@@ -16,7 +16,7 @@ std::vector<Rank> by_stage(const Schedule& schedule) {
   return homes;
 }
 
-// By microbatch, then by stage.
+// The homes of all stages, by microbatch, then by stage.
 std::vector<std::vector<Rank>> by_microbatch(const Schedule& schedule) {
   std::vector<std::vector<Rank>> homes(
       static_cast<std::size_t>(schedule.microbatches),

@@ -1,5 +1,5 @@
-// Which rank runs a stage: one for each stage, or, of the ranks of several replicas, one for each
-// stage and microbatch.
+// The rank that runs a stage: one for each stage, or, where ranks of several replicas share the
+// work, one for each stage and microbatch.
 //
 // The passes that place messages read it, and all that verify and simulate: a value crosses ranks
 // where two stages of its microbatch have different homes.  Knows no order.
@@ -18,11 +18,11 @@ namespace penstock::schedule {
 class Homes {
  public:
   Homes() = default;
-  // By stage: every microbatch takes this way.
+  // Takes ranks by stage: every microbatch takes this way.
   Homes(std::vector<Rank> of_stages);  // NOLINT(google-explicit-constructor): the usual case.
-  // By way, then by stage; the way of each microbatch.
+  // Takes ranks by way, then by stage; and the way of each microbatch.
   Homes(std::size_t stages, std::vector<Rank> of_ways, std::vector<std::uint32_t> way_of);
-  // Where the programs have their actions; a stage without any is on rank 0.
+  // Finds the ranks where the programs have their actions; a stage without any is on rank 0.
   // REQUIRES: stages and microbatches in range.
   explicit Homes(const Schedule& schedule);
 
@@ -40,19 +40,19 @@ class Homes {
     return on_way(way_of_.empty() ? 0 : way_of_[action.microbatch->index()], action.stage.index());
   }
 
-  // By rank: the stages that it has for any microbatch, rising.
+  // The stages that each rank has for any microbatch, rising.
   // REQUIRES: no home is beyond so many ranks.
   std::vector<std::vector<StageId>> stages_of_ranks(std::size_t ranks) const;
 
-  // By stage.  REQUIRES: one way.
+  // Ranks by stage.  REQUIRES: one way.
   const std::vector<Rank>& of_stages() const;
 
   friend bool operator==(const Homes&, const Homes&) = default;
 
  private:
   std::size_t stages_ = 0;
-  std::vector<Rank> of_ways_;          // By way, then by stage.
-  std::vector<std::uint32_t> way_of_;  // By microbatch; empty: there is one way.
+  std::vector<Rank> of_ways_;          // Ranks by way, then by stage.
+  std::vector<std::uint32_t> way_of_;  // Ways by microbatch; empty: there is one way.
 };
 
 }  // namespace penstock::schedule

@@ -24,12 +24,13 @@ enum class Purpose : std::uint8_t {
 };
 
 struct Schedule {
-  std::string name;  // For people: "1f1b", or the file it came from.
+  std::string name;  // Name for people: "1f1b", or the file it came from.
   Purpose purpose = Purpose::Train;
   std::int32_t stages = 0;
-  std::int32_t microbatches = 0;  // Per step, of all replicas whose programs these are.
-  std::int32_t replicas = 1;      // So many ranks may have a copy of a stage.
-  std::vector<Program> programs;  // By rank.
+  // Microbatches of a step, of all replicas whose programs these are.
+  std::int32_t microbatches = 0;
+  std::int32_t replicas = 1;      // Ranks that may have a copy of a stage.
+  std::vector<Program> programs;  // Programs by rank.
 
   std::int32_t ranks() const { return static_cast<std::int32_t>(programs.size()); }
   friend bool operator==(const Schedule&, const Schedule&) = default;
@@ -50,7 +51,7 @@ std::string grid(const Schedule& schedule);
 // parse_csv takes.
 std::string to_csv(const Schedule& schedule);
 
-// Of a file with a schedule, in any dialect.
+// Limit on a file with a schedule, in any dialect.
 inline constexpr std::size_t kFileBytesMax = std::size_t{1} << 30;
 
 // What torch calls the formats of its CSV files.

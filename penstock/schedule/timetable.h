@@ -19,8 +19,8 @@ namespace penstock::schedule {
 // for the two of an overlapped pair, which share one; a row is longer than its last slot.
 struct Timetable {
   Schedule schedule;
-  std::vector<std::vector<std::int32_t>> action_slots;  // By rank, then by action.
-  std::vector<std::int32_t> lengths;                    // By rank: its slots, idle ones included.
+  std::vector<std::vector<std::int32_t>> action_slots;  // Slots by rank, then by action.
+  std::vector<std::int32_t> lengths;                    // Slots of each rank, idle ones included.
   friend bool operator==(const Timetable&, const Timetable&) = default;
 };
 

@@ -135,7 +135,8 @@ Order order_of(const Ways& ways, const Windows& windows) {
   const Problem& problem = *ways.problem;
   Order order(problem.ranks());
   for (std::size_t rank = 0; rank < order.size(); ++rank) {
-    std::map<std::pair<double, double>, std::deque<std::uint16_t>> open;  // By time and size of W.
+    // Stages whose W is open, by time and size of the W.
+    std::map<std::pair<double, double>, std::deque<std::uint16_t>> open;
     for (const Step& step : windows.steps(rank)) {
       Turn turn = ways.turns[step.turn];
       auto& stages =

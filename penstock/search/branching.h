@@ -25,14 +25,14 @@ enum class Answer : std::uint8_t {
 
 struct Attempt {
   Answer answer = Answer::Open;
-  bool has_branched = false;        // Else windows alone gave the answer.
-  std::optional<Order> order = {};  // Of a Yes.
+  bool has_branched = false;        // False: windows alone gave the answer.
+  std::optional<Order> order = {};  // The order of a Yes.
   std::int64_t steps = 0;           // Looked at.
 };
 
 struct Patience {
   std::uint64_t seed = 1;
-  std::int64_t steps = 0;  // To look at; windows are narrowed once in any case.
+  std::int64_t steps = 0;  // Limit on those looked at; windows are narrowed once in any case.
   std::function<bool()> stop = [] { return false; };
 };
 

@@ -32,7 +32,7 @@ class Chains {
   std::size_t ranks() const { return stages_of_.size(); }
   std::size_t stages() const { return rank_of_.size(); }
   std::size_t stages_per_chain() const { return stages_per_chain_; }
-  std::size_t microbatches() const;  // Of all chains.
+  std::size_t microbatches() const;  // Microbatches of all chains.
   std::size_t microbatches(std::size_t stage) const { return of(stage).microbatches.size(); }
 
   const Chain& of(std::size_t stage) const { return chains_[stage / stages_per_chain_]; }
@@ -41,30 +41,30 @@ class Chains {
   bool is_first(std::size_t stage) const { return in_chain(stage) == 0; }
   bool is_last(std::size_t stage) const { return in_chain(stage) + 1 == stages_per_chain_; }
 
-  // Of a stage's microbatch, a number that no other has, in [0, cells()).
+  // A number in [0, cells()) that only this microbatch of this stage has.
   std::size_t cell(std::size_t stage, std::size_t microbatch) const {
     return first_cell_[stage] + microbatch;
   }
   std::size_t cells() const { return cells_; }
-  // Of a stage's microbatch, among those of all chains.
+  // The number of a stage's microbatch among those of all chains.
   std::int32_t number_of(std::size_t stage, std::size_t microbatch) const {
     return of(stage).microbatches[microbatch];
   }
 
   std::size_t rank_of(std::size_t stage) const { return rank_of_[stage]; }
   const std::vector<std::uint16_t>& stages_of(std::size_t rank) const { return stages_of_[rank]; }
-  // By chain that has any there: the stages of a rank, rising.
+  // The stages of a rank, rising, by chain that has any there.
   const std::vector<std::vector<std::uint16_t>>& on(std::size_t rank) const { return on_[rank]; }
-  // Of a rank: its stages' microbatches, all together.
+  // Microbatches of all stages of a rank together.
   std::size_t cells_of(std::size_t rank) const;
 
-  schedule::Homes homes() const;  // By the model's stage and the number of the microbatch.
+  schedule::Homes homes() const;  // Homes by the model's stage and the number of the microbatch.
 
  private:
   std::vector<Chain> chains_;
   std::size_t stages_per_chain_;
   std::size_t cells_ = 0;
-  std::vector<std::size_t> first_cell_;  // By stage.
+  std::vector<std::size_t> first_cell_;  // First cell of each stage.
   std::vector<std::size_t> rank_of_;
   std::vector<std::vector<std::uint16_t>> stages_of_;
   std::vector<std::vector<std::vector<std::uint16_t>>> on_;

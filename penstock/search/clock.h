@@ -11,7 +11,7 @@
 
 namespace penstock::search {
 
-// Of the mean end in the cost of an order.
+// Share of the ranks' mean end in the cost of an order.
 inline constexpr double kEndsShare = 0.3;
 // Sums of the same numbers in another order differ by less, as a share.
 inline constexpr double kRounding = 1e-9;
@@ -34,8 +34,8 @@ class Clock {
   // its own stage has to do first, and where it is more than `most`, which is often seen early.
   double run(const Order& order, double most = kStuck);
 
-  // Of the last order that was not stuck.
-  double makespan() const;  // Without the optimizer.
+  // The makespan of the last order that was not stuck, without the optimizer.
+  double makespan() const;
   // A longest chain of turns, the last one first, each of which could not start before the next of
   // the list had ended, on its own rank or on another one.
   void critical_path(const Order& order, std::vector<Place>& path) const;
@@ -61,15 +61,16 @@ class Clock {
   }
 
   const Problem& problem_;
-  std::vector<double> work_;  // By rank.
+  std::vector<double> work_;  // Work by rank.
   std::array<std::vector<Input>, 2> inputs_;
-  std::vector<std::array<std::uint32_t, kKinds>> next_;  // By stage: the next microbatch.
+  std::vector<std::array<std::uint32_t, kKinds>> next_;  // Next microbatch of each stage.
   std::vector<double> free_;
   std::vector<double> link_free_;
   std::vector<std::uint32_t> at_;
   std::vector<const Input*> blocked_on_;
   std::vector<std::vector<double>> start_;
-  std::vector<std::vector<Place>> cause_;  // By turn: what made it wait, or its own place.
+  // What each turn waited for; its own place, if it did not wait.
+  std::vector<std::vector<Place>> cause_;
   std::vector<std::size_t> ready_;
   // What is known so far of the ranks' ends: their work, and how long they have waited.
   std::vector<double> end_;

@@ -17,7 +17,7 @@
 
 namespace penstock::search {
 
-// By kind, stage and microbatch.
+// The time at which each turn should run, by kind, stage and microbatch.
 class Targets {
  public:
   // `problem` must outlive this.
@@ -72,7 +72,7 @@ class ListScheduler {
   void start(std::size_t rank, Turn turn, double now);
   bool may_start(std::size_t rank, std::size_t stage) const;
   struct Oldest {
-    const std::vector<std::uint16_t>& stages;  // Of its chain, on the rank.
+    const std::vector<std::uint16_t>& stages;  // The chain's stages on the rank.
     std::uint32_t microbatch = 0;
   };
   Oldest oldest(std::size_t rank) const;
@@ -91,10 +91,10 @@ class ListScheduler {
   const Targets* targets_ = nullptr;
   Habits habits_;
   std::vector<RankState> ranks_;
-  std::vector<std::array<std::uint32_t, kKinds>> next_;  // By stage: the next microbatch.
+  std::vector<std::array<std::uint32_t, kKinds>> next_;  // Next microbatch of each stage.
   std::array<std::vector<double>, 2> arrival_;           // Negative: not made yet.
   std::vector<double> link_free_;
-  std::vector<double> all_stages_;  // By rank: one microbatch's activations, the largest one's.
+  std::vector<double> all_stages_;  // Activations of one microbatch, the largest one's, by rank.
   std::priority_queue<Wake, std::vector<Wake>, std::greater<>> wakes_;
   Order order_;
 };

@@ -12,7 +12,7 @@
 
 namespace penstock::search {
 
-// Of a round: how many cores can be busy.
+// Pieces of a round: how many cores can be busy.
 inline constexpr std::size_t kPieces = 4;
 
 struct Work {
@@ -20,7 +20,7 @@ struct Work {
   Piece piece;
 };
 
-// On as many cores as there are, at most kPieces.
+// Runs pieces on as many cores as there are, at most kPieces.
 std::vector<Finding> run_pieces(const std::vector<Work>& work);
 
 // A seed for each piece of each round.

@@ -1,4 +1,4 @@
-// Which rank holds which stage, for a search that may choose it.
+// The ranks of stages, for a search that may choose them.
 //
 // The forms that generators have are given; any other ones are found by their lower bounds.  Knows
 // no orders.
@@ -17,7 +17,7 @@ namespace penstock::search {
 
 enum class Placement : std::uint8_t {
   Loop,  // Round the ranks: stage s on rank s mod ranks.
-  V,     // To and fro, so that the hop between two passes of the ranks stays on its rank.
+  V,     // Runs to and fro, so that the hop between two passes of the ranks stays on its rank.
   Any,   // Any, with equally many stages on each rank.
 };
 inline constexpr Placement kPlacements[] = {Placement::Loop, Placement::V, Placement::Any};
@@ -29,12 +29,12 @@ struct Stages {
   std::int32_t ranks = 1;
   std::int32_t per_rank = 1;
   std::int32_t microbatches = 1;
-  simulate::Costs costs;                  // Of single stages.
-  std::optional<double> memory_max = {};  // Of each rank's activations.
+  simulate::Costs costs;                  // Costs of single stages.
+  std::optional<double> memory_max = {};  // Limit on each rank's activations.
   std::vector<double> memory_of_ranks =
-      {};  // By rank, instead of that; empty: no rank has its own.
+      {};  // Limits by rank, instead of that; empty: no rank has its own.
 
-  std::vector<double> limits() const;  // By rank; infinite: none.
+  std::vector<double> limits() const;  // Limits by rank; infinite: none.
 };
 
 std::vector<Rank> in_a_loop(const Stages& stages);

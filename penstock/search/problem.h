@@ -41,10 +41,10 @@ struct Turn {
   friend bool operator==(const Turn&, const Turn&) = default;
 };
 
-// By rank, in the order in which it runs them.
+// The turns of each rank, in the order in which it runs them.
 using Order = std::vector<std::vector<Turn>>;
 
-// Where the value goes that an F or an I makes.
+// The turn that gets the value which an F or an I makes.
 struct Handover {
   bool exists = false;  // The last stage's F and the first one's I make none.
   Turn taker;           // Nothing else is waited for between ranks.
@@ -68,7 +68,7 @@ class Problem {
   std::size_t ranks() const { return chains_.ranks(); }
   std::size_t stages() const { return chains_.stages(); }
   std::size_t microbatches() const { return chains_.microbatches(); }
-  std::size_t links() const { return links_; }  // That carry one message at a time, or more.
+  std::size_t links() const { return links_; }  // Pairs of ranks with messages.
   // Turns of all ranks together.
   std::size_t turns() const { return kKinds * chains_.cells(); }
   const std::vector<std::uint16_t>& stages_of(std::size_t rank) const {
@@ -81,7 +81,7 @@ class Problem {
   const Handover& handover(Turn turn) const {
     return handover_[static_cast<std::size_t>(turn.kind)][turn.stage];
   }
-  // From the end of the turn until what it makes is there, on a link that is free.
+  // Time from the end of the turn until what it makes is there, on a link that is free.
   double transit(Turn turn, std::size_t microbatch) const {
     return transit_[static_cast<std::size_t>(turn.kind)][chains_.cell(turn.stage, microbatch)];
   }
@@ -96,7 +96,8 @@ class Problem {
   }
   double keep() const { return costs_.keep; }
   double memory_max(std::size_t rank) const { return memory_max_[rank]; }  // Infinite: no limit.
-  double memory_max() const { return *std::ranges::max_element(memory_max_); }  // Of any rank.
+  // Largest of any rank.
+  double memory_max() const { return *std::ranges::max_element(memory_max_); }
 
   const simulate::Costs& costs() const { return costs_; }
 
@@ -120,7 +121,7 @@ class Problem {
   std::array<std::vector<double>, 2> transit_;
   std::array<std::vector<double>, 2> transfer_;
   std::vector<double> size_;
-  std::vector<double> memory_max_;  // By rank.
+  std::vector<double> memory_max_;  // Limits by rank.
   std::size_t links_ = 0;
 };
 

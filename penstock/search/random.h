@@ -15,10 +15,10 @@ class Random {
   explicit Random(std::uint64_t seed) : state_(mix(seed)) {}
 
   std::uint64_t next() { return mix(state_++); }
-  // In [0, 1).
+  // A number in [0, 1).
   double unit() { return static_cast<double>(next() >> 11) * 0x1p-53; }
   double between(double low, double high) { return low + (high - low) * unit(); }
-  // In [0, count).
+  // A number in [0, count).
   // REQUIRES: count > 0.
   std::size_t below(std::size_t count) { return static_cast<std::size_t>(next() % count); }
   bool chance(double share) { return unit() < share; }

@@ -17,10 +17,10 @@ struct Series {
   Kind kind = Kind::Forward;
   std::vector<std::uint16_t> stages;
   std::size_t turns = 0;
-  // At one stage: whose count stays ahead of this one's.
-  std::optional<std::size_t> ahead = {};  // Of the same stage: its F for an I.
-  std::optional<std::size_t> giver = {};  // Of another stage of this rank.
-  double size = 0.0;                      // Of an activation.
+  // Series whose count stays ahead of this one's, where the series is of one stage.
+  std::optional<std::size_t> ahead = {};  // The same stage's: its F for an I.
+  std::optional<std::size_t> giver = {};  // Another stage's of this rank.
+  double size = 0.0;                      // Size of an activation.
 };
 
 // How many turns are done, by series, as the digits of a number.
@@ -62,7 +62,7 @@ class Rules {
   }
 
  private:
-  // Of stage k: the series 2k and 2k + 1.
+  // Adds the two series of stage k: 2k and 2k + 1.
   void add_stage(std::uint16_t stage) {
     const std::size_t at = series_.size();
     const Chains& chains = problem_.chains();
@@ -139,7 +139,7 @@ std::optional<RankStates> RankStates::of(const Problem& problem, std::size_t ran
   RankStates states;
   std::vector<std::uint64_t> layer = {0};
   const std::size_t turns = kKinds * problem.chains().cells_of(rank);
-  std::uint32_t first = 0;  // Of the layer.
+  std::uint32_t first = 0;  // First state of the layer.
   for (std::size_t depth = 0; depth < turns; ++depth) {
     std::vector<std::uint64_t> next;
     std::unordered_map<std::uint64_t, std::uint32_t> known;

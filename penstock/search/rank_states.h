@@ -53,15 +53,15 @@ class RankStates {
   std::size_t count() const { return count_; }  // State 0 is the first one, count() - 1 the last.
 
  private:
-  std::vector<Step> steps_;  // By state, rising; a step leads to a later state.
+  std::vector<Step> steps_;  // Sorted by state; a step leads to a later state.
   std::size_t count_ = 0;
 };
 
 // What narrow() works in.
 struct Scratch {
-  std::vector<double> reached;  // By state: the earliest time.
-  std::vector<double> left;     // By state: the latest time.
-  std::vector<Window> found;    // By turn.
+  std::vector<double> reached;  // Earliest time of each state.
+  std::vector<double> left;     // Latest time of each state.
+  std::vector<Window> found;    // Windows by turn.
 };
 
 // Drops the steps that are on no way of which all turns are in their windows, and narrows the

@@ -44,7 +44,7 @@ class Reordering {
   Reordered run() {
     learn_what_there_is();
     std::vector<Work> work = {{&variant_, piece(Piece::Kind::Begin, 0, 0.5)}};
-    work[0].piece.stop = [] { return false; };  // So that there is an answer.
+    work[0].piece.stop = [] { return false; };  // Never stops, so that there is an answer.
     while (!work.empty()) {
       for (Finding& finding : run_pieces(work)) variant_.learn(std::move(finding));
       ++rounds_;
@@ -97,8 +97,9 @@ class Reordering {
         request_.costs);
   }
 
-  // Where a whole backward costs less than its halves, the order that there is may have more of
-  // them than a search leaves.
+  // The fastest of the order found, of generators' orders, and of the one that is there.  Where a
+  // whole backward costs less than its halves, that last one may have more whole ones than a search
+  // leaves.
   Reordered result() const {
     const simulate::Costs& costs = request_.costs;
     verify::VerifiedSchedule best = verified(variant_.best().order);

@@ -21,13 +21,13 @@ namespace penstock::search {
 
 struct Reorder {
   const verify::VerifiedSchedule& schedule;  // Its messages are not read.
-  simulate::Costs costs;                     // Of its stages.
-  std::vector<double> memory_max;  // By rank: of its activations, in the unit of `activation`.
+  simulate::Costs costs;                     // Costs of its stages.
+  std::vector<double> memory_max;  // Limits on activations, by rank, in the unit of `activation`.
 };
 
 struct Reordered {
   verify::VerifiedSchedule schedule;  // A compute order.
-  simulate::Simulation simulation;    // Of it.
+  simulate::Simulation simulation;    // Simulation of `schedule`.
   simulate::LowerBound bound;         // What no order of these stages in that memory can beat.
   std::int64_t rounds = 0;
 };

@@ -11,7 +11,8 @@
 namespace penstock::search {
 namespace {
 
-// Of changes: out of a block, near a wait of the critical path, into a gap, of a row.
+// Shares of the kinds of changes: out of a block, near a wait of the critical path, into a gap, of
+// a row.
 constexpr double kOfBlock = 0.6;
 constexpr double kOnPath = 0.2;
 constexpr double kGap = 0.14;
@@ -21,7 +22,7 @@ constexpr double kLeft = 0.02;
 // How often `stop` is asked.
 constexpr std::int64_t kAsk = 256;
 
-// From 1 to about `most`, small ones as often as large ones.
+// A number from 1 to about `most`, small ones as often as large ones.
 std::size_t reach(Random& random, std::size_t most) {
   std::size_t scale = 1;
   while (scale < most && random.chance(0.7)) scale *= 2;

@@ -65,11 +65,11 @@ class Repair {
   const Problem& problem_;
   Clock clock_;
   Order order_;
-  std::size_t rank_ = 0;              // Whose program the last change is about,
-  std::vector<Turn> trial_;           // and what it made of it.
-  std::vector<Place> path_;           // The critical path,
-  std::vector<Place> waits_on_path_;  // its turns that waited for another rank,
-  std::vector<Place> waits_;          // and all turns that did.
+  std::size_t rank_ = 0;              // The rank that the last change is about.
+  std::vector<Turn> trial_;           // The program that the change made for it.
+  std::vector<Place> path_;           // The critical path.
+  std::vector<Place> waits_on_path_;  // The turns of it that waited for another rank.
+  std::vector<Place> waits_;          // All turns that waited while their rank was free.
   std::int64_t simulated_ = 0;
 };
 

@@ -24,14 +24,14 @@ using schedule::Schedule;
 using simulate::Costs;
 
 constexpr std::int64_t kReroutedTurnsMax = 4'000'000;
-constexpr double kReroutingTurns = 1e7;  // That are simulated in one run of repairs.
+constexpr double kReroutingTurns = 1e7;  // Turns that are simulated in one run of repairs.
 constexpr std::uint64_t kRepairs = 4;
 
 std::int32_t pipe_ranks(const Loss& loss) { return loss.schedule.schedule().ranks(); }
 
 std::int32_t ranks_of(const Loss& loss) { return mesh_of(loss).world_size(); }
 
-// At each place of the pipe, the rank of each replica.
+// The ranks of all replicas at each place of the pipe.
 std::vector<std::vector<Rank>> rows_of(const Loss& loss) {
   const mesh::Mesh mesh = mesh_of(loss);
   std::vector<std::vector<Rank>> rows;
@@ -212,7 +212,7 @@ class Ordering {
   const Order& best() const { return best_.order; }
 
  private:
-  static constexpr double kEnd = 1e9;  // After everything else.
+  static constexpr double kEnd = 1e9;  // Comes after everything else.
 
   Targets targets_of(double delay) const {
     Targets targets(problem_);
@@ -279,7 +279,7 @@ GoingOn fastest(const Problem& problem, const Loss& loss, const std::vector<Orde
                                                                   : std::move(first);
 }
 
-// Which peer takes over: the ranks of a stage that are left take turns.
+// Chooses who takes over: the ranks of a stage that are left take turns.
 class Peers {
  public:
   explicit Peers(const Loss& loss) : loss_(loss), rows_(rows_of(loss)), next_(rows_.size()) {
@@ -295,7 +295,7 @@ class Peers {
     }
   }
 
-  // By place of the pipe: the rank that takes the next microbatch of `replica` there.
+  // The rank at each place of the pipe that takes the next microbatch of `replica` there.
   std::vector<Rank> take(std::int32_t replica) {
     std::vector<Rank> way;
     for (std::size_t place = 0; place < rows_.size(); ++place) {
@@ -309,11 +309,12 @@ class Peers {
  private:
   const Loss& loss_;
   std::vector<std::vector<Rank>> rows_;
-  std::vector<std::vector<Rank>> left_;  // By place, as the next one.
+  // Ranks that are left, by place; `next_` counts by place, too.
+  std::vector<std::vector<Rank>> left_;
   std::vector<std::size_t> next_;
 };
 
-// By old number of a rank.
+// New numbers of ranks, by the old ones; -1: the rank is lost.
 std::vector<Rank> new_numbers(const Loss& loss) {
   std::vector<Rank> numbers(static_cast<std::size_t>(ranks_of(loss)), Rank(-1));
   const std::vector<Rank> left = left_of(loss);
@@ -325,7 +326,7 @@ std::vector<Chain> chains_of(const Loss& loss) {
   const Schedule& schedule = loss.schedule.schedule();
   const std::vector<Rank> numbers = new_numbers(loss);
   Peers peers(loss);
-  std::map<std::vector<Rank>, std::size_t> known;  // By the rank at each place.
+  std::map<std::vector<Rank>, std::size_t> known;  // Chains by their ranks at each place.
   std::vector<Chain> chains;
   for (std::int32_t m = 0; m < schedule.microbatches; ++m) {
     for (std::int32_t k = 0; k < loss.replicas; ++k) {
@@ -349,7 +350,7 @@ Costs costs_of_all(const Loss& loss) {
   costs.links.clear();
   const std::vector<Rank> left = left_of(loss);
   const mesh::Mesh mesh = mesh_of(loss);
-  std::vector<Rank> rows;  // Of those left: the ranks of the schedule that they are.
+  std::vector<Rank> rows;  // The schedule's rank that each rank which is left stands for.
   for (const Rank rank : left) rows.emplace_back(mesh.index(rank, mesh::Role::Pipe));
   for (const simulate::Link& link : loss.costs.links) {
     for (std::size_t from = 0; from < left.size(); ++from) {

@@ -25,21 +25,21 @@
 namespace penstock::search {
 
 struct Loss {
-  const verify::VerifiedSchedule& schedule;  // That of each replica; its messages are not read.
+  const verify::VerifiedSchedule& schedule;  // Each replica's schedule; its messages are not read.
   std::int32_t replicas = 2;
-  std::vector<Rank> lost;                 // Of mesh_of().
-  simulate::Costs costs;                  // Of that schedule.
+  std::vector<Rank> lost;                 // Ranks of mesh_of().
+  simulate::Costs costs;                  // Costs of that schedule.
   std::optional<double> memory_max = {};  // Absent: as much as its fullest rank has.
 };
 
-// So many replicas of its pipe.
+// The mesh of all replicas of its pipe.
 // REQUIRES: replicas of 1 or more.
 mesh::Mesh mesh_of(const Loss& loss);
 
 // A schedule of the ranks that are left, and how long its step is.
 struct GoingOn {
   verify::VerifiedSchedule schedule;
-  simulate::Costs costs;  // Of it.
+  simulate::Costs costs;  // Costs of `schedule`.
   simulate::Simulation simulation;
 };
 
@@ -52,8 +52,8 @@ GoingOn reroute(const Loss& loss);
 
 struct Resharded {
   std::int32_t replicas = 0;  // Whole pipelines of the ranks that are left; the others are idle.
-  std::int32_t microbatches = 0;  // Of the replica that gets most.
-  GoingOn going_on;               // Of that replica.
+  std::int32_t microbatches = 0;  // Microbatches of the replica that gets most.
+  GoingOn going_on;               // The same replica's schedule and simulation.
 };
 // Absent: the ranks that are left are too few for a pipeline.
 std::optional<Resharded> reshard(const Loss& loss);

@@ -17,8 +17,8 @@ namespace {
 
 using simulate::LowerBound;
 
-// Of placements that are neither of the known ones, for each number of stages per rank: all of
-// them, if there are no more than these, or some.
+// Placements that are not known ones, for each number of stages per rank: all of them, if there are
+// at most kAll, or kOthers of them.
 constexpr std::size_t kAll = 128;
 constexpr std::size_t kOthers = 6;
 // How many placements have a full first piece; where there are more, each has less.
@@ -57,7 +57,7 @@ void check(const Request& request) {
   }
 }
 
-// For each number of stages per rank that the costs fit.
+// The sizes for each number of stages per rank that the costs fit.
 std::vector<Stages> sizes_of(const Request& request) {
   const bool by_stage = is_by_stage(request.costs);
   std::vector<Stages> sizes;
@@ -163,8 +163,8 @@ class Search {
             .stop = budget_.stop};
   }
 
-  // Of the variants that may still become the fastest, the fastest ones most often; and a proof for
-  // the one whose bound is the bound of all.
+  // Chooses pieces of work on variants that may still become the fastest, the fastest ones most
+  // often.  One piece is a proof for the variant with the lowest bound, which is the bound of all.
   std::vector<std::pair<std::size_t, Piece>> next_pieces() const {
     std::vector<std::size_t> open;
     for (std::size_t i = 0; i < variants_.size(); ++i) {
@@ -217,7 +217,8 @@ class Search {
   }
   double makespan() const { return best().best().makespan + request_.costs.optimizer; }
 
-  // Where any placement is allowed, that none of those which were tried beats it says little.
+  // The bound of all that the request allows.  Where any placement is allowed, bounds of some
+  // placements say little: only those count of which all were tried.
   LowerBound bound() const {
     LowerBound lowest{.makespan = std::numeric_limits<double>::infinity()};
     const auto lower = [&](const LowerBound& each) {

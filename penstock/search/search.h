@@ -32,10 +32,11 @@ struct Request {
   std::int32_t microbatches = 1;
   std::vector<std::int32_t> stages_per_rank = {1};
   std::vector<Placement> placements = {Placement::Loop, Placement::V};
-  // Of a rank's stages together; where one of them is a list by stage, all are of single stages.
+  // Costs of all stages of a rank together.  If one of them is a list by stage, all are costs of
+  // single stages.
   simulate::Costs costs;
   std::optional<double> memory_max =
-      {};  // Of each rank's activations, in the unit of `activation`.
+      {};  // Limit on each rank's activations, in the unit of `activation`.
 };
 
 struct Progress {
@@ -47,13 +48,14 @@ struct Progress {
 struct Budget {
   std::uint64_t seed = 1;
   std::int64_t rounds = std::numeric_limits<std::int64_t>::max();
-  std::function<bool()> stop = [] { return false; };                       // Asked now and then.
-  std::function<void(const Progress&)> progress = [](const Progress&) {};  // After each round.
+  std::function<bool()> stop = [] { return false; };  // Asked now and then.
+  // Called after each round.
+  std::function<void(const Progress&)> progress = [](const Progress&) {};
 };
 
 struct Result {
   verify::VerifiedSchedule schedule;  // A compute order, verified with the memory limit.
-  simulate::Costs costs;              // Of its stages.
+  simulate::Costs costs;              // Costs of its stages.
   simulate::Simulation simulation;
   std::int32_t stages_per_rank = 1;
   Placement placement = Placement::Loop;

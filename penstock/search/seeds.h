@@ -1,4 +1,5 @@
-// Where a search begins: orders that generators write, and orders of random building blocks.
+// The orders with which a search begins: those that generators write, and those of random building
+// blocks.
 //
 // All of them fit the problem's memory, and none is stuck.
 // Source: the building block of one microbatch that is repeated: Qi et al., Pipeline parallelism
@@ -14,7 +15,7 @@
 
 namespace penstock::search {
 
-// Of each generator that has its stages where the problem has them.
+// The orders of all generators that have their stages where the problem has them.
 std::vector<Order> generated_orders(const Problem& problem);
 
 // A building block, which is repeated for each microbatch: the way through the stages and back,

@@ -171,7 +171,7 @@ Finding Variant::begin(const Piece& piece) const {
   return best;
 }
 
-// As far as windows alone do it.
+// Raises the bound as far as windows alone do it.
 void Variant::raise_bound(Finding& finding) const {
   if (!can_prove_ || finding.solution.makespan <= enough(bound_)) return;
   const auto ways = Ways::of(halves_, kStepsAtFirst);

@@ -19,17 +19,17 @@ namespace penstock::search {
 // What a piece of work found.
 struct Finding {
   Solution solution;
-  std::optional<Block> block = {};  // Of which the solution began, if it did.
-  double block_cost = kStuck;       // Of the block alone, on fewer microbatches.
+  std::optional<Block> block = {};  // Block from which the solution began, if it did.
+  double block_cost = kStuck;       // Cost of the block alone, on fewer microbatches.
   std::int64_t simulated = 0;
-  std::optional<simulate::LowerBound> bound = {};  // Where a higher one is proven.
+  std::optional<simulate::LowerBound> bound = {};  // A higher bound, if one is proven.
   std::shared_ptr<const Ways> ways = {};
   bool has_given_up = false;  // Nothing can be proven: there are too many ways.
 };
 
 struct Piece {
   enum class Kind : std::uint8_t {
-    Begin,   // From the generators, and from some random blocks.
+    Begin,   // Starts from the generators, and from some random blocks.
     Tune,    // Changes the best block, or new ones.
     Repair,  // Changes the best order.
     Prove,   // Raises the bound, or finds an order on the way.
@@ -70,7 +70,7 @@ class Variant {
   Stages stages_;
   Placement placement_;
   Problem problem_;
-  Problem fewer_;   // With fewer microbatches, on which blocks are tried.
+  Problem fewer_;   // Has fewer microbatches; blocks are tried on it.
   Problem halves_;  // What is proven is proven of backwards that cost no more than whole ones.
   simulate::LowerBound bound_;
   std::shared_ptr<const Ways> ways_;

@@ -6,7 +6,7 @@
 namespace penstock::search {
 namespace {
 
-// Where windows creep towards each other, nothing is lost by giving up.
+// Limit on sweeps: where windows creep towards each other, nothing is lost by giving up.
 constexpr int kSweepsMax = 400;
 // Less than kRounding, as a share of the end: what sums of the same numbers may differ by.
 constexpr double kSlack = 1e-11;

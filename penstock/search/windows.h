@@ -20,12 +20,11 @@ namespace penstock::search {
 
 // All orders of a problem: the ways of each rank, and who waits for whom.
 struct Ways {
-  // Of the turn that takes what a turn makes; or of the one that makes what it takes.
+  // The turn that takes what a turn makes, or the one that makes what it takes.
   struct Partner {
     TurnId turn = 0;
     std::uint32_t rank = 0;
-    double after =
-        0.0;  // From the start of the one that makes it to that of the one that takes it.
+    double after = 0.0;  // Time from the start of the maker to that of the taker.
   };
 
   // Absent where a rank has more than its share of `steps_max` steps.
@@ -34,9 +33,9 @@ struct Ways {
 
   const Problem* problem = nullptr;
   std::vector<RankStates> ranks;
-  std::vector<Turn> turns;                     // By id.
-  std::vector<double> times;                   // By turn.
-  std::vector<std::optional<Partner>> takers;  // By turn.
+  std::vector<Turn> turns;                     // Turns by id.
+  std::vector<double> times;                   // Times by id.
+  std::vector<std::optional<Partner>> takers;  // Partners by id.
   std::vector<std::optional<Partner>> makers;
 };
 
@@ -56,10 +55,10 @@ class Windows {
   bool narrow_all(Labour& labour);
 
   const Window& of(TurnId turn) const { return windows_[turn]; }
-  // On some way that is left.
+  // Steps of a rank that are on some way which is left.
   const std::vector<Step>& steps(std::size_t rank) const { return steps_[rank]; }
-  std::size_t steps() const;  // Of all ranks.
-  // Of the steps from one state, keeps the one that leads to `to`, or all others.
+  std::size_t steps() const;  // Steps of all ranks.
+  // Keeps, of the steps from one state, the one that leads to `to`; drop() keeps all others.
   void keep(std::size_t rank, const Step& step);
   void drop(std::size_t rank, const Step& step);
 
@@ -69,9 +68,9 @@ class Windows {
 
   const Ways* ways_;
   double slack_;
-  std::vector<Window> windows_;  // By turn.
+  std::vector<Window> windows_;  // Windows by turn.
   std::vector<std::vector<Step>> steps_;
-  std::vector<char> is_due_;  // By rank.
+  std::vector<char> is_due_;  // True of ranks whose windows changed.
 };
 
 }  // namespace penstock::search

@@ -32,19 +32,20 @@ struct Costs {
   std::optional<PerStage> backward = {};  // B; absent: as I and W together.
   double overlap = 1.0;                   // An overlapped pair takes this share of its F and B.
 
-  double latency = 0.0;    // From the end of a message's transfer to its arrival.
+  double latency = 0.0;    // Time from the end of a message's transfer to its arrival.
   PerStage message = 0.0;  // Size of what a stage hands to the next one; its gradient's, too.
-  std::optional<double> bandwidth = {};  // Of each link; absent: unlimited.
+  std::optional<double> bandwidth = {};  // Bandwidth of each link; absent: unlimited.
   std::vector<Link> links = {};          // Exceptions from `latency` and `bandwidth`.
 
-  PerStage gather = 0.0;   // UNSHARD, on the rank's gather stream.
-  PerStage reduce = 0.0;   // REDUCE_GRAD, on the rank's reduce stream.
-  double optimizer = 0.0;  // Of the slowest rank, once all ranks have reduced their gradients.
+  PerStage gather = 0.0;  // UNSHARD, on the rank's gather stream.
+  PerStage reduce = 0.0;  // REDUCE_GRAD, on the rank's reduce stream.
+  // Update of the slowest rank, once all ranks have reduced their gradients.
+  double optimizer = 0.0;
 
   PerStage activation = 1.0;  // What one microbatch takes from its F to its B or W.
   double keep = 1.0;          // Its share that a split backward keeps from the end of I to W.
 
-  // Of a compute action, UNSHARD or REDUCE_GRAD; 0 of the others.
+  // The cost of a compute action, UNSHARD or REDUCE_GRAD; 0 for others.
   double of(const schedule::Action& action) const;
 };
 

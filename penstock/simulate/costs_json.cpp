@@ -114,7 +114,7 @@ constexpr std::array<StageCost, 7> kStageCosts = {{{"forward", &Costs::forward},
                                                    {"gather", &Costs::gather},
                                                    {"reduce", &Costs::reduce},
                                                    {"activation", &Costs::activation}}};
-// And those that are one number.
+// A cost that is one number.
 struct SingleCost {
   std::string_view key;
   double Costs::* member;

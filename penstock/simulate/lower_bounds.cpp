@@ -23,8 +23,8 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 struct StageLeast {
   double forward = kNever;
   double gradient = kNever;     // B or I
-  double to_next = 0.0;         // On the way of an activation.
-  double to_previous = 0.0;     // On the way of a gradient.
+  double to_next = 0.0;         // Transit of an activation.
+  double to_previous = 0.0;     // Transit of a gradient.
   bool may_end_with_w = false;  // Some backward is split.
 };
 
@@ -32,7 +32,7 @@ struct StageLeast {
 struct StageTimes {
   double first_forward = 0.0;   // Starts.
   double first_backward = 0.0;  // Starts: the first microbatch has passed all later stages, twice.
-  double tail = 0.0;            // From the last output to the end of the step, on other ranks.
+  double tail = 0.0;            // Time from the last output to the end of the step, on other ranks.
 };
 
 struct RankWork {
@@ -76,8 +76,8 @@ class Bounds {
 
   double path() const { return *std::ranges::max_element(path_); }
 
-  // Before its first backward a rank can run no more forwards than it has memory for; all the rest
-  // comes after.
+  // The bound by memory before the first backward: a rank can run no more forwards there than it
+  // has memory for.  All the rest comes after.
   double warm_up() const {
     return most([&](std::size_t rank) {
       const RankWork& work = work_[rank];
@@ -137,7 +137,8 @@ class Bounds {
     const auto microbatches = static_cast<HopId>(schedule_.microbatches);
     const auto stages = static_cast<HopId>(schedule_.stages);
     const HopId hops = schedule_.purpose == Purpose::Train ? 2 * stages : stages;
-    for (HopId hop = 0; hop < hops; ++hop) {  // Of the first way; others' have other ranks.
+    // Hops of the first way; other ways have the same hops with other ranks.
+    for (HopId hop = 0; hop < hops; ++hop) {
       double least = kNever;
       for (HopId m = 0; m < microbatches; ++m) {
         const HopId message = hop * microbatches + m;
@@ -217,12 +218,12 @@ class Bounds {
   double share_ = 1.0;
   std::vector<StageLeast> least_;
   std::vector<StageTimes> times_;
-  std::vector<StageTimes> earliest_;  // By rank: the least of its stages.
-  std::vector<double> path_;          // By microbatch: its way through all stages, and back.
+  std::vector<StageTimes> earliest_;  // Least times of each rank's stages.
+  std::vector<double> path_;          // Path of each microbatch through all stages, and back.
   std::vector<RankWork> work_;
 };
 
-// By rank: what its activations take at most.
+// The most that each rank's activations take.
 std::vector<double> peaks_of(const Schedule& schedule, const Costs& costs) {
   std::vector<double> peaks;
   for (const Program& program : schedule.programs) {

@@ -15,18 +15,18 @@ namespace penstock::simulate {
 
 // What is bounded: all that a schedule decides but the order of each rank's actions.
 struct Work {
-  const schedule::Schedule& actions;  // Of each rank, in any order.
+  const schedule::Schedule& actions;  // Actions of each rank, in any order.
   const schedule::Homes& homes;
-  std::vector<double> memory_max;  // By rank: what its activations may take; infinite: any.
+  std::vector<double> memory_max;  // Limit on each rank's activations; infinite: none.
 };
 
 struct LowerBound {
   std::string_view name;     // "work", "pipe", "path", "warm-up", "memory".
-  std::string_view meaning;  // In a line.
-  double makespan = 0.0;     // Without gathers and reduces, with the optimizer.
+  std::string_view meaning;  // One line.
+  double makespan = 0.0;     // Time without gathers and reduces, with the optimizer.
 };
 
-// In a fixed order.
+// The bounds, in a fixed order.
 // REQUIRES: compute actions and messages only, all that the stages have to do; costs that fit.
 std::vector<LowerBound> lower_bounds(const Work& work, const Costs& costs);
 

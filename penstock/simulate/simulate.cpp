@@ -51,9 +51,9 @@ class Clock {
     RankState(const schedule::Schedule& schedule, const Costs& costs)
         : live(schedule.purpose, costs.activation, costs.keep) {}
 
-    Moment free;    // From when the rank can compute.
-    Moment gather;  // From when its gather stream is free.
-    Moment reduce;  // From when its reduce stream is free.
+    Moment free;    // Time from which the rank can compute.
+    Moment gather;  // Time from which its gather stream is free.
+    Moment reduce;  // Time from which its reduce stream is free.
     std::optional<double> first_start;
     double last_end = 0.0;
     double busy = 0.0;
@@ -82,9 +82,9 @@ class Clock {
   Record record_;
   std::vector<RankState> ranks_;
   std::vector<Moment> message_;     // When it could set out, then when it arrives.
-  std::vector<Moment> gathered_;    // By copy of a stage: when its weights are there.
-  std::vector<Moment> link_free_;   // By link, where it carries one message at a time.
-  std::vector<Moment> queue_free_;  // By queue of PairFifo and RankFifo channels.
+  std::vector<Moment> gathered_;    // Times at which weights are there, by copy of a stage.
+  std::vector<Moment> link_free_;   // Times by link, where it carries one message at a time.
+  std::vector<Moment> queue_free_;  // Times by queue of PairFifo and RankFifo channels.
 };
 
 // What makes a message, as its receiver sees it.

@@ -29,7 +29,7 @@
 namespace penstock::simulate {
 
 struct Event {
-  Rank rank;  // Of a message: the receiver.
+  Rank rank;  // The receiver of a message; else the rank that acts.
   schedule::Action action;
   double start = 0.0;
   double end = 0.0;
@@ -50,28 +50,28 @@ struct Wait {
 
 struct MemoryPoint {
   double time = 0.0;
-  double memory = 0.0;  // From `time` on.
+  double memory = 0.0;  // Memory from `time` on.
 };
 
 enum class Detail : std::uint8_t {
   Totals,  // Numbers by rank.
-  Events,  // Also everything that happened.
+  Events,  // Numbers, and everything that happened.
 };
 
 struct Simulation {
-  double makespan = 0.0;                       // To the end of the last action, and the optimizer.
-  std::vector<double> busy;                    // By rank: the sum of its compute actions' times.
-  std::vector<double> span;                    // By rank: from its first start to its last end.
-  std::vector<std::int32_t> peak_activations;  // By rank: most live activations at once.
-  std::vector<double> peak_memory;             // By rank: the most that they take.
-  std::vector<std::int32_t> unshard_peak;      // By rank: most stages unsharded at once.
-  std::vector<Wait> waits;                     // By rank, the longest first.
+  double makespan = 0.0;     // Time to the end of the last action, and the optimizer.
+  std::vector<double> busy;  // Sum of each rank's compute actions' times.
+  std::vector<double> span;  // Time from each rank's first start to its last end.
+  std::vector<std::int32_t> peak_activations;  // Most live activations at once, by rank.
+  std::vector<double> peak_memory;             // Most that they take, by rank.
+  std::vector<std::int32_t> unshard_peak;      // Most stages unsharded at once, by rank.
+  std::vector<Wait> waits;                     // Waits by rank, the longest first.
 
-  // With Detail::Events.
+  // The following are empty without Detail::Events.
   std::vector<Event> events;     // F, B, I and W, by rank, in program order; of a pair, F before B.
   std::vector<Event> transfers;  // Messages, each as its SEND.
   std::vector<Event> streams;    // UNSHARD and REDUCE_GRAD, by rank, in program order.
-  std::vector<std::vector<MemoryPoint>> memory;  // By rank: what live activations take over time.
+  std::vector<std::vector<MemoryPoint>> memory;  // Memory of live activations over time, by rank.
   // What the makespan is made of: events of all three kinds from time 0 on, each of which could not
   // start before the one ahead of it; the optimizer follows the last.
   std::vector<Event> critical_path;

@@ -78,8 +78,8 @@ bool is_part_of_more(const at::Tensor& tensor) {
   return tensor.layout() == at::kStrided && shares_memory(tensor);
 }
 
-// Of the tensors that hang on the node's outputs, as the engine calls them.  What they keep must
-// not be a view of a buffer into which the next microbatch is received.
+// Runs the hooks of the tensors that are the node's outputs, as the engine calls them.  What they
+// keep must not be a view of a buffer into which the next microbatch is received.
 void run_tensor_hooks(Node& node, Tensors& gradients) {
   if (node.tensor_pre_hooks().empty() && node.retains_grad_hooks().empty()) return;
   for (at::Tensor& each : gradients) {

@@ -82,18 +82,18 @@ class DeferredWeights {
     Input,   // A stage input: its gradient is I's result.
     Inputs,  // Leads to inputs only: run by I.
     Both,    // Leads to inputs and weights: run by both, each time for the one or the other.
-    Whole,   // Likewise, but not divisible: run by I.
+    Whole,   // Leads to both, but is not divisible: run by I.
     Weights  // Leads to weights only, or is one: run by W.
   };
 
   BackwardGraph graph_;
-  std::vector<Part> parts_;                             // By item.
-  Tensors gradients_;                                   // By slot: of what W runs.
+  std::vector<Part> parts_;                             // Parts by item.
+  Tensors gradients_;                                   // Gradients that W needs, by slot.
   std::vector<std::pair<std::int32_t, Tensors>> held_;  // Results of items that are Whole.
 };
 
 struct SplitBackward {
-  Tensors input_gradients;  // By input; undefined for one that takes none or is not used.
+  Tensors input_gradients;  // Gradients by input; undefined for one that takes none or is not used.
   DeferredWeights weights;
 };
 

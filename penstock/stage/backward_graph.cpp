@@ -37,7 +37,7 @@ class Walk {
 
   struct Found {
     NodePointer node;
-    std::int32_t first_edge = 0;  // Into leads_to_.
+    std::int32_t first_edge = 0;  // Index into leads_to_.
     std::int32_t waits_for = 0;   // Edges that lead here and have not been followed.
     std::int32_t place = kNowhere;
   };
@@ -105,7 +105,7 @@ class Walk {
   const edge_list& roots_;
   ska::flat_hash_map<const Node*, std::int32_t> index_;
   std::vector<Found> found_;
-  std::vector<std::int32_t> leads_to_;  // By found node and edge, flat.
+  std::vector<std::int32_t> leads_to_;  // Items by found node and edge, flat.
   BackwardGraph graph_;
 };
 

@@ -26,12 +26,12 @@ struct BackwardGraph {
 
   struct Item {
     NodePointer node;
-    std::int32_t first_target = 0;  // Into `targets`: one for each of the node's edges.
+    std::int32_t first_target = 0;  // Index into `targets`: one for each of the node's edges.
     std::int32_t targets = 0;
-    std::int32_t first_slot = 0;  // Of its incoming gradients; see Target::slot.
+    std::int32_t first_slot = 0;  // First slot of its incoming gradients; see Target::slot.
     std::int32_t slot_count = 0;
   };
-  // Where an edge leads: an item, and which of all gradients that come in anywhere.
+  // The end of an edge: an item, and a number among all gradients that come in anywhere.
   struct Target {
     std::int32_t item = kNowhere;
     std::int32_t slot = kNowhere;
@@ -39,7 +39,7 @@ struct BackwardGraph {
 
   std::vector<Item> items;
   std::vector<Target> targets;
-  std::vector<Target> roots;  // Where the gradients of the tensors come in, in their order.
+  std::vector<Target> roots;  // Entries of the tensors' gradients, in their order.
   std::int32_t slot_count = 0;
 };
 

@@ -1,4 +1,4 @@
-// Where the autograd graph of a stage, or of a part of it, is cut off from its neighbours'.
+// The cut between the autograd graph of a stage, or of a part of it, and its neighbours' graphs.
 //
 // stage.h and segment.h cut with it.  A tensor that crosses a cut has no graph, and says with
 // requires_grad() whether a gradient is wanted for it.
@@ -8,7 +8,7 @@
 namespace penstock::stage {
 
 struct Cut {
-  nn::Values leaves;  // Where gradients arrive; undefined for values that take none.
+  nn::Values leaves;  // Tensors at which gradients arrive; undefined for values that take none.
   nn::Values values;  // What layers get.
 };
 

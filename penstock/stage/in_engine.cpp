@@ -27,7 +27,8 @@ class Call : public torch::autograd::Node {
     } catch (const std::exception&) {
       throw;
     } catch (...) {
-      throw Error(handled_text());  // Of others the engine knows nothing.
+      // Turned into an Error, because the engine knows nothing of other exceptions.
+      throw Error(handled_text());
     }
     return {};
   }

@@ -25,8 +25,8 @@ using LayerMarks = std::vector<std::uint64_t>;
 
 // What a pass notes, each unless it is null.
 struct Notes {
-  nn::OwnGenerators* generators = nullptr;  // That layers have for themselves.
-  LayerMarks* marks = nullptr;              // Which layer makes which nodes of the graph.
+  nn::OwnGenerators* generators = nullptr;  // Generators that layers have for themselves.
+  LayerMarks* marks = nullptr;  // Marks that tell which layer makes which nodes of the graph.
 };
 
 class LayerRun {

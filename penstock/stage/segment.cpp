@@ -31,7 +31,7 @@ std::vector<std::int64_t> versions(const nn::Values& values) {
   return versions;
 }
 
-// Also where a layer throws.
+// Puts the state back, also where a layer throws.
 class PutBack {
  public:
   explicit PutBack(StateBefore& before) : before_(before) {}

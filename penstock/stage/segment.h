@@ -25,12 +25,13 @@ class Segment {
  public:
   // What a microbatch leaves until its backward.
   struct Kept {
-    nn::Values leaves;        // Where gradients of the inputs arrive.
-    nn::Values outputs;       // With their graph.
-    DeferredWeights weights;  // Between I and W, when those above are gone.
-    nn::DrawPlace place;      // Of the first layer.
-    LayerMarks marks;         // Of the graph.
-    // Of a segment that is recomputed, until it is:
+    nn::Values leaves;   // Tensors at which gradients of the inputs arrive.
+    nn::Values outputs;  // Outputs with their graph.
+    // Weights' part of the backward, between I and W, when those above are gone.
+    DeferredWeights weights;
+    nn::DrawPlace place;  // Place of the first layer.
+    LayerMarks marks;     // Marks of the graph.
+    // The next two: for a segment that is recomputed, until it is.
     nn::Values inputs;
     StateBefore before;
   };
@@ -39,8 +40,8 @@ class Segment {
 
   bool is_recomputed() const { return activations_ == Activations::Recomputed; }
 
-  // With their graph, or, when the segment is recomputed, without it, but requiring a gradient
-  // where those with it do.  REQUIRES: grad mode is on.
+  // Runs the layers.  Outputs have their graph; those of a recomputed segment have none, but
+  // require a gradient where they would with it.  REQUIRES: grad mode is on.
   nn::Values forward(const nn::Values& inputs, nn::DrawPlace place, Kept& kept);
   nn::Values evaluate(const nn::Values& inputs, const nn::DrawPlace& place) const;
 
@@ -55,9 +56,9 @@ class Segment {
  private:
   // What a forward with its graph shows of the layers.
   struct Learned {
-    std::vector<bool> of_inputs;   // Which inputs required a gradient then,
-    std::vector<bool> of_outputs;  // and which outputs did.
-    bool changes_inputs = false;   // In place: they have to be kept as copies.
+    std::vector<bool> of_inputs;   // Inputs that required a gradient then.
+    std::vector<bool> of_outputs;  // Outputs that did.
+    bool changes_inputs = false;   // Changes them in place: they have to be kept as copies.
   };
   nn::Values forward_without_graph(const nn::Values& inputs, Kept& kept);
 

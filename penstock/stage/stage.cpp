@@ -18,7 +18,7 @@
 namespace penstock::stage {
 namespace {
 
-// As tensors name it: "cuda" is the one that this thread has chosen.
+// The device as tensors name it: "cuda" is the one that this thread has chosen.
 c10::Device with_index(c10::Device device) {
   if (device.is_cpu() || device.has_index()) return device;
   return c10::impl::VirtualGuardImpl(device.type()).getDevice();
@@ -133,10 +133,10 @@ nn::DrawPlace Stage::place_of(Microbatch microbatch) const {
   return place;
 }
 
-// Of what runs beside layers.
+// The source of random numbers for what runs beside layers.
 nn::TorchDraws Stage::torch_draws() const { return layers_.all().back()->torch_draws(); }
 
-// Without an activation to fill, no graph.
+// Runs the layers; without an activation to fill, keeps no graph.
 nn::Values Stage::run(Microbatch microbatch, const nn::Values& inputs, Activation* activation) {
   const bool training = activation != nullptr;
   const nn::DrawPlace place = place_of(microbatch);
@@ -177,7 +177,7 @@ at::Tensor Stage::loss_of(const nn::DrawPlace& place, const nn::Values& outputs,
 at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
                                const nn::Values& targets, const nn::Loss& loss, bool keep_graph) {
   const c10::AutoGradMode grad_mode(keep_graph);
-  std::optional<Evaluation> evaluation;  // Of the loss, too: it may be a layer.
+  std::optional<Evaluation> evaluation;  // Covers the loss, too: it may be a layer.
   if (!keep_graph) evaluation.emplace(layers_.all());
   auto activation = keep_graph ? std::make_unique<Activation>(count_) : nullptr;
   nn::Values outputs = run(microbatch, inputs, activation.get());

@@ -30,7 +30,7 @@ namespace penstock::stage {
 // Counts live activations over all stages of a rank: the executor's proof that memory is what the
 // schedule says.
 struct ActivationCount {
-  std::mutex mutex;  // Of what stages keep, too.
+  std::mutex mutex;  // Guards what stages keep, too.
   std::int32_t alive = 0;
   std::int32_t peak = 0;
 };
@@ -59,8 +59,8 @@ class Stage {
   // first layer may change its input in place: the caller's bytes change then.
   nn::Values forward(Microbatch microbatch, const nn::Values& inputs, bool keep_graph);
 
-  // As forward(), but ends in the loss, whose value is returned: a detached scalar.  It draws as a
-  // layer behind the last one does.
+  // Does what forward() does, but ends in the loss, whose value is returned: a detached scalar.  It
+  // draws as a layer behind the last one does.
   // Throws: Error when the loss is no scalar, or has a graph to keep and requires no gradient.
   at::Tensor forward_loss(Microbatch microbatch, const nn::Values& inputs,
                           const nn::Values& targets, const nn::Loss& loss, bool keep_graph);
@@ -119,12 +119,12 @@ class Stage {
   StageId id_;
   c10::Device device_;
   std::int64_t seed_;
-  nn::DrawPlace place_;  // Of the step's first microbatch.
+  nn::DrawPlace place_;  // Place of the step's first microbatch.
   StageLayers layers_;
   std::shared_ptr<Untrained> untrained_;  // Null: layers may depend on anything.
   std::vector<Segment> segments_;
   std::shared_ptr<ActivationCount> count_;
-  std::vector<std::unique_ptr<Activation>> activations_;  // By microbatch.
+  std::vector<std::unique_ptr<Activation>> activations_;  // Activations by microbatch.
 };
 
 }  // namespace penstock::stage

@@ -25,11 +25,12 @@ enum class Leaves : std::uint8_t { Any, ParametersOnly };
 
 // How a stage makes its layers, one by one, each in host memory.
 struct Making {
-  // Of that number in the model; absent: nn::build_layer().
+  // Makes the layer of that number in the model; absent: nn::build_layer().
   std::function<nn::BuiltLayer(std::int64_t)> make = {};
-  c10::Device device = at::kCPU;            // Where a layer goes when it has been made.
-  std::optional<at::ScalarType> type = {};  // Of its floating parameters and buffers then.
-  Leaves leaves = Leaves::Any;              // ParametersOnly: others are an error (untrained.h).
+  c10::Device device = at::kCPU;  // Device to which a layer goes when it has been made.
+  // Type that its floating parameters and buffers get then.
+  std::optional<at::ScalarType> type = {};
+  Leaves leaves = Leaves::Any;  // ParametersOnly: others are an error (untrained.h).
   // Has the layer's parameters before the next layer is made: their memory may be elsewhere then.
   std::function<void(const std::vector<nn::ModelParameter>&)> after_layer = {};
 };
@@ -47,7 +48,7 @@ class StageLayers {
 
   // The trainable ones, in layer order.
   const std::vector<NamedParameter>& trained() const { return trained_; }
-  // And the others.
+  // The frozen ones.
   const std::vector<NamedParameter>& frozen() const { return frozen_; }
   // Whether trained()[i] is a copy of a parameter that an earlier layer has, too (nn/model.h).
   bool is_copy(std::size_t i) const { return is_copy_[i]; }
@@ -56,7 +57,7 @@ class StageLayers {
   // Everything a checkpoint holds: all parameters but copies, frozen ones too, and buffers.
   const std::vector<NamedParameter>& state() const { return state_; }
   std::vector<at::Tensor> buffers() const;
-  // Those that layers share with other layers.
+  // Parameters that layers share with other layers.
   const std::vector<nn::TiedParameter>& tied() const { return tied_; }
 
   // Whether a backward of any of them needs torch's engine, and whether all of them have two halves
@@ -73,7 +74,7 @@ class StageLayers {
   bool may_need_engine_ = false;  // Some did when they were built; others never will.
   std::vector<NamedParameter> trained_;
   std::vector<NamedParameter> frozen_;
-  std::vector<bool> is_copy_;  // By trained parameter.
+  std::vector<bool> is_copy_;  // Copies among the trained parameters.
   std::vector<std::int64_t> trained_per_layer_;
   std::vector<NamedParameter> state_;
   std::vector<nn::TiedParameter> tied_;

@@ -10,8 +10,8 @@ namespace {
 
 at::Tensor copy_of(const at::Tensor& tensor) { return tensor.detach().clone(); }
 
-// Without a new version: graphs of other microbatches may hold the tensor, and do not need it.  One
-// that has another size by now gets memory of its own.
+// Overwrites without a new version: graphs of other microbatches may hold the tensor, and do not
+// need it.  A tensor that has another size by now gets memory of its own.
 void overwrite(const at::Tensor& tensor, const at::Tensor& with) {
   if (tensor.sizes() == with.sizes()) {
     tensor.variable_data().copy_(with);

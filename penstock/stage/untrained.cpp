@@ -12,7 +12,7 @@ namespace {
 
 using torch::autograd::Node;
 
-// As a parameter of the layer.
+// The name of the tensor as a parameter of the layer.
 std::optional<std::string> name_of(const at::Tensor& tensor, nn::Layer& layer) {
   for (const torch::nn::Module* module :
        {static_cast<torch::nn::Module*>(&layer), &layer.computing()}) {

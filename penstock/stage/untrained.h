@@ -23,7 +23,7 @@ namespace penstock::stage {
 
 class Untrained {
  public:
-  // Of a stage, whose parameters are these.
+  // Looks at a stage whose parameters are these.
   explicit Untrained(const StageLayers& layers);
 
   // Whether nobody has asked for this layer and step, with a graph; the loss counts as the layer
@@ -43,7 +43,7 @@ class Untrained {
 
   ska::flat_hash_set<const c10::TensorImpl*> trained_;
   std::int64_t first_;
-  std::vector<std::atomic<std::int64_t>> steps_;  // By layer: the last that was asked for.
+  std::vector<std::atomic<std::int64_t>> steps_;  // Last step that was asked for, by layer.
 };
 
 }  // namespace penstock::stage

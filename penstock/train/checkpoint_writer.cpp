@@ -59,14 +59,14 @@ Manifest read_fragment(const std::string& path) {
 struct CheckpointWriter::Saving {
   NewCheckpoint checkpoint;
   After after;
-  std::string folder;              // In which shards are written.
+  std::string folder;              // Folder of the shards.
   std::vector<at::Tensor> values;  // What the pieces point into.
   std::vector<checkpoint::PieceToSave> pieces;
   std::atomic<std::int64_t> written{0};  // Portions, so far.
   bool has_shards = false;               // All of them: it is being committed.
   std::string failure;
-  // Of this rank; what went wrong, or the note of `after`.  Its end is waited for before all else
-  // here ends.
+  // This rank's part; it returns what went wrong, or the note of `after`.  Declared last, so that
+  // its end is waited for before the members that it uses end.
   std::future<std::string> work;
 
   CheckpointError not_saved(const std::string& why) const {

@@ -20,11 +20,11 @@ namespace penstock::train {
 
 // What is saved.
 struct NewCheckpoint {
-  std::string name;          // Of its folder.
+  std::string name;          // Name of its folder.
   std::int64_t step = 0;     // Optimizer steps taken.
   checkpoint::Texts facts;   // Rank 0's count.
-  checkpoint::Texts values;  // Of this rank; those of all ranks are saved.
-  // Where the pieces of this rank come from; those count that it saves.
+  checkpoint::Texts values;  // This rank's; those of all ranks are saved.
+  // Gives the pieces of this rank, of which those count that it saves.
   std::function<std::vector<StatePiece>()> pieces;
 };
 
@@ -78,8 +78,8 @@ class CheckpointWriter {
   execute::Progress& progress_;
   std::string path_;
   bool is_asynchronous_ = false;
-  std::optional<checkpoint::CheckpointDirectory> directory_;  // On rank 0, from the first save on.
-  std::vector<at::Tensor> copies_;  // Of what this rank saves, asynchronously, in its order.
+  std::optional<checkpoint::CheckpointDirectory> directory_;  // Absent until rank 0's first save.
+  std::vector<at::Tensor> copies_;  // Copies of what this rank saves asynchronously, in its order.
   std::unique_ptr<Saving> saving_;
 };
 

@@ -157,7 +157,7 @@ std::optional<Resumed> Checkpoints::resume_newest(
     const std::string& path,
     const std::function<std::vector<checkpoint::Found>(const std::string&)>& at) {
   const execute::Phase phase(progress_, "reading a checkpoint", execute::Files::Used);
-  std::string names;  // Behind `path`; none of `path` itself.
+  std::string names;  // Names behind `path`; none for `path` itself.
   std::string failure;
   if (communicator_.rank().value == 0) {
     failure = failure_of([&] {
@@ -184,8 +184,8 @@ std::optional<Resumed> Checkpoints::resume_newest(
   throw CheckpointError(str("no checkpoint in ", quoted_path(path), " can be read"), passed_over);
 }
 
-// Or why it cannot be read, the same on every rank.  What is read of it is this call's alone until
-// all ranks have all of it.
+// Returns what was loaded, or why it cannot be read, the same on every rank.  What was read is this
+// call's alone until all ranks have all of it.
 std::variant<Resumed, std::string> Checkpoints::try_to_load(const std::string& folder) {
   std::optional<SavedCheckpoint> saved;
   if (auto reason = attempt(folder, [&] { saved.emplace(folder); })) return *reason;

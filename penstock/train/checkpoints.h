@@ -28,7 +28,7 @@ namespace penstock::train {
 struct SavedStep {
   std::int64_t step = 0;
   std::string folder;
-  double seconds = 0;  // From the begin of the save.
+  double seconds = 0;  // Seconds from the begin of the save.
 };
 
 struct CheckpointOptions {
@@ -48,7 +48,7 @@ struct Resumed {
   std::string folder;
   // Newer ones that could not be read, with the reason, newest first.
   std::vector<std::string> passed_over;
-  checkpoint::Texts facts;         // Of the run that saved it.
+  checkpoint::Texts facts;         // Facts of the run that saved it.
   checkpoint::Texts client_state;  // What the program saved with it; JSON, where it is no text.
 };
 
@@ -82,7 +82,7 @@ class Checkpoints {
   // Throws: CheckpointError, on every rank, with what went wrong on the first that it did on; the
   // run and older checkpoints are as before.
   void save(const checkpoint::Texts& client_state = {});
-  // After each step, whose report says whether a rank is still writing.
+  // Saves what is due after a step.  The report says whether a rank is still writing.
   void after(const StepReport& report);
   // Waits for a save that goes on.
   void finish();

@@ -13,7 +13,7 @@ using agreement::Fact;
 
 namespace {
 
-// For comparison between ranks: different options, different texts.
+// A text for comparison between ranks: different options, different texts.
 std::string describe(const config::OptimizerConfig& optimizer) {
   const bool is_sgd = optimizer.type == config::OptimizerType::Sgd;
   const std::string_view name = is_sgd ? "SGD" : optimizer.is_decoupled() ? "AdamW" : "Adam";

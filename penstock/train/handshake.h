@@ -21,9 +21,9 @@ namespace penstock::train {
 using agreement::DifferenceError;
 using agreement::Occasion;
 
-// Those of the process, and the program.
+// Facts of the process and of the program.
 Facts facts_of(const verify::VerifiedSchedule& schedule);
-// Those, and all that a Trainer is made from.  No partition: it follows from parameters that are
+// The same, and all that a Trainer is made from.  No partition: it follows from parameters that are
 // not counted yet.
 Facts facts_of(const TrainerOptions& options, const std::vector<nn::LayerSpec>& model,
                const verify::VerifiedSchedule& schedule,
@@ -36,7 +36,7 @@ using ValueHashes = std::map<std::string, std::string>;
 // as their hashes are there.
 Facts facts_of(const std::vector<stage::Stage>& stages, const ValueHashes& values);
 
-// Which checkpoint a rank has opened; null: there is none.
+// The checkpoint that a rank has opened; null: there is none.
 Facts facts_of(const checkpoint::SavedCheckpoint* saved);
 
 // Collective over all ranks: those of each group must have the same facts.

@@ -17,21 +17,23 @@ namespace penstock::train {
 // How a batch was cut: by the Trainer, along first dimensions, or by its caller.
 enum class CutBy : std::uint8_t { Caller, Trainer };
 
-// For one run of the program: as many as the schedule has, of any sizes and shapes.
+// The data of one run of the program: as many microbatches as the schedule has, of any sizes and
+// shapes.
 struct Microbatches {
   std::vector<nn::Values> inputs = {};   // Used on the first stage's ranks.
   std::vector<nn::Values> targets = {};  // Used on the last stage's ranks.
   CutBy cut_by = CutBy::Caller;
 };
 
-// In order, of as equal sizes as can be: 10 samples in 4 are 3, 3, 2 and 2.
+// Cuts a batch in order, into parts of sizes as equal as can be: 10 samples in 4 are 3, 3, 2 and 2.
 // Throws: Error for tensors of different first dimensions, and for fewer samples than microbatches.
 std::vector<nn::Values> split(const nn::Values& batch, std::int32_t microbatches);
 
 // The samples of a microbatch: the first dimension of its inputs, with a minus where they do not
 // have one in common, so that nobody knows which of them counts.  Numbers, as ranks share them.
 double samples_of_inputs(const nn::Values& inputs);
-// Those numbers, of all microbatches of a step on all replicas, without their signs.
+// The numbers of samples_of_inputs() without their signs, for all microbatches of a step on all
+// replicas.
 // Throws: Error, where one has no known number of samples and they do not all weigh alike.
 std::vector<double> known_samples(const std::vector<double>& samples);
 
@@ -46,7 +48,7 @@ void check_targets(const std::vector<nn::Values>& targets, const std::vector<dou
 struct LossScale {
   enum class Kind : std::uint8_t {
     Samples,  // f = w / mean of w, d = n; w is the number of samples, which inputs have.
-    Counted,  // Likewise; w is what `count` says of the targets.
+    Counted,  // The same; w is what `count` says of the targets.
     Sum,      // f = 1, d = 1.
   };
   using Count = std::function<double(const nn::Values& targets)>;
@@ -54,14 +56,15 @@ struct LossScale {
   Kind kind = Kind::Samples;
   Count count = {};
 
-  // For a loss that is the mean over a microbatch's samples.
+  // The scale of a loss that is the mean over a microbatch's samples.
   static LossScale samples() { return {}; }
-  // For a loss that is the mean over a microbatch's tokens, those with target -100 left out, as in
-  // torch's cross entropy.
+  // The scale of a loss that is the mean over a microbatch's tokens.  Those with target -100 are
+  // left out, as in torch's cross entropy.
   static LossScale tokens();
-  // For a loss that is the mean over something else of which a microbatch has count(targets).
+  // The scale of a loss that is the mean over something else, of which a microbatch has
+  // count(targets).
   static LossScale counted(Count count) { return {Kind::Counted, std::move(count)}; }
-  // For a loss that is a sum.
+  // The scale of a loss that is a sum.
   static LossScale sum() { return {Kind::Sum, {}}; }
 
   // w of a microbatch with so many samples.

@@ -28,16 +28,16 @@ class NamedParameters : public std::vector<stage::NamedParameter> {
 
 class ModelOrder {
  public:
-  // Of a model of so many layers.  Collective: `sum_over_model` adds up a tensor over the ranks of
-  // a replica, in place.
+  // Orders a model with `layers` layers.  Collective: `sum_over_model` adds up a tensor over the
+  // ranks of a replica, in place.
   ModelOrder(const std::vector<stage::Stage>& stages, std::int64_t layers,
              const std::function<void(const at::Tensor&)>& sum_over_model);
 
-  // In model order.  One that layers share is there once, on every rank that has one of them, under
-  // the name that it has in the first.
+  // Parameters in model order.  One that layers share is there once, on every rank that has one of
+  // them, under the name that it has in the first.
   const NamedParameters& parameters() const { return parameters_; }
 
-  // Of the whole model.
+  // Number of parameters of the whole model.
   std::int64_t size() const { return size_; }
   // Puts what this rank has of each of parameters() to its place in `all`, of size(): each
   // parameter of the model has one, on one rank.

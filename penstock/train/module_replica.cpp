@@ -110,7 +110,7 @@ void ModuleReplica::end_backward() {
   end_run();
 }
 
-// In a run of its own, since replicas compare what they sum.
+// Sums in a run of its own, since replicas compare what they sum.
 void ModuleReplica::sum_gradients() {
   if (has_sums_) return;
   const bool begins = replicated_.pager() != nullptr && !is_running_;

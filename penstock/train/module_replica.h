@@ -45,7 +45,7 @@ enum class Graph : std::uint8_t { Freed, Retained };
 struct ModuleGradients {
   // What losses are multiplied by before a backward; null: by nothing.
   std::shared_ptr<const update::GradientScale> scale;
-  double divisor = 1.0;  // Of sums over the replicas.
+  double divisor = 1.0;  // Divides sums over the replicas.
 };
 
 class ModuleReplica {
@@ -64,9 +64,9 @@ class ModuleReplica {
   // What this rank has of parameters between steps.
   std::vector<replicas::KeptParameter> kept() const { return replicated_.kept().front(); }
 
-  // Those that come and go under ZeRO 3; null: none does.
+  // Parameters that come and go under ZeRO 3; null: none does.
   replicas::SpreadParameters* spread() { return replicated_.spread(0); }
-  // By parameter, its number there; absent where it stays.
+  // The number of each parameter in spread(); absent: it stays on every rank.
   const std::vector<std::optional<std::size_t>>& spread_place() const {
     return replicated_.spread_place();
   }
@@ -88,7 +88,7 @@ class ModuleReplica {
   void backward(const at::Tensor& loss, double factor, execute::Accumulation accumulation,
                 Graph graph);
 
-  // Which backwards of the caller's own may add to gradients.
+  // The backwards of the caller's own that may add to gradients.
   CallerBackwards& backwards() { return backwards_; }
   // Operators in between may bring parameters.
   void begin_backward();
@@ -101,7 +101,7 @@ class ModuleReplica {
   // Throws: Error for what went wrong in an operator, if that is behind it.
   void abandon();
 
-  // By trained parameter, the square of its gradient's 2-norm; 0 where there is none.  Collective.
+  // Squares of the 2-norms of gradients, by trained parameter; 0: no gradient.  Collective.
   // `words`: as ReplicatedParameters has them.
   std::vector<double> squared_norms(std::span<double> words = {});
   // The next accumulation begins.
@@ -124,9 +124,10 @@ class ModuleReplica {
   execute::SumsWhenFinal hooks_;
   CallerBackwards backwards_;
   bool has_sums_ = false;
-  std::vector<at::Tensor> sums_before_;  // By part: of this step's accumulations that have ended.
-  bool may_nest_ = false;                // The backward that comes.
-  bool is_running_ = false;              // From a forward to its backward.
+  // Sums, by part, of this step's accumulations that have ended.
+  std::vector<at::Tensor> sums_before_;
+  bool may_nest_ = false;    // The backward that comes.
+  bool is_running_ = false;  // True from a forward to its backward.
   bool ends_with_forward_ = false;
 };
 

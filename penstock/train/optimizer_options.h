@@ -20,7 +20,7 @@ class TorchOptimizerOptions {
  public:
   TorchOptimizerOptions() = default;
   // NOLINTBEGIN(google-explicit-constructor): they stand where our own options do.
-  TorchOptimizerOptions(const torch::optim::AdamOptions& options);  // With L2, as torch's.
+  TorchOptimizerOptions(const torch::optim::AdamOptions& options);  // Has L2, as torch's.
   TorchOptimizerOptions(const torch::optim::AdamWOptions& options);
   TorchOptimizerOptions(const torch::optim::SGDOptions& options);
   template <std::derived_from<torch::optim::OptimizerOptions> Other>

@@ -53,10 +53,10 @@ bool updates_slices(RankModel& here) {
   return false;
 }
 
-// Where what this rank updates of each parameter is; none of one that other ranks update.
+// The place of what this rank updates of a parameter; none if only other ranks update it.
 struct Updated {
   std::string name;
-  at::Tensor master;  // Or undefined.
+  at::Tensor master;  // Undefined where there is none.
 };
 using ByTensor = std::unordered_map<const at::TensorImpl*, Updated>;
 

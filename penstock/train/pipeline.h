@@ -30,7 +30,7 @@ struct PipelineStage {
   StageId stage;
   std::shared_ptr<nn::Layer> layer;
   std::shared_ptr<execute::StageHooks> hooks;  // Null: there is nothing to share.
-  c10::Device device = at::kCPU;               // Where the layer is; one for all of a rank.
+  c10::Device device = at::kCPU;               // The layer's device, one for all layers of a rank.
   // Whether the backward that comes may run another one within it; absent: it does not.
   std::function<bool()> may_nest;
 };
@@ -74,7 +74,7 @@ class Pipeline {
                                                    bool with_hooks);
 
   comm::Communicator& communicator_;
-  replicas::ReplicatedParameters* replicated_;  // Or null.
+  replicas::ReplicatedParameters* replicated_;  // Null: hooks of the stages do what replicas do.
   verify::VerifiedSchedule schedule_;
   std::vector<PipelineStage> given_;
   mesh::Mesh mesh_;

@@ -1,4 +1,4 @@
-// In which types a model computes, and in which its gradients are added up.
+// The types in which a model computes, and in which its gradients are added up.
 //
 // Part of the Trainer's options, which converts what the stages and the loss get.  Knows no
 // optimizer: the masters of short types are in master_weights.h.
@@ -15,12 +15,12 @@
 namespace penstock::train {
 
 struct Precision {
-  // Of parameters, buffers and activations: kFloat leaves them as the layers make them; kBFloat16
-  // and kHalf are short, and the optimizer updates masters in float.
+  // Type of parameters, buffers and activations: kFloat leaves them as the layers make them.
+  // kBFloat16 and kHalf are short, and the optimizer updates masters in float.
   at::ScalarType type = at::kFloat;
-  // In which gradients are added, over microbatches and replicas; absent: the parameters'.
+  // Type in which gradients are added, over microbatches and replicas; absent: the parameters'.
   std::optional<at::ScalarType> sums = {};
-  config::Fp16Config gradient_scale = {};  // For kHalf.
+  config::Fp16Config gradient_scale = {};  // Options of the scale that kHalf has.
 
   bool is_short() const { return type != at::kFloat; }
   at::ScalarType sum_type() const { return sums.value_or(type); }

@@ -65,9 +65,9 @@ class RankModel {
   replicas::ReplicatedParameters& replicated() { return *replicated_; }
   const replicas::ReplicatedParameters& replicated() const { return *replicated_; }
 
-  // With ZeroStage::Parameters: makes parameters() whole until what is returned is destroyed.  Both
-  // are collective over the data ranks of a stage.  Else nothing.  What all of these ranks set in a
-  // parameter meanwhile, to the same values, is what it trains on with.
+  // Makes parameters() whole under ZeroStage::Parameters, until what is returned is destroyed; else
+  // does nothing.  Both are collective over the data ranks of a stage.  What all of these ranks set
+  // in a parameter meanwhile, to the same values, is what it trains on with.
   class [[nodiscard]] WholeParameters {
    public:
     explicit WholeParameters(replicas::ReplicatedParameters& replicated);
@@ -116,8 +116,8 @@ class RankModel {
   bool is_first_stage_ = false;
   bool is_last_stage_ = false;
   std::shared_ptr<stage::ActivationCount> activations_;
-  nn::OwnedMemory owned_;     // By the layers.
-  ValueHashes first_values_;  // Of parameters, while layers are made.
+  nn::OwnedMemory owned_;     // Memory that the layers have.
+  ValueHashes first_values_;  // Hashes of parameters' values as the layers made them.
   std::vector<stage::Stage> stages_;
   std::optional<replicas::ReplicatedParameters> replicated_;
   std::vector<std::unique_ptr<execute::TiedParameters>> ties_;

@@ -20,8 +20,8 @@ namespace penstock::train {
 struct StatePiece {
   std::string name;
   std::string state;                // checkpoint::kWeight, or the optimizer's word.
-  std::vector<std::int64_t> shape;  // Of the whole tensor.
-  std::int64_t first = 0;           // Of its elements.
+  std::vector<std::int64_t> shape;  // Shape of the whole tensor.
+  std::int64_t first = 0;           // Index among the tensor's elements.
   // The run's own, from `first` on: set it, and the run has other values.  A master of a parameter
   // of a short type stands for the parameter.
   at::Tensor values;

@@ -19,7 +19,8 @@ namespace {
 
 using agreement::Fact;
 
-constexpr const char* kAway = "as it was";  // Of a parameter that comes and goes, and was not set.
+// Stands for a parameter that comes and goes, and was not set.
+constexpr const char* kAway = "as it was";
 
 // What the ranks say that they have set, by name, and which ranks have each tied parameter.
 struct AllSet {
@@ -41,7 +42,7 @@ std::string text_of(const std::vector<double>& rates) {
   return join(texts, ", ");
 }
 
-// Of which parameters this rank keeps elements.
+// The parameters of which this rank keeps elements.
 std::set<std::string> kept_names(RankModel& here) {
   std::set<std::string> names;
   for (const auto& set : here.replicated().kept()) {
@@ -96,7 +97,7 @@ AllSet exchange_set(const OwnSettings& own, RankModel& here, comm::Communicator&
 double number_of(const OwnSettings& own) {
   std::string text = text_of(own.rates);
   for (const auto& [name, hash] : own.weights) text += "\n" + name + "=" + hash;
-  return static_cast<double>(stable_hash(text) >> 12);  // Of 52 bits.
+  return static_cast<double>(stable_hash(text) >> 12);  // Keeps 52 bits.
 }
 
 bool has_tied(const OwnSettings& own, RankModel& here) {

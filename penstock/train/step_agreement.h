@@ -19,8 +19,8 @@
 namespace penstock::train {
 
 struct OwnSettings {
-  std::map<std::string, std::string> weights;  // By name, a hash (replicas::ProgramChanges).
-  std::vector<double> rates;                   // Of the step: the learning rate of each group.
+  std::map<std::string, std::string> weights;  // Hashes by name (replicas::ProgramChanges).
+  std::vector<double> rates;                   // The step's learning rate of each group.
 };
 
 // Other numbers for other settings, all but surely.  A double holds it exactly.
@@ -31,7 +31,7 @@ bool has_tied(const OwnSettings& own, RankModel& here);
 // The number of each of the ranks with the same parameters, behind what is given to
 // GroupSums::over_copies().
 void append_number(std::vector<double>& mine, const mesh::Group& copies, double number);
-// Takes them off its result: whether any of them is another one.
+// Takes the numbers off its result: whether any of them is another one.
 bool remove_numbers(std::vector<double>& all, const mesh::Group& copies, double number);
 
 // What ranks that make up the model add up in a step: counts, the squared norms of parameters in
@@ -41,11 +41,11 @@ class SharedOverModel {
   SharedOverModel(std::int64_t counts, const std::vector<double>& squares,
                   const std::vector<double>& rates, const mesh::Groups& here);
 
-  // To be summed (GroupSums::over_model()).
+  // The tensor to sum (GroupSums::over_model()).
   const at::Tensor& tensor() const { return all_; }
   std::span<double> counts() const { return {first(), counts_}; }
   std::span<double> squares() const { return {first() + counts_, squares_}; }
-  // Behind the sum: whether all places have the same rates.
+  // Whether all places have the same rates.  Read behind the sum.
   bool have_rates_alike() const;
 
  private:

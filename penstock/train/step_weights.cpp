@@ -21,7 +21,8 @@ const mesh::Place& ranks_with(std::int32_t stage, const Layout& layout,
   return groups.places[static_cast<std::size_t>(groups.place_of(pipe[home.index()]))];
 }
 
-// Whom each rank with the last stage hears of the first one from: itself, or one that has it.
+// Pairs each rank that has the last stage with the rank of the first stage that it hears of:
+// itself, or one that has it.
 std::vector<std::pair<Rank, Rank>> firsts_of_lasts(const Layout& layout,
                                                    const mesh::Groups& groups) {
   const mesh::Place& firsts = ranks_with(0, layout, groups);
@@ -34,7 +35,7 @@ std::vector<std::pair<Rank, Rank>> firsts_of_lasts(const Layout& layout,
   return pairs;
 }
 
-// Of no message of a program.
+// A tag that no message of a program has.
 std::int32_t tag_of(const Layout& layout) {
   constexpr std::int32_t kSamplesPart = 3;
   return lower::message_tag({.stage = StageId(layout.partition.stages() - 1),
@@ -62,7 +63,8 @@ StepWeights::StepWeights(const TrainerOptions& options, const Layout& layout, Ra
   communicator_.link(peers);
 }
 
-// By microbatch, behind the number of batches: messages have one size, whatever that is.
+// Samples by microbatch, behind the number of batches.  Messages have one size, whatever that
+// number is.
 std::vector<double> StepWeights::samples_of(const Microbatches& batch, std::size_t batches) {
   std::vector<double> mine = {static_cast<double>(batches)};
   if (rank_model_.is_first_stage()) {

@@ -23,7 +23,8 @@ class StepWeights {
   StepWeights(const TrainerOptions& options, const Layout& layout, RankModel& rank_model,
               comm::Communicator& communicator, execute::Progress& progress);
 
-  // Of all replicas' microbatches, where their losses are; else none.  Collective over all ranks.
+  // Weights of all replicas' microbatches, on the ranks that have their losses; else none.
+  // Collective over all ranks.
   // Throws: Error for what cannot be counted (microbatches.h), and for a step of another number of
   // batches than on another rank.  `step`, if it is not 0, is where errors say they are.
   std::vector<double> of(const std::vector<Microbatches>& batches, std::int64_t step);

@@ -96,7 +96,7 @@ std::string objection_to(const at::Tensor& values, const StatePiece& piece,
   return kFits;
 }
 
-// Of what this rank updates of that parameter, if they are not there.
+// Makes the optimizer's states of what this rank updates of that parameter, if they are not there.
 void make_states_of(const std::string& name, const replicas::ReplicatedParameters& replicated,
                     update::Optimizer& optimizer) {
   for (const auto& set : replicated.kept()) {

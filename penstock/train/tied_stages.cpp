@@ -75,7 +75,8 @@ TiedStages::TiedStages(const std::vector<Tie>& ties, comm::Communicator& communi
   for (const Tie& tie : ties) text += describe(tie);
   const SaidByName said = hear(communicator.exchange("tied parameters", text));
   check(said);
-  std::map<std::set<Rank>, std::vector<std::string>> names_of;  // By the ranks that share them.
+  // Names by the ranks that share them.
+  std::map<std::set<Rank>, std::vector<std::string>> names_of;
   for (const auto& [name, each] : said) names_of[ranks_of(each)].push_back(name);
   const at::NoGradGuard no_grad;
   for (const auto& [ranks, names] : names_of) {
@@ -99,7 +100,8 @@ TiedStages::TiedStages(const std::vector<Tie>& ties, comm::Communicator& communi
       communicator.broadcast(value, group, static_cast<std::int32_t>(root))->wait();
       for (const Tie& tie : ties) {
         const bool is_known = std::ranges::any_of(shared_, [&](const Shared& each) {
-          return each.parameter.is_same(tie.parameter);  // Of another stage of this rank.
+          // Shared already with another stage of this rank.
+          return each.parameter.is_same(tie.parameter);
         });
         if (tie.name != name || is_known) continue;
         tie.parameter.copy_(value);

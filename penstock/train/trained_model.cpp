@@ -42,7 +42,7 @@ partition::Partition partition_of(const std::vector<nn::LayerSpec>& layers, std:
   return partition;
 }
 
-// Those that this rank has, if stages have as many layers each.
+// The layers of this rank if all stages have equally many.
 std::set<std::int64_t> likely_layers(const std::vector<nn::LayerSpec>& layers,
                                      const mesh::Mesh& mesh,
                                      const verify::VerifiedSchedule& schedule, Rank rank) {
@@ -110,7 +110,7 @@ std::unique_ptr<update::Update> make_update(const TrainerOptions& options,
           .states_per_part = config::states_per_parameter(options.optimizer)});
 }
 
-// By part: whose it is.
+// The parameter's name of each part.
 std::vector<std::string> names_of_parts(const replicas::ReplicatedParameters& replicated) {
   std::vector<std::string> names;
   for (const auto& set : replicated.kept()) {

@@ -40,7 +40,7 @@ Microbatches cut(const nn::Values& inputs, const nn::Values& targets, std::int32
   });
 }
 
-// At their microbatches' places among those of the step.
+// Puts losses at their microbatches' places among those of the step.
 void put_losses(const execute::StepResult& result, std::int64_t first,
                 std::vector<double>& losses) {
   for (std::size_t m = 0; m < result.losses.size(); ++m) {
@@ -65,7 +65,7 @@ void check(const std::vector<Microbatches>& batches, std::int32_t microbatches,
   });
 }
 
-// Of the step, on all replicas.
+// Microbatches of the step on all replicas.
 std::int64_t microbatches_of(const std::vector<Microbatches>& batches,
                              const TrainerOptions& options) {
   return std::ssize(batches) * options.microbatches * options.mesh.size(mesh::Role::OtherSamples);
@@ -217,7 +217,7 @@ StepReport Trainer::compute(const std::vector<Microbatches>& batches, EarlierGra
   });
 }
 
-// To before the step, whatever its halves have done.
+// Goes back to before the step, whatever its halves have done.
 void Trainer::undo_step() {
   before_step_.put_back();
   zero_grad();

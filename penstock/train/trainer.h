@@ -60,15 +60,15 @@ struct StepWords {
 };
 
 struct StepReport {
-  std::int64_t step = 0;   // From 1.
-  double loss = 0.0;       // Of the whole step, all replicas: see LossScale.
-  double lr = 0.0;         // Before update() it may be set, on all ranks alike.
+  std::int64_t step = 0;   // Counts from 1.
+  double loss = 0.0;       // Loss of the whole step, all replicas: see LossScale.
+  double lr = 0.0;         // Learning rate; it may be set before update(), on all ranks alike.
   double grad_norm = 0.0;  // Global 2-norm before clipping, each parameter once.
-  // With a gradient scale (Precision): what it was, and whether gradients overflowed, so that no
-  // parameter was updated.
+  // The gradient scale (Precision) of the step; absent: there is none.  `skipped` says that
+  // gradients overflowed, so that no parameter was updated.
   std::optional<double> gradient_scale;
   bool skipped = false;
-  StepWords words;  // Of any rank, when its gradients were there.
+  StepWords words;  // Words that any rank had set when its gradients were there.
 };
 
 // What becomes of gradients that were computed before and not applied.
@@ -91,9 +91,9 @@ class UpdatedBy {
   torch::optim::Optimizer* own_ = nullptr;
 };
 
-// Of what a rank updates of a parameter: whole, or the slice from element `first` on, flat.
+// What a rank updates of a parameter: the whole, or the slice from element `first` on, flat.
 struct PartOfParameter {
-  std::string name;  // Of the parameter.
+  std::string name;  // The parameter's.
   at::Tensor part;   // Its grad() may be undefined, and be replaced.
   std::int64_t first = 0;
 };
@@ -106,17 +106,17 @@ class TrainedModel {
   const Layout& layout() const { return layout_; }
   RankModel& rank_model() { return *rank_model_; }
   const RankModel& rank_model() const { return *rank_model_; }
-  // Of layout().schedule; it may change between steps.
+  // The program of layout().schedule; it may change between steps.
   TrainingProgram& program() { return *program_; }
   // This rank's trainable parameters, in model order (rank_model.h).
   const NamedParameters& parameters() const { return rank_model_->parameters(); }
-  // With the masters of what this rank updates.
+  // The update, with the masters of what this rank updates.
   update::Update& updates() { return *update_; }
-  // Of the masters; its states, by part.
+  // The optimizer of the masters.  Its states go by part.
   update::Optimizer& optimizer() { return *optimizer_; }
   // Whether an optimizer of the program's own has taken a step.
   bool has_own_optimizer() const { return own_ != nullptr; }
-  // Of the files with its states and pieces of parameters; 0 without any.
+  // Bytes of the files with its states and pieces of parameters; 0: there are none.
   std::int64_t offloaded_bytes() const;
 
   // Optimizer steps taken, skipped ones too.  A run that was saved goes on after those of its
@@ -139,7 +139,8 @@ class TrainedModel {
   // and so does a save.
   void take_changes();
 
-  // Those of the Trainer; what speaks to all ranks about it makes its own there (checkpoints.h).
+  // The Trainer's calls.  What speaks to all ranks about it makes its own calls there
+  // (checkpoints.h).
   TrainingCalls& calls() { return calls_; }
 
   // What this rank updates, with gradients between compute_gradients() and update().
@@ -148,7 +149,7 @@ class TrainedModel {
   void zero_grad();
 
  protected:
-  // As Trainer's constructor.
+  // Takes what Trainer's constructor takes.
   TrainedModel(const TrainerOptions& options, std::vector<nn::LayerSpec> layers,
                comm::Communicator& communicator);
   ~TrainedModel();
@@ -233,12 +234,12 @@ class Trainer : public TrainedModel {
   nn::Values infer(const nn::Values& inputs);
   at::Tensor infer(const at::Tensor& input);
 
-  // Of this rank, to be set; the next StepReport has those of all ranks.  They stay.
+  // This rank's words, to be set; the next StepReport has those of all ranks.  They stay.
   StepWords& words() { return words_; }
 
  private:
-  enum class Use : std::uint8_t { Applied, Shown };  // Of gradients that are computed.
-  // At `rates`, of each parameter group.
+  enum class Use : std::uint8_t { Applied, Shown };  // What becomes of computed gradients.
+  // Computes gradients of a step that updates at `rates`, one for each parameter group.
   StepReport compute(const std::vector<Microbatches>& batches, EarlierGradients earlier, Use use,
                      const std::vector<double>& rates);
   // What is computed comes to nothing where it throws.
@@ -266,7 +267,7 @@ class Trainer : public TrainedModel {
   stage::StateBefore before_step_;  // Buffers, as its first half found them.
   std::unique_ptr<execute::Executor> evaluate_;
   std::unique_ptr<execute::Executor> infer_;
-  std::int64_t evaluations_ = 0;  // Since the last step: each draws other numbers.
+  std::int64_t evaluations_ = 0;  // Evaluations since the last step: each draws other numbers.
   StepWords words_;
 };
 

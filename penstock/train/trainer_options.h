@@ -29,15 +29,16 @@ using config::ZeroStage;
 using replicas::GradientSums;
 using replicas::ZeroOptions;
 
-// Where a rank keeps optimizer states and parameters while it does not use them.  The host updates
-// those that are not on the device.
+// The place of a rank's optimizer states and parameters while it does not use them.  The host
+// updates those that are not on the device.
 struct OffloadOptions {
   // Optimizer states, and masters of short types, between their updates.  Device: where what is
   // updated is.
   offload::Where states = {};
-  // With ZeroStage::Parameters, also with one data rank: its pieces of parameters.
+  // The rank's pieces of parameters under ZeroStage::Parameters, also with one data rank.
   offload::Where parameters = {};
-  std::int64_t elements_at_once = partition::kElementsAtOnce;  // That are updated, or read ahead.
+  // Elements that are updated, or read ahead, together.
+  std::int64_t elements_at_once = partition::kElementsAtOnce;
 };
 
 template <class Optimizer>
@@ -46,33 +47,32 @@ struct TrainerOptionsWith {
   std::string schedule = "1f1b";                     // A registered name, unless `program` is set.
   std::string program = {};                          // Path of a program, CSV or JSON.
   std::optional<std::int32_t> stages_per_rank = {};  // Absent: as many as the schedule has.
-  std::int32_t microbatches = 1;                     // Per step and replica; a program of several
-                                                     // replicas has all of them.
+  // Microbatches of a step and replica; a program of several replicas has all of them.
+  std::int32_t microbatches = 1;
   partition::Method partition = partition::ByParameters{};
   Optimizer optimizer = {};
   config::SchedulerConfig scheduler = {};
-  std::int64_t total_steps = 100;  // For the learning-rate schedule.
-  // In the place of a scheduler: the learning rate of an update, by the number of updates before
-  // it, from 0; skipped steps do not count.  The same on all ranks.
+  std::int64_t total_steps = 100;  // Length of the learning-rate schedule.
+  // The learning rate of an update, by the number of updates before it, from 0; takes the place of
+  // a scheduler.  Skipped steps do not count.  The same on all ranks.
   std::function<double(std::int64_t updates)> learning_rate = {};
   double gradient_clipping = 0.0;  // Largest global 2-norm; 0: none.
-  LossScale loss_scale = {};       // By default, a mean over samples.
+  LossScale loss_scale = {};       // A mean over samples, by default.
   Precision precision = {};
   GradientSums sums = GradientSums::AsTheyCome;
   ZeroOptions zero = {};
   OffloadOptions offload = {};
   stage::Checkpointing checkpointing = {};
   std::int64_t seed = 1234;
-  c10::Device device = at::kCPU;  // Where this rank has its stages.
-  // Where it tells what it is at, from its construction on; it outlives the trainer.  Null: nobody
-  // is told.
+  c10::Device device = at::kCPU;  // Device of this rank's stages.
+  // Hears what the trainer is at, from its construction on; outlives it.  Null: nobody is told.
   execute::Progress* progress = nullptr;
   // What else all ranks must have in common, by name: a hash of what they read themselves, say.
   Facts facts = {};
 };
 
 using TrainerOptions = TrainerOptionsWith<config::OptimizerConfig>;
-// For `.optimizer = torch::optim::AdamOptions(1e-3)`, in a Trainer's constructor.
+// Options with `.optimizer = torch::optim::AdamOptions(1e-3)`, for a Trainer's constructor.
 using TorchTrainerOptions = TrainerOptionsWith<TorchOptimizerOptions>;
 TrainerOptions with_own_optimizer(const TorchTrainerOptions& options);
 

@@ -19,7 +19,7 @@
 namespace penstock::train {
 namespace {
 
-// After so many updates.
+// The learning rate after so many updates.
 double rate_of_update(const TrainerOptions& options, std::int64_t updates) {
   if (!options.learning_rate) {
     return options.optimizer.lr *
@@ -52,12 +52,13 @@ void Trainer::check_computed(const StepReport& report) const {
               {"call compute_gradients() before, once for each update()"});
 }
 
-// Of gradients as they are now, which the program may have changed.
+// The norm of gradients as they are now, which the program may have changed.
 double Trainer::norm_again(const std::vector<double>& rates) {
   comm::or_fail(communicator_, [this] { settle_gradients(*rank_model_); });
   const std::vector<double> my_squares = rank_model_->squared_norms();
   const mesh::Groups& here = rank_model_->groups();
-  const double number = number_of({.rates = my_squares});  // Of whole gradients, as replicas have.
+  // Tells whole gradients apart, which replicas must have alike.
+  const double number = number_of({.rates = my_squares});
   std::vector<double> numbers;
   append_number(numbers, here.same_parameters, number);
   append_number(numbers, here.same_parameters, number_of({.rates = rates}));
@@ -92,7 +93,8 @@ void Trainer::update(StepReport& report, UpdatedBy optimizer) {
   });
 }
 
-// Of the groups of the program's own optimizer, which has masters from now on; else the options'.
+// The rates of the program's own optimizer, by group, which from now on has masters; without one
+// the options' rate.
 std::vector<double> Trainer::rates_of_step(UpdatedBy optimizer) {
   if (optimizer.own() == nullptr) {
     return comm::or_fail_at(communicator_, in_step(steps_taken_ + 1), [&] {
@@ -118,7 +120,8 @@ void Trainer::apply(StepReport& report, UpdatedBy optimizer) {
   }
   computed_.reset();
   report.skipped = update_->skips(report.grad_norm);
-  if (report.skipped) steps_taken_ = report.step;  // Also where no scale is left to try.
+  // Steps count also where no scale is left to try.
+  if (report.skipped) steps_taken_ = report.step;
   {
     const execute::WorkMark work(
         progress_, "updating parameters",

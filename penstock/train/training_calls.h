@@ -18,7 +18,7 @@ inline auto in_step(std::int64_t step) {
   return [step] { return step > 0 ? str(", step ", step) : std::string(); };
 }
 
-// Of a call that may find some parameters after a step, and others before it.
+// What a call allows: it may find some parameters after a step, and others before it.
 enum class HalfUpdated : std::uint8_t { Refused, Allowed };
 
 class TrainingCalls {

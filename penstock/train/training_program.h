@@ -18,7 +18,7 @@ namespace penstock::train {
 
 class TrainingProgram {
  public:
-  // That of `layout`, lowered.  All that is a reference outlives it.
+  // Trains by the program of `layout`, lowered.  All that is a reference outlives it.
   TrainingProgram(lower::Plan plan, Layout& layout, RankModel& rank_model, GradientSums sums,
                   comm::Communicator& communicator, execute::Progress& progress);
 
@@ -26,9 +26,9 @@ class TrainingProgram {
   // Runs of one name read parameters alike.
   const std::string& name() const { return name_; }
 
-  // From the next step on, the ranks run `program`, which has its messages, in the place of that of
-  // the layout.  Not a bit of what is trained changes by it.  What executor() had replaced is gone.
-  // Collective over all ranks, between steps.
+  // Makes the ranks run `program`, which has its messages, from the next step on, in the place of
+  // the layout's.  Not a bit of what is trained changes by it.  What executor() had returned before
+  // is gone.  Collective over all ranks, between steps.
   // Throws, on every rank: DifferenceError when they were given different programs; ScheduleError
   // for one that does not verify, or to which there is an objection (adapt/objection.h).  The
   // program is then the one before.
@@ -37,7 +37,8 @@ class TrainingProgram {
   // What the run asks of its programs; the room is that of the first one.
   const adapt::Terms& terms() const { return terms_; }
 
-  // As a text, that of the run that a checkpoint was saved by; empty: it had changed none.
+  // The program, as a text, of the run that saved the loaded checkpoint; empty: it had changed
+  // none.
   const std::string& saved() const { return saved_; }
   void set_saved(std::string text) { saved_ = std::move(text); }
 

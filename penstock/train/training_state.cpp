@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kSkipped = "skipped steps";
 constexpr const char* kScale = "gradient scale";
 constexpr const char* kProgram = "program";
-constexpr const char* kClientState = "client_state";  // Also that of Python's engines.
+constexpr const char* kClientState = "client_state";  // Shared with Python's engines.
 
 std::set<std::string> names_in(const stage::Stage& stage) {
   std::set<std::string> names;
@@ -51,7 +51,8 @@ std::vector<StatePiece> pieces_of(const replicas::KeptParameter& kept, TrainedMo
   return pieces;
 }
 
-// Those that other layers have too are saved with the layer that is first.
+// Adds the pieces of a stage.  Tensors that other layers have too are saved with the layer that is
+// first.
 void add_pieces_of_stage(const stage::Stage& stage,
                          const std::vector<replicas::KeptParameter>& kept, TrainedModel& trainer,
                          std::vector<StatePiece>& all) {

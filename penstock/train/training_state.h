@@ -16,7 +16,7 @@
 
 namespace penstock::train {
 
-// Of this rank, in an order that replicas have in common.
+// The state of this rank, in an order that replicas have in common.
 std::vector<StatePiece> state_of(TrainedModel& trainer);
 
 // Makes the optimizer's states of those parameters of which `is_known(name, state)` says so, which

@@ -24,7 +24,7 @@ class GradientScale {
   struct State {
     double value = 1.0;
     std::int64_t lives = 1;        // Overflows that are left until the scale is halved.
-    std::int64_t clean_steps = 0;  // In a row without an overflow, up to now.
+    std::int64_t clean_steps = 0;  // Steps in a row without an overflow, up to now.
     friend bool operator==(const State&, const State&) = default;
   };
 
@@ -34,13 +34,13 @@ class GradientScale {
   double value() const { return state_.value; }
   bool is_dynamic() const { return options_.enabled && options_.loss_scale == 0; }
 
-  // After a step, which was skipped if it `overflowed`.
+  // Moves the scale after a step, which was skipped if it `overflowed`.
   // Throws: NumericsError for an overflow at the smallest scale.
   void update(bool overflowed);
 
   // None of a fixed scale, which no step changes.
   std::optional<State> state() const;
-  // As it was when it was made.
+  // Makes it what it was when it was made.
   void begin_again() { *this = GradientScale(options_); }
   // Goes on from `state`, with no more lives than the options give.  A fixed scale stays.
   // Throws: Error for a state that no scale has.

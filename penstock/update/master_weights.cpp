@@ -18,7 +18,7 @@ template <class Short>
 bool has_rounded_bits(const at::Tensor& master, const at::Tensor& parameter) {
   const auto* const from = master.const_data_ptr<float>();
   const auto* const to = parameter.const_data_ptr<Short>();
-  constexpr std::int64_t kBlock = 1024;  // Between looks at what was found.
+  constexpr std::int64_t kBlock = 1024;  // Elements between two looks at what was found.
   for (std::int64_t begin = 0; begin < parameter.numel(); begin += kBlock) {
     const std::int64_t end = std::min(begin + kBlock, parameter.numel());
     unsigned differs = 0;

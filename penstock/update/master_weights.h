@@ -3,9 +3,9 @@
 // Parameters of a short type have copies in float, because small updates would round to nothing.
 // Parameters on a device have copies in host memory, where the host is to update them.
 //
-// The Trainer has them of what a rank updates, whole parameters or slices; so may any loop with an
-// optimizer of its own.  Another parameter is its own master, so the loop is the same for all.
-// Knows no optimizer and no ranks.
+// A Trainer keeps a master for each part that its rank updates: a whole parameter or a slice.  A
+// loop with an optimizer of its own may do the same.  A parameter that needs no copy is its own
+// master, so the loop is the same for all.  Knows no optimizer and no ranks.
 //
 //   const auto all = masters.all();
 //   masters.take_gradients(all, {.scale = 138.0});
@@ -33,10 +33,10 @@ struct Unscale {
   double factor = 1.0;
 };
 
-// Where masters are.
+// The place of masters.
 enum class MastersPlace : std::uint8_t { Device, Host };  // Device: where the parameter is.
 
-// In which a parameter of type `own` is updated.
+// The type in which a parameter of type `own` is updated.
 inline at::ScalarType master_type(at::ScalarType own) {
   return c10::isReducedFloatingType(own) ? at::kFloat : own;
 }
@@ -49,15 +49,15 @@ class MasterWeights {
                          MastersPlace place = MastersPlace::Device,
                          OffloadedParts* memory = nullptr);
 
-  // By parameter.
+  // Masters by parameter.
   const std::vector<at::Tensor>& tensors() const { return masters_; }
   PartRun all() const { return {0, masters_.size()}; }
-  // All, cut into runs of about so many elements whose gradients are copied at one time; in one
-  // where all parameters are their own masters.
+  // The runs in which gradients are copied, of about `elements` each.  One run where every
+  // parameter is its own master.
   std::vector<PartRun> runs(std::int64_t elements) const;
 
-  // Elements of parameters that are not their masters, rounded, because somebody has set them,
-  // become these.
+  // Takes over values that somebody has set: where a parameter differs from its rounded master, the
+  // master becomes the parameter.
   void take_changes(PartRun run);
   // The parameters' gradients become their masters', each element rounded once for the division
   // and once for the multiplication; a master of a parameter without a gradient has none.
@@ -65,7 +65,7 @@ class MasterWeights {
   // Parameters whose gradients were taken become their masters, rounded to the nearest; those
   // gradients are given up.
   void put_back(PartRun run);
-  // All become their masters, which somebody has set.
+  // Makes all parameters their masters, which somebody has set.
   void put_back_all();
   // Gives up gradients that were taken and not put back.
   void drop_gradients();

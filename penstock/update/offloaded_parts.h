@@ -41,7 +41,7 @@ class OffloadedParts {
   // Calls `update` for each of `runs`, in their order.
   void in_turn(const std::vector<PartRun>& runs, const std::function<void(PartRun)>& update);
 
-  // Of the file of states; 0 without one.
+  // Size of the file of states; 0: there is none.
   std::int64_t file_bytes() const { return states_ ? states_->bytes() : 0; }
 
  private:
@@ -53,9 +53,9 @@ class OffloadedParts {
   at::Tensor next_in_file(std::size_t part, const at::Tensor& like);
 
   std::vector<Part> parts_;
-  // In a file that does not grow, by part, and where the last one ends.
+  // Offsets of parts in a file that does not grow, and the end of the last one.
   std::vector<std::int64_t> begins_;
-  std::vector<std::vector<offload::Bytes>> made_;  // By part: its tensors in the file.
+  std::vector<std::vector<offload::Bytes>> made_;  // Tensors of each part in the file.
   std::optional<offload::MappedFile> states_;
 };
 

@@ -44,7 +44,7 @@ class Optimizer {
   std::vector<std::string_view> state_names() const;
   // Makes them, if they are not there.
   void make_states(std::size_t parameter);
-  // As before a first step.  Memory that they have stays theirs.
+  // Makes a parameter's states those before a first step.  Memory that they have stays theirs.
   void reset_states(std::size_t parameter);
 
  private:
@@ -69,7 +69,7 @@ class Optimizer {
 
   config::OptimizerConfig options_;
   config::GroupsByName groups_;
-  std::vector<std::size_t> group_of_;  // By parameter.
+  std::vector<std::size_t> group_of_;  // Groups by parameter.
   std::vector<at::Tensor> parameters_;
   OffloadedParts* memory_;
   std::vector<State> states_;

@@ -17,10 +17,10 @@
 namespace penstock::update {
 
 struct Part {
-  at::Tensor tensor;                    // With its gradient.  A slice is flat, and a view.
-  std::size_t parameter = 0;            // By the order in which they were added.
-  std::int64_t first = 0;               // Of its elements.
-  offload::MappedFile* file = nullptr;  // That it is in, if in one.
+  at::Tensor tensor;                    // Has the gradient.  A slice is flat, and a view.
+  std::size_t parameter = 0;            // Number in the order in which parameters were added.
+  std::int64_t first = 0;               // Index among the parameter's elements.
+  offload::MappedFile* file = nullptr;  // The file that `tensor` is in, or null.
 };
 
 class Parts {
@@ -33,7 +33,7 @@ class Parts {
   const std::vector<Part>& all() const { return parts_; }
   std::vector<at::Tensor> tensors() const;
 
-  // Of each parameter's gradient, by parameter; 0 where there is none.  `share` adds up a tensor of
+  // Squared norms of the gradients, by parameter; 0: no gradient.  `share` adds up a tensor of
   // doubles over the ranks that have the other slices, in place; `along` is added up with it.
   std::vector<double> squared_norms(const std::function<void(const at::Tensor&)>& share,
                                     std::span<double> along = {}) const;
@@ -42,8 +42,9 @@ class Parts {
   void add_cuts(std::vector<Cut> cuts);
 
   std::vector<Part> parts_;
-  std::vector<std::vector<Cut>> cuts_;     // By parameter: what each rank updates.
-  std::vector<std::int64_t> first_ = {0};  // By parameter: of its subtrees among those of all.
+  std::vector<std::vector<Cut>> cuts_;  // Cuts of each parameter: what each rank updates.
+  // Number of each parameter's first subtree among those of all.
+  std::vector<std::int64_t> first_ = {0};
 };
 
 // Copies of their gradients, as they are now, which add_gradients() adds to those of a later time.

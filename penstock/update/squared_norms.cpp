@@ -34,7 +34,7 @@ double square(c10::complex<T> value) {
   return square(value.real()) + square(value.imag());
 }
 
-// Of up to kBlock elements: eight sums side by side, added up in pairs.
+// Sums up to kBlock elements: eight sums side by side, added up in pairs.
 template <class T>
 double squares_of_block(const T* values, std::int64_t count) {
   std::array<double, kLanes> sums{};
@@ -48,7 +48,7 @@ double squares_of_block(const T* values, std::int64_t count) {
   return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
-// Of a subtree of blocks, of each of which `of_block` has the squares.
+// Sums a subtree of blocks; `of_block` has the squares of each.
 template <class OfBlock>
 double squares_of_subtree(const OfBlock& of_block, std::int64_t first, std::int64_t blocks) {
   if (blocks == 1) return of_block(first);

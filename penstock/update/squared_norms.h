@@ -17,7 +17,7 @@ namespace penstock::update {
 
 struct Cut {
   std::int64_t first = 0;  // A multiple of partition::kShardAlignment.
-  std::int64_t count = 0;  // So too, unless it ends the parameter.
+  std::int64_t count = 0;  // A multiple, too, unless it ends the parameter.
 };
 
 // Subtrees of a slice.

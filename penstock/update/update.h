@@ -42,10 +42,11 @@ double gradient_norm(std::span<const double> squares);
 struct UpdateOptions {
   double clipping = 0.0;  // Largest 2-norm of the gradient; 0: none.
   Overflow overflow = Overflow::Fails;
-  // Where states, and masters of short types, are between updates; Device: where what is updated
-  // is.  The host updates those that are not on the device.
+  // The place of states, and of masters of short types, between updates; Device: where what is
+  // updated is.  The host updates those that are not on the device.
   offload::Where states = {};
-  std::int64_t elements_at_once = partition::kElementsAtOnce;  // That are updated, or read ahead.
+  // Elements that are updated, or read ahead, together.
+  std::int64_t elements_at_once = partition::kElementsAtOnce;
   // Tensors of a part's size that the optimizer keeps of each; absent: nobody knows.
   std::optional<std::int64_t> states_per_part = {};
 };
@@ -90,7 +91,7 @@ class Update {
   std::int64_t skipped_steps() const { return skipped_steps_; }
   void set_skipped_steps(std::int64_t steps) { skipped_steps_ = steps; }
 
-  // Where optimizer states may have their memory; null: nothing is in a file.
+  // The memory that optimizer states may have; null: nothing is in a file.
   OffloadedParts* memory() { return memory_.get(); }
   std::int64_t file_bytes() const { return memory_ ? memory_->file_bytes() : 0; }
 
@@ -101,7 +102,7 @@ class Update {
   std::unique_ptr<OffloadedParts> memory_;
   std::optional<MasterWeights> masters_;
   std::vector<PartRun>
-      runs_;  // In which it steps, so that what is copied or brought is never much.
+      runs_;  // Runs in which it steps, so that little is copied or brought at a time.
   std::int64_t skipped_steps_ = 0;
   bool are_unscaled_ = false;  // The parts' gradients.
 };

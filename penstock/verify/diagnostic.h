@@ -39,7 +39,7 @@ enum class Code : std::uint8_t {
   TooManyActivations = 50,  // S050: more live activations on a rank than allowed.
   TooMuchMemory = 51,       // S051: live activations of a rank take more memory than allowed.
 
-  // Of a schedule in DeepSpeed's form alone (stepped.h).
+  // Codes of schedules in DeepSpeed's form alone (stepped.h).
   ScatteredEnds = 60,        // S060: the ends of a message or tied reduction in different steps.
   Circle = 61,               // S061: within a step, stages wait for each other.
   UnequalSteps = 62,         // S062: the stages have different numbers of steps.
@@ -54,18 +54,18 @@ enum class Code : std::uint8_t {
 
 // "S012".
 std::string to_string(Code code);
-// In a word, for programs that read it: "before-its-input", "deadlock", "misorder".
+// A word for programs that read it: "before-its-input", "deadlock", "misorder".
 std::string_view kind(Code code);
 
 struct Diagnostic {
   Code code = Code::BadStage;
-  std::optional<Rank> rank;          // On the pipe axis.
+  std::optional<Rank> rank;          // Rank on the pipe axis.
   std::optional<std::int32_t> step;  // Index into that rank's program.
   std::string message;
   std::vector<std::string> notes;  // The window of the program around it; the repair.
 };
 
-// Where an action stands.
+// The place of an action.
 struct Place {
   Rank rank;
   std::int32_t step = 0;  // Index into the rank's program.
@@ -84,14 +84,14 @@ class Objections {
  public:
   explicit Objections(const schedule::Schedule& schedule) : schedule_(schedule) {}
 
-  // To the whole schedule.
+  // Objects to the whole schedule.
   void add(Code code, std::string message, std::vector<std::string> notes = {});
-  // To one action; the notes are the program around it, and `repair`.
+  // Objects to one action; the notes are the program around it, and `repair`.
   void add(Code code, const Place& place, std::string message, const std::string& repair);
   void add(Diagnostic diagnostic) { diagnostics_.push_back(std::move(diagnostic)); }
 
   bool empty() const { return diagnostics_.empty(); }
-  // Those of the whole schedule, then in program order.
+  // Objections to the whole schedule, then in program order.
   std::vector<Diagnostic> in_order() &&;
 
  private:

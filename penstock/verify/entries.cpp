@@ -176,7 +176,7 @@ class Entering {
     return is_one_fault;
   }
 
-  // With one number mistyped.
+  // Whether the two differ in one number alone, so that it was mistyped.
   static bool is_likely_meant(const Action& meant, const Action& written) {
     return meant.op == written.op &&
            (meant.stage == written.stage) != (meant.microbatch == written.microbatch);

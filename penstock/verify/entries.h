@@ -11,7 +11,7 @@
 
 namespace penstock::verify {
 
-// Where a stage's first action stands; of several replicas, its first one of each microbatch.
+// The place of a stage's first action; with several replicas, of its first one of each microbatch.
 class FirstPlaces {
  public:
   explicit FirstPlaces(const schedule::Schedule& schedule)
@@ -48,8 +48,8 @@ struct Entries {
 
   Table table;
   FirstPlaces home;
-  RanksOfStages copies;    // By stage: its ranks, rising, at most one per replica.
-  RanksOfStages reducers;  // By stage: those of them with a REDUCE_GRAD of all microbatches.
+  RanksOfStages copies;    // Ranks of each stage, rising, at most one per replica.
+  RanksOfStages reducers;  // The ones of them, by stage, with a REDUCE_GRAD of all microbatches.
   std::vector<schedule::Action> missing;  // Computations of stages and microbatches that run.
 
   bool same_rank(StageId a, StageId b, OptionalMicrobatch microbatch) const {

@@ -38,7 +38,7 @@ class Hops {
     return first_of_.empty() ? hop : hop + first_of_[message % microbatches_];
   }
 
-  // Of a SEND, or of the RECV at its other end.
+  // The message of a SEND, or of the RECV at its other end.
   MessageId message_of(const schedule::Action& message) const;
   // What `action` needs from another rank; kNoMessage when nothing.
   MessageId input_of(const schedule::Action& action) const;
@@ -62,8 +62,8 @@ class Hops {
   std::int32_t stages_;
   std::size_t microbatches_;
   std::size_t per_way_;
-  std::vector<Hop> hops_;        // By way: of activations by stage, then of gradients by stage.
-  std::vector<HopId> first_of_;  // By microbatch: the first hop of its way; empty: there is one.
+  std::vector<Hop> hops_;  // Hops by way: of activations by stage, then of gradients by stage.
+  std::vector<HopId> first_of_;  // First hop of each microbatch's way; empty: there is one way.
 };
 
 inline MessageId Hops::message_of(const schedule::Action& message) const {

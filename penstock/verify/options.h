@@ -1,4 +1,4 @@
-// Under which rules a schedule is verified: how messages meet, and what a rank may keep.
+// The rules under which a schedule is verified: how messages meet, and what a rank may keep.
 //
 // Callers of verify fill them in; simulate prices a schedule under the ones it was verified with.
 #pragma once
@@ -12,10 +12,10 @@ namespace penstock::verify {
 
 // How a message finds its receiver, in a program that has messages.
 enum class Channels : std::uint8_t {
-  // By its name, in any order: what penstock's executor has.
+  // Names, in any order: what penstock's executor has.
   Tagged,
-  // By order alone, a queue for each direction between two ranks: the k-th SEND meets the k-th
-  // RECV, whatever the two name.  What torch.distributed.pipelining has.
+  // Order alone, a queue for each direction between two ranks.  The k-th SEND meets the k-th RECV,
+  // whatever the two name. torch.distributed.pipelining has it.
   DirFifo,
   // A queue for each peer on each side, SENDs and RECVs in it in turn.  Nothing moves until the
   // heads of both sides are the two ends of one message; one message moves at a time.
@@ -30,7 +30,7 @@ std::string_view to_string(Channels channels);
 
 // When a rank goes on after a SEND or a RECV.
 enum class Communication : std::uint8_t {
-  Overlapped,  // At once: both only post.
+  Overlapped,  // It goes on at once: both only post.
   Blocking,    // When the message is over.
 };
 

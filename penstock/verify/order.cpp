@@ -145,7 +145,7 @@ class Order {
   void check_reductions_of(StageId stage) {
     const Action of_all{.stage = stage, .op = Op::ReduceGradients};
     const bool all = table_.has(of_all);
-    std::vector<Action> faulty;  // Those there beside `of_all`, or those that are missing.
+    std::vector<Action> faulty;  // Extra ones beside `of_all`, or the ones that are missing.
     for (std::int32_t m = 0; m < schedule_.microbatches; ++m) {
       const Action of_one{.stage = stage, .op = Op::ReduceGradients, .microbatch = Microbatch(m)};
       if (table_.has(of_one) == all) faulty.push_back(of_one);

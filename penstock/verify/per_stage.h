@@ -16,7 +16,8 @@ class PerStage {
  public:
   PerStage(double all) : rows_{{all}} {}  // NOLINT(google-explicit-constructor): costs read so.
   PerStage(const std::vector<double>& by_stage);  // NOLINT: as above.
-  // By stage, then by microbatch.  A stage with one number has it for all of its microbatches.
+  // Takes rows by stage, then by microbatch.  A stage with one number has it for all of its
+  // microbatches.
   PerStage(std::vector<std::vector<double>> by_microbatch)  // NOLINT: as above.
       : rows_(std::move(by_microbatch)) {}
 

@@ -233,7 +233,7 @@ class SteppedReplay {
     }
   }
 
-  // Whom a stage that is stuck waits for.
+  // The stage that a stuck one waits for.
   std::size_t awaited(std::size_t s) const {
     if (const auto other = other_end(head(s))) return peer_of(s, *other);
     const auto late =
@@ -272,9 +272,9 @@ class SteppedReplay {
 
   const SteppedSchedule& schedule_;
   const std::vector<StageId>& tied_;
-  std::vector<bool> is_tied_;      // By stage.
-  std::vector<bool> arrived_;      // By stage: it waits at ReduceTiedGrads.
-  std::vector<std::size_t> next_;  // By stage: the first instruction of the step not yet run.
+  std::vector<bool> is_tied_;      // Stages with tied parameters.
+  std::vector<bool> arrived_;      // Stages that wait at ReduceTiedGrads.
+  std::vector<std::size_t> next_;  // First instruction of the step not yet run, by stage.
   std::vector<std::size_t> ready_;
   std::size_t at_tied_ = 0;  // How many have arrived.
   std::int32_t step_ = 0;

@@ -27,7 +27,8 @@ class QueueNumbers {
 bool has_queues(Channels channels) {
   switch (channels) {
     case Channels::Tagged:
-    case Channels::DirFifo:  // In order on both sides, or misorders() objects: as good as tagged.
+    // Messages are in order on both sides, or misorders() objects: as good as tagged.
+    case Channels::DirFifo:
       return false;
     case Channels::PairFifo:
     case Channels::RankFifo:

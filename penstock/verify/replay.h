@@ -27,7 +27,7 @@ namespace penstock::verify {
 // The SENDs and RECVs of one rank, to one peer or to all, that are posted and have not met.
 struct Queue {
   Rank rank;
-  std::vector<std::uint32_t> steps;  // In the rank's program.
+  std::vector<std::uint32_t> steps;  // Indices into the rank's program.
   std::size_t head = 0;
 
   bool empty() const { return head == steps.size(); }
@@ -50,13 +50,14 @@ struct Standing {
   Communication communication;
   bool lowered;
   Hops hops;
-  std::vector<std::uint8_t> flags;        // By message: its two ends are posted, it has arrived; an
-                                          // I made it.
-  std::vector<std::uint32_t> next;        // By rank: the first action not yet run.
-  std::vector<MessageId> blocked_on;      // By rank; kNoMessage: it runs, or is over.
-  std::vector<Queue> queues;              // Of PairFifo and RankFifo channels.
-  std::vector<std::uint32_t> send_queue;  // By hop: the queue of its SENDs.
-  std::vector<std::uint32_t> receive_queue;  // By hop: the queue of its RECVs.
+  // Flags by message: its two ends are posted, it has arrived; an I made it.
+  std::vector<std::uint8_t> flags;
+  std::vector<std::uint32_t> next;  // First action of each rank not yet run.
+  // Message that each rank waits for; kNoMessage: it runs, or is over.
+  std::vector<MessageId> blocked_on;
+  std::vector<Queue> queues;                 // Queues of PairFifo and RankFifo channels.
+  std::vector<std::uint32_t> send_queue;     // Queue of each hop's SENDs.
+  std::vector<std::uint32_t> receive_queue;  // Queue of each hop's RECVs.
 };
 
 // The message at the head of a queue, kNoMessage when it is empty.
@@ -78,7 +79,7 @@ class Replay {
 
   const Standing& standing() const { return at_; }
 
-  // Until nothing more can happen.
+  // Runs until nothing more can happen.
   void run(Clock& clock);
 
  private:
@@ -150,7 +151,7 @@ bool Replay<Clock>::inputs_are_there(std::size_t rank, std::span<const Action> t
   return true;
 }
 
-// Without messages in the program, a value sets out when it is made.
+// Sends a value when it is made: the program has no messages.
 template <class Clock>
 void Replay<Clock>::hand_on(const Action& action, Clock& clock) {
   const MessageId output = at_.hops.output_of(action);

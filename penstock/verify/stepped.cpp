@@ -123,7 +123,7 @@ class SteppedVerifier {
     return met;
   }
 
-  // Where the reductions and the optimizer of one stage are.
+  // The places of one stage's reductions and optimizer steps.
   struct Ending {
     std::optional<InstructionPlace> last_backward;
     std::vector<InstructionPlace> tied;
@@ -182,7 +182,7 @@ class SteppedVerifier {
     }
   }
 
-  // Between the last BackwardPass and OptimizerStep, once.
+  // Checks that a reduction is there once, between the last BackwardPass and OptimizerStep.
   void check_reduction(Kind kind, const std::vector<InstructionPlace>& places, const Ending& ending,
                        bool needed) {
     check_once(kind, places);
@@ -200,7 +200,7 @@ class SteppedVerifier {
   }
 
   const SteppedSchedule& schedule_;
-  std::vector<StageId> tied_;  // In rising order.
+  std::vector<StageId> tied_;  // Stages in rising order.
   bool knows_tied_ = false;
   Verdict verdict_;
 };

@@ -27,7 +27,8 @@ struct SteppedOptions {
   std::optional<std::vector<StageId>> tied_stages;
 };
 
-// In a diagnostic, the rank is the stage and the step that of the stage, both from 0.
+// Verifies the schedule.  The rank of a diagnostic is the stage, and its step that of the stage,
+// both from 0.
 // Throws: ScheduleError when tied_stages names a stage that the schedule has not.
 Verdict verify_stepped(const schedule::deepspeed::SteppedSchedule& schedule,
                        const SteppedOptions& options = {});

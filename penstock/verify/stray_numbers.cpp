@@ -127,8 +127,8 @@ class Search {
   const Schedule& schedule_;
   const NumberKind& kind_;
   Counts counts_;
-  Schedule rest_;           // Without the strays.
-  std::int64_t least_ = 0;  // Of actions, of a number that is no stray.
+  Schedule rest_;           // The schedule without the strays.
+  std::int64_t least_ = 0;  // Fewest actions of a number that is no stray.
   std::vector<std::pair<Action, Place>> strays_;
   bool is_explained_ = false;  // The rest lacks actions and has no other fault of theirs.
 };

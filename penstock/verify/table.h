@@ -1,4 +1,4 @@
-// Where every action of a schedule stands: the table that verify and lower look things up in.
+// The place of every action of a schedule: the table that verify and lower look things up in.
 // Knows no rules.
 //
 // One number of 32 bits for each op, stage and microbatch, those of a stage and microbatch side by
@@ -79,16 +79,17 @@ class Table {
   void set_reduction_of_one(const schedule::Action& action, const Place& place);
 
   std::size_t microbatches_;
-  std::size_t pairs_;                         // Of a stage and a microbatch.
-  std::vector<std::uint32_t> begin_of_rank_;  // And one number more: of all ranks.
+  std::size_t pairs_;  // Pairs of a stage and a microbatch.
+  // Begins, and one number more: the count of all ranks.
+  std::vector<std::uint32_t> begin_of_rank_;
   std::vector<std::uint32_t> positions_;
-  std::vector<std::uint32_t> reductions_of_one_;  // By pair; empty until there is one.
+  std::vector<std::uint32_t> reductions_of_one_;  // Positions by pair; empty until there is one.
 };
 
 // What a compute action waits for: the actions that must be over before it starts, on its own rank
 // or on another, given which rank holds which stage.
 struct Needs {
-  std::optional<schedule::Action> own;      // For a B or an I the stage's F, for a W its I.
+  std::optional<schedule::Action> own;      // F of the stage for a B or an I, its I for a W.
   std::optional<schedule::Action> arrival;  // F of the previous stage, or B of the next, where the
                                             // B stands for the I of a split backward, too.
 };

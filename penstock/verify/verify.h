@@ -32,8 +32,8 @@ namespace penstock::verify {
 // What the replay found out about a schedule without objections.
 struct Facts {
   schedule::Homes homes;
-  // By rank: most (stage, microbatch) activations alive at once.  An activation lives from its F
-  // to its B or W; a forward-only schedule keeps none.
+  // Largest number of (stage, microbatch) activations alive at once, by rank.  An activation lives
+  // from its F to its B or W; a forward-only schedule keeps none.
   std::vector<std::int32_t> peak_activations;
 };
 

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr const char* kSuffix = ".safetensors";
 constexpr const char* kConfig = "config.json";
 constexpr const char* kSaving = "model.saving";
-// On a shared file system, another rank's file may be seen a moment later.
+// Time in which another rank's file is seen on a shared file system.
 constexpr std::chrono::seconds kSeenWithin{15};
 constexpr std::chrono::milliseconds kLookEvery{50};
 

@@ -25,7 +25,7 @@ class NewModel {
   NewModel(const NewModel&) = delete;
   NewModel& operator=(const NewModel&) = delete;
 
-  // Of model_file(): one of which there is no shard.
+  // The series for model_file(): one of which there is no shard.
   std::int32_t series() const { return series_; }
 
   // Makes the shards the folder's model, with its index and config.json, and removes those that

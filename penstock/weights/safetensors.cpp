@@ -15,7 +15,7 @@
 namespace penstock::weights {
 namespace {
 
-// In the order of ScalarType.
+// Types in the order of ScalarType.
 constexpr std::array<at::ScalarType, checkpoint::kScalarTypes.size()> kTypes = {
     at::kFloat,  at::kDouble,        at::kHalf,        at::kBFloat16,    at::kLong,   at::kInt,
     at::kShort,  at::kByte,          at::kBool,        at::kChar,        at::kUInt16, at::kUInt32,

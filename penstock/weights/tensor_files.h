@@ -21,7 +21,7 @@ bool is_weight_type(checkpoint::ScalarType type);
 class TensorFiles {
  public:
   struct Stored {
-    std::string file;  // In the folder.
+    std::string file;  // File in the folder.
     checkpoint::ScalarType type = checkpoint::ScalarType::F32;
     std::vector<std::int64_t> shape;
     std::uint64_t first = 0;  // Byte of the file.
@@ -32,7 +32,7 @@ class TensorFiles {
   // or is quantized, a tensor that the index says a shard holds and it does not, and one that two
   // hold.
   explicit TensorFiles(std::string folder);
-  // Those of one file of it.
+  // Has the tensors of one file of it.
   TensorFiles(std::string folder, const std::string& file);
 
   const std::string& folder() const { return folder_; }

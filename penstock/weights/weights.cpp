@@ -25,7 +25,7 @@ bool is_there(const std::string& path) {
   return fs::exists(fs::symlink_status(path, error));
 }
 
-// Of a folder without a model's usual names.
+// The only file of a folder without a model's usual names.
 std::string only_file_in(const std::string& folder) {
   std::vector<std::string> files;
   std::error_code error;

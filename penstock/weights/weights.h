@@ -22,7 +22,7 @@ namespace penstock::weights {
 // Throws: CheckpointError.
 void write_index(const std::string& folder, const checkpoint::ModelIndex& index);
 
-// By shard file: the tensors that the index of the folder says it holds.
+// The tensors that the index of the folder says each shard file holds.
 // Throws: CheckpointError where it is missing or is none.
 std::map<std::string, std::set<std::string>> read_index(const std::string& folder);
 

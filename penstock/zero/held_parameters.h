@@ -15,13 +15,13 @@ namespace penstock::zero {
 
 class HeldParameters {
  public:
-  // One whose values lie in the page.
-  // REQUIRES: `offset` no less than that of the last one, or, for a copy of the only parameter, 0.
+  // Adds a parameter whose values lie in the page.
+  // REQUIRES: offsets that rise; a copy of the only parameter has offset 0.
   void add(const stage::NamedParameter& parameter, std::int64_t offset);
 
   // "transformer.h.0.ln_1.weight", or the first and the last.
   std::string name() const;
-  // Of the parameter that has this element of the page, or of the last one before it.
+  // The name of the parameter that has this element of the page, or of the last one before it.
   const std::string& name_at(std::int64_t element) const;
   const at::Tensor& first() const { return parameters_.front().tensor; }
 
@@ -32,13 +32,13 @@ class HeldParameters {
   // Throws: Error, naming it, for a parameter whose values somebody has put elsewhere.
   void check_in_place() const;
 
-  // From now on a change of one in place is an error of check_unchanged().
+  // Notes versions: a later change in place of a parameter is an error of check_unchanged().
   void note_versions();
   // Throws: Error, naming it, for a parameter that was changed since they were noted: what it was
   // changed to would be lost.
   void check_unchanged() const;
-  // Those that were changed since, by what versions say, or the bytes of a piece of the page: its
-  // values in the page, from element `first` on, are no longer the `kept` ones.
+  // The parameters that were changed since: by their versions, or because a piece of the page no
+  // longer holds the `kept` bytes.  `first` is the piece's first element in the page.
   std::vector<stage::NamedParameter> changed(const at::Tensor& piece, const at::Tensor& kept,
                                              std::int64_t first) const;
 
@@ -49,9 +49,9 @@ class HeldParameters {
   bool is_in_place(std::size_t i) const;
 
   std::vector<stage::NamedParameter> parameters_;
-  std::vector<at::Tensor> places_;      // What they are in the page.
-  std::vector<std::int64_t> offsets_;   // Of them in the page, rising.
-  std::vector<std::int64_t> versions_;  // Of them, when they were noted.
+  std::vector<at::Tensor> places_;      // Each parameter's place in the page, as a tensor.
+  std::vector<std::int64_t> offsets_;   // Rising offsets in the page, one a parameter.
+  std::vector<std::int64_t> versions_;  // Versions when they were noted.
 };
 
 }  // namespace penstock::zero

@@ -13,7 +13,7 @@
 namespace penstock::zero {
 namespace {
 
-// Of a tensor whose storage has none.
+// Gives a tensor memory whose storage has none.
 void allocate(const at::Tensor& tensor) {
   c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
   const auto size = static_cast<std::size_t>(tensor.numel()) * tensor.element_size();

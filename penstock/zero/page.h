@@ -22,15 +22,15 @@ namespace penstock::zero {
 
 class Page {
  public:
-  // Of `piece` elements a rank; `pieces`: where this rank's is, for a page that may go, null for
-  // one that stays whole.  `group` outlives it.
+  // Makes a page with `piece` elements a rank.  `pieces` has this rank's piece, if the page may go;
+  // null: it stays whole.  `group` outlives the page.
   Page(comm::ShardGroup& group, std::int64_t piece, const at::TensorOptions& options,
        std::shared_ptr<PieceMemory> pieces);
   Page(const Page&) = delete;
   Page& operator=(const Page&) = delete;
 
-  // From now on the parameter's values lie here, from `offset` on, and only here.  REQUIRES: the
-  // same values on every rank, and the page as it was made.
+  // Takes the parameter's values in: they now lie here, from `offset` on, and only here.  REQUIRES:
+  // the same values on every rank, and the page as it was made.
   void hold(const stage::NamedParameter& parameter, std::int64_t offset);
   // All are held.  From now on the page may be brought.
   void close();
@@ -39,7 +39,7 @@ class Page {
 
   const at::Tensor& flat() const { return flat_; }    // [ranks, piece]
   const at::Tensor& piece() const { return piece_; }  // [piece], of this rank.
-  // That piece() is in, or null.
+  // The file with piece(), or null.
   offload::MappedFile* file() const { return may_go() ? pieces_->file() : nullptr; }
   std::int64_t bytes() const {
     return static_cast<std::int64_t>(flat_.numel()) * flat_.element_size();
@@ -56,23 +56,23 @@ class Page {
   void await();
   // Throws: as HeldParameters::check_unchanged(), of changes since it came.
   void drop();
-  // After a run that has failed: it is away, if it may go, and nobody uses it.
+  // Makes it away, if it may go, and used by nobody.  Called after a run that has failed.
   void give_up();
   // Gives a page that is away, and stays so, memory for a reader that cannot be stopped: all NaN,
   // or zeros, where a type has none.
   void poison();
 
-  // One that does not stays whole all the time.
+  // Whether it may leave the rank; a page that may not stays whole all the time.
   bool may_go() const { return pieces_ != nullptr; }
-  // In use by so many, beyond single operators: it may not go just now.
+  // Keeps the page here until as many unpin(): it is in use beyond single operators.
   void pin() { ++pins_; }
   void unpin() { --pins_; }
   bool is_pinned() const { return pins_ > 0 || !may_go(); }
 
-  // Collective, after updates of the pieces: what is whole here gets the others'.  Null for a page
-  // that is away.
+  // Collective, after updates of the pieces: brings the other ranks' pieces to a page that is whole
+  // here.  Null for a page that is away.
   std::unique_ptr<comm::Transfer> gather_updates();
-  // This rank's row of flat(), which was changed, is its piece from now on.  REQUIRES: it is here.
+  // Makes this rank's row of flat(), which was changed, its piece.  REQUIRES: it is here.
   void take_row();
 
  private:
@@ -83,8 +83,8 @@ class Page {
   std::shared_ptr<PieceMemory> pieces_;
   std::int32_t tag_ = 0;
   at::Tensor flat_;
-  at::Tensor row_;    // Of flat_, this rank's.
-  at::Tensor piece_;  // That row, or what is kept of it.
+  at::Tensor row_;    // This rank's row of flat_.
+  at::Tensor piece_;  // This rank's row, or what is kept of it while the page is away.
   HeldParameters held_;
   bool is_here_;
   std::int32_t pins_ = 0;

@@ -215,7 +215,8 @@ void Pager::use_one(paging::PageId page) {
   const std::size_t position = follower_->position();
   const paging::Trace* trace = follower_->trace();
   follower_->use(page);
-  if (follower_->position() == position) {  // As before it: a RESHARD may have dropped it.
+  // Unmoved, so no new use; but a RESHARD may have dropped the page.
+  if (follower_->position() == position) {
     if (!pages_[index(page)]->is_here()) carry_out({.fetch = {page}}, page);
     return;
   }

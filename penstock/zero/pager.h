@@ -38,14 +38,14 @@
 
 namespace penstock::zero {
 
-// Of one run of a program on this rank.
+// What one run of a program did on this rank.
 struct PagerReport {
   std::int64_t uses = 0;
   std::int64_t faults = 0;      // Uses of a page that was away.
   std::int64_t prefetches = 0;  // Pages fetched ahead of their use.
   std::int64_t drops = 0;
-  std::int64_t peak_bytes = 0;  // Of pages that are here at one time.
-  bool followed_trace = false;  // To its end.
+  std::int64_t peak_bytes = 0;  // Largest sum of pages that are here at one time.
+  bool followed_trace = false;  // The trace was followed to its end.
 };
 
 class Pager {
@@ -84,22 +84,22 @@ class Pager {
 
   const PagerReport& report() const { return report_; }
 
-  // As if check() had found it.
+  // Keeps an error as if check() had found it.
   void note(std::exception_ptr error) { error_ = std::move(error); }
 
   struct Read {
     paging::PageId page = 0;
     std::int64_t element = 0;  // The first of the page's that may be read.
   };
-  // For the observer: an operator reads pages, in this order; `outermost` numbers the operator that
-  // it runs in, whose pages all stay until it is over.  Never throws.
+  // Tells that an operator reads pages, in this order; the observer calls it.  `outermost` numbers
+  // the operator that it runs in, whose pages all stay until it is over.  Never throws.
   void use(const std::vector<Read>& reads, std::int64_t outermost) noexcept;
 
  private:
   void use_one(paging::PageId page);
   void carry_out(const paging::Decision& decision, paging::PageId used);
   void fetch(const std::vector<paging::PageId>& pages, paging::PageId used);
-  // Of those that are away, that which the trace has first after a position is next.
+  // Reads ahead the page that is away and comes first in the trace after a position.
   void read_next(const paging::Trace& trace, std::size_t position) const;
   void say(Word word);
   void agree(Word word);
@@ -107,15 +107,15 @@ class Pager {
   void keep_up_with_group();
 
   comm::ShardGroup& group_;
-  std::int64_t age_;  // Of the group, in which what is known of other ranks was learnt.
+  std::int64_t age_;  // The group's age in which what is known of other ranks was learnt.
   std::vector<std::shared_ptr<Page>> pages_;
-  std::vector<std::int64_t> bytes_;  // That may go.
+  std::vector<std::int64_t> bytes_;  // Bytes of each page, if it may go; else 0.
   std::unordered_map<const Page*, paging::PageId> number_;
   paging::Limits limits_;
   Words words_;
   std::string run_;  // Its name; empty: there is none.
   std::map<std::string, paging::Follower> followers_;
-  paging::Follower* follower_ = nullptr;  // Of the run.
+  paging::Follower* follower_ = nullptr;  // Follower of the run's trace.
   paging::Residents residents_;           // Pinned: by the outermost operator.
   std::int64_t outermost_ = -1;
   bool is_computing_ = false;

@@ -46,15 +46,15 @@ struct ShardSlice {
 // Whether other layers share a parameter (nn/model.h).
 enum class Ties : std::uint8_t { Unshared, Shared };
 
-// As an Ownership knows it.
+// Describes a parameter as an Ownership knows it.
 partition::Parameter described(const stage::NamedParameter& parameter, Ties ties = Ties::Unshared);
 
 class ParameterShards {
  public:
-  // Of parameters that are added one after the other, until close().  `rules` count the ranks of
-  // `group`.  Pieces of what comes and goes are in `pieces`.  `persistence` is the rank's, or null
-  // (partition/ownership.h).  `tied` learns new pages; null: there are no tied parameters.  All of
-  // these outlive it.
+  // Takes parameters one after the other, until close().  `rules` count the ranks of `group`.
+  // `pieces` says where pieces of pages that come and go are.  `persistence` is the rank's, or
+  // null (partition/ownership.h).  `tied` learns new pages; null: there are no tied parameters.
+  // All of these outlive it.
   // Throws: ConfigError, where pieces cannot be in the folder that they should be in; so does
   // add().
   ParameterShards(comm::ShardGroup& group, const partition::SharingRules& rules,
@@ -64,10 +64,10 @@ class ParameterShards {
   // REQUIRES: parameters alike on every rank of the group, in one order, and with the same values.
   void add(stage::NamedParameter parameter, Ties ties = Ties::Unshared,
            partition::Whereabouts whereabouts = partition::Whereabouts::ComeAndGo);
-  // What is below is for afterwards.
+  // Ends the adding.  The functions below are for afterwards.
   void close();
 
-  // Of parameters that are all there.
+  // Takes parameters that are all there.
   ParameterShards(std::vector<stage::NamedParameter> parameters, comm::ShardGroup& group,
                   const partition::SharingRules& rules, const offload::Where& pieces = {});
 
@@ -77,7 +77,7 @@ class ParameterShards {
   const partition::Ownership& ownership() const { return growing_.ownership(); }
   // This rank's, in the Ownership's order.
   const std::vector<ShardSlice>& slices() const { return slices_; }
-  // This rank's of a parameter, or null.
+  // This rank's slice of a parameter, or null.
   const ShardSlice* slice_of(std::size_t parameter) const {
     const std::optional<std::size_t> slice = slice_of_[parameter];
     return slice ? &slices_[*slice] : nullptr;
@@ -86,16 +86,16 @@ class ParameterShards {
   const std::vector<partition::PlacedSlice>& cuts_of(std::size_t parameter) const {
     return cuts_[parameter];
   }
-  // By bucket.
+  // Pages by bucket.
   const std::vector<std::shared_ptr<Page>>& pages() const { return pages_; }
   // REQUIRES: the parameter is in a bucket.
   Page& page_of(std::size_t parameter) const { return *page_of_[parameter]; }
   comm::ShardGroup& group() const { return group_; }
-  // Of the file with pieces, if they are in one.
+  // Size of the file with pieces; 0: they are in none.
   std::int64_t file_bytes() const { return pieces_ ? pieces_->file_bytes() : 0; }
 
-  // Collective, after updates of slices: brings the other ranks' to pages that are whole, always
-  // or just now.  `advanced` hears of each page that has come.
+  // Collective, after updates of slices: brings the other ranks' slices to pages that are whole,
+  // always or just now.  `advanced` hears of each page that has come.
   void gather(const std::function<void()>& advanced = {});
   // Collective: brings all pages, which stay until reshard(); again is nothing.
   void unshard();
@@ -117,15 +117,15 @@ class ParameterShards {
   comm::ShardGroup& group_;
   TiedPages* tied_;
   partition::GrowingOwnership growing_;
-  std::vector<std::vector<partition::PlacedSlice>> cuts_;  // By parameter.
-  std::shared_ptr<PieceMemory> pieces_;                    // Where any come and go.
+  std::vector<std::vector<partition::PlacedSlice>> cuts_;  // Slices by parameter.
+  std::shared_ptr<PieceMemory> pieces_;                    // Null: no page may go.
   std::vector<std::shared_ptr<Page>> pages_;
-  std::vector<bool> is_shared_;  // By bucket: the page of an earlier one.
-  std::vector<Page*> page_of_;   // By parameter; null where it is in no bucket.
+  std::vector<bool> is_shared_;  // Buckets that share the page of an earlier one.
+  std::vector<Page*> page_of_;   // Pages by parameter; null: it is in no bucket.
   std::vector<ShardSlice> slices_;
-  std::vector<std::optional<std::size_t>> slice_of_;  // By parameter, its place in slices_.
+  std::vector<std::optional<std::size_t>> slice_of_;  // Places in slices_, by parameter.
   bool is_unsharded_ = false;
-  std::int64_t age_ = 0;  // Of the group, in which it was.
+  std::int64_t age_ = 0;  // The group's age in which pages were unsharded.
 };
 
 }  // namespace penstock::zero

@@ -1,4 +1,5 @@
-// Where the pieces of pages are: beside what the rank computes with, in host memory or in a file.
+// The memory of the pieces of pages: beside what the rank computes with, in host memory or in a
+// file.
 //
 // ParameterShards have one for their pages, which copy from it when they come.  In a file a piece
 // is in the process's memory only while it is copied or updated.  Knows no pages.
@@ -22,11 +23,11 @@ class PieceMemory {
   // Throws: ConfigError, if the folder has no room for it.
   at::Tensor zeros(std::int64_t elements, const at::TensorOptions& options);
 
-  // As of a file, whose pieces will, or will not, be used soon; nothing where there is none.
+  // Tells the file that a piece will, or will not, be used soon; without a file nothing.
   void read_ahead(const at::Tensor& piece) const;
   void let_go(const at::Tensor& piece);
 
-  // That they are in, or null.
+  // The file with the pieces, or null.
   offload::MappedFile* file() { return file_ ? &*file_ : nullptr; }
   std::int64_t file_bytes() const { return file_ ? file_->bytes() : 0; }
 

@@ -41,7 +41,7 @@ ShardedGradients::ShardedGradients(ParameterShards& shards, std::optional<at::Sc
       [this](std::size_t bucket) { send(bucket); });
 }
 
-// During the last one, gradients are taken as they come; those that did not come go now, since
+// Takes gradients as they come, during the last backward.  Those that did not come go now, since
 // other replicas may wait for them.
 void ShardedGradients::after_backward(std::int64_t) {
   if (!arrivals_->is_under_way()) return sums_.add();

@@ -52,7 +52,7 @@ class ShardedGradients : public execute::StageHooks {
 
  private:
   struct Bucket {
-    std::size_t index = 0;  // In the Ownership.
+    std::size_t index = 0;  // Number in the Ownership.
     at::Tensor rows;  // [ranks, piece + parameters]: each rank's piece, then a flag a parameter.
     at::Tensor sum;   // This rank's row of all replicas, where its slices are.
     std::int32_t tag = 0;
@@ -66,11 +66,12 @@ class ShardedGradients : public execute::StageHooks {
   ParameterShards& shards_;
   execute::AccumulatedGradients sums_;
   std::size_t under_way_max_;
-  // In reverse order of the Ownership's, which is about that of the backward, without frozen ones.
+  // Buckets with trained parameters, in the reverse of the Ownership's order, which is about that
+  // of the backward.
   std::vector<Bucket> buckets_;
-  std::vector<std::pair<std::size_t, std::size_t>> place_;  // By parameter: bucket, entry.
+  std::vector<std::pair<std::size_t, std::size_t>> place_;  // Bucket and entry, by parameter.
   std::vector<bool> absent_;                                // This rank had no gradient.
-  execute::Divisor divisor_;                                // Of this step's sums.
+  execute::Divisor divisor_;                                // Divides this step's sums.
   std::optional<execute::GradientArrivals> arrivals_;
 };
 

@@ -17,11 +17,11 @@ namespace {
 
 // Words that are under way while nobody waits for them: a sender's mailbox holds some thousands.
 constexpr std::size_t kUnheard = 64;
-// Of a rank's row: the numbers that are the same on all ranks, and the call that it is in.
+// Columns of a rank's row: the numbers that are the same on all ranks, then the call that it is in.
 constexpr std::int64_t kWord = 0, kRun = 1, kHash = 2, kCompared = 3, kCall = 3, kColumns = 8;
 constexpr std::size_t kCallBytes = (kColumns - kCall) * sizeof(std::int64_t);
 
-constexpr std::string_view kOutside = "outside";  // Of a script's own operators.
+constexpr std::string_view kOutside = "outside";  // The run of a script's own operators.
 
 std::int64_t packed(Word word) {
   return (static_cast<std::int64_t>(word.kind) << 32) | static_cast<std::uint32_t>(word.page);
@@ -50,7 +50,7 @@ std::string call_in(const std::int64_t* row) {
   return name.substr(0, name.find('\0'));
 }
 
-// Of the runs of an engine; those of a program have names of their own.
+// Names the place of an engine's run; those of a program have names of their own.
 std::string place_of(const std::string& run) {
   if (run.empty()) return "outside of a forward and backward";
   if (run == "train") return "in a forward that trains";

@@ -35,10 +35,10 @@ struct Word {
   friend bool operator==(const Word&, const Word&) = default;
 };
 
-// Where a rank is when it says it.
+// The place of a rank when it says a word.
 struct Whereabouts {
   std::string run;         // Its name, of which 8 letters count; empty: in none.
-  std::uint64_t hash = 0;  // Of the pages that it has used.
+  std::uint64_t hash = 0;  // Hash of the pages that it has used.
 };
 
 class Words {
@@ -57,7 +57,7 @@ class Words {
  private:
   struct Said {
     Word mine;
-    at::Tensor all;  // By rank: the word, the run, the hash, the call.
+    at::Tensor all;  // The word, the run, the hash and the call, a row a rank.
     std::unique_ptr<comm::Transfer> transfer;
   };
 
@@ -70,7 +70,7 @@ class Words {
   comm::ShardGroup& group_;
   std::function<std::string(paging::PageId)> name_of_;
   std::int32_t tag_ = 0;
-  std::deque<Said> said_;  // And not yet heard from all.
+  std::deque<Said> said_;  // Words that not all ranks have been heard to say.
 };
 
 }  // namespace penstock::zero

@@ -19,12 +19,13 @@ def main() -> None:
     """Becomes the program; returns never.  Ends with 2 where there is nothing to become."""
     _standard_streams.open_missing()
     words = sys.argv[1:]
-    if words[:2] == ["checkpoint", "import"]:  # Which reads files of torch's.
+    if words[:2] == ["checkpoint", "import"]:  # It reads files of torch's.
         importing = importlib.import_module("penstock.checkpoint.importing")
         sys.exit(importing.main(words[2:]))
     try:
         environment = _program.environment(words)
-        for name in ("SIGPIPE", "SIGXFSZ"):  # Which Python ignores, and so would the program.
+        # Signals that Python ignores, and so would the program.
+        for name in ("SIGPIPE", "SIGXFSZ"):
             signal.signal(getattr(signal, name), signal.SIG_DFL)
         os.execve(_program.PROGRAM, [str(_program.PROGRAM), *words], environment)
     except (ImportError, OSError) as error:

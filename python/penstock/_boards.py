@@ -44,7 +44,7 @@ def weights_and_biases(**options: Any) -> Any:
     library = _library("wandb", "wandb")
     try:
         return library.init(**options)
-    except Exception as error:  # Of many classes, one for each thing that it asks for.
+    except Exception as error:  # Many classes, one for each thing that it asks for.
         mode = options.get("mode") or os.environ.get("WANDB_MODE", "online")
         raise ConfigError(
             f"wandb begins no run in the mode {mode}: {error}; WANDB_MODE=offline needs no network"

@@ -36,7 +36,7 @@ __all__ = [
     "refuse_in",
 ]
 
-# Of DeepSpeed's versions, the one whose names and behaviour the table is of.
+# The version of DeepSpeed whose names and behaviour the table is of.
 DEEPSPEED = "0.19.8"
 
 # Classes of theirs that have the members of another one.
@@ -52,7 +52,7 @@ _FILE = Path(__file__).with_name("compatibility.ini")
 
 @dataclass(frozen=True)
 class Fate:
-    """Of a name.  verdict: "works", "differs", "refused" or "unknown".
+    """What becomes of a name.  verdict: "works", "differs", "refused" or "unknown".
 
     note: how it differs, or why it is refused and what to use in its place.
     is_late: it can be imported, so that what mentions it goes on, and is refused when it is called.
@@ -65,7 +65,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class Module:
-    """Of theirs.  instead: ours in its place; None: there is none.
+    """A module of theirs.  instead: ours in its place; None: there is none.
 
     names: what becomes of each; members of a class stand behind it, as in "DeepSpeedEngine.step".
     rest: of all other names.
@@ -78,13 +78,13 @@ class Module:
 
 @lru_cache(maxsize=1)
 def modules() -> Mapping[str, Module]:
-    """By the name that theirs has there."""
+    """Modules by the name that theirs has there."""
     sections: dict[str, list[str]] = {}
     for line in _FILE.read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
             entries = sections.setdefault(line.strip("[]"), [])
         elif line.startswith(" "):
-            entries[-1] += f" {line.strip()}"  # Of the entry above.
+            entries[-1] += f" {line.strip()}"  # Continues the entry above.
         elif line and not line.startswith("#"):
             entries.append(line)
     return {name: _module(entries) for name, entries in sections.items()}
@@ -110,7 +110,7 @@ def _module(entries: Iterable[str]) -> Module:
 
 
 def fate(module: str, name: str) -> Fate:
-    """Of a name in a module of theirs; "unknown" where the table has neither."""
+    """The fate of a name in a module of theirs; "unknown" where the table has neither."""
     found = modules().get(module)
     if found is None:
         return Fate("unknown")

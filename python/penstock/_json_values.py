@@ -18,7 +18,7 @@ from penstock.errors import ConfigError
 
 __all__ = ["as_json"]
 
-_DEPTH_MAX = 64  # As of penstock/json.
+_DEPTH_MAX = 64  # Same as penstock/json's.
 _TYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 

@@ -173,7 +173,7 @@ class PipeSchedule(ABC):
 
     @property
     def stage(self) -> int:
-        """Which stage this is."""
+        """The number of this stage."""
         return self.stage_id
 
     @property
@@ -245,7 +245,7 @@ def instructions_of(step: Step) -> list[PipeInstruction]:
 
 
 def train_version(version: str) -> _planning.TrainVersion:
-    """Which TrainSchedule is meant; a ValueError for another word."""
+    """The TrainSchedule that is meant; a ValueError for another word."""
     versions = {
         "original": _planning.TrainVersion.Original,
         "later": _planning.TrainVersion.Later,
@@ -306,7 +306,7 @@ class TrainSchedule(PipeSchedule):
         return train_version(self.version)
 
     def _step_to_micro_batch(self, step_id: int) -> tuple[int, bool]:
-        """Which microbatch a step is of, in range or not, and whether it goes forward."""
+        """The microbatch that a step is of, in range or not, and whether it goes forward."""
         return self._position().step_to_micro_batch(step_id)
 
     def _even_step_forward_id(self, step_id: int) -> int:

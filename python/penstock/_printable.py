@@ -18,5 +18,5 @@ _SPELT_OUT = {
 
 
 def printable(text: str) -> str:
-    """With what would steer a terminal spelt out: "\\u001b" of an escape."""
+    """Spells out what would steer a terminal: "\\u001b" of an escape."""
     return text.translate(_SPELT_OUT)

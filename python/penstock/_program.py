@@ -1,4 +1,4 @@
-"""Where the native program lies in the package, and what it needs to find torch.
+"""The place of the native program in the package, and what it needs to find torch.
 
 `python -m penstock` becomes it, and `penstock.schedule.plan` asks it.  Imports no torch.
 """
@@ -17,7 +17,7 @@ __all__ = ["PROGRAM", "environment"]
 
 _NEED_TORCH = ("train", "evaluate", "generate", "memory", "profile", "selftest")
 _HELP = {"-h", "--help"}
-# Beside the extension module: Python's files may lie elsewhere, in an editable installation.
+# The folder of the extension module: Python's files may lie elsewhere, in an editable installation.
 _FOLDER = Path(str(_planning.__file__)).parent
 PROGRAM = _FOLDER / "bin" / "penstock"
 
@@ -50,6 +50,6 @@ def environment(words: list[str]) -> dict[str, str]:
 def _needs_torch(words: list[str]) -> bool:
     if not words or _HELP.intersection(words):
         return False
-    if words[0] == "plan":  # Which measures layers where no file has them.
+    if words[0] == "plan":  # It measures layers where no file has them.
         return not any(word.split("=")[0] == "--layers" for word in words)
     return words[0] in _NEED_TORCH

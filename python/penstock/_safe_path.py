@@ -13,14 +13,14 @@ _COMMANDS = ("penstock", "penstock.board", "penstock.tokenize", "penstock.tokeni
 
 
 def _module_to_run() -> str:
-    """Behind -m; "" once it runs, and of a program that only imports this package."""
+    """The word behind -m; "" once it runs, and of a program that only imports this package."""
     words = sys.orig_argv
     is_being_found = sys.argv[:1] == ["-m"] and "-m" in words[:-1]
     return words[words.index("-m") + 1] if is_being_found else ""
 
 
 def _leave_working_folder() -> None:
-    """Where one of the commands is about to run."""
+    """Leaves it where one of the commands is about to run."""
     name = _module_to_run().removesuffix(".__main__")
     is_first = sys.path[:1] in ([""], [os.getcwd()])  # noqa: PTH109  pathlib may lie there.
     if name in _COMMANDS and is_first and not getattr(sys.flags, "safe_path", False):

@@ -1,4 +1,4 @@
-"""Which torch this penstock was built for, and what is said where there is none, or another.
+"""The torch this penstock was built for, and what is said where there is none, or another.
 
 `_torch` checks the torch that it imports, `__main__` one that it only looks at.  Imports no torch.
 """

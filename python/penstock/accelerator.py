@@ -47,12 +47,12 @@ class Accelerator:
         return torch.device(self.device_name(device_index))
 
     def device_count(self) -> int:
-        """As many as ranks of this machine, as a launcher has said it in LOCAL_SIZE; 1 without."""
+        """The ranks of this machine, as a launcher has said it in LOCAL_SIZE; 1 without."""
         given = os.environ.get("LOCAL_SIZE", "")
         return max(1, int(given)) if given.isdecimal() else 1
 
     def communication_backend_name(self) -> str:
-        """Of torch.distributed: "gloo"."""
+        """The backend of torch.distributed: "gloo"."""
         return "gloo"
 
     def set_device(self, device_index: int) -> None:
@@ -152,5 +152,5 @@ def is_current_accelerator_supported() -> bool:
 
 
 def get_accelerator() -> Accelerator:
-    """That of this process."""
+    """The accelerator of this process."""
     return _accelerator

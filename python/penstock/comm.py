@@ -14,7 +14,7 @@ __all__ = ["get_all_ranks_from_group", "get_local_rank", "get_world_group", "ini
 
 
 def get_world_group() -> Any:
-    """That of all ranks."""
+    """The group of all ranks."""
     import torch.distributed as dist
 
     return dist.group.WORLD

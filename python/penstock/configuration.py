@@ -73,8 +73,9 @@ class Configuration(Mapping[str, Any]):
         return found
 
     def facts(self) -> list[tuple[str, str]]:
-        """By path, as JSON, what all ranks must have in common: no paths, which may be a rank's
-        own, and nothing that only says what is printed.
+        """What all ranks must have in common: JSON by the keys' paths.
+
+        Paths of files are left out, which may be a rank's own, and what only says what is printed.
         """
         found: list[tuple[str, str]] = []
 
@@ -153,7 +154,8 @@ def _from_file(name: str, needs_sizes: bool) -> _planning.ReadConfiguration:
 
 
 def _from_hjson(text: str, of_json: ParseError) -> dict[str, Any]:
-    """Of a file that is no JSON; of_json is raised where it is no Hjson either, or none is there.
+    """Values of a file that is no JSON; of_json is raised where it is no Hjson either, or none is
+    there.
 
     Hjson has comments, and keys and texts without quotes.
     """
@@ -193,7 +195,7 @@ STAGE3 = {
 
 
 def _with_whole_names(config: Any) -> dict[str, Any] | None:
-    """With keys of STAGE3 as the reader knows them; None where there are none to be changed."""
+    """The values with keys of STAGE3 as the reader knows them; None: none needs a change."""
     section = config.get("zero_optimization") if isinstance(config, Mapping) else None
     if not isinstance(section, Mapping):
         return None
@@ -205,7 +207,7 @@ def _with_whole_names(config: Any) -> dict[str, Any] | None:
 
 
 def _values_in(path: str) -> Any:
-    """Of a file; None of one that the reader has to object to."""
+    """The values of a file; None of one that the reader has to object to."""
     try:
         return json.loads(read_foreign(path, _BYTES_MOST).decode("utf-8"))
     except ValueError:  # ConfigError, too.
@@ -213,7 +215,7 @@ def _values_in(path: str) -> Any:
 
 
 def _text_of(path: str, of_json: ParseError) -> str:
-    """Of a file that is no JSON; of_json is raised where it cannot be read again."""
+    """The text of a file that is no JSON; of_json is raised where it cannot be read again."""
     try:
         return read_foreign(path, _BYTES_MOST).decode("utf-8")
     except ValueError:
@@ -221,7 +223,7 @@ def _text_of(path: str, of_json: ParseError) -> str:
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is None or "auto"; arguments of classes are what they are."""
+    """The values that are not None or "auto"; arguments of classes are what they are."""
     return {
         key: _given(value) if isinstance(value, Mapping) and key != "params" else value
         for key, value in values.items()

@@ -29,7 +29,7 @@ class Error(RuntimeError):
     exit_code: what a program ends with because of it (docs/exit_codes.md).
     """
 
-    _EXIT_CODE = 1  # Of the class.
+    _EXIT_CODE = 1  # Code of the class.
 
     def __init__(
         self, message: str, notes: tuple[str, ...] = (), exit_code: int | None = None

@@ -367,4 +367,4 @@ def _options(
 
 
 for _class in (Candidate, Diagnostic, Found, Plan, RankSimulation, Schedule, Simulation, Verdict):
-    _class.__module__ = __name__  # Where users find them; help() and errors say so.
+    _class.__module__ = __name__  # Users find them there; help() and errors say so.

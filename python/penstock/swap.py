@@ -42,7 +42,7 @@ from penstock.errors import ParseError
 
 __all__ = ["check", "install", "main"]
 
-_SCRIPT = "PENSTOCK_SWAP_SCRIPT"  # For the processes that a script spawns: what they import.
+_SCRIPT = "PENSTOCK_SWAP_SCRIPT"  # Tells the processes that a script spawns what they import.
 
 
 class _Swapped(Loader):
@@ -75,7 +75,7 @@ class _Amended(Loader):
         self._amend(module)
 
 
-# By name, what is changed in modules of others.
+# Changes in modules of others, by name.
 _AMENDED = {"accelerate.state": count_ranks}
 
 
@@ -146,7 +146,7 @@ def _amended(name: str, path: Any) -> ModuleSpec | None:
 
 
 def install() -> None:
-    """From now on imports are swapped.
+    """Swaps imports from now on.
 
     Raises RuntimeError where what is to be swapped has been imported already.
     """
@@ -185,7 +185,7 @@ def _in_spawned_processes(script: str) -> None:
 
 
 def _names_in_spawned(script: str) -> dict[str, Any]:
-    """Of a script in a process that it spawned: what is looked up there."""
+    """The names of a script in a process that it spawned: what is looked up there."""
     if Path(script).is_absolute():
         return runpy.run_path(script, run_name="__mp_main__")
     if script.endswith("__main__"):
@@ -248,7 +248,7 @@ def main(arguments: Sequence[str]) -> None:
 if __name__ == "__main__":
     main(sys.argv[1:])
 elif __name__ == "__mp_main__":
-    # In a process that the script spawned: its functions are looked up here.
+    # A process that the script spawned: its functions are looked up here.
     import penstock.swap
 
     penstock.swap.install()

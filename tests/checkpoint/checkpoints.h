@@ -56,7 +56,7 @@ struct SmallCheckpoint {
     return pieces;
   }
 
-  // In `directory`, as step `step`.  Returns its folder.
+  // Saves in `directory`, as step `step`.  Returns its folder.
   std::string save(CheckpointDirectory& directory, const std::string& path,
                    std::int64_t step) const {
     const std::string folder = directory.begin(name_of(step), 0);

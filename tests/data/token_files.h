@@ -38,7 +38,7 @@ inline std::string llmc_bytes(std::int64_t magic, std::int64_t version, std::int
   return as_bytes<std::int32_t>(header) + tokens;
 }
 
-// Of documents of those sizes, each of one sequence.
+// The index of documents of those sizes, each of one sequence.
 inline std::string megatron_index(char type, std::int64_t width, const Tokens& sizes) {
   std::string bytes("MMIDIDX\0\0", 9);
   bytes += as_bytes<std::int64_t>({1});

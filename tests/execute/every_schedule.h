@@ -15,8 +15,8 @@ namespace penstock::execute {
 
 // What the ranks of a program leave behind, together.
 struct Ran {
-  std::vector<at::Tensor> losses;   // By microbatch.
-  std::vector<nn::Values> outputs;  // Likewise, of the forward-only program.
+  std::vector<at::Tensor> losses;   // Losses by microbatch.
+  std::vector<nn::Values> outputs;  // Outputs of the forward-only program, by microbatch.
   Gradients gradients;              // Undefined: none.
 };
 

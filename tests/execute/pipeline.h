@@ -99,7 +99,7 @@ struct RankPipeline {
 
 using Gradients = std::map<std::string, at::Tensor>;  // Undefined: none.
 
-// Of a mean over microbatches of one size.
+// Factors of a mean over microbatches of one size.
 inline std::vector<double> equal_factors(std::int32_t microbatches) {
   return std::vector<double>(static_cast<std::size_t>(microbatches), 1.0 / microbatches);
 }
@@ -111,7 +111,7 @@ inline double loss_factor(const StepInputs& step, std::size_t microbatch) {
 class PlainModel {
  public:
   explicit PlainModel(const std::vector<nn::LayerSpec>& model) : model_(model) {
-    at::set_num_threads(1);  // As every rank does.
+    at::set_num_threads(1);  // Every rank does so, too.
     for (std::size_t i = 0; i < model.size(); ++i) {
       layers_.push_back(nn::build(model[i], kSeed, static_cast<std::int64_t>(i)));
     }

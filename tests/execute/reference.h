@@ -9,10 +9,10 @@
 namespace penstock::execute {
 
 struct Reference {
-  std::vector<at::Tensor> losses;   // By microbatch, as all here.
-  std::vector<nn::Values> outputs;  // Of the last layer.
+  std::vector<at::Tensor> losses;   // Losses by microbatch, as all here.
+  std::vector<nn::Values> outputs;  // Outputs of the last layer.
   std::vector<Gradients> gradients;
-  std::map<std::string, std::int64_t> layer_of;  // By the parameter's name.
+  std::map<std::string, std::int64_t> layer_of;  // Layers by the parameter's name.
 };
 
 inline Reference make_reference(const std::vector<nn::LayerSpec>& model, const StepInputs& step) {

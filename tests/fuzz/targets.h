@@ -42,7 +42,8 @@ Outcome safetensors(std::string_view input);
 Outcome manifest(std::string_view input);
 // The index of a model's files: names lead to no other folder.
 Outcome model_index(std::string_view input);
-// Where tokens are: a file of llm.c; or a byte, and an index of so many bytes of tokens.
+// Finds where tokens are, in a file of llm.c; or by a byte, and an index of so many bytes of
+// tokens.
 Outcome token_layout(std::string_view input);
 // The note of a corpus.
 Outcome corpus_note(std::string_view input);

@@ -113,7 +113,7 @@ class Expression {
   }
 
   std::string_view written_;
-  std::string text_;  // Without spaces.
+  std::string text_;  // The text without spaces.
   const Symbols& symbols_;
   std::size_t at_ = 0;
 };

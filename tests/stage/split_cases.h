@@ -22,7 +22,7 @@ using testing_support::same_bits;
 
 struct Computation {
   Tensors weights;  // Leaves; those that require a gradient are trained.
-  Tensors inputs;   // Those that require a gradient get one.
+  Tensors inputs;   // Tensors that get a gradient if they require one.
   std::function<Tensors(const Tensors& inputs, const Tensors& weights)> forward;
 };
 
@@ -61,7 +61,7 @@ class Microbatches {
     for (Tensors& seeds : seeds_) seeds[output].reset();
   }
 
-  // By torch's engine.
+  // Runs the backward by torch's engine.
   Gradients run_whole() {
     Gradients all;
     for (std::size_t m = 0; m < inputs_.size(); ++m) {
@@ -119,7 +119,7 @@ class Microbatches {
   }
 
   const Computation& computation_;
-  std::vector<Tensors> inputs_, outputs_, seeds_;  // By microbatch.
+  std::vector<Tensors> inputs_, outputs_, seeds_;  // Tensors by microbatch.
 };
 
 inline void expect_equal(const Gradients& split, const Gradients& whole) {
@@ -156,7 +156,7 @@ class CountOperators {
   ~CountOperators() { at::removeCallback(handle_); }
   CountOperators(const CountOperators&) = delete;
   CountOperators& operator=(const CountOperators&) = delete;
-  // Since the last call.
+  // The count since the last call.
   std::int64_t take() { return std::exchange(count_, 0); }
 
  private:

@@ -13,7 +13,7 @@ namespace penstock::testing_support {
 
 inline constexpr c10::DeviceType kForeign = c10::DeviceType::HPU;
 
-// Where tests of devices compute: kForeign, or CUDA's first device when PENSTOCK_TEST_DEVICE is
+// The device of tests of devices: kForeign, or CUDA's first one when PENSTOCK_TEST_DEVICE is
 // "cuda".
 c10::Device device_under_test();
 

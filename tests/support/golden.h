@@ -42,8 +42,8 @@ inline void expect_golden(const std::string& name, const std::string& actual) {
       << "if this is meant, `make golden` rewrites tests/golden/" << name;
 }
 
-// That the page has this table, which is found by its first two lines; rewritten as golden texts
-// are.
+// Expects that the page has this table, which is found by its first two lines; rewritten as golden
+// texts are.
 inline void expect_table(const std::string& page, const std::string& table) {
   const std::string head = table.substr(0, table.find('\n', table.find('\n') + 1) + 1);
   std::string text = read_source_file(page);

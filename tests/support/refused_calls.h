@@ -26,7 +26,7 @@ struct RefusedCall {
       : number(static_cast<int>(call)), argument(which), bits(all_of) {}
 };
 
-// Of this thread, for good.  False where the system takes no filters.
+// Refuses the call in this thread, for good.  False where the system takes no filters.
 inline bool refuse(const RefusedCall& call, int error) {
   const auto load = [](std::size_t offset) {
     return sock_filter(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, static_cast<std::uint32_t>(offset)));

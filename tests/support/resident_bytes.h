@@ -9,7 +9,7 @@
 
 namespace penstock::testing_support {
 
-// Of the mapping that has this address; -1 if none has.
+// Bytes of the mapping that has this address; -1: none has it.
 inline std::int64_t resident_bytes(const void* address) {
   const auto wanted = reinterpret_cast<std::uintptr_t>(address);
   std::ifstream file("/proc/self/smaps");

@@ -215,6 +215,44 @@ class TidyTest(unittest.TestCase):
         self.write("penstock/core/wide.h", OPENING + "struct Wide {\n" + fields * 26 + "};\n")
         self.expect("penstock/core/long.h:5: Long has 26 functions, at most 25")
 
+    def test_comments_begin_with_a_noun_or_a_verb(self):
+        self.write(
+            "penstock/core/size.h",
+            OPENING + "struct Size {  // Of a text.\n"
+            "  int bytes = 0;  // By rank,\n"
+            "                  // which is no opening.\n"
+            "  // Which characters count.\n"
+            "  int count(const char* text) {\n"
+            "    // As torch does: a sentence in a body may begin so.\n"
+            "    return 1;  // Without its end.\n"
+            "  }\n"
+            # As these may be:
+            '  const char* text = "// Of course.";  // At most so many.\n'
+            "  int last = 0;  // Bytes,\n"
+            "                 // of which some count.\n"
+            "};\n",
+        )
+        self.write("penstock/core/size.cpp", "// Where sizes are.\nint size() { return 0; }\n")
+        self.write(
+            "penstock/core/text.cpp",
+            'auto text = R"(\n// Of a program.\n)";\n'
+            "int f() {\n  int x = 0;\n  // With one rank nothing is left.\n  return x;\n}\n"
+            "}  // namespace penstock\n",
+        )
+        self.write(
+            "tools/a.py",
+            '"""Of a tree."""\n\n# By name.\nA = {}\n'
+            "\n\ndef f():\n    # Of two, one.\n    return 1\n"
+            '\n\ndef g():\n    """Gives one."""\n    return 1  # And no more.\n',
+        )
+        self.write("tests/core/size_test.cpp", "// Of a text.\n")
+        self.write("tests/core/sizes.h", "// Of a text.\n// Two.\n#pragma once\n")
+        self.expect(
+            *('size.cpp:1: begins with "Where"', 'size.h:5: begins with "Of"', "size.h:6:"),
+            *('size.h:8: begins with "Which"', 'size.h:11: begins with "Without"'),
+            *("sizes.h:1: begins", 'a.py:1: begins with "Of"', "a.py:3:", "a.py:14:"),
+        )
+
     def test_words_that_do_not_belong(self):
         self.write("docs/a.md", "TO" + "DO later\n")
         self.write("b.sh", "cd /" + "work/main\nmktemp /tmp/a.XXXXXX\ncat $x/work/y\n")

@@ -61,7 +61,8 @@ class Quantized : public nn::Layer {
   at::Tensor weight_;
 };
 
-// Of bytes: an embedding that is the head's weight, too, and a whole stage of four are frozen.
+// A model of bytes: an embedding that is the head's weight, too, and a whole stage of four are
+// frozen.
 inline Kind adapters() {
   const auto tied = [](nn::LayerSpec layer) {
     return nn::TiedLayerSpec("wte", frozen(std::move(layer)), {"weight"});

@@ -43,7 +43,7 @@ struct Batch2 {
   nn::Values targets;
 };
 
-// Of each tensor, the chunk of number `which`.
+// The chunk of number `which` of each tensor.
 inline nn::Values part(const nn::Values& whole, std::int64_t which, std::int64_t of) {
   nn::Values values;
   for (const at::Tensor& tensor : whole) {
@@ -263,7 +263,7 @@ class PlainModel {
       : model_(nn::with_loss(kind.model, kind.loss)), loss_(kind.loss), seed_(seed), type_(type) {
     at::set_num_threads(1);
     const torch::NoGradGuard no_grad;
-    std::map<std::string, at::Tensor> first;  // Of each tied parameter.
+    std::map<std::string, at::Tensor> first;  // First copy of each tied parameter.
     for (std::size_t i = 0; i < model_.size(); ++i) {
       const nn::LayerSpec& spec = model_[i];
       layers_.push_back(nn::build(spec, seed, static_cast<std::int64_t>(i)));
@@ -320,7 +320,7 @@ class PlainModel {
     return values;
   }
 
-  // By the names that Stage gives them; of a tied one, the sum over its layers.
+  // Gradients by the names that Stage gives them; of a tied one, the sum over its layers.
   std::map<std::string, at::Tensor> gradients() const {
     std::map<std::string, at::Tensor> gradients;
     for (const auto& [name, copies] : parameters_) {
@@ -339,7 +339,7 @@ class PlainModel {
     }
   }
 
-  // By the same names; several copies of a tied one.
+  // Parameters by the same names; several copies of a tied one.
   std::map<std::string, std::vector<at::Tensor>>& parameters() { return parameters_; }
 
   std::map<std::string, at::Tensor> buffers() const {
@@ -376,7 +376,7 @@ class PlainModel {
   std::int64_t seed_;
   at::ScalarType type_;
   std::vector<std::shared_ptr<nn::Layer>> layers_;
-  std::map<std::string, std::string> name_of_;  // By tie.
+  std::map<std::string, std::string> name_of_;  // Names by tie.
   std::map<std::string, std::vector<at::Tensor>> parameters_;
 };
 

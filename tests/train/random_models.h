@@ -277,7 +277,7 @@ class RandomModel {
 
   testing_support::Random& random_;
   std::int32_t number_ = 0;
-  int values_ = 1;  // That the next layer gets.
+  int values_ = 1;  // Values that the next layer gets.
   bool is_given_ = false, ever_given_ = false;
 };
 

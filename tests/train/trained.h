@@ -17,8 +17,9 @@
 namespace penstock::train {
 
 struct Trained {
-  std::vector<StepReport> reports;               // Of rank 0.
-  std::map<std::string, at::Tensor> parameters;  // Of all ranks: copies have the same bits.
+  std::vector<StepReport> reports;  // Reports of rank 0.
+  // Parameters of all ranks: copies have the same bits.
+  std::map<std::string, at::Tensor> parameters;
 };
 
 inline Trained train(const TrainerOptions& options, const Kind& kind,

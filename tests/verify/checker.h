@@ -128,7 +128,7 @@ inline std::string reason_against(const schedule::Schedule& schedule,
   }
   if (!std::equal(all.begin(), all.end(), wanted.begin(), wanted.end())) return "wrong actions";
 
-  std::map<std::size_t, bool> sharded;  // By rank.
+  std::map<std::size_t, bool> sharded;  // True of ranks that are sharded.
   for (std::size_t rank = 0; rank < schedule.programs.size(); ++rank) {
     for (const auto& action : schedule.programs[rank]) {
       if (action.op == Op::Unshard) sharded[rank] = true;

@@ -27,7 +27,7 @@ print(spec.submodule_search_locations[0] if spec else "")
 
 
 def torch_folder() -> str:
-    """Where this Python has torch; "" where it has none."""
+    """The folder in which this Python has torch; "" where it has none."""
     for flags in ([], ["-E"]):  # -E ignores PYTHONPATH, by which pip hides what is installed.
         command = [sys.executable, *flags, "-c", FIND_TORCH]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

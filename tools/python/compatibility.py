@@ -45,13 +45,13 @@ def table() -> ModuleType:
     spec = importlib.util.spec_from_file_location("compatibility_table", place)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # Where dataclasses look.
+    sys.modules[spec.name] = module  # Dataclasses look there.
     spec.loader.exec_module(module)
     return module
 
 
 def lines() -> Iterator[str]:
-    """Of the page."""
+    """The lines of the page."""
     yield OPENING
     for name, module in table().modules().items():
         yield f"## {name}\n"

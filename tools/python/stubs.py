@@ -25,7 +25,7 @@ VERSION = re.compile(r"#define PYBIND11_VERSION_(?:MAJOR|MINOR|MICRO)\s+(\w+)")
 
 
 def pybind11_version() -> str:
-    """Of the headers that this Python's torch has."""
+    """The version of the headers that this Python's torch has."""
     torch = importlib.util.find_spec("torch")
     if torch is None or torch.origin is None:
         sys.exit("stubs.py: this Python has no torch")

@@ -78,7 +78,7 @@ int run_show(const CheckpointCommand& command) {
   for (const auto& [key, value] : manifest.facts) text += str(key, ": ", value, "\n");
   for (const auto& [key, value] : manifest.values) {
     constexpr std::size_t kShown = 200;
-    const bool is_long = value.size() > kShown;  // As those of Python's engines are.
+    const bool is_long = value.size() > kShown;  // Values of Python's engines are long.
     text += str(key, ": ", is_long ? str(value.size(), " characters") : value, "\n");
   }
   std::vector<TextRow> rows = {{"tensor", "type", "pieces", "state"}};
@@ -168,7 +168,7 @@ int run_diff(const CheckpointCommand& command) {
   return static_cast<int>(found.different.empty() ? ExitCode::Ok : ExitCode::Failure);
 }
 
-// Of its files, as they are: what cannot be read is removed, too.
+// Bytes of the folder's files, as they are: what cannot be read is removed, too.
 std::uint64_t bytes_on_disk(const std::string& folder) {
   std::uint64_t bytes = 0;
   std::error_code error;
@@ -183,7 +183,7 @@ std::uint64_t bytes_on_disk(const std::string& folder) {
 
 int run_prune(const CheckpointCommand& command) {
   const std::string path = checkpoint::directory_in(command.path);
-  std::optional<OutputLock> run;  // Also one that saves nothing has its directory for itself.
+  std::optional<OutputLock> run;  // Held even where nothing is saved: each directory has one owner.
   if (path != command.path) run.emplace(OutputLock::of_folder(command.path, "checkpoints"));
   const checkpoint::CheckpointDirectory directory(path);
   Output output(STDERR_FILENO);

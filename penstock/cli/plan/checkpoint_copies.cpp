@@ -80,7 +80,7 @@ std::string json_of(const checkpoint::Export& made, const SavedCheckpoint& from,
              "]}\n");
 }
 
-// Of the checkpoint's tensors, as they are read.
+// Bytes of the checkpoint's tensors, as they are read.
 std::uint64_t bytes_to_read(const Manifest& manifest, const ExportOptions& options) {
   std::uint64_t bytes = 0;
   for (const checkpoint::ModelFile& file : files_of_model(manifest, options)) {

@@ -25,7 +25,7 @@ using simulate::Costs;
 
 constexpr std::string_view kName = "schedule compare";
 
-// Of what sharded weights and replicas add to a schedule; what is compared has neither.
+// Options for what sharded weights and replicas add to a schedule; what is compared has neither.
 constexpr const char* kStreamCosts[] = {"--gather", "--reduce"};
 
 struct CompareCommand {
@@ -40,7 +40,7 @@ struct Entry {
   double makespan = 0.0;
   double bubble = 0.0;
   double span_bubble = 0.0;
-  std::int32_t peak_activations = 0;  // Of the rank that holds most.
+  std::int32_t peak_activations = 0;  // Activations of the rank that holds most.
   double peak_memory = 0.0;
   double lower_bound = 0.0;
 

@@ -72,7 +72,7 @@ struct Judgement {
   std::optional<std::string> with_trainer;
 };
 
-// As the option --for has it.
+// The word that the option --for has.
 std::string_view word_of(Taker taker) { return taker == Taker::Train ? "train" : "initialize"; }
 
 std::string_view name_of(Taker taker) {
@@ -93,7 +93,7 @@ std::optional<std::string> refusals(const std::vector<Finding>& findings, bool b
   return str(refused, refused == 1 ? " key is refused" : " keys are refused");
 }
 
-// Of a file in which no key is refused.
+// Says what is wrong with a file in which no key is refused.
 std::optional<std::string> misfit(Taker taker, const InputFile& input, config::BatchSizes sizes) {
   try {
     switch (taker) {

@@ -15,7 +15,7 @@
 namespace penstock::cli {
 
 struct CostOptions {
-  std::string file;  // As the user wrote them, here and below; "" where he did not.
+  std::string file;  // Values as the user wrote them, here and below; "": he did not.
   std::string forward;
   std::string input;
   std::string weight;
@@ -29,7 +29,7 @@ struct CostOptions {
 
 void declare_costs(CLI::App& app, CostOptions& options);
 
-// Those of --costs, or else of the schedule's own file; over them the ones of the command line.
+// The costs of --costs, or else of the schedule's own file, changed by those of the command line.
 // Throws: ConfigError or ParseError, which names the option or the place in the file.
 simulate::Costs costs_of(const CostOptions& options,
                          const std::optional<json::Value>& of_schedule = {});

@@ -1,5 +1,5 @@
-// Which options a command line has, so that those that the chosen form cannot use are refused, not
-// passed over.
+// Finds the options that a command line has, so that those which the chosen form cannot use are
+// refused, not passed over.
 //
 // The planning commands use it once they know what they are asked for.  Knows no option by name.
 #pragma once

@@ -203,7 +203,7 @@ class Starts {
 
   const RunToLaunch& run_;
   launch::LaunchOptions options_;
-  RankStart start_;  // Of the next one, but for its layout.
+  RankStart start_;  // What the next start begins with, but for its layout.
   std::optional<HandedOn> handed_on_;
   Output& output_;
   RunLog log_;
@@ -213,10 +213,10 @@ class Starts {
   config::Config config_;  // Of the start that is next.
   choose::Layout
       layout_;  // Of whole replicas: that of the start that is next, or lost ranks since.
-  std::optional<choose::Rerouting> rerouting_;  // From `layout_`.
+  std::optional<choose::Rerouting> rerouting_;  // Made from `layout_`.
   // The newest checkpoint when a rerouted program began, of the start that is next.
   std::optional<std::int64_t> rerouted_at_;
-  int starts_ = 0;  // Before that one.
+  int starts_ = 0;  // Starts before the next one.
   const double began_ = launch::host_seconds();
 };
 

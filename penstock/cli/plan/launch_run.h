@@ -14,13 +14,14 @@
 namespace penstock::cli {
 
 struct RunToLaunch {
-  RankStart start;        // Of its ranks, the first time.
-  config::Config config;  // The one that it says.
+  RankStart start;        // What its ranks begin with, the first time.
+  config::Config config;  // What that says.
   std::string run;        // The run directory.
 };
 
-// Until the run is done, is asked to stop, or no start is left.  A run that saves checkpoints is
-// started again as it was started until it has one of its own, and goes on from the newest then.
+// Starts ranks until the run is done, is asked to stop, or no start is left.  A run that saves
+// checkpoints is started again as it was started until it has one of its own, and goes on from the
+// newest then.
 // Returns: the exit code of the last start.
 int launch_run(const RunToLaunch& run, const launch::LaunchOptions& options, Output& output);
 

@@ -30,7 +30,7 @@ std::string version_text() {
                                      : "torch " + torch + "\ntransports shm, tcp, gloo");
 }
 
-// Where another program's words begin: behind the options of `run`, or at "--".
+// The place where another program's words begin: behind the options of `run`, or at "--".
 char** end_of_own_words(const CLI::App& app, char** begin, char** end) {
   char** const separator =
       std::find_if(begin, end, [](const char* word) { return std::string(word) == "--"; });

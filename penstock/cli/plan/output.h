@@ -1,4 +1,4 @@
-// Where a command's result goes: the standard output, or files that are written whole or not at
+// The place of a command's result: the standard output, or files that are written whole or not at
 // all.
 //
 // Knows no formats.
@@ -8,7 +8,7 @@
 
 namespace penstock::cli {
 
-// To the standard output where `path` is empty or "-".
+// Writes to the standard output if `path` is empty or "-".
 // Throws: ConfigError when the file cannot be written, which is then as before; Error when the
 // standard output cannot.
 void write_output(const std::string& text, const std::string& path);

@@ -44,7 +44,7 @@ std::int64_t memory_limit(const std::string& text) {
   throw ConfigError(str("plan: --memory ", in_quotes(text), ": expected bytes such as 80GB"));
 }
 
-// Of a step, on all replicas: the user's, whatever the layout.
+// Samples of a step on all replicas: the user's, whatever the layout.
 std::int64_t samples_of(const config::Config& config) {
   if (config.batch.train_batch_size) return *config.batch.train_batch_size;
   return config::resolve_batch(config.batch, config::asked_shape(config.mesh)).train_batch_size;

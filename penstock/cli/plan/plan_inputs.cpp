@@ -124,7 +124,7 @@ Times times_from_costs(const PlanInputs& inputs, const config::Config& config,
                     ", of microbatches of ", batch.micro_batch_size,
                     batch.micro_batch_size == 1 ? " sample" : " samples",
                     inputs.bandwidth.empty() ? "; the update takes no time" : "")};
-  if (costs.latency > 0.0 || costs.bandwidth) {  // Else nobody measured a message.
+  if (costs.latency > 0.0 || costs.bandwidth) {  // Zero and absent: nobody measured a message.
     times.link = {.latency = costs.latency / 1000.0};
     if (costs.bandwidth) times.link->bandwidth = *costs.bandwidth * 1000.0;
   }

@@ -37,7 +37,7 @@ void declare_plan_inputs(CLI::App& app, PlanInputs& inputs);
 // Throws: ConfigError.
 void check_plan_inputs(const PlanInputs& inputs);
 
-// Of the file, or measured by the program that has tensors.
+// The file's numbers, or those measured by the program that has tensors.
 // Throws: ConfigError for a file of another model, and for sizes that it does not have; ParseError;
 // Error where there is no such program, or it fails.
 memory::LayersFile layers_of(const PlanInputs& inputs, const config::Config& config);
@@ -46,8 +46,8 @@ std::string layers_text(const PlanInputs& inputs, const memory::LayersFile& laye
 struct Times {
   std::function<std::vector<choose::LayerTimes>(std::int64_t microbatch)> of;
   double memory_bandwidth = 0.0;
-  std::string origin;                          // In a line, for people.
-  std::optional<choose::LinkSpeed> link = {};  // That the costs were fitted with.
+  std::string origin;                          // A line for people.
+  std::optional<choose::LinkSpeed> link = {};  // Link that the costs were fitted with.
 };
 
 // `layers` outlives it.  Throws: ConfigError or ParseError, where there are no costs, or wrong

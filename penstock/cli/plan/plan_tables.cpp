@@ -49,7 +49,7 @@ std::string size(std::int64_t bytes) { return mebibytes(static_cast<std::uint64_
 
 // The largest part beside the compute, where it is worth a word.
 std::string bound_by(const StepTime& time) {
-  constexpr double kWorthAWord = 0.05;  // Of the step.
+  constexpr double kWorthAWord = 0.05;  // Share of the step.
   const Part* largest = &kParts[1];
   for (const Part& part : kParts) {
     if (part.time == &StepTime::compute) continue;
@@ -119,11 +119,11 @@ std::string too_large_text(const Plans& plans) {
              to_string(first->layout), "\n");
 }
 
-// By candidate: whether nothing is both faster and smaller.
+// True of candidates that nothing both faster and smaller beats.
 std::vector<bool> on_frontier(const Plans& plans) {
   std::vector<bool> is_on;
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (const Candidate& each : plans.candidates) {  // From the fastest on.
+  for (const Candidate& each : plans.candidates) {  // Sorted: the fastest first.
     is_on.push_back(each.peak() < least);
     least = std::min(least, each.peak());
   }

@@ -12,12 +12,13 @@ namespace penstock::cli {
 // What was asked for, as the texts repeat it.
 struct PlanQuestion {
   std::string config;  // Its path.
-  std::string costs;   // Where the layers' times come from, in a line.
-  std::string memory;  // Where their memory comes from.
+  std::string costs;   // Source of the layers' times, in a line.
+  std::string memory;  // Source of their memory.
   std::string links;
   const choose::Request& request;
 
-  std::int64_t positions() const { return request.config.model.sequence_length; }  // Of a sample.
+  // Positions of a sample.
+  std::int64_t positions() const { return request.config.model.sequence_length; }
 };
 
 std::string plan_text(const PlanQuestion& question, const choose::Plans& plans);

@@ -44,7 +44,7 @@ struct Report {
   std::int32_t replica = 0;
   bool is_one_clock = true;
   MeasuredStep shown;
-  measure::Quartiles makespan;  // Of the replica's fitted steps.
+  measure::Quartiles makespan;  // Makespan of the replica's fitted steps.
   measure::Fit fit;
   Simulation simulated;
   double simulated_lower = 0.0;  // Makespans, with all costs at their lower and upper quartiles.
@@ -78,7 +78,7 @@ std::vector<std::int64_t> without_the_first(std::vector<std::int64_t> steps) {
   return steps;
 }
 
-// Of an even number, the faster of the two in the middle.
+// The number of the median step; of an even number of steps, the faster of the two in the middle.
 std::int64_t median_step(std::vector<MeasuredStep> steps) {
   std::ranges::stable_sort(steps, {}, &MeasuredStep::makespan);
   return steps[(steps.size() - 1) / 2].step;
@@ -118,7 +118,7 @@ Report report_of(const ReportCommand& command, const RecordedRun& files) {
   return report;
 }
 
-// By how much the simulated makespan is off: "+1.5%".
+// The share by which the simulated makespan is off: "+1.5%".
 std::string drift_text(double simulated, double measured) {
   const double share = simulated / measured - 1;
   return (share > 0 ? "+" : "") + render::percent(share);
@@ -250,7 +250,7 @@ std::string page_path(const ReportCommand& command) {
   return (std::filesystem::path(command.run) / "report.html").string();
 }
 
-// Of a run whose steps were not recorded: its losses, and what happened to it.
+// Reports a run whose steps were not recorded: its losses, and what happened to it.
 void report_course(const ReportCommand& command, const RunFiles& files) {
   if (!files.has_course() || command.step || command.replica != 0 || !command.costs.empty()) {
     refuse_unrecorded(command.run);

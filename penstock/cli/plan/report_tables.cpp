@@ -156,7 +156,7 @@ Table events_table(std::span<const measure::RunEvent> events) {
   Table table{.title = "What happened",
               .note = "Steps are those that were taken then. Times are UTC.",
               .columns = {"", "step", "time"}};
-  std::size_t saves = 0;  // In a row, until now.
+  std::size_t saves = 0;  // Saves in a row, until now.
   for (const measure::RunEvent& event : events) {
     saves = event.kind == Saved ? saves + 1 : 0;
     std::string text = event_text(event);
@@ -173,7 +173,7 @@ Table events_table(std::span<const measure::RunEvent> events) {
 std::string to_text(const Table& table) {
   std::vector<TextRow> rows = {table.columns};
   rows.insert(rows.end(), table.rows.begin(), table.rows.end());
-  for (TextRow& row : rows) row.emplace_back();  // So that the last one stands to the right, too.
+  for (TextRow& row : rows) row.emplace_back();  // Makes the last column stand to the right, too.
   return str(table.title, "\n", table.note, "\n", text_table(rows));
 }
 

@@ -20,7 +20,7 @@ class TimeText {
  public:
   explicit TimeText(double longest);
   std::string operator()(double ms) const;
-  // With its sign: "+0.5".
+  // Milliseconds with a sign: "+0.5".
   std::string signed_text(double ms) const;
 
  private:
@@ -41,7 +41,7 @@ render::Table worst_starts_table(std::vector<measure::Drift> drifts, std::size_t
 // What happened to the run, in order.  Saves without anything between them are one row.
 render::Table events_table(std::span<const measure::RunEvent> events);
 
-// As lines of text below its title and note.
+// Lines of text, below the table's title and note.
 std::string to_text(const render::Table& table);
 
 }  // namespace penstock::cli

@@ -25,7 +25,7 @@ using search::GoingOn;
 using search::Loss;
 using simulate::Simulation;
 
-// Of what sharded weights and replicas add to a schedule; what is compared has neither.
+// Options for what sharded weights and replicas add to a schedule; what is compared has neither.
 constexpr const char* kStreamCosts[] = {"--gather", "--reduce"};
 
 struct RerouteCommand {
@@ -42,12 +42,12 @@ struct RerouteCommand {
 // One way to run all microbatches of a step.
 struct Way {
   std::string name;
-  std::int32_t ranks = 0;  // That work.
+  std::int32_t ranks = 0;  // Ranks that work.
   std::string microbatches;
   const Simulation& simulation;
 
   double peak_memory() const { return std::ranges::max(simulation.peak_memory); }
-  // Of the time of these ranks.
+  // Share of these ranks' time.
   double bubble() const { return simulation.mean_bubble(); }
 };
 

@@ -62,7 +62,7 @@ std::vector<hosts::Host> hosts_of(const RunCommand& command) {
   return {{"localhost", command.selection.num_gpus > 0 ? command.selection.num_gpus : 1}};
 }
 
-// As DeepSpeed has it: the user's, then that of this folder, which wins.
+// Variables of DeepSpeed's files: the user's, then this folder's, which wins.
 hosts::Variables variables_of_files() {
   const char* const named = std::getenv("DS_ENV_FILE");
   const std::string name = named == nullptr ? ".deepspeed_env" : named;

@@ -21,7 +21,7 @@ struct RecordedRun {
 
 struct RunFiles {
   std::optional<RecordedRun> recorded;  // Absent: no step was recorded.
-  render::LossCurve curve;              // Of metrics.jsonl, without marks.
+  render::LossCurve curve;              // Curve of metrics.jsonl, without marks.
   measure::RunEvents events;
 
   bool has_course() const { return !curve.train.empty() || !events.events.empty(); }

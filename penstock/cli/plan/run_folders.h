@@ -15,7 +15,7 @@ namespace penstock::cli {
 class RunFolders {
  public:
   RunFolders() = default;
-  // Those that were made, and in which nothing was written, go again.
+  // Removes the folders that were made, and in which nothing was written.
   ~RunFolders();
   RunFolders(const RunFolders&) = delete;
   RunFolders& operator=(const RunFolders&) = delete;

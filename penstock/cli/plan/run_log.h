@@ -14,10 +14,10 @@
 
 namespace penstock::cli {
 
-// Before any rank of the run in directory `run` starts: puts the record of an earlier run, its
-// metrics, events and samples, into a folder earlier-1, -2, ... there, and says so.  It stays where
-// the run goes on from a checkpoint of this directory, and where its job was started again:
-// `restarts` times before this.
+// Puts the record of an earlier run in directory `run` (metrics, events and samples) into a folder
+// earlier-1, -2, ... there, and says so.  Called before any rank starts.  The record stays where
+// the run goes on from a checkpoint of this directory.  It stays, too, where its job was started
+// again: `restarts` times before this.
 // Throws: ConfigError when it cannot be moved.
 void begin_record(const config::Config& config, const std::string& run, std::int64_t restarts);
 

@@ -21,7 +21,7 @@ fs::path expected_place() {
   return fs::path(own_program()).parent_path().parent_path() / "libexec" / "penstock-runtime";
 }
 
-// By which this program was executed.
+// The path by which this program was executed.
 fs::path path_of_start() {
   const auto* const path = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
   if (path == nullptr) return {};

@@ -1,4 +1,4 @@
-// Where this program is, and the one that has tensors: libexec/penstock-runtime, next to this
+// The paths of this program and of the one that has tensors: libexec/penstock-runtime, next to this
 // program's folder.
 //
 // train.cpp and memory.cpp start it.  Knows nothing of what it does.

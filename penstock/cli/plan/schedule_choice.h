@@ -1,4 +1,4 @@
-// Which schedule a command is about: one of the registry at some sizes, or a file.
+// The schedule that a command is about: one of the registry at some sizes, or a file.
 //
 // The commands declare these options and ask for the schedule.  Knows no command.
 #pragma once
@@ -42,10 +42,10 @@ schedule::Sizes sizes_of(const SizeOptions& sizes, const schedule::Generator& ge
 // Whether the word can only be a file: it exists, or is "-", and no schedule has the name.
 bool takes_file(const std::string& word);
 
-// With sizes, the schedule of that name; without, the file of that path, or "-" for the standard
-// input.  The messages are added that the choice asks for.
+// The schedule of that name, if there are sizes; else the file of that path, or "-" for the
+// standard input.  The messages are added that the choice asks for.
 // Throws: ConfigError, ParseError, ScheduleError: what is wrong with the name, the sizes or the
-// file, and for sizes of a file; verify::Refusal when the order to which messages are added does
+// file, and for sizes of a file. verify::Refusal when the order to which messages are added does
 // not verify, or the steps of a file with DeepSpeed's instructions.
 schedule::Document chosen_schedule(const std::string& word, const ScheduleChoice& choice,
                                    std::string_view command);

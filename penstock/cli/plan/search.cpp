@@ -28,7 +28,7 @@ using search::Result;
 using simulate::LowerBound;
 using Clock = std::chrono::steady_clock;
 
-// Of what sharded weights and replicas add to a schedule; what is searched has neither.
+// Options for what sharded weights and replicas add to a schedule; what is searched has neither.
 constexpr const char* kStreamCosts[] = {"--gather", "--reduce"};
 
 struct SearchCommand {

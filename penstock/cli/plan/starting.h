@@ -35,7 +35,7 @@ void tell_ineffective_keys(const config::ReadConfig& read);
 // Options that start ranks, in a process that is a rank already.  Throws: ConfigError.
 void refuse_launching(const TrainCommand& command, const launch::LauncherEnvironment& self);
 
-// Of `nproc` ranks that run `subcommand` of the program with the tensors; its words, and the
+// The launch of `nproc` ranks that run `subcommand` of the program with the tensors; its words, and the
 // variable of what it starts with, are to be added. `messages` outlives what is returned.  Throws:
 // Error when that program is not there.
 launch::LaunchOptions rank_launch(const std::string& subcommand, const TrainCommand& command,

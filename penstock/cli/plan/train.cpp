@@ -42,7 +42,7 @@ std::string job_run_directory(const std::string& name, const launch::LauncherEnv
   return str("runs/", name, "-", job.empty() ? "job" : job);
 }
 
-// Of ranks that this process starts.
+// Refuses a least number of ranks that is more than this process starts.
 void check_elastic(const config::Config& config, std::int64_t nproc) {
   if (config.launch.ranks_min <= nproc) return;
   throw ConfigError(str("launch.ranks_min ", config.launch.ranks_min, " (--elastic): the run has ",
@@ -126,7 +126,7 @@ int start_ranks(const TrainCommand& command, RankStart start) {
   check_run(start, config, nproc);
   check_elastic(config, nproc);
   tell_ineffective_keys(read);
-  runtime_program();  // Before any folder is made.
+  runtime_program();  // Throws before any folder is made.
   warn_of_unknown_launcher();
   RunFolders folders;
   const std::string run =
@@ -162,7 +162,7 @@ int run_train(const TrainCommand& command) {
   const bool is_root = self.rank.value == 0;
   RunFolders folders;
   folders.make(read.config, run);
-  if (is_root) folders.lock(read.config, run);  // Until run/ takes it over.
+  if (is_root) folders.lock(read.config, run);  // Held until run/ takes it over.
   folders.try_out(read.config, run);
   warn_of_missing_locks(folders);
   check_resume(read.config, run, /*is_named=*/has_job || !read.config.run.directory.empty());

@@ -127,7 +127,7 @@ std::string to_json(const mesh::Shape& mesh, const std::vector<PipeRank>& ranks)
              "]}\n");
 }
 
-// Of a sample's input and target.
+// Bytes of a sample's input and target.
 std::int64_t sample_bytes(const config::ModelConfig& model) {
   return 2 * model.sequence_length * static_cast<std::int64_t>(c10::elementSize(at::kLong));
 }
@@ -139,7 +139,7 @@ run::TrainingInputs inputs_of(const config::ModelConfig& model, const config::Ba
   return {.inputs = tokens, .targets = tokens, .batch_bytes = samples * sample_bytes(model)};
 }
 
-// On the device that a run on this machine would have.
+// Copies on the device that a run on this machine would have.
 memory::Copies copies_of(const config::Config& config) {
   const bool is_host = rank::choose_device(config.launch.device, /*local_rank=*/0).is_cpu();
   return memory::copies_of(config, is_host ? config::Device::Cpu : config::Device::Cuda);
@@ -180,7 +180,7 @@ void write_layers(const MemoryCommand& command, const config::Config& config, co
 int run_memory(const MemoryCommand& command) {
   const config::Config config =
       config::read_config(command.run.config, command.run.overrides).config;
-  at::set_num_threads(1);  // As in a rank: kernels may take memory for each thread.
+  at::set_num_threads(1);  // Same as in a rank: kernels may take memory for each thread.
   try {
     const std::int64_t ranks = command.run.ranks(config.mesh);
     const mesh::Shape mesh = config::resolve_mesh(config.mesh, ranks);

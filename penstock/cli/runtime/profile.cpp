@@ -33,7 +33,7 @@ using probe::Spread;
 
 constexpr double kMilliseconds = 1e3;
 
-// Of a microbatch, in milliseconds.
+// Milliseconds of a microbatch.
 struct Cost {
   double forward = 0.0;
   double backward = 0.0;

@@ -134,7 +134,7 @@ struct GlooConnector::Impl {
 
 namespace {
 
-// With a thread of its own, which is not for the process's signals.
+// Makes a device, with a thread of its own that takes none of the process's signals.
 std::shared_ptr<::gloo::transport::Device> make_device(const std::string& listen) {
   const BlockedSignals blocked;
   try {

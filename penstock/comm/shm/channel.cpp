@@ -26,7 +26,7 @@ namespace penstock::comm::shm {
 namespace {
 
 constexpr std::uint32_t kRing = 4096;  // Messages under way; a power of two.
-constexpr std::uint64_t kLine = 64;    // Of the processor's cache.
+constexpr std::uint64_t kLine = 64;    // A line of the processor's cache.
 constexpr std::size_t kFirstBytes = std::size_t{1} << 18;
 
 using Word = std::atomic<std::uint32_t>;
@@ -34,10 +34,10 @@ static_assert(Word::is_always_lock_free && sizeof(Word) == 4, "a futex is a plai
 
 // The head of the memory.  Counters run over 2^32; the ring's entry i is number i modulo its size.
 struct Head {
-  alignas(kLine) Word put;    // By the sender; the reader sleeps on it.
-  Word closed;                // By the sender: nothing follows.
-  alignas(kLine) Word taken;  // By the reader.
-  Word asleep;                // By the reader.
+  alignas(kLine) Word put;    // Written by the sender; the reader sleeps on it.
+  Word closed;                // Written by the sender: nothing follows.
+  alignas(kLine) Word taken;  // Written by the reader.
+  Word asleep;                // Written by the reader.
   alignas(kLine) Entry ring[kRing];
 };
 

@@ -54,7 +54,7 @@ class Memory {
   std::byte* base_ = nullptr;
 };
 
-// Where a message lies.
+// The place of a message in the memory.
 struct Entry {
   std::int32_t tag = 0;
   std::uint64_t bytes = 0;
@@ -79,9 +79,9 @@ class Outbox {
   std::uint64_t find_block(std::uint64_t bytes);
 
   Memory memory_;
-  std::uint64_t end_;  // Of the blocks made so far.
+  std::uint64_t end_;  // End of the blocks made so far.
   std::map<std::uint64_t, std::deque<std::uint64_t>>
-      blocks_;  // By size: offsets, oldest use first.
+      blocks_;  // Offsets of blocks by size, oldest use first.
 };
 
 class Inbox {

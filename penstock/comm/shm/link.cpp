@@ -23,8 +23,8 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kHint = "launch.transport = tcp or gloo does without shared memory";
-constexpr milliseconds kBetweenLooks(100);  // Between two looks at whether the peer lives.
-// About what it costs to fall asleep and to be woken.
+constexpr milliseconds kBetweenLooks(100);  // Time between two looks at whether the peer lives.
+// Roughly the cost of falling asleep and being woken.
 constexpr microseconds kSpin(30);
 
 class ShmLink : public Link {
@@ -46,7 +46,7 @@ class ShmLink : public Link {
 
   // Brings what has come to the receives that ask for it.
   void sort_mail();
-  // Where the wait for `operation` has to end with an error, it does.
+  // Throws if the wait for `what` has to end with an error.
   void check_wait(const std::string& what, Clock::time_point start, bool peer_is_gone) const;
   void deliver(const shm::Entry& entry, Receive& receive);
 
@@ -57,9 +57,9 @@ class ShmLink : public Link {
   std::string peer_address_;
   shm::Inbox inbox_;
   shm::Liveness liveness_;
-  // In the order of their receive().  Shared with them: a transfer may outlive its link.
+  // Receives in the order of their receive().  Shared with them: a transfer may outlive its link.
   std::shared_ptr<std::vector<Receive*>> asked_for_ = std::make_shared<std::vector<Receive*>>();
-  // By tag, in the order of their send().
+  // Messages by tag, in the order of their send().
   std::unordered_map<std::int32_t, std::deque<shm::Entry>> not_asked_for_;
 };
 

@@ -10,7 +10,7 @@
 
 namespace penstock::comm::shm {
 
-// By its number; stays right when the number is used again.
+// Watches a process by its number, and stays right when the number is used again.
 class Liveness {
  public:
   explicit Liveness(std::int32_t process);
@@ -20,8 +20,9 @@ class Liveness {
  private:
   std::int32_t process_;
   FileDescriptor pidfd_;  // Empty where the kernel has none.
-  std::string start_;     // By which /proc tells it from another; empty where that does not tell.
-  bool ended_ = false;    // From the start.
+  // Tells it from another process of its number, by /proc; empty where /proc does not tell.
+  std::string start_;
+  bool ended_ = false;  // Had ended when this was made.
 };
 
 }  // namespace penstock::comm::shm

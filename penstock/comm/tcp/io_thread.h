@@ -46,7 +46,7 @@ class IoThread {
  private:
   struct Entry {
     std::shared_ptr<Stream> stream;
-    bool is_known = false;  // To epoll.
+    bool is_known = false;  // Epoll knows it.
     bool is_armed = false;
   };
 
@@ -56,10 +56,10 @@ class IoThread {
   void arm_if_busy(Entry& entry);
 
   std::mutex mutex_;              // Guards what follows; held while the thread advances a stream.
-  std::map<int, Entry> entries_;  // By descriptor.
+  std::map<int, Entry> entries_;  // Streams by descriptor.
   bool attended_ = false;
   FileDescriptor epoll_;
-  std::optional<WakeUp> stop_;  // From start() on.
+  std::optional<WakeUp> stop_;  // Absent until start().
   std::thread thread_;
 };
 

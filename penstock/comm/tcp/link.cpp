@@ -22,9 +22,9 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// Between two looks at whether the wait has been interrupted.
+// Time between two looks at whether the wait has been interrupted.
 constexpr milliseconds kBetweenChecks(100);
-// About what it costs to fall asleep and to be woken.
+// Roughly the cost of falling asleep and being woken.
 constexpr microseconds kSpin(30);
 
 class TcpLink : public Link {

@@ -20,7 +20,7 @@ namespace {
 constexpr std::uint32_t kMark = 0x4b545350;
 constexpr std::uint64_t kLarge = std::uint64_t{1} << 18;
 constexpr std::size_t kMessagesAtOnce = 32;
-constexpr int kReadsAtOnce = 64;  // So that a fast sender keeps nobody for ever.
+constexpr int kReadsAtOnce = 64;  // Bounds how long a fast sender keeps the reader.
 
 }  // namespace
 

@@ -31,9 +31,9 @@ struct Outgoing {
 // `arrived`.
 struct Incoming {
   std::atomic<bool> arrived{false};
-  at::Tensor tensor;                     // Of the receive, once there is one.
+  at::Tensor tensor;                     // The receive's, once there is one.
   std::unique_ptr<std::byte[]> unasked;  // The bytes, if they are not in the tensor.
-  std::uint64_t bytes = 0;               // Of the message.
+  std::uint64_t bytes = 0;               // Size of the message.
   bool asked = false;
   bool announced = false;  // Its header has come.
 };
@@ -68,7 +68,7 @@ class Stream {
     Header header;
     at::Tensor tensor;
     std::shared_ptr<Outgoing> message;
-    std::uint64_t sent = 0;  // Of header and tensor together.
+    std::uint64_t sent = 0;  // Bytes of header and tensor together.
   };
 
   void write_queue();
@@ -84,11 +84,11 @@ class Stream {
   mutable std::mutex mutex_;  // Guards what follows.
   std::string failure_;
   std::deque<Queued> queue_;
-  // By tag: asked for or announced, not yet both.
+  // Messages asked for or announced, not yet both; by tag.
   std::unordered_map<std::int32_t, std::deque<std::shared_ptr<Incoming>>> open_;
   std::size_t large_asked_ = 0;        // Receives of large messages that have not arrived.
   std::shared_ptr<Incoming> current_;  // The message that is being read.
-  std::byte* to_ = nullptr;            // Where its next byte goes.
+  std::byte* to_ = nullptr;            // The place of its next byte.
   std::uint64_t left_ = 0;             // How many are to come.
   std::array<std::byte, 8192> ahead_;  // What was read beyond it.
   std::size_t ahead_bytes_ = 0;

@@ -13,7 +13,7 @@ namespace penstock::schedule::deepspeed {
 struct Position {
   std::int32_t microbatches = 1;  // At least 1.
   std::int32_t stages = 1;        // At least 1.
-  std::int32_t stage = 0;         // In [0, stages).
+  std::int32_t stage = 0;         // Counts in [0, stages).
 };
 
 // Throws: ScheduleError, which names each argument that is out of its range, its value and the

@@ -1,4 +1,4 @@
-// Between DeepSpeed's instructions and the actions of the IR.
+// Converts between DeepSpeed's instructions and the actions of the IR.
 //
 // Both describe the same program: stage s is on rank s, and its F and B are whole.  The IR knows
 // neither steps nor buffers, loads or the optimizer, so these are lost one way and made anew the

@@ -18,13 +18,13 @@ namespace penstock::schedule::deepspeed {
 enum class Kind : std::uint8_t {
   LoadMicroBatch,  // The next inputs on the first stage, the next labels on the last.
   ForwardPass,     // Outputs from inputs; on the last stage the loss, too.
-  BackwardPass,    // With the gradients received, onto those of the parameters.
+  BackwardPass,    // Takes the gradients received, and adds to those of the parameters.
   SendActivation,  // Send and Recv are paired and may block.
   RecvActivation,
-  SendGrad,         // Of the inputs, to the stage before.
-  RecvGrad,         // Of the outputs, from the stage behind.
+  SendGrad,         // Sends the inputs' gradients to the stage before.
+  RecvGrad,         // Receives the outputs' gradients from the stage behind.
   ReduceTiedGrads,  // Waits for all stages that hold a tied module.
-  ReduceGrads,      // Over the replicas, within the stage.
+  ReduceGrads,      // Sums over the replicas, within the stage.
   OptimizerStep,    // Once, then the gradients are zero.
 };
 inline constexpr std::size_t kKinds = 10;

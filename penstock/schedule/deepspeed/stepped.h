@@ -28,9 +28,9 @@ struct StageSteps {
 };
 
 struct SteppedSchedule {
-  std::string name;                // For people: "train", or the file it came from.
-  std::int32_t microbatches = 0;   // Per step of the optimizer and replica.
-  std::vector<StageSteps> stages;  // By stage, which is also the rank on the pipe axis.
+  std::string name;                // Name for people: "train", or the file it came from.
+  std::int32_t microbatches = 0;   // Microbatches of a step of the optimizer and replica.
+  std::vector<StageSteps> stages;  // Steps by stage, which is also the rank on the pipe axis.
 };
 
 // "train", "train_later" (the later version), "inference" and "dataparallel": any case, with or

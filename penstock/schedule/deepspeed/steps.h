@@ -16,7 +16,7 @@ namespace penstock::schedule::deepspeed {
 
 enum class TrainVersion : std::uint8_t {
   Original,  // Receives before it sends going forward; a buffer more.
-  Later,     // As DeepSpeed 0.16: the other order, so that no buffer is filled before it is sent.
+  Later,     // DeepSpeed 0.16's: the other order, so that no buffer is filled before it is sent.
 };
 
 // 1F1B on the clock of clock.h: train_step_count() steps, those without work empty.

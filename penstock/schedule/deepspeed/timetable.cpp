@@ -82,7 +82,7 @@ class Order {
 
   const Schedule& schedule_;
   std::size_t rank_;
-  std::vector<bool> ran_;  // By microbatch: its B.
+  std::vector<bool> ran_;  // Microbatches whose B ran.
   std::size_t step_ = 0;
   std::int32_t forwards_ = 0;
   std::int32_t backwards_ = 0;
@@ -152,9 +152,9 @@ class Timekeeper {
 
   const Schedule& schedule_;
   Timetable& table_;
-  std::vector<Program> orders_;     // By stage.
-  std::vector<std::size_t> next_;   // By stage: the first of its order without a step.
-  std::vector<std::int32_t> free_;  // By stage: the first step behind its last action.
+  std::vector<Program> orders_;     // Computations of each stage.
+  std::vector<std::size_t> next_;   // First action of each stage's order without a step.
+  std::vector<std::int32_t> free_;  // First step of each stage behind its last action.
   std::vector<std::int32_t> ready_;
 };
 

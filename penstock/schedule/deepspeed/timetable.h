@@ -1,4 +1,4 @@
-// At which step of DeepSpeed's even/odd clock each F and B of a schedule runs.
+// The step of DeepSpeed's even/odd clock at which each F and B of a schedule runs.
 //
 // to_stepped() makes it first, then writes the instructions.  Knows no instructions and no buffers.
 #pragma once
@@ -34,7 +34,7 @@ class Timetable {
   std::int32_t stages_;
   std::int32_t microbatches_;
   std::int32_t steps_ = 0;
-  std::vector<std::int32_t> forward_;  // By stage, then microbatch; as backward_.
+  std::vector<std::int32_t> forward_;  // Steps by stage, then microbatch; backward_ is alike.
   std::vector<std::int32_t> backward_;
 };
 

@@ -43,7 +43,7 @@ class StageWriter {
   struct Moment {
     Microbatches computes;
     Microbatches sends;  // What the neighbour needs in this step.
-    Microbatches frees;  // Whose buffer is of no more use after that.
+    Microbatches frees;  // The microbatch whose buffer is of no more use after that.
   };
 
   bool has_previous() const { return stage_ > 0; }
@@ -65,7 +65,8 @@ class StageWriter {
     at(times_.backward(has_previous() ? stage_ - 1 : stage_, m)).frees = m;
   }
 
-  // As many as are alive at once when each step sends first; the original version has one to spare.
+  // Counts the buffers that are alive at once when each step sends first; the original version has
+  // one to spare.
   void count_buffers() {
     std::int32_t alive = 0;
     std::int32_t most = 0;
@@ -134,7 +135,7 @@ class StageWriter {
     return step;
   }
 
-  // Of two stages that exchange messages in a step, one receives first.
+  // Tells which of two stages that exchange messages in a step receives first.
   bool receives_before_sending(bool forward) const {
     if (!times_.trains()) return stage_ % 2 != 0;
     return forward == (version_ == TrainVersion::Original);
@@ -143,8 +144,8 @@ class StageWriter {
   const Timetable& times_;
   std::int32_t stage_;
   TrainVersion version_;
-  std::vector<Moment> moments_;          // By step.
-  std::vector<std::int32_t> buffer_of_;  // By microbatch.
+  std::vector<Moment> moments_;          // Moments by step.
+  std::vector<std::int32_t> buffer_of_;  // Buffers by microbatch.
   std::int32_t buffers_ = 0;
 };
 

@@ -151,8 +151,8 @@ class StageTrace {
     return microbatch;
   }
 
-  // In training the input of a stage is of use until its gradient has left; that of the first stage
-  // has none, so until it has run forward.
+  // Puts an input into a buffer.  In training the input of a stage is of use until its gradient has
+  // left.  The first stage's has no gradient, so until it has run forward.
   void put_input(const Instruction& instruction, Buffer& buffer, const Name& microbatch) {
     if (buffer.input) {
       object(Fault::Overwrites,
@@ -265,7 +265,8 @@ class StageTrace {
       object(Fault::NothingThere, str(instruction, " finds no gradient to send in its buffer"),
              "put a BackwardPass before it");
     }
-    if (buffer.input == buffer.input_gradient) buffer.input.reset();  // Else it was overwritten.
+    // Unequal: the input was overwritten.
+    if (buffer.input == buffer.input_gradient) buffer.input.reset();
     buffer.input_gradient.reset();
     gradients_sent.push_back({microbatch, here_});
     return microbatch;

@@ -1,4 +1,5 @@
-// Which microbatch each instruction works on, followed from stage to stage through the buffers.
+// Finds the microbatch that each instruction works on, followed from stage to stage through the
+// buffers.
 //
 // to_schedule() and verify/stepped.h ask it.  Loads take microbatches in order, messages of one
 // direction between two stages arrive in the order in which they are sent.  A buffer has a place
@@ -27,7 +28,7 @@ enum class Fault : std::uint8_t {
 struct InstructionPlace {
   StageId stage;
   std::int32_t step = 0;
-  std::int32_t index = 0;  // In the step.
+  std::int32_t index = 0;  // Number in the step.
 };
 
 struct TraceFault {
@@ -38,11 +39,10 @@ struct TraceFault {
 };
 
 struct Trace {
-  // By stage: one entry per instruction, steps in turn; absent for reductions, the optimizer, and
-  // where a fault hides it.  Empty when a
-  // buffer or a neighbour does not exist.
+  // Microbatches by stage: one entry per instruction, steps in turn.  Absent for reductions, the
+  // optimizer, and where a fault hides it.  Empty when a buffer or a neighbour does not exist.
   std::vector<std::vector<std::optional<Microbatch>>> microbatches;
-  std::vector<TraceFault> faults;  // By stage, in order.
+  std::vector<TraceFault> faults;  // Sorted by stage, then in order of the instructions.
 };
 
 // Instructions that their stage has no use, no neighbour or no buffer for.  trace() goes on only

@@ -23,7 +23,7 @@ std::string normal_form(std::string_view name) {
 // Names and aliases as they are written and in normal form, so that a slip in either is found.
 std::string did_you_mean(std::string_view name) {
   std::vector<std::string> forms;
-  std::vector<std::string_view> names;  // Of the schedules that the forms stand for.
+  std::vector<std::string_view> names;  // Names of the schedules that the forms stand for.
   const auto add = [&](std::string_view form, const Generator& generator) {
     forms.insert(forms.end(), {std::string(form), normal_form(form)});
     names.insert(names.end(), 2, generator.name);

@@ -15,10 +15,10 @@
 
 namespace penstock::schedule {
 
-// Which program a schedule gives where its published rule suits some sizes only.
+// The program that a schedule gives where its published rule suits some sizes only.
 enum class Rule : std::uint8_t {
-  Published,  // That of the source, at every size.
-  Fitted,     // Where that is slow for its size, a faster one that needs no more memory.
+  Published,  // The source's program, at every size.
+  Fitted,     // A faster one that needs no more memory, where the source's is slow for its size.
 };
 
 // "published"
@@ -34,7 +34,7 @@ struct Sizes {
   Rule rule = Rule::Published;
 };
 
-// In which order each stage runs its B or W, which add the gradients of its weights.
+// The order in which each stage runs its B or W, which add the gradients of its weights.
 enum class BackwardOrder : std::uint8_t {
   Rising,  // Microbatch 0, 1, 2 and so on: gradients have the bits of one process.
   Other,
@@ -51,11 +51,11 @@ struct Generator {
   std::string_view constraints;                // Sizes that it takes: "v = 2, m >= 2p"
   std::string_view bubble;  // Makespan beyond m(f + b), where b is i + w; f = i = w where split.
   std::string_view peak;    // Most live activations of rank r, a stage and microbatch each.
-  std::int32_t stages_per_rank = 1;  // Where the user names no number.
-  Purpose purpose = Purpose::Train;  // Of what it makes.
+  std::int32_t stages_per_rank = 1;  // Default, where the user names no number.
+  Purpose purpose = Purpose::Train;  // Purpose of what it makes.
   BackwardOrder backwards = BackwardOrder::Rising;
   Schedule (*make)(const Sizes&);          // REQUIRES: no objection to the sizes.
-  std::string (*objection)(const Sizes&);  // Which size does not fit, and why; "" when all do.
+  std::string (*objection)(const Sizes&);  // Names the size that does not fit, and why; "": all do.
 };
 
 // All schedules, in the order of their positions.

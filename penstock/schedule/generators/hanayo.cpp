@@ -47,8 +47,8 @@ std::optional<Move> choose(const Rehearsal& all, std::int32_t rank, std::int64_t
   return best;
 }
 
-// Which pace ends first depends on the sizes: at one of the two, no size of the tests is slower
-// than 1F1B.
+// Makes the program at both paces, and keeps the one that ends first, which depends on the sizes.
+// No size of the tests is slower than 1F1B at the better pace.
 Schedule make_hanayo(const Sizes& sizes) {
   Rehearsal fast(sizes, Op::Backward);
   Rehearsal slow(sizes, Op::Backward);

@@ -12,7 +12,7 @@
 
 namespace penstock::schedule {
 
-// Where any sizes do: to groups and rules, which most schedules do not have.
+// Objects to nothing: most schedules have neither groups nor rules.
 std::string object_to_none(const Sizes& sizes);
 
 // One stage per rank.

@@ -20,7 +20,7 @@ namespace penstock::schedule {
 // The next F, B or I of one of a rank's chunks, or the W of its oldest I that has none.
 struct Move {
   Op op = Op::Forward;
-  std::int32_t chunk = 0;  // Of no meaning for a W.
+  std::int32_t chunk = 0;  // Means nothing for a W.
 };
 
 class Rehearsal {
@@ -34,16 +34,16 @@ class Rehearsal {
   Rehearsal(const Rehearsal&) = delete;
   Rehearsal& operator=(const Rehearsal&) = delete;
 
-  // Until every stage has run every microbatch; then the programs are in schedule().
+  // Runs until every stage has run every microbatch; then the programs are in schedule().
   // REQUIRES: `choose` does not leave all ranks waiting.
   void run(const Choose& choose);
 
   const Sizes& sizes() const { return sizes_; }
-  // Over so far, of one of a rank's chunks.
+  // Forwards of one of a rank's chunks that are over.
   std::int32_t forwards(std::int32_t rank, std::int32_t chunk) const {
     return forwards_[at(rank, chunk)];
   }
-  // As forwards(), of Bs or Is.
+  // Bs or Is of one of a rank's chunks that are over.
   std::int32_t backwards(std::int32_t rank, std::int32_t chunk) const {
     return backwards_[at(rank, chunk)];
   }
@@ -62,7 +62,7 @@ class Rehearsal {
     std::deque<Unit> inputs;  // Is whose W is still to come.
     std::int32_t alive = 0;
     std::optional<Move> running = {};
-    std::int32_t steps_left = 0;  // Of what is running.
+    std::int32_t steps_left = 0;  // Steps left of what is running.
   };
 
   static std::size_t index(std::int32_t rank) { return static_cast<std::size_t>(rank); }
@@ -77,7 +77,7 @@ class Rehearsal {
   Sizes sizes_;
   Op backward_;
   std::vector<RankState> ranks_;
-  std::vector<std::int32_t> forwards_;  // By rank and chunk.
+  std::vector<std::int32_t> forwards_;  // Counts by rank and chunk.
   std::vector<std::int32_t> backwards_;
   std::int64_t left_;  // Actions, without the Ws whose I has not run.
   std::int32_t steps_ = 0;

@@ -20,8 +20,8 @@ inline StageId in_a_loop(std::int32_t ranks, std::int32_t rank, std::int32_t chu
   return StageId(chunk * ranks + rank);
 }
 
-// To and fro: chunks of odd number run from the last rank to the first, so that the hop between two
-// chunks stays on its rank.  With two chunks, the letter V.
+// The stage of a chunk, to and fro.  Chunks of odd number run from the last rank to the first, so
+// that the hop between two chunks stays on its rank.  Two chunks make the letter V.
 inline StageId to_and_fro(std::int32_t ranks, std::int32_t rank, std::int32_t chunk) {
   return StageId(chunk * ranks + (chunk % 2 == 0 ? rank : ranks - 1 - rank));
 }

@@ -45,8 +45,8 @@ std::int32_t warmup_of(const Sizes& sizes, std::int32_t ahead) {
   return std::min(forwards, (sizes.stages_per_rank - 1) * group_of(sizes) + ahead);
 }
 
-// After the warm-up, when the first backward could have come back, forwards and backwards have
-// slots in turn, whether there is a forward left or not.
+// Gives forwards and backwards slots in turn after the warm-up, when the first backward could have
+// come back.  They keep these slots whether there is a forward left or not.
 Timetable slots_in_turn(Schedule order, const Sizes& sizes) {
   const std::int32_t p = sizes.ranks;
   const std::int32_t v = sizes.stages_per_rank;
@@ -97,7 +97,7 @@ Timetable waiting_with_missing_ones(Schedule, const Sizes& sizes) {
 }
 
 struct Layout {
-  std::string_view name;  // Of the generator.
+  std::string_view name;  // The generator's name.
   Timetable (*make)(Schedule, const Sizes&);
 };
 

@@ -76,7 +76,7 @@ class BlockOrder {
   const Rehearsal& all_;
   std::int32_t rank_;
   Offsets offsets_;
-  std::int64_t step_ = 0;    // Of the blocks; all before it has run.
+  std::int64_t step_ = 0;    // Step of the blocks; all before it has run.
   std::int32_t inputs_ = 0;  // Is before that step whose W is not.
 };
 

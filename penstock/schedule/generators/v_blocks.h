@@ -19,7 +19,7 @@ struct Offsets {
 };
 
 struct Block {
-  std::int32_t activations_max = 0;  // On any rank.
+  std::int32_t activations_max = 0;  // Largest number on any rank.
   Offsets (*offsets)(std::int32_t ranks, std::int32_t rank) = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// As ZB-V with about a third of its memory, for some bubble.
+// ZB-V with about a third of its memory, for some bubble.
 // Source: the paper of v_blocks.h.
 #include "penstock/schedule/generators/v_blocks.h"
 

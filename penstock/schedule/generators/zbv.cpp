@@ -38,7 +38,7 @@ class ZbvRow {
   }
 
  private:
-  using Counts = std::array<std::int32_t, 2>;  // By chunk.
+  using Counts = std::array<std::int32_t, 2>;  // Counts by chunk.
 
   template <class Do>
   static void repeat(std::int32_t times, const Do& once) {
@@ -64,20 +64,20 @@ class ZbvRow {
   Counts weights_{};
 };
 
-// In steps of an F, I or W; the sweep of the tests holds it against the programs.
+// The makespan in steps of an F, I or W; the sweep of the tests holds it against the programs.
 std::int32_t makespan_of_rule(std::int32_t ranks, std::int32_t microbatches) {
   return std::max(6 * microbatches + ranks - 1, 4 * (ranks + microbatches) - 2);
 }
 
-// That the rank may hold.  As the published program's, but with all microbatches at once where the
-// fullest rank of that has them all.
+// The activations that a rank may hold: as in the published program, but all microbatches at once
+// where that program's fullest rank has them all.
 std::int32_t activations_max(const Sizes& sizes, std::int32_t rank) {
   if (sizes.microbatches <= sizes.ranks) return 2 * sizes.microbatches;
   return std::min(2 * sizes.ranks, sizes.microbatches + rank + 1);
 }
 
-// Of all orders of preference, the one with the least bubble over up to 8 ranks; a W when nothing
-// else can run.
+// Chooses a move by preference.  Of all orders of preference this one has the least bubble on up to
+// 8 ranks.  A W runs when nothing else can.
 std::optional<Move> choose_fitted(const Rehearsal& all, std::int32_t rank) {
   constexpr std::array<Move, 5> kPreference = {{{Op::Forward, 1},
                                                 {Op::BackwardInput, 0},

@@ -99,9 +99,9 @@ class Aligning {
   Waits waits_;
   Messages messages_;
   Turns turns_;
-  std::vector<std::int32_t> there_;  // By number of the message: the slot from which it is there.
-  std::vector<std::size_t> next_;    // By rank: the first action without its slot.
-  std::vector<std::int32_t> late_;   // By rank: slots that it has waited.
+  std::vector<std::int32_t> there_;  // Slot from which each message is there, by its number.
+  std::vector<std::size_t> next_;    // First action of each rank without its slot.
+  std::vector<std::int32_t> late_;   // Slots that each rank has waited.
 };
 
 }  // namespace

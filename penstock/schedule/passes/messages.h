@@ -1,4 +1,4 @@
-// Which values of a schedule cross ranks, as the messages that carry them.
+// The values of a schedule that cross ranks, as the messages that carry them.
 //
 // The passes that place messages, and those that ask what must run before what on another rank,
 // read it.  Knows neither the order of the programs nor where messages stand in them.

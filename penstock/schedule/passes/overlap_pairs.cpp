@@ -93,8 +93,8 @@ class Pairing {
   Schedule paired_;
   Messages messages_;
   Turns turns_;
-  std::vector<bool> made_;         // By number of the message.
-  std::vector<std::size_t> next_;  // By rank: the first action that has not run.
+  std::vector<bool> made_;         // Messages that are made, by number.
+  std::vector<std::size_t> next_;  // First action of each rank that has not run.
   std::deque<Place> waiting_;      // Pairs whose F could run alone, first come, first served.
 };
 

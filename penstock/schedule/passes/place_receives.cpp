@@ -20,7 +20,7 @@ struct Message {
 struct Link {
   std::vector<Message> messages;
   std::size_t placed = 0;      // Messages that stand in the result.
-  std::uint32_t last_run = 0;  // Of the last message.
+  std::uint32_t last_run = 0;  // `run` of the last message.
 
   std::uint32_t run() const { return placed == 0 ? 0 : messages[placed - 1].run; }
 };
@@ -124,12 +124,13 @@ class Placing {
 
   Messages messages_;
   std::size_t lookahead_;
-  std::vector<Link> links_;           // By peer.
-  std::vector<std::size_t> peers_;    // Those with messages.
-  std::vector<std::uint32_t> place_;  // By number of the message: its place in its link, from 1.
-  std::size_t ran_ = 0;               // Computes in the result.
-  std::size_t asked_ = 0;             // Computes whose messages were asked for,
-  std::size_t asked_at_ = 0;          // and the first action behind them.
+  std::vector<Link> links_;         // Links by peer.
+  std::vector<std::size_t> peers_;  // Peers with messages.
+  // Place of each message in its link, from 1, by number of the message.
+  std::vector<std::uint32_t> place_;
+  std::size_t ran_ = 0;       // Computes in the result.
+  std::size_t asked_ = 0;     // Computes whose messages were asked for.
+  std::size_t asked_at_ = 0;  // First action behind those computes.
   Program result_;
 };
 

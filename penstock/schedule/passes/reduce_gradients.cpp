@@ -7,7 +7,7 @@ namespace {
 
 bool makes_weight_gradients(Op op) { return op == Op::Backward || op == Op::BackwardWeight; }
 
-// By stage: whether it has all its Bs and Ws, and no reduction yet.
+// True, by stage, if it has all its Bs and Ws, and no reduction yet.
 std::vector<bool> stages_to_reduce(const Schedule& schedule) {
   std::vector<std::int64_t> backwards(static_cast<std::size_t>(schedule.stages), 0);
   std::vector<bool> reduced(backwards.size(), false);
@@ -24,7 +24,7 @@ std::vector<bool> stages_to_reduce(const Schedule& schedule) {
   return to_reduce;
 }
 
-// By stage: Bs and Ws of the program.
+// Counts the Bs and Ws of the program, by stage.
 std::vector<std::int64_t> backwards_of(const Program& program, std::size_t stages) {
   std::vector<std::int64_t> backwards(stages, 0);
   for (const Action& action : program) {

@@ -83,9 +83,9 @@ class TorchPlacing {
   const std::vector<std::vector<std::int32_t>>* slots_;
   Messages messages_;
   Turns turns_;
-  std::vector<bool> sent_;          // By number of the message.
-  std::vector<std::size_t> next_;   // By rank: the first action that has not run.
-  std::vector<std::int32_t> slot_;  // By rank: the slots that have had their turn.
+  std::vector<bool> sent_;          // Messages that were sent, by number.
+  std::vector<std::size_t> next_;   // First action of each rank that has not run.
+  std::vector<std::int32_t> slot_;  // Slots of each rank that have had their turn.
   std::vector<Program> results_;
 };
 

@@ -78,7 +78,7 @@ class Turns {
   }
 
   std::vector<bool> asleep_;
-  std::vector<std::size_t> round_;  // In rising order; the first `taken_` had their turn.
+  std::vector<std::size_t> round_;  // Ranks in rising order; the first `taken_` had their turn.
   std::vector<std::size_t> next_round_;
   std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> woken_;
   std::size_t taken_ = 0;

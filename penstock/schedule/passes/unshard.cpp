@@ -40,7 +40,8 @@ class NextUses {
 
  private:
   std::list<StageId> order_;
-  std::vector<std::list<StageId>::iterator> place_;  // By stage; end() for one that was not met.
+  // Places by stage; end(): the stage was not met.
+  std::vector<std::list<StageId>::iterator> place_;
 };
 
 // The overlapped pair or the action that ends at `end`.

@@ -17,7 +17,7 @@ __all__ = ["count_ranks"]
 
 
 def count_ranks(state: ModuleType) -> None:
-    """From now on a PartialState under DeepSpeed has a backend: Gloo, where it finds no other.
+    """Gives a PartialState under DeepSpeed a backend from now on: Gloo, where it finds no other.
 
     state: accelerate.state.  One that has no such method is left as it is.
     """
@@ -37,6 +37,6 @@ def count_ranks(state: ModuleType) -> None:
 
 
 def _is_rank_of_deepspeed() -> bool:
-    """As Accelerate asks for it; and there are others."""
+    """Whether there are other ranks, and Accelerate was asked for DeepSpeed, by its own rule."""
     wants = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
     return wants and int(os.environ.get("WORLD_SIZE", "1")) > 1

@@ -1,4 +1,4 @@
-"""Which names of torch.distributed.pipelining and DeepSpeed a script uses, read from its text.
+"""Finds the names of torch.distributed.pipelining and DeepSpeed that a script uses, in its text.
 
     for use in uses_in(Path("train.py").read_text(), "train.py"):
         print(use.name, use.lines, use.fate.verdict)
@@ -38,7 +38,7 @@ class Use:
 
 
 def uses_in(text: str, file: str) -> list[Use]:
-    """In the order of their first lines.  Raises ParseError for what is no Python."""
+    """Uses in the order of their first lines.  Raises ParseError for what is no Python."""
     try:
         tree = ast.parse(text, file)
     except (SyntaxError, ValueError) as error:
@@ -53,7 +53,7 @@ def uses_in(text: str, file: str) -> list[Use]:
 
 
 class _Reader:
-    """Of one file.  A word stands for the same in all of it: scopes are not told apart."""
+    """Reads one file.  A word stands for the same in all of it: scopes are not told apart."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
@@ -90,7 +90,7 @@ class _Reader:
                 yield node.lineno, path, _fate_of(path)
 
     def _bind(self, word: str, path: str) -> None:
-        """Of a word that is imported twice, in a try for example, theirs counts."""
+        """Binds a word; theirs counts if a word is imported twice, in a try for example."""
         if _is_theirs(path) or not _is_theirs(self._imported.get(word, "")):
             self._imported[word] = path
 
@@ -121,7 +121,7 @@ def _is_theirs(path: str) -> bool:
 
 
 def _fate_of(path: str) -> Fate:
-    """Of a dotted path: a module's, or that of the longest part of it that the table has."""
+    """The fate of a dotted path: a module's, or that of its longest part in the table."""
     modules = _compatibility.modules()
     module, rest = path, ""
     while module not in modules:

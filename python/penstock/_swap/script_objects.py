@@ -1,4 +1,4 @@
-"""Which words of a script are engines, schedules, stages and traced models, and their members.
+"""Finds the words of a script that are engines, schedules, stages and traced models.
 
     objects = Objects(list(ast.walk(tree)), path)
     objects.member(node)    # of `engine.bakward`: its name, and a Fate: unknown, there is backward
@@ -43,11 +43,11 @@ _LIKE = 0.9  # How like two names must be: one letter more, less or swapped in s
 
 
 class Objects:
-    """Of one file.  path: what an expression stands for, by the imports."""
+    """The objects of one file. path: what an expression stands for, by the imports."""
 
     def __init__(self, nodes: Sequence[ast.AST], path: Callable[[ast.expr], str | None]) -> None:
         self._path = path
-        self._kinds: dict[str, int] = {}  # By word: "self.engine".
+        self._kinds: dict[str, int] = {}  # Kinds by word: "self.engine".
         self._own = {
             node.attr if isinstance(node, ast.Attribute) else node.name
             for node in nodes
@@ -63,7 +63,7 @@ class Objects:
         self._doubtful = self._otherwise_assigned(nodes, assigned)
 
     def member(self, node: ast.Attribute) -> tuple[str, Fate] | None:
-        """Of an attribute of one of them; None where there is nothing to tell."""
+        """Judges an attribute of one of them; None where there is nothing to tell."""
         word = ast.unparse(node.value)
         kind = self._kinds.get(word)
         if kind is None or (kind != _ENGINE and word in self._doubtful):

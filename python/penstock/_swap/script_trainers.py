@@ -1,4 +1,4 @@
-"""Where a script has a library call DeepSpeed: transformers' Trainer, Accelerate, TRL.
+"""Finds where a script has a library call DeepSpeed: transformers' Trainer, Accelerate, TRL.
 
 Such a script need not name DeepSpeed at all: an argument `deepspeed`, of the script or of its
 command line, is enough.  Read from the text, as script_names.py does; what functions of other

@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _writers(options: argparse.Namespace) -> dict[str, Writer]:
-    """By where they write."""
+    """Writers by where they write."""
     writers: dict[str, Writer] = {}
     if options.csv:
         writers[str(options.csv)] = Tables(options.csv)
@@ -70,7 +70,7 @@ def _write(lines: list[Line], texts: list[tuple[int, str]], writers: Sequence[Wr
 
 
 def _has_ended(run: Path) -> bool:
-    """By the last of its events that can be read."""
+    """Whether the run has ended, by the last of its events that can be read."""
     last: object = None
     events = run / "events.jsonl"
     for line in read_foreign(events).splitlines() if events.exists() else []:
@@ -87,7 +87,7 @@ def _copy(options: argparse.Namespace) -> str:
     count = 0
     try:
         while True:
-            ended = _has_ended(options.run)  # Before the lines: none comes after it.
+            ended = _has_ended(options.run)  # Asked before the lines: none comes after it.
             lines = metrics.new_lines()
             _write(lines, samples.new_texts(), list(writers.values()))
             count += len(lines)

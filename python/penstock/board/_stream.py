@@ -27,7 +27,7 @@ class GrowingLines:
         self._last_read = b""  # The last of these bytes, a line.
 
     def new_lines(self) -> list[Line]:
-        """Those that are whole, and were not read before; of a file that is another one, all.
+        """The lines that are whole, and were not read before; of a file that is another one, all.
 
         Raises ConfigError for a line that cannot be read.
         """
@@ -89,7 +89,7 @@ class Metrics:
         self._last: dict[str, tuple[int, object]] = {}
 
     def new_lines(self) -> list[Line]:
-        """Those that are whole, and were not given out before, in the order of the file.
+        """The lines that are whole, and were not given out before, in the order of the file.
 
         Raises ConfigError for a line that cannot be read, and when another run has begun in RUN.
         """

@@ -1,4 +1,4 @@
-"""Where metrics can go: TensorBoard's event files, Weights & Biases, tables.
+"""Writers of metrics: TensorBoard's event files, Weights & Biases, tables.
 
 A writer takes the values of one step under their tags.
 """
@@ -41,7 +41,7 @@ class Writer(Protocol):
         """A text that the model wrote after `step`, with its prompt."""
 
     def flush(self) -> None:
-        """After it, readers find what was written."""
+        """Lets readers find what was written."""
 
     def close(self) -> None:
         """The end."""
@@ -54,16 +54,16 @@ class TensorBoard:
         self._writer = event_files(folder, purge_step=0)
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """As scalars."""
+        """Writes scalars."""
         for tag, value in values.items():
             self._writer.add_scalar(tag, value, step)
 
     def write_text(self, step: int, text: str) -> None:
-        """As the text "sample"."""
+        """Writes the text "sample"."""
         self._writer.add_text("sample", text, step)
 
     def flush(self) -> None:
-        """To the file."""
+        """Flushes to the file."""
         self._writer.flush()
 
     def close(self) -> None:
@@ -80,11 +80,11 @@ class WeightsAndBiases:
         )
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """As one line of its history."""
+        """Writes one line of its history."""
         self._run.log(values, step=step)
 
     def write_text(self, step: int, text: str) -> None:
-        """In the run's summary, which has the last one."""
+        """Writes into the run's summary, which has the last one."""
         self._run.summary["sample"] = text
 
     def flush(self) -> None:
@@ -109,17 +109,17 @@ class Tables:
             self._rows[name].writeheader()
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """As a row; a value that a step has not is empty."""
+        """Writes a row; a value that a step has not is empty."""
         for name, tags in _TABLES.items():
             if own := {tag: value for tag, value in values.items() if tag in tags}:
                 self._rows[name].writerow({"step": step, **own})
 
     def write_text(self, step: int, text: str) -> None:
-        """As a row of samples.csv."""
+        """Writes a row of samples.csv."""
         self._rows["samples.csv"].writerow({"step": step, "text": text})
 
     def flush(self) -> None:
-        """To the files."""
+        """Flushes to the files."""
         for file in self._files.values():
             file.flush()
 

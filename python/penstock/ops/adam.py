@@ -17,7 +17,9 @@ refuse_in(globals())
 
 
 class _Named(type):
-    """Of classes that an optimizer is an instance of, too, when a configuration has named it."""
+    """The type of classes that an optimizer is an instance of, too, if a configuration has named
+    it.
+    """
 
     def __instancecheck__(cls, value: object) -> bool:
         kinds: list[type] = [cls, *cls.__subclasses__()]

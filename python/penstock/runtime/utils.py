@@ -19,7 +19,7 @@ refuse_in(globals())
 
 
 def set_random_seed(seed: int) -> None:
-    """Of Python's random numbers, numpy's, if it is there, and torch's."""
+    """Seeds Python's random numbers, numpy's, if it is there, and torch's."""
     random.seed(seed)
     try:
         import numpy
@@ -31,7 +31,7 @@ def set_random_seed(seed: int) -> None:
 
 
 def see_memory_usage(message: str, force: bool = False) -> None:
-    """With `force`, rank 0 writes to the log how much memory its process and the machine have."""
+    """Writes to the log how much memory rank 0's process and machine have, with `force`."""
     if not force:
         return
     device = get_accelerator()

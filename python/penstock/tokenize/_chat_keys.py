@@ -103,7 +103,7 @@ def check_contents(where: str, messages: list[dict[str, Any]], render: Render) -
 
 
 def _text_of_parts(content: Any) -> str | None:
-    """Of [{"type": "text", "text": ...}, ...]; None where it is anything else."""
+    """The text of [{"type": "text", "text": ...}, ...]; None where it is anything else."""
     if not isinstance(content, list):
         return None
     texts = [part.get("text") for part in content if isinstance(part, dict)]

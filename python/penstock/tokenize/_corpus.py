@@ -56,7 +56,7 @@ class _NewFile:
         return str(self._beside), str(self._path)
 
     def close(self) -> None:
-        """Also after finish(); what has its place stays there."""
+        """Closes it, also after finish(); what has its place stays there."""
         self._file.close()
         if self._has_name:
             self._beside.unlink(missing_ok=True)
@@ -82,9 +82,9 @@ class CorpusWriter:
         ]
         self._check_path()
         self.tokens = 0
-        self.counted = 0  # Of them, those that count in the loss.
+        self.counted = 0  # Tokens that count in the loss.
         self._type = "H" if encoder.token_bytes == 2 else "I"
-        self._bits: list[bool] = []  # Of the last tokens, fewer than 8.
+        self._bits: list[bool] = []  # Bits of the last tokens, fewer than 8.
         self._file = _NewFile(path)
         self._mask = _NewFile(self._mask_path) if is_masked else None
 
@@ -129,7 +129,7 @@ class CorpusWriter:
         self._bits = bits[whole:]
 
     def put_in_place(self) -> None:
-        """In the place of an earlier corpus, which stays where that cannot be."""
+        """Puts it in the place of an earlier corpus, which stays where that cannot be."""
         note = _NewFile(self._note_path)
         try:
             note.write(self._note().encode())

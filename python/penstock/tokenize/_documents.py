@@ -17,7 +17,7 @@ from penstock._foreign_files import open_foreign
 from penstock.errors import ConfigError
 from penstock.tokenize._chat_keys import check_row
 
-_BATCH_BYTES = 4 << 20  # Of text that is encoded at one time.
+_BATCH_BYTES = 4 << 20  # Bytes of text that is encoded at one time.
 
 
 @dataclass

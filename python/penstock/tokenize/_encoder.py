@@ -84,7 +84,8 @@ class Encoder:
         return [*tokens, self.end_of_text]
 
     def encode(self, texts: list[str]) -> Iterator[list[int]]:
-        """Of each text, with its end-of-text token; on all cores, where threads can be started.
+        """The tokens of each text, with its end-of-text token; on all cores, where threads can be
+        started.
 
         Nothing for an empty text.
         """
@@ -128,7 +129,7 @@ class Encoder:
     def _written_by_assistant(
         self, where: str, messages: list[dict[str, Any]], text: str
     ) -> list[bool]:
-        """By character: from behind the prompt for an answer to the end of that message."""
+        """True of characters from behind the prompt for an answer to the end of that message."""
         changes = [0] * (len(text) + 1)
         for i, message in enumerate(messages):
             if message["role"] != "assistant":
@@ -189,7 +190,7 @@ def _transformers_tokenizer(folder: Path) -> Any:
         ) from None
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # Of whatever kind its class raises.
+    except Exception as error:  # Any kind: its class raises what it likes.
         raise ConfigError(f"tokenizer {str(folder)!r}: transformers refuses it: {error}") from None
     if not tokenizer.chat_template:
         raise ConfigError(f"tokenizer {str(folder)!r}: has no chat template")

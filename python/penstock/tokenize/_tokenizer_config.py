@@ -18,7 +18,9 @@ NAME = "tokenizer_config.json"
 
 
 class TokenizerConfig:
-    """Of a folder; one without the file says nothing.  Raises ConfigError for what is no object."""
+    """What a folder's file says; without the file nothing.  Raises ConfigError for what is no
+    object.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME

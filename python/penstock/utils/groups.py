@@ -21,7 +21,7 @@ __all__ = [
 
 
 def get_data_parallel_group() -> Any:
-    """That of all ranks."""
+    """The group of all ranks."""
     return dist.group.WORLD
 
 

@@ -55,7 +55,7 @@ def get_fp32_state_dict_from_zero_checkpoint(
     exclude_frozen_parameters: bool = False,
     lazy_mode: bool = False,
 ) -> dict[str, torch.Tensor]:
-    """By name, whole parameters and buffers, in host memory; short floating-point types as float.
+    """Whole parameters and buffers by name, in host memory; short floating-point types as float.
 
     checkpoint_dir: a folder of tags, or one checkpoint; tag: None: the latest.
     exclude_frozen_parameters: those that the engine did not train are left out.
@@ -187,7 +187,7 @@ def _bytes(size: str | int | None) -> int | None:
 def _shards(
     state: dict[str, torch.Tensor], most: int | None, *, keeps_shared: bool
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """In order, each of at most so many bytes, or one tensor; a shared one has one name."""
+    """Shards in order, each of at most `most` bytes, or one tensor; a shared one has one name."""
     shard: dict[str, torch.Tensor] = {}
     size = 0
     seen: set[int] = set()

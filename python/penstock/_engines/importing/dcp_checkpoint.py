@@ -57,12 +57,12 @@ def read_dcp(folder: Path) -> Imported:
     values: dict[str, Any] = {}
     try:
         reader = _Reader(folder)
-        reader.read_metadata()  # Whose errors are not torch's yet.
+        reader.read_metadata()  # Its errors are not torch's yet.
         planner: Any = _Planner
         _load_state_dict(values, reader, planner=planner(), no_dist=True)
     except CheckpointError:
         raise
-    except Exception as error:  # Of as many kinds as a file can be broken.
+    except Exception as error:  # There are as many kinds as a file can be broken.
         raise CheckpointError(f"{folder} cannot be read: {error}") from error
     optimizers = [(path, each) for path, each in _dicts(values, ()) if _is_optimizer(each)]
     models = [
@@ -95,7 +95,7 @@ def read_dcp(folder: Path) -> Imported:
 
 
 class _Reader(FileSystemReader):
-    """Of files of this folder alone."""
+    """Reads files of this folder alone."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Raises CheckpointError for metadata that name other files, or run something."""
@@ -113,10 +113,10 @@ class _Reader(FileSystemReader):
 
 
 class _Planner(_EmptyStateDictLoadPlanner):
-    """Whose values are plain."""
+    """Loads values only if they are plain."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
-        """As the base does, and runs nothing."""
+        """Loads as the base does, and runs nothing."""
         plain = torch.load(value, map_location="cpu", weights_only=True)
         copy = io.BytesIO()
         torch.save(plain, copy)
@@ -151,7 +151,7 @@ def _dicts(value: State, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
 
 
 def _is_optimizer(value: State) -> bool:
-    """As an optimizer's state_dict(), nested, or with names like "state.0.weight.exp_avg"."""
+    """Whether it is an optimizer's state, nested, or named like "state.0.weight.exp_avg"."""
     if set(_STATES) <= value.keys():
         return True
     return bool(value) and all(str(key).startswith(("state.", "param_groups.")) for key in value)

@@ -93,7 +93,7 @@ def _read(folder: Path) -> Imported:
 
 
 def _names_by_group(first: Mapping[str, Any]) -> list[list[str]] | None:
-    """Of the parameters of each group of a ZeRO optimizer's, where it says so."""
+    """The parameters' names of each group of a ZeRO optimizer, where it says so."""
     shapes = first.get("param_shapes")
     return [list(each) for each in shapes] if isinstance(shapes, list) else None
 
@@ -150,7 +150,7 @@ def _load(path: Path) -> Any:
 
 
 def _ranks(path: Path) -> tuple[int, int]:
-    """By stage, then replica."""
+    """The stage, then the replica, by a file's name."""
     found = re.search(r"zero_pp_rank_(\d+)_mp_rank_(\d+)", path.name)
     return (int(found[2]), int(found[1])) if found else (0, 0)
 
@@ -169,7 +169,7 @@ def _take_common(first: Mapping[str, Any], found: Imported) -> None:
 
 
 def _take_scale(updates: list[Any], found: Imported) -> None:
-    """Of a loss scale that moves."""
+    """Takes over a loss scale that moves."""
     for update in updates[:1]:
         scaler = update["optimizer_state_dict"].get("loss_scaler")
         if update["optimizer_state_dict"].get("dynamic_loss_scale") and scaler is not None:
@@ -196,7 +196,7 @@ def _take_modules(models: list[Any], layers: Mapping[int, Any], found: Imported)
 
 
 def _of_slices(updates: list[Any]) -> dict[str, Flat]:
-    """Of ZeRO 1 and 2: each replica has slices of one flat tensor by group, and says which."""
+    """The states of ZeRO 1 and 2: each replica has slices of a flat tensor by group."""
     pieces: dict[str, dict[str, list[torch.Tensor]]] = {}
     steps: dict[str, Any] = {}
     seen: dict[str, int] = {}  # The stage that a name is taken of: tied ones are in several.
@@ -223,7 +223,7 @@ def _of_slices(updates: list[Any]) -> dict[str, Flat]:
 
 
 def _of_zero_3(replicas: list[Any], updates: list[Any]) -> dict[str, Flat]:
-    """Of ZeRO 3: each replica has an equal share of each parameter, the last one filled up."""
+    """The states of ZeRO 3: equal shares of each parameter, the last one filled up."""
     shapes = [item for group in replicas[0]["param_shapes"] for item in group.items()]
     flats: list[dict[str, torch.Tensor]] = []
     steps: dict[str, Any] = {}
@@ -273,7 +273,7 @@ def _take(flat: dict[str, Flat], layers: Mapping[int, Any], found: Imported) -> 
 
 
 def _take_whole(flat: dict[str, Flat], shapes: list[Any], found: Imported) -> None:
-    """Of ZeRO 3, whose modules have no weights."""
+    """Takes weights and states of ZeRO 3, whose modules have no weights."""
     for group in shapes:
         for name, shape in group.items():
             _take_states(name, flat[name], shape, found)
@@ -329,7 +329,7 @@ def _names_in_layers(
 
 
 def _take_optimizers(stages: list[Any], layers: Mapping[int, Any], found: Imported) -> None:
-    """Without ZeRO: states by the parameters' numbers, whose order is the model's."""
+    """Takes states without ZeRO, by the parameters' numbers, whose order is the model's."""
     if all(stage.get("optimizer") is None for stage in stages):
         found.left_out.append("the optimizer, which it does not have")
         return

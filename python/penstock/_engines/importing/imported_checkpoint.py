@@ -151,5 +151,5 @@ def load_plain(path: Path, package: str) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except CheckpointError:
         raise
-    except Exception as error:  # Of as many kinds as a file can be broken.
+    except Exception as error:  # There are as many kinds as a file can be broken.
         raise CheckpointError(f"{path} cannot be read: {error}") from error

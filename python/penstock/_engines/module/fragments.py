@@ -41,11 +41,11 @@ __all__ = [
 ]
 
 _Part = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | None]
-_GRADIENT, _WEIGHT = "gradient", "weight"  # Beside the names of an optimizer's states.
+_GRADIENT, _WEIGHT = "gradient", "weight"  # Names beside those of an optimizer's states.
 
 
 class Fragments:
-    """Of one engine: what it updates of each parameter.
+    """What one engine updates of each parameter.
 
     Of engines that update the same parameter, the one that was made last is meant: it is the same
     one on all ranks, which make engines in one order.
@@ -64,7 +64,7 @@ class Fragments:
 
     @classmethod
     def of(cls, parameter: torch.Tensor) -> tuple[Fragments, int] | None:
-        """Those that have a parameter, and its number; None where it is updated by none."""
+        """The fragments that have a parameter, and its number; None: none updates it."""
         for made in sorted(cls._all, reverse=True):
             each = cls._all.get(made)
             number = None if each is None else each._numbers.get(id(parameter))

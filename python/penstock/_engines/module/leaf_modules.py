@@ -43,7 +43,7 @@ def z3_leaf_parameter(model: torch.nn.Parameter) -> bool:
 
 
 def get_z3_leaf_modules(model: torch.nn.Module) -> _Modules:
-    """Those that are marked, of all in it."""
+    """The marked modules, of all in it."""
     return [each for each in model.modules() if z3_leaf_module(each)]
 
 

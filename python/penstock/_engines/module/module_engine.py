@@ -186,7 +186,8 @@ class Engine(ModuleSteps, torch.nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, backward() adds to this replica's gradients and never sums; nothing is counted.
+        """A context in which backward() adds to this replica's gradients and never sums; nothing
+        is counted.
 
         For ZeRO 0 and 1.  Raises ConfigError, here an AssertionError, too, for stages 2 and 3,
         which share gradients, and for a second one inside; so does step() inside.
@@ -356,7 +357,7 @@ class Engine(ModuleSteps, torch.nn.Module):
         return True
 
     save_fp16_model = save_16bit_model
-    _zero3_consolidated_16bit_state_dict = module_state_dict  # As Accelerate calls it.
+    _zero3_consolidated_16bit_state_dict = module_state_dict  # Accelerate calls it so.
 
     def is_map_style_dataset(self, obj: Any) -> bool:
         """Whether samples have numbers."""

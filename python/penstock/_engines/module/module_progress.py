@@ -14,7 +14,7 @@ _log = logging.getLogger("penstock")
 
 
 class ModuleProgress(EngineProgress):
-    """With the microbatches.  Inside a step it is that of the last whole one."""
+    """Progress with the microbatches.  Inside a step it is that of the last whole one."""
 
     def __init__(self, engine: ModuleSteps) -> None:
         super().__init__(engine)
@@ -41,7 +41,7 @@ class ModuleProgress(EngineProgress):
         engine.micro_steps -= engine.micro_steps % engine.gradient_accumulation_steps()
 
     def go_on(self, counters: Mapping[str, int]) -> None:
-        """Also with the microbatches that were given."""
+        """Goes on with the microbatches that were given, too."""
         super().go_on(counters)
         engine = self._plain
         steps = engine.global_steps * engine.gradient_accumulation_steps()

@@ -26,11 +26,12 @@ class ModuleSteps(EngineSteps):
     def _begin_microbatches(self) -> None:
         self.micro_steps = 0
         self._is_managed = bool(self.config.settings["managed_gradient_accumulation"])
-        self._is_boundary: bool | None = None  # As the script has set it.
-        self._is_local = False  # Inside no_sync().
+        self._is_boundary: bool | None = None  # Set by the script.
+        self._is_local = False  # True inside no_sync().
         self._taken = 0  # Microbatches of this step.
-        self._taken_calls = 0  # Of step(), of this step.
-        self._losses: list[torch.Tensor] = []  # Of microbatches, where a board wants to know.
+        self._taken_calls = 0  # Calls of step(), of this step.
+        # Losses of microbatches, where a board wants to know.
+        self._losses: list[torch.Tensor] = []
 
     def is_gradient_accumulation_boundary(self) -> bool:
         """Whether the next backward() and step() are the last of the optimizer's step.
@@ -68,7 +69,7 @@ class ModuleSteps(EngineSteps):
             self._model.sum_gradients()
 
     def _mean_loss(self) -> float | None:
-        """Of the step's microbatches on this rank; None where backward() was not the engine's."""
+        """The step's mean on this rank; None where backward() was not the engine's."""
         losses, self._losses = self._losses, []
         return torch.stack(losses).mean().item() if losses else None
 

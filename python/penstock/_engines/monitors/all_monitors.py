@@ -51,7 +51,7 @@ class MonitorMaster(Monitor):
         return bool(self._writing)
 
     def write_events(self, event_list: Iterable[Event]) -> None:
-        """To every monitor."""
+        """Writes to every monitor."""
         events = list(event_list)
         for monitor in list(self._writing):
             try:

@@ -26,7 +26,7 @@ class Monitor(ABC):
 
     @abstractmethod
     def write_events(self, event_list: Iterable[Event]) -> None:
-        """After it, readers find them.  Raises OSError where a file cannot be written."""
+        """Writes events for readers.  Raises OSError where a file cannot be written."""
 
     def close(self) -> None:
         """Nothing is written after it."""
@@ -42,7 +42,7 @@ def is_first_rank() -> bool:
 
 
 def folder_of(config: TensorBoardConfig, section: str) -> Path:
-    """Where a section's files are; it is made.  Raises ConfigError where it cannot be."""
+    """The folder of a section's files; it is made.  Raises ConfigError where it cannot be."""
     folder = Path(config.output_path, config.job_name)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -73,7 +73,7 @@ class DeepSpeedMonitorConfig:
 
     @classmethod
     def of(cls, config: Configuration) -> DeepSpeedMonitorConfig:
-        """Of a configuration that was read."""
+        """The sections of a configuration that was read."""
         made = cls.__new__(cls)
         made._take(config)
         return made
@@ -89,7 +89,7 @@ class DeepSpeedMonitorConfig:
 
 
 def get_monitor_config(param_dict: Mapping[str, Any]) -> DeepSpeedMonitorConfig:
-    """Of a whole configuration, of which these sections are read."""
+    """The sections of a whole configuration, of which these are read."""
     names = ("tensorboard", "wandb", "csv_monitor", "comet")
     return DeepSpeedMonitorConfig(**{name: param_dict.get(name) for name in names})
 

@@ -32,12 +32,12 @@ class WandbMonitor(Monitor):
     def log(
         self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None
     ) -> None:
-        """As wandb's log()."""
+        """Does what wandb's log() does."""
         if self._run is not None:
             self._run.log(dict(data), step=step, commit=commit)
 
     def write_events(self, event_list: Iterable[Event]) -> None:
-        """Those of one step are one line of the run's history."""
+        """Writes events; those of one step are one line of the run's history."""
         for name, value, step in event_list:
             self.log({name: value}, step=step)
 

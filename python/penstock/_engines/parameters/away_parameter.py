@@ -37,7 +37,7 @@ class HomeOfAway(Protocol):
 
 
 class Away:
-    """Of a parameter whose values are away, or of a view of one.
+    """A parameter whose values are away, or a view of one.
 
     writer: brings one that is about to be written to, in place of its home; None: that does.
     """
@@ -99,7 +99,7 @@ class Away:
 
 
 class View(Away, torch.Tensor):  # type: ignore[misc]
-    """Of a parameter that was away when it was taken; while that is here, like any tensor."""
+    """A view of a parameter that was away then; like any tensor once that is here."""
 
     _word = "View of parameter"
     _ds_parameter: Any
@@ -111,7 +111,7 @@ def set_writer(writer: Callable[[Any], None] | None) -> None:
 
 
 def parameter_of(value: Any) -> Any:
-    """Whose values it has."""
+    """The parameter whose values it has."""
     return value._ds_parameter if isinstance(value, View) else value
 
 
@@ -162,7 +162,7 @@ def _read(
 
 
 def _with_copies(values: Any, away: list[Any]) -> Any:
-    """With copies that outlast the parameters' stay; gradients pass through them."""
+    """The values with copies that outlast the parameters' stay; gradients pass through them."""
     parameters = {id(each) for each in away}
 
     def copied(value: torch.Tensor) -> torch.Tensor:
@@ -230,7 +230,7 @@ def _lasting(result: Any, away: list[Any]) -> Any:
 
 
 def _as_view(result: torch.Tensor, base: Any) -> Any:
-    """Of the parameter `base`."""
+    """The result as a view of the parameter `base`."""
     if isinstance(result, Away):
         return result
     with torch._C.DisableTorchFunctionSubclass():

@@ -36,7 +36,7 @@ _AROUND = (
 
 
 class Backwards:
-    """Of one model.
+    """Watches the backwards of one model.
 
     running: makes a context in which operators bring what they read.
     microbatches: of a step.
@@ -44,7 +44,7 @@ class Backwards:
     is_engines: the backward that runs is one of the engine.
     """
 
-    _engines_running = 0  # Of all engines: their losses are divided already.
+    _engines_running = 0  # Counts those of all engines: their losses are divided already.
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Backwards:
         self._refuse()
 
     def watch(self, output: object) -> None:
-        """Of what a forward has returned."""
+        """Watches the backwards of what a forward has returned."""
         if not torch.is_grad_enabled():
             return
         outputs = Outputs()
@@ -187,7 +187,7 @@ class Backwards:
         return self._scale is not None and not is_scaled
 
     def _refuse(self) -> None:
-        """Those that nobody scales or divides, where it has to be."""
+        """Refuses backwards that nobody scales or divides, where it has to be."""
         if self._needs_scale:
             self._replica.refuse_backwards(_NEEDS_SCALE)
         elif self._under_way is None and self._microbatches > 1:
@@ -197,7 +197,7 @@ class Backwards:
 
 
 def _hook_of(mine: weakref.ref[Backwards], outputs: Outputs) -> Callable[..., Any]:
-    """For outputs, which may outlive the engine and have nothing of it."""
+    """A hook for outputs, which may outlive the engine and have nothing of it."""
 
     def arrive(gradient: torch.Tensor) -> torch.Tensor | None:
         backwards = mine()

@@ -75,7 +75,7 @@ class Forwards:
     def __init__(self, model: torch.nn.Module) -> None:
         self._stack: list[torch.nn.Module] = []
         self._held: list[ZeroParameter] = []
-        self._around: Forwards | None = None  # Whose forward runs this one's.
+        self._around: Forwards | None = None  # The forward that runs this one's.
         self._when_over: _WhenOver | None = None
         self._error_before: BaseException | None = None
         for module in model.modules():
@@ -137,7 +137,7 @@ class Forwards:
 
 
 def _model_of(module: torch.nn.Module) -> EnginesModel | None:
-    """That of the engine whose parameters it reads, if they have to come."""
+    """The model of the engine whose parameters it reads, if they have to come."""
     for parameter in module.parameters():
         if not (isinstance(parameter, ZeroParameter) and is_away(parameter)):
             continue
@@ -147,7 +147,7 @@ def _model_of(module: torch.nn.Module) -> EnginesModel | None:
 
 
 def parameters_in(value: object) -> Iterator[ZeroParameter]:
-    """Those in what a forward returns."""
+    """The parameters in what a forward returns."""
     if type(value) is torch.Tensor or value is None:
         return
     for each in tensors_in(value):
@@ -156,7 +156,7 @@ def parameters_in(value: object) -> Iterator[ZeroParameter]:
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """Those in what a forward returns: in tuples, lists, dicts and objects, however deep."""
+    """The tensors in what a forward returns: in tuples, lists, dicts and objects, however deep."""
     if isinstance(value, torch.Tensor):
         yield value
         return

@@ -14,12 +14,12 @@ import torch
 
 __all__ = ["Outputs"]
 
-Node = Any  # Of an autograd graph.
+Node = Any  # A node of an autograd graph.
 _KEY = "penstock.outputs"
 
 
 class Outputs:
-    """Of one forward.  It is noted at the nodes that made them, and has no reference to any."""
+    """The outputs of one forward, noted at the nodes that made them; refers to none of them."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -32,7 +32,7 @@ class Outputs:
         self._count += 1
 
     def keep_undivided_inside(self, factor: float, until: ExitStack[bool | None]) -> None:
-        """From the output whose node runs, what comes to others is multiplied, `until` then."""
+        """Multiplies, `until` then, what comes to other outputs from the output whose node runs."""
         if self._count == 1:
             return
         for node, places in self._edges_from(torch._C._current_autograd_node()):

@@ -1,4 +1,4 @@
-"""Which engine trains a parameter: two that share one must not each move it to memory of its own.
+"""Keeps which engine trains a parameter: two must not each move one to memory of their own.
 
 From ZeRO 1 on, on several replicas, parameters lie in memory of the engine that was made last.  One
 that has all parameters of an earlier engine takes its place.  One that has some of them would leave
@@ -19,12 +19,12 @@ from penstock.errors import ConfigError, Error
 
 __all__ = ["Claim"]
 
-# By parameter: the claims of the engines that have it, as weak references.
+# Claims of the engines that have a parameter, by parameter, as weak references.
 _claims: Any = WeakIdKeyDictionary()
 
 
 class Claim:
-    """Of one engine, on the parameters of its model.
+    """The claim of one engine on the parameters of its model.
 
     names: by a parameter's id.
     moves: whether the engine moves values to memory of its own.

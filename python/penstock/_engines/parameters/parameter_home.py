@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EnginesModel", "ParameterHome", "home_of", "spread_of"]
 
-_NAMES_MAX = 3  # Of parameters, in an error.
+_NAMES_MAX = 3  # Parameters that an error names.
 
 
 class EnginesModel(Protocol):
@@ -48,34 +48,34 @@ class ParameterHome:
     def __init__(self, replicas: Replicas) -> None:
         self.replicas = replicas
         self.spread: SpreadParameters | None = None
-        self.parameters: list[ZeroParameter] = []  # By number.
+        self.parameters: list[ZeroParameter] = []  # Parameters by number.
         self._held: Counter[int] = Counter()  # How often, by number.
-        self._modifier: dict[int, int] = {}  # By number: the rank whose changes will count.
+        self._modifier: dict[int, int] = {}  # Ranks whose changes will count, by number.
         self._is_open = False
         self._model: weakref.ref[EnginesModel] | None = None
 
     @property
     def model(self) -> EnginesModel | None:
-        """Of an engine, which brings what operators read; None: of zero.Init."""
+        """The model of an engine, which brings what operators read; None: it is of zero.Init."""
         return None if self._model is None else self._model()
 
     def belongs_to(self, model: EnginesModel) -> None:
-        """From now on that is its model."""
+        """Makes that its model from now on."""
         self._model = weakref.ref(model)
 
     @property
     def ranks(self) -> int:
-        """That share its parameters."""
+        """The number of ranks that share its parameters."""
         return self.replicas.size
 
     def settle(self, spread: SpreadParameters, parameters: list[ZeroParameter]) -> None:
-        """From now on `parameters` are those of `spread`, and away."""
+        """Makes `parameters` those of `spread` from now on, and away."""
         self.spread = spread
         self.parameters = parameters
         self.close()
 
     def status(self, number: int) -> ZeroParamStatus:
-        """Of one that comes and goes."""
+        """The status of one that comes and goes."""
         return ZeroParamStatus(self._module.status(number))
 
     def shard(self, number: int) -> torch.Tensor:
@@ -83,7 +83,7 @@ class ParameterHome:
         return self._module.shard(number)
 
     def open(self) -> None:
-        """Until close(), operators bring what they read."""
+        """Lets operators bring what they read, until close()."""
         self._is_open = True
         for parameter in self.parameters:
             show(parameter, is_away=False)
@@ -172,7 +172,7 @@ class ParameterHome:
         return self.model is not None
 
     def watch(self, output: Any) -> None:
-        """Of such an operator."""
+        """Watches what such an operator returns."""
         if (model := self.model) is not None:
             model.watch(output)
 
@@ -201,6 +201,6 @@ def home_of(parameter: ZeroParameter) -> ParameterHome:
 
 
 def spread_of(parameters: Iterable[torch.nn.Parameter]) -> list[SpreadParameters]:
-    """Those that these come and go by, each once."""
+    """The homes by which these come and go, each once."""
     homes = dict.fromkeys(home_of(each) for each in parameters if isinstance(each, ZeroParameter))
     return [home.spread for home in homes if home.spread is not None]

@@ -18,7 +18,7 @@ __all__ = ["ParameterSlots"]
 
 
 class ParameterSlots:
-    """Of a module whose training has been set up; names: of its parameters, by their ids."""
+    """The slots of a module that is set up for training; names: its parameters', by their ids."""
 
     def __init__(self, module: torch.nn.Module, names: Mapping[int, str]) -> None:
         self._module = module

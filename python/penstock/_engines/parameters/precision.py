@@ -57,6 +57,6 @@ def cast_tensors(tensors: Iterable[torch.Tensor | None], dtype: torch.dtype) -> 
 
 
 def gradient_scale_of(configuration: Configuration) -> GradientScale:
-    """As the section fp16 says."""
+    """The scale that the section fp16 says."""
     make: type[GradientScale] = _torch.load().GradientScale
     return make(**configuration.settings["fp16"])

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Replicas"]
 
-_WORDS_BYTES = 256  # Of what ranks tell each other that they do next.
+_WORDS_BYTES = 256  # Bytes of what ranks tell each other that they do next.
 
 
 class Replicas:
@@ -45,7 +45,7 @@ class Replicas:
 
     @staticmethod
     def of(group: ProcessGroup | None = None) -> Replicas:
-        """Those of a process group; None is the default one, which is joined if need be."""
+        """The replicas of a process group; None is the default one, which is joined if need be."""
         if group is None:
             init_distributed()
         return Replicas(connect(resolve(group)))

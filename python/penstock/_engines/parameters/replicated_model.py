@@ -144,7 +144,7 @@ class ReplicatedModel:
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Inside, single operators of the script bring what they read."""
+        """A context in which single operators of the script bring what they read."""
         self._backwards.check_over()
         with self._running(shows=False):
             self.replica.begin_outside()
@@ -221,7 +221,7 @@ class ReplicatedModel:
         return self._pieces.get(number, [])
 
     def set_whole(self, number: int, values: torch.Tensor) -> None:
-        """Of a parameter that is whole here: its values, flat."""
+        """Sets the values, flat, of a parameter that is whole here."""
         parameter = self.parameters[number]
         here = ZeroParamStatus.AVAILABLE
         if not isinstance(parameter, ZeroParameter) or parameter.ds_status is here:
@@ -229,7 +229,8 @@ class ReplicatedModel:
                 parameter.copy_(values.view(parameter.shape))
 
     def where_not_finite(self, squares: list[float], numbers: Sequence[int]) -> str:
-        """Of a step's gradient, for an error: the first of those parameters; empty: nowhere.
+        """Names, for an error, the first of those parameters whose gradient in a step is not
+        finite; empty: all are.
 
         squares: by parameter, of its gradient's norm.
         """
@@ -246,7 +247,7 @@ class ReplicatedModel:
             return self.replica.squared_norms(words)
 
     def update(self, request: UpdateRequest) -> Update:
-        """Of `parts`."""
+        """An Update of `parts`."""
         return self.replica.update(request)
 
     def after_update(self) -> None:
@@ -256,7 +257,7 @@ class ReplicatedModel:
         self.replica.drop_gradients()
 
     def drop_gradients(self) -> None:
-        """Of parameters and parts."""
+        """Drops the gradients of parameters and parts."""
         self._backwards.forget()
         self.replica.drop_gradients()
 
@@ -272,7 +273,7 @@ class ReplicatedModel:
 
     @property
     def paging(self) -> dict[str, int]:
-        """Of the last forward and backward: uses, faults, prefetches, drops, peak_bytes."""
+        """Numbers of the last forward and backward: uses, faults, prefetches, drops, peak_bytes."""
         return self.replica.paging
 
     def _make(

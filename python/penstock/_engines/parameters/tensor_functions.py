@@ -22,7 +22,7 @@ __all__ = [
     "shows_memory",
 ]
 
-# Of tensors' attributes, those that are views of values; all others are facts about them.
+# Tensors' attributes that are views of values; all others are facts about them.
 _VALUES = {"data", "T", "H", "mT", "mH", "real", "imag", "__cuda_array_interface__"}
 _FACTS = {
     *("size", "dim", "ndimension", "numel", "nelement", "element_size", "stride", "storage_offset"),
@@ -31,13 +31,13 @@ _FACTS = {
     *("new_tensor", "new_empty", "new_zeros", "new_ones", "new_full"),
     *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
     *("requires_grad_", "retain_grad", "register_hook", "register_post_accumulate_grad_hook"),
-    *("grad", "backward"),  # Of these tensors; what they need of others, the graph has.
+    *("grad", "backward"),  # They are of these tensors; what they need of others, the graph has.
 }
 _CASTS = {
     **{"float": torch.float32, "double": torch.float64},
     **{"half": torch.float16, "bfloat16": torch.bfloat16},
 }
-# Of what Module._apply() does with a tensor that it has cast.
+# Answers to what Module._apply() does with a tensor that it has cast.
 _RESULTS = {"__set__": None, "_has_compatible_shallow_copy_type": True}
 # Functions that give views, which may be written to.
 _VIEWS = {
@@ -45,14 +45,14 @@ _VIEWS = {
     *("chunk", "split", "unbind", "unflatten", "as_strided", "unfold", "swapaxes", "__iter__"),
     *("t", "transpose", "permute", "squeeze", "unsqueeze", "expand", "expand_as", "alias"),
 }
-# Of these, those that do without memory; others check how much there is.
+# The ones of these that do without memory; others check how much there is.
 _LAZY = {"detach", "alias"}
-# Those that give out memory itself, which may be gone when somebody looks.
+# Functions that give out memory itself, which may be gone when somebody looks.
 _MEMORY = {
     *("data_ptr", "storage", "untyped_storage", "_typed_storage", "share_memory_"),
     *("__dlpack__", "__dlpack_device__", "to_dlpack", "__cuda_array_interface__", "set_"),
 }
-# Those whose result would share that memory.
+# The ones whose result would share that memory.
 _COPIES = {"numpy", "__array__"}
 
 
@@ -126,7 +126,7 @@ _IN_PLACE = {
 
 
 def name_of(func: Callable[..., Any]) -> str:
-    """As one writes it."""
+    """The name as one writes it."""
     if func.__name__ in ("__get__", "__set__"):
         return f".{_attribute_of(func)}"
     return f"{func.__name__}()"

@@ -81,7 +81,7 @@ class TiledLinear(torch.nn.Module):
 
 
 def _cuts(name: str, features: int, splits: int) -> list[int]:
-    """As even as can be, the larger ones first."""
+    """Cuts as evenly as can be, the larger ones first."""
     if not 1 <= splits <= features:
         raise RuntimeError(f"{name} is {splits}, must be in [1, {features}]")
     share, more = divmod(features, splits)

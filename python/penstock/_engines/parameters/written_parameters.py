@@ -19,7 +19,7 @@ __all__ = ["Writing", "settle"]
 
 
 class Writing:
-    """To the parameters of one home at a time."""
+    """Writing to the parameters of one home at a time."""
 
     _running: Writing | None = None
 
@@ -28,12 +28,12 @@ class Writing:
         self._before: Writing | None = None
 
     def begin(self) -> None:
-        """From here on parameters may be written to."""
+        """Lets parameters be written to from here on."""
         self._before, Writing._running = Writing._running, self
         set_writer(self.bring)
 
     def end(self) -> None:
-        """As before begin().  What is whole stays whole."""
+        """Ends what begin() began.  What is whole stays whole."""
         self._home = None
         Writing._running = self._before
         set_writer(None if self._before is None else self._before.bring)

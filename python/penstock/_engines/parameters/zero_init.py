@@ -127,7 +127,7 @@ class Init:
     @staticmethod
     @contextmanager
     def paused() -> Iterator[None]:
-        """Inside, modules stay whole, as if there were no context."""
+        """A context in which modules stay whole, as if there were no zero.Init."""
         before, Init._running = Init._running, None
         try:
             yield
@@ -135,7 +135,7 @@ class Init:
             Init._running = before
 
     def over(self, replicas: Replicas) -> Spreading:
-        """As this one spreads, over other ranks."""
+        """Spreads as this one does, over other ranks."""
         return Spreading(replicas, self._settings, self._dtype)
 
     def _watch(self, kind: type[torch.nn.Module]) -> None:

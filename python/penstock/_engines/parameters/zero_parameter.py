@@ -52,7 +52,7 @@ class HomeOfZero(HomeOfAway, Protocol):
 
 
 class Place:
-    """Where the values of a parameter are.
+    """The place of a parameter's values.
 
     home: whose ranks have it.  number: among those that the home spreads; None: whole on each rank.
     is_gathered: by all_gather().
@@ -77,12 +77,12 @@ class ZeroParameter(torch.nn.Parameter):
 
     @property
     def ds_shape(self) -> torch.Size:
-        """Of the whole parameter."""
+        """The whole parameter's shape."""
         return self.shape
 
     @property
     def ds_numel(self) -> int:
-        """Of the whole parameter."""
+        """The whole parameter's number of elements."""
         return self.numel()
 
     @property
@@ -189,12 +189,12 @@ def is_zero(value: object) -> bool:
 
 
 def place_of(parameter: ZeroParameter) -> Place:
-    """Where its values are."""
+    """The place of its values."""
     return parameter._ds_place
 
 
 def show(parameter: ZeroParameter, *, is_away: bool) -> None:
-    """From now on those who read it are seen, and it comes; or it is like any other."""
+    """Makes those seen who read it, so that it comes; or makes it like any other."""
     if isinstance(parameter, Away) != is_away:
         plain: type = type(parameter)._plain_class
         parameter.__class__ = _class_of(plain, is_away=is_away)

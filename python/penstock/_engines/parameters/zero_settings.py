@@ -56,7 +56,7 @@ class ZeroSettings:
 
     @staticmethod
     def of(configuration: Configuration) -> ZeroSettings:
-        """As they say it."""
+        """The settings that the configuration says."""
         zero = configuration.settings["zero_optimization"]
         in_all = zero["stage3_model_persistence_threshold"]
         sums = configuration.settings["data_types"]["grad_accum_dtype"]

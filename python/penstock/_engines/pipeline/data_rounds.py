@@ -89,12 +89,12 @@ class DataRounds(Iterator[Any]):
             return batch
 
     def told(self) -> str:
-        """For ranks that go round the same data; whether they draw one order, where it is drawn."""
+        """A text by which ranks compare the data they go round, and its order if that is drawn."""
         count = len(self._loader) if isinstance(self._loader, Sized) else "an unknown number of"
         return f"{count} batches, {self._taken} of round {self._round} taken{self._order}"
 
     def place(self) -> dict[str, Any]:
-        """Where it is: plain values, for at()."""
+        """The place that it is at: plain values, for at()."""
         begun = self._iterator is not None
         return {
             "round": self._round,
@@ -166,7 +166,7 @@ class DataRounds(Iterator[Any]):
         self._taken = count
 
     def _generators(self) -> list[torch.Generator]:
-        """Those that were given to the loader, and to what it draws its order with."""
+        """The generators that were given to the loader, and to what it draws its order with."""
         batches = getattr(self._loader, "batch_sampler", None)
         owners = [self._loader, getattr(self._loader, "sampler", None), batches]
         owners.append(getattr(batches, "sampler", None))

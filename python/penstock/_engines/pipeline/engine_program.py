@@ -62,12 +62,12 @@ def program_of(
 
 
 def placement_of(chosen: Chosen, *, ranks: int, stages_per_rank: int | None = None) -> list[int]:
-    """By stage, its rank.
+    """The rank of each stage.
 
     Raises ScheduleError for what program_of() would refuse with any number of microbatches.
     """
     if isinstance(chosen, str) and Path(chosen).suffix not in _FILES:
-        some = 2 * ranks  # As many as every schedule takes; placements do not depend on them.
+        some = 2 * ranks  # Every schedule takes as many; placements do not depend on them.
         found = program_of(chosen, ranks=ranks, microbatches=some, stages_per_rank=stages_per_rank)
     elif isinstance(chosen, str | Schedule):
         found = _planning.load(chosen) if isinstance(chosen, str) else chosen

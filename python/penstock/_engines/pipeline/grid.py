@@ -125,7 +125,7 @@ class PipelineParallelGrid:
         return self.pipe_parallel_size
 
     def get_pipe_parallel_group(self) -> ProcessGroup:
-        """Those that differ in "pipe" alone."""
+        """The ranks that differ in "pipe" alone."""
         return self.pp_proc_group
 
     def get_data_parallel_rank(self) -> int:
@@ -137,7 +137,7 @@ class PipelineParallelGrid:
         return self.data_parallel_size
 
     def get_data_parallel_group(self) -> ProcessGroup:
-        """Those that differ in "data" alone."""
+        """The ranks that differ in "data" alone."""
         return self.dp_proc_group
 
     def get_model_parallel_rank(self) -> int:
@@ -149,7 +149,7 @@ class PipelineParallelGrid:
         return self.ds_model_world_size
 
     def get_model_parallel_group(self) -> ProcessGroup:
-        """Those of this rank's replica."""
+        """The ranks of this rank's replica."""
         return self.ds_model_proc_group
 
     def get_slice_parallel_rank(self) -> int:
@@ -161,7 +161,7 @@ class PipelineParallelGrid:
         return self.slice_parallel_size
 
     def get_slice_parallel_group(self) -> ProcessGroup:
-        """Those that differ in "model" alone."""
+        """The ranks that differ in "model" alone."""
         return self.slice_proc_group
 
     def _lists(self, axis: str) -> list[list[int]]:

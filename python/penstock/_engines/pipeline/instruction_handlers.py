@@ -57,7 +57,7 @@ class Handlers:
         return [kind for kind in self._handlers if _base(kind) is None]
 
     def place(self, schedules: Sequence[PipeSchedule]) -> Placed:
-        """Where the instructions of some stages are handled."""
+        """The places where the instructions of some stages are handled."""
         placed = Placed()
         for schedule in schedules:
             self._place_stage(schedule, placed)
@@ -102,7 +102,7 @@ class Placed:
         self.at_end: list[Call] = []
 
     def run_action(self, parts: Sequence[Part]) -> None:
-        """In place of an action."""
+        """Runs in place of an action."""
         for stage, operation, microbatch, run in parts:
             place = (stage, operation, microbatch)
             for handler, instruction in self.before.get(place, []):

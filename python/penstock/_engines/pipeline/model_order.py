@@ -1,4 +1,4 @@
-"""Where this rank's parameters stand among those of the whole model.
+"""The places of this rank's parameters among those of the whole model.
 
 The engine adds what it sums over parameters in that order, so that no layout changes its bits.
 """
@@ -55,7 +55,8 @@ class ModelOrder:
             self._place_of.update(zip(of_group, range(first, ends[group]), strict=True))
 
     def place(self, values: Sequence[float], chosen: Iterable[int]) -> list[float]:
-        """By parameter of the model: the value here of a chosen one, and 0.0 for all others.
+        """Values by parameter of the model: the value here of a chosen one, and 0.0 for all
+        others.
 
         values: by parameter that is trained here.  chosen: numbers of those.
         """

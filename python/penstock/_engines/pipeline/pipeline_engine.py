@@ -257,7 +257,7 @@ class PipelineEngine(EngineSteps):
         self._batch_fn = fn
 
     def _rounds(self) -> DataRounds | None:
-        """Where train_batch() goes round a loader."""
+        """The loader's rounds, where train_batch() goes round one."""
         return self._iterator if isinstance(self._iterator, DataRounds) else None
 
     def is_first_stage(self) -> bool:

@@ -196,7 +196,7 @@ class PipelineModule(torch.nn.Module):
         }
 
     def _tied_parameters(self, stage: int) -> dict[str, torch.nn.Parameter]:
-        """Those that a stage of this rank has in common with stages of other ranks, by name."""
+        """The parameters, by name, that a stage here shares with stages of other ranks."""
         return self._ties.of_stage(stage, self._modules_here())
 
     def _tied_stages(self) -> set[int]:
@@ -263,7 +263,7 @@ class PipelineModule(torch.nn.Module):
         _refuse_spread("loss_fn", self.loss_fn)
 
     def _spreading_of_init(self, communicator: Communicator | None) -> Spreading | None:
-        """Over the replicas of this rank, where the module is made in zero.Init."""
+        """Spreading over the replicas of this rank, where the module is made in zero.Init."""
         init = Init.running()
         if init is None or communicator is None:
             return None
@@ -278,7 +278,7 @@ class PipelineModule(torch.nn.Module):
             return self._make_layers(rank_of_stage)
         with self._spreading.replicas.telling_others(), Init.paused():
             self._make_layers(rank_of_stage)
-            self._spreading.spread(self)  # And what loss_fn has.
+            self._spreading.spread(self)  # Spreads what loss_fn has, too.
 
     def _make_layers(self, rank_of_stage: list[int]) -> None:
         self._rank_of_stage = rank_of_stage

@@ -19,7 +19,7 @@ _log = logging.getLogger("penstock")
 
 
 class PipelineProgress(EngineProgress):
-    """With the stages' forwards, and the place in the data that train_batch() goes round.
+    """Progress with the stages' forwards, and the place in the data that train_batch() goes round.
 
     rounds: the data, where the engine goes round it; it goes on with what go_round() gets.
     """
@@ -57,7 +57,7 @@ class PipelineProgress(EngineProgress):
         self._next = rounds.at(place)
 
     def go_on(self, counters: Mapping[str, int]) -> None:
-        """Also with the data."""
+        """Goes on with the data, too."""
         super().go_on(counters)
         engine = self._engine
         forwards = engine.global_steps * engine.gradient_accumulation_steps()
@@ -69,7 +69,7 @@ class PipelineProgress(EngineProgress):
             self._next = None
 
     def _place_of_other(self, place: Mapping[str, Any], samples: int) -> dict[str, Any]:
-        """As many samples into the round, where replicas or microbatches are others."""
+        """The place as many samples into the round, where replicas or microbatches are others."""
         own = super().counters()["microbatch"]
         taken, rest = divmod(place["taken"] * samples, own)
         if rest:

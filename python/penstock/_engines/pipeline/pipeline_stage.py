@@ -42,11 +42,11 @@ class Seeds:
     set: Callable[[int], Any]
 
     def before_build(self, layer: int) -> None:
-        """Of layer number `layer`."""
+        """Seeds the making of layer number `layer`."""
         self.set(self.base + layer)
 
     def before_forward(self, layer: int, microbatch: int) -> None:
-        """Of its forward number `microbatch`, counted from 0 over all steps."""
+        """Seeds its forward number `microbatch`, counted from 0 over all steps."""
         self.set(self.base * (microbatch + 1) + layer)
 
 

@@ -101,7 +101,7 @@ class ReplicatedStages:
 
     @contextmanager
     def running(self, *, trains: bool = False) -> Iterator[None]:
-        """Inside, a program's operators bring what they read.  Collective, of one that trains."""
+        """A context in which operators bring what they read.  Collective if the program trains."""
         if trains:
             with telling_others(self._replicas.communicator):
                 self._look_at_parameters()
@@ -116,7 +116,7 @@ class ReplicatedStages:
         return self.held.squared_norms()
 
     def update(self, request: UpdateRequest) -> Update:
-        """Of `parts`."""
+        """An Update of `parts`."""
         return self.held.update(request)
 
     def after_update(self) -> None:
@@ -125,7 +125,7 @@ class ReplicatedStages:
         self.held.drop_gradients()
 
     def drop_gradients(self) -> None:
-        """Of parameters and parts."""
+        """Drops the gradients of parameters and parts."""
         self.held.drop_gradients()
 
     def _make(
@@ -189,7 +189,7 @@ def check_ties(
 
 
 def _sets_of(model: PipelineModule, stages: Mapping[int, Stage]) -> list[list[torch.nn.Parameter]]:
-    """By stage, the parameters that are its alone; then all others, each once."""
+    """The parameters of each stage that are its alone; then all others, each once."""
     uses = Counter(id(each) for stage in stages.values() for each in stage.parameters())
     for stage in stages:
         uses.update(id(each) for each in model._tied_parameters(stage).values())

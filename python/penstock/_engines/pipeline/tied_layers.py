@@ -1,4 +1,4 @@
-"""Which parameters stages have in common, said alike on every rank.
+"""Finds the parameters that stages have in common, said alike on every rank.
 
 Layers of one key and class are one module; of a key's other classes, those parameters that
 tied_weight_attr names are the module's.  A module that stands in the list of layers more than once
@@ -70,7 +70,7 @@ class TiedLayers:
     def _shared(
         self, modules: Mapping[int, torch.nn.Module]
     ) -> dict[str, tuple[torch.nn.Parameter, set[int]]]:
-        """By name, parameters that are here, and all stages that have them."""
+        """Parameters that are here, and all stages that have them, by name."""
         shared = {}
         for key, specs in self._specs.items():
             alike = {i for i, spec in specs.items() if self.is_of_first_class(spec)}
@@ -102,7 +102,7 @@ class TiedLayers:
         return {name: parameters[name] for name in spec.tied_weight_attr}
 
     def _of_made_modules(self) -> dict[str, tuple[torch.nn.Parameter, set[int]]]:
-        """Of modules that are on every rank: parameters that several stages have."""
+        """Parameters that several stages have, of modules that are on every rank."""
         found: dict[int, tuple[str, torch.nn.Parameter, set[int]]] = {}
         for index, layer in enumerate(self._layers):
             for name, parameter in _parameters(layer):

@@ -172,7 +172,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _prime_factors(number: int) -> list[int]:
-    """In rising order; their product is `number`.  Raises ValueError for one below 1."""
+    """Prime factors of `number`, rising.  Raises ValueError for a number below 1."""
     if number < 1:
         raise ValueError(f"{number} has no prime factors: it must be at least 1")
     found, factor = [], 2

@@ -1,1 +1,1 @@
-"""Which ranks there are, and what they have to have in common."""
+"""The ranks that there are, and what they have to have in common."""

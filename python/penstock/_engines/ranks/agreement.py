@@ -25,7 +25,7 @@ def together(communicator: Communicator, what: str, own: Callable[[], str]) -> l
     Raises what own() raises, where it does, and elsewhere CommError with its words.
     """
     error: Exception | None = None
-    with telling_others(communicator):  # Of Ctrl-C, for example.
+    with telling_others(communicator):  # Tells of Ctrl-C, for example.
         try:
             answer = {"text": own()}
         except Exception as caught:
@@ -35,7 +35,7 @@ def together(communicator: Communicator, what: str, own: Callable[[], str]) -> l
         try:
             raise error
         finally:
-            error = None  # Which would keep this frame, and what it holds.
+            error = None  # Cleared, since it would keep this frame, and what it holds.
     for rank, each in enumerate(answers):
         if "error" in each:
             raise CommError(f"{what}: rank {rank} failed: {each['error']}")

@@ -41,10 +41,10 @@ __all__ = [
     "words_of",
 ]
 
-_PAUSE_MIN, _PAUSE_MAX = 0.001, 0.05  # Between two looks at who is there, in seconds.
-_FAILED = "failed"  # Where ranks meet: why one of them will not connect.
+_PAUSE_MIN, _PAUSE_MAX = 0.001, 0.05  # Seconds between two looks at who is there.
+_FAILED = "failed"  # The key, where ranks meet, that says why one of them will not connect.
 _HOST = torch.device("cpu")
-# By the ranks of their groups: who else can say what absent ranks do.
+# Communicators by the ranks of their groups: who else can say what absent ranks do.
 _made: dict[tuple[int, ...], weakref.WeakSet[Communicator]] = {}
 
 
@@ -148,7 +148,7 @@ def _be_seen() -> None:
 
 
 def _next_meeting(group: ProcessGroup, rank: int) -> Store:
-    """Where the ranks meet that have met as often as this one."""
+    """The store at which the ranks meet that have met as often as this one."""
     shared = PrefixStore("penstock", _get_process_group_store(group))
     number = shared.add(f"connections of {rank}", 1)
     return PrefixStore(str(number), shared)
@@ -200,7 +200,7 @@ def _check_failed(store: Store) -> None:
 
 
 def timeout_of(group: ProcessGroup) -> timedelta:
-    """That of the group's backend for CPUs, or torch's default."""
+    """The timeout of the group's backend for CPUs, or torch's default."""
     try:
         return group._get_backend(torch.device("cpu")).options._timeout
     except (RuntimeError, AttributeError):
@@ -208,7 +208,7 @@ def timeout_of(group: ProcessGroup) -> timedelta:
 
 
 def _host_of(store: Store) -> str:
-    """Where a store is served, as this rank knows it; empty if it is in no process."""
+    """The host that serves a store, as this rank knows it; empty: it is in no process."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     return store.host if isinstance(store, TCPStore) else os.environ.get("MASTER_ADDR", "")

@@ -81,7 +81,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is.  stage: of its pipeline's ranks; layout: what makes its states its own."""
+    """The place of a rank.  stage: of its pipeline; layout: what makes its states its own."""
 
     stage: int
     replica: int
@@ -89,7 +89,7 @@ class Place:
     layout: Mapping[str, Any]
 
     def key(self, replica: int | None = None) -> str:
-        """Of the values of this rank, or of another replica."""
+        """The key of the values of this rank, or of another replica."""
         return own_key(self.stage, self.replica if replica is None else replica)
 
 
@@ -100,7 +100,7 @@ class Progress(Protocol):
         """The same on all ranks."""
 
     def own(self) -> dict[str, Any]:
-        """Of this rank: the place in the data, for example."""
+        """Values of this rank: the place in the data, for example."""
 
     def check(self, own: Mapping[str, Any], common: Mapping[str, Any], *, is_own: bool) -> None:
         """Raises ConfigError for what own() does not go on from.  is_own: it is this rank's."""
@@ -109,7 +109,7 @@ class Progress(Protocol):
         """Gradients of a step that has begun are gone."""
 
     def go_on(self, counters: Mapping[str, int]) -> None:
-        """From what check() has let pass."""
+        """Goes on from what check() has let pass."""
 
 
 @dataclass
@@ -132,7 +132,7 @@ class _Found:
 
 
 class Checkpoints:
-    """Those of an engine on this rank.  facts: how it is set up, for people."""
+    """The checkpoints of an engine on this rank.  facts: how it is set up, for people."""
 
     def __init__(
         self,
@@ -366,7 +366,7 @@ class Checkpoints:
             check_words(folder, words, kind)
 
     def _check_groups(self, found: _Found, wanted: Wanted) -> None:
-        """Where options go, and a scheduler's numbers; of one group, numbers go where they were."""
+        """Finds where options and a scheduler's numbers go; those of one group stay."""
         names = self._pieces.group_names()
         counts = [len(names), *(len(own.get("param_groups") or []) for own in found.all_own)]
         has_course = None not in (self._update.lr_scheduler, found.own.get("lr_scheduler"))
@@ -374,7 +374,7 @@ class Checkpoints:
             found.groups = groups_of(found.saved.folder, found.all_own, names, strict=wanted.strict)
 
     def _read_own(self, found: _Found) -> None:
-        """Of this rank, or, in another layout, of all ranks, which have the same."""
+        """Reads this rank's values; in another layout, all ranks' values, which are the same."""
         for key in found.values.texts:
             if key.startswith("states of "):
                 found.states[key.removeprefix("states of ")] = found.values.read(key)
@@ -427,7 +427,7 @@ class Checkpoints:
     def _put_extra(self, module: torch.nn.Module, name: str, state: Any) -> None:
         try:
             module.set_extra_state(state)
-        except Exception as error:  # Of the user's own kind.
+        except Exception as error:  # The class is the user's own.
             raise CheckpointError(f"the extra state of {name} does not fit: {error}") from error
 
     def _put_scheduler(self, found: _Found, course: Any) -> None:
@@ -471,7 +471,7 @@ class Checkpoints:
             random_states.put(found.own["random"])
 
     def _go_to(self, step: int) -> None:
-        """Of a course whose state no checkpoint has, that of `penstock train` for example."""
+        """Steps a course whose state no checkpoint has, that of `penstock train` for example."""
         course: Any = self._update.lr_scheduler
         if not hasattr(course, "last_epoch") or "_last_lr" not in self._first_course:
             return
@@ -480,6 +480,7 @@ class Checkpoints:
         for group, rate in zip(groups, self._first_course["_last_lr"], strict=True):
             group["lr"] = rate
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # That the optimizer has taken no steps.
+            # Torch warns that the optimizer has taken no steps.
+            warnings.simplefilter("ignore", UserWarning)
             for _ in range(step):
                 course.step()

@@ -20,7 +20,7 @@ __all__ = ["buffers_of", "digest", "equal", "put_buffers", "state_of", "with_ext
 
 
 def with_extra_states(pieces: Pieces) -> dict[str, tuple[str, torch.nn.Module]]:
-    """By name, modules with a state besides parameters and buffers, and their prefixes."""
+    """Modules with a state besides parameters and buffers, and their prefixes, by name."""
     return {
         (prefix + path).rstrip("."): (prefix, each)
         for prefix, module in pieces.modules.items()

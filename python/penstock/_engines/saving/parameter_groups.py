@@ -34,7 +34,7 @@ class SavedGroup:
 
 
 class SavedGroups:
-    """Those of a checkpoint, of one rank or of several.
+    """The groups of a checkpoint, of one rank or of several.
 
     folder: for errors.
 
@@ -51,7 +51,7 @@ class SavedGroups:
                 self._check(name, known, name, group)
 
     def of(self, names: Sequence[Sequence[str]], *, strict: bool) -> list[SavedGroup | None]:
-        """For each group, by its parameters' names, one that its parameters were saved in.
+        """The saved group of each group, found by its parameters' names.
 
         None where the checkpoint has no groups, or none for a group without parameters, and, if
         that is not strict, for one of parameters that it does not have.

@@ -1,4 +1,4 @@
-"""What of a model and its optimizer a rank saves, by names that every layout has.
+"""The tensors of a model and its optimizer that a rank saves, under names that no layout changes.
 
 A parameter is called as in its layer's state_dict(), behind the layer's prefix; what an optimizer
 keeps of it has the optimizer's words.  Knows no files and no other ranks.
@@ -56,7 +56,7 @@ class Read:
 
 
 class Pieces:
-    """Of a model whose parameters are over replicas.
+    """The pieces of a model whose parameters are over replicas.
 
     modules: by prefix, "3." for example, those of this rank; written: prefixes of those that it
         writes, or a replica of it.
@@ -106,7 +106,7 @@ class Pieces:
         return found
 
     def other_states(self) -> dict[str, dict[str, Any]]:
-        """By parameter, what the optimizer keeps of it besides tensors, if this rank writes it."""
+        """What the optimizer keeps of each parameter besides tensors, if this rank writes it."""
         found = {}
         for part in self._parts():
             is_one = part.kept.is_slice or self._is_first_replica
@@ -127,7 +127,7 @@ class Pieces:
         return found
 
     def of_buffers(self) -> list[StatePiece]:
-        """Those that a state_dict() has, of the first replica."""
+        """The buffers that a state_dict() has, of the first replica."""
         made: type[StatePiece] = _torch.load().StatePiece
         return [
             made(
@@ -142,12 +142,12 @@ class Pieces:
         ]
 
     def names(self) -> set[str]:
-        """Of all weights here."""
+        """The names of all weights here."""
         known = {name for names in self._names.values() for name, _ in names}
         return known | {name for name, *_ in self._persistent()}
 
     def group_names(self) -> list[list[str]]:
-        """By parameter group of the optimizer, the names of its parameters here."""
+        """The names of the parameters here, by parameter group of the optimizer."""
         return [
             [
                 name

@@ -1,4 +1,4 @@
-"""Which checkpoint of a folder is meant, and the values in it.
+"""The checkpoint of a folder that is meant, and the values in it.
 
 Knows no engine.
 """
@@ -46,7 +46,7 @@ _OF_DEEPSPEED = "*mp_rank_*_model_states.pt"
 
 
 def folder_of(directory: Path, tag: str | None) -> Path | None:
-    """Of the checkpoint that is asked for.  Raises ConfigError where it is not there."""
+    """The folder of the checkpoint that is asked for.  Raises ConfigError where it is not there."""
     if tag is None and (directory / "manifest.json").is_file():
         return directory
     name = tag or latest(directory)
@@ -81,7 +81,7 @@ def latest(directory: Path) -> str | None:
 
 
 def own_key(stage: int, replica: int) -> str:
-    """Of the values that a rank has of its own."""
+    """The key of the values that a rank has of its own."""
     return f"{OF_STAGE}{stage}, replica {replica}"
 
 
@@ -115,7 +115,7 @@ def value_pieces(key: str, tensors: list[torch.Tensor]) -> list[StatePiece]:
 
 
 def states_in(saved: SavedCheckpoint) -> dict[str, dict[str, tuple[torch.dtype, list[int]]]]:
-    """By name and state, type and shape of what a checkpoint has of parameters and buffers."""
+    """Types and shapes of what a checkpoint has of parameters and buffers, by name and state."""
     found: dict[str, dict[str, tuple[torch.dtype, list[int]]]] = {}
     for name, state, dtype, shape in saved.tensors():
         if state != _VALUE:
@@ -132,7 +132,7 @@ def check_names(saved: SavedCheckpoint, missing: Iterable[str], unexpected: Iter
 
 
 class Values:
-    """Those of a checkpoint, by key."""
+    """The values of a checkpoint, by key."""
 
     def __init__(self, saved: SavedCheckpoint) -> None:
         self._saved = saved
@@ -155,14 +155,15 @@ class Values:
         try:
             in_order = [tensors[f"{key}#{number}"] for number in range(len(tensors))]
             return from_text(self.texts[key], in_order)
-        except Exception as error:  # Of as many kinds as a text can be wrong.
+        except Exception as error:  # There are as many kinds as a text can be wrong.
             raise CheckpointError(f"{self._saved.folder}: {key} is no value: {error}") from error
 
 
 def write_weights(
     path: Path, state: Mapping[str, torch.Tensor], shared: Collection[str] = ()
 ) -> None:
-    """To a file of safetensors, without the names that are `shared`, or, by its name, torch.save().
+    """Writes a file of safetensors, without the names that are `shared`, or, by its name,
+    torch.save().
 
     The file is the old one or the new one, never a part.  Raises CheckpointError where another
     process writes it.

@@ -21,7 +21,7 @@ __all__ = [
     "skipped_in",
 ]
 
-SKIPPED, SCALE = "skipped steps", "gradient scale"  # As `penstock train` has them.
+SKIPPED, SCALE = "skipped steps", "gradient scale"  # Names that `penstock train` has.
 _ADAM = ({"step", "exp_avg", "exp_avg_sq"}, {"max_exp_avg_sq"})
 _WORDS: dict[str, tuple[set[str], set[str]]] = {
     "Adam": _ADAM,
@@ -41,7 +41,7 @@ def check_kind(folder: str, saved: str, kind: str) -> None:
 
 
 def check_words(folder: str, words: Iterable[str], kind: str) -> None:
-    """Of an optimizer whose class the checkpoint does not say.
+    """Checks an optimizer whose class the checkpoint does not say.
 
     Raises ConfigError for states that one of this class does not keep.
     """
@@ -62,7 +62,7 @@ def groups_of(
     *,
     strict: bool,
 ) -> list[SavedGroup | None]:
-    """For each of this engine's groups, by its parameters' names, one of the checkpoint's.
+    """The checkpoint's group for each of this engine's groups, by its parameters' names.
 
     all_own: what ranks have saved of their own.  Raises ConfigError for one that has none.
     """

@@ -188,19 +188,19 @@ class _Held:
         return _local(self.tensor)
 
     def piece(self, state: str, values: torch.Tensor) -> StatePiece:
-        """As this tensor's, if it has its form; else one for all of its elements."""
+        """A piece as this tensor's, if it has its form; else one for all of its elements."""
         made: type[StatePiece] = _torch.load().StatePiece
         if values.shape == self.values.shape:
             return made(self.name, state, self.shape, values, first=self.first, is_slice=True)
         return made(self.name, state, list(values.shape), values, is_slice=True)
 
     def weight(self) -> StatePiece:
-        """To be saved, or set."""
+        """The weight, to be saved or set."""
         return self.piece(WEIGHT, self.values)
 
 
 class _Optimizers:
-    """Those of a rank, whose parameters have names."""
+    """The optimizers of a rank, whose parameters have names."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class _Optimizers:
         return others
 
     def groups(self) -> list[Any]:
-        """Of each parameter group, its parameters' names and its options."""
+        """The parameters' names and the options of each parameter group."""
         return [
             [
                 [self._by_id[id(each)].name for each in group["params"]],
@@ -308,7 +308,7 @@ class _Optimizers:
 
 
 def _held(stages: Any) -> Iterator[_Held]:
-    """Of modules, PipelineStages, or dicts of them by prefix."""
+    """The parameters of modules, PipelineStages, or dicts of them by prefix."""
     if isinstance(stages, Mapping):
         named = list(stages.items())
     else:
@@ -362,7 +362,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _as(like: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """In the form of a parameter: a DTensor of the same place, or as it is."""
+    """Brings values into the form of a parameter: a DTensor of the same place, or as they are."""
     if not isinstance(like, DTensor):
         return local
     return DTensor.from_local(
@@ -387,7 +387,7 @@ def _check_alike(what: str, told: Sequence[Any]) -> None:
 
 
 def _owners(told: Sequence[Sequence[Any]]) -> dict[tuple[str, str, int], int]:
-    """By piece, the rank that saves it: of those that have it, the one with the fewest bytes."""
+    """The rank that saves each piece: of those that have it, the one with the fewest bytes."""
     having: dict[tuple[str, str, int], tuple[int, list[int]]] = {}
     for rank, pieces in enumerate(told):
         for name, state, first, size in pieces:

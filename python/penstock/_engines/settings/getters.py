@@ -125,29 +125,29 @@ class ConfigurationGetters:
     torch_autocast_enabled = _never("a model is of one type")
 
     def fp16_enabled(self) -> bool:
-        """As the configuration says."""
+        """What the configuration says."""
         return bool(self.config.settings["fp16"]["enabled"])
 
     def bfloat16_enabled(self) -> bool:
-        """As the configuration says."""
+        """What the configuration says."""
         return bool(self.config.settings["bf16"]["enabled"])
 
     def optimizer_name(self) -> str | None:
-        """As the configuration says, in lower case; None where it says none."""
+        """What the configuration says, in lower case; None where it says none."""
         name = self.config.section("optimizer").get("type")
         return None if name is None else str(name).lower()
 
     def optimizer_params(self) -> Mapping[str, Any]:
-        """As the configuration says."""
+        """What the configuration says."""
         found: Mapping[str, Any] = self.config.section("optimizer").get("params", {})
         return found
 
     def scheduler_name(self) -> str | None:
-        """As the configuration says; None where it says none."""
+        """What the configuration says; None where it says none."""
         return self.config.section("scheduler").get("type")
 
     def scheduler_params(self) -> Mapping[str, Any]:
-        """As the configuration says."""
+        """What the configuration says."""
         found: Mapping[str, Any] = self.config.section("scheduler").get("params", {})
         return found
 

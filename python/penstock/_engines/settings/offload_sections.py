@@ -1,4 +1,4 @@
-"""Where ZeRO keeps what ranks share, as objects, by DeepSpeed's names."""
+"""The places in which ZeRO keeps what ranks share, as objects, by DeepSpeed's names."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = [
     "parse_arguments",
 ]
 
-# By schedule: its keys, with their defaults; a default of bool is a flag that is not given.
+# Keys of each schedule, with their defaults; a default of bool is a flag that is not given.
 _RANGE_TEST: dict[str, Any] = {
     "lr_range_test_min_lr": 0.001,
     "lr_range_test_step_rate": 1.0,
@@ -77,7 +77,7 @@ def add_tuning_arguments(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
 
 
 def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
-    """Those of this process's command line, and the words that are none of them."""
+    """The arguments of this process's command line, and the words that are none of them."""
     return add_tuning_arguments(argparse.ArgumentParser()).parse_known_args()
 
 

@@ -47,7 +47,8 @@ class ZeroStageEnum(int, enum.Enum):
     max_stage = 3
 
 
-# By attribute; keys have the same names, but for those of STAGE3, which begin with "stage3_".
+# Defaults by attribute.  Keys have the same names, but for those of STAGE3, which begin with
+# "stage3_".
 _DEFAULTS: dict[str, Any] = {
     "contiguous_gradients": True,
     "reduce_scatter": True,
@@ -83,7 +84,7 @@ _DEFAULTS: dict[str, Any] = {
     "log_trace_cache_warnings": False,
     "enable_sanity_checks": False,
 }
-# By an older key: the one in its place, and what is said there of true; None: nothing.
+# The key in the place of an older one, and what is said there of true; None: nothing.
 _ON_CPU = {"device": "cpu"}
 _OLDER: dict[str, tuple[str, Any]] = {
     "cpu_offload": ("offload_optimizer", _ON_CPU),
@@ -135,7 +136,7 @@ class DeepSpeedZeroConfig:
 
 
 def get_zero_config(param_dict: Mapping[str, Any]) -> DeepSpeedZeroConfig:
-    """Of a whole configuration.  `zero_optimization: true` is stage 1."""
+    """The section of a whole configuration.  `zero_optimization: true` is stage 1."""
     section = param_dict.get("zero_optimization", {})
     if isinstance(section, bool):
         section = {"stage": int(section)}

@@ -1,4 +1,4 @@
-"""Which autograd graphs have a backward that cannot be run in two halves.
+"""Finds autograd graphs whose backward cannot be run in two halves.
 
 Looked at once for each stage of a program with I and W; the C++ library splits the others.
 """

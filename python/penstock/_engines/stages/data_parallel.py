@@ -61,7 +61,7 @@ class DataParallel:
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
-        """Inside, a forward's backward adds to gradients, and sums nothing.
+        """A context in which a forward's backward adds to gradients, and sums nothing.
 
         Buffers become those of the first replica as in plain DDP: in the first forward of a step
         that trains.
@@ -76,7 +76,7 @@ class DataParallel:
         trains = torch.is_grad_enabled()
         if trains and module.static_graph and not module._static_graph_delay_allreduce_enqueued:
             self._begin_static_graph()
-        module.find_unused_parameters = False  # Else each output has a node of Python's.
+        module.find_unused_parameters = False  # True would give each output a node of Python's.
         module.require_forward_param_sync = syncs_buffers and trains
         try:
             with module.no_sync():
@@ -106,7 +106,8 @@ class DataParallel:
         In its first backward a static graph counts how often each gradient comes, and those of
         microbatches would count: the second one ends that.
         """
-        self._module._static_graph_delay_allreduce_enqueued = True  # As after DDP's own first one.
+        # DDP's own first one leaves it so.
+        self._module._static_graph_delay_allreduce_enqueued = True
         before = [each.grad for each in self._parameters]
         for end in (self._module.reducer._delay_all_reduce, None):  # type: ignore[attr-defined]
             for each in self._parameters:

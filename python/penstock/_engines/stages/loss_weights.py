@@ -40,7 +40,7 @@ _MODULES = tuple(
 )
 _FORWARDS = tuple(each.forward for each in _MODULES)
 _FUNCTIONS = (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)
-_IGNORED = -100  # Where nothing else is said.
+_IGNORED = -100  # The target that is left out, where nothing else is said.
 
 
 def is_mean(loss_fn: Any, loss_kwargs: dict[str, Any], weight: LossWeight | None) -> bool:
@@ -51,7 +51,7 @@ def is_mean(loss_fn: Any, loss_kwargs: dict[str, Any], weight: LossWeight | None
 def factors_of(
     loss_fn: Any, targets: Sequence[Any], loss_kwargs: dict[str, Any], weight: LossWeight | None
 ) -> list[float]:
-    """Of losses that are means: what each microbatch counts in their mean; 1, if all count alike.
+    """What each microbatch counts in the mean of losses that are means; 1, if all count alike.
 
     Raises ValueError for a `weight` that gives something else than a finite number of at least 0.
     """
@@ -85,7 +85,7 @@ def is_sum(loss: torch.Tensor) -> bool:
 
 
 def warn_of_sum(microbatches: int) -> None:
-    """Of a loss that is a sum, and counts as a mean because nobody has said it."""
+    """Warns of a loss that is a sum, and counts as a mean because nobody has said it."""
     warnings.warn(
         f"loss_fn returned a sum, which counts as a mean over samples, so gradients are about "
         f"1/{microbatches} of those of the sum over the batch: scale_grads=False adds them up, as "
@@ -94,7 +94,7 @@ def warn_of_sum(microbatches: int) -> None:
     )
 
 
-_NODES_MAX = 64  # So few operations are between a cross entropy and what a loss_fn returns.
+_NODES_MAX = 64  # Limit on operations between a cross entropy and what a loss_fn returns.
 
 
 def warn_of_other_means(factors: Sequence[float], means: Sequence[torch.Tensor]) -> bool:

@@ -80,7 +80,7 @@ class ScheduleRun:
                     )
 
     def use_loss(self, loss_fn: Callable[..., torch.Tensor] | None) -> None:
-        """From now on losses are what it returns."""
+        """Makes losses what it returns, from now on."""
         for work in self._works:
             work.loss_fn = loss_fn
 
@@ -106,8 +106,8 @@ class ScheduleRun:
         return losses
 
     def replace(self, operation: str, instead: Callable[[list[Part]], None]) -> None:
-        """From now on calls `instead` at the actions of an operation."""
-        call: Any = instead  # Which gets a list, whatever else the stub would allow.
+        """Calls `instead` from now on at the actions of an operation."""
+        call: Any = instead  # Gets a list, whatever else the stub would allow.
         self._pipeline.replace(operation, call)
 
     @property
@@ -129,7 +129,7 @@ class ScheduleRun:
                 work.step = self.step
 
     def _inputs(self, step: Step) -> list[list[torch.Tensor]]:
-        """For each microbatch a tensor whose size says which of them are alike.
+        """A tensor for each microbatch whose size says which of them are alike.
 
         The runtime announces what stages hand on once for each form of the model's inputs; what
         else decides on it counts as input, too.
@@ -155,7 +155,7 @@ class ScheduleRun:
         return known
 
 
-_FORMS_MAX = 1024  # Then all are forgotten: memory does not grow with ever new lengths.
+_FORMS_MAX = 1024  # All are forgotten then: memory does not grow with ever new lengths.
 
 
 def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Any]:

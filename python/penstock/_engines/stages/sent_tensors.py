@@ -100,7 +100,7 @@ def is_dtensor(value: Any) -> bool:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a DTensor all of it, on every rank; of another tensor itself, waited for."""
+    """All of a DTensor, on every rank; another tensor itself, waited for."""
     gathered: Any = tensor
     return own_memory(gathered.full_tensor() if is_dtensor(tensor) else tensor)
 
@@ -160,7 +160,7 @@ def _words_of(placement: Any, stage_index: int) -> list[Any]:
 
 
 def _placements_of_gradient(dtensor: Any) -> list[Any]:
-    """As the tensor, whole where it is a part of a sum: DTensor's own rule."""
+    """The tensor's placements, whole where it is a part of a sum: DTensor's own rule."""
     replicate = sys.modules["torch.distributed.tensor"].Replicate()
     return [replicate if each.is_partial() else each for each in dtensor.placements]
 

@@ -48,7 +48,7 @@ class RunStage(Protocol):
 
 
 class StageHooks(Protocol):
-    """As penstock._runtime calls them; microbatches by number."""
+    """Hooks as penstock._runtime calls them; microbatches by number."""
 
     def unshard(self) -> None: ...
     def reshard(self) -> None: ...
@@ -173,7 +173,7 @@ class Several(NoHooks):
 
 
 def hooks_of(stage: RunStage, replicas: DataParallel | None) -> StageHooks | None:
-    """Those that the stage's module and arguments ask for.  replicas: the DDP that it has."""
+    """The hooks that the stage's module and arguments ask for.  replicas: the DDP that it has."""
     parts: list[NoHooks] = []
     if stage.dw_builder is not None:
         parts.append(OwnWeightGradients(stage.dw_builder))

@@ -32,7 +32,7 @@ __all__ = ["RunStage", "StageWork", "Step"]
 
 @dataclass
 class Step:
-    """Of one step, by microbatch: what this rank's stages get, and what the last one has given.
+    """One step, by microbatch: what this rank's stages get, and what the last one has given.
 
     of_nothing: microbatches that do not count, because their losses are means over nothing.
     means: if it looks at them, how much each loss is a mean over, as far as their graphs say it.
@@ -116,7 +116,7 @@ class StageWork:
         return tensors
 
     def loss(self) -> torch.Tensor:
-        """Of what forward() has just returned."""
+        """The loss of what forward() has just returned."""
         microbatch, output = self._last
         self._last = (0, None)
         targets = self.step.targets

@@ -13,7 +13,7 @@ __all__ = ["compare_sizes", "size_of"]
 
 
 def size_of(dataset: Any) -> str:
-    """For ranks that compare theirs; nothing where there is no dataset."""
+    """A text for ranks that compare theirs; nothing where there is no dataset."""
     if dataset is None:
         return ""
     return f"{len(dataset)} samples" if hasattr(dataset, "__len__") else "of no known size"

@@ -26,7 +26,7 @@ class EngineProgress:
         }
 
     def own(self) -> dict[str, Any]:
-        """Of this rank: nothing."""
+        """Values of this rank: none."""
         return {}
 
     def check(self, own: Mapping[str, Any], common: Mapping[str, Any], *, is_own: bool) -> None:
@@ -36,7 +36,7 @@ class EngineProgress:
         """Nothing is under way between two calls."""
 
     def go_on(self, counters: Mapping[str, int]) -> None:
-        """From counters that were saved; of `penstock train`'s there are but the steps."""
+        """Goes on from counters that were saved; of `penstock train`'s there are but the steps."""
         engine, steps = self._engine, counters["steps"]
         engine.global_steps = steps
         engine.global_samples = counters.get("samples", steps * engine.train_batch_size())

@@ -146,7 +146,8 @@ class EngineSteps(ConfigurationGetters):
         return self._batch.gradient_accumulation_steps
 
     def set_train_batch_size(self, train_batch_size: int) -> None:
-        """From the next step on, by another number of microbatches of the same size.
+        """Changes the batch from the next step on, by another number of microbatches of the same
+        size.
 
         Raises ConfigError, a ValueError, for what is no multiple of a microbatch on all replicas.
         """
@@ -160,7 +161,7 @@ class EngineSteps(ConfigurationGetters):
         self._resize(type(self._batch)(train_batch_size, micro, steps))
 
     def set_train_micro_batch_size(self, micro_batch_size: int) -> None:
-        """From the next step on, with as many microbatches as before."""
+        """Changes the microbatches' size from the next step on; there are as many as before."""
         if micro_batch_size < 1:
             raise ConfigError(f"micro_batch_size is {micro_batch_size}, must be at least 1")
         steps = self._batch.gradient_accumulation_steps
@@ -209,17 +210,17 @@ class EngineSteps(ConfigurationGetters):
         return self._of_groups("lr")
 
     def set_lr(self, lr: float) -> None:
-        """Of the next step, for all parameter groups; a scheduler's next step sets its own."""
+        """Sets the next step's rate of all groups; a scheduler's next step sets its own."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
 
     def get_mom(self) -> list[Any]:
-        """By parameter group: its momentum, or the betas of an Adam."""
+        """The momentum of each parameter group, or the betas of an Adam."""
         groups = self.optimizer.param_groups
         return self._of_groups("betas" if groups and "betas" in groups[0] else "momentum")
 
     def get_type(self) -> list[Any]:
-        """By parameter group: its "type", if it has one."""
+        """The "type" of each parameter group, if it has one."""
         return self._of_groups("type")
 
     def _of_groups(self, key: str) -> list[Any]:
@@ -360,7 +361,7 @@ class EngineSteps(ConfigurationGetters):
         )
 
     def _sizes(self) -> str:
-        """Of a batch, for ranks that compare theirs."""
+        """Sizes of a batch, for ranks that compare theirs."""
         return (
             f"{self.train_batch_size()} samples a step, {self.train_micro_batch_size_per_gpu()} a "
             f"microbatch, {self.gradient_accumulation_steps()} microbatches"

@@ -23,7 +23,7 @@ class Throughput:
         self._begin: tuple[float, int] | None = None
 
     def begin(self) -> None:
-        """As start(), once."""
+        """Does what start() does, once."""
         if self._begin is None:
             self.start()
 
@@ -33,7 +33,7 @@ class Throughput:
         self._begin = (time.perf_counter(), 0 if engine is None else engine.global_samples)
 
     def avg_samples_per_sec(self) -> float:
-        """Of all replicas together; 0 where no step has ended since start()."""
+        """Samples a second of all replicas together; 0 where no step has ended since start()."""
         engine = self._engine()
         if engine is None or self._begin is None:
             return 0.0

@@ -88,14 +88,14 @@ class _PipelineSchedule:
         self._order: Order | None = None
         self._with_messages: Order | None = None  # The same as it runs, where somebody asked.
         self._running: ScheduleRun | None = None
-        self._divisor = 1  # Of a step's gradients, on all ranks.
+        self._divisor = 1  # Divides a step's gradients, on all ranks.
 
     def __getattr__(self, name: str) -> Any:
         return member("penstock.pipelining.schedules", "_PipelineSchedule", self, name)
 
     @property
     def pipeline_order(self) -> Order:
-        """By rank, what it does at each step; None where it is idle."""
+        """What each rank does at each step; None where it is idle."""
         if self._order is None:
             self._order = self._make_order()
         return self._order
@@ -263,7 +263,7 @@ class _PipelineSchedule:
         return merge_chunks(outputs, self._output_merge_spec)
 
     def _before_step(self, step: Step) -> None:
-        """For schedules whose actions may be functions of one's own."""
+        """Hook for schedules whose actions may be functions of one's own."""
 
     def _has(self, stage_index: int) -> bool:
         """Whether this rank has that stage, counted from the end where it is negative."""

@@ -73,7 +73,7 @@ def _divide(gradients: list[torch.Tensor], divisor: int) -> None:
                 each.div_(divisor)
 
 
-# As torch's own, in a part of the time: steps may take milliseconds.
+# Walks as torch's own does, in a part of the time: steps may take milliseconds.
 def _walk(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
     found = dict.fromkeys(modules)
     todo = list(found)

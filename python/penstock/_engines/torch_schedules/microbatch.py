@@ -231,7 +231,7 @@ def _split_block_mask(mask: Any, chunks: int, name: str) -> Sequence[Any]:
 
 
 def _firsts(parts: Sequence[Any]) -> Iterator[int]:
-    """Where each part begins."""
+    """The numbers at which the parts begin."""
     first = 0
     for part in parts:
         yield first

@@ -293,7 +293,7 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
     def register_custom_function(
         self, computation_type: _ComputationType, custom_function: _CustomFunctionProtocol
     ) -> None:
-        """From now on calls custom_function(action, context) in place of such actions.
+        """Calls custom_function(action, context) from now on in place of such actions.
 
         It runs the parts of its action, each once: forward_one_chunk(), backward_one_chunk() and
         backward_weight_one_chunk() of the stages in context.schedule_ref._stages.
@@ -322,13 +322,13 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
     def _maybe_compute_loss(
         self, stage: _PipelineStageBase, output: Any, target_mbs: Any, mb_index: int
     ) -> None:
-        """For functions of one's own: the F of the last stage has computed the loss."""
+        """Does nothing, for functions of one's own: the last stage's F has computed the loss."""
 
     def _assert_unsharded(self, stage: _PipelineStageBase) -> None:
-        """For functions of one's own: the parameters of a stage are whole while its actions run."""
+        """Does nothing, for functions of one's own: parameters are whole while actions run."""
 
     def _maybe_get_loss(self, stage: _PipelineStageBase, mb_index: int) -> torch.Tensor | None:
-        """For functions of one's own: the loss of a microbatch, detached; None of other stages."""
+        """The loss of a microbatch, detached, for functions of one's own; None of other stages."""
         has_loss = stage.is_last and self._running is not None
         return self._running.step.losses.get(mb_index) if has_loss and self._running else None
 

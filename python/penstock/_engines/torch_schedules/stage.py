@@ -99,7 +99,8 @@ class _PipelineStageBase:
         }
         self.tied: dict[str, torch.nn.Parameter] = {}
         # While a function of the user's runs: what it stands in for (custom_functions.py).
-        self.before: _PipelineStageBase | None = None  # Of a schedule, if it is on this rank.
+        # The stage before, if the schedule has it on this rank.
+        self.before: _PipelineStageBase | None = None
         self.parts: dict[tuple[_ComputationType, int | None], ActionPart] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -155,18 +156,18 @@ class _PipelineStageBase:
         self._part(BACKWARD_WEIGHT, bwd_chunk_id).backward(None)
 
     def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
-        """In a function for F: the stage before, on this rank, hands on what it returned."""
+        """Hands on, in a function for F, what the stage before on this rank returned."""
         before = self.before
         if before is not None:
             before._part(FORWARD, mb_index).check_made(prev_stage_outputs)
 
     def get_local_bwd_output(self, mb_index: int) -> tuple[()]:
-        """In a function for B: nothing, for the runtime hands on the gradients of its input."""
+        """Gives nothing, in a function for B: the runtime hands on the gradients of its input."""
         del mb_index
         return ()
 
     def set_local_bwd_input(self, next_stage_bwd_outputs: tuple[Any, ...], mb_index: int) -> None:
-        """In a function for B: takes what get_local_bwd_output() of the next stage gave."""
+        """Takes, in a function for B, what get_local_bwd_output() of the next stage gave."""
         if next_stage_bwd_outputs != ():
             raise ValueError(
                 f"stage {self.stage_index}, microbatch {mb_index}: gradients are handed on by the "

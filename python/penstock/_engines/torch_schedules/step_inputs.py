@@ -43,7 +43,7 @@ class Batch(NamedTuple):
         return args, kwargs
 
     def targets(self, count: int) -> list[Any] | None:
-        """That of each of `count` microbatches; None where there is none."""
+        """The target of each of `count` microbatches; None: there is none."""
         if self.target_mbs is None:
             return None if self.target is None else split_value(self.target, None, count, "target")
         _check_once("target_mbs", self.target is not None, "target")

@@ -16,7 +16,7 @@ _ASSERTIONS = (
     "aten._assert_scalar",
     "aten.sym_constrain_range",
 )
-_NUMBERS = ("_operator", "math", "torch")  # Where functions of sizes are from.
+_NUMBERS = ("_operator", "math", "torch")  # Modules of functions of sizes.
 
 
 def is_pure(node: fx.Node) -> bool:
@@ -33,7 +33,7 @@ def is_pure(node: fx.Node) -> bool:
 
 
 def _operations_within(node: fx.Node) -> Iterator[fx.Node]:
-    """Of an operation that runs a graph (under no_grad, for example), what that graph does."""
+    """The operations of a graph that an operation runs (under no_grad, for example)."""
     root = node.graph.owning_module
     for each in node.all_input_nodes:
         value = operator.attrgetter(str(each.target))(root) if each.op == "get_attr" else None
@@ -73,7 +73,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def remove_assertions(traced: fx.GraphModule) -> None:
-    """Without what a trace asserts of types and sizes, which autocast and other batches change."""
+    """Removes what a trace asserts of types and sizes, which autocast and other batches change."""
     for module in traced.modules():
         if not isinstance(module, fx.GraphModule):
             continue
@@ -85,7 +85,7 @@ def remove_assertions(traced: fx.GraphModule) -> None:
 
 
 def name_list_items(graph: fx.Graph) -> None:
-    """Of an operation that gives a list, each item becomes a value of its own."""
+    """Makes each item of an operation that gives a list a value of its own."""
     for node in list(graph.nodes):
         values = node.meta.get("val")
         whole = [user for user in node.users if user.target is not operator.getitem]

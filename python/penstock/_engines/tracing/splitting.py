@@ -33,7 +33,7 @@ def _is_marker(node: fx.Node) -> bool:
 
 @dataclass(frozen=True)
 class Made:
-    """In a model's flat result, what its last stage makes: the one at `place`."""
+    """What a model's last stage makes, in its flat result: the one at `place`."""
 
     place: int
 
@@ -92,7 +92,7 @@ def _tie(stages: list[StageModule]) -> None:
 
 
 def _attributes_of(traced: fx.GraphModule, model: nn.Module) -> dict[str, tuple[Any, bool]]:
-    """By path, what the graph takes from the model, and whether it is saved.
+    """What the graph takes from the model, and whether it is saved, by path.
 
     A tensor of several names goes by the first that the model has for it.
     """
@@ -124,7 +124,7 @@ class _Needs:
 
 
 class _Split:
-    """Which stage runs what and takes what."""
+    """Decides which stage runs what and takes what."""
 
     def __init__(self, graph: fx.Graph, attributes: Mapping[str, tuple[Any, bool]]) -> None:
         self.count = 1
@@ -174,7 +174,7 @@ class _Split:
         return _is_size(node) or all(each in again for each in node.all_input_nodes)
 
     def _needs(self, node: fx.Node) -> _Needs:
-        """Of `node`, seen through what is made again."""
+        """The needs of `node`, seen through what is made again."""
         needs = _Needs()
         for each in node.all_input_nodes:
             if each in self._home:
@@ -188,7 +188,7 @@ class _Split:
         return needs
 
     def _hand_on(self) -> list[list[fx.Node]]:
-        """By stage, the values that it takes, in the order of the trace; found from the last on."""
+        """The values that each stage takes, in the order of the trace; found from the last on."""
         inputs: list[list[fx.Node]] = []
         taken: set[fx.Node] = set()
         for stage in reversed(range(1, self.count)):

@@ -48,7 +48,7 @@ __all__ = [
     "pipeline",
 ]
 
-_torch: Any = torch  # Where torch itself is not typed.
+_torch: Any = torch  # Stands where torch itself is not typed.
 _library = _torch.library.Library("penstock", "DEF")
 _library.define("pipe_split() -> ()")
 _library.impl("pipe_split", lambda: None, "BackendSelect")
@@ -56,12 +56,12 @@ fx.node.has_side_effect(torch.ops.penstock.pipe_split.default)
 
 
 def pipe_split() -> None:
-    """In a model's forward: the next stage begins here.  Does nothing when the model runs."""
+    """Begins the next stage, in a model's forward.  Does nothing when the model runs."""
     torch.ops.penstock.pipe_split()
 
 
 class SplitPoint(Enum):
-    """Where at a module a stage ends."""
+    """The place at a module where a stage ends."""
 
     BEGINNING = 1
     END = 2
@@ -338,7 +338,7 @@ def _arguments_of(
 
 
 def _positional_names(module: nn.Module) -> list[str]:
-    """Of its forward's parameters, those that take one argument by position or by name."""
+    """The names of its forward's parameters that take one argument by position or by name."""
     parameters = inspect.signature(module.forward).parameters.values()
     return [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
 

@@ -12,7 +12,7 @@ from torch import fx, nn
 
 __all__ = ["fixed_flags", "follow_training", "training_flags"]
 
-# Where the flag is among the arguments.
+# The place of the flag among the arguments.
 _FLAG = {
     "aten.dropout.default": 2,
     "aten.feature_dropout.default": 2,
@@ -27,7 +27,7 @@ _ATTENTION_DROPOUT = 4  # A probability among its arguments, and no flag.
 
 
 def training_flags(model: nn.Module) -> dict[str, bool]:
-    """Which modules train, by path."""
+    """Tells which modules train, by path."""
     return {path: module.training for path, module in model.named_modules()}
 
 

@@ -1,1 +1,1 @@
-"""From a step's gradients to new weights: optimizers, their states, courses of the rate."""
+"""Makes new weights of a step's gradients: optimizers, their states, courses of the rate."""

@@ -278,7 +278,7 @@ class OneCycle(_Course):
         super().__init__(optimizer, last_batch_iteration)
 
     def step(self, batch_iteration: int | None = None) -> None:
-        """Also sets the momentum."""
+        """Steps, and sets the momentum, too."""
         super().step(batch_iteration)
         if not self.cycle_momentum:
             return
@@ -304,7 +304,7 @@ class OneCycle(_Course):
         return [(high * self._decay(1, step), 0.99) for _, high in both]
 
     def _height(self, step: int) -> float:
-        """Where the cycle is: 1 at its peak."""
+        """The height of the cycle at a step: 1 at its peak."""
         whole, up, down = self.total_size, self.first_step_size, self.second_step_size
         now = 1.0 + step / whole - math.floor(1 + step / whole)
         peak, at = self.step_ratio, step % whole

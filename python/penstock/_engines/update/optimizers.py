@@ -44,7 +44,7 @@ Scheduler = Any
 
 
 class NoOptimizer(torch.optim.Optimizer):
-    """Of an engine that evaluates only: it updates nothing, and does not step."""
+    """The optimizer of an engine that evaluates only: it updates nothing, and does not step."""
 
     def __init__(self) -> None:
         super().__init__([{"params": []}], {"lr": 0.0})

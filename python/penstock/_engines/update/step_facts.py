@@ -25,7 +25,7 @@ __all__ = ["Compared", "Facts", "Options", "StepWords"]
 
 Facts = list[tuple[str, str]]
 _PLAIN = {int, float, bool, str, type(None)}
-_BYTES = 6  # Of a number, which a double holds exactly.
+_BYTES = 6  # Bytes of a number, which a double holds exactly.
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Compared:
 
 
 class StepWords:
-    """Of a rank: a number for each that is compared, and rank."""
+    """The words of a rank: a number for each that is compared, and rank."""
 
     def __init__(self, communicator: Communicator, compared: Sequence[Compared]) -> None:
         self._communicator = communicator
         self._compared = compared if communicator.world_size > 1 else ()
 
     def mine(self) -> list[float]:
-        """To be summed over all ranks: this one's numbers, and 0 for all others'."""
+        """Numbers to be summed over all ranks: this one's, and 0 for all others'."""
         ranks = self._communicator.world_size
         words = [0.0] * (len(self._compared) * ranks)
         for i, each in enumerate(self._compared):
@@ -70,7 +70,7 @@ class StepWords:
 
 
 class Options:
-    """Those of an optimizer's groups, as facts; made again when one has changed."""
+    """The options of an optimizer's groups, as facts; made again when one has changed."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer

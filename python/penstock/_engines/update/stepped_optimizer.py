@@ -20,14 +20,14 @@ __all__ = ["OfEngine", "tell"]
 
 
 def tell(optimizer: torch.optim.Optimizer, update: Any) -> None:
-    """From now on it answers as DeepSpeed's wrappers of optimizers do; it stays what it is."""
+    """Makes it answer as DeepSpeed's wrappers of optimizers do; it stays what it is."""
     if not isinstance(optimizer, _Told):
         optimizer.__class__ = _telling(cast(Any, type(optimizer)))
     optimizer.__dict__["_update_of"] = weakref.ref(update)
 
 
 class _Told:
-    """Of an optimizer that an engine steps: what DeepSpeed's wrappers of optimizers say besides.
+    """What DeepSpeed's wrappers of optimizers say besides, for an optimizer that an engine steps.
 
     Its class has this as its last base, so that what it has of its own stays.
     optimizer: itself.  loss_scale, cur_scale: that of losses; loss_scaler: has them, too.
@@ -60,7 +60,8 @@ def _plain(kind: Any) -> Any:
 
 
 class OfEngine(type):
-    """Of classes that an optimizer is an instance of when an engine steps it: nobody makes one.
+    """The type of classes that an optimizer is an instance of when an engine steps it: nobody
+    makes one.
 
     stages: of ZeRO, that the engine is of.
     """
@@ -87,7 +88,7 @@ class OfEngine(type):
 
 
 def _none() -> None:
-    """Of what no engine steps."""
+    """Stands for what no engine steps."""
 
 
 class _LossScaler:

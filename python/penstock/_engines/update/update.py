@@ -1,4 +1,4 @@
-"""From a step's gradients to new weights, by an optimizer and a scheduler of the script's.
+"""Makes new weights of a step's gradients, by an optimizer and a scheduler of the script's.
 
 What the engines of penstock.zero and penstock.pipe have in common.  Loss scale, clipping, masters
 of 32 bits and files are C++ (penstock/update/update.h), which calls the optimizer back.  Knows no
@@ -37,14 +37,14 @@ class Replicated(Protocol):
 
     @property
     def parameters(self) -> Sequence[torch.nn.Parameter]:
-        """Those that are trainable, each once."""
+        """The trainable parameters, each once."""
 
     @property
     def parts(self) -> Sequence[Sequence[torch.Tensor]]:
-        """By parameter, what this rank updates: itself, its slices, or nothing."""
+        """What this rank updates of each parameter: itself, its slices, or nothing."""
 
     def update(self, request: UpdateRequest) -> _runtime.Update:
-        """Of `parts`."""
+        """An Update of `parts`."""
 
     def take_over(self) -> None:
         """What a script has set parameters to since the last backward; also inside of a step."""
@@ -59,7 +59,7 @@ class Replicated(Protocol):
         """Collective: parts have new values, and their gradients are of no use any more."""
 
     def drop_gradients(self) -> None:
-        """Of parameters and parts."""
+        """Drops the gradients of parameters and parts."""
 
 
 def check_new(optimizer: torch.optim.Optimizer, *, is_whole: bool) -> None:
@@ -226,7 +226,7 @@ class Update:
                     )
 
     def parts_of(self, number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Of the trainable parameter of that number: this rank's parts, each with its master."""
+        """This rank's parts of the trainable parameter of that number, each with its master."""
         parts = self._replicated.parts
         if number not in self._first:
             return []
@@ -234,11 +234,11 @@ class Update:
         return list(zip(parts[number], self.masters[first:], strict=False))
 
     def parts(self) -> list[torch.Tensor]:
-        """Of this rank, in the order of their masters."""
+        """This rank's parts, in the order of their masters."""
         return [part for number in self.updated for part, _ in self.parts_of(number)]
 
     def gradients(self) -> dict[int, list[torch.Tensor | None]]:
-        """Of this rank's parts, by parameter group; loss scale and clipping are still to come."""
+        """Gradients of this rank's parts, by parameter group; not yet unscaled and clipped."""
         of_master = {
             id(master): part.grad
             for number in self.updated
@@ -291,7 +291,7 @@ class Update:
             }
 
     def _step(self, first: int, end: int) -> None:
-        """Of the masters [first, end), which alone have gradients."""
+        """Steps the masters [first, end), which alone have gradients."""
         if not self._update.has_files:  # All have one turn.
             self.optimizer.step()
             return

@@ -1,4 +1,4 @@
-"""Where ZeRO keeps what ranks share, by DeepSpeed's names."""
+"""The places in which ZeRO keeps what ranks share, by DeepSpeed's names."""
 
 from penstock._compatibility import refuse_in
 from penstock._engines.settings.offload_sections import *  # noqa: F403

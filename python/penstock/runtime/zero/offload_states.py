@@ -1,4 +1,4 @@
-"""Where an engine has its states, by DeepSpeed's name."""
+"""The places in which an engine has its states, by DeepSpeed's name."""
 
 from __future__ import annotations
 
