@@ -75,7 +75,7 @@ std::int32_t stages_per_rank_of(const config::ScheduleConfig& config) {
   if (config.stages_per_rank) return static_cast<std::int32_t>(*config.stages_per_rank);
   const auto& all = schedule::registry();
   const auto found = std::ranges::find(all, config.name, &schedule::Generator::name);
-  return found == all.end() ? 1 : found->stages_per_rank;  // Of another name: no schedule.
+  return found == all.end() ? 1 : found->stages_per_rank;  // 1: there is no such schedule.
 }
 
 Offload offload_of(const config::ZeroConfig& zero) {

@@ -28,13 +28,13 @@ std::string_view in_files(Offload offload);
 struct Layout {
   mesh::Shape mesh;
   ZeroStage zero = ZeroStage::Off;
-  std::string schedule;                 // By its name; empty: the program is in `file`.
-  std::int32_t stages_per_rank = 1;     // Of a schedule by name.
+  std::string schedule;                 // A name; empty: the program is in `file`.
+  std::int32_t stages_per_rank = 1;     // Stages of a schedule by name.
   std::int64_t microbatch = 1;          // Samples.
   std::int32_t microbatches = 1;        // Number in a step and replica.
   std::int64_t recompute_interval = 0;  // Layers that are computed again together; 0: none are.
   Offload offload = Offload::Nothing;
-  std::string file = {};  // Of a program, in place of a schedule by name.
+  std::string file = {};  // File of a program, in place of a schedule by name.
 
   std::int32_t pipe() const { return mesh.size(mesh::Role::Pipe); }  // Pipeline ranks.
   std::int32_t replicas() const { return mesh.size(mesh::Role::OtherSamples); }

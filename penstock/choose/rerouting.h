@@ -21,8 +21,8 @@
 namespace penstock::choose {
 
 struct Rerouted {
-  verify::VerifiedSchedule program;    // Of all ranks that are left, with its messages.
-  std::vector<Rank> left_out;          // By their numbers in the layout of whole replicas.
+  verify::VerifiedSchedule program;    // Program of all ranks that are left, with its messages.
+  std::vector<Rank> left_out;          // Their numbers in the layout of whole replicas.
   double step = 0.0;                   // Simulated: ms, or, unmeasured, in passes of a stage.
   std::optional<double> instead = {};  // The step of whole replicas; absent: there are none.
   bool is_measured = false;
@@ -32,7 +32,7 @@ struct Rerouted {
 
 class Rerouting {
  public:
-  // Of a run with this configuration and layout.
+  // Decides for a run with this configuration and layout.
   Rerouting(const config::Config& config, const Layout& layout);
 
   // How `ranks` of the layout's could go on; `instead` is what they would have otherwise.  Ranks

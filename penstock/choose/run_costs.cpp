@@ -41,10 +41,10 @@ RunCosts::RunCosts(const std::string& run, const schedule::Schedule& order)
   try {
     const Costs measured =
         simulate::read_costs(file, read_file("costs file", file, simulate::kCostsBytesMax));
-    is_measured_ = simulate::misfits(measured, order).empty();  // Else they are of other stages.
+    is_measured_ = simulate::misfits(measured, order).empty();  // Costs of other stages misfit.
     if (is_measured_) costs_ = measured;
   } catch (const Error&) {
-    return;  // Of no use then.
+    return;  // Useless then.
   }
 }
 

@@ -23,7 +23,7 @@ class RunCosts {
   RunCosts(const std::string& run, const schedule::Schedule& order);
 
   bool is_measured() const { return is_measured_; }
-  // Of the run's own stages.
+  // Costs of the run's own stages.
   const simulate::Costs& costs() const { return costs_; }
   // The same work on so many stages: evenly, as a partition would have it.
   simulate::Costs on(std::int32_t stages) const;

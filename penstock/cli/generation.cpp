@@ -5,7 +5,7 @@
 namespace penstock::cli {
 namespace {
 
-// Above 0, and at most 1.
+// Checks that a share is above 0, and at most 1.
 std::string check_share(const std::string& text) {
   const auto value = parse_number(text);
   if (value && *value > 0 && *value <= 1) return "";

@@ -11,7 +11,7 @@
 namespace penstock::cli {
 namespace {
 
-// Of the descriptor from which a rank reads its start.
+// Names the descriptor from which a rank reads its start.
 constexpr const char* kStartVariable = "PENSTOCK_START_FD";
 // The configuration, as a string of JSON, and the rest.
 constexpr std::size_t kBytesMax = 8 * json::kBytesMax;

@@ -16,10 +16,10 @@
 namespace penstock::cli {
 
 struct RankStart {
-  std::string name;                         // Of the configuration, as errors print it.
+  std::string name;                         // The configuration's, as errors print it.
   std::string text;                         // The configuration, as it was read once.
-  std::vector<config::Override> overrides;  // Of its values, in their order.
-  std::vector<inject::Fault> faults;        // That a rank is to suffer.
+  std::vector<config::Override> overrides;  // Values in place of its own, in their order.
+  std::vector<inject::Fault> faults;        // Failures that a rank is to suffer.
   std::string host;                         // What ranks listen on; "": they find out.
 
   void set(const std::string& key, const std::string& value, const std::string& origin);

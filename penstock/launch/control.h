@@ -65,7 +65,7 @@ class ControlClient {
   // The code to exit with once the current step is finished and saved; nothing: go on.
   // One relaxed load.
   std::optional<ExitCode> stop_requested() const;
-  // From now on somebody asks that: a signal stops the rank no more.
+  // Tells the launcher that somebody asks that: a signal stops the rank no more.
   void take_stops();
 
   // Waits up to 1 s for room in the channel, and is then lost: the exit code still tells.

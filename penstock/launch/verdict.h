@@ -35,7 +35,7 @@ struct RankRecord {
   std::optional<char> state{};  // State of a process elsewhere; absent: process_state says it.
   bool was_started = true;
   bool said_hello = false;
-  bool takes_stop = true;  // Where it said hello: else a signal stops it.
+  bool takes_stop = true;  // Said in its hello; else a signal stops it.
   bool done = false;       // Finished its work: must end within the start-up limit.
   bool said_bye = false;   // Goes on without the channel: only its exit is watched.
   ProgressReport progress{};

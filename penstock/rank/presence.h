@@ -14,7 +14,7 @@
 
 namespace penstock::rank {
 
-// From now on the launcher hears of this process, until that ends.  An exception that nobody
+// Lets the launcher hear of this process, until that ends.  An exception that nobody
 // catches is reported as the cause of its end (std::set_terminate).  Later calls change nothing.
 // Returns: whether a launcher listens.
 bool begin_presence();

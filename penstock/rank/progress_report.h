@@ -1,4 +1,4 @@
-// Where a rank's training stands, in the words of its launcher.
+// The place at which a rank's training stands, in the words of its launcher.
 //
 // Knows both, and nobody who listens.
 // Thread safety: one thread asks.
@@ -11,10 +11,10 @@
 
 namespace penstock::rank {
 
-// Without waiting_ms: a Progress does not tell it.
+// Leaves waiting_ms out: a Progress does not tell it.
 launch::ProgressReport report_of(const execute::Progress& progress);
 
-// For how long a rank has waited, by its reports.
+// Tells for how long a rank has waited, by its reports.
 class Patience {
  public:
   // Sets waiting_ms of a report, the next one of a rank.

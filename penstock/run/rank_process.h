@@ -1,4 +1,6 @@
-// penstock/rank/rank_process.h by its earlier name, for one version.
+// The header penstock/rank/rank_process.h by its earlier name, for one version.
+//
+// Programs that were written before include it; nothing of penstock does.
 #pragma once
 #include "penstock/rank/rank_process.h"
 

@@ -20,7 +20,7 @@ namespace penstock::simulate {
 Costs read_costs(const json::Value& json);
 // The same of a text, which errors call `name`.
 Costs read_costs(std::string name, std::string text);
-inline constexpr std::size_t kCostsBytesMax = std::size_t{1} << 26;  // Of such a text.
+inline constexpr std::size_t kCostsBytesMax = std::size_t{1} << 26;  // A longer text is refused.
 
 // What differs from Costs{}, in one line; "{}" where nothing does.
 // Law: read_costs() of it gives the same costs.

@@ -105,7 +105,7 @@ class Crosses : public torch::nn::Module {
   torch::nn::Linear fc_;
 };
 
-// Of more than tensors, with defaults; shifts what it got, in place of a copy.
+// Takes more than tensors, with defaults.
 class HasDefaults : public torch::nn::Module {
  public:
   HasDefaults() : shift_(register_parameter("shift", at::rand({kWidth}))) {}

@@ -29,7 +29,6 @@ using checkpoint::Found;
 using checkpoint::Manifest;
 using checkpoint::SavedCheckpoint;
 
-
 std::string fact(const Manifest& manifest, const std::string& key) {
   const auto found = manifest.facts.find(key);
   return found == manifest.facts.end() ? "" : found->second;

@@ -118,7 +118,7 @@ class Starts {
                       std::back_inserter(handed.overrides));
     handed_on_.emplace(handed);
     start.environment.push_back(handed_on_->variable());
-    start.program.push_back(handed.name);  // For those who list processes.
+    start.program.push_back(handed.name);  // Shown to those who list processes.
     return start;
   }
 
@@ -210,11 +210,11 @@ class Starts {
   const std::string directory_;
   const std::int64_t newest_at_start_;
   launch::Restarts restarts_;
-  config::Config config_;  // Of the start that is next.
-  choose::Layout
-      layout_;  // Of whole replicas: that of the start that is next, or lost ranks since.
+  config::Config config_;  // The next start's.
+  // Whole replicas: the layout of the next start, or of the start before ranks were lost.
+  choose::Layout layout_;
   std::optional<choose::Rerouting> rerouting_;  // Made from `layout_`.
-  // The newest checkpoint when a rerouted program began, of the start that is next.
+  // The newest checkpoint when a rerouted program began, which is the next start's.
   std::optional<std::int64_t> rerouted_at_;
   int starts_ = 0;  // Starts before the next one.
   const double began_ = launch::host_seconds();

@@ -35,9 +35,9 @@ void tell_ineffective_keys(const config::ReadConfig& read);
 // Options that start ranks, in a process that is a rank already.  Throws: ConfigError.
 void refuse_launching(const TrainCommand& command, const launch::LauncherEnvironment& self);
 
-// The launch of `nproc` ranks that run `subcommand` of the program with the tensors; its words, and the
-// variable of what it starts with, are to be added. `messages` outlives what is returned.  Throws:
-// Error when that program is not there.
+// The launch of `nproc` ranks that run `subcommand` of the program with the tensors; its words, and
+// the variable of what it starts with, are to be added.  `messages` outlives what is returned.
+// Throws: Error when that program is not there.
 launch::LaunchOptions rank_launch(const std::string& subcommand, const TrainCommand& command,
                                   const config::Config& config, std::int64_t nproc,
                                   std::ostream& messages);

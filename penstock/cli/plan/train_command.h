@@ -18,8 +18,8 @@ struct TrainCommand {
   std::int64_t nproc = 0;                   // Local ranks; 0: as many as the mesh has.
   std::string host;                         // What this host's ranks listen on; "": they find out.
   std::uint16_t master_port = 0;            // 0: a free one.
-  std::vector<inject::Fault> faults;        // That a rank is to suffer.
-  std::vector<config::Override> overrides;  // In the order given; short options too.
+  std::vector<inject::Fault> faults;        // Failures that a rank is to suffer.
+  std::vector<config::Override> overrides;  // Values in the order given; short options too.
 };
 
 // Declares the options of every command that starts ranks: how many, and where they listen.

@@ -32,7 +32,7 @@ void check_launcher_version() {
 int run(int argc, char** argv) {
   CLI::App app("The part of penstock that needs torch; run `penstock` instead.");
   app.require_subcommand(1);
-  std::string name;  // Of the configuration, for those who list processes.
+  std::string name;  // The configuration's, for those who list processes.
   app.add_subcommand("train", "be one rank of a run")->add_option("name", name);
   bool json = false;
   CLI::App* evaluate = app.add_subcommand("evaluate", "be one rank of an evaluation");

@@ -130,7 +130,7 @@ def words_of(error: BaseException) -> str:
 
 
 def _be_seen() -> None:
-    """From now on `penstock launch`, or run, sees where this process stands, and why it fails."""
+    """Lets `penstock launch`, or run, see where this process stands, and why it fails."""
     runtime = _torch.load()
     if not runtime.begin_presence() or getattr(sys.excepthook, "reports", False):
         return
@@ -139,7 +139,7 @@ def _be_seen() -> None:
     def report(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        if not issubclass(kind, KeyboardInterrupt):  # That is how it was asked to stop.
+        if not issubclass(kind, KeyboardInterrupt):  # Ctrl-C is how it was asked to stop.
             runtime.report_failure(words_of(error))
         before(kind, error, traceback)
 
