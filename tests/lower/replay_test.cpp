@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "penstock/core/text.h"
 #include "penstock/lower/plan.h"
@@ -88,59 +91,52 @@ void for_each_schedule(const Check& check) {
   }
 }
 
-TEST(Lowering, KeepsTheProgramOfEveryRank) {
-  for_each_schedule([](const Schedule& schedule) {
-    const auto plans = plans_of(schedule);
-    for (std::size_t r = 0; r < plans.size(); ++r) {
-      schedule::Program program;
-      for (const Instruction& i : plans[r].instructions) {
-        if (i.kind != Kind::AwaitSend) program.push_back(i.action);
-      }
-      ASSERT_EQ(join(program, " "), join(schedule.programs[r], " "))
-          << title(schedule) << " rank " << r;
+void keeps_the_program_of_every_rank(const Schedule& schedule, const std::vector<Plan>& plans) {
+  for (std::size_t r = 0; r < plans.size(); ++r) {
+    schedule::Program program;
+    for (const Instruction& i : plans[r].instructions) {
+      if (i.kind != Kind::AwaitSend) program.push_back(i.action);
     }
-  });
+    ASSERT_EQ(join(program, " "), join(schedule.programs[r], " "))
+        << title(schedule) << " rank " << r;
+  }
 }
 
-TEST(Lowering, EverySendHasItsReceiveWithTheSameTagOnThePeer) {
-  for_each_schedule([](const Schedule& schedule) {
-    const auto plans = plans_of(schedule);
-    // From, to, tag.
-    std::set<std::tuple<Rank, Rank, std::int32_t>> sends;
-    std::set<std::tuple<Rank, Rank, std::int32_t>> receives;
-    std::set<std::int32_t> tags;
-    std::size_t count = 0;
-    for (const Plan& plan : plans) {
-      for (const Instruction& i : plan.instructions) {
-        if (i.kind == Kind::Send) {
-          sends.insert({plan.rank, i.peer, i.tag});
-          tags.insert(i.tag);
-          ++count;
-        } else if (i.kind == Kind::Receive) {
-          receives.insert({i.peer, plan.rank, i.tag});
-        }
+void every_send_has_its_receive_with_the_same_tag_on_the_peer(const Schedule& schedule,
+                                                              const std::vector<Plan>& plans) {
+  // From, to, tag.
+  std::set<std::tuple<Rank, Rank, std::int32_t>> sends;
+  std::set<std::tuple<Rank, Rank, std::int32_t>> receives;
+  std::set<std::int32_t> tags;
+  std::size_t count = 0;
+  for (const Plan& plan : plans) {
+    for (const Instruction& i : plan.instructions) {
+      if (i.kind == Kind::Send) {
+        sends.insert({plan.rank, i.peer, i.tag});
+        tags.insert(i.tag);
+        ++count;
+      } else if (i.kind == Kind::Receive) {
+        receives.insert({i.peer, plan.rank, i.tag});
       }
     }
-    ASSERT_EQ(sends, receives) << grid(schedule);
-    ASSERT_EQ(tags.size(), count) << "a tag names two messages\n" << grid(schedule);
-  });
+  }
+  ASSERT_EQ(sends, receives) << grid(schedule);
+  ASSERT_EQ(tags.size(), count) << "a tag names two messages\n" << grid(schedule);
 }
 
-TEST(Lowering, LastBackwardIsMarkedOncePerStage) {
-  for_each_schedule([](const Schedule& schedule) {
-    for (const Plan& plan : plans_of(schedule)) {
-      std::map<StageId, bool> last;  // Of the latest backward seen.
-      for (const Instruction& i : plan.instructions) {
-        if (i.kind != Kind::Backward && i.kind != Kind::BackwardWeight) {
-          ASSERT_FALSE(i.last);
-          continue;
-        }
-        ASSERT_FALSE(last[i.action.stage]) << "a backward after the last one";
-        last[i.action.stage] = i.last;
+void last_backward_is_marked_once_per_stage(const Schedule&, const std::vector<Plan>& plans) {
+  for (const Plan& plan : plans) {
+    std::map<StageId, bool> last;  // Of the latest backward seen.
+    for (const Instruction& i : plan.instructions) {
+      if (i.kind != Kind::Backward && i.kind != Kind::BackwardWeight) {
+        ASSERT_FALSE(i.last);
+        continue;
       }
-      for (const auto& [stage, is_last] : last) ASSERT_TRUE(is_last) << "stage " << stage;
+      ASSERT_FALSE(last[i.action.stage]) << "a backward after the last one";
+      last[i.action.stage] = i.last;
     }
-  });
+    for (const auto& [stage, is_last] : last) ASSERT_TRUE(is_last) << "stage " << stage;
+  }
 }
 
 // Slots of one kind on one rank: each is filled, then emptied, then filled again.
@@ -169,67 +165,62 @@ class Buffers {
   std::int32_t most_ = 0;
 };
 
-TEST(Lowering, BuffersAreFreeWhenTheyAreFilledAndNoneIsWasted) {
-  for_each_schedule([](const Schedule& schedule) {
-    for (const Plan& plan : plans_of(schedule)) {
-      SCOPED_TRACE(to_string(plan));
-      std::vector<Buffers> forward(plan.chunks.size());
-      std::vector<Buffers> backward(plan.chunks.size());
-      // By "1F0": held until its B or W.
-      std::map<std::string, std::int32_t> activation_slot, gradient_slot;
-      for (const Instruction& i : plan.instructions) {
-        const auto chunk = static_cast<std::size_t>(i.chunk);
-        ASSERT_EQ(plan.chunks[chunk], i.action.stage);
-        const std::string text = str(i.action);
-        if (i.kind == Kind::Receive) {
-          (i.action.op == Op::RecvForward ? forward : backward)[chunk].fill(i.slot, text);
-        } else if (i.kind == Kind::Forward && i.from == Route::Message) {
-          ASSERT_EQ(forward[chunk].at(i.slot), str(i.action.stage, "RECV_F", *i.action.microbatch));
-          activation_slot[text] = i.slot;
-          if (plan.purpose == Purpose::Forward) forward[chunk].empty(i.slot);
-        } else if (i.kind == Kind::Backward || i.kind == Kind::BackwardInput) {
-          if (i.from == Route::Message) {
-            ASSERT_EQ(backward[chunk].at(i.slot),
-                      str(i.action.stage, "RECV_B", *i.action.microbatch));
-            gradient_slot[str(i.action.stage, "F", *i.action.microbatch)] = i.slot;
-          }
+void buffers_are_free_when_they_are_filled_and_none_is_wasted(const Schedule&,
+                                                              const std::vector<Plan>& plans) {
+  for (const Plan& plan : plans) {
+    std::vector<Buffers> forward(plan.chunks.size());
+    std::vector<Buffers> backward(plan.chunks.size());
+    // By "1F0": held until its B or W.
+    std::map<std::string, std::int32_t> activation_slot, gradient_slot;
+    for (const Instruction& i : plan.instructions) {
+      const auto chunk = static_cast<std::size_t>(i.chunk);
+      ASSERT_EQ(plan.chunks[chunk], i.action.stage);
+      const std::string text = str(i.action);
+      if (i.kind == Kind::Receive) {
+        (i.action.op == Op::RecvForward ? forward : backward)[chunk].fill(i.slot, text);
+      } else if (i.kind == Kind::Forward && i.from == Route::Message) {
+        ASSERT_EQ(forward[chunk].at(i.slot), str(i.action.stage, "RECV_F", *i.action.microbatch));
+        activation_slot[text] = i.slot;
+        if (plan.purpose == Purpose::Forward) forward[chunk].empty(i.slot);
+      } else if (i.kind == Kind::Backward || i.kind == Kind::BackwardInput) {
+        if (i.from == Route::Message) {
+          ASSERT_EQ(backward[chunk].at(i.slot),
+                    str(i.action.stage, "RECV_B", *i.action.microbatch));
+          gradient_slot[str(i.action.stage, "F", *i.action.microbatch)] = i.slot;
         }
-        if (i.kind == Kind::Backward || i.kind == Kind::BackwardWeight) {
-          const std::string microbatch = str(i.action.stage, "F", *i.action.microbatch);
-          const auto held = activation_slot.find(microbatch);
-          if (held != activation_slot.end()) forward[chunk].empty(held->second);
-          const auto came = gradient_slot.find(microbatch);
-          if (came != gradient_slot.end()) backward[chunk].empty(came->second);
-        }
-        if (testing::Test::HasFatalFailure()) return;
       }
-      for (std::size_t chunk = 0; chunk < plan.chunks.size(); ++chunk) {
-        ASSERT_TRUE(forward[chunk].all_empty() && backward[chunk].all_empty());
-        ASSERT_EQ(plan.forward_slots[chunk], forward[chunk].most());
-        ASSERT_EQ(plan.backward_slots[chunk], backward[chunk].most());
-        ASSERT_EQ(forward[chunk].used(), forward[chunk].most());
-        ASSERT_EQ(backward[chunk].used(), backward[chunk].most());
+      if (i.kind == Kind::Backward || i.kind == Kind::BackwardWeight) {
+        const std::string microbatch = str(i.action.stage, "F", *i.action.microbatch);
+        const auto held = activation_slot.find(microbatch);
+        if (held != activation_slot.end()) forward[chunk].empty(held->second);
+        const auto came = gradient_slot.find(microbatch);
+        if (came != gradient_slot.end()) backward[chunk].empty(came->second);
       }
+      if (testing::Test::HasFatalFailure()) return;
     }
-  });
+    for (std::size_t chunk = 0; chunk < plan.chunks.size(); ++chunk) {
+      ASSERT_TRUE(forward[chunk].all_empty() && backward[chunk].all_empty());
+      ASSERT_EQ(plan.forward_slots[chunk], forward[chunk].most());
+      ASSERT_EQ(plan.backward_slots[chunk], backward[chunk].most());
+      ASSERT_EQ(forward[chunk].used(), forward[chunk].most());
+      ASSERT_EQ(backward[chunk].used(), backward[chunk].most());
+    }
+  }
 }
 
-TEST(Lowering, SendSlotsAreHeldFromSendToItsAwait) {
-  for_each_schedule([](const Schedule& schedule) {
-    for (const Plan& plan : plans_of(schedule)) {
-      SCOPED_TRACE(to_string(plan));
-      Buffers under_way;
-      for (const Instruction& i : plan.instructions) {
-        if (i.kind == Kind::Send) under_way.fill(i.slot, str(i.action, i.peer, i.tag));
-        if (i.kind != Kind::AwaitSend) continue;
-        ASSERT_EQ(under_way.at(i.slot), str(i.action, i.peer, i.tag)) << "awaits another send";
-        under_way.empty(i.slot);
-        if (testing::Test::HasFatalFailure()) return;
-      }
-      ASSERT_EQ(plan.send_slots, under_way.most());
-      ASSERT_EQ(under_way.used(), under_way.most());
+void send_slots_are_held_from_send_to_its_await(const Schedule&, const std::vector<Plan>& plans) {
+  for (const Plan& plan : plans) {
+    Buffers under_way;
+    for (const Instruction& i : plan.instructions) {
+      if (i.kind == Kind::Send) under_way.fill(i.slot, str(i.action, i.peer, i.tag));
+      if (i.kind != Kind::AwaitSend) continue;
+      ASSERT_EQ(under_way.at(i.slot), str(i.action, i.peer, i.tag)) << "awaits another send";
+      under_way.empty(i.slot);
+      if (testing::Test::HasFatalFailure()) return;
     }
-  });
+    ASSERT_EQ(plan.send_slots, under_way.most());
+    ASSERT_EQ(under_way.used(), under_way.most());
+  }
 }
 
 // What passes a gradient on.
@@ -287,17 +278,44 @@ std::string run(const std::vector<Plan>& plans, const Pick& pick) {
   return "";
 }
 
-TEST(Lowering, AwaitsOnlySendsThatAreOverWhoeverIsFast) {
+void awaits_only_sends_that_are_over_whoever_is_fast(const Schedule& schedule,
+                                                     const std::vector<Plan>& plans,
+                                                     Random& random) {
+  using Ranks = std::vector<std::size_t>;
+  ASSERT_EQ(run(plans, [](const Ranks& ranks) { return ranks.front(); }), "") << grid(schedule);
+  ASSERT_EQ(run(plans, [](const Ranks& ranks) { return ranks.back(); }), "") << grid(schedule);
+  if (schedule.microbatches <= 8) {
+    ASSERT_EQ(run(plans, [&](const Ranks& ranks) { return random.one_of(ranks); }), "")
+        << grid(schedule);
+  }
+}
+
+using Check = std::function<void(const Schedule&, const std::vector<Plan>&)>;
+
+// Lowers each schedule once for all its laws.
+TEST(Lowering, KeepsItsLawsForEverySchedule) {
   Random random;
   SCOPED_TRACE(random.seed_text());
+  const std::vector<std::pair<const char*, Check>> laws = {
+      {"KeepsTheProgramOfEveryRank", keeps_the_program_of_every_rank},
+      {"EverySendHasItsReceiveWithTheSameTagOnThePeer",
+       every_send_has_its_receive_with_the_same_tag_on_the_peer},
+      {"LastBackwardIsMarkedOncePerStage", last_backward_is_marked_once_per_stage},
+      {"BuffersAreFreeWhenTheyAreFilledAndNoneIsWasted",
+       buffers_are_free_when_they_are_filled_and_none_is_wasted},
+      {"SendSlotsAreHeldFromSendToItsAwait", send_slots_are_held_from_send_to_its_await},
+      {"AwaitsOnlySendsThatAreOverWhoeverIsFast",
+       [&](const auto&... all) {
+         awaits_only_sends_that_are_over_whoever_is_fast(all..., random);
+       }},
+  };
   for_each_schedule([&](const Schedule& schedule) {
-    const auto plans = plans_of(schedule);
-    using Ranks = std::vector<std::size_t>;
-    ASSERT_EQ(run(plans, [](const Ranks& ranks) { return ranks.front(); }), "") << grid(schedule);
-    ASSERT_EQ(run(plans, [](const Ranks& ranks) { return ranks.back(); }), "") << grid(schedule);
-    if (schedule.microbatches <= 8) {
-      ASSERT_EQ(run(plans, [&](const Ranks& ranks) { return random.one_of(ranks); }), "")
-          << grid(schedule);
+    const std::vector<Plan> plans = plans_of(schedule);
+    for (const auto& [name, check] : laws) {
+      check(schedule, plans);
+      if (!HasFatalFailure()) continue;
+      ADD_FAILURE() << name << " does not hold for " << title(schedule) << "\n" << grid(schedule);
+      return;
     }
   });
 }

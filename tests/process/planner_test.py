@@ -51,7 +51,9 @@ class Schedule(PlannerTest):
         trace = json.loads(self.penstock(*sizes, "--format", "trace").out)["traceEvents"]
         complete = [event["name"] for event in trace if event["ph"] == "X"]
         self.assertEqual(complete, ["0F0", "0F1", "0B0", "0B1", "1F0", "1B0", "1F1", "1B1"])
-        self.assertIn("<canvas", self.penstock(*sizes, "--format", "html").out + "<canvas")
+        page = self.penstock(*sizes, "--format", "html").out
+        drawn = json.loads(page.split('id="data">')[1].split("</script>")[0])["timelines"][0]
+        self.assertEqual(drawn["notes"][0], "makespan 9")
 
     def test_timetables_have_idle_slots(self) -> None:
         def table(name: str, text: str = "") -> str:
