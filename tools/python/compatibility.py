@@ -52,7 +52,7 @@ def table() -> ModuleType:
 
 def lines() -> Iterator[str]:
     """Of the page."""
-    yield OPENING
+    yield OPENING + "\n<!-- generated: begin -->"
     for name, module in table().modules().items():
         yield f"## {name}\n"
         if module.instead is None:
@@ -69,6 +69,7 @@ def lines() -> Iterator[str]:
         for (verdict, note), names in sorted(by_fate.items(), key=_place):
             yield f"| {verdict} | {', '.join(names)} | {note} |"
         yield ""
+    yield "<!-- generated: end -->\n"
 
 
 def _place(each: tuple[tuple[str, str], list[str]]) -> int:
