@@ -35,9 +35,7 @@ WORD = re.compile(r"\S*\w\S*")
 ATOM = re.compile(r"(?:`[^`]*`|!?\[[^\]]*\]\([^)\s]*\)|\S)+")
 # Atoms that begin a list, a table, a heading or a quotation where they begin a line.
 OPENS = re.compile(r"[-+*>|]|#+|\d+[.)]")
-SENTENCE_END = re.compile(
-    r"(?:(?<=[.!?])|(?<=[.!?][)\"])|(?<=[.!?]\*\*))\s+(?=[(\"*\[`A-Z0-9])"
-)
+SENTENCE_END = re.compile(r"(?:(?<=\w[.!?])|(?<=[`)\]\"][.!?])|(?<=[.!?][)\"])|(?<=[.!?]\*\*))\s+")
 
 
 @dataclass
@@ -97,7 +95,7 @@ def words(path: str, lines: list[str]) -> int:
 
 
 def sentences(paragraph: Paragraph) -> list[str]:
-    """Code is one word without a full stop, so it ends no sentence."""
+    """A full stop in code ends no sentence."""
     text = ITEM.sub("", paragraph.text, count=1)
     spans = re.findall(r"`[^`]*`", text)
     masked = re.sub(r"`[^`]*`", "`\0`", re.sub(r"\]\([^)\s]*\)", "]", text))
@@ -111,7 +109,7 @@ def sentences(paragraph: Paragraph) -> list[str]:
 def long_sentences(lines: list[str]) -> Iterator[tuple[int, str]]:
     for paragraph in paragraphs(lines):
         for sentence in sentences(paragraph):
-            if len(sentence.split()) > SENTENCE_WORDS_MAX:
+            if len(WORD.findall(re.sub(r"`[^`]*`", "code", sentence))) > SENTENCE_WORDS_MAX:
                 yield paragraph.line, sentence
 
 
