@@ -35,7 +35,7 @@ WORD = re.compile(r"\S*\w\S*")
 ATOM = re.compile(r"(?:`[^`]*`|!?\[[^\]]*\]\([^)\s]*\)|\S)+")
 # Atoms that begin a list, a table, a heading or a quotation where they begin a line.
 OPENS = re.compile(r"[-+*>|]|#+|\d+[.)]")
-SENTENCE_END = re.compile(r"(?:(?<=[^\s.][.!?])|(?<=[.!?][)\"])|(?<=[.!?]\*\*))\s+")
+SENTENCE_END = re.compile(r"(?:(?<=[^\s.][.!?])|(?<=[^.][.!?][)\"])|(?<=[.!?]\*\*))\s+")
 
 
 @dataclass
