@@ -45,9 +45,9 @@ def initialize(
     distributed_port, dist_init_required: as of penstock.init_distributed().
     mpu, mesh_param: must be None.
 
-    The second is None where neither the configuration nor an argument says an optimizer: such an
-    engine evaluates only.  The third and the fourth are None where there is no training_data, or no
-    scheduler.
+    The optimizer is None if neither the configuration nor an argument names one: such an engine
+    evaluates only.  The loader is None without training_data, and so is a scheduler that nobody
+    names.
     Raises ConfigError for a model of another kind, and as the engine does.
     """
     found = [each for each in (config, config_params, _of(args)) if each is not None]

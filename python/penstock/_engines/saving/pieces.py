@@ -1,4 +1,4 @@
-"""What of a model and its optimizer a rank saves, by names that every layout has.
+"""Tensors of a model and its optimizer that a rank saves, by names that no layout changes.
 
 A parameter is called as in its layer's state_dict(), behind the layer's prefix; what an optimizer
 keeps of it has the optimizer's words.  Knows no files and no other ranks.
