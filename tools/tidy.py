@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+import prose
 from comment_openings import check_openings
 from decisions import DECISIONS
 from python_walls import PACKAGE, check_walls
@@ -385,6 +386,22 @@ def check_links(source: Source, root: Path, documents: dict[str, Source]) -> Ite
                     yield source.finding(number, f"the link {link} names no heading")
 
 
+def check_prose(pages: list[Source]) -> Iterator[Finding]:
+    """Lines and sentences of docs/ and README.md, and how many words they have together."""
+    total = 0
+    for page in pages:
+        for number in prose.long_lines(page.lines):
+            message = f"more than {prose.COLUMNS_MAX} columns: tools/prose.py --wrap {page.path}"
+            yield page.finding(number, message)
+        for number, sentence in prose.long_sentences(page.lines):
+            start = " ".join(sentence.split()[:6])
+            message = f"a sentence of more than {prose.SENTENCE_WORDS_MAX} words: {start} ..."
+            yield page.finding(number, message)
+        total += prose.words(page.path, page.lines)
+    if total > prose.WORDS_MAX:
+        yield Finding("docs", 1, f"{total} words, at most {prose.WORDS_MAX}: say each thing once")
+
+
 def check_folders(names: list[str], layers: Layers) -> Iterator[Finding]:
     """Folders of penstock/ without a layer, and of tests/ that mirror nothing; once each."""
     top = {name.split("/")[0] for name in names}
@@ -454,6 +471,7 @@ def check_tree(root: Path) -> list[Finding]:
     findings += check_public_headers(sources, documents, set(names))
     findings += check_tests_are_compiled(names, compiled_test_folders(root))
     findings += check_python_walls(sources)
+    findings += check_prose([each for each in sources if prose.is_page(each.path)])
     for source in sources:
         findings += check_words(source)
         if source.is_source:

@@ -208,6 +208,28 @@ class TidyTest(unittest.TestCase):
         self.write("docs/long.md", "x" * 200 + "\n")
         self.expect("a.cpp:501: 501 lines", "tools/c.py:2: 101 columns")
 
+    def test_lines_sentences_and_words_of_pages(self):
+        wide = "word " * 19 + "`code that is not broken` word"
+        self.write("docs/a.md", f"{wide}\n\n| {wide} |\n\n```\n{wide}\n```\n")
+        long = "- " + ("word " * 15 + "word\n  ") * 2
+        self.write("docs/b.md", long + "\nIt is short. So is it.\n")
+        self.write("docs/c.md", ("word. " * 10 + "\n") * 5000)
+        self.write("CHANGELOG.md", wide)
+        generated = "<!-- generated: begin -->\n" + wide * 9 + "\n<!-- generated: end -->\n"
+        self.write("README.md", generated)
+        self.expect(
+            "docs:1: 50", "docs/a.md:1: more than 100 columns", "docs/b.md:1: a sentence of more"
+        )
+
+    def test_pages_are_filled(self):
+        text = "- " + "word " * 25 + "a\n  1 + [a link](x y)\n\n| a |\n".replace("x y", "x")
+        filled = tidy.prose.wrapped(text.splitlines())
+        self.assertEqual(
+            filled,
+            ["- " + "word " * 18 + "word", "  " + "word " * 6 + "a 1 + [a link](x)", "", "| a |"],
+        )
+        self.assertEqual(tidy.prose.wrapped(filled), filled)
+
     def test_a_class_is_one_thing(self):
         functions = "".join(f"  int f{i}() const {{ return g(i); }}\n" for i in range(26))
         fields = "  using F = std::function<void()>;\n  std::function<void(int)> f = {};\n"
