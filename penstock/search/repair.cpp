@@ -70,6 +70,8 @@ Solution Repair::run(const Order& start, const Effort& effort) {
       heat = effort.heat * std::pow(kLeft, done);
     }
     if (!change(random)) continue;
+    // The largest cost that is accepted is drawn first, so that the clock may stop where it is
+    // exceeded.
     const double luck = -std::log(1.0 - random.unit());
     std::swap(order_[rank_], trial_);
     ++simulated_;
