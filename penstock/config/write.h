@@ -3,8 +3,8 @@
 // The run folder keeps one as config.resolved.json.
 // Knows the table of keys (fields.h) and nothing that a run does with them.
 //
-// Law: parse_config(to_text(c), name).config == c for every c that passes validate() and whose
-// strings are UTF-8, when the fields that its choices do not use have their defaults.
+// Law: parse_config(to_text(c), name).config == c for every c that passes validate(), has strings
+// in UTF-8, and has defaults in the fields that its choices do not use.
 #pragma once
 #include <string>
 

@@ -6,9 +6,9 @@
 // last one: gradients are summed once a step.
 // Buckets leave in one fixed order, the same on every rank, and replicas are added in the order of
 // their ranks.  With one data rank there are no buckets.
-// Invariant: after finish(), every parameter's grad() is of the type of the sums, and the same bits
-// on all data ranks, where it is a view of its bucket; a parameter that got no gradient on any of
-// them has none.
+// Invariant: after finish(), every parameter's grad() is of the type of the sums, and has the same
+// bits on all data ranks.  It is a view of its bucket there.  A parameter that got no gradient on
+// any of them has none.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -2,10 +2,10 @@
 //
 // `penstock plan` asks it.  A layout's time is that of a simulated step (step_time.h), its memory
 // what `penstock memory` would tell of it (memory/pipe_memory.h).  A bound that takes no schedule
-// comes first: a layout is simulated only when its bound is below the times of those that are left,
-// and its memory is told only when its time is the next in order.  So the list is the true one for
-// stages of balanced work, and most layouts cost next to nothing.  The stages of those that were
-// found are then cut for their schedules (stages.h), and they are sorted by that.
+// comes first.  A layout is simulated only when its bound is below the times of those that are
+// left.  Its memory is told only when its time is the next in order.  So the list is the true one
+// for stages of balanced work, and most layouts cost next to nothing.  The stages of those that
+// were found are then cut for their schedules (stages.h), and they are sorted by that.
 // Thread safety: none.  Units: seconds, bytes.
 #pragma once
 #include <cstdint>

@@ -1,8 +1,8 @@
 // What one layer of the model does to a rank's memory, for one microbatch.
 //
 // probe/ measures it; stage_memory.h adds layers up.  Knows no stage, no schedule and no ranks.
-// Units: bytes, of tensors; a peak is above what was there when the pass began, which for a
-// backward is what the forward keeps, and the gradient of the output.
+// Units: bytes, of tensors.  A peak is above what was there when the pass began: for a backward
+// what the forward keeps, and the gradient of the output.
 #pragma once
 #include <cstdint>
 #include <vector>

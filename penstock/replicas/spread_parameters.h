@@ -1,8 +1,8 @@
 // Parameters that are spread over the ranks of a data group, brought and dropped when asked for.
 //
-// The Python package has them for every module that it spreads while a model is made (zero.Init),
-// and for those of each set of ReplicatedParameters that come and go.  What an operator reads, a
-// zero::Pager brings.  Knows no gradients and no optimizer.
+// The Python package has them for every module that it spreads while a model is made (zero.Init).
+// It has them, too, for each set of ReplicatedParameters whose parameters come and go.  What an
+// operator reads, a zero::Pager brings.  Knows no gradients and no optimizer.
 // Parameters are numbered as they were given.
 #pragma once
 #include <ATen/core/Tensor.h>

@@ -11,11 +11,11 @@
 // Shapes: inputs and targets of a batch are [samples, ...]; they may change from step to step.  A
 // program of several replicas takes the whole step's batch, the same on each rank with the first
 // stage, or the last.
-// Weights: what the program sets in parameters() between steps, on all ranks alike, is what the
-// next step begins with, in every precision and under every stage of ZeRO; those that come and go
-// (ZeroStage::Parameters) are set while they are whole (RankModel::whole_parameters()).  Ranks that
-// have set a parameter to different values are an error of the next step, which names it.  Of
-// buffers, those of the first replica count.
+// Weights: the next step begins with what the program sets in parameters() between steps, on all
+// ranks alike.  That holds in every precision and under every stage of ZeRO.  Parameters that come
+// and go (ZeroStage::Parameters) are set while they are whole (RankModel::whole_parameters()).
+// Ranks that have set a parameter to different values are an error of the next step, which names
+// it.  Of buffers, those of the first replica count.
 // Numerics: gradients accumulate in microbatch order; the loss is the mean over all samples of the
 // step, however they are cut; with one data rank, or GradientSums::Invariant, every layout of whole
 // replicas gives the same bits (docs/numerics.md).

@@ -1,9 +1,9 @@
 // The squares of a gradient's elements, added in one order however the parameter is cut into
 // slices.  Of a complex element, that of its absolute value.
 //
-// The Trainer makes the gradient norm of them, so that it has the same bits for whole parameters
-// and for shards of any number of ranks.  The order is a tree: blocks of 64 elements, counted from
-// the parameter's start, are its leaves, and above them it is that of execute/sum_tree.h.  A slice
+// The Trainer makes the gradient norm of them.  So it has the same bits for whole parameters and
+// for shards of any number of ranks.  The order is a tree: blocks of 64 elements, counted from the
+// parameter's start, are its leaves, and above them it is that of execute/sum_tree.h.  A slice
 // gives the largest subtrees that its blocks are made of.
 // Units: elements; sums are doubles.
 #pragma once

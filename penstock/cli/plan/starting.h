@@ -14,8 +14,8 @@
 
 namespace penstock::cli {
 
-// Reads the configuration that the command names, or makes one for the folder of a model that it
-// names, and hands it on to the ranks.  Throws: as read_and_hand_on().
+// Reads the configuration that the command names, or makes one for the model's folder that it
+// names.  Hands it on to the ranks.  Throws: as read_and_hand_on().
 config::ReadConfig read_model(const TrainCommand& command);
 
 // Ranks to start on this machine: --nproc, or as many as the mesh has.

@@ -29,8 +29,8 @@ std::int32_t train_buffers(const Position& position, TrainVersion version = Trai
 Step train_step(const Position& position, std::int32_t step, TrainVersion version,
                 std::int32_t buffers);
 
-// The same of another clock: what a stage does at `tick` after a step that was of microbatch
-// `previous` (in range or not), without the reductions and the optimizer of the last step.
+// The same of another clock: what a stage does at `tick` after a step of microbatch `previous` (in
+// range or not).  Reductions and the optimizer of the last step are left out.
 // REQUIRES: buffers >= 1.
 Step train_step_at(const Position& position, const Tick& tick, std::int32_t previous,
                    TrainVersion version, std::int32_t buffers);
