@@ -15,8 +15,8 @@ namespace penstock::comm {
 // What came of a visit.
 struct Visited {
   enum class End : std::uint8_t {
-    Heard,   // It took all that was said, and, of a question, gave `answer`.
-    Silent,  // It was not done in time, or it is no rank.
+    Heard,   // The rank took all that was said, and, of a question, gave `answer`.
+    Silent,  // The rank was not done in time, or it is no rank.
     Gone,    // Nobody listens there.
   };
   End end = End::Silent;

@@ -24,7 +24,8 @@ namespace penstock::execute {
 
 class FormNumbers {
  public:
-  // More forms than this are forgotten together: memory does not grow with ever new lengths.
+  // Limit on forms; more are forgotten together, so that memory does not grow with ever new
+  // lengths.
   static constexpr std::size_t kFormsMax = 512;
 
   FormNumbers(const lower::Plan& plan, comm::Communicator& communicator, Progress& progress);

@@ -70,9 +70,9 @@ class GradientReducer : public StageHooks {
   // Buckets in reverse parameter order: about the order of the backward.
   std::vector<Bucket> buckets_;
   std::vector<std::pair<std::size_t, std::size_t>> place_;  // Bucket and entry of each parameter.
-  std::vector<bool> absent_;                                // This rank had no gradient.
-  Divisor divisor_;                                         // Divides this step's sums.
-  std::optional<GradientArrivals> arrivals_;                // Absent with one data rank.
+  std::vector<bool> absent_;                  // Parameters for which this rank had no gradient.
+  Divisor divisor_;                           // Divides this step's sums.
+  std::optional<GradientArrivals> arrivals_;  // Absent with one data rank.
 };
 
 }  // namespace penstock::execute

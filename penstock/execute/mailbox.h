@@ -48,7 +48,8 @@ class Mailbox {
     Packing values;
     Packing gradients;
   };
-  // One boundary of one chunk, to one peer: of several replicas, microbatches come from several.
+  // A boundary of one chunk to one peer; programs of several replicas have several peers at a
+  // boundary.
   struct Hop {
     Rank peer;
     // Forms by the number of the inputs' form; null: not announced.

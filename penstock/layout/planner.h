@@ -43,7 +43,7 @@ struct Candidate {
   StepTime time;
   std::vector<std::int64_t> peak_bytes;  // Bytes by pipeline rank.
   std::vector<std::string> peak_at;      // The instruction, or "update", by pipeline rank.
-  std::vector<Layout> equals;            // Others as fast that take as much: see is_equal().
+  std::vector<Layout> equals;            // Layouts as fast that take as much: see is_equal().
 
   std::int64_t peak() const;
   std::size_t fullest_rank() const;
@@ -53,7 +53,7 @@ struct Candidate {
 // peak on every pipeline rank.
 bool is_equal(const Candidate& a, const Candidate& b);
 
-// One whose memory does not fit.
+// A layout whose memory does not fit.
 struct TooLarge {
   Layout layout;
   double time = 0.0;  // Seconds of its step; 0: it was not simulated.

@@ -16,10 +16,11 @@ using partition::Parameter;
 // What a pass needs at its height, besides what stays.
 struct PassPeak {
   std::int64_t first = 0;  // First pass of a step: it makes the gradients of the parameters.
-  std::int64_t later = 0;  // It adds to them.
+  std::int64_t later = 0;  // Later passes, which add to them.
 };
 
-// Its input is the output of the layer before; the two share one tensor, or tuple.
+// What a layer takes.  Its input is the output of the layer before; the two share one tensor, or
+// tuple.
 struct LayerMemory {
   std::vector<Parameter> parameters;
   std::int64_t buffers = 0;

@@ -92,7 +92,7 @@ struct Coordinate {
   std::int32_t operator[](Axis axis) const;
   // The same, but for one axis.
   Coordinate with(Axis axis, std::int32_t place) const;
-  // Its number among the coordinates of a shape that differ along these axes alone.
+  // The number among the coordinates of a shape that differ along these axes alone.
   std::int32_t number(const Shape& shape, std::span<const Axis> axes) const;
   friend bool operator==(const Coordinate&, const Coordinate&) = default;
 };

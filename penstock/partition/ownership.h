@@ -65,7 +65,7 @@ enum class Presence : std::uint8_t {
 
 // The ranks that step the optimizer on it.
 enum class Updater : std::uint8_t {
-  Nobody,     // It is frozen.
+  Nobody,     // None: it is frozen.
   EveryRank,  // Each on all of it, with the same gradients.
   Owners,     // Each on its slice.
 };

@@ -30,8 +30,8 @@ class Clock {
   explicit Clock(const Problem& problem);
 
   // The makespan, and a little of the mean of all ranks' ends, which tells orders of one makespan
-  // apart.  kStuck if ranks wait for each other, a turn is missing, or one comes before what its own
-  // stage has to do first. kStuck, too, if it is more than `most`, which is often seen early.
+  // apart.  kStuck if ranks wait for each other, a turn is missing, or one comes before what its
+  // own stage has to do first. kStuck, too, if it is more than `most`, which is often seen early.
   double run(const Order& order, double most = kStuck);
 
   // The makespan of the last order that was not stuck, without the optimizer.
@@ -52,7 +52,7 @@ class Clock {
 
   // What a turn that waits for another rank, or another stage, needs.
   struct Input {
-    double time = -1.0;  // When it is there; negative: not known yet.
+    double time = -1.0;  // Time at which it is there; negative: not known yet.
     Place by;
   };
   Input& input(Turn turn, std::size_t microbatch) {

@@ -30,7 +30,7 @@ inline TurnId turn_id(const Chains& chains, Kind kind, std::size_t stage, std::s
                              chains.cell(stage, microbatch));
 }
 
-// When a turn may start.
+// The times at which a turn may start.
 struct Window {
   double first = 0.0;
   double last = 0.0;

@@ -54,7 +54,7 @@ struct OwnSettings;
 
 // What a rank tells all ranks with the gradients of a step.
 struct StepWords {
-  bool stop = false;  // All ranks stop after this step.
+  bool stop = false;  // Makes all ranks stop after this step.
   bool save = false;  // A checkpoint is due.
   bool busy = false;  // Work goes on beside the steps.
 };
@@ -77,9 +77,9 @@ enum class EarlierGradients : std::uint8_t {
   Added,    // The new ones are added to them, as two backwards add.
 };
 
-// Who takes a step: the optimizer of the options, or one of torch::optim, or of its form, at rates
-// of its own.  Made of a Trainer's parameters(), that one gets what this rank updates in their
-// place: masters, or slices.  Checkpoints do not have its states.
+// The one who takes a step: the optimizer of the options, or one of torch::optim, or of its form,
+// at rates of its own.  An optimizer that was made of a Trainer's parameters() gets what this rank
+// updates in their place: masters, or slices.  Checkpoints do not have its states.
 class UpdatedBy {
  public:
   UpdatedBy() = default;

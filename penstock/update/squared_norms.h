@@ -23,7 +23,7 @@ struct Cut {
 // Subtrees of a slice.
 std::int64_t count_subtrees(const Cut& cut);
 
-// Their sums, of the slice that begins at element `first` of its parameter.
+// The sums of the subtrees of the slice that begins at element `first` of its parameter.
 std::vector<double> subtree_squares(const at::Tensor& slice, std::int64_t first);
 
 // The sum of squares of a whole parameter, from the subtrees of its cuts, one after the other.
