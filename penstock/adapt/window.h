@@ -53,7 +53,7 @@ class Window {
   std::int64_t first_step_ = 0;
   std::int64_t last_step_ = 0;
   std::vector<Samples> stages_;
-  std::vector<double> rank_;  // Seconds of each step.
+  std::vector<double> rank_;  // Time of each step.
   std::vector<double> messages_;
 };
 

@@ -48,8 +48,8 @@ Schedule add_reduce_gradients(Schedule schedule, Reduction reduction = Reduction
 
 // Backwards --------------------------------------------------------------------------------------
 
-// Makes each B that is not overlapped an I in its place and a W.  The W stands behind the I of the B
-// that is `delay` such Bs of the rank later, or at the end.
+// Makes each B that is not overlapped an I in its place and a W.  The W stands behind the I of the
+// B that is `delay` such Bs of the rank later, or at the end.
 // REQUIRES: compute actions only; delay >= 0.
 Schedule split_backwards(Schedule order, std::int32_t delay = 0);
 
