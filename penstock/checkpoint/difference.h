@@ -1,4 +1,4 @@
-// How two checkpoints differ, tensor by tensor, whatever the layouts that wrote them.
+// Finds how two checkpoints differ, tensor by tensor, whatever the layouts that wrote them.
 //
 // `penstock checkpoint diff` and `penstock selftest` print it.
 #pragma once

@@ -1,4 +1,4 @@
-// How a rank calls on the acceptors of others (acceptor.h): many at once, for a moment each.
+// Calls on the acceptors of other ranks (acceptor.h): many at once, for a moment each.
 //
 // Alarms and questions go this way.  It needs no launcher, no store, and no rank but the two.
 // Thread safety: any thread.

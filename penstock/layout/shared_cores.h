@@ -1,4 +1,4 @@
-// What a simulated step takes where the ranks of a node are more than its cores.
+// The time of a simulated step where the ranks of a node are more than its cores.
 //
 // Step times ask it.  Ranks that compute share the cores of their node evenly: while k of them
 // compute on c < k cores, each computes at c / k of its speed, over Network::crowding.  All ranks

@@ -1,4 +1,4 @@
-// What a step of a layout takes: its costs for a simulation, and where the time goes.
+// The time of a layout's step: its costs for a simulation, and where the time goes.
 //
 // The planner asks it.  All replicas do the same, so one pipeline is simulated.  Knows no memory
 // limit.

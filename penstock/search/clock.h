@@ -1,4 +1,4 @@
-// When each turn of an order runs: the simulation of a search, which only wants times.
+// Simulates when each turn of an order runs, for a search, which only wants times.
 //
 // Some million orders a second are tried, so it keeps its memory and knows no actions.  Its times
 // are those of simulate() for the order's schedule, bit for bit (the tests hold them together).

@@ -1,5 +1,5 @@
-// What replicas of a pipeline do without some of their ranks, two ways to go on with all
-// microbatches of a step.
+// Two ways in which replicas of a pipeline go on without some of their ranks, with all microbatches
+// of a step.
 //
 // reroute(): the microbatches of a lost rank pass its stages on ranks of other replicas that hold
 // the same stages.  They pass all other stages where they did.  Ranks that wait much in the

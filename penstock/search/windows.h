@@ -1,4 +1,5 @@
-// When each turn may start in any order that is through at a given time, as far as can be seen.
+// The windows in which turns may start, in any order that is through at a given time, as far as can
+// be seen.
 //
 // Every rank narrows the windows of its turns (rank_states.h).  A turn's window narrows that of the
 // turn on another rank that takes what it makes, until nothing changes.  What is left out, no order

@@ -1,4 +1,4 @@
-// How fast a schedule could be at best: bounds that no order of the same actions can beat.
+// Bounds on how fast a schedule could be at best: no order of the same actions can beat them.
 //
 // For people and for a search, which compare a makespan with the largest of them.  The bounds keep
 // the costs and what the schedule has decided: which rank holds which stage, whether backwards are
