@@ -119,7 +119,7 @@ class PipelineRank {
   double predict() {
     constexpr int kSteps = 8;
     const auto stages = static_cast<std::size_t>(verified_.schedule().stages);
-    // By kind of pass, then by stage.
+    // Times by kind of pass, then by stage.
     std::vector<std::vector<std::vector<double>>> times(4,
                                                         std::vector<std::vector<double>>(stages));
     for (int step = 0; step < kSteps; ++step) {

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-WORDS_MAX = 50_000  # Of all pages.
+WORDS_MAX = 50_000  # All pages together.
 SENTENCE_WORDS_MAX = 30
 COLUMNS_MAX = 100
 
@@ -146,6 +146,20 @@ def wrapped(lines: list[str]) -> list[str]:
         begin = paragraph.line - 1
         result[begin : begin + len(paragraph.lines)] = filled(paragraph)
     return result
+
+
+def objections(pages: list[tuple[str, list[str]]]) -> Iterator[tuple[str, int, str]]:
+    """Path, line and message of each objection to pages; the last one is to all of them."""
+    total = 0
+    for path, lines in pages:
+        for number in long_lines(lines):
+            yield path, number, f"more than {COLUMNS_MAX} columns: tools/prose.py --wrap {path}"
+        for number, sentence in long_sentences(lines):
+            start = " ".join(sentence.split()[:6])
+            yield path, number, f"a sentence of more than {SENTENCE_WORDS_MAX} words: {start} ..."
+        total += words(path, lines)
+    if total > WORDS_MAX:
+        yield "docs", 1, f"{total} words, at most {WORDS_MAX}: say each thing once"
 
 
 def main(arguments: list[str]) -> int:

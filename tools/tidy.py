@@ -388,18 +388,8 @@ def check_links(source: Source, root: Path, documents: dict[str, Source]) -> Ite
 
 def check_prose(pages: list[Source]) -> Iterator[Finding]:
     """Lines and sentences of docs/ and README.md, and how many words they have together."""
-    total = 0
-    for page in pages:
-        for number in prose.long_lines(page.lines):
-            message = f"more than {prose.COLUMNS_MAX} columns: tools/prose.py --wrap {page.path}"
-            yield page.finding(number, message)
-        for number, sentence in prose.long_sentences(page.lines):
-            start = " ".join(sentence.split()[:6])
-            message = f"a sentence of more than {prose.SENTENCE_WORDS_MAX} words: {start} ..."
-            yield page.finding(number, message)
-        total += prose.words(page.path, page.lines)
-    if total > prose.WORDS_MAX:
-        yield Finding("docs", 1, f"{total} words, at most {prose.WORDS_MAX}: say each thing once")
+    for path, line, message in prose.objections([(page.path, page.lines) for page in pages]):
+        yield Finding(path, line, message)
 
 
 def check_folders(names: list[str], layers: Layers) -> Iterator[Finding]:

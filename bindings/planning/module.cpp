@@ -4,7 +4,7 @@
 PYBIND11_MODULE(_planning, m) {
   m.doc() = "The planning half of penstock, in C++.  Use penstock.schedule and penstock.pipe.";
   m.attr("__version__") = penstock::kVersion;
-  // That penstock._runtime was built with; "" where there is none.
+  // The torch that penstock._runtime was built with; "": there is none.
   m.attr("TORCH_VERSION") = PENSTOCK_TORCH_VERSION;
   penstock::bindings::init_errors(m);
   penstock::bindings::init_files(m);

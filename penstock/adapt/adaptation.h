@@ -1,5 +1,5 @@
-// What follows from each window of a run: whether a change of costs is told, whether another
-// program is looked for, and whether a new program stays.
+// Decides what follows from each window of a run: whether a change of costs is told, another
+// program is looked for, and a new program stays.
 //
 // Every rank of a run has one and hands it the same numbers, so all decide alike.  Knows no
 // communicator: who has one shares the numbers, proposes a program, and says what came of it.

@@ -15,7 +15,7 @@ namespace penstock::adapt {
 
 struct StageChange {
   StageId stage;
-  double before = 0.0;  // Seconds of a forward and a backward of one microbatch.
+  double before = 0.0;  // Time of a forward and a backward of one microbatch.
   double now = 0.0;
 };
 

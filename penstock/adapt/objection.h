@@ -1,11 +1,11 @@
 // Why a program may not take the place of another one in the midst of a run.
 //
 // A Trainer asks before it changes its program, and so does who proposes one.  What may change is
-// when a rank does what.  Weights do not move, no rank holds more than in the program that the run
-// began with, and not a bit of what is trained changes (docs/numerics.md): a stage runs the
-// forwards of its microbatches in the same order, because of buffers such as BatchNorm's, and adds
-// the gradients of its microbatches in the same order.  A whole backward and its two halves add the
-// same bits.  Invariant sums do not depend on the order of backwards.
+// when a rank does what.  Weights do not move.  No rank holds more than in the program that the run
+// began with.  Not a bit of what is trained changes (docs/numerics.md): a stage keeps the order of
+// its microbatches.  It runs their forwards in that order, because of buffers such as BatchNorm's,
+// and adds their gradients in it.  A whole backward and its two halves add the same bits.
+// Invariant sums do not depend on the order of backwards.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -28,9 +28,9 @@ class Window {
   // REQUIRES: steps() > 0.
   WindowCosts costs() const;
 
-  // When messages set out in the newest step, and when their receivers began and ended to wait for
-  // them: a place of its own for each, as to_numbers() has it.  The first kMicrobatches of each
-  // hop.
+  // The times at which messages set out in the newest step, and at which their receivers began and
+  // ended to wait for them.  Each has a place of its own, as to_numbers() has it.  Only the first
+  // kMicrobatches of each hop.
   static constexpr std::size_t kMicrobatches = 32;
   std::vector<double> message_times() const { return messages_; }
   // The latency that the sum of all ranks' message_times() says.  Of messages that their receivers
@@ -53,7 +53,7 @@ class Window {
   std::int64_t first_step_ = 0;
   std::int64_t last_step_ = 0;
   std::vector<Samples> stages_;
-  std::vector<double> rank_;  // Seconds of each step.
+  std::vector<double> rank_;  // Time of each step.
   std::vector<double> messages_;
 };
 

@@ -35,8 +35,8 @@ struct WindowCosts {
   Quartiles step() const;
 };
 
-// Every number at a place of its own, and zeros for what is absent: the sum of the vectors of ranks
-// that have different parts is the vector of all parts.  Steps are left out.
+// Writes every number at a place of its own, and zeros for what is absent: the sum of the vectors
+// of ranks that have different parts is the vector of all parts.  Steps are left out.
 // Law: from_numbers(to_numbers(c), c.stages.size(), c.ranks.size()) is c, but for its steps.
 std::vector<double> to_numbers(const WindowCosts& costs);
 WindowCosts from_numbers(const std::vector<double>& numbers, std::size_t stages, std::size_t ranks);

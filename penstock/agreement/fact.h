@@ -12,14 +12,14 @@
 
 namespace penstock::agreement {
 
-// When ranks compare.
+// The occasions on which ranks compare facts.
 enum class Occasion : std::uint8_t {
   Trainer,     // It is made: before step 1 of `penstock train`, and of programs in C++.
   Layers,      // A Trainer's ranks have made theirs.
   Program,     // A run changes its program between two steps.
   Engine,      // A Python engine, or a schedule, is made.
   Step,        // An optimizer is about to take one.
-  Checkpoint,  // One is opened, to be loaded.
+  Checkpoint,  // A checkpoint is opened, to be loaded.
   Generation,  // `penstock generate` begins.
 };
 

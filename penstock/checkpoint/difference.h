@@ -1,4 +1,4 @@
-// How two checkpoints differ, tensor by tensor, whatever the layouts that wrote them.
+// Finds how two checkpoints differ, tensor by tensor, whatever the layouts that wrote them.
 //
 // `penstock checkpoint diff` and `penstock selftest` print it.
 #pragma once
@@ -28,8 +28,9 @@ struct Difference {
   double largest() const;  // The largest `relative` among them; 0: all are equal.
 };
 
-// Reads and verifies both, in portions; tensors of values have no part in it.  `advanced` is called
-// after each portion of both, with its bytes in one of them.
+// Compares the model's and the optimizer's tensors, which it reads in portions and verifies.
+// Tensors that belong to values are left out.  `advanced` is called after each portion of both,
+// with its bytes in one of them.
 // Throws: CheckpointError as SavedCheckpoint::read().
 Difference difference(SavedCheckpoint& a, SavedCheckpoint& b,
                       const std::function<void(std::uint64_t)>& advanced = {});

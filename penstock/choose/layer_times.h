@@ -1,4 +1,4 @@
-// What the passes of single layers take, for one microbatch.
+// The times of single layers' passes, for one microbatch.
 //
 // Step times are made of it.  The numbers come from measured costs of stages, or from the
 // operations and bytes of layers and a device's speed.  Knows no layout.

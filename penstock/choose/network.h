@@ -1,4 +1,4 @@
-// What messages and collectives take between the ranks of a cluster: links within a node and
+// The times of messages and collectives between the ranks of a cluster: links within a node and
 // between nodes.
 //
 // Step times are made of it.  Ranks fill nodes in their order.  Knows no schedule and no model.

@@ -2,10 +2,10 @@
 //
 // `penstock plan` asks it.  A layout's time is that of a simulated step (step_time.h), its memory
 // what `penstock memory` would tell of it (memory/pipe_memory.h).  A bound that takes no schedule
-// comes first: a layout is simulated only when its bound is below the times of those that are left,
-// and its memory is told only when its time is the next in order.  So the list is the true one for
-// stages of balanced work, and most layouts cost next to nothing.  The stages of those that were
-// found are then cut for their schedules (stages.h), and they are sorted by that.
+// comes first.  A layout is simulated only when its bound is below the times of those that are
+// left.  Its memory is told only when its time is the next in order.  So the list is the true one
+// for stages of balanced work, and most layouts cost next to nothing.  The stages of those that
+// were found are then cut for their schedules (stages.h), and they are sorted by that.
 // Thread safety: none.  Units: seconds, bytes.
 #pragma once
 #include <cstdint>
@@ -43,7 +43,7 @@ struct Candidate {
   StepTime time;
   std::vector<std::int64_t> peak_bytes;  // Bytes by pipeline rank.
   std::vector<std::string> peak_at;      // The instruction, or "update", by pipeline rank.
-  std::vector<Layout> equals;            // Others as fast that take as much: see is_equal().
+  std::vector<Layout> equals;            // Layouts as fast that take as much: see is_equal().
 
   std::int64_t peak() const;
   std::size_t fullest_rank() const;
@@ -53,7 +53,7 @@ struct Candidate {
 // peak on every pipeline rank.
 bool is_equal(const Candidate& a, const Candidate& b);
 
-// One whose memory does not fit.
+// A layout whose memory does not fit.
 struct TooLarge {
   Layout layout;
   double time = 0.0;  // Seconds of its step; 0: it was not simulated.

@@ -1,10 +1,10 @@
-// What a simulated step takes where the ranks of a node are more than its cores.
+// The time of a simulated step where the ranks of a node are more than its cores.
 //
 // Step times ask it.  Ranks that compute share the cores of their node evenly: while k of them
 // compute on c < k cores, each computes at c / k of its speed, over Network::crowding.  All ranks
-// are slowed down alike, those of the most loaded node as much as the others, so the order of
-// events stays, and time is stretched wherever too many ranks compute.  Exact for one node and
-// messages that take no time. Source: processor sharing (Kleinrock 1967).
+// are slowed down alike, as much as those of the most loaded node.  So the order of events stays,
+// and time is stretched wherever too many ranks compute.  Exact for one node and messages that take
+// no time.  Source: processor sharing (Kleinrock 1967).
 #pragma once
 #include "penstock/choose/layout.h"
 #include "penstock/choose/network.h"

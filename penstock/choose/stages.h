@@ -1,10 +1,9 @@
 // Layers to stages for a given order of a pipeline: the cut with the shortest simulated step.
 //
 // The planner cuts its best layouts with it.  Begins with the cut that balances the stages' work
-// (partition/), then moves one boundary, or some that follow each other, by one layer while
-// that is faster.  A balanced
-// cut is not the best one where stages on one rank make up for each other, or where an end of the
-// pipeline has less to wait for.  A better cut that needs two unlike moves is missed.  Knows no
+// (partition/).  Moves one boundary, or some that follow each other, by one layer, while that is
+// faster.  A balanced cut is not the best one if stages on one rank make up for each other, or an
+// end of the pipeline waits less.  A better cut that needs two unlike moves is missed.  Knows no
 // layout.
 #pragma once
 #include <cstdint>

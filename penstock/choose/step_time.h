@@ -1,4 +1,4 @@
-// What a step of a layout takes: its costs for a simulation, and where the time goes.
+// The time of a layout's step: its costs for a simulation, and where the time goes.
 //
 // The planner asks it.  All replicas do the same, so one pipeline is simulated.  Knows no memory
 // limit.
@@ -45,7 +45,7 @@ struct StepInputs {
 // The parts of a step's time, which add up to it.
 struct StepTime {
   double compute = 0.0;   // Time of the busiest rank.
-  double bubble = 0.0;    // It waits for other ranks' computations.
+  double bubble = 0.0;    // Waits for other ranks' computations.
   double messages = 0.0;  // Time for messages between stages.
   double gathers = 0.0;   // Time for parameters, of other ranks or in files.
   double sums = 0.0;      // Time for sums of gradients over replicas.
@@ -63,8 +63,8 @@ double step_time(const StepInputs& inputs);
 // The same, in its parts: a simulation for each.
 StepTime step_parts(const StepInputs& inputs);
 
-// No schedule of this layout is faster, with these stages: the rank of stage pipe - 1 begins when
-// the stages before it have passed a microbatch on, and computes all of its own.
+// A time that no schedule of this layout beats with these stages: the rank of stage pipe - 1 begins
+// when the stages before it have passed a microbatch on, and computes all of its own.
 // REQUIRES: stage s < pipe is on rank s, as all schedules here have it.
 double least_time(const Layout& layout, const partition::Partition& partition,
                   const std::vector<LayerTimes>& times);

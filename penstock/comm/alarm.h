@@ -1,4 +1,4 @@
-// How a rank tells all others that it has failed.
+// Tells all other ranks that this one has failed.
 //
 // It connects to each one's acceptor and says why.  So the news needs no launcher, no store, and no
 // rank but the two.  Connections exist for that moment only.

@@ -1,10 +1,10 @@
 // A link for tensors on devices, over channels that have neither tags nor deadlines.
 //
 // NCCL moves bytes between devices in the order of its calls, and one whose other end does not call
-// blocks its device.  So each message is announced, by tag and size, on a link of host memory, and
-// its receiver calls only when it has heard of it: receives may be posted as early as one likes and
-// in any order, and who waits for a message waits for its announcement, as that link waits.
-// Tensors in host memory take that link themselves.
+// blocks its device.  So each message is announced, by tag and size, on a link of host memory.  Its
+// receiver calls only when it has heard of it, so receives may be posted as early as one likes and
+// in any order.  Who waits for a message waits for its announcement, as that link waits.  Tensors
+// in host memory take that link themselves.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -1,7 +1,7 @@
 // The wait for a store that another process opens, until something listens at its address.
 //
-// connect() begins with it, so that a host that nobody knows, a port at which nothing listens and a
-// program that is no store are three errors.  Knows no stores.
+// connect() begins with it, so that three mistakes are three errors: a host that nobody knows, a
+// port at which nothing listens, a program that is no store.  Knows no stores.
 #pragma once
 #include <chrono>
 #include <cstdint>

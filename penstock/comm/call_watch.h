@@ -1,9 +1,9 @@
 // Finds ranks that are in different calls for all ranks, and will wait for each other for ever.
 //
 // A thread that mostly sleeps.  When a call has lasted for seconds, it asks the next rank which
-// call that one is in.  Two looks at the same two calls, of one number and with other names, in
-// which neither rank has spoken meanwhile, are a mistake of the script's.  Every rank asks the
-// next, so whatever differs differs between two that ask.  Knows no connections.
+// call that one is in.  Two calls of one number with different names are a mistake of the script's,
+// if two looks see them and neither rank has spoken in between.  Every rank asks the next, so
+// whatever differs differs between two that ask.  Knows no connections.
 #pragma once
 #include <condition_variable>
 #include <functional>

@@ -32,14 +32,14 @@ class Call {
 
   // The name of the call that this thread is in; empty: it is in none.
   static std::string_view name();
-  // It speaks to other ranks by other means than a communicator.
+  // Tells that the call speaks to other ranks by other means than a communicator.
   static void speaks();
 };
 
 // The place of a rank among its calls, in the eyes of one communicator.
 struct CallPlace {
   std::string name;         // The call that it is in, or its last one; empty: there was none.
-  bool is_inside = false;   // It has not ended.
+  bool is_inside = false;   // The call has not ended.
   bool has_spoken = false;  // It has spoken to other ranks, over this communicator or another.
   std::int64_t number = 0;  // The call's number, if this communicator has numbered it; else 0.
   std::int64_t spoken = 0;  // How often this communicator has been used.
@@ -58,7 +58,7 @@ class CallLog {
   // The thread that makes it is taken for the one that makes the calls, until another one speaks.
   CallLog();
 
-  // This rank speaks to others.  Costs nanoseconds, but for the first time in a call.
+  // Tells that this rank speaks to others.  Costs nanoseconds, but for the first time in a call.
   void speak();
   CallPlace place() const;
   // Calls are numbered from the beginning, as on all ranks; that which this thread is in is new.

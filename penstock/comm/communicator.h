@@ -53,13 +53,13 @@ class Communicator {
   // The longest that any wait lasts.
   virtual void set_deadline(std::chrono::milliseconds deadline) = 0;
   virtual std::chrono::milliseconds deadline() const = 0;
-  // Every wait for a rank ends, now and later, in a CommError that says `why`.  Any thread may call
+  // Ends every wait for a rank, now and later, by a CommError that says `why`.  Any thread may call
   // it.
   virtual void interrupt(const std::string& why) = 0;
   // Throws: that CommError, when there is one.
   virtual void check_interrupt() const = 0;
-  // This rank can go on no more: interrupts all ranks with `why`, unless they know of a failure
-  // already.  Needs neither a launcher nor the store.
+  // Tells that this rank can go on no more: interrupts all ranks with `why`, unless they know of a
+  // failure already.  Needs neither a launcher nor the store.
   virtual void fail(const std::string& why) = 0;
   // fail() in the words in which all hear of an exception: "rank 2 failed: ...".  A message that
   // begins with this rank's name does not say it twice.
@@ -74,8 +74,8 @@ class Communicator {
   // names a rank which does not come by the deadline, or begins another call; the reason of
   // interrupt(), after which nothing begins anew.
   virtual void begin_call(const std::string& place) = 0;
-  // This rank makes no more calls.  Who waits for it in a later one than its last hears of that;
-  // when the communicator is destroyed, it is said at the latest.
+  // Tells that this rank makes no more calls.  Who waits for it in a later call than its last hears
+  // of that.  It is said at the latest when the communicator is destroyed.
   virtual void leave() = 0;
   // How often the ranks have begun anew.  Transfers of an earlier age will not end.
   virtual std::int64_t age() const = 0;
@@ -114,7 +114,7 @@ class Communicator {
   // start and end, not for steps.  The name says in messages what is exchanged; it may repeat.
   // Rank 0 returns last: its process may hold the store, which the others read.
   std::vector<std::string> exchange(const std::string& name, const std::string& text);
-  // Every rank waits for every other; rank 0 returns last.
+  // Waits until every rank has called it; rank 0 returns last.
   void barrier(const std::string& name);
 
  private:

@@ -28,8 +28,8 @@ std::unique_ptr<Transfer> copied_back(std::unique_ptr<Transfer> transfer, at::Te
 // `start`, which begins a transfer of a contiguous tensor in host memory, for any.
 //
 // What `start` gets is never the caller's tensor itself, which may have a Python object.  A
-// backend's thread may be the last to let go of it, and for a tensor with a Python object torch
-// takes the interpreter's lock there: at the interpreter's end that aborts the process.
+// backend's thread may be the last to let go of it.  Torch takes the interpreter's lock there for a
+// tensor with a Python object, which at the interpreter's end aborts the process.
 template <class Start>
 std::unique_ptr<Transfer> through_host(const at::Tensor& tensor, Bytes bytes, const Start& start) {
   if (tensor.is_cpu() && tensor.is_contiguous() && !is_lazy(tensor))

@@ -40,15 +40,15 @@ struct Operation {
   std::string describe(std::optional<std::int32_t> tag, std::uint64_t bytes) const;
 };
 
-// One that was over when it began.
+// A transfer that was over when it began.
 class Done : public Transfer {
  public:
   void wait() override {}
   bool is_over() override { return true; }
 };
 
-// Both directions between this rank and one other.  send() and receive() as Communicator's, of
-// tensors in host memory, or of all.
+// A connection of this rank and one other, both ways.  send() and receive() are as Communicator's,
+// of tensors in host memory, or of all.
 class Link {
  public:
   virtual ~Link() = default;

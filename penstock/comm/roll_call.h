@@ -24,7 +24,7 @@ class RollCall {
   // News are told to the interrupt, which outlives it.
   RollCall(Rank self, Interrupt& interrupt) : self_(self), interrupt_(interrupt) {}
 
-  // This rank begins its next call.  Returns: whether the ranks are to begin anew with it.
+  // Begins this rank's next call.  Returns: whether the ranks are to begin anew with it.
   // Throws: CommError with a failure that was in this call; the reason of an interrupt that is for
   // good.
   bool begin(const std::string& place);
@@ -34,9 +34,9 @@ class RollCall {
   // Returns: the failure after which the ranks begin anew.
   std::string begin_age();
 
-  // This rank has failed.  Returns: the news for the others.
+  // Notes that this rank has failed.  Returns: the news for the others.
   std::string fail(const std::string& why);
-  // This rank makes no more calls.  Returns: likewise.
+  // Notes that this rank makes no more calls.  Returns: likewise.
   std::string leave() const;
   // Takes news of another rank.
   void hear(const std::string& news);

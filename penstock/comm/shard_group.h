@@ -1,10 +1,10 @@
 // Sums and shards over a group of ranks, as one message between every two of them.
 //
 // execute/ sums gradients with it, zero/ scatters and gathers.  What is summed is added in the
-// order of the group's ranks, whatever comes first: the same bits however the summands are cut into
-// messages, and for a sum that all ranks want as for one that each wants a piece of.  (Gloo's ring
-// adds in an order that depends on the place in the tensor, and its reduce-scatter in another.)
-// bf16 and fp16 are added in float, and the sum is rounded once.
+// order of the group's ranks, whatever comes first.  So the bits are the same however the summands
+// are cut into messages, and whether all ranks want the sum or each a piece.  (Gloo's ring adds in
+// an order that depends on the place in the tensor, and its reduce-scatter in another.) bf16 and
+// fp16 are added in float, and the sum is rounded once.
 // Shapes: `rows` is [ranks, n], contiguous; row r belongs to the group's r-th rank.
 // Thread safety: as the communicator's.
 #pragma once

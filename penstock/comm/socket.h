@@ -40,7 +40,7 @@ struct Listening {
 // Throws: CommError when `host` is no name or address of this host.
 Listening listen_at(const std::string& host);
 
-// Who is first in line; an empty one, with errno, where nobody is.
+// The connection that is first in line; an empty one, with errno, where there is none.
 FileDescriptor accept_at(const FileDescriptor& listening);
 
 // Begins to connect; what is returned becomes writable when that has succeeded or failed.  An empty

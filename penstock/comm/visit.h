@@ -1,4 +1,4 @@
-// How a rank calls on the acceptors of others (acceptor.h): many at once, for a moment each.
+// Calls on the acceptors of other ranks (acceptor.h): many at once, for a moment each.
 //
 // Alarms and questions go this way.  It needs no launcher, no store, and no rank but the two.
 // Thread safety: any thread.
@@ -15,8 +15,8 @@ namespace penstock::comm {
 // What came of a visit.
 struct Visited {
   enum class End : std::uint8_t {
-    Heard,   // It took all that was said, and, of a question, gave `answer`.
-    Silent,  // It was not done in time, or it is no rank.
+    Heard,   // The rank took all that was said, and, of a question, gave `answer`.
+    Silent,  // The rank was not done in time, or it is no rank.
     Gone,    // Nobody listens there.
   };
   End end = End::Silent;

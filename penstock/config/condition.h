@@ -1,4 +1,5 @@
-// When a key has an effect: what another key must say, or what a run must be like.
+// The condition under which a key has an effect: what another key must say, or what a run must be
+// like.
 //
 // The tables of keys (fields.h, initialize_fields.h) give keys their conditions while their values
 // are visited; effects.h finds the keys that were given in vain, and keys.h lists the conditions.
@@ -17,7 +18,7 @@ namespace penstock::config {
 enum class RunFact : std::uint8_t {
   IsPipeline,      // The model of penstock.initialize is a PipelineModule.
   HasNoOptimizer,  // penstock.initialize was given none as an argument.
-  HasAnOptimizer,  // It was.
+  HasAnOptimizer,  // penstock.initialize was given one.
   HasNoScheduler,  // penstock.initialize was given none as an argument.
 };
 

@@ -230,7 +230,7 @@ enum class Device : std::uint8_t { Auto, Cpu, Cuda };
 
 struct LaunchConfig {
   // A run without progress for so long is ended:
-  double heartbeat_seconds = 30;  // Silence of a rank, or of a step.
+  double heartbeat_seconds = 30;  // While in a step; also silence of a rank.
   double startup_seconds = 300;   // While it starts and while it ends.
   double disk_seconds = 1800;     // While a rank reads or writes files.
   // Restarts of a run of penstock's launcher, with checkpoints, after a rank was lost or hung.

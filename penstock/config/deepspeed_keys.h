@@ -44,7 +44,7 @@ std::string_view difference_of(Taker taker, std::string_view path, const json::V
 // A key that both have, and that means something to DeepSpeed when it is absent.
 struct AbsentKey {
   std::string_view path;
-  std::string_view given;  // Only where this key is there; "" for every file.
+  std::string_view given;  // Key without which the row means nothing; "": it means every file.
   std::string_view difference;
 };
 const std::vector<AbsentKey>& absent_keys(Taker taker);

@@ -15,7 +15,7 @@ namespace penstock::config {
 struct Difference {
   std::string_view path;
   std::string_view text;
-  std::string_view value = {};  // Only of this one; "": of each.
+  std::string_view value = {};  // Value that the row is about; "": each.
 };
 
 struct DeepSpeedRows {

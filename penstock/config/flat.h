@@ -1,7 +1,7 @@
 // The values of a configuration, a line each: for ranks that compare theirs, and for the
 // differences between two.
 //
-// Knows the table of keys (fields.h) and no ranks.
+// run/from_config.h makes facts of them.  Knows the table of keys (fields.h) and no ranks.
 #pragma once
 #include <string>
 #include <utility>

@@ -16,8 +16,9 @@ struct KeyInfo {
   std::string type;      // "a number, at least 0".
   std::string fallback;  // The default, as JSON.
   std::string only_for;  // "optimizer.type \"AdamW\"", or empty: for every config.
-  std::string needs;     // Its condition: "fp16.enabled = true", or empty: it always has an effect.
-  std::string meaning;   // A phrase.
+  // Condition of the key: "fp16.enabled = true", or empty: it always has an effect.
+  std::string needs;
+  std::string meaning;  // A phrase.
 };
 
 // All keys that the taker has, in the order of its table.

@@ -1,4 +1,5 @@
-// What a run cannot have whose program is that of several replicas (schedule/schedule.h), and why.
+// Says what a run cannot have whose program is that of several replicas (schedule/schedule.h), and
+// why.
 //
 // A Trainer asks before it makes a layer, `penstock train` before it starts a rank.
 #pragma once

@@ -1,8 +1,8 @@
 // A configuration from a JSON file and command-line overrides.
 //
 // cli/ calls it once, on every rank with the same input; the result goes to resolve.h and down.
-// The file is JSON with comments; an unknown key, a wrong type, a value out of range is an error
-// that names file, line and column, and so are values that do not fit together (validate.h).
+// The file is JSON with comments.  An unknown key, a wrong type and a value out of range are
+// errors that name file, line and column.  So are values that do not fit together (validate.h).
 // Knows no world size: what depends on it is in resolve.h.
 #pragma once
 #include <cstdint>

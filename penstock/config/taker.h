@@ -1,4 +1,4 @@
-// Who takes a configuration.
+// The takers of a configuration.
 //
 // The two read the same file and have most keys in common, not all: each has a table of its own
 // (fields.h, initialize_fields.h), and its part of deepspeed_keys.cpp.  Knows no keys.

@@ -11,7 +11,7 @@ namespace penstock::config {
 enum class ZeroStage : std::uint8_t {
   Off = 0,              // Every rank has everything, and sums of gradients are alike.
   OptimizerStates = 1,  // Each rank updates a shard of the parameters.
-  Gradients = 2,        // It keeps, of the summed gradients, its shard alone.
+  Gradients = 2,        // A rank keeps, of the summed gradients, its shard alone.
   Parameters = 3,       // Shares the parameters, too, except while something uses them.
 };
 

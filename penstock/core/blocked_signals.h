@@ -1,4 +1,4 @@
-// While it lives, this thread handles no signal; those that come are handled afterwards.
+// Keeps signals from this thread while it lives; those that come are handled afterwards.
 //
 // For moments: the start of a thread or a process, and system calls that begin again at every
 // signal.

@@ -19,7 +19,7 @@ namespace penstock {
 
 struct ForeignFile {
   FileDescriptor file;
-  std::uint64_t bytes = 0;  // When it was opened.
+  std::uint64_t bytes = 0;  // Size when it was opened.
   // Why it is not open, to be said behind its name: "cannot be read: No such file or directory",
   // "is a pipe, and no file".
   std::string problem;
@@ -36,7 +36,7 @@ struct ForeignText {
   std::string problem;  // ForeignFile's problem; empty: `text` is all of it.
 };
 
-// One that is larger than `bytes_max` is refused before it is read.
+// Reads a file.  One that is larger than `bytes_max` is refused before it is read.
 ForeignText foreign_text(const std::string& path, std::size_t bytes_max);
 
 // Throws: a Refusal, whose message begins with `what` and the path.

@@ -1,4 +1,4 @@
-// When the next line of progress is due.
+// Tells when the next line of progress is due.
 //
 // Whoever works for long asks it after each piece of work.  Knows no lines.
 #pragma once

@@ -9,8 +9,8 @@
 namespace penstock {
 
 // "\u001b": how the first character of `text` is spelt out; empty where it is shown as it is.
-// Spelt out are control characters (of C0 and C1, and DEL), separators of lines and paragraphs,
-// and those that turn the direction of writing round.
+// Control characters (C0, C1 and DEL), separators of lines and paragraphs, and characters that
+// turn the direction of writing round are spelt out.
 // REQUIRES: `text` begins with a UTF-8 sequence of `length` bytes.
 std::string spelt_out(std::string_view text, std::size_t length);
 

@@ -10,7 +10,7 @@ namespace penstock {
 
 struct ProcessStat {
   char state = '?';   // 'R', 'S', 'D', 'T' stopped, 't' traced, 'Z', 'X'.
-  std::string start;  // When it began; with the number, no other process has the same.
+  std::string start;  // Time at which it began; with the number, no other process has the same.
 
   bool has_ended() const { return state == 'Z' || state == 'X'; }
 };

@@ -9,11 +9,11 @@
 
 namespace penstock {
 
-// It may be a pipe, a terminal or /dev/null.  Reads no further than `bytes_max`, and nothing of a
-// device that never ends; and waits for no one to open the other end of a pipe, only for what is
-// written into it.
+// Reads the file that a user named; it may be a pipe, a terminal or /dev/null.  Reads no further
+// than `bytes_max`, and nothing of a device that never ends.  A pipe must have a writer already:
+// waits for what is written, and not for a writer.
 // Throws: ConfigError when it cannot be read, with the system's reason, when it is larger, or a
-// pipe that nobody writes to; the message begins with `what` and the path.
+// pipe that nobody writes to.  The message begins with `what` and the path.
 std::string read_file(std::string_view what, const std::string& path, std::size_t bytes_max);
 
 }  // namespace penstock

@@ -1,4 +1,4 @@
-// How a command prints its result.
+// The form in which a command prints its result.
 //
 // cli/ reads it from the command line; what makes a result is told it.
 #pragma once

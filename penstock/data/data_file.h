@@ -1,9 +1,9 @@
 // One file of a corpus, read at byte offsets.
 //
-// The readers of token files use it.  It is read by calls and not mapped: a file that a training
-// run reads for days may shrink or its disk may fail, and that is then an error with a place and
-// not a signal; nor does memory fill with pages that were used once.  Knows no format. Units:
-// bytes.  Thread safety: all calls are const and may overlap.
+// The readers of token files use it.  It is read by calls and not mapped: a file that a run reads
+// for days may shrink, or its disk may fail.  That is then an error with a place and not a signal.
+// Nor does memory fill with pages that were used once.  Knows no format.  Units: bytes.  Thread
+// safety: all calls are const and may overlap.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // The place of a file's tokens, as its header, its index or its side file says it.
 //
-// TokenFile reads tokens by it.  All of what is said is checked against the files' sizes here, so
-// that a reader of tokens has nothing left to check but the tokens.  Knows no vocabulary.
+// TokenFile reads tokens by it.  All that is said is checked against the files' sizes here: a
+// reader of tokens has only the tokens to check.  Knows no vocabulary.
 // Units: bytes, unless it says tokens.  Numbers are little-endian.
 // Source of the formats: nanoGPT's data/*/prepare.py (plain tokens); llm.c's data_common.py (256
 // int32 of header: magic, version, number of tokens); Megatron-LM's indexed_dataset.py (an index of

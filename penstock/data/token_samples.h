@@ -1,14 +1,14 @@
 // The samples of a training run, from one or several sources of tokens, by number.
 //
 // A run asks for samples (step - 1) x train_batch_size and the ones after it, each rank for its
-// own. Sample `number` of training is a function of the number, the seed and the sources alone.  So
-// every layout sees the same samples in a step, and a run that goes on after a step goes on with
-// the sample after it: nothing of the position is saved.  (Another train_batch_size has other
-// numbers for the same step.)  Knows no ranks and no steps.
+// own.  Sample `number` of training is a function of the number, the seed and the sources alone.
+// So every layout sees the same samples in a step.  A run that goes on after a step goes on with
+// the next sample: no position is saved.  (Another train_batch_size has other numbers for the same
+// step.) Knows no ranks and no steps.
 //
-// Which source: mixture.h.  Which of its samples: each epoch of a source, that is so many samples
-// as it has, takes every one of them once, in an order of its own (permutation.h) or, without
-// shuffling, in that of the files.  Nothing in memory grows with the sources.
+// mixture.h chooses the source.  An epoch of a source takes each of its samples once, in an order
+// of its own (permutation.h) or, without shuffling, in that of the files.  Nothing in memory grows
+// with the sources.
 // Validation: the sources of their own, or the last 5 % of each source, which training leaves out.
 // Shapes: inputs and targets are sequence_length numbers each; targets are the tokens that follow.
 #pragma once

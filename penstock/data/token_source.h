@@ -42,7 +42,8 @@ class TokenSource {
   std::int64_t tokens() const;
   std::int64_t samples() const { return end_.back(); }
 
-  // Both of sequence_length; targets are the tokens that follow, or kIgnoredTarget.
+  // Reads a sample: both are of sequence_length.  Targets are the tokens that follow, or
+  // kIgnoredTarget.
   // REQUIRES: sample in [0, samples()).  Throws: ConfigError, as TokenFile::read().
   void read(std::int64_t sample, std::span<std::int64_t> inputs,
             std::span<std::int64_t> targets) const;

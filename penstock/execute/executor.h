@@ -53,7 +53,7 @@ struct StepResult {
 struct Event {
   std::int32_t instruction = 0;  // Index into the plan; the plan's size: the end of the step.
   std::int64_t start_ns = 0;
-  std::int64_t ready_ns = 0;  // When what it waited for had come; start_ns if nothing.
+  std::int64_t ready_ns = 0;  // Time at which what it waited for had come; start_ns if nothing.
   std::int64_t end_ns = 0;
   std::int64_t bytes = 0;  // Bytes of a Send's message.
 };

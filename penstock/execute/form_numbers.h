@@ -4,9 +4,9 @@
 // The rank of the first stage, or each of its ranks, numbers the forms of the step's inputs; the
 // numbers go from rank to rank, a small message a step, ahead of the first activation.  The call
 // that the step belongs to (comm/calls.h) goes with them: an evaluation's activations must not be
-// taken for those of a training step.  What a
-// stage returns has the same form for inputs of the same form, so a hop announces a form once, and
-// its receiver knows whether it has heard of it (mailbox.h).
+// taken for those of a training step.  A stage returns values of the same form for inputs of the
+// same form.  So a hop announces a form once, and its receiver knows whether it has heard of it
+// (mailbox.h).
 // Invariant: a number means one form until generation() changes.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -24,7 +24,8 @@ namespace penstock::execute {
 
 class FormNumbers {
  public:
-  // More forms than this are forgotten together: memory does not grow with ever new lengths.
+  // Limit on forms; more are forgotten together, so that memory does not grow with ever new
+  // lengths.
   static constexpr std::size_t kFormsMax = 512;
 
   FormNumbers(const lower::Plan& plan, comm::Communicator& communicator, Progress& progress);

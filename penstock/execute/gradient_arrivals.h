@@ -1,5 +1,5 @@
-// When the gradients of a step's last backward are final, parameter by parameter and bucket by
-// bucket.
+// Tells when the gradients of a step's last backward are final, parameter by parameter and bucket
+// by bucket.
 //
 // What sums gradients over replicas while that backward still runs stands on it.  Parameters arrive
 // in any order; buckets are complete in their own, which is the same on every rank.  Knows no
@@ -37,9 +37,9 @@ class GradientArrivals {
   // The next backward is the last of the step.
   void begin();
   bool is_under_way() const { return is_under_way_; }
-  // It is over: what has not come has no gradient here.
+  // Ends the backward: what has not come has no gradient here.
   void end();
-  // It has failed.
+  // Gives up: the backward has failed.
   void abandon() { is_under_way_ = false; }
 
  private:

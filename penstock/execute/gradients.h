@@ -6,9 +6,9 @@
 // last one: gradients are summed once a step.
 // Buckets leave in one fixed order, the same on every rank, and replicas are added in the order of
 // their ranks.  With one data rank there are no buckets.
-// Invariant: after finish(), every parameter's grad() is of the type of the sums, and the same bits
-// on all data ranks, where it is a view of its bucket; a parameter that got no gradient on any of
-// them has none.
+// Invariant: after finish(), every parameter's grad() is of the type of the sums, and has the same
+// bits on all data ranks.  It is a view of its bucket there.  A parameter that got no gradient on
+// any of them has none.
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -70,9 +70,9 @@ class GradientReducer : public StageHooks {
   // Buckets in reverse parameter order: about the order of the backward.
   std::vector<Bucket> buckets_;
   std::vector<std::pair<std::size_t, std::size_t>> place_;  // Bucket and entry of each parameter.
-  std::vector<bool> absent_;                                // This rank had no gradient.
-  Divisor divisor_;                                         // Divides this step's sums.
-  std::optional<GradientArrivals> arrivals_;                // Absent with one data rank.
+  std::vector<bool> absent_;                  // Parameters for which this rank had no gradient.
+  Divisor divisor_;                           // Divides this step's sums.
+  std::optional<GradientArrivals> arrivals_;  // Absent with one data rank.
 };
 
 }  // namespace penstock::execute

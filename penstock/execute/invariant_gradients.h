@@ -2,9 +2,9 @@
 // microbatches' numbers alone: the same bits for every number of replicas and every schedule, and
 // whichever of the ranks has which microbatches.
 //
-// Stands in for the GradientReducer where layouts are to agree to the bit.  The price: gradients of
-// log2(microbatches) partial sums are kept, and at the end of the step every replica gets those of
-// all, which is not overlapped with the backward.
+// Stands in for the GradientReducer where layouts are to agree to the bit.  The price:
+// log2(microbatches) partial sums of gradients are kept.  Every replica gets the sums of all at the
+// end of the step, and no backward hides that.
 // Invariant: after finish(), grad() is the sum_tree.h sum of the microbatches' gradients, divided;
 // a parameter that got no gradient from any of them has none.
 #pragma once

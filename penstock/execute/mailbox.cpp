@@ -133,6 +133,7 @@ void Mailbox::forget() {
   }
   for (auto* chunks : {&forward_, &backward_}) {
     for (auto& slots : *chunks) {
+      // Slots point to the forms that have just gone; they are laid out anew.
       for (Slot& each : slots) each.like = nullptr;
     }
   }
@@ -272,6 +273,7 @@ void Mailbox::receive(const Instruction& instruction) {
 nn::Values Mailbox::take(const Instruction& consumer) {
   Slot& at = slot(consumer);
   if (!at.pending) {
+    // Nobody knew the form at the RECV: the receive is posted now, behind its header.
     const Announced* like = announced(at.posted);
     if (like == nullptr && is_forward(consumer)) like = &learn(at.posted);
     PENSTOCK_CHECK(like != nullptr, at.posted.action);

@@ -1,9 +1,9 @@
 // The messages of one plan: buffers, transfers under way, and the headers that announce forms.
 //
-// The executor posts and takes by instruction.  Shapes are not planned: what a hop carries for
-// inputs of a form (form_numbers.h) is announced once, in a header ahead of the first such message,
-// and every later one must be like it, so a wrong size never reaches the transport, where it would
-// be fatal.  Gradients come back in the form of what was sent: no header needed.
+// The executor posts and takes by instruction.  Shapes are not planned.  A header ahead of the
+// first message announces what a hop carries for inputs of a form (form_numbers.h).  Every later
+// message must be like it, so a wrong size never reaches the transport, where it would be fatal.
+// Gradients come back in the form of what was sent: no header needed.
 // A tuple is one message (form.h).  On a device, what comes alone comes to the device; a tuple is
 // packed in host memory, and taken apart into the device's.
 #pragma once
@@ -48,7 +48,8 @@ class Mailbox {
     Packing values;
     Packing gradients;
   };
-  // One boundary of one chunk, to one peer: of several replicas, microbatches come from several.
+  // A boundary of one chunk to one peer; programs of several replicas have several peers at a
+  // boundary.
   struct Hop {
     Rank peer;
     // Forms by the number of the inputs' form; null: not announced.

@@ -31,8 +31,8 @@ class StageHooks {
   virtual void before_compute() {}
   virtual void after_compute() {}
 
-  // Whether a value that the stage hands on is one of its weights, or a view of some, which may be
-  // gone when it is needed: then a copy is handed on.
+  // Whether a value that the stage hands on is one of its weights, or a view of some.  These may be
+  // gone when the value is needed, so a copy is handed on.
   virtual bool is_weight(const at::Tensor& value) const {
     (void)value;
     return false;

@@ -1,10 +1,10 @@
 // Sums of numbered tensors that do not depend on who adds which of them, nor when.
 //
-// invariant_gradients.h adds gradients with it.  The sum of tensors 0 to n - 1 is a tree: a leaf
-// for each, and above two neighbours, [0, 1], [2, 3] and so on, their sum, above two of those
-// theirs, and so on to the root; what lies beyond n - 1 is left out.  A part of the tensors becomes
-// the largest subtrees that it is made of; those of several parts make the same tree together.
-// Knows no ranks.
+// invariant_gradients.h adds gradients with it.  The sum of tensors 0 to n - 1 is a tree with a
+// leaf for each.  Above two neighbours, [0, 1], [2, 3] and so on, is their sum, above two sums
+// theirs, up to the root.  What lies beyond n - 1 is left out.  A part of the tensors becomes the
+// largest subtrees that it is made of; those of several parts make the same tree together.  Knows
+// no ranks.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -1,8 +1,8 @@
 // Parameters that several layers share: one weight on a rank, one gradient on all.
 //
-// The Trainer makes one for each set of ranks of a replica that share parameters, and calls it when
+// The Trainer makes one for each set of ranks of a replica that share parameters.  It calls it when
 // the gradients of a step are summed over the replicas.  Until then every layer has a gradient of
-// its own.  Knows no layers' names and no schedule. Invariant: after sum_gradients(), a parameter
+// its own.  Knows no layers' names and no schedule.  Invariant: after sum_gradients(), a parameter
 // has one gradient on all ranks of the group, to the bit, or none where no layer has one: that of
 // its first layer, plus that of the second, plus that of the third, and so on, wherever they are.
 // So all copies stay equal under one optimizer, and no layout changes a bit.

@@ -33,10 +33,10 @@ class Connection {
   std::optional<Frame> next();
   // Whether something came in the last pump().
   bool has_heard() const { return has_heard_; }
-  // Its output has ended, or is no frames.
+  // Whether its output has ended, or is no frames.
   bool is_over() const { return !output_; }
 
-  // No more is sent: the other side ends.
+  // Ends what is sent: the other side ends then.
   void close_input() { input_.reset(); }
   // How it ended; nothing: it has not.
   std::optional<launch::Ending> ending();

@@ -3,8 +3,8 @@
 //
 // `penstock host`, which the launcher starts by ssh, is this.  Decides nothing: the launcher
 // watches all ranks as if they were its own (remote_ranks.h).  Speaks frames (frame.h) on standard
-// input and output.  Ranks are ended when the input ends, when the launcher says nothing for the
-// run's heartbeat, when nobody reads the output, and on SIGINT, SIGTERM or SIGHUP.
+// input and output.  Ends its ranks when the input ends, the launcher says nothing for the run's
+// heartbeat, or nobody reads the output; and on SIGINT, SIGTERM or SIGHUP.
 #pragma once
 
 namespace penstock::hosts {

@@ -1,4 +1,4 @@
-// What several write, passed on a line at a time, so that the lines of two are not mixed.
+// Passes on what several write, a line at a time, so that the lines of two are not mixed.
 //
 // remote_ranks.h has one for each stream of the ranks, which write a line in several parts: Python
 // writes its end apart.  A carriage return ends a line, too, as progress bars want it.

@@ -30,7 +30,7 @@ class ConfigFields {
   std::optional<std::int64_t> optional_count(std::string_view key, std::int64_t most = kSizeMax);
   double number(std::string_view key, std::optional<double> fallback = {});
   bool flag(std::string_view key, bool fallback);
-  // One of `allowed`.
+  // A value that is one of `allowed`.
   std::string choice(std::string_view key, const std::string& fallback,
                      const std::vector<std::string>& allowed);
   std::optional<std::vector<std::string>> texts(std::string_view key);

@@ -1,8 +1,8 @@
 // The families of models that Hugging Face folders hold, and what their config.json says of them.
 //
-// folder.h reads a model's options here.  A family that is not in the table, or a field whose value
-// changes what a model computes in a way that penstock's decoder does not have, is refused by name.
-// So is every other key that is set, unless config_keys.h says why it may be passed over.
+// folder.h reads a model's options here.  A family that is not in the table is refused by name.  So
+// is a field whose value changes what a model computes, if penstock's decoder cannot do it.  So is
+// every other key that is set, unless config_keys.h says why it may be passed over.
 // Source: the configuration classes of transformers 5.23, and the defaults there.
 #pragma once
 #include <string>

@@ -18,7 +18,7 @@ struct Gap {
 };
 Gap skip_gap(std::string_view text, std::size_t begin);
 
-// One past the last byte of the token that starts at `begin`.
+// The place one past the last byte of the token that starts at `begin`.
 std::size_t token_end(std::string_view text, std::size_t begin);
 
 struct SyntaxError {

@@ -17,7 +17,7 @@ namespace penstock::json {
 
 // A row of a reader's table.
 struct PassedOver {
-  std::string_view key;  // One that ends in '*' stands for all that begin so.
+  std::string_view key;  // The key; one that ends in '*' stands for all that begin so.
   // The reason, for who reads the table, and for the error where a value is refused.
   std::string_view why;
   // Values that change nothing, as JSON, with '|' between: "1|1.0"; "*": all.

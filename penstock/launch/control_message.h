@@ -1,8 +1,8 @@
 // The messages between a rank and the launcher, and their text form.
 //
 // control.h writes a rank's side, launcher.h the launcher's.  Knows no socket and no clock.
-// Text form: one line a message: a verb, then tab-separated fields; a tab, newline or backslash in
-// a field is written \t, \n, \\, so a line is a message and a field is never longer than 4 KiB.
+// Text form: one line a message: a verb, then tab-separated fields.  A tab, newline or backslash in
+// a field is written \t, \n, \\.  A field is at most 4 KiB long.
 // Parsers are strict (a verb's exact fields, or nothing): what a rank sends is data, not trusted.
 #pragma once
 #include <cstddef>

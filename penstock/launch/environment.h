@@ -1,4 +1,5 @@
-// Who started this process, and which rank it is: the variables of seven kinds of launcher.
+// Finds who started this process, and which rank it is, by the variables of seven kinds of
+// launcher.
 //
 // Read once, at start-up, by cli/ and train/.  Everything is a function of the variables given, so
 // that every rule is testable; only from_process_environment() reads the real ones.

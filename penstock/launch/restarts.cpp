@@ -14,7 +14,7 @@ bool Restarts::may_pass(int exit_code) {
 
 std::optional<double> Restarts::after_failure(int exit_code, std::int64_t newest) {
   if (!may_pass(exit_code)) return std::nullopt;
-  // Also an earlier step: of a run that passed over a checkpoint, and has saved since.
+  // An earlier step counts as new: the run passed over a checkpoint, and has saved since.
   if (newest != newest_) in_a_row_ = 0;
   newest_ = newest;
   if (in_a_row_ >= most_) return std::nullopt;

@@ -1,4 +1,4 @@
-// How long a run has lasted, over all starts of its ranks.
+// Tells how long a run has lasted, over all starts of its ranks.
 //
 // penstock's launcher hands on when the run began; under torchrun it is when the process that
 // starts the ranks again began.  Any other launcher's run begins with its ranks: a job that a batch

@@ -48,7 +48,7 @@ struct RankRecord {
   std::optional<Ending> ending{};
   std::int64_t ending_ms = 0;
 
-  // Its silence has a meaning.
+  // Whether its silence has a meaning.
   bool answers() const { return said_hello && !said_bye && !ending; }
   // It is asked to stop on its channel, and ends in good order then.
   bool stops_itself() const { return answers() && takes_stop; }

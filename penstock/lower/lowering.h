@@ -1,8 +1,8 @@
 // Lowers a verified schedule for one rank after another.
 //
-// lower() is this for a single rank; whoever wants the plans of many ranks makes one Lowering, so
-// that what the plans share is looked up once and the cost of all plans together is linear in the
-// number of actions.  A plan is made when it is asked for and not kept.
+// lower() is this for a single rank.  Whoever wants the plans of many ranks makes one Lowering: it
+// looks up once what the plans share.  So all plans together cost time linear in the number of
+// actions.  A plan is made when it is asked for and not kept.
 // Thread safety: plan() may be called by several threads at once.
 #pragma once
 #include <memory>

@@ -1,4 +1,4 @@
-// What F, B, I, W and messages cost, taken from recorded steps: the costs that `penstock simulate
+// Fits what F, B, I, W and messages cost to recorded steps: the costs that `penstock simulate
 // --costs` reads.
 //
 // The method, which is meant to be robust against the few slow samples of a shared machine:

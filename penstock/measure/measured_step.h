@@ -1,10 +1,10 @@
 // One recorded step of one replica in the terms of a simulation: when each computation began, how
 // long it held its rank, and how long the rank had waited for its input.
 //
-// fit.h takes costs from it, drift.h compares it, render/ draws it.  What a computation *holds* its
-// rank for is its own time and what the rank does next without waiting, until it turns to the next
-// computation: posting messages, releasing buffers, the executor's own work.  In a simulation all
-// that takes no time, so it has to be part of what the computation costs.
+// fit.h takes costs from it, drift.h compares it, render/ draws it.  A computation *holds* its rank
+// for its own time and for what the rank then does without waiting: posting messages, releasing
+// buffers, the executor's own work.  In a simulation all that takes no time, so it has to be part
+// of what the computation costs.
 // Units: milliseconds since the step's first event among the ranks with the same clock.
 #pragma once
 #include <cstdint>

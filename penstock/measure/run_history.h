@@ -32,7 +32,7 @@ struct RunPart {
   // Steps that the parts before it had taken already, and that this one takes again.
   std::int64_t steps_again = 0;
   PartEnd end = PartEnd::Open;
-  std::int64_t last_step = 0;  // When it ended.
+  std::int64_t last_step = 0;  // Last step that was taken when it ended.
   std::string reason;          // One line: why it ended.
   std::int64_t exit_code = 0;
 };

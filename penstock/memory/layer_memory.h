@@ -1,8 +1,8 @@
 // What one layer of the model does to a rank's memory, for one microbatch.
 //
 // probe/ measures it; stage_memory.h adds layers up.  Knows no stage, no schedule and no ranks.
-// Units: bytes, of tensors; a peak is above what was there when the pass began, which for a
-// backward is what the forward keeps, and the gradient of the output.
+// Units: bytes, of tensors.  A peak is above what was there when the pass began: for a backward
+// what the forward keeps, and the gradient of the output.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -16,10 +16,11 @@ using partition::Parameter;
 // What a pass needs at its height, besides what stays.
 struct PassPeak {
   std::int64_t first = 0;  // First pass of a step: it makes the gradients of the parameters.
-  std::int64_t later = 0;  // It adds to them.
+  std::int64_t later = 0;  // Later passes, which add to them.
 };
 
-// Its input is the output of the layer before; the two share one tensor, or tuple.
+// What a layer takes.  Its input is the output of the layer before; the two share one tensor, or
+// tuple.
 struct LayerMemory {
   std::vector<Parameter> parameters;
   std::int64_t buffers = 0;

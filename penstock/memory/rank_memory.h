@@ -31,7 +31,7 @@ struct Bytes {
 };
 
 struct RankMemory {
-  Bytes peak;           // When most is there.
+  Bytes peak;           // Bytes when most is there.
   std::string at;       // The instruction: "1B3", or "update".
   Bytes between_steps;  // Bytes with the gradients of the step before.
   // Largest number of activations of a stage and a microbatch at once.

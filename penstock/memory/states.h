@@ -24,7 +24,7 @@ inline constexpr std::int64_t kMasterBytes = 4;
 
 struct Sharing {
   partition::SharingRules rules;
-  std::int32_t place = 0;  // This rank's in the data group.
+  std::int32_t place = 0;  // Number of this rank in the data group.
   // States of the optimizer, each of the type that it updates.
   std::int32_t states_per_element = 2;
   std::int64_t state_bytes_per_part = 4;  // Besides: AdamW's count of steps.

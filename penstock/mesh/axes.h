@@ -1,9 +1,9 @@
 // The axes of the mesh: the one table of them, and how many ranks lie along each.
 //
-// Keys of the configuration, texts, facts that ranks compare and columns of recordings go over the
-// table, so a further axis is a row of it.  Which ranks sum, gather or exchange with each other is
-// asked by role, and follows from what the ranks along an axis have apart.  Knows no ranks: mesh.h
-// does.
+// Keys of the configuration, texts, facts that ranks compare and columns of recordings are made
+// from the table.  So a further axis is a row.  Which ranks sum, gather or exchange with each other
+// is asked by role, and follows from what the ranks along an axis have apart.  Knows no ranks:
+// mesh.h does.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -92,7 +92,7 @@ struct Coordinate {
   std::int32_t operator[](Axis axis) const;
   // The same, but for one axis.
   Coordinate with(Axis axis, std::int32_t place) const;
-  // Its number among the coordinates of a shape that differ along these axes alone.
+  // The number among the coordinates of a shape that differ along these axes alone.
   std::int32_t number(const Shape& shape, std::span<const Axis> axes) const;
   friend bool operator==(const Coordinate&, const Coordinate&) = default;
 };

@@ -32,7 +32,7 @@ enum class Programs : std::uint8_t { Alike, OfTheirOwn };
 
 struct Groups {
   Group pipe;              // Ranks by the schedule's rank: `here` is this one's.
-  Group same_parameters;   // Its place.
+  Group same_parameters;   // Ranks of its place.
   Group other_parameters;  // across() all places.
   Group same_layers;
   Group other_samples;  // A rank of each replica: `here` is this one's.
@@ -47,7 +47,7 @@ struct Groups {
   // rank's number; else all ranks, of which the first of each place counts.
   // REQUIRES: this rank's place is among `numbers`.
   Group across(const std::vector<std::int32_t>& numbers) const;
-  // One rank of each place is: who writes what all have.
+  // Whether this rank is the one of its place that writes what all have.
   bool is_first_of_place() const { return same_parameters.here == 0; }
   // The number of a rank's place.
   std::int32_t place_of(Rank rank) const;

@@ -1,4 +1,4 @@
-// A layer in another type: of its parameters, its buffers, and so of what it computes in.
+// Converts a layer's parameters and buffers to another type, in which it then computes.
 //
 // A Stage does it for bf16 and fp16 (train/precision.h), and whoever measures layers as a stage
 // runs them.  Knows no masters.
@@ -9,7 +9,7 @@
 
 namespace penstock::nn {
 
-// Floating parameters and buffers become tensors of `type`, each the same tensor as before.
+// Makes floating parameters and buffers tensors of `type`; each stays the same tensor object.
 void convert(const Layer& layer, at::ScalarType type);
 
 }  // namespace penstock::nn

@@ -7,7 +7,8 @@
 // with DecoderOptions::document_end also [microbatch, sequence] int64, at which place of the sample
 // each token's document begins; logits [microbatch, sequence, vocabulary].
 // Source: Radford et al., GPT-2 (2019); Touvron et al., LLaMA (2023); Su et al., RoFormer (2021);
-// Ainslie et al., GQA (2023).  Checked against transformers 5.23 (tests/parity/decoder_test.py).
+// Ainslie et al., GQA (2023).  Checked against transformers 5.23 by
+// tests/parity/hugging_face_test.py.
 #pragma once
 #include <ATen/core/Tensor.h>
 

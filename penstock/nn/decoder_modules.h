@@ -102,7 +102,7 @@ class DecoderAttention : public torch::nn::Module {
   std::int64_t kv_heads_;
   std::int64_t head_dim_;
   std::optional<std::int64_t> window_;
-  std::vector<ProjectionPointer> projections_;  // One for all three, or three.
+  std::vector<ProjectionPointer> projections_;  // A projection for all three, or three.
   ProjectionPointer output_;
   NormPointer q_norm_;
   NormPointer k_norm_;

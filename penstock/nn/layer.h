@@ -1,8 +1,9 @@
 // A layer of a pipeline model, and the recipe that makes it.
 //
-// Users list LayerSpecs; a rank builds only the layers of its own stages, each from a seed of its
-// own, so that initial weights are the same bits in every layout.  Where sizes decide on stages and
-// nobody has said them, the rank that seems to have a layer makes it for that.  Knows no stages.
+// Users list LayerSpecs.  A rank builds only the layers of its own stages, each from a seed of its
+// own, so that initial weights have the same bits in every layout.  Where sizes decide on stages
+// and nobody has said them, the rank that seems to have a layer makes it for that.  Knows no
+// stages.
 // Shapes: [microbatch, ...] in and out.  What one layer returns is what the next one gets, and may
 // cross a stage boundary: one tensor, or any tuple of them (docs/models.md).
 #pragma once
@@ -80,7 +81,7 @@ struct LayerSpec {
 
 // A layer whose parameters, all or those named, are also those of the other layers with `key`: the
 // first named by one is the first named by every other.  There is one weight, as the first of the
-// layers makes it, and its gradient is the sum over all of them, whatever stages they are in.
+// layers makes it.  Its gradient is the sum over all of them, whatever stages they are in.
 struct TiedLayerSpec : LayerSpec {
   TiedLayerSpec(std::string key, LayerSpec layer, std::vector<std::string> parameters = {});
 };

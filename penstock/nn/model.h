@@ -51,7 +51,7 @@ class LayerMaker {
   // The trainable elements of a layer, which is made for that.
   std::int64_t count(std::int64_t index, AfterCount after);
 
-  // These are the rank's, and no others: what was kept of others goes.
+  // Says which layers are the rank's: what was kept of others goes.
   void begin(std::set<std::int64_t> mine);
 
   // build() of model[index], with tied parameters as the first of their layers makes them.  Where
@@ -97,7 +97,7 @@ struct ModelParameter {
   bool is_copy = false;  // It is an earlier layer's.
 };
 
-// All of a built layer's, in its order; `layer_name` is that of its LayerSpec.
+// The parameters of a built layer, in its order; `layer_name` is that of its LayerSpec.
 std::vector<ModelParameter> parameters_of(const BuiltLayer& built, const std::string& layer_name);
 
 }  // namespace penstock::nn

@@ -3,10 +3,10 @@
 // torch::dropout, rand_like, bernoulli_, what torch's modules and TorchScript call: all come down
 // to a few operators that take a generator, and mostly are given none.  Torch's default generator
 // stands in for it then, which ranks that are threads share.  So the scope stands before these
-// operators, under a dispatch key that nobody else uses and that is on for its thread alone, and
-// gives them its own.  All other operators fall through the key, which costs them nothing.
-// Where kernels of a device draw without an argument for it (fused attention), the device's default
-// generator has the scope's state for that operator.
+// operators and gives them its own generator.  It does so under a dispatch key that nobody else
+// uses, and that is on for its thread alone.  All other operators fall through the key, which costs
+// them nothing.  Where kernels of a device draw without an argument for it (fused attention), the
+// device's default generator has the scope's state for that operator.
 // Not seen: cuDNN's dropout between layers of an LSTM, which keeps a state of its own.
 // Thread safety: registered before main(); the rest is a thread's own.
 #pragma once

@@ -15,7 +15,7 @@
 
 namespace penstock::nn {
 
-// Its own state is put back at the end.
+// Seeds the generator while it lives; the generator's own state is put back at the end.
 class SeededTorchGenerator {
  public:
   explicit SeededTorchGenerator(std::uint64_t seed);

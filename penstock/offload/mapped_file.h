@@ -27,15 +27,15 @@ class MappedFile {
   // Makes a file of zeros in `folder`; errors begin with `what` it is for.
   // Throws: ConfigError, if the folder is not there, not writable, or has no room.
   MappedFile(const std::string& what, const std::string& folder, std::int64_t bytes);
-  // One that grows, as far as the folder has room when it is made.
+  // Makes a file that grows, as far as the folder has room when it is made.
   MappedFile(const std::string& what, const std::string& folder);
 
   std::int64_t bytes() const;
 
-  // Such as at::zeros_like(like), behind all that the file has, which grows by it.
+  // Appends zeros in the form of `like`, behind all that the file has, which grows by it.
   // Throws: ConfigError, if the folder has no room for it.
   at::Tensor append(const at::Tensor& like);
-  // Such as at::empty_like(like), at that byte of the file.
+  // A tensor in the form of `like`, at that byte of the file.
   at::Tensor tensor(std::int64_t first, const at::Tensor& like) const;
 
   // The range of a tensor that is contiguous and in the file: one of its own, or a view of one.

@@ -1,9 +1,9 @@
 // Memory that goes back to the system as soon as it is freed.
 //
-// Allocators that keep what is freed for the next of its size, like glibc's, hold a quarter more
-// than what is in use at its peak, and as much as before when tensors move into files.  Pages and
-// buckets of gradients, which come and go in every step, take their memory from the system itself.
-// A process whose tensors move into files tells its allocator to give back what is freed.
+// Allocators like glibc's keep what is freed for the next of its size.  They hold a quarter more
+// than is in use at the peak, and no less when tensors move into files.  Pages and buckets of
+// gradients, which come and go in every step, take their memory from the system itself.  A process
+// whose tensors move into files tells its allocator to give back what is freed.
 #pragma once
 #include <ATen/core/Tensor.h>
 

@@ -82,6 +82,7 @@ Decision decide(const std::vector<std::int64_t>& bytes, const Trace& trace, std:
   Decision decision;
   Room room(bytes, residents, limits.budget_bytes);
   const PageId used = trace[position];
+  // The page is needed now, whatever the budget says; what comes ahead of its use keeps to it.
   room.make(used, next_use, 0, /*by_force=*/true, decision);
   if (!room.is_here(used)) room.fetch(used, decision);
   std::int64_t ahead = 0;

@@ -30,7 +30,7 @@ struct Residents {
 };
 
 struct Decision {
-  std::vector<PageId> drop;  // First.
+  std::vector<PageId> drop;  // Pages to drop, first.
   std::vector<PageId>
       fetch;  // Fetched then, in this order; the page of the use is the first, if it is away.
 

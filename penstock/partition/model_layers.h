@@ -8,8 +8,8 @@
 
 namespace penstock::partition {
 
-// Their types, in forward order; without names and sizes.  Empty where they are not known: of a
-// folder whose config.json cannot be read, which the ranks tell, or says no number of layers.
+// The layers' types, in forward order; without names and sizes.  Empty where they are not known: of
+// a folder whose config.json cannot be read, which the ranks tell, or says no number of layers.
 ModelMeta known_layers(const config::ModelConfig& model);
 
 }  // namespace penstock::partition

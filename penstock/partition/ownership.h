@@ -10,10 +10,9 @@
 // equal pieces as there are ranks.  Rank r holds piece r of every bucket, and updates the slices in
 // it.  The parameters of a bucket are alike: all trainable or all frozen, and all of one presence.
 // Units: elements of the bucket's type, unless a name says bytes.
-// Invariants: 1. Every element of a parameter in a bucket is on one rank.  2. Parameters begin, and
-// pieces begin and end, at multiples of kShardAlignment: a kernel that goes through a slice of a
-// parameter takes the same elements together as one that goes through the whole, so its bits are
-// the same.
+// Invariants: 1. Every element of a parameter in a bucket is on one rank.  2. Parameters begin,
+// and pieces begin and end, at multiples of kShardAlignment.  So a kernel takes the same elements
+// together in a slice of a parameter as in the whole, and gives the same bits.
 // Source: ZeRO (arXiv 1910.02054).  DeepSpeed cuts a whole optimizer group (stages 1, 2) or each
 // parameter (stage 3); a bucket is between the two: small parameters share one message, and every
 // rank has an equal part of all that is reduced or gathered at one time.
@@ -66,7 +65,7 @@ enum class Presence : std::uint8_t {
 
 // The ranks that step the optimizer on it.
 enum class Updater : std::uint8_t {
-  Nobody,     // It is frozen.
+  Nobody,     // None: it is frozen.
   EveryRank,  // Each on all of it, with the same gradients.
   Owners,     // Each on its slice.
 };

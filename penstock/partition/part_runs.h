@@ -12,13 +12,13 @@ namespace penstock::partition {
 // Elements that an optimizer updates, or reads ahead, together, unless options say otherwise.
 inline constexpr std::int64_t kElementsAtOnce = std::int64_t{1} << 22;
 
-// Some that follow each other.
+// Parts that follow each other.
 struct PartRun {
   std::size_t first = 0;
   std::size_t end = 0;
 };
 
-// All, cut into runs of about so many elements: one has more only where a part has.
+// Cuts all parts into runs of about so many elements: one has more only where a part has.
 inline std::vector<PartRun> part_runs(const std::vector<std::int64_t>& sizes,
                                       std::int64_t elements) {
   std::vector<PartRun> runs;

@@ -24,7 +24,7 @@ class Persistence {
  public:
   explicit Persistence(const PersistenceLimits& limits) : limits_(limits) {}
 
-  // One of an earlier name is that parameter: a copy of a tied one.
+  // Whether the parameter stays.  One of an earlier name is that parameter: a copy of a tied one.
   bool stays(const std::string& name, std::int64_t elements);
 
  private:

@@ -1,5 +1,5 @@
-// How many bytes of tensors a thread has allocated on the CPU and not yet freed, and the most it
-// had at one time.
+// Counts the bytes of tensors that a thread has allocated on the CPU and not yet freed, and the
+// most it had at one time.
 //
 // The probe and tests of memory use it.  Stands where torch's profiler would stand, so it sees what
 // torch's own allocator gives out, and nothing of what the memory is for.

@@ -1,4 +1,4 @@
-// What the layers of a model do to memory, found by running one microbatch through each of them,
+// Measures what the layers of a model do to memory, by running one microbatch through each of them,
 // one layer at a time.
 //
 // train/ tells a run's memory from it.  Holds one layer at a time, trains nothing, and runs layers

@@ -1,5 +1,5 @@
-// How long the passes of a model's layers take on this machine, found by running microbatches
-// through each kind of layer, alone.
+// Times the passes of a model's layers on this machine, by running microbatches through each kind
+// of layer, alone.
 //
 // `penstock profile` makes costs of it.  Kinds take turns, so that each finds caches as another one
 // left them, and a slow moment of the machine meets all of them.  Trains nothing.  Knows no stages

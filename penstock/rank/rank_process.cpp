@@ -15,8 +15,8 @@ namespace {
 
 using launch::LauncherKind;
 
-// A restarted or requeued job keeps its id, and what the last start left in a store or a rendezvous
-// file is not for this one.
+// Tells starts apart: a restarted or requeued job keeps its id.  What the last start left in a
+// store or a rendezvous file is not for this one.
 std::string restart_count() { return launch::restart_count(launch::process_variable); }
 
 // The socket of rank 0's store; -1: c10d makes its own.  That one listens on every address of this

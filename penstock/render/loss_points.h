@@ -13,8 +13,8 @@ namespace penstock::render {
 // their order.
 std::vector<LossPoint> drawable(const std::vector<LossPoint>& points);
 
-// Each point's loss replaced by the mean of the `reach` points before it, itself, and the `reach`
-// points after it, or as many of these as there are.
+// Replaces each point's loss by the mean of the point and the `reach` points on either side, or as
+// many of these as there are.
 std::vector<LossPoint> smoothed(const std::vector<LossPoint>& points, std::size_t reach);
 
 // At most `count_max` of the points: the first, the last, and of even runs of the others the

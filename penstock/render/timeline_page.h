@@ -1,9 +1,9 @@
 // Timelines as one HTML page that needs nothing else: zoom, pan, what every action waited for.
 //
-// `penstock schedule --format html` writes it for a simulation, `penstock report` for a measured
-// step and the simulated one, which zoom together, with pictures and tables below.  A page of
-// pictures and tables alone is what `penstock report` writes of a run without recorded steps.  The
-// page's own files are in page/ and become part of the library when it is built.  Knows no
+// `penstock schedule --format html` writes it for a simulation.  `penstock report` writes it for a
+// measured step and the simulated one, which zoom together, with pictures and tables below.  A page
+// of pictures and tables alone is what `penstock report` writes of a run without recorded steps.
+// The page's own files are in page/ and become part of the library when it is built.  Knows no
 // schedule.
 #pragma once
 #include <cstddef>

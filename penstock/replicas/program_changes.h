@@ -36,7 +36,7 @@ class ProgramChanges {
   void note();
   void forget_found() { found_.clear(); }
 
-  // Every parameter of that name on this rank becomes `values`, which are whole: where it is whole,
+  // Sets every parameter of that name on this rank to `values`, which are whole: where it is whole,
   // and in what this rank keeps of it.
   // REQUIRES: its shape; the same values on every rank that has it.
   void set(const std::string& name, const at::Tensor& values);
@@ -45,7 +45,7 @@ class ProgramChanges {
   // A parameter that is in no page.
   struct Alone {
     stage::NamedParameter parameter;
-    at::Tensor was;  // When it was last looked at.
+    at::Tensor was;  // Values when it was last looked at.
   };
   void add(const std::vector<stage::NamedParameter>& changed);
 

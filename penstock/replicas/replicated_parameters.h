@@ -37,9 +37,9 @@ namespace penstock::replicas {
 // What a rank has of a parameter between steps.
 struct KeptParameter {
   stage::NamedParameter parameter;
-  at::Tensor values;       // All of it; or this rank's slice, flat.  Set it, then gather().
+  at::Tensor values;  // The whole parameter, or this rank's slice, flat.  Set it, then gather().
   std::int64_t first = 0;  // Index among its elements.
-  bool is_slice = false;   // Other ranks have the others; else all ranks have all of it.
+  bool is_slice = false;   // False: all ranks have all elements; true: other ranks have the others.
   std::optional<std::size_t> part;  // Its number in parts(), if this rank updates it.
 };
 

@@ -1,8 +1,8 @@
 // Parameters that are spread over the ranks of a data group, brought and dropped when asked for.
 //
-// The Python package has them for every module that it spreads while a model is made (zero.Init),
-// and for those of each set of ReplicatedParameters that come and go.  What an operator reads, a
-// zero::Pager brings.  Knows no gradients and no optimizer.
+// The Python package has them for every module that it spreads while a model is made (zero.Init).
+// It has them, too, for each set of ReplicatedParameters whose parameters come and go.  What an
+// operator reads, a zero::Pager brings.  Knows no gradients and no optimizer.
 // Parameters are numbered as they were given.
 #pragma once
 #include <ATen/core/Tensor.h>
@@ -38,7 +38,7 @@ class SpreadParameters {
   // Whether it may be read now, by operators that would bring it or by anyone.
   ParameterStatus status(std::size_t parameter) const;
 
-  // This rank's part of it: flat, and a view of what is updated.
+  // This rank's part of a parameter: flat, and a view of what is updated.
   at::Tensor shard(std::size_t parameter) const;
 
   // Collective: brings them, to stay until as many release().
@@ -51,7 +51,7 @@ class SpreadParameters {
   void take_changes(std::size_t parameter, std::int32_t root);
   // The held parameters that are not what they were when they came, as far as this rank can tell.
   std::vector<std::size_t> changed(const std::vector<std::size_t>& parameters) const;
-  // They may be released all the same.
+  // Lets changed parameters be released all the same.
   void forget_changes(const std::vector<std::size_t>& parameters);
 
  private:

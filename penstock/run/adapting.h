@@ -28,7 +28,7 @@ namespace penstock::run {
 
 class Adapting {
  public:
-  // Who hears of it, on rank 0.
+  // The one who hears of it, on rank 0.
   struct Ears {
     std::function<void(const std::string&)> tell;
     std::function<void(measure::RunEvent)> note;

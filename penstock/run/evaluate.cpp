@@ -124,7 +124,7 @@ class Evaluation {
     const double loss = sum_.mean(), perplexity = std::exp(loss);
     const auto tokens = static_cast<std::int64_t>(sum_.tokens);
     const std::int64_t in_samples = corpus_->samples() * config_.model.sequence_length;
-    // Of each file, the first token is predicted by none.
+    // The first token of each file is predicted by none.
     const std::int64_t left_out = corpus_->tokens() - corpus_->files() - in_samples;
     if (form_ == ResultForm::Json) {
       hooks_.results.write(str("{\"loss\": ", shortest(loss), ", \"perplexity\": ",

@@ -25,7 +25,7 @@ struct Model {
   // Folder of model.type "hugging_face", and its adapters, if it has any.
   std::optional<hugging_face::ModelFolder> folder = {};
   std::optional<nn::AdapterOptions> adapter = {};
-  bool merges_adapter = false;  // When it is saved.
+  bool merges_adapter = false;  // Merges the adapters when the model is saved.
   // Attention stays within documents, which end with this token; absent: it does not.
   std::optional<std::int64_t> document_end = {};
   // The folder's, where it has one.

@@ -1,4 +1,4 @@
-// When a run saves checkpoints, what it goes on from, and what its user hears of both.
+// The saves of a run's checkpoints, what it goes on from, and what its user hears of both.
 //
 // run.h has one on every rank.  How a checkpoint is saved and read: train/checkpoints.h; what a
 // user is promised: docs/checkpoints.md.  Knows no data and no metrics.

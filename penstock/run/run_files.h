@@ -27,7 +27,7 @@ class RunFiles {
   void begin_lines(const std::string& name, const std::string& lines = {});
   // Adds a line to `name`, as GrowingFile does.
   void append(const std::string& name, const std::string& line);
-  // Another file, whole or not at all.  Tried again no sooner than kBetweenTries.
+  // Writes another file, whole or not at all.  Tried again no sooner than kBetweenTries.
   void replace(const std::string& name, std::string content);
 
   // Throws: CheckpointError that names what could not be written.

@@ -1,7 +1,7 @@
 // The texts that a model writes in the course of its run, so that people see what it learns.
 //
-// run.cpp has one.  All texts of a run go on from one prompt, and are drawn at temperature 0.8 by a
-// generator that begins with the run's seed each time.  docs/run_directory.md has the files.
+// run.cpp has one.  All texts of a run go on from one prompt.  They are drawn at temperature 0.8 by
+// a generator that begins with the run's seed each time. docs/run_directory.md has the files.
 // Knows no tokenizer: RunHooks ask it.
 #pragma once
 #include <cstdint>

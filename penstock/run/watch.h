@@ -1,4 +1,4 @@
-// How those outside a run see where it stands, and how its ranks hear of each other's failures.
+// Lets those outside a run see where it stands, and its ranks hear of each other's failures.
 //
 // run.cpp and evaluate.cpp use it.  Knows nothing of what is run.
 #pragma once

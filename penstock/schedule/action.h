@@ -4,12 +4,12 @@
 // it, lower turns it into a Plan.  No tensors, no process groups here.
 // Text form (golden files, traces, error messages): stage, op, microbatch: "2F0", "1SEND_F3".
 //
-// A forward and a backward that run together (so that the messages inside one hide behind the
-// other) are two neighbours of the program, the F marked `overlaps_next`.  Their text is one cell,
-// "(0F4;3B2)OVERLAP_F_B".  A bit and not an action that holds actions, because nearly every rule is
-// about each half alone: what it needs, makes, keeps alive and must not repeat.  Only those who
-// care about time (simulate, the send/recv pass, the replay of verify) look at the bit. Source: the
-// grammar of torch.distributed.pipelining `_Action`, so that programs diff as text.
+// A forward and a backward that run together, so that the messages inside one hide behind the
+// other, are two neighbours of the program.  The F is marked `overlaps_next`.  Their text is one
+// cell, "(0F4;3B2)OVERLAP_F_B".  A bit and not an action that holds actions, because nearly every
+// rule is about each half alone: what it needs, makes, keeps alive and must not repeat.  Only those
+// who care about time (simulate, the send/recv pass, the replay of verify) look at the bit.
+// Source: the grammar of torch.distributed.pipelining `_Action`, so that programs diff as text.
 #pragma once
 #include <compare>
 #include <cstddef>

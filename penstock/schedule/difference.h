@@ -1,4 +1,4 @@
-// How two schedules differ, rank by rank: for people who compare an order with another one.
+// Finds how two schedules differ, rank by rank: for people who compare an order with another one.
 //
 // `penstock schedule diff` prints it.  Knows no meaning: only which actions stand where.
 #pragma once

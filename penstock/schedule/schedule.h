@@ -4,8 +4,8 @@
 // are its text forms, and json.h has one more.  A rank here is a position on the mesh's pipe axis.
 // A Schedule may be wrong in any way: only verify knows.
 //
-// Programs of several replicas, ranks of which take over work of others, are one Schedule, too: all
-// microbatches of all replicas have numbers of their own, and each passes a stage on one of the
+// Programs of several replicas, of which ranks take over work of others, are one Schedule, too.
+// All microbatches of all replicas have numbers of their own.  Each passes a stage on one of the
 // ranks that have a copy of it (homes.h).
 #pragma once
 #include <cstddef>

@@ -19,7 +19,7 @@ namespace penstock::search {
 
 enum class Answer : std::uint8_t {
   No,    // No order is in time.
-  Yes,   // One is.
+  Yes,   // Some order is in time.
   Open,  // It was too much work to find out.
 };
 

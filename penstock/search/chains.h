@@ -3,7 +3,7 @@
 // A *chain* is the stages of the model, each on a rank, and the microbatches that pass them there.
 // One replica is one chain; where ranks take over work of other replicas, each way through the
 // ranks is one.  The stages of all chains have numbers of their own here, those of one chain side
-// by side, and a stage's microbatches are those of its chain, from 0.  Knows no costs.
+// by side.  A stage's microbatches are those of its chain, from 0.  Knows no costs.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// When each turn of an order runs: the simulation of a search, which only wants times.
+// Simulates when each turn of an order runs, for a search, which only wants times.
 //
 // Some million orders a second are tried, so it keeps its memory and knows no actions.  Its times
 // are those of simulate() for the order's schedule, bit for bit (the tests hold them together).
@@ -30,14 +30,14 @@ class Clock {
   explicit Clock(const Problem& problem);
 
   // The makespan, and a little of the mean of all ranks' ends, which tells orders of one makespan
-  // apart.  kStuck where ranks wait for each other, where a turn is missing or comes before what
-  // its own stage has to do first, and where it is more than `most`, which is often seen early.
+  // apart.  kStuck if ranks wait for each other, a turn is missing, or one comes before what its
+  // own stage has to do first. kStuck, too, if it is more than `most`, which is often seen early.
   double run(const Order& order, double most = kStuck);
 
   // The makespan of the last order that was not stuck, without the optimizer.
   double makespan() const;
-  // A longest chain of turns, the last one first, each of which could not start before the next of
-  // the list had ended, on its own rank or on another one.
+  // A longest chain of turns, the last one first.  Each could not start before the next of the list
+  // had ended, on its own rank or on another one.
   void critical_path(const Order& order, std::vector<Place>& path) const;
   // The turns that waited while their rank was free.
   void waits(std::vector<Place>& places) const;
@@ -52,7 +52,7 @@ class Clock {
 
   // What a turn that waits for another rank, or another stage, needs.
   struct Input {
-    double time = -1.0;  // When it is there; negative: not known yet.
+    double time = -1.0;  // Time at which it is there; negative: not known yet.
     Place by;
   };
   Input& input(Turn turn, std::size_t microbatch) {

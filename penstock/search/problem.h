@@ -103,8 +103,8 @@ class Problem {
 
   // A schedule with split backwards.
   schedule::Schedule schedule_of(const Order& order) const;
-  // Its B become I and W.  Absent: it has its stages elsewhere, or a stage takes its microbatches
-  // in another order.
+  // The order of a schedule, whose B become I and W.  Absent: it has its stages elsewhere, or a
+  // stage takes its microbatches in another order.
   // REQUIRES: `schedule` is a compute order that trains, of these sizes; one chain.
   std::optional<Order> order_of(const schedule::Schedule& schedule) const;
 

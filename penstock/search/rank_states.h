@@ -1,13 +1,13 @@
 // All orders of one rank at once: what it may be through with, and how it goes on from there.
 //
 // A state says how many turns of each stage and kind the rank has done; a step is one more turn.
-// Turns of a stage and kind keep the order of their microbatches, so a rank of one stage and 8
+// Turns of a stage and kind keep the order of their microbatches.  So a rank of one stage and 8
 // microbatches has 165 states, and a memory limit leaves fewer.  Stages whose W are alike share
 // them: which one is next makes no difference.  Every order of the rank is a way through its
 // states, and every way is an order that fits the memory.
 //
-// Given when each turn may start, narrow() finds which steps are on a way that is in time, and what
-// that says of the turns' starts: all that a single rank can tell, with nothing lost.
+// narrow() is given when each turn may start.  It finds the steps that are on a way in time, and
+// what that says of the turns' starts: all that a single rank can tell.
 // Source: dynamic programming over subsets (Held and Karp, 1962), which the fixed order within a
 // stage makes small; it finds all that edge finding does (Carlier and Pinson, 1989), and more.
 // Knows no other ranks: windows.h puts them together.
@@ -30,7 +30,7 @@ inline TurnId turn_id(const Chains& chains, Kind kind, std::size_t stage, std::s
                              chains.cell(stage, microbatch));
 }
 
-// When a turn may start.
+// The times at which a turn may start.
 struct Window {
   double first = 0.0;
   double last = 0.0;
@@ -64,8 +64,8 @@ struct Scratch {
   std::vector<Window> found;    // Windows by turn.
 };
 
-// Drops the steps that are on no way of which all turns are in their windows, and narrows the
-// windows to the starts that are on some way.  False: there is no way.
+// Drops the steps that are on no way with all turns in their windows.  Narrows the windows to the
+// starts that are on some way.  False: there is no way.
 bool narrow(std::size_t states, std::vector<Step>& steps, std::span<const double> times,
             double slack, std::vector<Window>& windows, Scratch& scratch);
 

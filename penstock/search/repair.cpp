@@ -70,6 +70,8 @@ Solution Repair::run(const Order& start, const Effort& effort) {
       heat = effort.heat * std::pow(kLeft, done);
     }
     if (!change(random)) continue;
+    // The largest cost that is accepted is drawn first, so that the clock may stop where it is
+    // exceeded.
     const double luck = -std::log(1.0 - random.unit());
     std::swap(order_[rank_], trial_);
     ++simulated_;
@@ -105,8 +107,8 @@ bool Repair::change(Random& random) {
   return changed && fits(problem_, trial_);
 }
 
-// A turn of the critical path goes to the edge of its block, the turns of its rank that run without
-// a pause, or a little way.
+// Moves a turn of the critical path to the edge of its block, or a little way.  A block is turns of
+// a rank that run without a pause.
 bool Repair::move_out_of_block(Random& random) {
   const std::size_t k = random.below(path_.size());
   const Place place = path_[k];

@@ -1,12 +1,12 @@
-// What replicas of a pipeline do without some of their ranks, two ways to go on with all
-// microbatches of a step.
+// Two ways in which replicas of a pipeline go on without some of their ranks, with all microbatches
+// of a step.
 //
-// reroute(): the microbatches of a lost rank pass its stages on the ranks of other replicas that
-// hold the same stages, and all other stages where they were.  Ranks that wait much in the schedule
-// have time for it.  reshard(): whole pipelines are made of the ranks that are left, and get all
-// microbatches.  Each is the fastest order that is found in a memory, by the parts of a search, so
-// that their times can be compared.  What either has to move before its first step, weights and
-// states, is not counted.
+// reroute(): the microbatches of a lost rank pass its stages on ranks of other replicas that hold
+// the same stages.  They pass all other stages where they did.  Ranks that wait much in the
+// schedule have time for it. reshard(): whole pipelines are made of the ranks that are left, and
+// get all microbatches.  Each is the fastest order that is found in a memory, by the parts of a
+// search, so that their times can be compared.  What either has to move before its first step,
+// weights and states, is not counted.
 // Units: those of simulate::Costs.
 // Source: Gandhi et al., ReCycle, arXiv 2405.14009: peers take over microbatches in their bubbles,
 // and weight gradients are delayed for it.  There a solver places the actions; here list schedules

@@ -175,6 +175,7 @@ class Search {
     if (open.empty()) return pieces;
     Random random(mix(budget_.seed) + static_cast<std::uint64_t>(rounds_));
     const auto effort = static_cast<double>(rounds_);
+    // One glance at each variant after the first round: a bound that is proven early may close it.
     constexpr double kGlance = 0.02;
     for (std::size_t i = 0; rounds_ == 1 && i < variants_.size(); ++i) {
       const bool is_open = std::ranges::find(open, i) != open.end();

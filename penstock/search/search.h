@@ -71,7 +71,7 @@ struct Result {
   bool is_optimal() const { return gap() == 0.0; }
 };
 
-// No schedule has so little memory; the notes say what would do.
+// Tells that no schedule has so little memory; the notes say what would do.
 class Infeasible : public Error {
  public:
   using Error::Error;

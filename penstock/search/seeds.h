@@ -24,7 +24,7 @@ std::vector<Order> generated_orders(const Problem& problem);
 // draw and change them; how they are read is known to order_of_block() alone.
 using Block = std::vector<double>;
 Block random_block(const Problem& problem, Random& random);
-// One number of it, or some, are others.
+// A block with one or some of its numbers changed.
 Block changed(Block block, Random& random);
 Order order_of_block(const Problem& problem, const Block& block, ListScheduler& scheduler);
 

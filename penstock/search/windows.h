@@ -1,9 +1,11 @@
-// When each turn may start in any order that is through at a given time, as far as can be seen.
+// The windows in which turns may start, in any order that is through at a given time, as far as can
+// be seen.
 //
-// Every rank narrows the windows of its turns (rank_states.h), and what a turn makes narrows the
-// window of its taker on another rank, until nothing changes.  What is left out, no order that is
-// through in time does.  Where a window is empty, or a rank has no way left, there is no such
-// order. What is lost: a rank does not see that two windows of another rank depend on each other.
+// Every rank narrows the windows of its turns (rank_states.h).  A turn's window narrows that of the
+// turn on another rank that takes what it makes, until nothing changes.  What is left out, no order
+// that is through in time does.  Where a window is empty, or a rank has no way left, there is no
+// such order.  What is lost: a rank does not see that two windows of another rank depend on each
+// other.
 // Source: constraint propagation for job shops: Baptiste, Le Pape and Nuijten, Constraint-Based
 // Scheduling, 2001.
 #pragma once

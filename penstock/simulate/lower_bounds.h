@@ -1,8 +1,8 @@
-// How fast a schedule could be at best: bounds that no order of the same actions can beat.
+// Bounds on how fast a schedule could be at best: no order of the same actions can beat them.
 //
 // For people and for a search, which compare a makespan with the largest of them.  The bounds keep
-// what the schedule has decided (which rank holds which stage, whether backwards are split or
-// overlapped) and the costs, and let the order free.
+// the costs and what the schedule has decided: which rank holds which stage, whether backwards are
+// split or overlapped.  They leave the order free.
 // Source: each bound's is in lower_bounds.cpp; Little's law for the last.
 #pragma once
 #include <string_view>

@@ -1,4 +1,4 @@
-// When each action of a verified schedule would run, given what actions cost.
+// Simulates a verified schedule: when each action would run, given what actions cost.
 //
 // render draws the result; people compare schedules with it.  Exact for the model it has:
 //

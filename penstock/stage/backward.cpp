@@ -120,6 +120,7 @@ void add(at::Tensor& sum, at::Tensor&& gradient) {
   } else if (nobody_else_reads(sum)) {
     sum.add_(gradient);
   } else {
+    // Torch adds a sparse tensor to a dense one, and not a dense one to a sparse one.
     sum = gradient.layout() == at::kStrided ? gradient + sum : sum + gradient;
   }
 }
@@ -219,6 +220,7 @@ class BackwardPass {
   template <class Ends>
   bool mark_what_leads_to(const Ends& ends) {
     bool any = false;
+    // Items are in the order of the backward: from the end, targets are marked before their item.
     for (std::size_t item = graph().items.size(); item-- > 0;) {
       Part& here = deferred_.parts_[item];
       if (here == Part::Input) continue;
@@ -284,6 +286,7 @@ class BackwardPass {
     edge_list to_weights(edges.size());
     bool any = false;
     for (std::size_t e = 0; e < edges.size(); ++e) {
+      // A node computes gradients for valid edges alone: W's work is not done here.
       if (of_weights(targets[e])) std::swap(edges[e], to_weights[e]);
       any = any || edges[e].is_valid();
     }

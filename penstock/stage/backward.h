@@ -4,8 +4,8 @@
 // Stage runs backward() as B, backward_input() as I and what that leaves as W.  Knows no layers,
 // microbatches and messages.
 //
-// All of them run the nodes of the graph one after another on the calling thread, in the order of
-// torch's engine and with its rules (hooks, sums, checks of shapes), and leave gradients with the
+// All of them run the nodes of the graph one after another on the calling thread.  They keep the
+// order of torch's engine and its rules (hooks, sums, checks of shapes).  So gradients have the
 // bits of torch::autograd::backward().  They do without what the engine needs for graphs that span
 // threads and devices, which is most of what a small backward costs.
 //
@@ -15,12 +15,12 @@
 // casts, weight norm.  W is one pass, so what several nodes add to a shared weight is added as a
 // full backward adds it.
 //
-// Where no input takes a gradient (token ids in a first stage) I stops at the first nodes that take
-// in data, which it tells by their kind; a wrong guess moves work between I and W and changes no
+// If no input takes a gradient (token ids in a first stage), I stops at the first nodes that take
+// in data.  It tells them by their kind; a wrong guess moves work between I and W and changes no
 // number.
 //
-// A node that is not torch's own, such as a custom autograd function, runs once, whole, in I, and W
-// only hands on what it gave: nobody knows what else its backward does.  A layer that wants its
+// A node that is not torch's own, such as a custom autograd function, runs once, whole, in I:
+// nobody knows what else its backward does.  W only hands on what it gave.  A layer that wants its
 // weight gradients put off says so with nn::with_own_backward().
 //
 // Invariants: 1. Gradient hooks fire as in a full backward, those of weights in W, all others in I;

@@ -54,6 +54,7 @@ class Walk {
   }
 
   void put_in_order() {
+    // The engine's order: of the nodes that have all their gradients, the one that was made last.
     std::priority_queue<std::pair<std::uint64_t, std::int32_t>> ready;
     const auto follow = [&](std::int32_t found) {
       if (--found_[index(found)].waits_for == 0) {

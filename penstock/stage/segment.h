@@ -1,8 +1,8 @@
 // Some layers of a stage whose activations are kept, or computed again, as one.
 //
 // Stage is a row of them: a single one, unless activations are checkpointed.  A segment that is
-// recomputed keeps its inputs from a microbatch's forward to its backward, and then makes the graph
-// that it would have kept, once, for B, or for I and W together.  Knows no messages.
+// recomputed keeps its inputs from a microbatch's forward to its backward.  It then makes the graph
+// that it would have kept, once for B, or for I and W together.  Knows no messages.
 // Invariants: 1. What is computed again has the same bits.  Random numbers are those of the same
 // place (nn/draw.h); buffers are put back to what they were and left as they are, so that BatchNorm
 // counts each microbatch once (state_before.h).  2. An evaluation changes neither.

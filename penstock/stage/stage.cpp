@@ -197,7 +197,8 @@ at::Tensor Stage::forward_loss(Microbatch microbatch, const nn::Values& inputs,
   if (keep_graph && !value.requires_grad()) {
     throw Error("the loss does not require a gradient: nothing that it depends on can be trained");
   }
-  // Of its own: torch's losses reduce in place, so theirs keeps the storage of a whole microbatch.
+  // Memory of its own: torch's losses reduce in place, so theirs keeps the storage of a whole
+  // microbatch.
   at::Tensor result = value.detach().clone();
   if (!keep_graph) return result;
   activation->segments.back().outputs = std::move(value);

@@ -24,8 +24,8 @@ class CallerBackwards {
   CallerBackwards(const CallerBackwards&) = delete;
   CallerBackwards& operator=(const CallerBackwards&) = delete;
 
-  // They may add to gradients, or end with an Error that says `why`, or are those of another
-  // replica of all the parameters.
+  // Settle what backwards of the caller may do: add to gradients, or end with an Error that says
+  // `why`.  ignore(): they are those of another replica of all the parameters.
   void accept() { refusal_.clear(); }
   void refuse(std::string why) { refusal_ = std::move(why); }
   void ignore() { has_successor_ = true; }

@@ -194,7 +194,7 @@ std::optional<WrittenCheckpoint> CheckpointWriter::go_on() {
     if (is_root) saving.work = std::async(std::launch::async, commit);
     return std::nullopt;
   }
-  // Also after a failure: rank 0 has removed what there was before anybody goes on.
+  // Compared after a failure, too: rank 0 has removed what there was before anybody goes on.
   const std::string outcome = compare("a checkpoint", is_root ? saving.failure : "")[0];
   const std::unique_ptr<Saving> done = std::move(saving_);
   if (!outcome.empty()) throw done->not_saved(outcome);

@@ -61,8 +61,8 @@ class CheckpointWriter {
   // Throws: CheckpointError, on every rank, with what went wrong on the first that it did on; older
   // checkpoints are as before.
   void begin(const NewCheckpoint& checkpoint, const Before& before = {}, After after = {});
-  // When all ranks are ready, or to wait for them: the shards become a checkpoint, and in a second
-  // call it is done.  REQUIRES: is_saving().
+  // Goes on when all ranks are ready, or waits for them: the shards become a checkpoint, and in a
+  // second call it is done.  REQUIRES: is_saving().
   // Returns: what became of it; nothing: it goes on.  Throws: likewise.
   std::optional<WrittenCheckpoint> go_on();
   // Waits until it is done.  REQUIRES: is_saving().  Throws: likewise.

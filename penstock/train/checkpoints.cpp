@@ -288,7 +288,8 @@ void Checkpoints::load(SavedCheckpoint& saved) {
   };
   make_states(trainer_, is_known);
   const std::vector<std::string_view> states = trainer_.optimizer().state_names();
-  // Of a parameter that had not been updated yet, or by another optimizer.
+  // States that the checkpoint has nothing of stay reset: of a parameter that was not updated yet,
+  // or by another optimizer.
   const auto is_reset = [&](const StatePiece& piece) {
     return piece.state != checkpoint::kWeight &&
            std::ranges::none_of(

@@ -61,9 +61,9 @@ class Checkpoints {
   // Throws: CheckpointError for a tensor of this rank whose type cannot be saved.
   void check_types();
 
-  // All that follow are collective over all ranks.  After a call of these, or of the trainer, that
-  // has failed and that all ranks have caught, they begin anew with the next one, as the trainer's
-  // do.  Error for a save or a resumption where some parameters are updated, and others not.
+  // All that follow are collective over all ranks.  When one of them, or a call of the trainer, has
+  // failed and all ranks have caught that, they begin anew with the next call.  Error for a save or
+  // a resumption where some parameters are updated, and others not.
 
   // Goes on from the newest checkpoint of the directory that is as it was written; absent where
   // there is no checkpoint.  One is verified, and found to be the same on all ranks, before

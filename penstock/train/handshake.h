@@ -1,4 +1,4 @@
-// What all ranks must have in common, compared: the one door through which they do.
+// Compares what all ranks must have in common: the one door through which they do.
 //
 // A Trainer goes through it when it is made, a TrainingProgram when it changes, engines of Python
 // before each step, and whoever loads a checkpoint.  Ranks that have different things would hang,

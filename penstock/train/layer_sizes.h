@@ -1,5 +1,5 @@
-// How many parameters each layer has, counted by the ranks together: those that are likely to have
-// a layer make it for that, and nobody else does.
+// Counts how many parameters each layer has, by the ranks together: those that are likely to have a
+// layer make it for that, and nobody else does.
 //
 // A Trainer cuts its model into stages by that.  Knows no stages: it is told who is likely.
 #pragma once

@@ -21,8 +21,8 @@ std::vector<double> rates_of(torch::optim::Optimizer& optimizer);
 // What ranks must have in common of it.
 Facts facts_of(torch::optim::Optimizer& optimizer);
 
-// Its groups have masters where they had parameters: those of what this rank updates, and nothing
-// of what it does not.  Again is nothing.
+// Gives an optimizer's groups masters in the place of parameters: those of what this rank updates,
+// and nothing of what it does not.  Again is nothing.
 // Throws: ConfigError, naming the class and the parameter, for one that is not of this model, one
 // that has taken steps on something else than is updated, and an optimizer that has to see whole
 // parameters, or the loss, and cannot.

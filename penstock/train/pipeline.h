@@ -39,10 +39,11 @@ class Pipeline {
  public:
   // Collective over all ranks of `communicator`, which must outlive it: a mesh of the program's
   // ranks x `replicas`.  An order of compute gets its messages here.  `facts` are what else the
-  // ranks must have in common (handshake.h), `ties` the parameters that this rank's stages share
-  // with others of its replica.  `replicated`, which outlives it and stands in for hooks, has a set
-  // for each of this rank's stages, in rising order, of the parameters that are its alone, and one
-  // of all others; they have the replicas' sums when a run is over, and may come and go in it.
+  // ranks must have in common (handshake.h).  `ties` are the parameters that this rank's stages
+  // share with others of its replica.  `replicated` outlives the pipeline and takes the place of
+  // hooks; null: stages keep theirs.  It has one set for each stage of this rank, in rising
+  // order, and a last set for parameters that stages share.  Their gradients are the sums over
+  // replicas when a run is over, and the parameters may come and go in a run.
   // Throws: ScheduleError for a program that does not verify; ConfigError when it is for another
   // number of ranks, `stages` are not those that it has on this one, or ties do not fit; CommError
   // when the ranks do not have the same program.

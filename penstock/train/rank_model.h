@@ -80,9 +80,9 @@ class RankModel {
   };
   WholeParameters whole_parameters() { return WholeParameters(*replicated_); }
 
-  // One that runs `plan` over the stages, and sums their gradients over the replicas.
+  // An executor that runs `plan` over the stages, and sums their gradients over the replicas.
   std::unique_ptr<execute::Executor> training_executor(lower::Plan plan);
-  // One that trains nothing.
+  // An executor that trains nothing.
   std::unique_ptr<execute::Executor> forward_executor(lower::Plan plan);
   // Runs the executor's program, in which parameters may come and go; runs of one name read them
   // alike.  Inputs become of the type that the model computes in.

@@ -25,7 +25,8 @@ struct StatePiece {
   // The run's own, from `first` on: set it, and the run has other values.  A master of a parameter
   // of a short type stands for the parameter.
   at::Tensor values;
-  bool is_slice = false;  // Other replicas have its other elements; else each has all of them.
+  // False: each replica has all elements; true: other replicas have the others.
+  bool is_slice = false;
   // Whether this rank saves it.  At first: whether its replicas do; share_out() leaves one of them.
   bool is_saved_here = true;
 };

@@ -23,7 +23,7 @@ struct OwnSettings {
   std::vector<double> rates;                   // The step's learning rate of each group.
 };
 
-// Other numbers for other settings, all but surely.  A double holds it exactly.
+// A number that differs for different settings, all but surely.  A double holds it exactly.
 double number_of(const OwnSettings& own);
 // Whether any of these weights is also another rank's, as a tied parameter's copy is.
 bool has_tied(const OwnSettings& own, RankModel& here);

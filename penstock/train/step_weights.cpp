@@ -21,8 +21,8 @@ const mesh::Place& ranks_with(std::int32_t stage, const Layout& layout,
   return groups.places[static_cast<std::size_t>(groups.place_of(pipe[home.index()]))];
 }
 
-// Pairs each rank that has the last stage with the rank of the first stage that it hears of:
-// itself, or one that has it.
+// Pairs each rank that has the last stage with the rank that tells it of the first stage: itself,
+// if it has both, or one that has it.
 std::vector<std::pair<Rank, Rank>> firsts_of_lasts(const Layout& layout,
                                                    const mesh::Groups& groups) {
   const mesh::Place& firsts = ranks_with(0, layout, groups);

@@ -11,11 +11,11 @@
 // Shapes: inputs and targets of a batch are [samples, ...]; they may change from step to step.  A
 // program of several replicas takes the whole step's batch, the same on each rank with the first
 // stage, or the last.
-// Weights: what the program sets in parameters() between steps, on all ranks alike, is what the
-// next step begins with, in every precision and under every stage of ZeRO; those that come and go
-// (ZeroStage::Parameters) are set while they are whole (RankModel::whole_parameters()).  Ranks that
-// have set a parameter to different values are an error of the next step, which names it.  Of
-// buffers, those of the first replica count.
+// Weights: the next step begins with what the program sets in parameters() between steps, on all
+// ranks alike.  That holds in every precision and under every stage of ZeRO.  Parameters that come
+// and go (ZeroStage::Parameters) are set while they are whole (RankModel::whole_parameters()).
+// Ranks that have set a parameter to different values are an error of the next step, which names
+// it.  Of buffers, those of the first replica count.
 // Numerics: gradients accumulate in microbatch order; the loss is the mean over all samples of the
 // step, however they are cut; with one data rank, or GradientSums::Invariant, every layout of whole
 // replicas gives the same bits (docs/numerics.md).
@@ -54,7 +54,7 @@ struct OwnSettings;
 
 // What a rank tells all ranks with the gradients of a step.
 struct StepWords {
-  bool stop = false;  // All ranks stop after this step.
+  bool stop = false;  // Makes all ranks stop after this step.
   bool save = false;  // A checkpoint is due.
   bool busy = false;  // Work goes on beside the steps.
 };
@@ -77,9 +77,9 @@ enum class EarlierGradients : std::uint8_t {
   Added,    // The new ones are added to them, as two backwards add.
 };
 
-// Who takes a step: the optimizer of the options, or one of torch::optim, or of its form, at rates
-// of its own.  Made of a Trainer's parameters(), that one gets what this rank updates in their
-// place: masters, or slices.  Checkpoints do not have its states.
+// The one who takes a step: the optimizer of the options, or one of torch::optim, or of its form,
+// at rates of its own.  An optimizer that was made of a Trainer's parameters() gets what this rank
+// updates in their place: masters, or slices.  Checkpoints do not have its states.
 class UpdatedBy {
  public:
   UpdatedBy() = default;

@@ -49,7 +49,7 @@ class TrainingProgram {
   comm::Communicator& communicator_;
   execute::Progress& progress_;
   std::unique_ptr<execute::Executor> executor_;
-  // Another thread may still read where this rank stood in them.
+  // Kept, because another thread may still read where this rank stood in them.
   std::vector<std::shared_ptr<const lower::Plan>> earlier_plans_;
   std::string name_ = "train";
   std::int64_t changes_ = 0;

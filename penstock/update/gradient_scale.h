@@ -1,5 +1,5 @@
-// What the loss of an fp16 model is multiplied by before its backward, so that small gradients do
-// not vanish, and what a step's gradients are divided by.
+// The factor of an fp16 model's loss before its backward, so that small gradients do not vanish.  A
+// step's gradients are divided by it.
 //
 // The Trainer has one; so may any loop with an optimizer of its own: it multiplies by value(),
 // finds out with all its ranks whether a gradient overflowed, does not step if one did, and tells

@@ -36,7 +36,7 @@ class OffloadedParts {
   at::Tensor zeros_like(std::size_t part, const at::Tensor& like);
   at::Tensor keep(std::size_t part, const at::Tensor& tensor);
 
-  // These parts, and what is kept of them, will not be used soon.
+  // Tells that these parts, and what is kept of them, will not be used soon.
   void let_go(PartRun parts);
   // Calls `update` for each of `runs`, in their order.
   void in_turn(const std::vector<PartRun>& runs, const std::function<void(PartRun)>& update);

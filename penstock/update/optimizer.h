@@ -30,8 +30,8 @@ class Optimizer {
   Optimizer(const config::OptimizerConfig& options, std::vector<at::Tensor> parameters,
             OffloadedParts* memory = nullptr, const std::vector<std::string>& names = {});
 
-  // One step at learning rate `lr` of the parameters [first, end), from their gradients; one
-  // without a gradient stays as it is.  A group with a rate of its own has it in ratio to `lr`.
+  // Takes one step at learning rate `lr` with the parameters [first, end), from their gradients;
+  // one without a gradient stays as it is.  A group with a rate of its own has it in ratio to `lr`.
   // Gradients are left as they were.
   void step(double lr, std::size_t first, std::size_t end);
   void step(double lr) { step(lr, 0, parameters_.size()); }
@@ -40,7 +40,7 @@ class Optimizer {
   // unless it was made.  All but "step", a float scalar, are like the parameter.  Who sets these
   // tensors sets where the optimizer goes on.
   std::vector<NamedState> states(std::size_t parameter) const;
-  // Their names, of any parameter.
+  // The states' names, of any parameter.
   std::vector<std::string_view> state_names() const;
   // Makes them, if they are not there.
   void make_states(std::size_t parameter);

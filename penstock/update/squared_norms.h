@@ -1,9 +1,9 @@
 // The squares of a gradient's elements, added in one order however the parameter is cut into
 // slices.  Of a complex element, that of its absolute value.
 //
-// The Trainer makes the gradient norm of them, so that it has the same bits for whole parameters
-// and for shards of any number of ranks.  The order is a tree: blocks of 64 elements, counted from
-// the parameter's start, are its leaves, and above them it is that of execute/sum_tree.h.  A slice
+// The Trainer makes the gradient norm of them.  So it has the same bits for whole parameters and
+// for shards of any number of ranks.  The order is a tree: blocks of 64 elements, counted from the
+// parameter's start, are its leaves, and above them it is that of execute/sum_tree.h.  A slice
 // gives the largest subtrees that its blocks are made of.
 // Units: elements; sums are doubles.
 #pragma once
@@ -23,7 +23,7 @@ struct Cut {
 // Subtrees of a slice.
 std::int64_t count_subtrees(const Cut& cut);
 
-// Their sums, of the slice that begins at element `first` of its parameter.
+// The sums of the subtrees of the slice that begins at element `first` of its parameter.
 std::vector<double> subtree_squares(const at::Tensor& slice, std::int64_t first);
 
 // The sum of squares of a whole parameter, from the subtrees of its cuts, one after the other.

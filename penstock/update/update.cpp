@@ -80,7 +80,7 @@ Update::Update(std::vector<Part> parts, std::shared_ptr<GradientScale> scale,
   } else {
     runs_ = masters_->runs(options.elements_at_once);
   }
-  // Also an optimizer that updates nothing here has its step.
+  // An optimizer that updates nothing here has its step, too.
   if (runs_.empty()) runs_.push_back({});
 }
 

@@ -1,5 +1,5 @@
-// What makes new parameters of a step's summed gradients: finite? -> scale or skip -> clip -> step
-// -> round.  A part that a program has set since the last update goes on from what it was set to.
+// Makes new parameters of a step's summed gradients: finite? -> scale or skip -> clip -> step ->
+// round.  A part that a program has set since the last update goes on from what it was set to.
 //
 // The Trainer has one with an Optimizer, the Python package's engines with whatever optimizer a
 // script gives, as a callback.  It owns the masters, and what is in files between updates.  Who

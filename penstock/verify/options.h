@@ -28,10 +28,10 @@ inline constexpr Channels kChannels[] = {Channels::Tagged, Channels::DirFifo, Ch
 // "tagged", "dirfifo", "pairfifo", "rankfifo".
 std::string_view to_string(Channels channels);
 
-// When a rank goes on after a SEND or a RECV.
+// The moment at which a rank goes on after a SEND or a RECV.
 enum class Communication : std::uint8_t {
   Overlapped,  // It goes on at once: both only post.
-  Blocking,    // When the message is over.
+  Blocking,    // The rank goes on when the message is over.
 };
 
 struct Options {

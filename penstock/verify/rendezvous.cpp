@@ -66,8 +66,8 @@ class Scattered {
  public:
   explicit Scattered(const SteppedSchedule& schedule) : schedule_(schedule) {}
 
-  // The k-th of one side meets the k-th of the other.  Where one side has more, what has no other
-  // end in its own step is paired instead, since one that is missing would shift all behind it.
+  // The k-th of one side meets the k-th of the other.  If one side has more, those without another
+  // end in their own step are paired instead: one that is missing would shift all behind it.
   void compare(const Side& one, const Side& other) {
     std::vector<InstructionPlace> of_one = places_of(one);
     std::vector<InstructionPlace> of_other = places_of(other);

@@ -1,11 +1,11 @@
 // Proves a schedule in DeepSpeed's form, whoever wrote its steps, before anything runs it.
 //
-// verify_stepped() returns every objection, with the codes S060 to S069 of this form and, if there
-// is none of them, those of the same program in the IR.  Knows no engine and no time.
+// verify_stepped() returns every objection with the codes S060 to S069 of this form.  If there is
+// none, it returns those of the same program in the IR.  Knows no engine and no time.
 //
-// The rules.  A step is atomic: a barrier of all stages may stand between any two successive steps,
-// sends and receives block until both ends are there, and still every stage reaches its end.  So
-// the stages have equally many steps, both ends of a message are in one step, and within a step no
+// The rules.  A step is atomic: every stage reaches its end even with a barrier of all stages
+// between any two steps, and with sends and receives that block until both ends are there.  So the
+// stages have equally many steps, both ends of a message are in one step, and within a step no
 // stages wait for each other in a circle.  ReduceTiedGrads waits for every stage that holds a tied
 // module.  A buffer holds what an instruction needs, and nothing that somebody still needs is
 // overwritten: an input stays until its gradient has left (of the first stage, until it has run

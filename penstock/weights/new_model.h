@@ -3,8 +3,8 @@
 // The rank that writes the index has one; shards are written by all ranks, under names of the
 // series that it says.  Knows no ranks.
 // Invariants: whenever the process or the machine stops, the folder has the old model, whole, or
-// the new one: the index is renamed when all shards are flushed, no shard has a name that the old
-// index knows, and a config.json that changes is away while it and the index are of two models.
+// the new one.  The index is renamed when all shards are flushed.  No shard has a name that the old
+// index knows.  A config.json that changes is away while it and the index are of two models.
 #pragma once
 #include <functional>
 #include <string>
@@ -16,7 +16,7 @@ namespace penstock::weights {
 
 class NewModel {
  public:
-  // Makes the folder, keeps other processes from saving to it as long as this lives, and removes
+  // Makes the folder, and keeps other processes from saving to it as long as this lives.  Removes
   // what a save has left there that did not end.  Until put_in_place() is over, a file in the
   // folder, model.saving, lists what the next save is to remove.
   // Throws: CheckpointError with the folder and the reason; one is that another process saves.

@@ -32,9 +32,9 @@ class Page {
   // Takes the parameter's values in: they now lie here, from `offset` on, and only here.  REQUIRES:
   // the same values on every rank, and the page as it was made.
   void hold(const stage::NamedParameter& parameter, std::int64_t offset);
-  // All are held.  From now on the page may be brought.
+  // Ends the holding: all are held, and the page may be brought.
   void close();
-  // Another layer's copy of the only parameter, which has the same values.
+  // Holds another layer's copy of the only parameter, which has the same values.
   void hold_copy(const stage::NamedParameter& copy);
 
   const at::Tensor& flat() const { return flat_; }    // [ranks, piece]
@@ -49,7 +49,7 @@ class Page {
   // Away, or here: whole, or about to be, from fetch() to drop().
   bool is_here() const { return is_here_; }
   bool is_coming() const { return coming_ != nullptr; }
-  // It will be fetched soon: begins to read this rank's piece of it, where that is in a file.
+  // Begins to read this rank's piece of it, where that is in a file: it will be fetched soon.
   void read_ahead() const;
   // Collective, unless it is here: begins to gather it; await() ends that.
   void fetch();

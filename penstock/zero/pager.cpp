@@ -192,6 +192,7 @@ void Pager::use(const std::vector<Read>& reads, std::int64_t outermost) noexcept
       residents_.is_pinned.assign(pages_.size(), false);
     }
     if (!error_ && is_computing_) {
+      // All pages of the operator are pinned before any is brought, so that none drops another.
       for (const Read& read : reads) residents_.is_pinned[index(read.page)] = true;
       for (const Read& read : reads) use_one(read.page);
     }
@@ -237,6 +238,7 @@ void Pager::use_one(paging::PageId page) {
 }
 
 void Pager::carry_out(const paging::Decision& decision, paging::PageId used) {
+  // Pages go before others come, so that no more than the budget is here at any time.
   for (const paging::PageId page : decision.drop) {
     pages_[index(page)]->drop();
     ++report_.drops;

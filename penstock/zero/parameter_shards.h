@@ -75,7 +75,7 @@ class ParameterShards {
   // Numbers of those that require a gradient, rising.
   const std::vector<std::size_t>& trained() const { return trained_; }
   const partition::Ownership& ownership() const { return growing_.ownership(); }
-  // This rank's, in the Ownership's order.
+  // This rank's slices, in the Ownership's order.
   const std::vector<ShardSlice>& slices() const { return slices_; }
   // This rank's slice of a parameter, or null.
   const ShardSlice* slice_of(std::size_t parameter) const {

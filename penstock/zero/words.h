@@ -1,4 +1,5 @@
-// What the ranks of a group tell each other before they do something together: what comes next.
+// The words that the ranks of a group tell each other before they do something together: what comes
+// next.
 //
 // A pager has one.  Ranks whose words differ are about to wait for each other for ever; so each
 // that hears it throws, and names both.  Who says a word waits for nobody; agree() waits for all.

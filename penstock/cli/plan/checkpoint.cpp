@@ -182,7 +182,7 @@ std::uint64_t bytes_on_disk(const std::string& folder) {
 
 int run_prune(const CheckpointCommand& command) {
   const std::string path = checkpoint::directory_in(command.path);
-  std::optional<OutputLock> run;  // Held even where nothing is saved: each directory has one owner.
+  std::optional<OutputLock> run;  // A run that saves nothing has its directory for itself, too.
   if (path != command.path) run.emplace(OutputLock::of_folder(command.path, "checkpoints"));
   const checkpoint::CheckpointDirectory directory(path);
   Output output(STDERR_FILENO);
@@ -230,7 +230,7 @@ std::string newest_at(const std::string& path) {
 Command declare_checkpoint_command(CLI::App& app) {
   const auto command = std::make_shared<CheckpointCommand>();
   app.require_subcommand(1);
-  // Also of the subcommands that are declared below.
+  // Subcommands that are declared below have this footer, too.
   app.footer(
       "Exit codes: 0 ok, 1 different (diff), 2 bad input, 3 damaged or cannot be written.\n"
       "Examples:\n"

@@ -89,7 +89,7 @@ class Starts {
       if (const auto code = pause(*pause_s, signals)) {
         return log_.stopped(static_cast<int>(*code), "as asked, before it was started again");
       }
-      // Of an earlier step, if this run began before what it found there.
+      // The newest one may have an earlier step, if this run began before what it found there.
       if (newest_step(directory_) != newest_at_start_) resume(start_);
     }
   }

@@ -20,8 +20,8 @@ struct RunToLaunch {
 };
 
 // Starts ranks until the run is done, is asked to stop, or no start is left.  A run that saves
-// checkpoints is started again as it was started until it has one of its own, and goes on from the
-// newest then.
+// checkpoints goes on from its newest one.  Before it has one of its own, it is started again as it
+// was started.
 // Returns: the exit code of the last start.
 int launch_run(const RunToLaunch& run, const launch::LaunchOptions& options, Output& output);
 

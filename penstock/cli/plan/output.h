@@ -18,8 +18,7 @@ struct OutputFile {
   std::string path;
 };
 
-// All of the files, or none where one cannot be written.
-// Throws: ConfigError.
+// Writes all of the files, or none where one cannot be written.  Throws: ConfigError.
 void write_files(std::span<const OutputFile> files);
 
 }  // namespace penstock::cli

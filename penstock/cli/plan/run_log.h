@@ -30,7 +30,7 @@ class RunLog {
   // written.  Nor is it of ranks that ended before they were ready, until they are started again.
   void ended(const launch::LaunchResult& result);
   void restarting(int attempt, double pause_seconds, std::int64_t ranks);
-  // It is not started again, for a `reason`.  Returns: `exit_code`.
+  // Notes that it is not started again, for a `reason`.  Returns: `exit_code`.
   int stopped(int exit_code, const std::string& reason);
 
  private:

@@ -1,4 +1,4 @@
-// Being one rank of `penstock generate`.
+// Runs one rank of `penstock generate`.
 //
 // main.cpp calls it.  Knows no text: what is generated goes to the descriptor that
 // generation.h names.

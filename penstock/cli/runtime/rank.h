@@ -1,4 +1,4 @@
-// Being one rank of a command: meets the others, runs, and tells the launcher how it went.
+// Runs one rank of a command: meets the others, does its work, and tells the launcher how it went.
 //
 // main.cpp calls it.  Knows the launcher's channel and nothing of how a model trains.
 #pragma once

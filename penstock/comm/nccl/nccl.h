@@ -17,8 +17,8 @@ bool has_nccl();
 // The same for two ranks that share a device, another for those that do not.
 std::string device_identity(c10::Device device);
 
-// Both directions to `peer`, who calls it too.
-// Throws: CommError, after the rules' deadline.
+// Connects both directions to `peer`, who calls it too.  Throws: CommError, after the rules'
+// deadline.
 Channels connect_nccl(const c10::intrusive_ptr<c10d::Store>& store, Rank rank, Rank peer,
                       c10::Device device, const WaitRules& rules);
 

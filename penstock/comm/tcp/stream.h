@@ -1,8 +1,9 @@
 // Tagged messages over one TCP connection, both ways, without a thread and without a wait.
 //
-// Who has it calls advance(): what the kernel takes is written, what has come is read, into the
-// tensor of the receive that asks for its tag, or into memory of its own until one does.  Each
-// message has a header of 16 bytes, which is checked: a mark, the tag, the length.
+// Who has it calls advance(), which writes what the kernel takes and reads what has come.  A
+// message goes into the tensor of the receive that asks for its tag, or into memory of its own
+// until one does.  Each message has a header of 16 bytes, which is checked: a mark, the tag, the
+// length.
 // Knows no deadlines and no ranks: tcp/link.cpp waits.
 // Thread safety: any thread.
 #pragma once

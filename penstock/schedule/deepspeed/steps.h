@@ -24,13 +24,13 @@ std::vector<Step> train_steps(const Position& position,
                               TrainVersion version = TrainVersion::Original);
 std::int32_t train_buffers(const Position& position, TrainVersion version = TrainVersion::Original);
 
-// Its step number `step`, with another number of buffers than train_buffers() says.
+// Step number `step` of TrainSchedule, with another number of buffers than train_buffers() says.
 // REQUIRES: 0 <= step < train_step_count(position), buffers >= 1.
 Step train_step(const Position& position, std::int32_t step, TrainVersion version,
                 std::int32_t buffers);
 
-// The same of another clock: what a stage does at `tick` after a step that was of microbatch
-// `previous` (in range or not), without the reductions and the optimizer of the last step.
+// The same of another clock: what a stage does at `tick` after a step of microbatch `previous` (in
+// range or not).  Reductions and the optimizer of the last step are left out.
 // REQUIRES: buffers >= 1.
 Step train_step_at(const Position& position, const Tick& tick, std::int32_t previous,
                    TrainVersion version, std::int32_t buffers);
@@ -39,14 +39,14 @@ Step train_step_at(const Position& position, const Tick& tick, std::int32_t prev
 std::vector<Step> inference_steps(const Position& position);
 inline constexpr std::int32_t kInferenceBuffers = 2;
 
-// Its step number `step`.  REQUIRES: 0 <= step < microbatches + stages - 1.
+// Step number `step` of InferenceSchedule.  REQUIRES: 0 <= step < microbatches + stages - 1.
 Step inference_step(const Position& position, std::int32_t step);
 
 // A step per microbatch, all of it on one rank, in one buffer.
 std::vector<Step> data_parallel_steps(const Position& position);
 inline constexpr std::int32_t kDataParallelBuffers = 1;
 
-// Its step number `step`.  REQUIRES: 0 <= step < microbatches.
+// Step number `step` of DataParallelSchedule.  REQUIRES: 0 <= step < microbatches.
 Step data_parallel_step(const Position& position, std::int32_t step);
 
 }  // namespace penstock::schedule::deepspeed

@@ -9,8 +9,9 @@
 
 namespace penstock::schedule::deepspeed {
 
-// Every action at its earliest step: behind what stands before it on its stage, a step after what
-// it needs, and, in a schedule that trains, F at steps of the stage's parity and B at the others.
+// Puts every action at its earliest step, behind what stands before it on its stage and a step
+// after what it needs.  A schedule that trains has F at steps of the stage's parity and B at the
+// others.
 class Timetable {
  public:
   // Throws: ScheduleError for an action that the dialect has no form for, as to_stepped(), and for

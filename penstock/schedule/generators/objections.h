@@ -15,10 +15,11 @@ namespace penstock::schedule {
 // Objects to nothing: most schedules have neither groups nor rules.
 std::string object_to_none(const Sizes& sizes);
 
-// One stage per rank.
+// Objects to more than one stage per rank.
 std::string object_to_many_stages(const Sizes& sizes);
 
-// Any stages per rank, microbatches in groups; and as Generator::constraints.
+// Objects to microbatches that do not make groups, with any stages per rank; and as
+// Generator::constraints.
 std::string object_to_uneven_groups(const Sizes& sizes);
 inline constexpr std::string_view kEvenGroups =
     "m a multiple of max(1, floor(m/p)); or p <= n <= m, m mod n = 0 or >= p";

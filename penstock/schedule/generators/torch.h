@@ -13,7 +13,8 @@ namespace penstock::schedule {
 // Whether torch has the schedule of that name; it has none that nobody has.
 bool torch_has(std::string_view name);
 
-// Its pipeline_order.  ScheduleGPipe and Schedule1F1B have their REDUCE_GRAD at the end, as there.
+// The pipeline_order of torch's schedule.  ScheduleGPipe and Schedule1F1B have their REDUCE_GRAD at
+// the end, as there.
 // Throws: ScheduleError as make_schedule, and for a schedule that torch does not have.
 // Source: torch.distributed.pipelining 2.13; but Schedule1F1B is in the order that torch runs.
 Timetable torch_timetable(std::string_view name, Sizes sizes);

@@ -12,7 +12,7 @@
 
 namespace penstock::schedule {
 
-// When a rank runs the F and the I of each chunk, within the block.
+// The steps within the block at which a rank runs the F and the I of each chunk.
 struct Offsets {
   std::array<std::int32_t, 2> forward{};
   std::array<std::int32_t, 2> input{};

@@ -44,8 +44,8 @@ class Messages {
   std::size_t count() const { return 2 * homes_.stages() * microbatches_; }
 
  private:
-  // The direction in which a compute action takes and hands on values: +1 to later stages, -1 to
-  // earlier ones, 0 when it stays on its stage.
+  // The direction in which a compute action hands on values: +1 to later stages, -1 to earlier
+  // ones, 0: it keeps them.
   static std::int32_t direction_of(Op op) {
     if (op == Op::Forward) return 1;
     return op == Op::Backward || op == Op::BackwardInput ? -1 : 0;

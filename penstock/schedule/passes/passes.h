@@ -31,8 +31,8 @@ Timetable align(Timetable table, Waits waits = Waits::OfAll);
 
 // Weights ----------------------------------------------------------------------------------------
 
-// UNSHARD and RESHARD such that, while a stage computes, the weights of the next `window` distinct
-// stages of its rank are there, its own counted, and no others: what is not among them is dropped,
+// Adds UNSHARD and RESHARD.  While a stage computes, the weights of the next `window` distinct
+// stages of its rank are there, its own counted, and no others.  What is not among them is dropped,
 // then what is missing is gathered.  An overlapped pair has both of its stages.
 // REQUIRES: window >= 1.  Cost: the actions times the window.
 // Source: torch.distributed.pipelining, whose window is 3.
@@ -48,8 +48,8 @@ Schedule add_reduce_gradients(Schedule schedule, Reduction reduction = Reduction
 
 // Backwards --------------------------------------------------------------------------------------
 
-// Each B that is not overlapped becomes an I in its place, and a W behind the I of the B that is
-// `delay` such Bs of the rank later, or at the end.
+// Makes each B that is not overlapped an I in its place and a W.  The W stands behind the I of the
+// B that is `delay` such Bs of the rank later, or at the end.
 // REQUIRES: compute actions only; delay >= 0.
 Schedule split_backwards(Schedule order, std::int32_t delay = 0);
 
@@ -70,7 +70,7 @@ Schedule overlap_pairs(const Schedule& order);
 
 // torch's placement: the ranks take turns, and when one sends, the RECV is added to what the other
 // has so far.  So any two ranks agree on the order of the messages between them, both directions
-// together, and the program runs even where messages of two ranks go through one queue.
+// together.  The program runs even where messages of two ranks go through one queue.
 // An idle slot takes a turn.
 // REQUIRES: a compute order.
 // Source: torch.distributed.pipelining.
@@ -78,8 +78,8 @@ Schedule add_send_recv_as_torch(const Schedule& order);
 Schedule add_send_recv_as_torch(const Timetable& table);
 
 // Moves each RECV of a lowered schedule to `lookahead` compute actions before the one that needs
-// it, or as near to that as the order of the messages between two ranks allows, which stays as it
-// is.  Receives are deferred with lookahead 0.
+// it.  The order of the messages between two ranks stays: a RECV moves as far as that allows.
+// Receives are deferred with lookahead 0.
 // REQUIRES: lookahead >= 0.
 Schedule place_receives(Schedule schedule, std::int32_t lookahead);
 

@@ -1,7 +1,7 @@
 // Lets the ranks of a schedule act in rounds, for passes that run programs against each other.
 //
 // In a round every rank that is awake takes one turn, in the order of the ranks.  A rank that can
-// do nothing sleeps until another one's turn wakes it, so the cost is in proportion to the turns,
+// do nothing sleeps until another one's turn wakes it.  So the cost is in proportion to the turns,
 // however long ranks wait.  Knows no actions: what a turn does is the caller's.
 // Source: the rounds in which torch.distributed.pipelining places messages.
 #pragma once
