@@ -1,5 +1,6 @@
 #include "penstock/rank/presence.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <span>
 
 #include "penstock/core/exception_text.h"
+#include "penstock/core/text.h"
 #include "penstock/execute/progress.h"
 #include "penstock/launch/control.h"
 #include "penstock/rank/progress_report.h"
@@ -48,12 +50,17 @@ class Presence {
  private:
   // A rank that does not wait advances, however long it takes.
   launch::ProgressReport report() {
-    launch::ProgressReport report{.phase = kOwnCode};
+    launch::ProgressReport report;
+    std::int64_t step = 0;
     execute::look_at_all([&](std::span<execute::Progress* const> all) {
       for (const execute::Progress* each : all) {
         if (is_busy(*each)) report = report_of(*each);
+        step = std::max(step, each->step.load(std::memory_order_relaxed));
       }
     });
+    if (report == launch::ProgressReport()) {
+      report.phase = step > 0 ? str(kOwnCode, " after step ", step) : kOwnCode;
+    }
     const std::lock_guard lock(mutex_);
     if (!report.waiting || report.counter != of_progress_) ++counter_;
     of_progress_ = report.counter;
