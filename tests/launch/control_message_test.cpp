@@ -28,7 +28,8 @@ ErrorReport some_error() {
 
 TEST(ControlMessage, ParseIsTheInverseOfEncode) {
   const std::vector<RankMessage> messages{
-      Hello{}, Done{}, Bye{}, some_progress(), some_error(), ProgressReport{}, ErrorReport{}};
+      Hello{},      Hello{.takes_stop = false}, Done{},       Bye{}, some_progress(),
+      some_error(), ProgressReport{},           ErrorReport{}};
   for (const RankMessage& message : messages) {
     EXPECT_EQ(parse_rank_message(encode(message)), message) << encode(message);
   }

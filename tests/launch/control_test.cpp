@@ -90,6 +90,13 @@ TEST_F(Control, HelloPhasesProgressDoneBye) {
   EXPECT_EQ(hear_until("bye"), "bye");
 }
 
+TEST_F(Control, AProgramTakesStopsFromWhenItAsks) {
+  ControlClient control({.fd = rank.get(), .heartbeat_seconds = 0.1, .takes_stop = false});
+  EXPECT_EQ(hear(), "hello, stopped by signals");
+  control.take_stops();
+  EXPECT_EQ(hear_until("hello"), "hello");
+}
+
 TEST_F(Control, OneClientAtATimeHasTheChannel) {
   {
     const ControlClient first = client();

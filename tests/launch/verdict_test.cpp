@@ -193,6 +193,18 @@ TEST_F(Failures, AfterAStopTheSignalItselfIsNone) {
   EXPECT_EQ(failure(), "rank 2 failed at step 12, instruction 1B3: disk full [3]");
 }
 
+// A program that a signal stops ends as it likes; one that is asked on its channel, in good order.
+TEST_F(Failures, AfterAStopHowAProgramEndsThatTakesNone) {
+  seen.stop_signal = SIGTERM;
+  enter_message(rank(1), Hello{.takes_stop = false}, 10'000);
+  EXPECT_FALSE(rank(1).stops_itself());
+  exits(1, 10'100, 1);
+  EXPECT_EQ(failure(), "none");
+  EXPECT_TRUE(rank(2).stops_itself());
+  exits(2, 10'200, 1);
+  EXPECT_NE(failure(), "none");
+}
+
 TEST_F(Failures, NotesSayWhoWasWaiting) {
   waits(0, 10'000, Rank(2), 500);
   dies(2, 10'300, SIGKILL);
