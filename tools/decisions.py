@@ -21,7 +21,7 @@ DECISIONS = [
     (
         "what a stage of ZeRO means is decided in partition/ownership.h",
         re.compile(r"(?:==|!=|<=?|>=?) *(?:\w+::)*ZeroStage::\w|switch *\(.*\bzero\b.*stage"),
-        ("penstock/config/", "penstock/partition/ownership", "penstock/replicas/zero_options"),
+        ("penstock/config/", "penstock/partition/ownership", "penstock/parameters/zero_options"),
     ),
     (
         "which parameters are too small to be away is decided in partition/ownership.cpp",

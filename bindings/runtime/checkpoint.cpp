@@ -10,7 +10,7 @@
 
 #include "bindings/runtime/init.h"
 #include "bindings/runtime/without_gil.h"
-#include "penstock/replicas/replicated_parameters.h"
+#include "penstock/parameters/replicated_parameters.h"
 #include "penstock/train/checkpoint_writer.h"
 #include "penstock/weights/safetensors.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 namespace py = pybind11;
 using checkpoint::SavedCheckpoint;
-using replicas::KeptParameter;
+using parameters::KeptParameter;
 using train::StatePiece;
 
 void init_pieces(py::module_& m) {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "bindings/runtime/python_error.h"
-#include "penstock/execute/gradient_arrivals.h"
 #include "penstock/nn/draw.h"
+#include "penstock/parameters/gradient_arrivals.h"
 #include "penstock/stage/any_node.h"
 
 namespace penstock::bindings {
@@ -43,7 +43,7 @@ bool is_plain(Node& node) {
                      type == typeid(torch::autograd::AccumulateGrad).name();
   return known && node.pre_hooks().empty() && node.post_hooks().empty() &&
          node.tensor_pre_hooks().empty() && node.retains_grad_hooks().empty() &&
-         (!when_final || execute::only_notes_arrival(*when_final));
+         (!when_final || parameters::only_notes_arrival(*when_final));
 }
 
 }  // namespace

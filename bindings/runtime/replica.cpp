@@ -15,17 +15,17 @@
 #include "bindings/runtime/update.h"
 #include "bindings/runtime/without_gil.h"
 #include "penstock/offload/system_memory.h"
-#include "penstock/replicas/spread_parameters.h"
+#include "penstock/parameters/pager.h"
+#include "penstock/parameters/spread_parameters.h"
 #include "penstock/train/module_replica.h"
-#include "penstock/zero/pager.h"
 
 namespace penstock::bindings {
 namespace {
 
 namespace py = pybind11;
 using Numbers = std::vector<std::size_t>;
-using replicas::ReplicaOptions;
-using replicas::SpreadParameters;
+using parameters::ReplicaOptions;
+using parameters::SpreadParameters;
 using train::ModuleReplica;
 
 std::vector<stage::NamedParameter> named(const Parameters& parameters) {
@@ -36,15 +36,15 @@ std::vector<stage::NamedParameter> named(const Parameters& parameters) {
 
 using PythonParts = std::vector<std::tuple<std::size_t, std::int64_t, at::Tensor>>;
 
-PythonParts parts_of(const update::Parts& parts) {
+PythonParts parts_of(const parameters::Parts& parts) {
   PythonParts result;
-  for (const update::Part& part : parts.all()) {
+  for (const parameters::Part& part : parts.all()) {
     result.emplace_back(part.parameter, part.first, part.tensor);
   }
   return result;
 }
 
-std::map<std::string, std::int64_t> numbers_of(const zero::PagerReport& report) {
+std::map<std::string, std::int64_t> numbers_of(const parameters::PagerReport& report) {
   return {{"uses", report.uses},
           {"faults", report.faults},
           {"prefetches", report.prefetches},
@@ -132,7 +132,7 @@ struct PythonReplica {
 };
 
 partition::SharingRules rules_of(const ReplicaOptions& options, std::int32_t ranks) {
-  return replicas::sharing_rules(options.zero, options.pieces, ranks, options.device);
+  return parameters::sharing_rules(options.zero, options.pieces, ranks, options.device);
 }
 
 void init_options(py::module_& m) {
@@ -245,14 +245,14 @@ auto call(PythonReplicated& r, const Function& function) {
 }
 
 void init_replicated(py::module_& m) {
-  using replicas::ReplicatedParameters;
+  using parameters::ReplicatedParameters;
   using Sets = std::vector<std::pair<Parameters, bool>>;
   py::class_<PythonReplicated>(m, "ReplicatedParameters",
                                "Parameters of a pipeline's stages on this rank and its replicas.")
       .def(py::init([](const Sets& sets, ReplicaGroup& group, const ReplicaOptions& options,
                        const std::vector<PythonSpread*>& spread_before) {
              auto made = std::make_unique<PythonReplicated>(group);
-             std::vector<replicas::ParameterSet> given;
+             std::vector<parameters::ParameterSet> given;
              for (const auto& [parameters, goes] : sets) {
                given.push_back({named(parameters), goes ? partition::Whereabouts::ComeAndGo
                                                         : partition::Whereabouts::Stay});
@@ -318,7 +318,7 @@ void init_replica(py::module_& m) {
   m.def(
       "unobserved",
       [](const py::typing::Callable<py::object()>& function) {
-        const zero::Unobserved unobserved;
+        const parameters::Unobserved unobserved;
         return function();
       },
       py::arg("function"), "Calls what reads no values: its operators bring no parameters.");

@@ -88,12 +88,12 @@ void init_request(py::module_& m) {
 
 }  // namespace
 
-std::unique_ptr<Update> make_update(const update::Parts& parts, const UpdateRequest& request) {
+std::unique_ptr<Update> make_update(const parameters::Parts& parts, const UpdateRequest& request) {
   // What moves to a file is to leave the memory.
   if (request.states_folder) offload::give_freed_memory_back();
   const std::set<std::size_t> parameters(request.parameters.begin(), request.parameters.end());
-  std::vector<update::Part> updated;
-  for (const update::Part& part : parts.all()) {
+  std::vector<parameters::Part> updated;
+  for (const parameters::Part& part : parts.all()) {
     if (parameters.contains(part.parameter)) updated.push_back(part);
   }
   return std::make_unique<Update>(

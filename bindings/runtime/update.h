@@ -23,7 +23,7 @@ struct UpdateRequest {
   std::int64_t elements_at_once = 0;
 };
 
-std::unique_ptr<update::Update> make_update(const update::Parts& parts,
+std::unique_ptr<update::Update> make_update(const parameters::Parts& parts,
                                             const UpdateRequest& request);
 
 }  // namespace penstock::bindings

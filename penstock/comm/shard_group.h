@@ -1,6 +1,6 @@
 // Sums and shards over a group of ranks, as one message between every two of them.
 //
-// execute/ sums gradients with it, zero/ scatters and gathers.  What is summed is added in the
+// parameters/ sums, scatters and gathers with it.  What is summed is added in the
 // order of the group's ranks, whatever comes first.  So the bits are the same however the summands
 // are cut into messages, and whether all ranks want the sum or each a piece.  (Gloo's ring adds in
 // an order that depends on the place in the tensor, and its reduce-scatter in another.) bf16 and

@@ -1,7 +1,7 @@
 // The bytes of a stage's parameters, gradients and optimizer states on one rank, under ZeRO or not.
 //
 // Whoever tells a rank's memory adds them up by stage.  Who has what is partition/ownership.h's;
-// here it is counted, as zero/, execute/gradients.h and update/ lay it out.  Knows no schedule and
+// here it is counted, as parameters/ and update/ lay it out.  Knows no schedule and
 // no activations.
 // Units: bytes.  Source: ZeRO (arXiv 1910.02054, table 1), with the padding of buckets.
 #pragma once

@@ -1,6 +1,6 @@
 // Tensors whose memory is a file: those that are not in use need not be in memory.
 //
-// update/ keeps optimizer states in one, zero/ parameters that are away.  The file has no name and
+// update/ keeps optimizer states in one, parameters/ those that are away.  The file has no name and
 // goes with its last tensor, also when the process is killed.  A tensor's blocks are there before
 // it is, so that a disk that is full is an error then, and no signal later.  Knows neither what the
 // tensors are nor in which order they are used.

@@ -1,6 +1,7 @@
 // The place in which a rank keeps tensors while it does not use them.
 //
-// Options of update/ and replicas/ say so for parameters and for optimizer states.  Knows neither.
+// Options of update/ and parameters/ say so for parameters and for optimizer states.  Knows
+// neither.
 #pragma once
 #include <cstdint>
 #include <string>

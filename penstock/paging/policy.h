@@ -2,7 +2,7 @@
 // The decision depends on the trace, the place in it and a budget of bytes, and never on time.
 //
 // So all ranks of a group, which use the same pages in the same order, decide the same, and their
-// gathers meet.  zero/ does what is decided; replay() does it without pages, to tell memory
+// gathers meet.  parameters/ does what is decided; replay() does it without pages, to tell memory
 // and messages beforehand.
 // Source: what is used last goes first, which is optimal for pages of one size (Belady 1966); what
 // is used next comes first.

@@ -1,7 +1,8 @@
 // The order in which a step uses its pages, and where the next step stands in it.
 //
-// A page is what is brought here, and dropped again, as a whole: in zero/, a bucket of parameters.
-// The pager tells every use; policy.h decides by the trace.  Knows no bytes and no time.
+// A page is what is brought here, and dropped again, as a whole: in parameters/, a bucket of
+// parameters. The pager tells every use; policy.h decides by the trace.  Knows no bytes and no
+// time.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,7 +1,7 @@
 // The gradients of a stage that are summed over the replicas in one message, and the number of such
 // sums under way at a time.
 //
-// execute/gradients.h and zero/ sum by it, and memory/ tells by it what that takes.
+// parameters/ sums by it, and memory/ tells by it what that takes.
 #pragma once
 #include <cstddef>
 #include <cstdint>

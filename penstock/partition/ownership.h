@@ -2,7 +2,7 @@
 // which of its elements, and which bucket it is in.
 //
 // An Ownership is a value.  It follows from the parameters and from ZeRO's rules, before a tensor
-// moves.  replicas/ places tensors by it, and memory/ counts their bytes by it.  Nobody else
+// moves.  parameters/ places tensors by it, and memory/ counts their bytes by it.  Nobody else
 // decides any of this.  Knows no tensors and no connections.
 //
 // Parameters that ranks share are cut into slices.  They fill *buckets*, in their order.  A bucket

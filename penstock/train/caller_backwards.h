@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "penstock/execute/added_gradients.h"
+#include "penstock/parameters/added_gradients.h"
 #include "penstock/stage/stage.h"
 #include "penstock/update/gradient_scale.h"
 
@@ -55,7 +55,7 @@ class CallerBackwards {
   std::vector<stage::NamedParameter> parameters_;
   std::shared_ptr<const update::GradientScale> scale_;
   std::function<void()> first_;
-  std::optional<execute::AddedGradients> added_;
+  std::optional<parameters::AddedGradients> added_;
   std::string refusal_;  // Empty: there is none.
   bool has_successor_ = false;
   bool is_own_ = false;  // The backward that runs.

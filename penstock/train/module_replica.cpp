@@ -31,8 +31,8 @@ const char* run_of(Forward forward) {
 }  // namespace
 
 ModuleReplica::ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
-                             const replicas::ReplicaOptions& options, ModuleGradients gradients,
-                             const std::vector<replicas::SpreadParameters*>& spread_before,
+                             const parameters::ReplicaOptions& options, ModuleGradients gradients,
+                             const std::vector<parameters::SpreadParameters*>& spread_before,
                              comm::ShardGroup& group, comm::Communicator& communicator)
     : replicated_({{.parameters = parameters}}, options, spread_before, group, communicator),
       gradients_(std::move(gradients)),
@@ -49,14 +49,14 @@ void ModuleReplica::take_over() {
 // The sums that are there go aside: what is summed next must not have them in it.
 void ModuleReplica::accumulate_again() {
   if (!has_sums_) return;
-  std::vector<at::Tensor> sums = update::copies_of_gradients(parts());
+  std::vector<at::Tensor> sums = parameters::copies_of_gradients(parts());
   drop_gradients();
   sums_before_ = std::move(sums);
 }
 
 void ModuleReplica::finish() {
   hooks_.finish();
-  update::add_gradients(parts(), std::exchange(sums_before_, {}));
+  parameters::add_gradients(parts(), std::exchange(sums_before_, {}));
   has_sums_ = true;
 }
 

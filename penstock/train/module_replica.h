@@ -25,8 +25,8 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/comm/shard_group.h"
 #include "penstock/execute/executor.h"
-#include "penstock/execute/sums_when_final.h"
-#include "penstock/replicas/replicated_parameters.h"
+#include "penstock/parameters/replicated_parameters.h"
+#include "penstock/parameters/sums_when_final.h"
 #include "penstock/train/caller_backwards.h"
 #include "penstock/update/gradient_scale.h"
 
@@ -54,18 +54,18 @@ class ModuleReplica {
   // the first replica.  Parameters of `spread_before` (zero.Init) leave it, a bucket at a time.
   // REQUIRES: each is there once, under a name of its own.
   ModuleReplica(const std::vector<stage::NamedParameter>& parameters,
-                const replicas::ReplicaOptions& options, ModuleGradients gradients,
-                const std::vector<replicas::SpreadParameters*>& spread_before,
+                const parameters::ReplicaOptions& options, ModuleGradients gradients,
+                const std::vector<parameters::SpreadParameters*>& spread_before,
                 comm::ShardGroup& group, comm::Communicator& communicator);
 
   // What this rank updates: whole parameters, or slices, each with its gradient.
-  const update::Parts& parts() const { return replicated_.parts(); }
+  const parameters::Parts& parts() const { return replicated_.parts(); }
 
   // What this rank has of parameters between steps.
-  std::vector<replicas::KeptParameter> kept() const { return replicated_.kept().front(); }
+  std::vector<parameters::KeptParameter> kept() const { return replicated_.kept().front(); }
 
   // Parameters that come and go under ZeRO 3; null: none does.
-  replicas::SpreadParameters* spread() { return replicated_.spread(0); }
+  parameters::SpreadParameters* spread() { return replicated_.spread(0); }
   // The number of each parameter in spread(); absent: it stays on every rank.
   const std::vector<std::optional<std::size_t>>& spread_place() const {
     return replicated_.spread_place();
@@ -111,7 +111,7 @@ class ModuleReplica {
   // other ranks have updated.
   void gather() { replicated_.gather(); }
 
-  zero::PagerReport paging() const { return replicated_.paging(); }
+  parameters::PagerReport paging() const { return replicated_.paging(); }
 
  private:
   void begin_compute(const char* run);
@@ -119,9 +119,9 @@ class ModuleReplica {
   void accumulate_again();
   void finish();
 
-  replicas::ReplicatedParameters replicated_;
+  parameters::ReplicatedParameters replicated_;
   ModuleGradients gradients_;
-  execute::SumsWhenFinal hooks_;
+  parameters::SumsWhenFinal hooks_;
   CallerBackwards backwards_;
   bool has_sums_ = false;
   // Sums, by part, of this step's accumulations that have ended.

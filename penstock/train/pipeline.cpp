@@ -8,8 +8,8 @@
 #include "penstock/core/counted.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
-#include "penstock/execute/sums_when_final.h"
 #include "penstock/lower/programs.h"
+#include "penstock/parameters/sums_when_final.h"
 
 namespace penstock::train {
 namespace {
@@ -37,7 +37,7 @@ mesh::Mesh mesh_of(const schedule::Schedule& program, std::int32_t replicas,
 
 Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages,
                    std::vector<Tie> ties, const Facts& facts, comm::Communicator& communicator,
-                   std::int32_t replicas, replicas::ReplicatedParameters* replicated)
+                   std::int32_t replicas, parameters::ReplicatedParameters* replicated)
     : communicator_(communicator),
       replicated_(replicated),
       schedule_(proved(std::move(program))),
@@ -52,7 +52,7 @@ Pipeline::Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages
     PENSTOCK_CHECK(replicated_->sets() == given_.size() + 1, replicated_->sets(), " sets");
     for (std::size_t i = 0; i < given_.size(); ++i) {
       given_[i].hooks =
-          std::make_shared<execute::SumsWhenFinal>(replicated_->hooks(i), given_[i].may_nest);
+          std::make_shared<parameters::SumsWhenFinal>(replicated_->hooks(i), given_[i].may_nest);
     }
   }
   std::vector<nn::LayerSpec> model;
@@ -118,7 +118,7 @@ execute::StepResult Pipeline::running(const char* name, const Run& run) {
 // What several stages add to is final when the program and the ties' sums are over.
 void Pipeline::sum_shared(double divisor) {
   if (replicated_ == nullptr) return;
-  execute::SumsWhenFinal shared(replicated_->hooks(given_.size()));
+  parameters::SumsWhenFinal shared(replicated_->hooks(given_.size()));
   shared.before_last_backward(divisor);
   shared.after_backward(/*microbatch=*/0);
   shared.finish();

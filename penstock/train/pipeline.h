@@ -16,8 +16,8 @@
 #include "penstock/execute/executor.h"
 #include "penstock/execute/stage_hooks.h"
 #include "penstock/nn/layer.h"
+#include "penstock/parameters/replicated_parameters.h"
 #include "penstock/partition/partition.h"
-#include "penstock/replicas/replicated_parameters.h"
 #include "penstock/stage/stage.h"
 #include "penstock/train/handshake.h"
 #include "penstock/train/tied_stages.h"
@@ -49,7 +49,7 @@ class Pipeline {
   // when the ranks do not have the same program.
   Pipeline(schedule::Schedule program, std::vector<PipelineStage> stages, std::vector<Tie> ties,
            const Facts& facts, comm::Communicator& communicator, std::int32_t replicas = 1,
-           replicas::ReplicatedParameters* replicated = nullptr);
+           parameters::ReplicatedParameters* replicated = nullptr);
   ~Pipeline();
 
   // Runs the program; one that only runs the model trains nothing.
@@ -75,7 +75,7 @@ class Pipeline {
                                                    bool with_hooks);
 
   comm::Communicator& communicator_;
-  replicas::ReplicatedParameters* replicated_;  // Null: hooks of the stages do what replicas do.
+  parameters::ReplicatedParameters* replicated_;  // Null: hooks of the stages do what replicas do.
   verify::VerifiedSchedule schedule_;
   std::vector<PipelineStage> given_;
   mesh::Mesh mesh_;

@@ -49,7 +49,7 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
       owned_(str("rank ", communicator.rank())) {
   // A rank that waits hears of one whose layers cannot be made; one that connects to it may not.
   communicator_.barrier("connected");
-  std::unique_ptr<replicas::GrowingParameters> grown;
+  std::unique_ptr<parameters::GrowingParameters> grown;
   {
     const execute::WorkMark work(progress_, "making layers", files_in_programs());
     grown = comm::or_fail_at(
@@ -68,7 +68,7 @@ RankModel::RankModel(const TrainerOptions& options, const std::vector<nn::LayerS
 
 // The next stage's layers move to where their Ownership says, each before the next is made.
 stage::Making RankModel::making(const std::vector<nn::LayerSpec>& layers, nn::LayerMaker& maker,
-                                replicas::GrowingParameters& growing) {
+                                parameters::GrowingParameters& growing) {
   stage::Making making{.device = options_.device, .leaves = stage::Leaves::ParametersOnly};
   making.make = [this, &layers, &maker](std::int64_t index) {
     nn::BuiltLayer built = maker.make(index);
@@ -84,24 +84,25 @@ stage::Making RankModel::making(const std::vector<nn::LayerSpec>& layers, nn::La
       // Where its values are all here; add() may take them away.
       if (has_copies) first_values_[each.name] = stage::hash_of_values(each.tensor);
       growing.add({each.name, each.tensor},
-                  each.is_tied ? zero::Ties::Shared : zero::Ties::Unshared);
+                  each.is_tied ? parameters::Ties::Shared : parameters::Ties::Unshared);
     }
   };
   return making;
 }
 
-std::unique_ptr<replicas::GrowingParameters> RankModel::build_stages(
+std::unique_ptr<parameters::GrowingParameters> RankModel::build_stages(
     const std::vector<nn::LayerSpec>& layers, const Layout& layout, nn::LayerMaker& maker) {
-  auto growing = std::make_unique<replicas::GrowingParameters>(
-      replicas::ReplicaOptions{.zero = options_.zero,
-                               .pieces = options_.offload.parameters,
-                               .device = options_.device,
-                               .sums = options_.precision.sums,
-                               .order = options_.sums,
-                               .sums_under_way_max = groups().programs == mesh::Programs::Alike
-                                                         ? partition::kSumsUnderWay
-                                                         : std::numeric_limits<std::size_t>::max(),
-                               .progress = &progress_},
+  auto growing = std::make_unique<parameters::GrowingParameters>(
+      parameters::ReplicaOptions{
+          .zero = options_.zero,
+          .pieces = options_.offload.parameters,
+          .device = options_.device,
+          .sums = options_.precision.sums,
+          .order = options_.sums,
+          .sums_under_way_max = groups().programs == mesh::Programs::Alike
+                                    ? partition::kSumsUnderWay
+                                    : std::numeric_limits<std::size_t>::max(),
+          .progress = &progress_},
       sums_.same_parameters());
   const partition::Partition& partition = layout.partition;
   const Rank rank(groups().pipe.here);
@@ -149,9 +150,9 @@ void RankModel::build_ties(const std::vector<nn::LayerSpec>& layers, const Layou
       }
     }
     std::ranges::stable_sort(copies, {}, &nn::TiedParameter::name);
-    ties_.push_back(std::make_unique<execute::TiedParameters>(
+    ties_.push_back(std::make_unique<parameters::TiedParameters>(
         communicator_, communicator_.make_group(ranks.ranks), copies, options_.precision.sums,
-        ranks.counts ? execute::Summand::Mine : execute::Summand::OfAnother));
+        ranks.counts ? parameters::Summand::Mine : parameters::Summand::OfAnother));
   }
 }
 
@@ -229,7 +230,7 @@ std::vector<double> RankModel::squared_norms() {
   return all;
 }
 
-RankModel::WholeParameters::WholeParameters(replicas::ReplicatedParameters& replicated)
+RankModel::WholeParameters::WholeParameters(parameters::ReplicatedParameters& replicated)
     : replicated_(replicated) {
   replicated_.unshard();
 }

@@ -15,12 +15,12 @@
 #include "penstock/comm/communicator.h"
 #include "penstock/execute/executor.h"
 #include "penstock/execute/stage_hooks.h"
-#include "penstock/execute/tied_parameters.h"
 #include "penstock/mesh/mesh.h"
 #include "penstock/nn/layer.h"
 #include "penstock/nn/owned_memory.h"
+#include "penstock/parameters/replicated_parameters.h"
+#include "penstock/parameters/tied_parameters.h"
 #include "penstock/partition/partition.h"
-#include "penstock/replicas/replicated_parameters.h"
 #include "penstock/stage/stage.h"
 #include "penstock/train/group_sums.h"
 #include "penstock/train/handshake.h"
@@ -62,21 +62,21 @@ class RankModel {
   // every rank that has one of them, under the name that it has in the first.
   const NamedParameters& parameters() const { return order_->parameters(); }
   // How they are placed, and what this rank updates of them.  A set for each stage.
-  replicas::ReplicatedParameters& replicated() { return *replicated_; }
-  const replicas::ReplicatedParameters& replicated() const { return *replicated_; }
+  parameters::ReplicatedParameters& replicated() { return *replicated_; }
+  const parameters::ReplicatedParameters& replicated() const { return *replicated_; }
 
   // Makes parameters() whole under ZeroStage::Parameters, until what is returned is destroyed; else
   // does nothing.  Both are collective over the data ranks of a stage.  What all of these ranks set
   // in a parameter meanwhile, to the same values, is what it trains on with.
   class [[nodiscard]] WholeParameters {
    public:
-    explicit WholeParameters(replicas::ReplicatedParameters& replicated);
+    explicit WholeParameters(parameters::ReplicatedParameters& replicated);
     ~WholeParameters();
     WholeParameters(const WholeParameters&) = delete;
     WholeParameters& operator=(const WholeParameters&) = delete;
 
    private:
-    replicas::ReplicatedParameters& replicated_;
+    parameters::ReplicatedParameters& replicated_;
   };
   WholeParameters whole_parameters() { return WholeParameters(*replicated_); }
 
@@ -98,10 +98,10 @@ class RankModel {
   std::vector<double> squared_norms();
 
  private:
-  std::unique_ptr<replicas::GrowingParameters> build_stages(
+  std::unique_ptr<parameters::GrowingParameters> build_stages(
       const std::vector<nn::LayerSpec>& layers, const Layout& layout, nn::LayerMaker& maker);
   stage::Making making(const std::vector<nn::LayerSpec>& layers, nn::LayerMaker& maker,
-                       replicas::GrowingParameters& growing);
+                       parameters::GrowingParameters& growing);
   void build_ties(const std::vector<nn::LayerSpec>& layers, const Layout& layout);
   std::vector<nn::TiedParameter> updated_copies(std::size_t stage) const;
   std::unique_ptr<execute::Executor> make_executor(lower::Plan plan,
@@ -119,8 +119,8 @@ class RankModel {
   nn::OwnedMemory owned_;     // Memory that the layers have.
   ValueHashes first_values_;  // Hashes of parameters' values as the layers made them.
   std::vector<stage::Stage> stages_;
-  std::optional<replicas::ReplicatedParameters> replicated_;
-  std::vector<std::unique_ptr<execute::TiedParameters>> ties_;
+  std::optional<parameters::ReplicatedParameters> replicated_;
+  std::vector<std::unique_ptr<parameters::TiedParameters>> ties_;
   std::optional<ModelOrder> order_;
 };
 

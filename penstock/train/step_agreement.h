@@ -19,7 +19,7 @@
 namespace penstock::train {
 
 struct OwnSettings {
-  std::map<std::string, std::string> weights;  // Hashes by name (replicas::ProgramChanges).
+  std::map<std::string, std::string> weights;  // Hashes by name (parameters::ProgramChanges).
   std::vector<double> rates;                   // The step's learning rate of each group.
 };
 

@@ -97,10 +97,10 @@ std::string objection_to(const at::Tensor& values, const StatePiece& piece,
 }
 
 // Makes the optimizer's states of what this rank updates of that parameter, if they are not there.
-void make_states_of(const std::string& name, const replicas::ReplicatedParameters& replicated,
+void make_states_of(const std::string& name, const parameters::ReplicatedParameters& replicated,
                     update::Optimizer& optimizer) {
   for (const auto& set : replicated.kept()) {
-    for (const replicas::KeptParameter& each : set) {
+    for (const parameters::KeptParameter& each : set) {
       if (each.part && each.parameter.name == name) optimizer.make_states(*each.part);
     }
   }

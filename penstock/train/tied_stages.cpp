@@ -113,7 +113,7 @@ TiedStages::TiedStages(const std::vector<Tie>& ties, comm::Communicator& communi
         copies.push_back(shared_.back().step);
       }
     }
-    groups_.push_back(std::make_unique<execute::TiedParameters>(communicator, group, copies));
+    groups_.push_back(std::make_unique<parameters::TiedParameters>(communicator, group, copies));
   }
 }
 

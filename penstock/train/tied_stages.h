@@ -4,7 +4,7 @@
 // stages share a parameter is found out then.  Knows no layers.  A parameter keeps its own storage,
 // so that an optimizer of each stage may update it.
 // Invariant: after sum(), a shared parameter's gradient has grown by the same bits on all ranks: by
-// those of all stages, in their order (execute/tied_parameters.h).
+// those of all stages, in their order (parameters/tied_parameters.h).
 #pragma once
 #include <ATen/core/Tensor.h>
 
@@ -14,8 +14,8 @@
 
 #include "penstock/comm/communicator.h"
 #include "penstock/core/ids.h"
-#include "penstock/execute/tied_parameters.h"
 #include "penstock/nn/model.h"
+#include "penstock/parameters/tied_parameters.h"
 
 namespace penstock::train {
 
@@ -46,7 +46,7 @@ class TiedStages {
     nn::TiedParameter step;  // The same storage, for the step's gradient.
   };
   std::vector<Shared> shared_;
-  std::vector<std::unique_ptr<execute::TiedParameters>> groups_;
+  std::vector<std::unique_ptr<parameters::TiedParameters>> groups_;
 };
 
 }  // namespace penstock::train

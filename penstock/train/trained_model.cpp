@@ -54,8 +54,8 @@ std::set<std::int64_t> likely_layers(const std::vector<nn::LayerSpec>& layers,
 // Whether parameters stay as they are made, so that it costs no memory to make them early.
 bool keeps_what_is_made(const TrainerOptions& options) {
   const partition::SharingRules rules =
-      replicas::sharing_rules(options.zero, options.offload.parameters,
-                              options.mesh.size(mesh::Role::SameParameters), options.device);
+      parameters::sharing_rules(options.zero, options.offload.parameters,
+                                options.mesh.size(mesh::Role::SameParameters), options.device);
   return options.device.is_cpu() && !options.precision.is_short() && !rules.come_and_go();
 }
 
@@ -67,7 +67,7 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
   const comm::Call call("Trainer()");
   mesh::Mesh mesh = mesh::make_mesh(communicator.world_size(), options.mesh);
   nn::check_model(layers);
-  replicas::check(options.zero, options.offload.parameters, options.sums);
+  parameters::check(options.zero, options.offload.parameters, options.sums);
   if (options.precision.sum_type() != options.precision.type &&
       options.sums == GradientSums::Invariant) {
     throw ConfigError("invariant sums of gradients are in the type of the parameters");
@@ -98,7 +98,7 @@ Layout make_layout(const TrainerOptions& options, std::vector<nn::LayerSpec>& la
 }
 
 std::unique_ptr<update::Update> make_update(const TrainerOptions& options,
-                                            const update::Parts& parts) {
+                                            const parameters::Parts& parts) {
   const config::Fp16Config& scale = options.precision.gradient_scale;
   return std::make_unique<update::Update>(
       parts.all(), std::make_shared<update::GradientScale>(scale),
@@ -111,10 +111,10 @@ std::unique_ptr<update::Update> make_update(const TrainerOptions& options,
 }
 
 // The parameter's name of each part.
-std::vector<std::string> names_of_parts(const replicas::ReplicatedParameters& replicated) {
+std::vector<std::string> names_of_parts(const parameters::ReplicatedParameters& replicated) {
   std::vector<std::string> names;
   for (const auto& set : replicated.kept()) {
-    for (const replicas::KeptParameter& each : set) {
+    for (const parameters::KeptParameter& each : set) {
       if (!each.part) continue;
       if (names.size() <= *each.part) names.resize(*each.part + 1);
       names[*each.part] = each.parameter.name;
@@ -211,7 +211,7 @@ void TrainedModel::go_on_after(std::int64_t step) {
 std::vector<PartOfParameter> TrainedModel::gradients() const {
   std::vector<PartOfParameter> all;
   for (const auto& set : rank_model_->replicated().kept()) {
-    for (const replicas::KeptParameter& each : set) {
+    for (const parameters::KeptParameter& each : set) {
       if (each.part) all.push_back({each.parameter.name, each.values, each.first});
     }
   }

@@ -191,10 +191,10 @@ StepReport Trainer::compute(const std::vector<Microbatches>& batches, EarlierGra
   if (options_.precision.gradient_scale.enabled) report.gradient_scale = update_->scale().value();
   progress_.step.store(report.step, std::memory_order_relaxed);
   progress_.arrive("beginning a step");
-  replicas::ReplicatedParameters& replicated = rank_model_->replicated();
+  parameters::ReplicatedParameters& replicated = rank_model_->replicated();
   comm::or_fail(communicator_, [&] { replicated.changes().find(); });
   const std::vector<at::Tensor> before =
-      computed_ ? update::copies_of_gradients(replicated.parts()) : std::vector<at::Tensor>{};
+      computed_ ? parameters::copies_of_gradients(replicated.parts()) : std::vector<at::Tensor>{};
   const bool overflowed = computed_ && computed_->overflows;
   if (!computed_) before_step_.renew();
   zero_grad();
@@ -207,7 +207,7 @@ StepReport Trainer::compute(const std::vector<Microbatches>& batches, EarlierGra
     rank_model_->sum_tied_gradients();
     rank_model_->share_buffers();
     if (use == Use::Shown) update_->unscale_gradients();
-    update::add_gradients(replicated.parts(), before);
+    parameters::add_gradients(replicated.parts(), before);
     const OwnSettings own{.weights = replicated.changes().take_found(), .rates = rates};
     report.grad_norm = combine(losses, weights, microbatches_of(batches, options_), own, report);
     const bool overflows = overflowed || report.skipped;

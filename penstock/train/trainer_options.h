@@ -14,9 +14,9 @@
 #include "penstock/lower/programs.h"
 #include "penstock/mesh/mesh.h"
 #include "penstock/offload/place.h"
+#include "penstock/parameters/zero_options.h"
 #include "penstock/partition/part_runs.h"
 #include "penstock/partition/partition.h"
-#include "penstock/replicas/zero_options.h"
 #include "penstock/stage/stage.h"
 #include "penstock/train/facts.h"
 #include "penstock/train/microbatches.h"
@@ -26,8 +26,8 @@
 namespace penstock::train {
 
 using config::ZeroStage;
-using replicas::GradientSums;
-using replicas::ZeroOptions;
+using parameters::GradientSums;
+using parameters::ZeroOptions;
 
 // The place of a rank's optimizer states and parameters while it does not use them.  The host
 // updates those that are not on the device.

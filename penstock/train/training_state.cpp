@@ -25,7 +25,7 @@ std::set<std::string> names_in(const stage::Stage& stage) {
 }
 
 // The pieces of a parameter: itself, or its master, and what the optimizer keeps of it.
-std::vector<StatePiece> pieces_of(const replicas::KeptParameter& kept, TrainedModel& trainer) {
+std::vector<StatePiece> pieces_of(const parameters::KeptParameter& kept, TrainedModel& trainer) {
   const at::Tensor& parameter = kept.parameter.tensor;
   if (kept.values.numel() == 0) return {};
   StatePiece weight{.name = kept.parameter.name,
@@ -54,14 +54,14 @@ std::vector<StatePiece> pieces_of(const replicas::KeptParameter& kept, TrainedMo
 // Adds the pieces of a stage.  Tensors that other layers have too are saved with the layer that is
 // first.
 void add_pieces_of_stage(const stage::Stage& stage,
-                         const std::vector<replicas::KeptParameter>& kept, TrainedModel& trainer,
+                         const std::vector<parameters::KeptParameter>& kept, TrainedModel& trainer,
                          std::vector<StatePiece>& all) {
   const std::set<std::string> saved = names_in(stage);
   std::set<std::string> parameters;
   for (const auto* each : {&stage.parameters(), &stage.layers().frozen()}) {
     for (const stage::NamedParameter& parameter : *each) parameters.insert(parameter.name);
   }
-  for (const replicas::KeptParameter& each : kept) {
+  for (const parameters::KeptParameter& each : kept) {
     for (StatePiece& piece : pieces_of(each, trainer)) {
       piece.is_saved_here = piece.is_saved_here && saved.contains(piece.name);
       all.push_back(std::move(piece));
@@ -106,7 +106,7 @@ void make_states(Trainer& trainer,
   update::Optimizer& optimizer = trainer.optimizer();
   const std::vector<std::string_view> names = optimizer.state_names();
   for (const auto& set : trainer.rank_model().replicated().kept()) {
-    for (const replicas::KeptParameter& each : set) {
+    for (const parameters::KeptParameter& each : set) {
       if (!each.part) continue;
       const bool are_known = std::ranges::any_of(
           names, [&](std::string_view name) { return is_known(each.parameter.name, name); });

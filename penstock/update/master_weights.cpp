@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "penstock/parameters/parts.h"
 #include "penstock/update/offloaded_parts.h"
 
 namespace penstock::update {
@@ -50,7 +51,7 @@ MasterWeights::MasterWeights(std::vector<at::Tensor> parameters, MastersPlace pl
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& parameter = parameters_[i];
     const at::ScalarType own = parameter.scalar_type();
-    const at::ScalarType type = master_type(own);
+    const at::ScalarType type = parameters::master_type(own);
     const at::Device device = place == MastersPlace::Host ? at::kCPU : parameter.device();
     if (type == own && device == parameter.device()) {
       masters_.push_back(parameter);

@@ -36,11 +36,6 @@ struct Unscale {
 // The place of masters.
 enum class MastersPlace : std::uint8_t { Device, Host };  // Device: where the parameter is.
 
-// The type in which a parameter of type `own` is updated.
-inline at::ScalarType master_type(at::ScalarType own) {
-  return c10::isReducedFloatingType(own) ? at::kFloat : own;
-}
-
 class MasterWeights {
  public:
   // Masters begin as what `parameters` are now.  Those in host memory are in `memory`, where it is

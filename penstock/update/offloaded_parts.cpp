@@ -23,14 +23,16 @@ std::int64_t aligned_bytes(const at::Tensor& part, at::ScalarType type) {
 }
 
 std::int64_t bytes_kept(const at::Tensor& part, std::int64_t states) {
-  const at::ScalarType type = master_type(part.scalar_type());
+  const at::ScalarType type = parameters::master_type(part.scalar_type());
   const std::int64_t masters = type != part.scalar_type() || !part.is_cpu() ? 1 : 0;
   return (states + masters) * aligned_bytes(part, type);
 }
 
-std::vector<std::int64_t> places_of(const std::vector<Part>& parts, std::int64_t states) {
+std::vector<std::int64_t> places_of(const std::vector<parameters::Part>& parts,
+                                    std::int64_t states) {
   std::vector<std::int64_t> begins = {0};
-  for (const Part& part : parts) begins.push_back(begins.back() + bytes_kept(part.tensor, states));
+  for (const parameters::Part& part : parts)
+    begins.push_back(begins.back() + bytes_kept(part.tensor, states));
   return begins;
 }
 
@@ -41,7 +43,7 @@ offload::Bytes hull(offload::Bytes a, offload::Bytes b) {
 
 }  // namespace
 
-OffloadedParts::OffloadedParts(std::vector<Part> parts, const offload::Where& states,
+OffloadedParts::OffloadedParts(std::vector<parameters::Part> parts, const offload::Where& states,
                                std::optional<std::int64_t> states_per_part)
     : parts_(std::move(parts)), made_(parts_.size()) {
   if (states.place != offload::Place::File) return;

@@ -15,8 +15,8 @@
 
 #include "penstock/offload/mapped_file.h"
 #include "penstock/offload/place.h"
+#include "penstock/parameters/parts.h"
 #include "penstock/partition/part_runs.h"
-#include "penstock/update/parts.h"
 
 namespace penstock::update {
 
@@ -29,7 +29,7 @@ class OffloadedParts {
   // absent, the file grows.
   // Throws: ConfigError, for a folder that cannot be used or has no room for them; where the file
   // grows, so do zeros_like() and keep().
-  OffloadedParts(std::vector<Part> parts, const offload::Where& states,
+  OffloadedParts(std::vector<parameters::Part> parts, const offload::Where& states,
                  std::optional<std::int64_t> states_per_part);
 
   // The next of a part's tensors: such as at::zeros_like(like), or with the values of `tensor`.
@@ -52,7 +52,7 @@ class OffloadedParts {
   std::vector<Span> spans(PartRun parts);
   at::Tensor next_in_file(std::size_t part, const at::Tensor& like);
 
-  std::vector<Part> parts_;
+  std::vector<parameters::Part> parts_;
   // Offsets of parts in a file that does not grow, and the end of the last one.
   std::vector<std::int64_t> begins_;
   std::vector<std::vector<offload::Bytes>> made_;  // Tensors of each part in the file.

@@ -13,9 +13,9 @@
 namespace penstock::update {
 namespace {
 
-std::vector<at::Tensor> tensors_of(const std::vector<Part>& parts) {
+std::vector<at::Tensor> tensors_of(const std::vector<parameters::Part>& parts) {
   std::vector<at::Tensor> tensors;
-  for (const Part& part : parts) tensors.push_back(part.tensor);
+  for (const parameters::Part& part : parts) tensors.push_back(part.tensor);
   return tensors;
 }
 
@@ -60,13 +60,13 @@ double gradient_norm(std::span<const double> squares) {
   return std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0));
 }
 
-Update::Update(std::vector<Part> parts, std::shared_ptr<GradientScale> scale,
+Update::Update(std::vector<parameters::Part> parts, std::shared_ptr<GradientScale> scale,
                const UpdateOptions& options)
     : options_(options), parts_(tensors_of(parts)), scale_(std::move(scale)) {
   const bool are_elsewhere = options.states.place != offload::Place::Device;
   const bool are_in_file = options.states.place == offload::Place::File;
   const bool has_file =
-      std::ranges::any_of(parts, [](const Part& part) { return part.file != nullptr; });
+      std::ranges::any_of(parts, [](const parameters::Part& part) { return part.file != nullptr; });
   if (are_in_file || has_file) {
     memory_ =
         std::make_unique<OffloadedParts>(std::move(parts), options.states, options.states_per_part);
@@ -98,7 +98,7 @@ void Update::unscale_gradients() {
   const double scale = gradients_scale();
   for (const at::Tensor& part : parts_) {
     if (!part.grad().defined()) continue;
-    at::Tensor gradient = part.grad().to(master_type(part.scalar_type()));
+    at::Tensor gradient = part.grad().to(parameters::master_type(part.scalar_type()));
     if (scale != 1.0) gradient.div_(scale);
     part.mutable_grad() = std::move(gradient);
   }

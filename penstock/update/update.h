@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "penstock/offload/place.h"
+#include "penstock/parameters/parts.h"
 #include "penstock/partition/part_runs.h"
 #include "penstock/update/gradient_scale.h"
 #include "penstock/update/master_weights.h"
 #include "penstock/update/offloaded_parts.h"
-#include "penstock/update/parts.h"
 
 namespace penstock::update {
 
@@ -59,7 +59,7 @@ class Update {
 
   // Whoever multiplies losses by `scale` has it, too.
   // Throws: ConfigError, for a folder that cannot be used, or has no room.
-  Update(std::vector<Part> parts, std::shared_ptr<GradientScale> scale,
+  Update(std::vector<parameters::Part> parts, std::shared_ptr<GradientScale> scale,
          const UpdateOptions& options);
 
   // Whether apply() of that norm will skip the step.

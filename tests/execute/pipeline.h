@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "penstock/execute/executor.h"
-#include "penstock/execute/gradients.h"
 #include "penstock/lower/plan.h"
+#include "penstock/parameters/gradients.h"
 #include "penstock/schedule/generators/generators.h"
 #include "penstock/schedule/passes/passes.h"
 #include "tests/support/same_bits.h"
@@ -63,8 +63,8 @@ struct RankPipeline {
     for (const StageId id : plan.chunks) {
       stages.push_back(std::make_unique<stage::Stage>(id, model, partition.first_layer(id),
                                                       partition.end_layer(id), kSeed, count));
-      reducers.push_back(
-          std::make_unique<GradientReducer>(stages.back()->parameters(), *group, bucket_bytes));
+      reducers.push_back(std::make_unique<parameters::GradientReducer>(stages.back()->parameters(),
+                                                                       *group, bucket_bytes));
     }
     std::vector<StageHooks*> hooks;
     for (const auto& stage : stages) chunks.push_back(stage.get());
@@ -92,7 +92,7 @@ struct RankPipeline {
   std::vector<std::unique_ptr<stage::Stage>> stages;
   std::vector<stage::Stage*> chunks;
   std::optional<comm::ShardGroup> group;
-  std::vector<std::unique_ptr<GradientReducer>> reducers;
+  std::vector<std::unique_ptr<parameters::GradientReducer>> reducers;
   Progress progress;
   std::optional<Executor> executor;
 };

@@ -241,7 +241,7 @@ TEST(Device, SlicesOfParametersThatAreOffloadedAreTheHosts) {
     comm::run_ranks(1, [&](comm::Communicator& communicator) {
       Trainer trainer(options, kind.model, kind.loss, communicator);
       trainer.step(batch.inputs, batch.targets);
-      for (const update::Part& part : trainer.rank_model().replicated().parts().all()) {
+      for (const parameters::Part& part : trainer.rank_model().replicated().parts().all()) {
         EXPECT_TRUE(part.tensor.is_cpu() && part.tensor.grad().is_cpu());
       }
       EXPECT_GT(trainer.rank_model().replicated().paging().faults, 0);

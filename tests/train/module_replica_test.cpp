@@ -37,7 +37,7 @@ at::Tensor loss_of(const std::vector<stage::NamedParameter>& parameters, std::in
   return (values + parameters[3].tensor).pow(2).sum();
 }
 
-replicas::ReplicaOptions options_of(std::int32_t stage) {
+parameters::ReplicaOptions options_of(std::int32_t stage) {
   return {.zero = {.stage = static_cast<config::ZeroStage>(stage),
                    .bucket_bytes = 1,
                    .limits = {},
@@ -49,7 +49,7 @@ class Replicas {
   explicit Replicas(comm::Communicator& c) : communicator(c), group(c, c.all_ranks()) {}
 
   ModuleReplica replica(const std::vector<stage::NamedParameter>& parameters, std::int32_t stage,
-                        const std::vector<replicas::SpreadParameters*>& spread_before = {}) {
+                        const std::vector<parameters::SpreadParameters*>& spread_before = {}) {
     const auto size = static_cast<double>(group.size());
     return {parameters, options_of(stage), {.divisor = size}, spread_before, group, communicator};
   }
@@ -70,7 +70,7 @@ std::vector<at::Tensor> trained(const std::vector<stage::NamedParameter>& parame
       replica.backward(loss, 0.5, accumulation, Graph::Freed);
     }
     const torch::NoGradGuard no_grad;
-    for (const update::Part& part : replica.parts().all())
+    for (const parameters::Part& part : replica.parts().all())
       part.tensor.sub_(part.tensor.grad(), 0.1);
     replica.gather();
     replica.drop_gradients();
@@ -143,8 +143,8 @@ TEST_P(ModuleReplicas, TakeOverWhatWasSpreadBefore) {
     std::vector<at::Tensor> expected;
     for (const std::int32_t stage : {0, 2, 3}) {
       const auto own = parameters();
-      replicas::SpreadParameters first({own[0], own[3]}, replicas.group, /*bucket_bytes=*/1);
-      replicas::SpreadParameters second({own[1], own[2]}, replicas.group, /*bucket_bytes=*/1);
+      parameters::SpreadParameters first({own[0], own[3]}, replicas.group, /*bucket_bytes=*/1);
+      parameters::SpreadParameters second({own[1], own[2]}, replicas.group, /*bucket_bytes=*/1);
       ModuleReplica replica = replicas.replica(own, stage, {&first, &second});
       const std::vector<at::Tensor> found = trained(own, replica, rank);
       expect_bits_of_first(expected, found, own, stage);

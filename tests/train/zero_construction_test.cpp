@@ -22,9 +22,9 @@ TrainerOptions spread(std::int32_t pipe, std::int32_t data, at::ScalarType type)
           .zero = {.stage = ZeroStage::Parameters, .bucket_bytes = kLinear * element_bytes}};
 }
 
-std::int64_t bytes_of(const update::Parts& parts) {
+std::int64_t bytes_of(const parameters::Parts& parts) {
   std::int64_t bytes = 0;
-  for (const update::Part& part : parts.all())
+  for (const parameters::Part& part : parts.all())
     bytes += static_cast<std::int64_t>(part.tensor.nbytes());
   return bytes;
 }

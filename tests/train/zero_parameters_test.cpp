@@ -40,9 +40,9 @@ void expect_the_bits_of_whole_replicas(const Kind& kind, const TrainerOptions& o
 }
 
 // What each rank's Trainer says of its last step.
-std::vector<zero::PagerReport> page_reports(const Kind& kind, const TrainerOptions& options,
-                                            int steps) {
-  std::vector<zero::PagerReport> reports;
+std::vector<parameters::PagerReport> page_reports(const Kind& kind, const TrainerOptions& options,
+                                                  int steps) {
+  std::vector<parameters::PagerReport> reports;
   const Batch2 batch = kind.batch(4, kSequence);
   comm::run_ranks(options.mesh.pipe * 2, [&](comm::Communicator& communicator) {
     Trainer trainer(options, kind.model, kind.loss, communicator);

@@ -141,7 +141,7 @@ TEST(Zero, ARankUpdatesItsShardAndKeepsNoOtherGradient) {
       all += tensor.numel();
       EXPECT_FALSE(tensor.grad().defined()) << name;
     }
-    for (const update::Part& part : trainer.rank_model().replicated().parts().all()) {
+    for (const parameters::Part& part : trainer.rank_model().replicated().parts().all()) {
       updated += part.tensor.numel();
       EXPECT_EQ(part.tensor.grad().numel(), part.tensor.numel());
     }

@@ -20,8 +20,8 @@ offload::Where in(const TemporaryFolder& folder) {
   return {.place = offload::Place::File, .folder = folder.path()};
 }
 
-std::vector<Part> in_memory(const std::vector<at::Tensor>& tensors) {
-  std::vector<Part> parts;
+std::vector<parameters::Part> in_memory(const std::vector<at::Tensor>& tensors) {
+  std::vector<parameters::Part> parts;
   for (const at::Tensor& tensor : tensors) parts.push_back({.tensor = tensor});
   return parts;
 }
@@ -58,7 +58,7 @@ TEST(OffloadedParts, PartsAreInMemoryARunAtATime) {
   const TemporaryFolder folder;
   std::array files = {offload::MappedFile("first", folder.path(), 16 * kElements),
                       offload::MappedFile("second", folder.path(), 16 * kElements)};
-  std::vector<Part> parts;
+  std::vector<parameters::Part> parts;
   for (std::int64_t i = 0; i < 8; ++i) {
     offload::MappedFile& file = files[static_cast<std::size_t>(i / 4)];
     const std::int64_t first = i % 4 * 4 * kElements;
@@ -81,7 +81,8 @@ TEST(OffloadedParts, PartsAreInMemoryARunAtATime) {
     });
     EXPECT_EQ(resident(), 0) << "after step " << step;
   }
-  for (const Part& part : parts) EXPECT_EQ(part.tensor.sum().item<double>(), 3.0 * kElements);
+  for (const parameters::Part& part : parts)
+    EXPECT_EQ(part.tensor.sum().item<double>(), 3.0 * kElements);
 }
 
 TEST(OffloadedParts, MastersAreLetGoAsSoonAsTheyAreMade) {

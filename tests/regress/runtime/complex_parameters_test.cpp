@@ -20,8 +20,8 @@
 #include <cmath>
 
 #include "penstock/core/text.h"
+#include "penstock/parameters/squared_norms.h"
 #include "penstock/train/trainer.h"
-#include "penstock/update/squared_norms.h"
 
 namespace penstock::train {
 namespace {
@@ -61,8 +61,8 @@ TEST(Regress, TheNormOfAComplexGradientHasItsImaginaryPart) {
   for (const auto type : {at::kComplexFloat, at::kComplexDouble}) {
     const at::Tensor values = at::randn({7, 43}, type);
     const double norm = at::linalg_vector_norm(values).item<double>();
-    const double ours = std::sqrt(
-        update::total_of_squares({{0, values.numel()}}, update::subtree_squares(values, 0)));
+    const double ours = std::sqrt(parameters::total_of_squares(
+        {{0, values.numel()}}, parameters::subtree_squares(values, 0)));
     EXPECT_NEAR(ours, norm, 1e-6 * norm) << c10::toString(type);
   }
 }
