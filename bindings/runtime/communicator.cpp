@@ -82,8 +82,13 @@ void init_communicator(py::module_& m) {
       "Where ranks are, by rank, if they are not in one call; else \"\".");
   m.def("begin_presence", &rank::begin_presence, without_gil,
         "From now on this process's launcher sees where it stands.  Returns: whether one listens.");
-  m.def("report_failure", &rank::report_failure, py::arg("message"), without_gil,
-        "Tells that launcher why this process is about to end.");
+  m.def(
+      "report_failure",
+      [](const std::string& message, int code) {
+        rank::report_failure(message, static_cast<ExitCode>(code));
+      },
+      py::arg("message"), py::arg("code"), without_gil,
+      "Tells that launcher why this process is about to end, and with which code.");
   py::class_<comm::Communicator, Held>(m, "Communicator",
                                        "What the ranks of a group say to each other.")
       .def(py::init(&communicator), py::arg("store"), py::arg("rank"), py::arg("world_size"),

@@ -46,8 +46,10 @@ bool can_run(const std::string& name, const config::Config& config, const Layout
 
 double step_of(const config::Config& config, const Layout& layout, const RunCosts& costs) {
   const auto program = program_on(config, layout);
-  return simulate::simulate(program, costs.on(program.schedule().stages), simulate::Detail::Totals)
-      .makespan;
+  simulate::Costs fitting = costs.on(program.schedule().stages);
+  fitting.links.clear();  // Links are between ranks of another layout.
+  if (!simulate::misfits(fitting, program.schedule()).empty()) fitting = {};
+  return simulate::simulate(program, fitting, simulate::Detail::Totals).makespan;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "penstock/cli/memory_file.h"
 #include "penstock/core/error.h"
 #include "penstock/core/text.h"
+#include "penstock/core/utf8.h"
 #include "penstock/json/tree.h"
 
 namespace penstock::cli {
@@ -27,6 +28,15 @@ const json::Value& member(const json::Value& object, std::string_view key) {
   return found->value;
 }
 
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 const std::string& text_in(const json::Value& value) { return std::get<std::string>(value.data); }
 
 const json::Value::Array& array_in(const json::Value& value) {
@@ -40,6 +50,12 @@ void RankStart::set(const std::string& key, const std::string& value, const std:
 }
 
 config::ReadConfig RankStart::read() const { return config::parse_config(text, name, overrides); }
+
+void check_text(const RankStart& start) {
+  for (const std::string& each : {start.name, start.host}) {
+    if (!is_utf8(each)) throw ConfigError(str(json_quote(each), " is not UTF-8"));
+  }
+}
 
 std::string to_json(const RankStart& start) {
   std::vector<std::string> overrides, faults;

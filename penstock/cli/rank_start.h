@@ -27,7 +27,10 @@ struct RankStart {
   config::ReadConfig read() const;
 };
 
-// Law: parse_rank_start(to_json(s)) is s.
+// Throws: ConfigError for a name or a host that is not UTF-8, which ranks would read otherwise.
+void check_text(const RankStart& start);
+// Law: parse_rank_start(to_json(s)) is s, where check_text() accepts it and s.read() does not
+// throw.
 std::string to_json(const RankStart& start);
 RankStart parse_rank_start(std::string text);
 

@@ -1,5 +1,7 @@
 #include "penstock/execute/progress.h"
 
+#include <pthread.h>
+
 #include <mutex>
 #include <vector>
 
@@ -11,10 +13,18 @@ struct All {
   std::vector<Progress*> progresses;
 };
 
-// Never ends: a Progress may end after everything else of its process.
+// Never ends: a Progress may end after everything else of its process.  A child of the process
+// finds the mutex free, whoever had it.
 All& all() {
-  static All* const all = new All;
-  return *all;
+  static All* made = nullptr;
+  static const bool is_made = [] {
+    made = new All;
+    ::pthread_atfork([] { made->mutex.lock(); }, [] { made->mutex.unlock(); },
+                     [] { made->mutex.unlock(); });
+    return true;
+  }();
+  (void)is_made;
+  return *made;
 }
 
 }  // namespace

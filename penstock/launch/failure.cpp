@@ -34,22 +34,36 @@ bool is_stop_code(int exit_code) {
          exit_code == static_cast<int>(ExitCode::Interrupted);
 }
 
+// Whether an exit code has the meaning that it has among penstock's own ranks.
+bool has_own_codes(const RankRecord& record) { return record.said_hello && record.takes_stop; }
+
 std::optional<Tier> tier_of_ending(const RankRecord& record, std::optional<int> stop_signal) {
   const int value = record.ending->value;
   if (record.ending->kind == Ending::Kind::Signalled) {
     if (stop_signal == value) return std::nullopt;
     return value == SIGABRT || value == SIGPIPE ? Tier::Unexplained : Tier::Cause;
   }
-  const bool stops_itself = record.said_hello && !record.said_bye && record.takes_stop;
+  const bool stops_itself = has_own_codes(record) && !record.said_bye;
   if (value == 0 || (stop_signal && !stops_itself)) return std::nullopt;
-  if (record.said_hello && is_stop_code(value)) return std::nullopt;
-  const bool lost_peer = record.said_hello && value == static_cast<int>(ExitCode::PeerLost);
+  if (has_own_codes(record) && is_stop_code(value)) return std::nullopt;
+  const bool lost_peer = has_own_codes(record) && value == static_cast<int>(ExitCode::PeerLost);
   return lost_peer ? Tier::LostPeer : Tier::Unexplained;
+}
+
+// Whether the report says why the rank has ended.  A program of a user's own may handle what it has
+// reported, and is asked to stop by a signal that it may report as well.
+bool ends_by_report(const RankRecord& record, std::optional<int> stop_signal) {
+  if (!record.error) return false;
+  if (!record.said_hello || record.takes_stop) return true;
+  const Ending well{Ending::Kind::Exited, 0};
+  return !stop_signal && record.ending && *record.ending != well;
 }
 
 std::optional<Failure> failure_of(const Observation& seen, std::size_t rank) {
   const RankRecord& record = seen.ranks[rank];
-  if (record.error) return Failure{tier_of(record.error->exit_code), record.error_ms, rank};
+  if (ends_by_report(record, seen.stop_signal)) {
+    return Failure{tier_of(record.error->exit_code), record.error_ms, rank};
+  }
   if (!record.ending) return std::nullopt;
   const auto tier = tier_of_ending(record, seen.stop_signal);
   if (!tier) return std::nullopt;
@@ -89,6 +103,10 @@ Verdict verdict_of_report(const RankRecord& record, std::size_t rank) {
   take_error_text(report.message, message, verdict.notes);
   verdict.root_cause = str(rank_text(rank), " failed", where, ": ", message);
   verdict.exit_code = static_cast<int>(report.exit_code);
+  const auto& ending = record.ending;  // A program of a user's own has codes of its own.
+  if (!record.takes_stop && ending && ending->kind == Ending::Kind::Exited) {
+    verdict.exit_code = ending->value;
+  }
   return verdict;
 }
 

@@ -80,8 +80,8 @@ void add_positions(const Observation& seen, Verdict& verdict) {
   add_rank_notes(seen, verdict, [&](const RankRecord& record) -> std::string {
     if (record.ending) return str(" has ended (", to_string(*record.ending), ")");
     if (!record.said_hello) return str(" (process ", record.pid, ") has not reported yet");
-    if (record.said_bye) return "";
-    return ": " + describe_position(record, seen.now_ms);
+    const std::string position = record.said_bye ? "" : describe_position(record, seen.now_ms);
+    return position.empty() ? "" : ": " + position;
   });
 }
 

@@ -92,7 +92,6 @@ class Launch {
 
  private:
   std::size_t ranks() const { return seen_.ranks.size(); }
-  bool listens(std::size_t rank) const { return seen_.ranks[rank].answers(); }
 
   void advance_clock() {
     const auto since_start = std::chrono::steady_clock::now() - start_;
@@ -155,7 +154,7 @@ class Launch {
     kill_all();
   }
 
-  // Programs without the channel get heartbeat_seconds; the others are held to the hang rules.
+  // Programs that a signal stops get heartbeat_seconds; the others are held to the hang rules.
   bool stop_overdue() const {
     if (!seen_.stop_signal || seen_.now_ms - stop_ms_ < seen_.limits.heartbeat_ms) return false;
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
@@ -203,7 +202,7 @@ class Launch {
     ending_started_ = true;
     ending_ms_ = seen_.now_ms;
     for (std::size_t rank = 0; rank < ranks(); ++rank) {
-      if (listens(rank)) {
+      if (seen_.ranks[rank].stops_itself()) {
         processes_.send(rank, Abort{verdict_->root_cause});
       } else {
         processes_.signal(rank, SIGTERM);

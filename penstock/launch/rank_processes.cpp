@@ -153,6 +153,8 @@ void RankProcesses::hear_one(std::size_t rank) {
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (size <= 0) {
       channels_[rank].reset();
+      // A program of a user's own has become another one.
+      if (!seen_.ranks[rank].takes_stop) enter(rank, encode(RankMessage(Bye{})));
     } else {
       enter(rank, {buffer.data(), static_cast<std::size_t>(size)});
     }

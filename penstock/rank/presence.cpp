@@ -1,5 +1,7 @@
 #include "penstock/rank/presence.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -19,6 +21,17 @@ namespace {
 
 constexpr const char* kOwnCode = "the program's own code";
 
+// The exit code of what is being handled.
+ExitCode handled_code() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error.exit_code();
+  } catch (...) {
+    return ExitCode::Failure;
+  }
+}
+
 bool is_busy(const execute::Progress& progress) {
   return progress.waiting.load(std::memory_order_relaxed) ||
          progress.instruction.load(std::memory_order_relaxed) >= 0 ||
@@ -29,25 +42,36 @@ class Presence {
  public:
   Presence() : control_(launch::ControlClient::from_process_environment(/*takes_stop=*/false)) {
     control_.set_progress([this] { return report(); });
-    if (control_.connected()) before_ = std::set_terminate(&Presence::terminate);
+    if (!control_.connected()) return;
+    before_ = std::set_terminate(&Presence::terminate);
+    std::atexit(&Presence::at_exit);
   }
 
   bool has_listener() const { return control_.connected(); }
 
-  void fail(const std::string& message) {
-    if (!control_.connected()) return;
+  // Says bye: who goes on in this process's place, such as the shell that ran it, is not watched.
+  void end() {
+    if (is_here()) control_ = {};
+  }
+
+  void fail(const std::string& message, ExitCode code) {
+    if (!control_.connected() || !is_here()) return;
     const launch::ProgressReport last = report();
-    launch::ErrorReport error{.step = last.step, .message = message};
+    launch::ErrorReport error{.step = last.step, .message = message, .exit_code = code};
     if (error.step) error.instruction = last.doing;
     control_.report_error(error);
   }
 
   std::optional<ExitCode> stop_requested() {
+    if (!is_here()) return std::nullopt;
     if (!takes_stops_.exchange(true)) control_.take_stops();
     return control_.stop_requested();
   }
 
  private:
+  // Whether this is no child of the process, which shares its channel.
+  bool is_here() const { return ::getpid() == process_; }
+
   // A rank that does not wait advances, however long it takes.
   launch::ProgressReport report() {
     launch::ProgressReport report;
@@ -70,7 +94,9 @@ class Presence {
   }
 
   [[noreturn]] static void terminate();
+  static void at_exit();
 
+  const pid_t process_ = ::getpid();
   launch::ControlClient control_;
   std::terminate_handler before_ = nullptr;
   std::atomic<bool> takes_stops_{false};
@@ -85,9 +111,13 @@ std::atomic<Presence*> presence{nullptr};
 
 void Presence::terminate() {
   Presence* const here = presence.load();
-  if (here != nullptr && std::current_exception()) here->fail(handled_text());
+  if (here != nullptr && std::current_exception()) here->fail(handled_text(), handled_code());
   if (here != nullptr && here->before_ != nullptr) here->before_();
   std::abort();
+}
+
+void Presence::at_exit() {
+  if (Presence* const here = presence.load()) here->end();
 }
 
 }  // namespace
@@ -98,8 +128,8 @@ bool begin_presence() {
   return presence.load()->has_listener();
 }
 
-void report_failure(const std::string& message) {
-  if (Presence* const here = presence.load()) here->fail(message);
+void report_failure(const std::string& message, ExitCode code) {
+  if (Presence* const here = presence.load()) here->fail(message, code);
 }
 
 std::optional<ExitCode> stop_requested() {

@@ -19,9 +19,10 @@ namespace penstock::rank {
 // Returns: whether a launcher listens.
 bool begin_presence();
 
-// Why this process is about to end, in place of "rank 1 exited 1": with the step and the
-// instruction that it was at.  Without a launcher that listens it does nothing.
-void report_failure(const std::string& message);
+// Tells why this process is about to end, in place of "rank 1 exited 1": with the step and the
+// instruction that it was at.  It counts once the process has ended by it.  `code` says of what
+// kind it is: a peer that is lost is no cause.  Without a launcher that listens it does nothing.
+void report_failure(const std::string& message, ExitCode code = ExitCode::Failure);
 
 // The code to exit with once a step is finished and saved, where the run is asked to stop; absent:
 // go on.  Whoever has asked once ends by itself when the run is stopped; others get the signal.

@@ -193,11 +193,35 @@ TEST_F(Failures, AfterAStopTheSignalItselfIsNone) {
   EXPECT_EQ(failure(), "rank 2 failed at step 12, instruction 1B3: disk full [3]");
 }
 
+// Programs of users' own, which a signal stops: their reports say why they end, and no more.
+TEST_F(Failures, AProgramsReportCountsOnceItHasEndedByIt) {
+  enter_message(rank(1), Hello{.takes_stop = false}, 10'000);
+  fails(1, 10'100, ExitCode::Failure, "ValueError: no");
+  EXPECT_EQ(failure(), "none");
+  exits(1, 10'200, 42);
+  EXPECT_EQ(failure(), "rank 1 failed at step 12, instruction 1B3: ValueError: no [42]");
+}
+
+TEST_F(Failures, AProgramsLostPeerIsNoCause) {
+  for (int r : {0, 1}) enter_message(rank(r), Hello{.takes_stop = false}, 10'000);
+  fails(0, 10'100, ExitCode::PeerLost, "rank 1 is gone");
+  exits(0, 10'100, 1);
+  exits(1, 10'200, 3);
+  EXPECT_EQ(failure(), "rank 1 exited 3 without a report [3]");
+}
+
+TEST_F(Failures, AProgramsCodesAreItsOwn) {
+  enter_message(rank(1), Hello{.takes_stop = false}, 10'000);
+  exits(1, 10'100, 75);
+  EXPECT_EQ(failure(), "rank 1 exited 75 without a report [75]");
+}
+
 // A program that a signal stops ends as it likes; one that is asked on its channel, in good order.
 TEST_F(Failures, AfterAStopHowAProgramEndsThatTakesNone) {
   seen.stop_signal = SIGTERM;
   enter_message(rank(1), Hello{.takes_stop = false}, 10'000);
   EXPECT_FALSE(rank(1).stops_itself());
+  fails(1, 10'100, ExitCode::PeerLost, "rank 0 is gone");
   exits(1, 10'100, 1);
   EXPECT_EQ(failure(), "none");
   EXPECT_TRUE(rank(2).stops_itself());

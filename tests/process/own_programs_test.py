@@ -29,11 +29,14 @@ class Fragile(torch.nn.Module):
     def forward(self, x):
         if is_time and fault == "throw":
             raise ValueError("the layer had enough")
+        if is_time and fault == "exit":
+            os._exit(7)
         if is_time and fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         if is_time and fault == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
-        time.sleep(0.02)
+        if rank == 1:  # The other rank waits for it.
+            time.sleep(0.02)
         return self.fc(x)
 
 dist.init_process_group("gloo")
@@ -43,7 +46,7 @@ stage = PipelineStage(Fragile(), rank, 2, torch.device("cpu"))
 schedule = ScheduleGPipe(stage, 2, loss_fn=torch.nn.MSELoss())
 x, y = torch.rand(4, 4), torch.rand(4, 4)
 for step in range(1, 21):
-    is_time = step == 5 and rank == 1
+    is_time = step == 15 and rank == 1
     if is_time and fault == "ponder":
         time.sleep(3)
     if rank == 0:
@@ -58,7 +61,7 @@ class Faults:
     """What the launcher says of a program, whatever it is written in."""
 
     # A microbatch's forward, in which the faults are, in the words of its schedule.
-    place = r"at step 5, instruction 1F0"
+    place = r"at step 15, instruction 1F0"
 
     def words(self) -> list[object]:
         raise NotImplementedError
@@ -79,14 +82,14 @@ class Faults:
 
     def test_an_exception_is_the_cause(self) -> None:
         result = self.launched("throw")
-        self.assertNotEqual(result.code, 0)
+        self.assert_code(result, 1)
         cause = support.root_causes(result.err)
         self.assertEqual(len(cause), 1, result.err)
         self.assertRegex(cause[0], rf"rank 1 failed {self.place}: .*the layer had enough")
         self.assert_nothing_left()
 
     def test_a_killed_rank_is_named_with_its_step(self) -> None:
-        result = self.launched("kill")
+        result = self.launched("kill", heartbeat=1)
         self.assert_code(result, 4)
         self.assertRegex(result.err, r"rank 1 was killed by SIGKILL; last seen at .*step \d")
         self.assert_nothing_left()
@@ -114,17 +117,29 @@ class OfCpp(Faults, ProcessTest):
         result = self.stopped("polite")
         self.assert_code(result, 75)
         self.assertIn("stopped by SIGTERM", result.err)
-        self.assertNotIn("rank 1", result.err)
+        for rank in range(2):
+            self.assertIn(f"rank {rank} ends in good order", result.out)
+
+    def test_an_error_keeps_its_code(self) -> None:
+        result = self.launched("refuse")
+        self.assert_code(result, 2)
+        self.assertRegex(result.err, r"rank 1 failed .*: .*the layer takes no such data")
+
+    def test_a_shell_goes_on_after_it(self) -> None:
+        """What runs in the rank's place, once the program has ended, is no business of ours."""
+        program = f"{self.words()[0]} none && sleep 3 && echo copied"
+        launch = [PENSTOCK, "launch", "--nproc", 2, "--heartbeat", 1, "--"]
+        result = self.run_words(*launch, "sh", "-c", program)
+        self.assert_code(result, 0)
+        self.assertEqual(result.out.count("copied"), 2)
 
     def test_a_signal_stops_who_does_not_ask(self) -> None:
         result = self.stopped("none")
         self.assert_code(result, 75)
-        self.assertLess(result.seconds, 10)
+        self.assertNotIn("step 20", result.out)
 
 
 class OfPython(Faults, ProcessTest):
-    place = r"at step 5, instruction 1F0"
-
     def setUp(self) -> None:
         super().setUp()
         python = support.TORCH_PYTHON
@@ -133,6 +148,11 @@ class OfPython(Faults, ProcessTest):
         if not python or subprocess.run(asked, env=package, check=False).returncode != 0:
             self.skipTest("no Python with penstock's package in PENSTOCK_TORCH_PYTHON")
         (self.folder / "script.py").write_text(SCRIPT)
+
+    def test_a_code_of_its_own_is_the_runs(self) -> None:
+        result = self.launched("exit")
+        self.assert_code(result, 7)
+        self.assertIn("rank 1 exited 7", result.err)
 
     def words(self) -> list[object]:
         return [support.TORCH_PYTHON, self.folder / "script.py"]

@@ -1,7 +1,7 @@
-// A program as a user writes it, to be launched: it trains, and may go wrong on rank 1 in step 5.
+// A program as a user writes it, to be launched: it trains, and may go wrong on rank 1 in step 15.
 //
-//   own_program FAULT: none, throw, kill, stop, ponder (3 s of its own code), or polite: it trains
-//   until it is asked to stop, and ends in good order then.
+//   own_program FAULT: none, throw, refuse (with exit code 2), kill, stop, ponder (3 s of its own
+//   code), or polite: it trains until it is asked to stop, and ends in good order then.
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/rand.h>
 #include <signal.h>
@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "penstock/core/error.h"
 #include "penstock/rank/rank_process.h"
 #include "penstock/train/trainer.h"
 
@@ -22,15 +23,17 @@ namespace {
 using namespace penstock;
 
 std::string fault;
-bool is_time = false;
+bool is_time = false, works = false;
 
 struct Fragile : torch::nn::Module {
   Fragile() : fc(register_module("fc", torch::nn::Linear(4, 4))) {}
   at::Tensor forward(const at::Tensor& input) {
     if (is_time && fault == "throw") throw std::runtime_error("the layer had enough");
+    if (is_time && fault == "refuse") throw ConfigError("the layer takes no such data");
     if (is_time && fault == "kill") ::raise(SIGKILL);
     if (is_time && fault == "stop") ::raise(SIGSTOP);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    // The other rank waits for rank 1, and hears of its end before anybody else.
+    if (works) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     return fc(input);
   }
   torch::nn::Linear fc;
@@ -41,6 +44,7 @@ struct Fragile : torch::nn::Module {
 int main(int, char** argv) {
   fault = argv[1];
   const auto ranks = rank::connect_process();
+  works = ranks->rank().value == 1;
   const std::vector<nn::LayerSpec> layers = {
       nn::layer("a", [] { return std::make_shared<Fragile>(); }),
       nn::layer("b", [] { return std::make_shared<Fragile>(); })};
@@ -50,7 +54,7 @@ int main(int, char** argv) {
   const at::Tensor x = at::rand({4, 4}), t = at::rand({4, 4});
   const std::int64_t steps = fault == "polite" ? 10'000 : 20;
   for (std::int64_t step = 1; step <= steps; ++step) {
-    is_time = step == 5 && ranks->rank().value == 1;
+    is_time = step == 15 && ranks->rank().value == 1;
     if (is_time && fault == "ponder") std::this_thread::sleep_for(std::chrono::seconds(3));
     trainer.step(x, t);
     if (ranks->rank().value == 0) {
@@ -58,7 +62,10 @@ int main(int, char** argv) {
       std::fflush(stdout);
     }
     if (fault != "polite") continue;
-    if (const auto code = rank::stop_requested()) return static_cast<int>(*code);
+    if (const auto code = rank::stop_requested()) {
+      std::printf("rank %d ends in good order\n", ranks->rank().value);
+      return static_cast<int>(*code);
+    }
   }
   return 0;
 }

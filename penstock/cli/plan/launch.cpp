@@ -24,8 +24,10 @@ Command declare_launch_command(CLI::App& app, const Words& program) {
   app.add_option("--master-port", options->master_port, "MASTER_PORT (default: a free one)")
       ->type_name("PORT")
       ->check(CLI::Range(0, 65535));
-  app.add_option("--heartbeat", options->heartbeat_seconds,
-                 "seconds of silence after which a penstock program is ended")
+  app.add_option(
+         "--heartbeat", options->heartbeat_seconds,
+         "seconds after which ranks that train with penstock are ended, where one is silent, or "
+         "all wait for each other")
       ->capture_default_str()
       ->type_name("SECONDS");
   app.footer(

@@ -64,11 +64,13 @@ RankStart start_of(const TrainCommand& command) {
 }
 
 RankStart start_of(const TrainCommand& command, std::string text) {
-  return {.name = command.config,
-          .text = std::move(text),
-          .overrides = command.overrides,
-          .faults = command.faults,
-          .host = command.host};
+  RankStart start{.name = command.config,
+                  .text = std::move(text),
+                  .overrides = command.overrides,
+                  .faults = command.faults,
+                  .host = command.host};
+  check_text(start);
+  return start;
 }
 
 std::string run_name(const TrainCommand& command) {

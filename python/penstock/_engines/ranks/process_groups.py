@@ -139,9 +139,12 @@ def _be_seen() -> None:
     def report(
         kind: type[BaseException], error: BaseException, traceback: TracebackType | None
     ) -> None:
-        if not issubclass(kind, KeyboardInterrupt):  # Ctrl-C is how it was asked to stop.
-            runtime.report_failure(words_of(error))
-        before(kind, error, traceback)
+        try:
+            before(kind, error, traceback)
+        finally:
+            if not issubclass(kind, KeyboardInterrupt):  # Ctrl-C is how it was asked to stop.
+                words = words_of(error).encode(errors="replace").decode()
+                runtime.report_failure(words, getattr(error, "exit_code", 1))
 
     report.reports = True  # type: ignore[attr-defined]
     sys.excepthook = report
