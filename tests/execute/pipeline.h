@@ -48,7 +48,7 @@ constexpr std::int64_t kSeed = 11;
 struct RankPipeline {
   RankPipeline(comm::Communicator& communicator, const verify::VerifiedSchedule& schedule,
                const std::vector<nn::LayerSpec>& model, const mesh::Shape& shape_,
-               std::int64_t bucket_bytes = kBucketBytes)
+               std::int64_t bucket_bytes = partition::kBucketBytes)
       : shape(shape_), partition(cut(model, schedule.schedule().stages)) {
     const auto mesh = mesh::make_mesh(communicator.world_size(), shape);
     lower::Plan plan = lower::lower(schedule, partition, mesh, communicator.rank());

@@ -12,10 +12,12 @@
 namespace penstock::parameters {
 namespace {
 
+using testing_support::same_bits;
+
 constexpr std::int64_t kWidth = 6;
 
 execute::StepInputs random_step(std::size_t microbatches, double replicas) {
-  execute::StepInputs step{.loss = mean_squared_error,
+  execute::StepInputs step{.loss = execute::mean_squared_error,
                            .loss_factors = std::vector<double>(
                                microbatches, 1.0 / (static_cast<double>(microbatches) * replicas))};
   for (std::size_t m = 0; m < microbatches; ++m) {
@@ -26,14 +28,15 @@ execute::StepInputs random_step(std::size_t microbatches, double replicas) {
 }
 
 // Gradients by name, of each replica.
-std::vector<Gradients> reduced(const std::vector<nn::LayerSpec>& model,
-                               const verify::VerifiedSchedule& schedule, const mesh::Shape& shape,
-                               const std::vector<execute::StepInputs>& replicas,
-                               std::int64_t bucket_bytes, int runs) {
-  std::vector<Gradients> gradients(replicas.size());
+std::vector<execute::Gradients> reduced(const std::vector<nn::LayerSpec>& model,
+                                        const verify::VerifiedSchedule& schedule,
+                                        const mesh::Shape& shape,
+                                        const std::vector<execute::StepInputs>& replicas,
+                                        std::int64_t bucket_bytes, int runs) {
+  std::vector<execute::Gradients> gradients(replicas.size());
   std::mutex mutex;
   comm::run_ranks(shape.pipe * shape.data, [&](comm::Communicator& communicator) {
-    RankPipeline rank(communicator, schedule, model, shape, bucket_bytes);
+    execute::RankPipeline rank(communicator, schedule, model, shape, bucket_bytes);
     const auto replica = communicator.rank().index() % replicas.size();
     for (int run = 0; run < runs; ++run) rank.run(replicas[replica]);
     const std::lock_guard lock(mutex);
@@ -47,25 +50,26 @@ std::vector<Gradients> reduced(const std::vector<nn::LayerSpec>& model,
 }
 
 // Of 1F1B.
-std::vector<Gradients> reduced(const std::vector<nn::LayerSpec>& model, const mesh::Shape& shape,
-                               std::int32_t microbatches,
-                               const std::vector<execute::StepInputs>& replicas,
-                               std::int64_t bucket_bytes = kBucketBytes, int runs = 1) {
-  const auto schedule = from_name("1f1b", {.ranks = shape.pipe, .microbatches = microbatches});
+std::vector<execute::Gradients> reduced(const std::vector<nn::LayerSpec>& model,
+                                        const mesh::Shape& shape, std::int32_t microbatches,
+                                        const std::vector<execute::StepInputs>& replicas,
+                                        std::int64_t bucket_bytes = kBucketBytes, int runs = 1) {
+  const auto schedule =
+      execute::from_name("1f1b", {.ranks = shape.pipe, .microbatches = microbatches});
   return reduced(model, schedule, shape, replicas, bucket_bytes, runs);
 }
 
-void expect_equal(const Gradients& a, const Gradients& b) {
+void expect_equal(const execute::Gradients& a, const execute::Gradients& b) {
   ASSERT_EQ(a.size(), b.size());
   for (const auto& [name, gradient] : a) EXPECT_TRUE(same_bits(gradient, b.at(name))) << name;
 }
 
 // The sum over replicas of plain gradients, whose loss factors contain the number of replicas.
-Gradients plain_sum(const std::vector<nn::LayerSpec>& model,
-                    const std::vector<execute::StepInputs>& replicas) {
-  Gradients sum = plain_run(model, replicas[0]).gradients;
+execute::Gradients plain_sum(const std::vector<nn::LayerSpec>& model,
+                             const std::vector<execute::StepInputs>& replicas) {
+  execute::Gradients sum = execute::plain_run(model, replicas[0]).gradients;
   for (std::size_t i = 1; i < replicas.size(); ++i) {
-    for (const auto& [name, gradient] : plain_run(model, replicas[i]).gradients) {
+    for (const auto& [name, gradient] : execute::plain_run(model, replicas[i]).gradients) {
       sum[name] = sum[name] + gradient;
     }
   }
@@ -91,9 +95,9 @@ TEST(GradientReducer, SeveralReplicasHaveTheBitsOfPlainGradientsAddedInTheirOrde
     for (std::int32_t replica = 0; replica < data; ++replica) {
       replicas.push_back(random_step(2, data));
     }
-    const Gradients expected = plain_sum(model, replicas);
+    const execute::Gradients expected = plain_sum(model, replicas);
     for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{169}, kBucketBytes}) {
-      for (const Gradients& gradients :
+      for (const execute::Gradients& gradients :
            reduced(model, {.pipe = 1, .data = data}, 2, replicas, bytes, /*runs=*/2)) {
         expect_equal(gradients, expected);
       }
@@ -104,7 +108,7 @@ TEST(GradientReducer, SeveralReplicasHaveTheBitsOfPlainGradientsAddedInTheirOrde
 TEST(GradientReducer, BucketBoundariesDoNotChangeABit) {
   const auto model = nn::mlp_layers(kWidth, 3);
   const std::vector<execute::StepInputs> replicas = {random_step(2, 2), random_step(2, 2)};
-  const Gradients expected = plain_sum(model, replicas);
+  const execute::Gradients expected = plain_sum(model, replicas);
   // A weight has 144 bytes, a bias 24: one parameter a bucket, pairs, odd cuts, all in one.
   for (const std::int64_t bytes : {1, 24, 144, 168, 169, 200, 1 << 20}) {
     SCOPED_TRACE(bytes);
@@ -135,11 +139,12 @@ TEST(GradientReducer, AParameterThatNoReplicaUsesHasNoGradientAsWithoutReplicas)
   replicas[1].inputs[0] = -replicas[1].inputs[0][0];  // Does not use "first.sometimes".
   for (const std::int64_t bytes : {std::int64_t{1}, kBucketBytes}) {
     const auto gradients = reduced(model, {.pipe = 1, .data = 2}, 1, replicas, bytes, /*runs=*/2);
-    for (const Gradients& of_replica : gradients) {
+    for (const execute::Gradients& of_replica : gradients) {
       EXPECT_FALSE(of_replica.at("first.idle").defined());
       EXPECT_FALSE(of_replica.at("partly.idle").defined());
-      EXPECT_TRUE(same_bits(of_replica.at("first.sometimes"),
-                            plain_run(model, replicas[0]).gradients.at("first.sometimes")));
+      EXPECT_TRUE(
+          same_bits(of_replica.at("first.sometimes"),
+                    execute::plain_run(model, replicas[0]).gradients.at("first.sometimes")));
     }
     expect_equal(gradients[0], gradients[1]);
   }
@@ -168,8 +173,8 @@ TEST(GradientReducer, BucketsOfTwoStagesMeetTheirOwnWhicheverLeaveFirst) {
   for (const std::int64_t bytes : {std::int64_t{1}, kBucketBytes}) {
     const auto gradients = reduced(model, order, {.pipe = 1, .data = 2}, replicas, bytes, 2);
     expect_equal(gradients[0], gradients[1]);
-    const auto one = plain_run(model, replicas[0]).gradients;
-    const auto other = plain_run(model, replicas[1]).gradients;
+    const auto one = execute::plain_run(model, replicas[0]).gradients;
+    const auto other = execute::plain_run(model, replicas[1]).gradients;
     int of_one = 0;
     for (const auto& [name, gradient] : gradients[0]) {
       const bool both = one.at(name).defined() && other.at(name).defined();
