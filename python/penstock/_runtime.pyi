@@ -8,7 +8,7 @@ import penstock.schedule
 import torch
 import torch.distributed.distributed_c10d
 import typing
-__all__: list[str] = ['Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'agree', 'begin_call', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
+__all__: list[str] = ['Communicator', 'GradientScale', 'KeptParameter', 'ModuleReplica', 'Pipeline', 'ReplicaGroup', 'ReplicaOptions', 'ReplicatedParameters', 'SavedCheckpoint', 'SpreadParameters', 'StatePiece', 'Update', 'UpdateRequest', 'agree', 'begin_call', 'begin_presence', 'end_call', 'facts_of_checkpoint', 'facts_of_host_updates', 'facts_of_process', 'gradient_norm', 'have_values', 'report_failure', 'save_checkpoint', 'spoken_call', 'unobserved', 'words_of_calls', 'write_safetensors']
 class Communicator:
     """
     What the ranks of a group say to each other.
@@ -464,6 +464,10 @@ def begin_call(name: str, of_all: bool = True) -> None:
     """
     This thread begins a call that all ranks of communicators make together, or some of them.
     """
+def begin_presence() -> bool:
+    """
+    From now on this process's launcher sees where it stands.  Returns: whether one listens.
+    """
 def end_call() -> None:
     """
     And ends it.
@@ -487,6 +491,10 @@ def gradient_norm(squares: collections.abc.Sequence[typing.SupportsFloat | typin
 def have_values(dicts: list[dict[str, typing.Any]], values: list[tuple[typing.Any, ...]]) -> bool:
     """
     Whether dicts have these objects, in this order: in nanoseconds each.
+    """
+def report_failure(message: str, code: typing.SupportsInt | typing.SupportsIndex) -> None:
+    """
+    Tells that launcher why this process is about to end, and with which code.
     """
 def save_checkpoint(communicator: Communicator, directory: str, *, name: str, step: typing.SupportsInt | typing.SupportsIndex, facts: collections.abc.Mapping[str, str], values: collections.abc.Mapping[str, str], pieces: collections.abc.Sequence[StatePiece], replicas: typing.SupportsInt | typing.SupportsIndex = 1, replica: typing.SupportsInt | typing.SupportsIndex = 0) -> str:
     """

@@ -207,13 +207,15 @@ TEST_F(Failures, AProgramsLostPeerIsNoCause) {
   fails(0, 10'100, ExitCode::PeerLost, "rank 1 is gone");
   exits(0, 10'100, 1);
   exits(1, 10'200, 3);
-  EXPECT_EQ(failure(), "rank 1 exited 3 without a report [3]");
+  EXPECT_EQ(failure(),
+            "rank 1 exited 3 without a report; last seen at step 12, instruction 1F3 [3]");
 }
 
 TEST_F(Failures, AProgramsCodesAreItsOwn) {
   enter_message(rank(1), Hello{.takes_stop = false}, 10'000);
   exits(1, 10'100, 75);
-  EXPECT_EQ(failure(), "rank 1 exited 75 without a report [75]");
+  EXPECT_EQ(failure(),
+            "rank 1 exited 75 without a report; last seen at step 12, instruction 1F3 [75]");
 }
 
 // A program that a signal stops ends as it likes; one that is asked on its channel, in good order.
