@@ -4,7 +4,6 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <mutex>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "penstock/core/error.h"
 #include "penstock/core/exception_text.h"
 #include "penstock/execute/mailbox.h"
+#include "penstock/execute/stand_ins.h"
 
 namespace penstock::execute {
 namespace {
@@ -65,7 +65,7 @@ struct Executor::Impl {
     mailbox.emplace(plan, communicator, progress, device);
     const auto cells = chunks.size() * static_cast<std::size_t>(plan.microbatches);
     for (auto* values : {&outputs, &handed_over, &input_gradients}) values->assign(cells, {});
-    first_of_pair = nullptr;
+    stand_ins.begin_anew();
   }
 
   // What was on its way before the ranks began anew is lost, and what they had announced.
@@ -232,90 +232,13 @@ struct Executor::Impl {
 
   // Runs one instruction; `event`, if any, learns when its input had come, and what it sent.
   void execute(const Instruction& instruction, const StepInputs& step, Event* event) {
-    const schedule::Action& action = instruction.action;
-    if (first_of_pair != nullptr && schedule::is_compute(action.op)) {
-      return run_instead(instead_of_pairs, {std::exchange(first_of_pair, nullptr), &instruction},
-                         step, event);
-    }
-    if (instead_of_pairs && action.overlaps_next && instruction.kind == Kind::Forward) {
-      first_of_pair = &instruction;  // Its B comes next, but for waits for sends.
-      return;
-    }
-    const Instead& instead = instead_of[static_cast<std::size_t>(action.op)];
-    instead ? run_instead(instead, {&instruction}, step, event)
-            : note(perform(instruction, step), event);
-  }
-
-  // What an instruction has done: when its input had come, or 0 where there was none to wait for,
-  // and the bytes that it sent.
-  struct Ran {
-    std::int64_t ready_ns = 0;
-    std::int64_t bytes = 0;
-  };
-
-  static void note(const Ran& ran, Event* event) {
+    const Ran ran = stand_ins.run(instruction, [this, &step](const Instruction& each) {
+      const at::NoGradGuard no_grad;  // Set again, as in run(): this may be another thread.
+      return perform(each, step);
+    });
     if (event == nullptr) return;
     if (ran.ready_ns > 0) event->ready_ns = ran.ready_ns;
     event->bytes = ran.bytes;
-  }
-
-  // What a function that stands in for actions has run of them.  It may do so on threads of its
-  // own, which may outlast it when it fails.
-  struct Runs {
-    explicit Runs(std::size_t count) : begun(count, 0), ended(count, 0) {}
-
-    std::mutex mutex;
-    std::vector<int> begun;
-    std::vector<int> ended;
-    bool over = false;
-    Ran last;
-  };
-
-  // Whether part `i` is to run now.  Throws: Error when the function is over.
-  static bool begins(Runs& runs, std::size_t i, const schedule::Action& action) {
-    const std::scoped_lock lock(runs.mutex);
-    if (runs.over) throw Error(str(action, " runs only in the function that stands in for it"));
-    return ++runs.begun[i] == 1;
-  }
-
-  void run_instead(const Instead& instead, const std::vector<const Instruction*>& instructions,
-                   const StepInputs& step, Event* event) {
-    const auto runs = std::make_shared<Runs>(instructions.size());
-    std::vector<Replaced> replaced;
-    for (std::size_t i = 0; i < instructions.size(); ++i) {
-      const Instruction& each = *instructions[i];
-      replaced.push_back({.action = each.action, .run = [this, runs, i, &each, &step] {
-                            if (!begins(*runs, i, each.action)) return;
-                            // Set again, as in run(): this may be another thread.
-                            const at::NoGradGuard no_grad;
-                            const Ran ran = perform(each, step);
-                            const std::scoped_lock lock(runs->mutex);
-                            runs->last = ran;
-                            ++runs->ended[i];
-                          }});
-    }
-    try {
-      instead(replaced);
-    } catch (...) {
-      const std::scoped_lock lock(runs->mutex);
-      runs->over = true;
-      throw;
-    }
-    const std::scoped_lock lock(runs->mutex);
-    runs->over = true;
-    for (std::size_t i = 0; i < instructions.size(); ++i) check_ran(*runs, i, *instructions[i]);
-    note(runs->last, event);
-  }
-
-  static void check_ran(const Runs& runs, std::size_t i, const Instruction& instruction) {
-    const schedule::Action& action = instruction.action;
-    if (runs.ended[i] < std::min(runs.begun[i], 1)) {
-      throw Error(str("what stands in for ", action,
-                      " returned while it ran on another thread: it must wait for its threads"));
-    }
-    if (runs.begun[i] == 1 || (runs.begun[i] == 0 && !schedule::is_compute(action.op))) return;
-    throw Error(
-        str("what stands in for ", action, " ran it ", runs.begun[i], " times, must run it once"));
   }
 
   // Takes what the instruction computes on, which its function may do on two threads at once.
@@ -393,9 +316,7 @@ struct Executor::Impl {
   std::int64_t age;  // Age of the communicator in which what follows was made.
   std::optional<Mailbox> mailbox;
   std::mutex taking;
-  std::array<Instead, schedule::kOps> instead_of;  // Functions by op.
-  Instead instead_of_pairs;
-  const Instruction* first_of_pair = nullptr;  // Waits for the other one.
+  StandIns stand_ins;
   StepResult result;
   // The next three: tuples by chunk and microbatch.
   std::vector<nn::Values> outputs;      // Outputs to send on.
@@ -415,10 +336,12 @@ Executor::~Executor() { impl_->progress.forget(plan_.get()); }
 
 void Executor::replace(schedule::Op op, Instead instead) {
   PENSTOCK_CHECK(!schedule::is_send(op) && !schedule::is_receive(op), to_string(op));
-  impl_->instead_of[static_cast<std::size_t>(op)] = std::move(instead);
+  impl_->stand_ins.replace(op, std::move(instead));
 }
 
-void Executor::replace_pairs(Instead instead) { impl_->instead_of_pairs = std::move(instead); }
+void Executor::replace_pairs(Instead instead) {
+  impl_->stand_ins.replace_pairs(std::move(instead));
+}
 
 StepResult Executor::run(const StepInputs& inputs) {
   const auto microbatches = static_cast<std::size_t>(plan_->microbatches);
